@@ -11,9 +11,8 @@ import jax
 
 from ddl import files
 from ddl.config.comparison import Comparison, restored
-from ddl.config.experiment import Experiment
+from ddl.config.experiment import Experiment, jsonable
 from ddl.config.options import RunOptions
-from ddl.config.parts import jsonable
 from ddl.costs.cluster_clock import pattern_of
 from ddl.costs.step_cost import param_shapes
 from ddl.names import Place, short_name, slug, words

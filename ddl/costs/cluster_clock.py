@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm, Tree
+from ddl.config.catalog import keywords
 from ddl.config.experiment import Experiment
-from ddl.config.registry import keywords
 from ddl.costs import clusters
 from ddl.costs.step_cost import step_program
 from ddl.costs.workloads import published_kind

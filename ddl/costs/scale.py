@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import optax
 
 from ddl.algorithms import COLLECTIVE
-from ddl.config.registry import entry, hyper, make_algorithm, named
+from ddl.config.catalog import entry, keyword_arguments, make_algorithm, named
 from ddl.costs.cluster_clock import pattern_of, vector
 from ddl.models import MODELS
 from ddl.names import short_name
@@ -151,7 +151,7 @@ def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
     if workers > MOST_GRAPH and name in COLLECTIVE and spec.taxonomy.pattern == "peer to peer":
       raise ValueError(f"{name} with {workers:,} workers: its graph is made for up to {MOST_GRAPH:,}; give fewer")
     unset = {key: 1 for key, declared in spec.hyper.items() if declared.default is None}  # such as a first step
-    chosen = hyper(spec, {"name": name, **unset, **settings}, workers)
+    chosen = keyword_arguments("algorithm", {"name": name, **unset, **settings}, workers)
     algorithm = make_algorithm(name, optax.sgd(0.1), workers, chosen)
     found = pattern_of(algorithm, vector(*nbytes), workers, *sizes)
     if found.visits and workers > 1 and not sizes:

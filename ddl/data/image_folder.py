@@ -16,6 +16,7 @@ from ddl import memory
 from ddl.api import Data, Source
 from ddl.data import augmentation, source
 from ddl.data.augmentation import boxes, uniform
+from ddl.errors import OptionError
 from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
 
 Box = tuple[int, int, int, int]  # top, left, height, width
@@ -66,8 +67,8 @@ def encoded(
     other = next((k for k, image in enumerate(images) if image.shape != images[0].shape), None)
     if other is not None:
       raise ValueError(
-        f"{where(int(indices[other]))}: is {_words(images[other])} pixels, but others are {_words(images[0])}: set a "
-        "size to resize them, such as --config.data.size=224"
+        f"{where(int(indices[other]))}: is {_words(images[other])} pixels, but others are {_words(images[0])}; "
+        "config.data.size resizes them, such as 224"
       )
     return {"x": source.pixels(np.stack(images)), "y": labels[indices]}
 
@@ -144,11 +145,11 @@ def image_folder(
   """
   augmentation.check_names(augment, normalize)
   if channels not in MODES:
-    raise ValueError(f"image_folder.channels must be 3 or 1, got {channels}.")
+    raise OptionError("image_folder.channels", "3 or 1", channels)
   memory.require(4 * channels * size**2, f"an image of {size} x {size} pixels")
   folder = source.existing(path, EXAMPLE)
   if not folder.is_dir():
-    raise ValueError(f"{path} is a file; set --config.data.path={EXAMPLE}")
+    raise OptionError("config.data.path", EXAMPLE, f"the file {path}")
   crops = augment == "resized_crop" and size > 0
 
   skipped = Counter[str]()
@@ -169,7 +170,7 @@ def image_folder(
       warnings.warn(f"{path}: the images in {min(both)} are in both training and test, by links", stacklevel=2)
     train, test = part(training, images), part(tests, test_images)
     if train.take(np.arange(1))["x"].shape != test.take(np.arange(1))["x"].shape:
-      raise ValueError(f"{path}: training and test images differ in size: set one, such as --config.data.size=224")
+      raise OptionError("config.data.size", f"set for {path}, such as 224: training and test images differ in size")
   else:
     train, test = source.sixth(part(folder, _images(folder, classes, True, skipped)), path)
   if what := ", ".join(f"{count} {name}" for name, count in sorted(skipped.items()) if count):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ddl.api import Source
+from ddl.errors import OptionError
 
 
 class Order:
@@ -23,10 +24,9 @@ class Order:
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if batch < 1 or (batch > len(shards[worker]) and not repeat):
       least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
-      raise ValueError(
-        f"batch is {batch}; invalid: must be from 1 to {least}, the examples of worker {worker}'s shard, the smallest "
-        f"of {len(shards)}{'; a more even partition has a larger one, repeat=True fills batches from it' * uneven}"
-      )
+      condition = f"in [1, {least}], the examples of worker {worker}'s shard, the smallest of {len(shards)}"
+      advice = "A more even partition has a larger one, repeat=True fills batches from it." * uneven
+      raise OptionError("config.batch", condition, batch, advice)
     self.shards, self.batch, self.seed = shards, batch, seed
     self._latest: list[tuple[int, np.ndarray] | None] = [None] * len(shards)  # per worker: (epoch, its order)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ddl.errors import OptionError
 from ddl.ranges import PositiveFloat, PositiveInt, checked
 
 
@@ -56,7 +57,7 @@ def dirichlet(
   """
   del repeat
   if labels is None:
-    raise ValueError('a "dirichlet" partition of data without class labels; invalid: must be "sharded" or "iid"')
+    raise OptionError("config.partition.name", "sharded or iid for data without class labels", "dirichlet")
   _enough(size, workers)
   rng = _rng(seed)
   parts: list[list[np.ndarray]] = [[] for _ in range(workers)]
@@ -84,4 +85,4 @@ def _rng(seed: int) -> np.random.Generator:
 
 def _enough(size: int, workers: int) -> None:
   if workers > size:
-    raise ValueError(f"{workers} workers for {size} disjoint examples; invalid: must be at most {size}")
+    raise OptionError("config.workers", f"at most {size}, the number of disjoint examples", workers)

@@ -8,8 +8,8 @@ import numpy as np
 
 from ddl import hosts, memory
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm
+from ddl.config.catalog import factory
 from ddl.config.experiment import Experiment
-from ddl.config.registry import factory
 from ddl.config.user_code import is_address
 from ddl.contract import of_collective, of_model, of_server, trace_model
 from ddl.data import checks

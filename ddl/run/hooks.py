@@ -59,4 +59,4 @@ class Hooks:
 
 def resolved(hooks: Sequence[Hook | str]) -> list[Hook]:
   """Return the hooks, of which some are given by their addresses. ValueError, one line, for what is no function."""
-  return [function_at(hook, "--hooks") if isinstance(hook, str) else hook for hook in hooks]
+  return [function_at(hook, "hooks") if isinstance(hook, str) else hook for hook in hooks]

@@ -20,8 +20,7 @@ from ddl import files
 from ddl.api import Data, Source
 from ddl.config import trusted_code
 from ddl.config import user_code as own_objects
-from ddl.config.experiment import Experiment
-from ddl.config.parts import PARTS, Part
+from ddl.config.experiment import PARTS, Experiment, Part
 from ddl.data import image_folder, stream, tokens
 from ddl.run.checkpoints import MODEL
 from ddl.run.folder import ABOUT, COMPARISON, EXPERIMENT, INPUTS, STUDY, recorded_inputs
@@ -34,7 +33,7 @@ CHUNK = 2**20  # bytes that are taken and hashed at a time, while a cache holds 
 DRAWN = 64  # examples of a stream
 ON_DISK = {"tokens": (tokens.TRAIN, tokens.TEST, tokens.META), "image_folder": image_folder.SUFFIXES, "tfds": ("",)}
 PREPARED = "~/tensorflow_datasets"  # where these are without a data_dir
-ALLOW, TRUST = "--allow_changed_inputs", "--trust_code"
+ALLOW, TRUST = "allow_changed_inputs", "trust_code"
 
 
 def of(experiments: Collection[Experiment], data: Data, init_from: str = "", tuned: str = "") -> dict[str, str]:
@@ -70,8 +69,8 @@ def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
   changed = [name for name in inputs if before.get(name, inputs[name]) != inputs[name]]
   if changed and not allowed:
     raise ValueError(
-      f"{folder} was started with other contents of: {', '.join(changed)}; restore them, or add {ALLOW} to resume with "
-      "those of now, which the folder then records"
+      f"{folder} was started with other contents of: {', '.join(changed)}; restore them, or pass {ALLOW} to resume "
+      "with those of now, which the folder then records"
     )
 
 
@@ -82,13 +81,13 @@ def allowed_code(folder: Path, trust: bool, changed: bool = False, load: bool = 
     folder: of a run, a comparison or a sweep.
     trust: whether the user trusts what the folder names.
     changed: whether files outside of it may have changed.
-    load: whether `ddl.load` asks, whose argument the message names.
+    load: whether `ddl.load` asks, which has no other option.
   """
   if trust:
     return own_objects.checked(lambda address: None)
-  home, option = root(folder), "trust_code=True" if load else TRUST
+  home = root(folder)
   known = recorded_inputs(home) | recorded_inputs(folder)
-  advice = f"if you trust it, {option} runs it" if load else f"{option} runs it, {ALLOW} what has changed outside of it"
+  advice = f"{TRUST} runs it" + f", {ALLOW} what has changed outside of it" * (not load)
   return own_objects.checked(trusted_code.check(home, known, changed, advice))
 
 

@@ -12,9 +12,9 @@ from ddl import hosts
 from ddl.algorithms import SERVER
 from ddl.api import Algorithm, Data
 from ddl.asynchronous.simulator import Simulator
+from ddl.config.catalog import has_server
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions, check_read
-from ddl.config.registry import has_server
 from ddl.elastic import Elastic
 from ddl.events.presence import Presence
 from ddl.hosts.supervision import Memory, Order

@@ -10,6 +10,7 @@ from pathlib import Path
 from absl import flags
 
 from ddl.data import token_files
+from ddl.errors import OptionError
 from ddl.perf.units import bytes_text
 from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
@@ -26,7 +27,7 @@ def main(line: CommandLine) -> int:
   """Write the files and say what they hold; return the exit code."""
   del line
   if not TEXT.value or not OUT.value:
-    raise ValueError("--text=FILE and --out=FOLDER must be set: the text, and where its token files are to be")
+    raise OptionError("text and out", "set: --text=FILE, and --out=FOLDER for its token files")
   writable(Path(OUT.value), "--out")
   began = time.perf_counter()
   found = token_files.write(

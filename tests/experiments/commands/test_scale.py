@@ -354,15 +354,15 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
   "arguments, says",
   [
-    (["--cluster="], "--cluster=NAME is missing; known are cori_fdr"),
+    (["--cluster="], "cluster must be one of cori_fdr"),
     (["--cluster=cory"], "did you mean 'cori_fdr'?"),
-    (["--model=vgg_b"], "no model named 'vgg_b': did you mean 'vgg_a'?"),
+    (["--model=vgg_b"], "got 'vgg_b'. Did you mean 'vgg_a'?"),
     (["--nodes=1,2,...,7,9"], "--nodes=1,2,...,7,9"),
     (["--nodes=0,1"], "--nodes=0,1"),
     (["--nodes=1,2", "--workers=1,2"], "not both"),
     (["--nodes=1,2,...,128", "--batch=64"], "give at least 128"),
     (["--batch=0"], "batch"),
-    (["--algorithms=sgd"], "no algorithm named 'sgd'"),
+    (["--algorithms=sgd"], "got 'sgd'"),
     (["--algorithms="], "--algorithms"),
     (["--cluster=asr", "--nodes=1,32"], "--nodes=1,32: asr has 16 nodes of 1 worker; --nodes=1 fits"),
     (["--cluster=pcie_8gpu", "--nodes=16"], "--nodes=16: pcie_8gpu has 1 node of 8 workers; --nodes=1 fits"),

@@ -192,7 +192,7 @@ def test_what_is_no_text_file_is_refused(tmp_path):
   for path, words in (
     (binary, "is no TOML"),
     (folder, "is a folder"),
-    (pipe, "is a pipe"),
+    (pipe, "got a pipe"),
     (large, "has 1048577 bytes"),
   ):
     with pytest.raises(ValueError, match=words) as error:

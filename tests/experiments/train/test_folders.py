@@ -9,7 +9,7 @@ import pytest
 from helpers.commands import ROOT, metrics
 
 from ddl.comparison import compare, sweep
-from ddl.config import config_file
+from ddl.config.base import load as load_config
 from ddl.config.experiment import Experiment
 from ddl.engine.checkpoint import Checkpoints
 from ddl.run import build, train
@@ -89,7 +89,7 @@ def nothing_starts(monkeypatch):
 
 
 def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothing_starts):
-  config = config_file.load(ROOT / "configs" / "digits_compare.py")
+  config = load_config(ROOT / "configs" / "digits_compare.py")
   label = "--only=EASGD"
   for command, run in (("train", ""), ("compare", "EASGD/seed-1")):
     folder = RunFolder(tmp_path / command / run)
@@ -105,7 +105,7 @@ def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothin
 
 @pytest.mark.parametrize("runtime", ["simulator", "ray"])
 def test_a_complete_run_is_not_run_again(call, tmp_path, nothing_starts, runtime):
-  config = config_file.load(ROOT / "configs" / "async_easgd_digits.py")
+  config = load_config(ROOT / "configs" / "async_easgd_digits.py")
   RunFolder(tmp_path / "run").create(Experiment.from_config(config), {})
   (tmp_path / "run" / "result.json").write_text('{"step": 400, "test_loss": 0.25}')
   flags = ("--config=configs/async_easgd_digits.py", "--resume", f"--runtime={runtime}")
@@ -117,7 +117,7 @@ def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
   wrong(["--resume"], f"{tmp_path}/run holds nothing to resume")
   (tmp_path / "run").mkdir()
   file = tmp_path / "run" / "experiment.json"
-  wrong(["--resume"], f"{file}, ", "is missing", "give the whole command: --config=FILE")
+  wrong(["--resume"], f"{file}, ", "is missing", "pass the config and the options")
   good = {"command": "train", "arguments": [], "options": {}, "config": {}}
   damaged = [
     {"arguments": 3}, {"options": []}, {"options": {"no_such_flag": 1}}, {"options": {"devices": "two"}}, {"config": 3},
@@ -125,10 +125,10 @@ def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
   ]  # fmt: skip
   for text in ("{", "{}", "[]", '{"command": 3}', *[json.dumps(good | each) for each in damaged]):
     file.write_text(text)
-    wrong(["--resume"], f"{file}, ", "is damaged", "give the whole command: --config=FILE")
+    wrong(["--resume"], f"{file} is damaged", "pass the config and the options")
   for options in ({}, {"cluster": ["ethernet_10g"]}):  # a flag that `train` does not know
     file.write_text(json.dumps(good | {"command": "compare", "options": options}))
-    wrong(["--resume"], "is of a `compare`, not of a `train`")
+    wrong(["--resume"], "is of a compare, not of a train")
 
 
 def test_recorded_arguments_without_those_that_say_where():
