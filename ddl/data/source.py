@@ -156,7 +156,7 @@ def existing(path: str, example: str) -> Path:
     raise OptionError("config.data.path", f"set, such as {example}")
   found = files.local(path)
   if not found.exists():
-    raise OptionError("config.data.path", f"an existing {example}", path)
+    raise FileNotFoundError(f"config.data.path must be an existing {example}, got {path}.")
   return found
 
 

@@ -213,7 +213,7 @@ def _check(level: str, vocabulary: int, tokenizer: str, validation: float) -> No
   if tokenizer and vocabulary:
     raise OptionError("vocabulary", "unset with a tokenizer, which has its own", vocabulary)
   if not tokenizer and not BYTES < vocabulary <= MOST:
-    raise OptionError("vocabulary", f"in [{BYTES + 1}, {MOST}] with level=bpe, such as 4096", vocabulary)
+    raise OptionError("vocabulary", f"in [{BYTES + 1}, {MOST:,}] with level=bpe, such as 4096", vocabulary)
 
 
 def _pieces(file: Path, start: int, stop: int) -> Iterator[bytes]:

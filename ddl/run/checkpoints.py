@@ -79,7 +79,7 @@ class RunCheckpoints:
       layouts = [each.pop("layout") for each in figures]
       return Found(step, figures, carries, self._told(step, layouts[0]))
     if not any(isinstance(why, DamagedMetrics) for why in whys):
-      raise ValueError(f"{whys[0]}, and no other checkpoint either; train again in another --workdir")
+      raise ValueError(f"{whys[0]}, and no other checkpoint either; train again in another workdir")
     self._go_back(whys, damaged, 0)
     return None
 
@@ -109,8 +109,8 @@ class RunCheckpoints:
     if layout != self._layout and not (self._relay and elsewhere):
       raise ValueError(
         f"{folder.path} was run as {_words(layout)}, now it is {_words(self._layout)}; a run resumes bit for bit only "
-        "as it was: pass its --devices, --members, --virtual_grad, --step_loop, --steps_per_call, --overlap and "
-        "--processes, or other --devices to go on up to rounding"
+        "as it was: pass its devices, members, virtual_grad, step_loop, steps_per_call, overlap and "
+        "processes, or other devices to go on up to rounding"
       )
     return figures
 
@@ -165,7 +165,7 @@ def load(where: Path, model: Model) -> SavedModel:
   file = where / MODEL if where.is_dir() else where
   if not file.exists():
     raise ValueError(
-      f"{where} holds no {MODEL}: train writes it at its end and with each checkpoint, compare with --keep_models"
+      f"{where} holds no {MODEL}: train writes it at its end and with each checkpoint, compare with keep_models"
     )
   files.regular(file)
   try:

@@ -34,7 +34,7 @@ def start(where: str = AUTO) -> None:
       pass
   except (OSError, ValueError) as error:  # ValueError: there is no home
     warnings.warn(
-      f"no compilation cache ({error}); --compilation_cache=DIR gives it another folder, --compilation_cache=off none",
+      f"no compilation cache ({error}); compilation_cache=DIR gives it another folder, compilation_cache=off none",
       stacklevel=2,
     )
     return

@@ -223,7 +223,7 @@ class Metrics:
     ValueError for these of a stream, whose batches are for training alone.
     """
     if reestimate and components.data.train.stream:
-      raise ValueError("--batch_stats=reestimate takes training batches anew; of a stream it must be mean")
+      raise ValueError("batch_stats=reestimate takes training batches anew; of a stream it must be mean")
     self._components, self._folder, self._evaluator = components, folder, evaluator
     self._reestimate, self._virtual_seconds, self._presence = reestimate, virtual_seconds, presence
     self.figures: dict[str, Any] = dict(FIGURES)  # saved with a checkpoint

@@ -43,7 +43,7 @@ class RealTimeRun:
     barrier = virtual_time.barrier_of(config)
     if isinstance(barrier, Quorum):
       raise ValueError(
-        f"config.barrier.name is {config.barrier.name}, which drops late messages: --runtime=simulator alone can"
+        f"config.barrier.name is {config.barrier.name}, which drops late messages: runtime=simulator alone can"
       )
     assert isinstance(components.algorithm, ServerAlgorithm)
     self.components, self.algorithm, self.barrier = components, components.algorithm, barrier
@@ -121,7 +121,7 @@ class ThreadsRun(RealTimeRun):
     """Raises ValueError for too many threads, or a barrier that does not go with them."""
     super().__init__(components)
     config = components.experiment
-    execution.check_threads(config.workers, f"config.workers={config.workers}: workers of --runtime=threads")
+    execution.check_threads(config.workers, f"config.workers={config.workers}: workers of runtime=threads")
     self._threads = Threads(
       self.algorithm, components.model, workers=config.workers, seed=config.seed, barrier=self.barrier
     )
@@ -224,5 +224,5 @@ def covered(folder: RunFolder, done: int) -> dict[str, Any] | None:
     more = {"step": last["step"], "nbytes": last["bytes_sent"], "seconds": last["seconds"]}
     more["noise"] = reduce(metrics.recent, lines, FIGURES["noise"])
   except (ValueError, KeyError, TypeError, RecursionError) as error:
-    raise ValueError(f"{folder.path / METRICS} is damaged ({error}); train again in another --workdir") from error
+    raise ValueError(f"{folder.path / METRICS} is damaged ({error}); train again in another workdir") from error
   return FIGURES | more | {"lines": len(lines), "crc": None, "last": last}

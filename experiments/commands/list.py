@@ -34,7 +34,7 @@ def main(line: CommandLine | None = None) -> int:
     print(*own, *_labels(line.config), sep="\n")
     return 0
   if MARKDOWN.value:
-    print(*reference.write(writable(Path(MARKDOWN.value), "--markdown")), sep="\n")
+    print(*reference.write(writable(Path(MARKDOWN.value), "markdown")), sep="\n")
     return 0
   widths = [max(len(row[i]) for row in [reference.HEAD, *reference.rows()]) for i in range(len(reference.HEAD))]
   for row in [reference.HEAD, *reference.rows()]:

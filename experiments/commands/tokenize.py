@@ -28,7 +28,7 @@ def main(line: CommandLine) -> int:
   del line
   if not TEXT.value or not OUT.value:
     raise OptionError("text and out", "set: --text=FILE, and --out=FOLDER for its token files")
-  writable(Path(OUT.value), "--out")
+  writable(Path(OUT.value), "out")
   began = time.perf_counter()
   found = token_files.write(
     TEXT.value, OUT.value, level=LEVEL.value, vocabulary=VOCABULARY.value, tokenizer=TOKENIZER.value,

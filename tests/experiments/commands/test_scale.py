@@ -369,7 +369,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--cluster=pcie_8gpu", "--workers=2,4,16", "--nodes="], "pcie_8gpu has 8 workers; --workers=2,4 fits"),
     (["--jitter=-1"], "jitter"),
     (["--jitter=1e9"], "jitter"),
-    (["--workdir=/proc/nothing"], "--workdir=/proc/nothing: nothing can be written in /proc"),
+    (["--workdir=/proc/nothing"], "workdir must be a folder that can be written, got /proc/nothing"),
     (["--measure", "--model=mlp"], "--cluster=measured"),
     (["--scaling=weak", "--batch=100000"], "100,000 examples on each of 2 workers do not fit"),
     (["--order=priority", "--algorithms=dasgd"], "--order=priority changes nothing"),

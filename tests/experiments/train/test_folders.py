@@ -31,7 +31,7 @@ def test_folders(call, wrong, tmp_path):
   assert code == 0 and not error and "step 4" in out
   assert "\ncompiling\n" in out and float(out.split("compiled in ")[1].split(" s")[0]) > 0
   lines = (tmp_path / "run" / "metrics.jsonl").read_text()
-  wrong(QUICK, f"{tmp_path}/run holds a run already", "--resume")
+  wrong(QUICK, f"{tmp_path}/run holds a run already", "resume")
   other = [*QUICK, "--resume", "--config.batch=8", "--config.algorithm.name=dasgd"]
   wrong(other, "another config", "batch: 16 there, 8 here", "algorithm.name: sync_sgd there, dasgd here")
   (tmp_path / "run" / "result.json").unlink()  # else there is nothing left to do, on any devices
@@ -55,7 +55,7 @@ def test_a_folder_of_another_command_is_left_alone(wrong, tmp_path, nothing_star
   (tmp_path / "about.json").write_text('{"command": "python run.py compare --config=x.py"}')
   for command in ("train", "compare", "sweep"):
     flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}"]
-    wrong(flags, f"{tmp_path} holds the work of another command", "another --workdir", command=command)
+    wrong(flags, f"{tmp_path} holds the work of another command", "another workdir", command=command)
   assert [path.name for path in tmp_path.iterdir()] == ["about.json"]
 
 
@@ -113,7 +113,7 @@ def test_a_complete_run_is_not_run_again(call, tmp_path, nothing_starts, runtime
 
 
 def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
-  wrong(["--resume", "--workdir="], "--resume needs the folder to continue: --workdir=")
+  wrong(["--resume", "--workdir="], "workdir must be the folder to resume")
   wrong(["--resume"], f"{tmp_path}/run holds nothing to resume")
   (tmp_path / "run").mkdir()
   file = tmp_path / "run" / "experiment.json"

@@ -105,7 +105,7 @@ def test_a_terminals_ctrl_c_does_not_end_the_processes_that_read_ahead(tmp_path)
     (("--config.algorithm.name=async_easgd", "--config.algorithm.period=4"), ("stream", "async_easgd")),
     (("--config.partition.name=sharded",), ("stream", "config.partition.name")),
     (("--config.noise_batches=2",), ("stream", "config.noise_batches")),
-    (("--batch_stats=reestimate",), ("stream", "--batch_stats")),
+    (("--batch_stats=reestimate",), ("stream", "batch_stats")),
     (("--config.data.examples=24",), ("worker", "step", "repeat()")),
   ],
 )
