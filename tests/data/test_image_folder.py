@@ -209,7 +209,7 @@ def test_images_that_are_wrong(tmp_path):
   late = tmp_path / "cat" / "39.png"
   picture((7, 5), 0).save(late)
   data = load(tmp_path)
-  one_line(ValueError, lambda: [everything(data.train), everything(data.test)], str(late), "7 x 5", "6 x 5", "size=224")
+  one_line(ValueError, lambda: [everything(data.train), everything(data.test)], str(late), "7 x 5", "6 x 5", "224")
   late.write_bytes(b"no image")
   one_line(ValueError, lambda: [everything(data.train), everything(data.test)], str(late), "not readable")
   Image.fromarray(np.zeros((6, 5), np.uint16)).save(tmp_path / "ant" / "0.png")

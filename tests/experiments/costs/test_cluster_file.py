@@ -191,7 +191,7 @@ def test_what_is_no_text_file_is_refused(tmp_path):
   large.write_bytes(b"#" * (2**20 + 1))
   for path, words in (
     (binary, "is no TOML"),
-    (folder, "is a folder"),
+    (folder, "got a folder"),
     (pipe, "got a pipe"),
     (large, "has 1048577 bytes"),
   ):
