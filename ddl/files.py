@@ -26,13 +26,13 @@ def local(path: str | Path) -> Path:
     ValueError: one line, for a URL, ~ without a home folder, or characters that no file system accepts.
   """
   if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(path)):
-    raise ValueError(f"{path}; invalid: must be a path on this machine, not a URL; mount or copy it first")
+    raise ValueError(f"{path} must be a path on this machine, not a URL. Mount or copy it first.")
   if "\0" in str(path) or any("\ud800" <= c <= "\udfff" for c in str(path)):
-    raise ValueError(f"{str(path)!a}; invalid: must be text without NUL or undecodable bytes")
+    raise ValueError(f"{str(path)!a} must be text without NUL or undecodable bytes.")
   try:
     return Path(path).expanduser()
   except RuntimeError as error:
-    raise ValueError(f"{path}: unknown home folder; invalid: must be a path without ~") from error
+    raise ValueError(f"{path} must be a path without the ~ of an unknown home folder.") from error
 
 
 def cache_folder() -> Path:
@@ -47,7 +47,7 @@ def regular(path: str | Path) -> Path:
     raise FileNotFoundError(f"{path}: no such file")
   if not found.is_file():
     what = "a folder" if found.is_dir() else "a pipe or a device"
-    raise ValueError(f"{path} is {what}; invalid: must be a regular file")
+    raise ValueError(f"{path} must be a regular file, got {what}.")
   return found
 
 
@@ -80,7 +80,7 @@ def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:
   return arrays
 
 
-def read_json(path: Path, advice: str = "; train again in another --workdir") -> dict[str, Any]:
+def read_json(path: Path, advice: str = "; train again in another workdir") -> dict[str, Any]:
   """The object that a JSON file holds.
 
   Raises:

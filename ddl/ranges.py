@@ -14,6 +14,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from ddl.errors import OptionError
+
 LARGEST_FLOAT = float(np.finfo(np.float32).max)  # a larger number is infinite in float32
 LARGEST_INT = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
 LARGEST_SECONDS = 1e15  # with which virtual time stays finite
@@ -100,7 +102,7 @@ def check(option: str, value: Any, valid: Range) -> None:
   """Refuse a value outside a range; a traced number passes, as its value is not known.
 
   Raises:
-    ValueError: one line: `<option> must be <condition>, got <value>.`
+    OptionError: for any other value.
   """
   if value in valid:
     return
@@ -111,7 +113,7 @@ def check(option: str, value: Any, valid: Range) -> None:
       return
     if value in valid:
       return
-  raise ValueError(f"{option} must be {valid.condition(value)}, got {_text(value)}.")
+  raise OptionError(option, valid.condition(value), _text(value))
 
 
 def check_all(annotation: Any, value: Any, option: str) -> None:
@@ -124,7 +126,7 @@ def check_all(annotation: Any, value: Any, option: str) -> None:
     return
   if typing.get_origin(annotation) is tuple:
     if not isinstance(value, tuple | list):
-      raise ValueError(f"{option} must be a tuple, got {_text(value)}.")
+      raise OptionError(option, "a tuple", _text(value))
     elements = typing.get_args(annotation)
     for element, each in zip(elements[:1] * len(value) if ... in elements else elements, value, strict=False):
       check_all(element, each, option)
@@ -174,10 +176,8 @@ def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
   except Exception as error:  # of any expression that a user writes
     what = "its return" if key == "return" else f"'{key}'"
     name = getattr(factory, "__name__", "the function")
-    raise ValueError(
-      f"{name}: the annotation of {what} must be a type that its file defines or imports, got {annotation!r} "
-      f"({type(error).__name__}: {error})."
-    ) from error
+    condition = f"a type that its file defines or imports ({type(error).__name__}: {error})"
+    raise OptionError(f"{name}: the annotation of {what}", condition, repr(annotation)) from error
 
 
 def checked(factory: Factory) -> Factory:
@@ -192,7 +192,7 @@ def checked(factory: Factory) -> Factory:
   def call(*args: Any, **settings: Any) -> Any:
     for name, value in {**dict(zip(names, args, strict=False)), **settings}.items():
       if name in names and name in ARGUMENTS and not all(hasattr(value, field) for field in ARGUMENTS[name][0]):
-        raise ValueError(f"{factory.__name__}.{name} must be {ARGUMENTS[name][1]}, got {type(value).__name__}.")
+        raise OptionError(f"{factory.__name__}.{name}", ARGUMENTS[name][1], type(value).__name__)
     parameters = settings_of(factory)
     for key, value in settings.items():
       if key in parameters:

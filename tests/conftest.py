@@ -121,7 +121,7 @@ def wrong(call):
     assert code == 2 and error.count("\n") == 1 and error.startswith(f"{command}: "), (code, error)
     for word in words:
       assert word in error, f"{word!r} is not in: {error}"
-    assert len(error) < 600 and "Traceback" not in error
+    assert len(error) < 640 and "Traceback" not in error
     return error
 
   return check

@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-KERNEL = {"api", "elementwise", "group", "group_recorder", "precision", "ranges", "schedule", "sharding"}
-LEAVES = {"files", "memory", "names", "ranges"}
+KERNEL = {"api", "elementwise", "errors", "group", "group_recorder", "precision", "ranges", "schedule", "sharding"}
+LEAVES = {"errors", "files", "memory", "names", "ranges"}
 ENGINE = KERNEL | {"contract", "events", "memory", "hosts", "engine", "asynchronous", "elastic"}
 PARTS = {"algorithms", "data", "models", "perf"}
 CONFIG = ENGINE | LEAVES | PARTS | {"config"}
 MAY_IMPORT = {  # part of ddl: the other parts that it may import, in the order of the layers
+  "errors": set(),
   "files": set(),
   "memory": set(),
-  "ranges": set(),
+  "ranges": {"errors"},
   "names": set(),
   "sharding": set(),
   "api": {"sharding"},
@@ -27,10 +28,10 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import, in the order 
   "elementwise": {"api", "precision"},
   "algorithms": {"api", "elementwise", "files", "group", "precision", "ranges"},
   "models": {"api", "memory", "ranges", "precision", "sharding"},
-  "data": {"api", "files", "memory", "ranges"},
+  "data": {"api", "errors", "files", "memory", "ranges"},
   "events": LEAVES,
   "perf": LEAVES,
-  "hosts": {"memory"},
+  "hosts": {"errors", "memory"},
   "engine": (KERNEL | {"contract", "hosts", "memory", "names"}) - {"ranges"},
   "asynchronous": KERNEL | {"contract", "engine", "events", "hosts", "memory"},
   "elastic": KERNEL | {"engine", "events", "hosts"},

@@ -38,6 +38,7 @@ from ddl.asynchronous.ray_master import Shard
 from ddl.asynchronous.ray_supervisor import Supervisor, Watch, answers
 from ddl.asynchronous.ray_worker import Make, RayWorker
 from ddl.contract import of_server
+from ddl.errors import OptionError
 from ddl.events.barriers import Bounded, LiveBarrier
 from ddl.events.record import Events
 
@@ -87,7 +88,7 @@ def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
     if address != "auto":
       place = urlsplit(address if "//" in address else f"//{address}")
       if not place.hostname or not place.port:
-        raise ValueError(f'Ray: {address!r} is not an address; it looks like "host:6379"')
+        raise OptionError("ray_address", "HOST:PORT, such as host:6379", repr(address))
       socket.create_connection((place.hostname, place.port), timeout=SECONDS).close()
       check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", place.netloc]
       subprocess.run(check, timeout=2 * SECONDS, check=True, capture_output=True)  # ray.init itself takes minutes
@@ -156,7 +157,7 @@ class RayCluster:
     limits = {"workers": (workers, 1), "shards": (shards, 1), "checkpoint_every": (checkpoint_every, 0)}
     for name, (value, least) in limits.items():
       if value < least:
-        raise ValueError(f"{name} is {value}; it is at least {least}")
+        raise OptionError(name, f"at least {least}", value)
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
       raise ValueError('a round robin already says who waits for whom: use the barrier "asp"')
     LiveBarrier(barrier, workers=workers, seed=seed)

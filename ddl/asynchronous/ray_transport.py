@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from ddl.api import Tree
+from ddl.errors import OptionError
 
 VISIT, ASK, READ = range(3)  # serve a message; wait for the next round; read the center
 GO, STOP, DIVERGED, OLD = range(4)  # make another round; that was the last; not finite, nothing was served; go, but
@@ -26,7 +27,7 @@ SECONDS = 10.0  # that a connection may take
 def cut(size: int, shards: int) -> list[slice]:
   """`shards` runs of the flat vector, equal to one element. ValueError if there are more shards than elements."""
   if not 1 <= shards <= size:
-    raise ValueError(f"shards is {shards}; a model of {size} parameters can be cut into 1 to {size}")
+    raise OptionError("shards", f"in [1, {size}], the number of parameters", shards)
   ends = [size * k // shards for k in range(shards + 1)]
   return [slice(a, b) for a, b in itertools.pairwise(ends)]
 

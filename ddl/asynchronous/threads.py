@@ -23,6 +23,7 @@ from ddl.asynchronous.worker_round import Worker
 from ddl.contract import of_model, of_server
 from ddl.engine.consensus import Consensus, NotFinite, Progress, agree
 from ddl.engine.local_step import make_local_step
+from ddl.errors import OptionError
 from ddl.events.barriers import Barrier, Quorum
 from ddl.events.operations import Operations
 from ddl.events.record import Events, VisitRow
@@ -53,12 +54,12 @@ class Threads:
       ValueError: for a quorum barrier, one beside a round robin, or invalid numbers.
     """
     if isinstance(barrier, Quorum):
-      raise ValueError("threads cannot drop late messages as backup and cutoff do; invalid: must be another barrier")
+      raise OptionError("barrier", "other than backup and cutoff, as threads cannot drop late messages")
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
-      raise ValueError('a round robin has no barrier of its own; invalid: must be "asp"')
+      raise OptionError("barrier", "asp for a round robin")
     if workers < 1 or algorithm.arrivals.blocks < 0:
       blocks = algorithm.arrivals.blocks
-      raise ValueError(f"workers is {workers} and blocks {blocks}; invalid: must be at least 1 and at least 0")
+      raise OptionError("workers and blocks", "at least 1 and 0", f"{workers} and {blocks}")
     devices, model = jax.local_devices(), of_model(model)
     algorithm = of_server(algorithm, jax.eval_shape(model.init, jax.random.key(0))[0])
     self.algorithm, self.workers = algorithm, workers
@@ -80,7 +81,7 @@ class Threads:
       KeyboardInterrupt: likewise.
     """
     if visits < 1:
-      raise ValueError(f"visits is {visits}; invalid: must be at least 1")
+      raise OptionError("visits", "at least 1", visits)
     self._take, self._watch, self._x64 = take, watch, jnp.result_type(float) == jnp.float64
     self._shared = SharedServer(self.algorithm, self._rules, params, visits=visits, **self._about)
     state, _, self._first_reply = self.algorithm.init(params)

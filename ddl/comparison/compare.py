@@ -13,6 +13,7 @@ from ddl.comparison import label_runs, predict, record
 from ddl.config.comparison import Comparison, trials
 from ddl.config.options import RunOptions
 from ddl.costs import cluster_clock
+from ddl.errors import OptionError
 from ddl.names import pluralize, slug
 from ddl.report.formats import listed
 from ddl.run import build, folder
@@ -118,7 +119,7 @@ def _check_outputs(path: Path) -> None:
   wrong = [name for name in names if (path / name).is_dir()] + ["figures"] * (path / "figures").is_file()
   if wrong:
     what = "is a file" if wrong[0] == "figures" else "is a folder"
-    raise ValueError(f"{path / wrong[0]} {what}, where the report is to be written; move it, or give another --workdir")
+    raise OptionError("workdir", f"a folder where the report can be written, but {wrong[0]} {what}", path, "Move it.")
 
 
 def _write_tables(path: Path) -> None:

@@ -11,11 +11,11 @@ import jax
 
 from ddl import files
 from ddl.config.comparison import Comparison, restored
-from ddl.config.experiment import Experiment
+from ddl.config.experiment import Experiment, jsonable
 from ddl.config.options import RunOptions
-from ddl.config.parts import jsonable
 from ddl.costs.cluster_clock import pattern_of
 from ddl.costs.step_cost import param_shapes
+from ddl.errors import OptionError
 from ddl.names import Place, short_name, slug, words
 from ddl.perf.patterns import Op, Pattern, Visits
 from ddl.report import formats
@@ -220,7 +220,7 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
     return unchanged._replace(comparison=replace(comparison, clusters=clusters))
   if grid.keys() != comparison.grid.keys():
     keys = [", ".join(each) or "no keys" for each in (grid, comparison.grid)]
-    raise ValueError(f"{path} holds a comparison over {keys[0]}, this one is over {keys[1]}; give another --workdir")
+    raise OptionError("workdir", f"the folder of a comparison over {keys[1]}", f"{path}, of one over {keys[0]}")
   try:
     whole = replace(
       comparison,

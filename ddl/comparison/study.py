@@ -16,6 +16,7 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from ddl.config.sweep import Bounds, Point, Space, Sweep, logarithmic, points
+from ddl.errors import OptionError
 from ddl.run.folder import STUDY, differences
 
 STARTUP = 4  # Halton points before TPE, which needs results to go by
@@ -140,14 +141,14 @@ def saved(folder: Path, chosen: Sweep) -> list[dict[str, Any]]:
     storage = JournalStorage(_Memory(logs))
     there = {each: optuna.load_study(study_name=each, storage=storage) for each in optuna.get_all_study_names(storage)}
   except (ValueError, KeyError, TypeError, AttributeError) as error:
-    raise ValueError(f"{file} is damaged ({error}); sweep again in another --workdir") from error
+    raise ValueError(f"{file} is damaged ({error}); sweep again in another workdir") from error
   for label in {*there} & {*chosen.experiments}:
     if (found := there[label].user_attrs.get("sweep")) and (differ := differences(found, chosen.to_json(label))):
       raise ValueError(
         f"{folder} holds a sweep of another config ({label}: {'; '.join(differ[:5])}); give its own to resume it"
       )
     if (count := len(there[label].trials)) > chosen.trials:
-      raise ValueError(f"{folder} holds {count} trials of '{label}': --trials={chosen.trials} must be at least that")
+      raise OptionError("trials", f"at least {count}, the trials of '{label}' in {folder}", chosen.trials)
   return logs
 
 

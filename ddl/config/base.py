@@ -1,19 +1,36 @@
-"""The config that every experiment starts from: all keys, which a config file and `--config.key=value` edit."""
+"""The config that every experiment starts from, its files, and what a change of a section's name changes in it."""
 
 import contextlib
 import copy
+import difflib
+import re
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import ml_collections
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict, FrozenConfigDict, config_dict
 
-from ddl.config.experiment import Experiment
-from ddl.config.parts import Network
-from ddl.config.registry import NO_WRAPPER, REGISTRIES, Config, as_type, factory, keywords, section, takes, with_keys
+from ddl import files
+from ddl.config import user_code
+from ddl.config.catalog import (
+  NO_WRAPPER,
+  REGISTRIES,
+  Config,
+  as_type,
+  check_keys,
+  entry,
+  factory,
+  keywords,
+  section,
+  takes,
+  with_keys,
+)  # fmt: skip
+from ddl.config.experiment import Experiment, Network
 from ddl.config.user_code import is_address
+from ddl.errors import OptionError
 from ddl.names import short_name
 
 SECTIONS = (*REGISTRIES, "network", "compare", "sweep")
@@ -40,11 +57,11 @@ class Pairs(config_dict.FieldReference):
 
 def base() -> Config:
   """All keys of an experiment with their defaults; a config file sets what differs. Unset keys are None."""
-  config: Config = ml_collections.ConfigDict()
+  config: Config = ConfigDict()
   for kind, name in DEFAULTS.items():
-    config[kind] = section(name, [made for each in REGISTRIES[kind] if (made := factory(kind, each))])
+    config[kind] = section(name, [factory(kind, each) for each in REGISTRIES[kind]])
   config.optimizer.learning_rate = 0.1
-  config.network = ml_collections.ConfigDict(
+  config.network = ConfigDict(
     {f.name: config_dict.placeholder(float) if f.default is None else f.default for f in fields(Network)}
   )
   config.workers = 8  # p
@@ -56,18 +73,18 @@ def base() -> Config:
   config.noise_batches = 0  # batches for the gradient noise scale in each of them, e.g. 16; 0: it is left out
   config.elastic = False  # True: without a worker that dies the others go on, and it joins them again; collectives only
   config.seed = 0  # initial parameters, order of the examples, dropout
-  config.compare = ml_collections.ConfigDict(
+  config.compare = ConfigDict(
     {
       "title": "",
       "seeds": (0, 1, 2),
       "metric": "",  # "accuracy", "loss" or "perplexity"; "": the accuracy where there is one, else the loss
       "target": 0.95,  # of the test metric: at least this accuracy, at most this loss or perplexity
       "expected": (),  # pairs of labels, the first of which a paper found to be sooner at the target
-      "algorithms": ml_collections.ConfigDict(),  # label -> what differs, e.g. {"algorithm": {"name": "dasgd"}}
+      "algorithms": ConfigDict(),  # label -> what differs, e.g. {"algorithm": {"name": "dasgd"}}
       "grid": Pairs((), tuple),  # key -> values that all labels are run with, e.g. {"algorithm.period": (1, 4)}
     }
   )
-  config.sweep = ml_collections.ConfigDict(
+  config.sweep = ConfigDict(
     {
       "trials": 9,  # per algorithm
       "seeds": (),  # of each trial, whose score is their mean; (): config.seed
@@ -75,22 +92,22 @@ def base() -> Config:
       "pruning": False,  # stop trials that are not among the better third after 1/9 or 1/3 of the steps
       "validation": 0.2,  # share of the training examples, where the data section sets none
       "learning_rate": (0.01, 1.0),  # bounds of a logarithmic scale
-      "space": ml_collections.ConfigDict(),  # label -> {key of config.algorithm: (low, high) or [choices]}
+      "space": ConfigDict(),  # label -> {key of config.algorithm: (low, high) or [choices]}
     }
   )
   return config.lock()
 
 
-def with_own(config: Config, sections: Any = None) -> Config:
-  """The config with the keys of the objects of one's own that its sections name, or that `sections` are to name.
+def with_user_keys(config: Config, sections: Any = None) -> Config:
+  """Add the keys of the user-defined functions that its sections name, or that `sections` are to name, to a config.
 
   Raises:
-    ValueError: for an address where no such object can be had.
+    OptionError: for an address without a function.
   """
   for kind in REGISTRIES:
-    there, chosen = config.get(kind), config.get(kind) if sections is None else sections.get(kind)
-    if isinstance(chosen, Mapping | ConfigDict) and is_address(chosen.get("name")):
-      given = {key: value for key, value in there.items() if value is not None} | {"name": chosen["name"]}
+    values, new = config.get(kind), (config if sections is None else sections).get(kind)
+    if isinstance(new, Mapping | ConfigDict) and is_address(new.get("name")):
+      given = {key: value for key, value in values.items() if value is not None} | {"name": new["name"]}
       config[kind] = with_keys(kind, given, base()[kind])
   return config
 
@@ -151,7 +168,7 @@ def _of(pair: Any, kind: str) -> str:
 
 
 def _kept(kind: str, old: str, new: str, key: str, value: Any) -> bool:
-  """Whether a value that was set for the old name is one for the new name too.
+  """Return whether a value that was set for the old name is valid for the new name too.
 
   Sizes of a model are not where their types differ, such as hidden layers (64, 64) and 128.
   """
@@ -160,31 +177,32 @@ def _kept(kind: str, old: str, new: str, key: str, value: Any) -> bool:
   if value is None or (kind, key) == ("optimizer", "learning_rate") or not _took(kind, old, key):
     return True
   before, after = (keywords(factory(kind, name))[key].annotation for name in (old, new))
-  with contextlib.suppress(TypeError):
-    as_type(value, after)
+  with contextlib.suppress(OptionError):
+    as_type(value, after, key)
     return kind != "model" or before == after
   return False
 
 
 def _took(kind: str, old: str, key: str) -> bool:
-  """Whether a section of the former name reads a key; False for a name that does not exist."""
+  """Return whether a section of the former name reads a key; False for a name that does not exist."""
   with contextlib.suppress(ValueError):
     return takes(kind, old, key)
   return False
 
 
 def renamed(config: Config, changes: Any) -> Config:
-  """A copy in which a section that the changes give another name has kept the keys that this one reads alike.
+  """Return a copy in which sections with a new name keep those of their settings that the new name reads alike.
 
-  Keys that neither the old name nor the new one reads stay: they are mistakes. Raises as `with_own` does.
+  Keys that neither the old name nor the new one reads stay: they are mistakes. OptionError for an unknown name.
   """
   out = copy.deepcopy(config)
   for kind in REGISTRIES:
-    chosen = changes.get(kind) if isinstance(changes, Mapping) else None
-    chosen = chosen if isinstance(chosen, Mapping | ConfigDict) else {}
-    name, old = chosen.get("name"), config[kind].name
+    values = changes.get(kind) if isinstance(changes, Mapping) else None
+    values = values if isinstance(values, Mapping | ConfigDict) else {}
+    name, old = values.get("name"), config[kind].name
     if isinstance(name, str) and (name != old or is_address(name)):
-      kept = {key: None for key in chosen if key in config[kind]}  # that it may unset
+      entry(kind, name, [_relative(old)] if is_address(old) else [])
+      kept = {key: None for key in values if key in config[kind]}  # that it may unset
       for key, value in config[kind].items():
         if value is not None and (name == old or _kept(kind, old, name, key, value) or not _took(kind, old, key)):
           kept[key] = value
@@ -192,11 +210,97 @@ def renamed(config: Config, changes: Any) -> Config:
   return out
 
 
+def _relative(address: str) -> str:
+  """Return the address of a file below the working directory as the user would write it."""
+  where, _, attribute = address.rpartition(":")
+  below = Path(where).is_relative_to(Path.cwd())
+  return f"{Path(where).relative_to(Path.cwd())}:{attribute}" if below else address
+
+
 def default_experiment(**changes: Any) -> Experiment:
-  """The experiment of `base()` with other values: workers=4, model={"name": "lenet"}, ..."""
+  """Return the experiment of `base()` with other values: workers=4, model={"name": "lenet"}, ..."""
   values = base().to_dict()
   for key, change in changes.items():
     values[key] = values[key] | change if isinstance(values[key], dict) else change
   experiment = Experiment.from_json(values)
   experiment.make_algorithm()
   return experiment
+
+
+SHOWN = 12  # config files that an error lists
+PATHS = ("path", "data_dir")  # keys of a config that name files
+
+
+def load(file: Path) -> Config:
+  """Return the config that `get_config()` of a file returns, checked. Raises one-line ValueErrors."""
+  if not file.is_file() or file.suffix != ".py":
+    raise _no_file(file)
+  path = file.resolve()
+  try:
+    with user_code.importable(f"{path}:"):
+      get_config = getattr(user_code.load(path), "get_config", None)
+      config = copy.deepcopy(get_config()) if callable(get_config) else None
+  except (Exception, SystemExit) as error:  # the file is the user's, and so are its errors
+    raise ValueError(f"{file}{_cause(path, error)}") from error
+  if isinstance(config, FrozenConfigDict):
+    config = config.as_configdict()
+  if not isinstance(config, ConfigDict):
+    advice = "It starts from what ddl.config.base() returns and changes it."
+    raise OptionError(f"get_config() of {file}", "a function that returns a ConfigDict", advice=advice)
+  try:
+    check_keys(with_user_keys(config), with_user_keys(base(), config))
+  except ValueError as error:
+    raise ValueError(f"{file}: {error}") from error
+  return config
+
+
+def _no_file(file: Path) -> OptionError:
+  """Return the error for a path that is no config file, with the file of the nearest name, or several."""
+  what = "is not a config file (.py)" if file.is_file() else "is a folder" if file.is_dir() else "does not exist"
+  folder = file if file.is_dir() else file.parent
+  siblings = sorted(each for each in folder.glob("*.py") if each.is_file()) if folder.is_dir() else []
+  if near := difflib.get_close_matches(f"{file.stem}.py", [each.name for each in siblings], n=1):
+    return OptionError("config", "a config file", f"{file}, which {what}", f"Did you mean {folder / near[0]}?")
+  known = sorted(Path("configs").glob("*.py")) or siblings
+  more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+  shown = f"There are {', '.join(map(str, known[:SHOWN])) or 'none in configs/'}{more}."
+  return OptionError("config", "a config file", f"{file}, which {what}", shown)
+
+
+def _cause(file: Path, error: BaseException) -> str:
+  """Return ", line 3: KeyError: ...", without the whole config that ml_collections adds."""
+  lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+  line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+  text = error.msg if isinstance(error, SyntaxError) else str(error)
+  while error.args and isinstance(error.args[0], Exception):
+    error = error.args[0]
+  if isinstance(error, KeyError):
+    text = str(error.args[0])
+  text = re.sub(r' Other fields present: ".*"(?=\n|$)', "", text, flags=re.DOTALL)
+  return f"{f', line {line}' if line else ''}: {type(error).__name__}: {text}"
+
+
+def absolute(config: Config) -> Config:
+  """Make the paths and the addresses of user-defined functions in a config absolute, in place; return it."""
+  for key, value in config.items():
+    if isinstance(value, ConfigDict):
+      absolute(value)
+    elif key in PATHS and value and isinstance(value, str):
+      config[key] = str(files.local(value).absolute())
+    elif key in ("name", *REGISTRIES):  # of a section, or in its place
+      config[key] = _absolute_name(value)
+    elif key == "grid":
+      config[key] = tuple(map(_absolute_pair, value))
+  return config
+
+
+def _absolute_name(name: Any) -> Any:
+  if isinstance(name, tuple | list):
+    return type(name)(map(_absolute_name, name))
+  return user_code.absolute(name) if is_address(name) else name
+
+
+def _absolute_pair(pair: Any) -> Any:
+  """Return a key of a grid with its values; other values are refused where the grid is read."""
+  of_name = isinstance(pair, tuple) and len(pair) == 2 and str(pair[0]).endswith(".name")
+  return (pair[0], _absolute_name(pair[1])) if of_name else pair

@@ -1,39 +1,95 @@
 """An experiment as a frozen value: what is trained, how, on what and for how long, with every default filled in."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any, get_type_hints
 
 import jax
 import numpy as np
 import optax
 
-from ddl.algorithms import WRAPPERS
 from ddl.api import Algorithm, ServerAlgorithm, Spec, Wrapper
-from ddl.config.optimizers import elementwise
-from ddl.config.parts import PARTS, Network, Part
-from ddl.config.registry import (
+from ddl.config.catalog import (
   NO_WRAPPER,
   Config,
   entry,
-  factory,
   for_workers,
   has_server,
-  hyper,
+  keyword_arguments,
   make,
   make_algorithm,
-  settings,
 )
+from ddl.config.optimizers import elementwise
 from ddl.config.schedules import recorded
 from ddl.config.user_code import is_address
 from ddl.contract import check_server
+from ddl.errors import OptionError
 from ddl.group_recorder import record
+from ddl.names import short_name
 from ddl.precision import PRECISIONS
-from ddl.ranges import NonNegativeInt, PositiveFloat, PositiveInt, Seed, check_all, check_fields
+from ddl.ranges import NonNegativeInt, PositiveFloat, PositiveInt, Range, Seed, check_all, check_fields, integers
 from ddl.schedule import Clock, Schedule
 
 STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms whose optimizer sees a part of the packed parameters
 NUMBERS = ("workers", "batch", "microbatches", "steps", "eval_every", "noise_batches", "seed")
+PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")  # beside algorithm and wrapper
+
+
+@dataclass(frozen=True)
+class Part:
+  """A factory by its name, with all its keyword arguments, which can also be read as attributes."""
+
+  name: str
+  settings: Mapping[str, Any] = field(default_factory=dict)
+
+  def __getattr__(self, key: str) -> Any:
+    if key != "settings" and key in self.settings:
+      return self.settings[key]
+    raise AttributeError(f"'{key}' is no setting of this part")
+
+  @property
+  def short_name(self) -> str:
+    """The name without the file of a user-defined function."""
+    return short_name(self.name)
+
+  def get(self, key: str, default: Any = None) -> Any:
+    """Return the setting, or the default where the factory does not take it."""
+    return self.settings.get(key, default)
+
+  def to_json(self) -> dict[str, Any]:
+    """Return `name` and the settings."""
+    return {"name": self.name, **jsonable(self.settings)}
+
+
+MessageSeconds = Annotated[float, Range(0, 1e30)]  # also those that a cluster's slowest links predict
+
+
+@dataclass(frozen=True)
+class Network:
+  """Cost of messages in virtual time."""
+
+  message_seconds: Annotated[MessageSeconds, "of a message, one way, worker to server"] = 0.0
+  service_seconds: Annotated[MessageSeconds, "for which the server is busy with a message"] = 0.0
+  exchange_seconds: Annotated[MessageSeconds | None, "of one collective; None: a tree of messages"] = None
+  overlap: Annotated[bool, "in virtual time, of a collective's message with the steps that need not wait for it"] = True
+  # Blocks are simulated one by one: more of them than a cache has lines add time, not information.
+  blocks: Annotated[int, integers(1, 1024), "that a lock-free visit reads and adds one by one"] = 16
+
+  def __post_init__(self) -> None:
+    """Raises OptionError for a number out of its range."""
+    check_fields(self, "config.network.")
+
+
+NETWORK = {key: each.__metadata__[-1] for key, each in get_type_hints(Network, include_extras=True).items()}
+
+
+def jsonable(value: Any) -> Any:
+  """Return tuples as lists and NumPy numbers as numbers: what a JSON file gives back."""
+  if isinstance(value, Mapping):
+    return {k: jsonable(v) for k, v in value.items()}
+  if isinstance(value, list | tuple):
+    return [jsonable(v) for v in value]
+  return value.item() if isinstance(value, np.generic) else value
 
 
 @dataclass(frozen=True)
@@ -64,11 +120,11 @@ class Experiment:
     """Raises ValueError for numbers out of range."""
     check_fields(self, "config.")
     if self.batch % self.microbatches:
-      raise ValueError(f"config.microbatches is {self.microbatches}; invalid: must divide config.batch={self.batch}")
+      raise OptionError("config.microbatches", f"a divisor of config.batch={self.batch}", self.microbatches)
     if self.precision not in PRECISIONS:
-      raise ValueError(f"config.precision is {self.precision!r}; invalid: must be one of {', '.join(PRECISIONS)}")
+      raise OptionError("config.precision", f"one of {', '.join(PRECISIONS)}", repr(self.precision))
     if self.noise_batches == 1:
-      raise ValueError("config.noise_batches must be 0 or >= 2, got 1. One batch has no variance.")
+      raise OptionError("config.noise_batches", "0 or >= 2", 1, "One batch has no variance.")
 
   @classmethod
   def from_config(cls, config: Config) -> "Experiment":
@@ -86,15 +142,12 @@ class Experiment:
     """
     numbers = {key: values[key] for key in NUMBERS}
     check_all(PositiveInt, numbers["workers"], "config.workers")  # defaults of hyper-parameters follow from it
-    spec = entry("algorithm", values["algorithm"]["name"])
-    chosen = hyper(spec, values["algorithm"], numbers["workers"])
-    parts = {"algorithm": Part(values["algorithm"]["name"], chosen)}
-    parts["wrapper"] = _wrapper(values["wrapper"])
-    for kind in PARTS:
-      section = {key: value for key, value in values[kind].items() if key != "learning_rate"}
-      parts[kind] = Part(section["name"], settings(kind, factory(kind, section["name"]), section))
-    rate = {"learning_rate": values["optimizer"]["learning_rate"]}
-    parts["optimizer"] = Part(parts["optimizer"].name, {**parts["optimizer"].settings, **rate})
+    parts = {}
+    for kind in ("algorithm", "wrapper", *PARTS):
+      section = dict(values[kind])
+      rate = {"learning_rate": section.pop("learning_rate")} if kind == "optimizer" else {}
+      arguments = keyword_arguments(kind, section, numbers["workers"])
+      parts[kind] = Part(section["name"], arguments | rate)
     rest = {key: values[key] for key in ("precision", "elastic")}
     return cls(**parts, network=Network(**values["network"]), **rest, **numbers)
 
@@ -141,10 +194,12 @@ class Experiment:
     inner = self.make_optimizer()
     known = not is_address(self.optimizer.name)  # a user-defined one may fit this model only: the algorithm checks it
     if self.spec.taxonomy.pattern == STRIPS and known and not elementwise(inner):
-      raise ValueError(
-        f"{self.algorithm.short_name} updates strips of one vector; {self.optimizer.short_name} with these settings "
-        "looks at whole layers: use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True"
-      )
+      name = self.algorithm.short_name
+      raise OptionError(
+        "config.optimizer.name", f"element-wise with {name}, which updates strips of one vector",
+        f"{self.optimizer.short_name} with settings that look at whole layers",
+        "Use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True.",
+      )  # fmt: skip
     algorithm = make_algorithm(self.algorithm.name, inner, self.workers, self.algorithm.settings)
     if self.wrapper_spec:
       algorithm = self._wrapped(algorithm)
@@ -160,10 +215,10 @@ class Experiment:
     for clock in clocks:
       if clock.delay > max(self.steps, clock.period(0)):
         key = self.length_key(clock.delay)
-        raise ValueError(
-          f"config.algorithm.{key} must be at most config.steps={self.steps}, got "
-          f"{self.algorithm.get(key, clock.delay)}. No message would arrive within the run."
-        )
+        raise OptionError(
+          f"config.algorithm.{key}", f"at most config.steps={self.steps}", self.algorithm.get(key, clock.delay),
+          "No message would arrive within the run.",
+        )  # fmt: skip
 
   def length_key(self, steps: int) -> str:
     """The algorithm's hyper-parameter that so many steps of its exchanges follow from: the nearest integer."""
@@ -171,11 +226,9 @@ class Experiment:
     return min(lengths, key=lambda key: abs(lengths[key] - steps), default="period")
 
   def _wrapped(self, algorithm: Algorithm | ServerAlgorithm) -> Algorithm:
-    name, of = self.wrapper.short_name, self.algorithm.short_name
     if isinstance(algorithm, ServerAlgorithm):
-      raise ValueError(
-        f"config.wrapper.name is {name}; invalid: must be {NO_WRAPPER} with {of}, which has no collective"
-      )
+      condition = f"{NO_WRAPPER} with {self.algorithm.short_name}, which has no collective"
+      raise OptionError("config.wrapper.name", condition, self.wrapper.short_name)
     wrapped = self.make_part("wrapper", algorithm)
     shape = {"x": jax.ShapeDtypeStruct((1,), np.float32)}
     record(
@@ -190,18 +243,6 @@ class Experiment:
     check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
     schedule = self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))
     return recorded(make("optimizer", self.optimizer.name, schedule, **rest), schedule)
-
-
-def _wrapper(chosen: Mapping[str, Any]) -> Part:
-  name = chosen["name"]
-  if name != NO_WRAPPER:
-    return Part(name, hyper(entry("wrapper", name), chosen, 1, "wrapper"))
-  if keys := [key for key, value in chosen.items() if key != "name" and value is not None]:
-    raise ValueError(
-      f"config.wrapper.{keys[0]} is set, but config.wrapper.name is {NO_WRAPPER}; there are {', '.join(WRAPPERS)}; "
-      f"--config.wrapper.{keys[0]}=None unsets the key"
-    )
-  return Part(name)
 
 
 def initial_key(seed: int) -> jax.Array:

@@ -1,83 +1,124 @@
-"""Execution of a run, as opposed to its experiment: results agree up to rounding whatever these options are."""
+"""Options of a run's execution, as opposed to its experiment: results agree up to rounding whatever they are."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple, get_origin, get_type_hints
 
+from ddl.errors import OptionError
 from ddl.ranges import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, check_fields
 
-RAY = ("shards", "ray_address", "worker_cpus", "worker_gpus")  # read by that runtime alone
-UNREAD = {  # command: options that it does not read
-  "train": ("keep_models",),
-  "compare": ("runtime", "replay"),
-  "sweep": ("hooks", "runtime", "replay", "init_from", "checkpoint_every", "keep_models"),
+ALL = ("train", "compare", "sweep")  # the commands that take `RunOptions`
+RUNS = ("train", "compare")
+READ_BY = {  # runtime: options that no other one reads
+  "ray": ("shards", "ray_address", "worker_cpus", "worker_gpus"),
+  "simulator": ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "overlap", "replay"),
 }
-SIMULATOR = ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "overlap", "replay")
+SAVED = ("checkpoint_every", "max_restarts", "resume")  # options of a runtime that saves models
+
+
+class Flag(NamedTuple):
+  """What a flag of an option needs besides its name, type and default."""
+
+  help: str
+  choices: Sequence[str] = ()  # valid values, where they are few
+  commands: Sequence[str] = ALL  # that read it
 
 
 @dataclass(frozen=True)
 class RunOptions:
-  """Named as the flags of `python run.py train`, whose --help explains them."""
+  """Execution options. Most are flags of `python run.py train`, whose --help explains them."""
 
-  workdir: str = ""  # "": a new folder under runs/
-  resume: bool = False
-  allow_changed_inputs: bool = False  # resume with other data or user-defined files than the folder records
-  trust_code: bool = False  # import user-defined files that a run folder contains, or of which it has no hash
-  devices: NonNegativeInt = 0  # 0: automatic
-  members: PositiveInt = 1  # devices of a worker
-  sharding: str = "fsdp"  # of a worker's parameters over its members, or a name of the model's own rules
-  processes: PositiveInt = 1
-  join_timeout: Annotated[float, Range(1, 1e6)] = 60.0  # seconds in which all of several processes have to come
-  peer_timeout: Annotated[float, Range(3, 1e6)] = 30.0  # seconds of silence after which one of them is lost
-  max_restarts: NonNegativeInt = 0  # of the processes, from the last checkpoint, after one was killed or lost
-  virtual_grad: str = "auto"  # or "unroll", "vmap", "map": the gradients of a device's workers
-  step_loop: str = "auto"  # or "unroll", "scan"
-  steps_per_call: NonNegativeInt = 0  # 0: automatic
-  overlap: bool = True
-  batch_stats: str = "mean"  # or "reestimate"
-  checkpoint_every: NonNegativeInt = 0  # steps; 0: only where a run stops or ends
-  runtime: str = "simulator"  # or "threads", "ray": of server algorithms
-  replay: str = ""  # file of a schedule
-  init_from: str = ""  # a run's folder, or its model.msgpack
-  keep_models: bool = False  # of a comparison
-  shards: PositiveInt = 1
-  ray_address: str = ""
-  worker_cpus: NonNegativeFloat = 1.0
-  worker_gpus: NonNegativeFloat = 0.0
-  compilation_cache: str = "auto"  # a folder, or "off"
-  hooks: tuple[Callable[..., object] | str, ...] = ()  # functions of a `StepInfo`, or their addresses
-  print_table: bool = True  # that a comparison prints it at its end
-  command: tuple[str, ...] = ()  # that is recorded as the one that made a run
-  recorded: Mapping[str, Any] = field(default_factory=dict)  # what the command line needs to go on with the folder
+  workdir: Annotated[str, Flag("folder of what is written; default: runs/<what>-<time>")] = ""
+  resume: Annotated[bool, Flag("continue what is in --workdir")] = False
+  allow_changed_inputs: Annotated[bool, Flag("resume with other data or code files than the folder records")] = False
+  trust_code: Annotated[bool, Flag("resume with user-defined code that lies in the folder, or has no hash there")] = (
+    False
+  )
+  devices: Annotated[NonNegativeInt, Flag("devices over all processes that carry the workers; 0: automatic")] = 0
+  members: Annotated[PositiveInt, Flag("devices of a worker, which hold its parameters in pieces")] = 1
+  sharding: Annotated[str, Flag("how they do: fsdp, auto, or rules of the model such as tensor or hybrid")] = "fsdp"
+  processes: Annotated[PositiveInt, Flag("local processes, joined by jax.distributed")] = 1
+  join_timeout: Annotated[float, Range(1, 1e6), Flag("seconds in which all processes must join")] = 60.0
+  peer_timeout: Annotated[float, Range(3, 1e6), Flag("seconds of silence after which a process is lost")] = 30.0
+  max_restarts: Annotated[
+    NonNegativeInt, Flag("restarts from the last checkpoint after a process was killed or lost")
+  ] = 0
+  virtual_grad: Annotated[
+    str, Flag("gradients of a device's workers: one copy each, batched, a loop", ("auto", "unroll", "vmap", "map"))
+  ] = "auto"
+  step_loop: Annotated[str, Flag("steps of a compiled call", ("auto", "unroll", "scan"))] = "auto"
+  steps_per_call: Annotated[NonNegativeInt, Flag("longest compiled call, in steps; 0: automatic")] = 0
+  overlap: Annotated[bool, Flag("off: the steps after a launch wait for its message")] = True
+  batch_stats: Annotated[
+    str, Flag("batch-norm statistics of the tested model: the workers' mean, or re-estimated", ("mean", "reestimate"))
+  ] = "mean"
+  checkpoint_every: Annotated[
+    NonNegativeInt, Flag("steps between checkpoints; 0: only when a run stops, or train's ends", commands=RUNS)
+  ] = 0
+  runtime: Annotated[
+    str, Flag("of server algorithms: virtual time, real threads, or Ray", ("simulator", "threads", "ray"), ("train",))
+  ] = "simulator"
+  replay: Annotated[
+    str, Flag("events.npz of a run whose order this one repeats, in virtual time", commands=("train",))
+  ] = ""
+  init_from: Annotated[
+    str, Flag("initial parameters: a run of the same model, or its model.msgpack", commands=RUNS)
+  ] = ""
+  keep_models: Annotated[
+    bool, Flag("keep the final model of each run, for ddl.load and --init_from", commands=("compare",))
+  ] = False
+  shards: Annotated[PositiveInt, Flag("Ray actors that the master consists of", commands=("train",))] = 1
+  ray_address: Annotated[str, Flag("host:port of a Ray cluster; default: this machine", commands=("train",))] = ""
+  worker_cpus: Annotated[NonNegativeFloat, Flag("CPUs that each of Ray's workers asks for", commands=("train",))] = 1.0
+  worker_gpus: Annotated[NonNegativeFloat, Flag("GPUs that each of Ray's workers asks for", commands=("train",))] = 0.0
+  compilation_cache: Annotated[
+    str, Flag("folder of compiled programs; auto: JAX_COMPILATION_CACHE_DIR, else ~/.cache/ddl/jax; off: none")
+  ] = "auto"
+  hooks: Annotated[
+    tuple[Callable[..., object] | str, ...],
+    Flag("functions called after each evaluation, as FILE.py:NAME or MODULE:NAME", commands=RUNS),
+  ] = ()
+  print_table: bool = True  # at the end of a comparison
+  command: tuple[str, ...] = ()  # recorded as the command of a run
+  recorded: Mapping[str, Any] = field(default_factory=dict)  # what a resume of the folder needs
 
   def __post_init__(self) -> None:
-    """Raises ValueError for a number out of its range, or an option that the chosen runtime would not read."""
-    check_fields(self, "--")
+    """Raises OptionError for a value out of its range, or an option that the runtime does not read."""
+    check_fields(self, "")
+    for name, flag in FLAGS.items():
+      if flag.choices and (value := getattr(self, name)) not in flag.choices:
+        raise OptionError(name, f"one of {', '.join(flag.choices)}", repr(value))
     for name in ("allow_changed_inputs", "trust_code"):
       if getattr(self, name) and not self.resume:
-        raise ValueError(f"--{name} is read with --resume alone")
-    changed = [each.name for each in fields(self) if each.init and getattr(self, each.name) != _default(each)]
-    for runtime, names in (("ray", RAY), ("simulator", SIMULATOR)):
-      foreign = [name for name in names if name in changed]
-      if foreign and self.runtime != runtime:
-        raise ValueError(f"--{foreign[0]} is read by --runtime={runtime} alone, not by {self.runtime}")
+        raise OptionError(name, "False without resume", True)
+    changed = self.changed()
+    for runtime, names in READ_BY.items():
+      for name in names:
+        if name in changed and self.runtime != runtime:
+          advice = f"Only runtime={runtime} reads it."
+          raise OptionError(name, f"left out with runtime={self.runtime}", changed[name], advice)
     if self.members == 1 and "sharding" in changed:
-      raise ValueError(f"--sharding={self.sharding} is read with --members above 1 alone: the devices of a worker")
-    if self.runtime == "threads" and self.checkpoint_every:
-      raise ValueError("--checkpoint_every is not read by --runtime=threads, which saves no models")
-    if self.runtime == "threads" and self.max_restarts:
-      raise ValueError("--max_restarts is not read by --runtime=threads, which saves no models")
-    if self.runtime == "threads" and self.resume:
-      raise ValueError("--runtime=threads does not resume; --runtime=ray and --runtime=simulator do")
+      raise OptionError("sharding", "left out with members=1, as it is over the devices of a worker", self.sharding)
+    for name in SAVED:
+      if self.runtime == "threads" and name in changed:
+        advice = "Threads save no models, runtime=ray and runtime=simulator do."
+        raise OptionError(name, "left out with runtime=threads", changed[name], advice)
+
+  def changed(self) -> dict[str, Any]:
+    """Return the options that are flags too and differ from their defaults."""
+    values = {name: getattr(self, name) for name in FLAGS}
+    return {name: value for name, value in values.items() if value != getattr(RunOptions, name)}
+
+
+FLAGS: dict[str, Flag] = {  # of the options that are flags
+  name: next(each for each in annotation.__metadata__ if isinstance(each, Flag))
+  for name, annotation in get_type_hints(RunOptions, include_extras=True).items()
+  if get_origin(annotation) is Annotated
+}
 
 
 def check_read(command: str, options: RunOptions) -> None:
-  """Raises ValueError for an option that the command does not read."""
-  default = RunOptions()
-  for name in UNREAD[command]:
-    if getattr(options, name) != getattr(default, name):
-      raise ValueError(f"{command} does not read --{name}={getattr(options, name)}")
-
-
-def _default(each: Any) -> Any:
-  return {} if each.name == "recorded" else each.default
+  """Raises OptionError for an option that the command does not read."""
+  for name, value in options.changed().items():
+    if command not in FLAGS[name].commands:
+      raise OptionError(name, "left out", value, f"{command} does not read it.")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.api import Tree
+from ddl.errors import OptionError
 from ddl.ranges import Fraction, NonNegativeInt, PositiveFloat, Range, check, checked, integers
 
 Rate = float | optax.Schedule
@@ -66,7 +67,7 @@ def decay(
   """The rate times `factor` from each of the steps `at` on, never below its floor."""
   _check(warmup, steps)
   if any(a >= b for a, b in pairwise(at)):
-    raise ValueError(f"config.schedule.at must be rising steps, such as (100, 150), got {at}.")
+    raise OptionError("config.schedule.at", "rising steps, such as (100, 150)", at)
   stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
   if floor:
     return _warm(lambda step: jnp.maximum(stairs(step), floor * rate), rate, steps, warmup)

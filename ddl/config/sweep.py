@@ -12,10 +12,10 @@ from scipy.stats import qmc
 
 from ddl import memory
 from ddl.config import comparison
-from ddl.config.comparison import of_label, only, variants
-from ddl.config.experiment import Experiment
-from ddl.config.parts import jsonable
-from ddl.config.registry import Config, as_type, factory, keywords, named
+from ddl.config.catalog import Config, as_type, factory, keywords, named
+from ddl.config.comparison import experiment_of, only, variants
+from ddl.config.experiment import Experiment, jsonable
+from ddl.errors import OptionError
 from ddl.ranges import Fraction, PositiveFloat, PositiveInt, Seed, check_all, check_fields
 
 Bounds = tuple[float, float] | list[Any]  # (low, high), or the choices
@@ -40,17 +40,18 @@ class Sweep:
   metric: str = ""  # see `config.compare.metric`; perplexity is by the loss
 
   def __post_init__(self) -> None:
-    """Raises ValueError where nothing can be tried or judged."""
+    """Raises OptionError where nothing can be tried or judged."""
     check_fields(self, "config.sweep.")
     if not self.validation or any(each.data.get("validation") == 0 for each in self.experiments.values()):
-      raise ValueError("a sweep needs a validation split; set config.sweep.validation, e.g. to 0.2")
+      raise OptionError("config.sweep.validation", "above 0, such as 0.2, as a sweep needs a validation split")
     if len(set(self.seeds)) < len(self.seeds):
-      raise ValueError(f"config.sweep.seeds must be different, got {self.seeds}.")
-    named("sampler of config.sweep", dict.fromkeys(SAMPLERS), self.sampler)
+      raise OptionError("config.sweep.seeds", "different", self.seeds)
+    named("config.sweep.sampler", dict.fromkeys(SAMPLERS), self.sampler)
     if self.pruning and any(each.eval_every >= each.steps for each in self.experiments.values()):
-      raise ValueError("config.sweep.pruning judges before the end; set config.eval_every to less than config.steps")
+      condition = "below config.steps with config.sweep.pruning, which judges before the end"
+      raise OptionError("config.eval_every", condition, self.first.eval_every)
     if self.pruning and len({each.eval_every / each.steps for each in self.experiments.values()}) > 1:
-      raise ValueError("config.sweep.pruning is equal for all; give all labels the same config.steps and eval_every")
+      raise OptionError("config.eval_every / config.steps", "the same for all labels with config.sweep.pruning")
 
   @property
   def first(self) -> Experiment:
@@ -58,36 +59,34 @@ class Sweep:
     return next(iter(self.experiments.values()))
 
   @classmethod
-  def from_config(cls, config: Config, only_labels: Sequence[str] = (), trials: int = 0) -> "Sweep":
-    """From `config.sweep`. trials: 0 for the config's. Raises as `variants` and `Experiment.from_config` do."""
+  def from_config(cls, config: Config, only_labels: Sequence[str] = ()) -> "Sweep":
+    """Create it from `config.sweep`. Raises as `variants` and `Experiment.from_config` do."""
     if keys := comparison.values(config):
-      raise ValueError(
-        f"config.compare.grid must be empty for a sweep, got {', '.join(keys)}; sweep a config without a grid, and "
-        "let compare --tuned use the result at every point"
-      )
+      advice = "Sweep a config without a grid: a comparison uses its tuned.json at every point."
+      raise OptionError(comparison.GRID, "empty for a sweep", ", ".join(keys), advice)
     config, section = copy.deepcopy(config), config.sweep
     check_all(Fraction, section.validation, "config.sweep.validation")
     if config.data.validation is None and "validation" in keywords(factory("data", config.data.name)):
       config.data.validation = section.validation
     every = variants(config)
     for label in section.space:
-      named("label (which config.sweep.space names) in config.compare.algorithms", every, label)
-    experiments = {label: of_label(label, every[label]) for label in only(every, only_labels)}
+      named("a label of config.sweep.space", every, label)
+    experiments = {label: experiment_of(label, every[label]) for label in only(every, only_labels)}
     spaces = {label: _space(section, label, each) for label, each in experiments.items()}
     return cls(
-      experiments, spaces, trials or section.trials, section.seeds, section.sampler, section.pruning,
+      experiments, spaces, section.trials, section.seeds, section.sampler, section.pruning,
       section.validation, config.compare.metric,
     )  # fmt: skip
 
   def to_json(self, label: str) -> dict[str, Any]:
-    """All that decides the trials of a label, but their number: what a resume must have in common with its folder."""
+    """Return all that decides the trials of a label, but their number: a resume must have the same."""
     rules = {"sampler": self.sampler, "pruning": self.pruning, "validation": self.validation, "seeds": self.seeds}
     rules |= {"metric": self.metric} if self.metric else {}
     return jsonable({**self.experiments[label].to_json(), "sweep": {**rules, "space": self.spaces[label]}})
 
 
 def points(space: Space, trials: int) -> list[Point]:
-  """The first points of a Halton sequence: evenly spread for any number, the same for every algorithm.
+  """Return the first points of a Halton sequence: evenly spread for any number, the same for every algorithm.
 
   Log scale where the bounds span a decade, else linear; integers where both bounds are, else four digits.
   """
@@ -101,7 +100,7 @@ def points(space: Space, trials: int) -> list[Point]:
 
 
 def logarithmic(bounds: tuple[float, float]) -> bool:
-  """Whether the scale is, as the bounds span a decade."""
+  """Return whether the bounds span a decade, so that the scale is logarithmic."""
   low, high = bounds
   return low > 0 and high / low >= 10
 
@@ -144,7 +143,7 @@ def _ends(bounds: Bounds) -> tuple[float, float] | None:
 
 
 def by_section(point: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-  """A point as `Experiment.changed` and a config take it."""
+  """Return a point as `Experiment.changed` and a config take it."""
   out: dict[str, dict[str, Any]] = {}
   for path, value in point.items():
     section, _, key = path.partition(".")
@@ -153,7 +152,7 @@ def by_section(point: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _at(bounds: Bounds, u: float) -> Any:
-  """The value at a share u in [0, 1) of the bounds' scale, or of the choices."""
+  """Return the value at a share u in [0, 1) of the bounds' scale, or of the choices."""
   if isinstance(bounds, list):
     return bounds[int(u * len(bounds))]
   low, high = bounds
@@ -164,7 +163,7 @@ def _at(bounds: Bounds, u: float) -> Any:
 
 
 def _space(section: Config, label: str, experiment: Experiment) -> Space:
-  """What is tuned: the learning rate, and what config.sweep.space names for this label."""
+  """Return what is tuned: the learning rate, and what config.sweep.space names for this label."""
   space: dict[str, Bounds] = {RATE: _range("config.sweep.learning_rate", section.learning_rate, float)}
   for bound in space[RATE]:
     check_all(PositiveFloat, bound, "config.sweep.learning_rate")
@@ -176,47 +175,41 @@ def _space(section: Config, label: str, experiment: Experiment) -> Space:
   return space | _searched(f"{where}.optimizer", optimizer, "optimizer", experiment.optimizer.name, keywords(made))
 
 
-def _section(where: str, found: Any) -> dict[str, Any]:
-  if not isinstance(found, Mapping | ConfigDict):
-    raise ValueError(f"{where} is {found!r}; it maps keys to bounds, such as {{'period': (1, 16)}}")
-  return {**found}
+def _section(where: str, value: Any) -> dict[str, Any]:
+  if not isinstance(value, Mapping | ConfigDict):
+    raise OptionError(where, "a dictionary of keys and bounds, such as {'period': (1, 16)}", repr(value))
+  return {**value}
 
 
 def _searched(
-  where: str, section: Mapping[str, Any], kind: str, name: str, taken: Mapping[str, Any]
+  where: str, section: Mapping[str, Any], kind: str, name: str, parameters: Mapping[str, Any]
 ) -> dict[str, Bounds]:
-  """The keys of one section, with the bounds or choices of each."""
+  """Return the keys of one section, with the bounds or choices of each."""
   out: dict[str, Bounds] = {}
   for key, bounds in section.items():
-    if key not in taken:
-      known = f"it takes {', '.join(taken)}" if taken else "it takes no settings"
-      raise ValueError(f"{where}.{key}: {kind} '{name}' does not read it; {known}")
+    if key not in parameters:
+      taken = f"takes {', '.join(parameters)}" if parameters else "takes no settings"
+      raise OptionError(f"{where}.{key}", f"left out with {kind} '{name}', which {taken}")
     read = _choices if isinstance(bounds, list) else _range
-    out[f"{kind}.{key}"] = read(f"{where}.{key}", bounds, taken[key].annotation)
+    out[f"{kind}.{key}"] = read(f"{where}.{key}", bounds, parameters[key].annotation)
   return out
 
 
 def _range(where: str, bounds: Any, annotation: Any) -> tuple[float, float]:
-  """The pair low < high as numbers of the key's type. ValueError for anything else."""
+  """Return the pair low < high as numbers of the key's type. OptionError for anything else."""
   if annotation not in (int, float):
-    raise ValueError(f"{where} is {bounds!r}, but it is no number; give a list of choices, such as ['a', 'b']")
-  try:
-    low, high = (as_type(bound, annotation) for bound in bounds)
-  except (TypeError, ValueError) as error:
-    raise ValueError(
-      f"{where} is {bounds!r}; give two of type {annotation.__name__}, (low, high), or a list of choices"
-    ) from error
+    raise OptionError(where, "a list of choices, such as ['a', 'b'], as it is no number", repr(bounds))
+  if not isinstance(bounds, tuple) or len(bounds) != 2:
+    raise OptionError(where, f"(low, high) of type {annotation.__name__}, or a list of choices", repr(bounds))
+  low, high = (as_type(bound, annotation, where) for bound in bounds)
   if not (low < high and math.isfinite(high - low)):
-    raise ValueError(f"{where} is {(low, high)}; invalid: bounds must be finite, the first below the second")
+    raise OptionError(where, "finite bounds, the first below the second", (low, high))
   return low, high
 
 
 def _choices(where: str, values: list[Any], annotation: Any) -> list[Any]:
-  """At least two different values of the key's type. ValueError for anything else."""
-  try:
-    found = [as_type(value, annotation) for value in values]
-  except TypeError as error:
-    raise ValueError(f"{where} is {values!r}; each choice must be {error}") from error
-  if len(set(map(repr, found))) < max(2, len(found)) or not all(isinstance(v, bool | int | float | str) for v in found):
-    raise ValueError(f"{where} is {values!r}; invalid: must be two or more different numbers, texts or truth values")
-  return found
+  """Return at least two different values of the key's type. OptionError for anything else."""
+  out = [as_type(value, annotation, where) for value in values]
+  if len(set(map(repr, out))) < max(2, len(out)) or not all(isinstance(v, bool | int | float | str) for v in out):
+    raise OptionError(where, "two or more different numbers, texts or truth values", repr(values))
+  return out

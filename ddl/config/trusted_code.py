@@ -3,12 +3,16 @@
 import ast
 import hashlib
 import importlib.util
+import site
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from ddl.config import user_code
+OURS = ("ddl", "experiments")
+_PATHS = [Path(sysconfig.get_paths()[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+LIBRARIES = {*_PATHS, *(path.resolve() for path in _PATHS), Path(site.getusersitepackages())}
 
 
 class Untrusted(ValueError):
@@ -68,9 +72,16 @@ def check(folder: Path, recorded: Mapping[str, str], changed: bool, advice: str)
   return allow
 
 
+def installed(name: str, file: Path) -> bool:
+  """Return whether a module is of ddl or of a library, which has its name anywhere."""
+  if name.partition(".")[0] in OURS or {"site-packages", "dist-packages"} & {*file.parts}:
+    return True
+  return not LIBRARIES.isdisjoint(file.parents)
+
+
 def _ours(address: str) -> bool:
   """Whether an address is of ddl itself."""
-  return address.partition(":")[0].partition(".")[0] in user_code.OURS
+  return address.partition(":")[0].partition(".")[0] in OURS
 
 
 def _of_this_session(address: str) -> bool:
@@ -127,7 +138,7 @@ def _imported(file: Path) -> Iterator[Path]:
 def _local(file: Path, name: str) -> Iterator[Path]:
   """Yield the files of an absolute import that lie in the file's folder, its package's, or a folder of that name."""
   top, packages = name.partition(".")[0], [each.parent for each in _packages(file)]
-  if top in user_code.OURS or (user_code.installed("", file) and top not in [each.name for each in packages]):
+  if top in OURS or (installed("", file) and top not in [each.name for each in packages]):
     return  # what ddl or a library imports
   roots = [
     file.parent,

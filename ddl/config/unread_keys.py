@@ -5,86 +5,89 @@ from typing import Any
 
 import optax
 
+from ddl.config.catalog import REGISTRIES, Config, has_server, keyword_arguments, make_algorithm, takes
 from ddl.config.experiment import Experiment
-from ddl.config.registry import REGISTRIES, Config, entry, has_server, hyper, make_algorithm, takes
+from ddl.errors import OptionError
 from ddl.names import short_name
 
 UNREAD = {  # command: what it does not read of the config, and why
   "train": {"compare": "it makes one run", "sweep": "it tunes nothing"},
-  "compare": {"sweep": "it tunes nothing", "seed": "its seeds are config.compare.seeds, e.g. =0,1,2"},
+  "compare": {"sweep": "it tunes nothing", "seed": "its seeds are config.compare.seeds, such as 0,1,2"},
   "plan": {
     "compare": "it makes no runs",
     "sweep": "it tunes nothing",
-    **dict.fromkeys(("times", "network", "barrier"), "its seconds are those of --cluster"),
+    **dict.fromkeys(("times", "network", "barrier"), "its seconds are those of its cluster"),
   },
   "sweep": {"optimizer.learning_rate": "it tries those within config.sweep.learning_rate"}
   | {f"compare.{key}": "it compares nothing" for key in ("title", "seeds", "target", "expected")}
   | {"compare.grid": "it tunes each label once, and its result holds for all points of a grid"},
 }
 VIRTUAL = ("times", "network", "barrier")  # sections of virtual time
-SETTINGS = tuple(kind for kind in REGISTRIES if kind not in VIRTUAL)  # sections of what is trained
 
 
 def check(command: str, path: str, labels: Iterable[Any]) -> None:
-  """ValueError where the command does not read `path`, a key as it stands in a flag. labels: their changes."""
+  """OptionError where the command does not read `path`, a key that the user sets. labels: their changes."""
   for key, why in UNREAD.get(command, {}).items():
     if within(path, key):
-      raise ValueError(f"{command} does not read config.{path}: {why}")
+      raise _unread(command, path, why)
   if command in ("train", "plan"):
     return
   section, _, key = path.rpartition(".")
-  own = [changes.get(section, {}) if section else changes for changes in labels if isinstance(changes, Mapping)]
-  values = [each.get(key) if isinstance(each, Mapping) else each if key == "name" else None for each in own]
+  sections = [changes.get(section, {}) if section else changes for changes in labels if isinstance(changes, Mapping)]
+  values = [each.get(key) if isinstance(each, Mapping) else each if key == "name" else None for each in sections]
   if values and all(value is not None for value in values):
-    raise ValueError(
-      f"{command} does not read config.{path}: every label of config.compare.algorithms sets its own; "
-      "--only=LABELS picks some of them, and a label more is a line in the config file"
+    raise _unread(
+      command, path, "every label of config.compare.algorithms sets its own; option only=LABELS picks some of them"
     )
 
 
 def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str]) -> None:
-  """ValueError for a key of virtual time, as it stands in a flag, that none of the command's algorithms reads."""
-  found = [unread(command, name) for name in algorithms]
+  """OptionError for a key of virtual time that the user sets and that none of the command's algorithms reads."""
+  unread = [unread_by(command, name) for name in algorithms]
   for path in paths:
-    why = [next((told for key, told in keys.items() if within(path, key)), "") for keys in found]
+    why = [next((text for key, text in keys.items() if within(path, key)), "") for keys in unread]
     if path.partition(".")[0] in VIRTUAL and why and all(why):
-      raise ValueError(f"{command} does not read config.{path} here: {'; '.join(dict.fromkeys(why))}")
+      raise _unread(command, path, "; ".join(dict.fromkeys(why)))
 
 
-def unread(command: str, name: str) -> dict[str, str]:
-  """The keys of virtual time that the algorithm does not read, and why."""
-  told = short_name(name)
+def check_taken(command: str, paths: Sequence[str], experiments: Iterable[Experiment]) -> None:
+  """OptionError for a setting that the user sets where every label has another name, which does not take it."""
+  for path in paths:
+    section, _, key = path.partition(".")
+    if section in REGISTRIES and section not in VIRTUAL and key != "name":
+      parts = [getattr(each, section) for each in experiments]
+      if all(key not in part.settings for part in parts):
+        names = ", ".join(dict.fromkeys(part.short_name for part in parts))
+        raise _unread(command, path, f"no label's {section} takes it ({names})")
+
+
+def _unread(command: str, path: str, why: str) -> OptionError:
+  return OptionError(f"config.{path}", f"left out of {command}: {why}")
+
+
+def unread_by(command: str, name: str) -> dict[str, str]:
+  """Return the keys of virtual time that the algorithm does not read, and why."""
+  short = short_name(name)
   if not has_server(name) and command == "sweep":
-    return dict.fromkeys(VIRTUAL, f"{told} takes no virtual time while it is tuned")
+    return dict.fromkeys(VIRTUAL, f"{short} takes no virtual time while it is tuned")
   if not has_server(name):
     return dict.fromkeys(
-      ("barrier", "network.service_seconds", "network.blocks"), f"{told} has neither a server nor peers"
+      ("barrier", "network.service_seconds", "network.blocks"), f"{short} has neither a server nor peers"
     )
-  out: dict[str, str] = dict.fromkeys(("network.exchange_seconds", "network.overlap"), f"{told} has no collective")
-  spec = entry("algorithm", name)
-  if not make_algorithm(name, optax.sgd(0.1), 1, hyper(spec, {"name": name}, 1)).lock_free:
-    out["network.blocks"] = f"{told} has a lock, the hogwild algorithms do without"
+  out: dict[str, str] = dict.fromkeys(("network.exchange_seconds", "network.overlap"), f"{short} has no collective")
+  if not make_algorithm(name, optax.sgd(0.1), 1, keyword_arguments("algorithm", {"name": name})).lock_free:
+    out["network.blocks"] = f"{short} has a lock, the hogwild algorithms do without"
   return out
 
 
 def reads(config: Config, key: str, command: str = "compare") -> bool:
-  """Whether what the config names in the key's section takes the key; all read a key without a section."""
+  """Return whether what the config names in the key's section takes the key; all read a key without a section."""
   section, _, name = key.rpartition(".")
-  if section in VIRTUAL and any(within(key, each) for each in unread(command, config.algorithm.name)):
+  if section in VIRTUAL and any(within(key, each) for each in unread_by(command, config.algorithm.name)):
     return False
   return section in ("", "network") or name == "name" or takes(section, config[section].name, name)
 
 
-def check_taken(command: str, paths: Sequence[str], experiments: Mapping[str, Experiment]) -> None:
-  """ValueError for a setting, as it stands in a flag, of what every label has replaced by what does not take it."""
-  for path in paths:
-    section, _, key = path.partition(".")
-    parts = [getattr(each, section) for each in experiments.values()] if section in SETTINGS and key != "name" else []
-    if parts and all(key not in part.settings for part in parts):
-      names = ", ".join(dict.fromkeys(part.short_name for part in parts))
-      raise ValueError(f"{command} does not read config.{path}: no label's {section} takes it ({names})")
-
-
 def within(path: str, key: str) -> bool:
-  """Whether a path is a key or one of its section's."""
+  """Return whether a path is a key or one of its section's."""
   return path == key or path.startswith(f"{key}.")

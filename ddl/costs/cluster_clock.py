@@ -14,8 +14,8 @@ import jax
 import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm, Tree
+from ddl.config.catalog import keywords
 from ddl.config.experiment import Experiment
-from ddl.config.registry import keywords
 from ddl.costs.step_cost import step_program
 from ddl.engine import compiled_program, traffic
 from ddl.engine.compiled_program import Collective
@@ -113,8 +113,8 @@ def check_devices(members: int) -> None:
   """Refuse a worker whose devices are not all in this process, which compiles its step."""
   if members > len(jax.local_devices()):
     raise ValueError(
-      f"--cluster: the {members} members of a worker are in several processes; predict with fewer processes, or of the "
-      "finished comparison in one"
+      f"processes must be fewer with cluster and members={members}, whose devices must be in one process. Predict the "
+      "finished comparison in one process."
     )
 
 
@@ -140,21 +140,21 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
   model, files = str(config.model.name), dict[str, str]()
   for name in dict.fromkeys(names):
     if (other := files.setdefault(slug(cluster_file.display_name(name)), name)) != name:
-      raise ValueError(f"--cluster has {other} and {name}, whose figures would share their files; rename one of them")
+      raise ValueError(f"cluster must not have {other} and {name}, whose figures would share their files.")
   clusters = {}
   for name in names:
     cluster = cluster_file.for_model(name, cluster_file.named(name), model)
     clusters[cluster_file.display_name(name)] = with_published(cluster, model)
   for name, cluster in clusters.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:
-      fits = f"--config.workers={cluster.workers // members} fits"
+      fits = f"config.workers={cluster.workers // members} fits"
       have, each = "workers" if members == 1 else "devices", f" of {members} members" * (members > 1)
       raise ValueError(f"{name} has {cluster.workers} {have}; config.workers is {config.workers}{each}: {fits}")
   scaled = [each for each, factory in TIMES.items() if "seconds" in keywords(factory)]
   if clusters and config.times.name not in scaled:
     raise ValueError(
-      f"--cluster sets the seconds of a step, so that config.times.name can be {', '.join(scaled)}, "
-      f"not {config.times.name}"
+      f"config.times.name must be one of {', '.join(scaled)} with cluster, which sets the seconds of a step, got "
+      f"{config.times.name}."
     )
   return clusters
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import optax
 
 from ddl.algorithms import COLLECTIVE
-from ddl.config.registry import entry, factory, hyper, keywords, make_algorithm, named
+from ddl.config.catalog import entry, factory, keyword_arguments, keywords, make_algorithm, named
 from ddl.costs.cluster_clock import pattern_of, vector
 from ddl.costs.workloads import SIZES, synthetic
 from ddl.models import MODELS
@@ -67,14 +67,14 @@ def large_enough(workers: Sequence[int], job: Job) -> list[int]:
   """Return the numbers of workers that can hold a job's states; ValueError if none does."""
   counts = [count for count in workers if count >= job.split]
   if not counts:
-    raise ValueError(f"{job.title}: its states are split over {job.split} devices; give --workers={job.split} or more")
+    raise ValueError(f"{job.title}: its states are split over {job.split} devices; give workers={job.split} or more")
   return counts
 
 
 def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:
   """Return, by algorithm, those of period and delay that are set and that it takes; ValueError if none takes one."""
   if not names:
-    raise ValueError("--algorithms is empty; name some, with commas between, as `python run.py list` shows them")
+    raise ValueError("algorithms is empty; name some, with commas between, as `python run.py list` shows them")
   values = {key: value for key, value in (("period", period), ("delay", delay)) if value is not None}
   taken = {name: {key: values[key] for key in values if key in keywords(factory("algorithm", name))} for name in names}
   for key, value in values.items():
@@ -93,7 +93,7 @@ def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
     if workers > MOST_GRAPH and name in COLLECTIVE and spec.taxonomy.pattern == "peer to peer":
       raise ValueError(f"{name} supports up to {MOST_GRAPH:,} workers, got {workers:,}.")
     unset = {key: 1 for key, each in keywords(spec.factory).items() if each.default is each.empty}  # a first step
-    values = hyper(spec, {"name": name, **unset, **settings}, workers)
+    values = keyword_arguments("algorithm", {"name": name, **unset, **settings}, workers)
     pattern = pattern_of(make_algorithm(name, optax.sgd(0.1), workers, values), vector(*nbytes), workers, *sizes)
     if pattern.visits and workers > 1 and not sizes:
       sizes.append((pattern.visits.up, pattern.visits.down))
@@ -125,13 +125,13 @@ def curves(
       drawn.append(Curve(short_name(name), sent(max(workers)), transport, points, largest=largest))
   if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in drawn)):
     names = ", ".join(curve.algorithm for curve in drawn)
-    raise ValueError(f"--order={transport.order} changes nothing: no gradients leave layer by layer in {names} here")
+    raise ValueError(f"order={transport.order} changes nothing: no gradients leave layer by layer in {names} here")
   last = drawn[0].points[-1]
   if not drawn[0].possible:
     most = largest if weak else largest * last.workers
     raise ValueError(
       f"{last.examples:,} examples on each of {last.workers:,} workers do not fit: a worker's memory "
-      f"({bytes_text(cluster.device.memory)}) holds {largest:,}; give --batch={most} at most"
+      f"({bytes_text(cluster.device.memory)}) holds {largest:,}; give batch={most} at most"
       + (" or more workers" if not weak else "")
     )
   return drawn

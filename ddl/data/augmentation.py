@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ddl.api import Data, Source, channels_first
+from ddl.errors import OptionError
 
 Augment = Callable[[np.random.Generator, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
@@ -142,19 +143,16 @@ def preprocessed(data: Data, augment: str, normalize: str, pixels: bool = True) 
   check_names(augment, normalize)
   for key, value, known in (("augment", augment, AUGMENTATIONS), ("normalize", normalize, NORMALIZATIONS)):
     if value != known[0] and len(data.meta["shape"]) != 3:
-      raise ValueError(
-        f"config.data.{key} is {value}; invalid: must be {known[0]}, as examples of shape "
-        f"{list(data.meta['shape'])} are no images [height, width, channels]"
-      )
+      condition = f"{known[0]} for examples of shape {list(data.meta['shape'])}"
+      raise OptionError(f"config.data.{key}", condition, value, "Others need images [height, width, channels].")
   if (augment, normalize) != (AUGMENTATIONS[0], NORMALIZATIONS[0]) and channels_first(data.meta["shape"]):
     raise ValueError(
       f"images must be [height, width, channels] with config.data.augment={augment} and config.data.normalize="
       f"{normalize}, got {list(data.meta['shape'])}. Move the channels to the end with np.moveaxis(x, 1, -1)."
     )
   if normalize == "imagenet" and not (pixels and data.meta["shape"][2] == 3):
-    raise ValueError(
-      "config.data.normalize is imagenet; invalid: must be channels or unit for images that are not uint8 of 3 channels"
-    )
+    condition = "channels or unit for images that are not uint8 of 3 channels"
+    raise OptionError("config.data.normalize", condition, normalize)
   train, meta = data.train, dict(data.meta)
   if augment == "crop_flip":
     train = with_augmentation(train, crop(4, BLACK if pixels else 0.0), flip)
@@ -173,7 +171,7 @@ def check_names(augment: str, normalize: str) -> None:
   """Raise ValueError for an unknown name, before a data set is read."""
   for key, value, known in (("augment", augment, AUGMENTATIONS), ("normalize", normalize, NORMALIZATIONS)):
     if value not in known:
-      raise ValueError(f"config.data.{key} is {value!r}; invalid: must be one of {', '.join(known)}")
+      raise OptionError(f"config.data.{key}", f"one of {', '.join(known)}", repr(value))
 
 
 def normalized(source: Source, mean: np.ndarray, deviation: np.ndarray) -> Source:

@@ -16,6 +16,7 @@ from ddl import memory
 from ddl.api import Data, Source
 from ddl.data import augmentation, source
 from ddl.data.augmentation import boxes, uniform
+from ddl.errors import OptionError
 from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
 
 Box = tuple[int, int, int, int]  # top, left, height, width
@@ -67,8 +68,8 @@ def encoded(
     if other is not None:
       sizes = [f"{image.shape[0]} x {image.shape[1]}" for image in (images[other], images[0])]
       raise ValueError(
-        f"{where(int(indices[other]))}: is {sizes[0]} pixels, but others are {sizes[1]}: set a size to resize them, "
-        "such as --config.data.size=224"
+        f"{where(int(indices[other]))}: is {sizes[0]} pixels, but others are {sizes[1]}; config.data.size resizes "
+        "them, such as 224"
       )
     return {"x": source.pixels(np.stack(images)), "y": labels[indices]}
 
@@ -142,11 +143,11 @@ def image_folder(
   """
   augmentation.check_names(augment, normalize)
   if channels not in MODES:
-    raise ValueError(f"image_folder.channels must be 3 or 1, got {channels}.")
+    raise OptionError("image_folder.channels", "3 or 1", channels)
   memory.require(4 * channels * size**2, f"an image of {size} x {size} pixels")
   folder = source.existing(path, EXAMPLE)
   if not folder.is_dir():
-    raise ValueError(f"{path} is a file; set --config.data.path={EXAMPLE}")
+    raise OptionError("config.data.path", EXAMPLE, f"the file {path}")
   crops = augment == "resized_crop" and size > 0
 
   skipped = Counter[str]()
@@ -167,7 +168,7 @@ def image_folder(
       warnings.warn(f"{path}: the images in {min(both)} are in both training and test, by links", stacklevel=2)
     train, test = part(training, images), part(tests, test_images)
     if train.take(np.arange(1))["x"].shape != test.take(np.arange(1))["x"].shape:
-      raise ValueError(f"{path}: training and test images differ in size: set one, such as --config.data.size=224")
+      raise OptionError("config.data.size", f"set for {path}, such as 224: training and test images differ in size")
   else:
     train, test = source.sixth(part(folder, _images(folder, classes, True, skipped)), path)
   if counts := ", ".join(f"{count} {name}" for name, count in sorted(skipped.items()) if count):

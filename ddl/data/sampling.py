@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ddl.api import Source
+from ddl.errors import OptionError
 from ddl.ranges import PositiveFloat, PositiveInt, checked
 
 AUGMENTATION = 1  # last number of the generators' keys, which separates them from those of the order
@@ -59,7 +60,7 @@ def dirichlet(
     Index arrays, one for each worker. ValueError for missing labels, or more workers than examples.
   """
   if labels is None:
-    raise ValueError('a "dirichlet" partition of data without class labels; invalid: must be "sharded" or "iid"')
+    raise OptionError("config.partition.name", "sharded or iid for data without class labels", "dirichlet")
   _require_examples(size, workers)
   rng = _generator(seed)
   parts: list[list[np.ndarray]] = [[] for _ in range(workers)]
@@ -87,7 +88,7 @@ def _generator(seed: int) -> np.random.Generator:
 
 def _require_examples(size: int, workers: int) -> None:
   if workers > size:
-    raise ValueError(f"{workers} workers for {size} disjoint examples; invalid: must be at most {size}")
+    raise OptionError("config.workers", f"at most {size}, the number of disjoint examples", workers)
 
 
 class ExampleSampler:
@@ -109,10 +110,9 @@ class ExampleSampler:
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if batch < 1 or (batch > len(shards[worker]) and not repeat):
       least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
-      raise ValueError(
-        f"batch is {batch}; invalid: must be from 1 to {least}, the examples of worker {worker}'s shard, the smallest "
-        f"of {len(shards)}{'; a more even partition has a larger one, repeat=True fills batches from it' * uneven}"
-      )
+      condition = f"in [1, {least}], the examples of worker {worker}'s shard, the smallest of {len(shards)}"
+      advice = "A more even partition has a larger one, repeat=True fills batches from it." * uneven
+      raise OptionError("config.batch", condition, batch, advice)
     self.shards, self.batch, self.seed = shards, batch, seed
     self._latest: list[tuple[int, np.ndarray] | None] = [None] * len(shards)  # per worker: (epoch, permutation)
 

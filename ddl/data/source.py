@@ -10,6 +10,7 @@ import numpy as np
 from ddl import files, memory
 from ddl.api import Data, Source
 from ddl.data import checks
+from ddl.errors import OptionError
 
 
 def in_memory(x: np.ndarray, y: np.ndarray, labels: np.ndarray | None = None) -> Source:
@@ -69,10 +70,8 @@ def split(train: Source, validation: float) -> tuple[Source, Source | None]:
     return train, None
   count = round(validation * train.size)
   if not 0 < count < train.size:
-    raise ValueError(
-      f"validation={validation:g} sets {count} of {train.size} training examples apart: "
-      f"give 0 for none, or a share between {1 / train.size:.2g} and {1 - 1 / train.size:.2g}"
-    )
+    condition = f"0, or from {1 / train.size:.2g} to {1 - 1 / train.size:.2g} of {train.size} training examples"
+    raise OptionError("config.data.validation", condition, f"{validation:g}")
   order = np.random.default_rng(0).permutation(train.size)
   return subset(train, np.sort(order[count:])), subset(train, np.sort(order[:count]))
 
@@ -171,10 +170,10 @@ def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
 def existing(path: str, example: str) -> Path:
   """Check that a path exists, and expand ~; example: of a value, for the error."""
   if not path:
-    raise ValueError(f"no path: set --config.data.path={example}")
+    raise OptionError("config.data.path", f"set, such as {example}")
   local = files.local(path)
   if not local.exists():
-    raise FileNotFoundError(f"{path}: no such file or folder; set --config.data.path={example}")
+    raise FileNotFoundError(f"config.data.path must be an existing {example}, got {path}.")
   return local
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ddl.api import Source
 from ddl.data import checks
+from ddl.errors import OptionError
 
 Make = Callable[[int, int, int], Any]  # (worker, number of workers, seed) -> grain.IterDataset
 
@@ -29,7 +30,7 @@ def from_grain_stream(make: Make, *, size: int) -> Source:
     ValueError: for a size below 1, other data sets or elements.
   """
   if size < 1:
-    raise ValueError(f"size is {size}; invalid: must be at least 1, the examples that count as an epoch")
+    raise OptionError("size", "at least 1, the examples that count as an epoch", size)
   example: Any = next(iter(first_examples(make, 1)), None)
   checks.element(example, "the stream")
   one = {name: np.array(example[name]) for name in ("x", "y")}

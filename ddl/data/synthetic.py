@@ -8,6 +8,7 @@ import numpy as np
 from ddl import memory
 from ddl.api import Data, Source
 from ddl.data import source
+from ddl.errors import OptionError
 from ddl.ranges import LARGEST_FLOAT, Fraction, NonNegativeFloat, PositiveInt, Range, checked, integers
 
 
@@ -89,9 +90,9 @@ def synthetic(
     ValueError: for another task, or a shape that does not fit it.
   """
   if task not in TASKS:
-    raise ValueError(f"synthetic.task must be one of {', '.join(TASKS)}, got {task!r}.")
+    raise OptionError("synthetic.task", f"one of {', '.join(TASKS)}", repr(task))
   if not shape or (task == "language" and len(shape) != 1):
-    raise ValueError(f"synthetic.shape must have one length or more, of language exactly one, got {shape}.")
+    raise OptionError("synthetic.shape", "one length or more, of language exactly one", shape)
   nbytes = 4 * (math.prod(shape) + num_outputs * (task == "regression"))  # of an example
   kept = min(examples, max(KEPT // nbytes, 4))
   memory.require(3 * nbytes * kept, f"synthetic examples of shape {shape}")

@@ -139,7 +139,9 @@ def _source(records: Any, image: str, label: str, where: str, size: int, channel
     images = read(records, indices, image)
     other = next((one.shape for one in images if one.shape != images[0].shape), None)
     if other:
-      raise ValueError(f"{where} has images of differing sizes, as {images[0].shape} and {other}: set config.data.size")
+      raise ValueError(
+        f"{where} has images of differing sizes, as {images[0].shape} and {other}; config.data.size resizes them"
+      )
     return {"x": source.pixels(np.stack(images)), "y": labels[indices]}
 
   undecoded = copy.copy(records)

@@ -18,6 +18,7 @@ import numpy as np
 from ddl.api import Data, Source
 from ddl.data import source
 from ddl.data.token_files import HEAD, META, MOST, PIECE, TEST, TRAIN, TokenFile, open_tokens, read_meta, require_text
+from ddl.errors import OptionError
 from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
 
 CHECKED = 2**30  # bytes of a file that are checked at the start; the rest of a larger one is checked in its batches
@@ -50,22 +51,18 @@ def tokens(
   """
   folder = source.existing(path, f"FOLDER (the one with {TRAIN} and {TEST}, as `python run.py tokenize` writes)")
   if not folder.is_dir():
-    raise ValueError(f"{path} is no folder; set --config.data.path to the one with {TRAIN} and {TEST}")
+    raise OptionError("config.data.path", f"the folder with {TRAIN} and {TEST}", path)
   meta = read_meta(folder)
   vocabulary = vocabulary or meta.get("vocabulary", 0)
   if not vocabulary:
-    raise ValueError(
-      f"{path}: nothing says how many tokens there are: set --config.data.vocabulary, of GPT-2's tokens 50257, or "
-      f'write {folder / META}: {{"dtype": "uint16", "vocabulary": 50257}}'
-    )
+    advice = f'Or write {folder / META}: {{"dtype": "uint16", "vocabulary": 50257}}.'
+    raise OptionError("config.data.vocabulary", f"set for {path}, for GPT-2's tokens to 50257", advice=advice)
   stored = [open_tokens(folder / name, meta.get("dtype"), vocabulary) for name in (TRAIN, TEST)]
   dtype = min((file.dtype for file in stored), key=lambda dtype: dtype.itemsize)
   most = min(MOST, np.iinfo(dtype).max + 1)
   if not 0 < vocabulary <= most:
     other = f'; for tokens of uint32 write {folder / META}: {{"dtype": "uint32"}}' if most < MOST else ""
-    raise ValueError(
-      f"config.data.vocabulary is {vocabulary}; invalid: must be from 1 to {most:,} for tokens of {dtype}{other}"
-    )
+    raise OptionError("config.data.vocabulary", f"in [1, {most:,}] for tokens of {dtype}{other}", vocabulary)
   train, test = (_file_windows(file, length, vocabulary) for file in stored)
   if 0 < test_windows < test.size:
     test = source.subset(test, np.arange(test_windows) * test.size // test_windows)
@@ -139,7 +136,7 @@ def text(*, path: str = "", level: str = "byte", length: PositiveInt = 64, valid
     FileNotFoundError, ValueError: for a missing, empty, undecodable or too short text, or another level.
   """
   if level not in ("byte", "char"):
-    raise ValueError(f'level={level!r}; invalid: must be "byte" or "char"')
+    raise OptionError("level", "byte or char", repr(level))
   content, name = _content(path)
   if not content:
     raise ValueError(f"{name} is empty")
@@ -151,7 +148,7 @@ def text(*, path: str = "", level: str = "byte", length: PositiveInt = 64, valid
       characters = np.frombuffer(content.decode("utf-8").encode("utf-32-le"), "<u4")
     except UnicodeDecodeError as error:
       where = f"{error.reason} at byte {error.start}"
-      raise ValueError(f'{name} is not UTF-8 text ({where}); use level="byte"') from error
+      raise ValueError(f"{name} is not UTF-8 text ({where}); level=byte takes any file") from error
     vocabulary, tokens = np.unique(characters, return_inverse=True)
     num_outputs, more["vocabulary"] = len(vocabulary), "".join(map(chr, vocabulary))
   tokens = tokens.astype(np.int32)

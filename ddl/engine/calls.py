@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ddl.errors import OptionError
 from ddl.schedule import Due, Ids, Schedule
 
 MOST_KINDS = 4  # compiled for one run, whatever its periods and pauses
@@ -64,10 +65,8 @@ def plan_parts(
   """
   steps = sum(last - first for first, last in parts)
   if (least := max(steps // longest, steps // every)) > MOST_CALLS:
-    raise ValueError(
-      f"config.steps must make at most {MOST_CALLS:,} calls of up to {min(longest, every)} steps, got {least:,}. Take "
-      "fewer steps or a larger config.eval_every."
-    )
+    condition = f"at most {MOST_CALLS:,} calls of up to {min(longest, every)} steps"
+    raise OptionError("config.steps", condition, f"{least:,}", "Take fewer steps or a larger config.eval_every.")
   calls = [call for first, last in parts for call in _static(schedule, first, last, every, longest)]
   covered = Counter[Kind]()
   for call in calls:

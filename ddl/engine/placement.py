@@ -9,6 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ddl.api import Batch, Model, Tree
 from ddl.engine.workers import Workers, placed
+from ddl.errors import OptionError
 from ddl.precision import cast
 from ddl.sharding import BATCH, SPLIT, WHOLE, Rules, activations, fsdp, like, named, specs
 
@@ -65,9 +66,8 @@ def find_rules(model: Model, name: str) -> Rules:
     return model.rules[name]
   if name == "fsdp":
     return FSDP
-  raise ValueError(
-    f"the model has no rules named {name!r} for --sharding; there are {', '.join(sorted({'fsdp', *model.rules}))}"
-  )
+  known = ", ".join(sorted({"fsdp", *model.rules}))
+  raise OptionError("sharding", f"one of the model's rules, {known}", repr(name))
 
 
 def shardings(tree: Tree) -> Tree:

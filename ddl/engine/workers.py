@@ -14,6 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ddl import memory
 from ddl.api import AxisName, Tree
+from ddl.errors import OptionError
 from ddl.group import Group
 from ddl.sharding import MEMBER
 
@@ -150,7 +151,7 @@ class Workers(NamedTuple):
       if limit is None:
         memory.require(share * len(self.mesh.local_devices), what)
       elif share > limit:
-        more = "; more --members split it further" if self.members > 1 else ""
+        more = "; more members split it further" if self.members > 1 else ""
         raise ValueError(f"{what}: needs at least {share / 1e9:,.1f} GB of each device's {limit / 1e9:,.1f} GB{more}")
 
 
@@ -181,9 +182,9 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
   """
   found = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
   if count < 1:
-    raise ValueError(f"workers is {count}; invalid: must be at least 1")
+    raise OptionError("workers", "at least 1", count)
   if members < 1:
-    raise ValueError(f"members is {members}; invalid: must be at least 1")
+    raise OptionError("members", "at least 1", members)
   even = [d * members for d in divisors(count) if d * members % jax.process_count() == 0]
   if devices is None:
     devices = max((d for d in even if d <= len(found)), default=0)
@@ -200,7 +201,7 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
     d for rank in range(jax.process_count()) for d in [x for x in found if x.process_index == rank][:per_process]
   ]
   if len(chosen) < devices:
-    raise ValueError(f"devices is {devices}; invalid: must be at most {len(chosen)} (a CPU: more with --devices)")
+    raise OptionError("devices", f"at most {len(chosen)}", devices, "A CPU has as many as the first call asks for.")
   return on_devices(count, chosen, members)
 
 

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from jax._src.clusters.k8s_cluster import K8sCluster  # as initialize() asks it, but for our words and our time limit
 
+from ddl.errors import OptionError
+
 JOINED = "DDL_PROCESS"  # a `ProcessInfo` as text, set for the processes that `launch` starts
 LAUNCHER = "DDL_LAUNCHER"  # the pid of the process that started them, which they do not outlive
-FLAGS = "--coordinator=HOST:PORT --num_processes=N --process_id=I"
+FLAGS = "coordinator, num_processes and process_id"
 MOST_SECONDS = 1e6  # of a timeout
-ALONE = "--num_processes=1 for a run of this process alone"
+ALONE = "num_processes=1 for a run of one process"
 
 
 class ProcessInfo(NamedTuple):
@@ -45,9 +47,7 @@ def declare(coordinator: str = "", num_processes: int | None = None, process_id:
   if not 0 <= me.rank < me.count:
     if me.cluster:
       raise ValueError(f"{me.cluster}'s environment has process {me.rank} of {me.count}; pass {FLAGS}, or {ALONE}")
-    raise ValueError(
-      f"--process_id={me.rank} is none of --num_processes={me.count}; processes are counted from 0 to {me.count - 1}"
-    )
+    raise OptionError("process_id", f"in [0, {me.count - 1}] with num_processes={me.count}", me.rank)
   _declared[:] = [me]
   return me
 
@@ -65,7 +65,7 @@ def processes() -> int:
 def check_seconds(flag: str, seconds: float) -> float:
   """Return a timeout; ValueError for one that never or always passes, as NaN, infinity, 0 and negative ones do."""
   if not 0 < seconds <= MOST_SECONDS:
-    raise ValueError(f"--{flag} must be above 0 and at most {MOST_SECONDS:g} seconds, got {seconds}.")
+    raise OptionError(flag, f"in (0, {MOST_SECONDS:g}] seconds", seconds)
   return seconds
 
 
@@ -78,7 +78,7 @@ def check_address(text: str) -> tuple[str, int]:
   """Return host and port of HOST:PORT, or raise ValueError."""
   host, _, port = text.rpartition(":")
   if not host.strip("[]") or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
-    raise ValueError(f"--coordinator={text}; invalid: must be HOST:PORT of process 0, such as 10.0.0.1:1234")
+    raise OptionError("coordinator", "HOST:PORT of process 0, such as 10.0.0.1:1234", repr(text))
   return host.strip("[]"), int(port)
 
 
@@ -91,7 +91,7 @@ def _found(coordinator: str, count: int | None, rank: int | None, *, kubernetes:
     return ProcessInfo(mine, among, where, int(card) if card else None)
   if count == 1:
     if coordinator or rank:
-      raise ValueError("--num_processes=1 is a process alone, which reads neither --coordinator nor --process_id")
+      raise OptionError("num_processes", "above 1 with coordinator or process_id", 1)
     return ProcessInfo()
   asked = bool(coordinator) or count is not None or rank is not None
   coordinator = coordinator or env.get("JAX_COORDINATOR_ADDRESS", "")
@@ -114,9 +114,9 @@ def _found(coordinator: str, count: int | None, rank: int | None, *, kubernetes:
       told = ProcessInfo(told.rank, *_kubernetes(), cluster="Kubernetes")
     address = lambda: told.coordinator  # noqa: E731
   elif asked:
-    given = {"--coordinator=HOST:PORT": coordinator or None, "--num_processes=N": count, "--process_id=I": rank}
-    missing = [flag for flag, value in given.items() if value is None]
-    raise ValueError(f"one process of several needs {FLAGS}; no cluster tells {' and '.join(missing)} here")
+    values = {"coordinator": coordinator or None, "num_processes": count, "process_id": rank}
+    missing = next(option for option, value in values.items() if value is None)
+    raise OptionError(missing, f"set: each process needs {FLAGS}, and there is no cluster to detect them from")
   else:
     return ProcessInfo()
   count = told.count if count is None else count
@@ -148,7 +148,7 @@ def _slurm_coordinator() -> str:
   nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST", "")
   host = re.sub(r"\[([^],-]+)[^]]*\]", r"\1", nodes).partition(",")[0]  # node[001-015,17],other: node001
   if not host:
-    raise ValueError(f"process 0's host is unknown under Slurm; pass --coordinator=HOST:PORT, or {ALONE}")
+    raise OptionError("coordinator", f"set: Slurm does not tell the host of process 0; or pass {ALONE}")
   return f"{host}:{port}"
 
 
@@ -161,7 +161,7 @@ def _open_mpi_coordinator() -> str:
     return f"127.0.0.1:{port}"
   if "tcp://" in (uri := env.get("OMPI_MCA_orte_hnp_uri", "")):
     return f"{uri.split('tcp://')[1].split(',')[0].split(':')[0]}:{port}"
-  raise ValueError("process 0's host is unknown under Open MPI; pass --coordinator=HOST:PORT, its host and a free port")
+  raise OptionError("coordinator", "set: Open MPI does not tell the host of process 0, which has to have a free port")
 
 
 def _kubernetes() -> tuple[int, str]:
@@ -173,7 +173,5 @@ def _kubernetes() -> tuple[int, str]:
       return K8sCluster.get_process_count(), K8sCluster.get_coordinator_address(5, None)
     except Exception as error:  # of its client: no permission, no service, no network
       why = " ".join(str(error).split())[:200]
-  raise ValueError(
-    f"a pod of an Indexed Job cannot find the others: {why}; pass --coordinator=JOB-0.SERVICE:PORT "
-    f"--num_processes=COMPLETIONS, or {ALONE}"
-  )
+  condition = "set to JOB-0.SERVICE:PORT, and num_processes to the completions, as a pod of an Indexed Job cannot find "
+  raise OptionError("coordinator", f"{condition}the others: {why}; or pass {ALONE}")

@@ -171,13 +171,13 @@ class Gathering:
           self._second(family, address)
     if wrong and wrong.errno == errno.EADDRNOTAVAIL:
       raise ValueError(
-        f"{self._name} is not an address of this host; --coordinator={self._where} must name the host of process 0"
+        f"{self._name} is not an address of this host; coordinator={self._where} must name the host of process 0"
       )
     raise ValueError(f"process 0 cannot listen at {self._where}: {str(wrong and wrong.strerror).lower()}")
 
   def _second(self, family: int, address: Any) -> None:
     """Raise what the owner of the port says, if that is a process 0 too; else that the port is in use."""
-    told = f"port {self._port} is in use at {self._where}; pass another one by --coordinator"
+    told = f"port {self._port} is in use at {self._where}; choose another one in coordinator"
     try:
       with socket.socket(family, socket.SOCK_STREAM) as asked:
         asked.settimeout(1.0)
@@ -217,9 +217,9 @@ class Gathering:
       return float("inf")
     rank, count, seconds = hello["rank"], hello["count"], hello["seconds"]
     if count != self._count:
-      raise ValueError(f"process {rank} has --num_processes={count}, and process 0 has --num_processes={self._count}")
+      raise ValueError(f"process {rank} has num_processes={count}, and process 0 has num_processes={self._count}")
     if rank in self._present or not 0 < rank < count:
-      raise ValueError(f"two processes have --process_id={rank}; each needs its own, from 0 to {count - 1}")
+      raise ValueError(f"two processes have process_id={rank}; each needs its own, from 0 to {count - 1}")
     self._present[rank] = who
     self._seconds = min(self._seconds, seconds)
     return time.monotonic() + seconds
@@ -244,12 +244,10 @@ class Gathering:
     missing = [rank for rank in range(1, self._count) if rank not in self._present]
     shown = ", ".join(map(str, missing[:8])) + f" and {len(missing) - 8} more" * (len(missing) > 8)
     what = f"process {shown} of {self._count} has" if len(missing) == 1 else f"processes {shown} of {self._count} have"
-    return (
-      f"{what} not come to {self._where} within {self._seconds:.0f} s; start all, or wait longer with --join_timeout"
-    )
+    return f"{what} not come to {self._where} within {self._seconds:.0f} s; start all, or wait longer with join_timeout"
 
   def _unreached(self, why: str) -> str:
-    return f"process 0 cannot listen at {self._where}: {why}; --coordinator must name its own host"
+    return f"process 0 cannot listen at {self._where}: {why}; coordinator must name its own host"
 
 
 CONNECT = 5.0  # seconds of one attempt

@@ -1,57 +1,36 @@
 """`ddl.train`, `ddl.compare` and `ddl.sweep`: the commands as functions, whose results are values."""
 
 import contextlib
-import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from ddl.api import Spec, Wrapper
 from ddl.comparison import compare as comparing
-from ddl.config import user_code
-from ddl.config.base import DEFAULTS, base, renamed, switched, with_own
-from ddl.config.comparison import Comparison, apply, recorded
-from ddl.config.config_file import absolute
-from ddl.config.config_file import load as load_config
+from ddl.config.catalog import Config
+from ddl.config.comparison import Comparison
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
-from ddl.config.registry import REGISTRIES, Config, check_keys
+from ddl.config.resolve import resolve
 from ddl.config.sweep import Sweep
 from ddl.config.user_code import own
-from ddl.library import resume as library_resume
+from ddl.errors import OptionError
+from ddl.library import resume
 from ddl.library.results import Compared, Run, Swept, check_path, load
-from ddl.library.resume import NOT_RECORDED
-from ddl.library.words import in_calls
-from ddl.perf import cluster_file
 from ddl.ranges import NonNegativeInt, check_all
 from ddl.report import schedule
-from ddl.run import folder as run_dir
 from ddl.run import train as training
 from ddl.run.hooks import Hook, StepInfo
-from ddl.run.workdir import workdir
+from ddl.run.workdir import workdir as folder_of
 
-__all__ = ["RunOptions", "StepInfo", "compare", "load", "own", "sweep", "train"]  # what `ddl` lends
-EXAMPLES = {  # section: a value, and what a function in its place returns
-  "algorithm": ('{"name": "local_sgd", "period": 10}', "a ddl.Algorithm (optimizer, *, settings -> algorithm)"),
-  "wrapper": ('{"name": "topk", "share": 0.01}', "a ddl.Algorithm (algorithm, *, settings -> algorithm)"),
-  "model": (
-    '{"name": "mlp", "hidden": (64, 64)}',
-    "a ddl.Model (meta, *, settings -> model), such as ddl.from_flax(module, meta)",
-  ),
-  "data": ('{"name": "npz", "path": "FILE.npz"}', "a ddl.Data (*, settings -> data)"),
-  "optimizer": ('{"name": "adam", "learning_rate": 0.01}', "an optax transformation (rate, *, settings -> optimizer)"),
-  "schedule": ('{"name": "cosine", "floor": 0.1}', "an optax schedule (rate, steps, *, settings -> schedule)"),
-  "partition": ('{"name": "iid"}', "each worker's examples (size, labels, *, workers, seed -> arrays of indices)"),
-}
-Given = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
+__all__ = ["RunOptions", "StepInfo", "compare", "load", "own", "sweep", "train"]  # re-exported by `ddl`
+Source = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
 
 
-@in_calls()
 def train(
-  config: Given = None,
+  config: Source = None,
   *,
   workdir: str | Path = "",
   hooks: Sequence[Hook] = (),
@@ -64,29 +43,25 @@ def train(
     config: a config file, a config of `ddl.config.base()`, or nothing for the defaults.
     workdir: a new folder for the run; default: runs/train-<algorithm>-<time>.
     hooks: functions of a `ddl.StepInfo`, called after each evaluation and at the end; every process calls them.
-    options: how it is run; `RunOptions(resume=True)` goes on in `workdir`, without a config and changes with those that
-      the folder records.
-    changes: of the config: numbers, sections as {"name": ..., key: value}, a section's name alone, or a function of
-      one's own in its place.
+    options: how it is run; `RunOptions(resume=True)` resumes the run in `workdir`, without a config and changes with
+      those that the folder records.
+    changes: of the config: numbers, sections as {"name": ..., key: value}, a section's name alone, or a user-defined
+      function in its place.
 
   Raises:
-    ValueError: for an invalid config, options or folder; `Diverged`, one of them, if the loss is not finite.
+    ValueError: for an invalid config, options or folder (`ddl.errors.OptionError` has the option's name); `Diverged`,
+      one of them, if the loss is not finite.
     Stopped: after Ctrl-C; the run is saved.
   """
-  check_path("workdir", workdir)
-  record = library_resume.recorded("train", config, changes, workdir, options)
-  with library_resume.allowed_code(record, options):
-    chosen = _chosen(config, changes, record)
-    experiment = Experiment.from_config(chosen)
-    options = library_resume.with_recorded(options, record)
-    options = _options("train", f"train-{experiment.label}", workdir, options, chosen)
+  with _prepared("train", config, changes, workdir, options) as (resolved, options, _):
+    experiment = Experiment.from_config(resolved)
+    options = _final(f"train-{experiment.label}", "train", resolved, options)
     training.train(experiment, _hooked(options, hooks, schedule.draw))
-  return Run(Path(options.workdir), trust_code=True)  # whose code has been run
+  return Run(Path(options.workdir), trust_code=True)  # whose code has run
 
 
-@in_calls()
 def compare(
-  config: Given = None,
+  config: Source = None,
   *,
   only: Sequence[str] = (),
   clusters: Sequence[str] = (),
@@ -109,24 +84,19 @@ def compare(
     ValueError, Stopped: as `train`; Failed: if every run diverged.
   """
   only, clusters = _names("only", only), _names("clusters", clusters)
-  check_path("workdir", workdir)
   check_path("tuned", tuned)
-  record = library_resume.recorded("compare", config, changes, workdir, options)
-  with library_resume.allowed_code(record, options):
-    chosen = _chosen(config, changes, record)
-    if record:
-      only, clusters, tuned = only or record.only, clusters or record.clusters, tuned or record.options.get("tuned", "")
-    options = library_resume.with_recorded(options, record)
-    comparison = Comparison.from_config(chosen, only, str(tuned), clusters)
+  with _prepared("compare", config, changes, workdir, options) as (resolved, options, recorded):
+    only, clusters = only or recorded.get("only", ()), clusters or recorded.get("cluster", ())
+    tuned = tuned or recorded.get("tuned", "")
+    comparison = Comparison.from_config(resolved, only, str(tuned), clusters)
     name = f"compare-{comparison.first.model.short_name}-{comparison.first.data.short_name}"
-    options = _options("compare", name, workdir, options, chosen, only, clusters, tuned)
+    options = _final(name, "compare", resolved, options, only=only, cluster=clusters, tuned=tuned)
     comparing.compare(comparison, replace(_hooked(options, hooks), print_table=False))  # the result shows it
   return Compared(Path(options.workdir), trust_code=True)
 
 
-@in_calls()
 def sweep(
-  config: Given = None,
+  config: Source = None,
   *,
   only: Sequence[str] = (),
   trials: int = 0,
@@ -134,7 +104,7 @@ def sweep(
   options: RunOptions | None = None,
   **changes: Any,
 ) -> Swept:
-  """Tune each algorithm with the same number of trials on a validation split, and return what was found.
+  """Tune each algorithm with the same number of trials on a validation split, and return the best settings.
 
   Args:
     config: as of `train`; `config.compare.algorithms` has the labels, `config.sweep` what is tried, e.g.
@@ -149,113 +119,52 @@ def sweep(
 
   only = _names("only", only)
   check_all(NonNegativeInt, trials, "trials")
-  check_path("workdir", workdir)
-  record = library_resume.recorded("sweep", config, changes, workdir, options)
-  with library_resume.allowed_code(record, options):
-    chosen = _chosen(config, changes, record)
-    if record:
-      only, trials = only or record.only, trials or record.options.get("trials", 0)
-    options = library_resume.with_recorded(options, record)
-    chosen.sweep.trials = trials or chosen.sweep.trials
-    found = Sweep.from_config(chosen, only)
-    name = f"sweep-{found.first.model.short_name}-{found.first.data.short_name}"
-    options = _options("sweep", name, workdir, options, chosen, only)
-    sweeping.sweep(found, options)
+  with _prepared("sweep", config, changes, workdir, options) as (resolved, options, recorded):
+    only = only or recorded.get("only", ())
+    resolved.sweep.trials = trials or resolved.sweep.trials
+    chosen = Sweep.from_config(resolved, only)
+    name = f"sweep-{chosen.first.model.short_name}-{chosen.first.data.short_name}"
+    options = _final(name, "sweep", resolved, options, only=only)
+    sweeping.sweep(chosen, options)
   return Swept(Path(options.workdir))
 
 
-def _chosen(config: Given, changes: Mapping[str, Any], record: library_resume.Recorded | None) -> Config:
-  """The config of a call, or that of the folder it resumes."""
-  return resolve(config, record.config if record else changes)
+@contextlib.contextmanager
+def _prepared(
+  command: str, config: Source, changes: Mapping[str, Any], workdir: str | Path, options: RunOptions | None
+) -> Iterator[tuple[Config, RunOptions, Mapping[str, Any]]]:
+  """Yield the config, the options, and what the folder records of a call without config and changes that resumes it."""
+  check_path("workdir", workdir)
+  options = RunOptions() if options is None else options
+  if not isinstance(options, RunOptions):
+    raise OptionError("options", "a ddl.RunOptions, such as ddl.RunOptions(resume=True)", repr(options))
+  options = replace(options, workdir=str(workdir or options.workdir))
+  recorded = resume.read(command, options) if options.resume and config is None and not changes else None
+  with resume.allowed_code(recorded, options):
+    if recorded:
+      yield resume.config_of(recorded), resume.with_recorded(options, recorded), recorded.options
+    else:
+      yield resolve(config, changes), options, {}
 
 
-def resolve(config: Given, changes: Mapping[str, Any]) -> Config:
-  """The config with the changes. Raises ValueError for a key that does not exist, or a value of the wrong type."""
-  user_code.begin()
-  if config is not None and not isinstance(config, str | Path | ConfigDict):
-    raise ValueError(f"config must be a config file or a config of ddl.config.base(), got {config!r}.")
-  chosen: Config = load_config(Path(config)) if isinstance(config, str | Path) else copy.deepcopy(config) or base()
-  named = {kind: _section(kind, value) for kind, value in changes.items()}
-  names = {kind: str(each["name"]) for kind, each in named.items() if kind in REGISTRIES and "name" in each}
-  chosen, _ = switched(chosen, names)
-  for kind in ("compare", "sweep"):
-    if not isinstance(named.get(kind, {}), Mapping):
-      raise ValueError(f"{kind} must be a dictionary of keys of config.{kind}, got {named[kind]!r}.")
-  if isinstance(labels := dict(named.get("compare", {})).pop("algorithms", None), Mapping):
-    named["compare"] = {key: value for key, value in named["compare"].items() if key != "algorithms"}
-    with chosen.compare.unlocked():
-      chosen.compare.algorithms = ConfigDict(
-        {
-          label: {kind: _section(kind, value) for kind, value in each.items()} if isinstance(each, Mapping) else each
-          for label, each in labels.items()
-        }
-      )
-  if isinstance(grid := dict(named.get("compare", {})).get("grid"), Mapping):
-    named["compare"] = {**named["compare"], "grid": tuple(grid.items())}
-  if isinstance(space := dict(named.get("sweep", {})).pop("space", None), Mapping):
-    named["sweep"] = {key: value for key, value in named["sweep"].items() if key != "space"}
-    with chosen.sweep.unlocked():
-      chosen.sweep.space = ConfigDict(
-        {label: dict(each) if isinstance(each, Mapping) else each for label, each in space.items()}
-      )
-  chosen = renamed(with_own(chosen), named)
-  apply(chosen, base(), named, "the changes")
-  check_keys(chosen, with_own(base(), chosen))
-  return absolute(chosen)
+def _final(name: str, command: str, config: Config, options: RunOptions, **more: Any) -> RunOptions:
+  """Return the options with the folder, and with what a resume needs to go on there."""
+  path = folder_of(name, options).absolute()
+  recorded = resume.record(command, config, options, **more)
+  return replace(options, workdir=str(path), command=(f"ddl.{command}",), recorded=recorded)
 
 
 def _names(argument: str, value: Any) -> Sequence[str]:
-  """A list of names; one string would be read letter by letter."""
+  """Return a list of names; one string would be read letter by letter."""
   if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
-    raise ValueError(f"{argument} must be a list of names, such as {argument}=['a', 'b'], got {value!r}.")
+    raise OptionError(argument, f"a list of names, such as {argument}=['a', 'b']", repr(value))
   return value
 
 
 def _hooked(options: RunOptions, hooks: Any, *more: Hook) -> RunOptions:
-  """Return the options with these hooks: for other processes by their addresses, from which those import them."""
+  """Return the options with these hooks; other processes import them by their addresses."""
   if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
-    raise ValueError(f"hooks must be a list of functions of a ddl.StepInfo, got {hooks!r}.")
+    raise OptionError("hooks", "a list of functions of a ddl.StepInfo", repr(hooks))
   if options.processes > 1 or options.max_restarts:
     hooks = [own(hook)["name"] for hook in hooks]
   return replace(options, hooks=(*options.hooks, *hooks, *more))
-
-
-def _section(kind: str, value: Any) -> Any:
-  """A change as a config takes it: a section's name, or a function for it, as {"name": ...}."""
-  if kind not in REGISTRIES or isinstance(value, Mapping | ConfigDict):
-    return value
-  if isinstance(value, str):
-    return {"name": value}
-  if isinstance(value, Spec | Wrapper) or (callable(value) and not isinstance(value, tuple)):
-    with contextlib.suppress(ValueError):  # of what is at the top level of no file
-      return own(value)
-  example, result = EXAMPLES.get(kind, (f'{{"name": "{DEFAULTS[kind]}"}}', "it"))
-  raise ValueError(
-    f"{kind} must be a name with its settings, such as {kind}={example}, or a function at the top level of a file that "
-    f"returns {result}, got {getattr(value, '__qualname__', type(value).__name__)}."
-  )
-
-
-def _options(
-  command: str, what: str, folder: str | Path, options: RunOptions | None, config: Config,
-  only: Sequence[str] = (), clusters: Sequence[str] = (), tuned: str | Path = "",
-) -> RunOptions:  # fmt: skip
-  """With the folder, and with what `python run.py COMMAND --resume` needs to go on there."""
-  options = RunOptions() if options is None else options
-  if not isinstance(options, RunOptions):
-    raise ValueError(f"options is {options!r}; invalid: must be a ddl.RunOptions, such as ddl.RunOptions(resume=True)")
-  path = workdir(what, replace(options, workdir=str(folder or options.workdir)))
-  if options.init_from:
-    options = replace(options, init_from=str(Path(options.init_from).absolute()))  # a resume may be elsewhere
-  default = asdict(RunOptions())
-  flags = {key: value for key, value in asdict(options).items() if value != default[key] and key not in NOT_RECORDED}
-  if not options.overlap:
-    flags["overlap"] = "off"
-  given = {
-    "only": list(only),
-    "cluster": cluster_file.absolute(clusters),
-    "tuned": run_dir.TUNED if tuned else "",  # the folder's copy
-  }
-  flags |= {key: value for key, value in given.items() if value}
-  record = {"command": command, "arguments": [], "options": flags, "config": recorded(config)}
-  return replace(options, workdir=str(path.absolute()), command=(f"ddl.{command}",), recorded=record)

@@ -15,8 +15,8 @@ from ddl import files
 from ddl.api import Data, Model, Source
 from ddl.config.experiment import Experiment
 from ddl.engine.consensus import Consensus
+from ddl.errors import OptionError
 from ddl.library import resume as library_resume
-from ddl.library.words import in_calls
 from ddl.names import short_name
 from ddl.perf.units import counted
 from ddl.report import clusters, formats, frames, page, reader, sentences, tables
@@ -163,8 +163,7 @@ class Run:
 
   @cached_property
   def _saved(self) -> checkpoints.SavedModel:
-    with in_calls():
-      return checkpoints.load(self.folder, self.model)
+    return checkpoints.load(self.folder, self.model)
 
   @property
   def step(self) -> int:
@@ -300,7 +299,7 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
   """
   check_path("folder", folder)
   if not isinstance(trust_code, bool):
-    raise ValueError(f"trust_code must be True or False, got {trust_code!r}.")
+    raise OptionError("trust_code", "True or False", repr(trust_code))
   path = files.local(folder)
   if (path / run_dir.COMPARISON).exists():
     return Compared(path, trust_code)
@@ -308,8 +307,8 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
     return Swept(path)
   if (path / run_dir.CONFIG).exists():
     return Run(path, trust_code)
-  if told := library_resume.unfinished(path):
-    raise ValueError(told)
+  if text := library_resume.unfinished(path):
+    raise ValueError(text)
   raise ValueError(
     f"{path} holds neither a run ({run_dir.CONFIG}) nor a comparison ({run_dir.COMPARISON}) nor a sweep "
     f"({run_dir.TUNED})"
@@ -317,6 +316,6 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
 
 
 def check_path(argument: str, value: Any) -> None:
-  """ValueError, one line, for what is no path: its text would be taken for one."""
+  """OptionError for what is no path: its text would be taken for one."""
   if not isinstance(value, str | Path):
-    raise ValueError(f"{argument} must be a path, such as {argument}='runs/a', got {value!r}.")
+    raise OptionError(argument, f"a path, such as {argument}='runs/a'", repr(value))

@@ -1,106 +1,120 @@
-"""What a folder records of the call or the command that made it, so that a resume needs no config again."""
+"""What a folder records of the call or the command that wrote it, so that a resume needs no config again."""
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddl import files
-from ddl.config.comparison import restored
-from ddl.config.options import RunOptions
+from ddl.config.catalog import Config
+from ddl.config.comparison import recorded, restored
+from ddl.config.options import ALL, FLAGS, RunOptions
+from ddl.config.resolve import resolve
+from ddl.config.trusted_code import Untrusted
+from ddl.config.user_code import Unavailable
+from ddl.perf import cluster_file
 from ddl.run import folder as run_dir
 from ddl.run import inputs
-from ddl.run.workdir import HERE, resume_command, workdir
+from ddl.run.workdir import HERE, resume_command, without, workdir
 
-COPIES = {"tuned": run_dir.TUNED, "replay": run_dir.EVENTS}  # options that name a file, and the folder's copy of it
-
-
-NOT_RECORDED = (*HERE, "print_table", "command", "recorded")  # options of one call
+ADVICE = "; pass the config and the options that the run was started with"
 
 
-class Recorded(NamedTuple):
-  """Of `run_dir.EXPERIMENT`."""
+class Record(NamedTuple):
+  """The content of `run_dir.EXPERIMENT`."""
 
   folder: Path
   config: Mapping[str, Any]  # sections and keys, as changes of the defaults
-  options: Mapping[str, Any]  # by the names of the command line's flags
-
-  @property
-  def only(self) -> list[str]:
-    """The labels that were asked for."""
-    return [str(label) for label in self.options.get("only") or ()]
-
-  @property
-  def clusters(self) -> list[str]:
-    """Those that the seconds are predicted for."""
-    return [str(name) for name in self.options.get("cluster") or ()]
+  options: Mapping[str, Any]  # those of `RunOptions` that differ from the defaults, and only, cluster and tuned
+  arguments: Sequence[str]  # of the command line
 
 
-def recorded(
-  command: str, config: Any, changes: Mapping[str, Any], folder: str | Path, options: RunOptions | None
-) -> Recorded | None:
-  """The record of the folder that a call without config and changes resumes; None for any other call.
+def record(
+  command: str, config: Config, options: RunOptions, arguments: Sequence[str] = (), *,
+  only: Sequence[str] = (), cluster: Sequence[str] = (), tuned: str | Path = "",
+) -> dict[str, Any]:  # fmt: skip
+  """Return the JSON that `read` reads. Files are recorded by their copies in the folder."""
+  values = {name: value for name, value in options.changed().items() if name not in HERE}
+  if options.init_from:
+    values["init_from"] = str(files.local(options.init_from).absolute())
+  if options.replay:
+    values["replay"] = run_dir.PRESENCE if config.elastic else run_dir.EVENTS
+  more = {"only": list(only), "cluster": cluster_file.absolute(cluster), "tuned": run_dir.TUNED if tuned else ""}
+  values |= {name: value for name, value in more.items() if value}
+  return {
+    "command": command,
+    "arguments": without(arguments),
+    "options": values,
+    "config": recorded(config),
+  }
+
+
+def read(command: str, options: RunOptions) -> Record:
+  """Return the record of the folder that a command resumes.
 
   Raises:
-    ValueError: for a folder that is not there, records nothing, or is of another command.
+    ValueError: for a folder that does not exist, records nothing, or is of another command.
   """
-  if config is not None or changes or not isinstance(options, RunOptions) or not options.resume:
-    return None
-  path = workdir(command, replace(options, workdir=str(folder or options.workdir)))
-  file = path / run_dir.EXPERIMENT
-  advice = "; give the config, and the changes that the run was started with"
+  folder = workdir(command, options)
+  file = folder / run_dir.EXPERIMENT
   if not file.exists():
-    raise ValueError(f"{file}, which records the experiment, is missing{advice}")
-  found = files.read_json(file, advice)
-  made_by, config, flags = (found.get(key) for key in ("command", "config", "options"))
-  if made_by in ("train", "compare", "sweep") and made_by != command:
-    raise ValueError(f"{path} is of a `{made_by}`, not of a `{command}`; `ddl.{made_by}` goes on with its folder")
-  if not isinstance(config, dict) or not isinstance(flags, dict):
-    raise ValueError(f"{file} is damaged (it lacks the config or the options){advice}")
-  return Recorded(path, restored(config), {key: _file(path, key, value) for key, value in flags.items()})
+    raise ValueError(f"{file}, which records the experiment, is missing{ADVICE}")
+  content = files.read_json(file, ADVICE)
+  written_by, config, values = (content.get(key) for key in ("command", "config", "options"))
+  if written_by in ALL and written_by != command:
+    raise ValueError(f"{folder} is of a {written_by}, not of a {command}; resume it with {written_by}")
+  arguments = content.get("arguments", [])
+  if not isinstance(config, dict) or not isinstance(values, dict) or not isinstance(arguments, list):
+    raise _damaged(file, "it lacks the config or the options")
+  values = {name: value for name, value in values.items() if name not in HERE}
+  values |= {name: str(folder / values[name]) for name in ("tuned", "replay") if values.get(name)}
+  try:
+    RunOptions(**{name: value for name, value in values.items() if name not in ("only", "cluster", "tuned")})
+  except (TypeError, ValueError) as error:  # TypeError: of an unknown name
+    raise _damaged(file, error) from error
+  return Record(folder, restored(config), values, [str(word) for word in arguments])
 
 
-def allowed_code(record: Recorded | None, options: RunOptions | None) -> contextlib.AbstractContextManager[None]:
-  """Within it only such user-defined code is imported as the record's folder may name."""
-  if not record or not options:
+def _damaged(file: Path, why: object) -> ValueError:
+  return ValueError(f"{file} is damaged ({why}){ADVICE}")
+
+
+def allowed_code(recorded: Record | None, options: RunOptions) -> contextlib.AbstractContextManager[None]:
+  """Import within it only such user-defined code as the record's folder may name."""
+  if not recorded:
     return contextlib.nullcontext()
-  return inputs.allowed_code(record.folder, options.trust_code, options.allow_changed_inputs)
+  return inputs.allowed_code(recorded.folder, options.trust_code, options.allow_changed_inputs)
 
 
-def _file(folder: Path, key: str, value: Any) -> Any:
-  return str(folder / COPIES[key]) if key in COPIES and value else value
+def config_of(recorded: Record) -> Config:
+  """Return the config of a record. Raises ValueError, one line."""
+  try:
+    return resolve(None, recorded.config)
+  except (Untrusted, Unavailable):  # which the record is not to blame for
+    raise
+  except ValueError as error:
+    raise _damaged(recorded.folder / run_dir.EXPERIMENT, error) from error
 
 
-def with_recorded(options: RunOptions | None, found: Recorded | None) -> RunOptions | None:
-  """The options, with those recorded in place of defaults."""
-  if found is None or options is None:
-    return options
-  given, default = asdict(options), asdict(RunOptions())
-  there = {
-    key: value
-    for key, value in found.options.items()
-    if key in default and key not in NOT_RECORDED and given[key] == default[key]
-  }
-  if "overlap" in there:
-    there["overlap"] = there["overlap"] in ("on", True)
-  return replace(options, **there)
+def with_recorded(options: RunOptions, recorded: Record) -> RunOptions:
+  """Return the options, with those recorded in place of defaults."""
+  values = {name: value for name, value in recorded.options.items() if name in FLAGS}
+  return replace(options, **values | options.changed())
 
 
 def unfinished(path: Path) -> str:
-  """What goes on with a comparison or a sweep that was stopped before its result; "" for a folder of neither."""
-  made_by = ""
+  """Return how to resume a comparison or a sweep that was stopped before its result; "" for a folder of neither."""
+  command = ""
   if (path / run_dir.EXPERIMENT).exists():
-    made_by = str(files.read_json(path / run_dir.EXPERIMENT).get("command"))
+    command = str(files.read_json(path / run_dir.EXPERIMENT).get("command"))
   complete = sorted(each.parent for each in path.glob(f"*/seed-*/{run_dir.RESULT}"))
-  if made_by not in ("compare", "sweep"):
-    made_by = "sweep" if (path / run_dir.STUDY).exists() else "compare" * bool(complete)
-  if not made_by:
+  if command not in ("compare", "sweep"):
+    command = "sweep" if (path / run_dir.STUDY).exists() else "compare" * bool(complete)
+  if not command:
     return ""
-  what, result = ("a sweep", run_dir.TUNED) if made_by == "sweep" else ("a comparison", run_dir.COMPARISON)
-  told = f"{path} holds {what} that is not finished: it has no {result} yet; `{resume_command(made_by, path)}` goes on"
-  call = f"ddl.{made_by}(workdir={str(path)!r}, options=ddl.RunOptions(resume=True))"
-  told += f" with it, and so does {call}"
-  if complete:
-    told += f"; it has complete runs, such as {complete[0]}, to load by themselves"
-  return told
+  what, result = ("a sweep", run_dir.TUNED) if command == "sweep" else ("a comparison", run_dir.COMPARISON)
+  call = f"ddl.{command}(workdir={str(path)!r}, options=ddl.RunOptions(resume=True))"
+  text = f"{path} holds {what} that is not finished: it has no {result} yet; "
+  text += f"resume it with `{resume_command(command, path)}` or {call}"
+  return text + (f"; complete runs, such as {complete[0]}, can be loaded" if complete else "")

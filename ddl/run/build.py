@@ -12,9 +12,9 @@ import numpy as np
 from ddl import elastic, hosts, memory
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm
 from ddl.asynchronous.simulator import Simulator
+from ddl.config.catalog import factory
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
-from ddl.config.registry import factory
 from ddl.config.user_code import is_address
 from ddl.contract import of_collective, of_model, of_server, trace_model
 from ddl.data import checks
@@ -26,6 +26,7 @@ from ddl.engine.execution import ExecutionConfig, choose_execution
 from ddl.engine.placement import find_rules
 from ddl.engine.trainer import Feed, Trainer
 from ddl.engine.workers import Workers, divisors, make_workers, nbytes
+from ddl.errors import OptionError
 from ddl.events.presence import Presence
 from ddl.perf import hybrid
 from ddl.perf.layers import Layer, Table, dense
@@ -74,8 +75,8 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   algorithm = experiment.make_algorithm()
   if experiment.elastic and experiment.has_server:
     raise ValueError(
-      f"config.elastic is of collective algorithms: with {experiment.algorithm.short_name} the others go on without a "
-      "worker that dies anyway; --config.elastic=False"
+      f"config.elastic must be False with {experiment.algorithm.short_name}, which continues without a worker that "
+      "dies, got True."
     )
   pull = _pull(experiment)
   if pull > 2:
@@ -289,7 +290,7 @@ def check_options(
     if clusters:
       raise ValueError("cluster must be empty with config.elastic=True: the losses of workers depend on the machine.")
     if members > 1:
-      raise ValueError(f"members must be 1 with config.elastic=True, got {members}.")
+      raise OptionError("members", "1 with config.elastic=True", members)
     if is_job and deaths:
       raise ValueError(f"config.times.death_rate must be 0 where real processes fail, got {deaths:g}.")
     if not is_job and max(options.processes, hosts.processes()) > 1:
@@ -302,7 +303,7 @@ def check_options(
   if members == 1:
     return
   if experiment.has_server:
-    raise ValueError(f"--members={members}: {experiment.algorithm.short_name} has workers of one device alone")
+    raise OptionError("members", f"1 with {experiment.algorithm.short_name}", members)
   if find_rules(with_auto(components.model, experiment, members), options.sharding).splits_batch:
     parts = experiment.microbatches * members
     if experiment.batch % parts:

@@ -147,7 +147,7 @@ class RunCheckpoints:
       layouts = [of_run.pop("layout") for of_run in figures]
       return step, figures, carries, self._resharded(step, layouts[0])
     if not any(isinstance(error, DamagedMetrics) for error in errors):
-      raise ValueError(f"{errors[0]}, and no other checkpoint either; train again in another --workdir")
+      raise ValueError(f"{errors[0]}, and no other checkpoint either; train again in another workdir")
     self._go_back(errors, damaged, 0)
     return None
 
@@ -172,8 +172,8 @@ class RunCheckpoints:
     if layout != self._layout and not (self._any_layout and elsewhere):
       raise ValueError(
         f"{folder.path} was run as {_words(layout)}, now it is {_words(self._layout)}; a run resumes bit for bit only "
-        "as it was: pass its --devices, --members, --virtual_grad, --step_loop, --steps_per_call, --overlap and "
-        "--processes, or other --devices to go on up to rounding"
+        "as it was: pass its devices, members, virtual_grad, step_loop, steps_per_call, overlap and "
+        "processes, or other devices to go on up to rounding"
       )
     return figures
 
@@ -228,7 +228,7 @@ def load(where: Path, model: Model) -> SavedModel:
   file = where / MODEL if where.is_dir() else where
   if not file.exists():
     raise ValueError(
-      f"{where} holds no {MODEL}: train writes it at its end and with each checkpoint, compare with --keep_models"
+      f"{where} holds no {MODEL}: train writes it at its end and with each checkpoint, compare with keep_models"
     )
   files.regular(file)
   try:

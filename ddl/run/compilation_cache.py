@@ -59,7 +59,7 @@ def _start(where: str) -> None:
       pass
   except (OSError, ValueError) as error:  # ValueError: there is no home
     warnings.warn(
-      f"no compilation cache ({error}); --compilation_cache=DIR gives it another folder, --compilation_cache=off none",
+      f"no compilation cache ({error}); compilation_cache=DIR gives it another folder, compilation_cache=off none",
       stacklevel=2,
     )
     return

@@ -6,6 +6,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -17,50 +18,53 @@ EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's word for no memory left on a device
 
 
 class Failed(Exception):
-  """Ends with an exit code. args: it, and what is to be said, or nothing where that has been said."""
+  """Ends with an exit code. args: the code, and a message unless it has been printed."""
 
 
 class Stopped(Exception):
-  """The run was asked to stop and has saved itself. args: the step, the signal's number."""
+  """A run that was asked to stop and has saved itself. args: the step, the signal's number."""
 
   message = ""  # to the user
 
 
 class _Terminated(BaseException):
-  """SIGTERM where no run is at its steps, which would save itself."""
+  """SIGTERM outside of the steps of a run, which would save itself."""
 
 
 def _terminate(_number: int, _frame: Any) -> None:
   raise _Terminated
 
 
-_goes_on: list[str] = []  # the command that resumes what this process does
+_resume: ContextVar[list[str] | None] = ContextVar("resume", default=None)  # of the running command
 
 
 def resumable(command: str) -> None:
-  """Set the command that goes on with the work of this process, for the line that it may end with."""
-  _goes_on[:] = [command]
+  """Set the command that resumes the work of the running command, for the line that it may end with."""
+  if (commands := _resume.get()) is not None:
+    commands[:] = [command]
 
 
-def exit_code(command: str, call: Callable[[], int], *, words: Callable[[Exception], str] = str) -> int:
-  """Calls; returns the exit code. words: of a user's mistake."""
-  form = warnings.formatwarning
+def exit_code(command: str, call: Callable[[], int]) -> int:
+  """Call the function and return the exit code."""
+  form, resume = warnings.formatwarning, list[str]()
+  token = _resume.set(resume)
   warnings.formatwarning = lambda message, *_, **__: f"{command}: warning: {' '.join(str(message).split())}\n"
   sys.excepthook, threading.excepthook = _excepthook, _thread_excepthook
   before = signal.signal(signal.SIGTERM, _terminate)
 
-  def kept() -> str:
-    return "what was saved is kept" + "".join(f"; resume with: {command}" for command in _goes_on)
+  def saved() -> str:
+    return "what was saved is kept" + "".join(f"; resume with: {each}" for each in resume)
 
-  end_by_sigterm(lambda: hosts.tell(f"{command}: stopped by SIGTERM while compiling; {kept()}"))
-  hosts.in_words(lambda lost: f"{command}: {lost}, so that this process ends too; {kept()}")
+  end_by_sigterm(lambda: hosts.tell(f"{command}: stopped by SIGTERM while compiling; {saved()}"))
+  hosts.in_words(lambda lost: f"{command}: {lost}, so that this process ends too; {saved()}")
   try:
-    return _called(command, call, words)
+    return _called(command, call)
   except _Terminated:
-    hosts.tell(f"{command}: stopped by SIGTERM; {kept()}")
+    hosts.tell(f"{command}: stopped by SIGTERM; {saved()}")
     hosts.leave(143)
     return 143
   finally:
+    _resume.reset(token)
     end_by_sigterm(None)
     signal.signal(signal.SIGTERM, before)
     warnings.formatwarning = form
@@ -78,7 +82,14 @@ def _thread_excepthook(args: threading.ExceptHookArgs) -> None:
     threading.__excepthook__(args)
 
 
-def _called(command: str, call: Callable[[], int], words: Callable[[Exception], str]) -> int:
+def _text(error: Exception) -> str:
+  """Return one line for a user's mistake, with the file that is at fault."""
+  if isinstance(error, OSError) and error.filename and error.strerror:
+    return f"{error.filename}: {error.strerror.lower()}; give another path"
+  return " ".join(str(error).split())
+
+
+def _called(command: str, call: Callable[[], int]) -> int:
   try:
     return call()
   except Stopped as stopped:
@@ -86,13 +97,13 @@ def _called(command: str, call: Callable[[], int], words: Callable[[Exception], 
       print(stopped.message, flush=True)
     return 128 + stopped.args[1]
   except Failed as failed:
-    code, *told = failed.args
-    if told and hosts.is_main():
-      hosts.tell(f"{command}: {told[0]}")
+    code, *message = failed.args
+    if message and hosts.is_main():
+      hosts.tell(f"{command}: {message[0]}")
     return code
   except (ValueError, OSError) as error:
     _end_if_lost(error)
-    hosts.tell(f"{command}: {' '.join(words(error).split())}")
+    hosts.tell(f"{command}: {_text(error)}")
     hosts.leave(2)
     return 2
   except KeyboardInterrupt:
@@ -101,8 +112,8 @@ def _called(command: str, call: Callable[[], int], words: Callable[[Exception], 
     return 130
   except Exception as error:
     if isinstance(error, MemoryError) or (isinstance(error, jax.errors.JaxRuntimeError) and EXHAUSTED in str(error)):
-      told = str(error).strip().partition("\n")[0] or "out of memory"
-      hosts.tell(f"{command}: too large for this machine: {told}")
+      reason = str(error).strip().partition("\n")[0] or "out of memory"
+      hosts.tell(f"{command}: too large for this machine: {reason}")
       hosts.leave(2)
       return 2
     if hosts.processes() == 1:

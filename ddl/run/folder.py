@@ -67,25 +67,23 @@ class RunFolder:
   def check_new(self) -> None:
     """Raises ValueError if the folder holds a run already."""
     if self.begun:
-      raise ValueError(f"{self.path} holds a run already; --resume continues it, another --workdir starts a new one")
+      raise ValueError(f"{self.path} holds a run already; resume continues it, another workdir starts a new one")
 
   def check_unused(self) -> None:
     """Raises ValueError if the folder holds a run already, or the work of a command that makes several."""
     self.check_new()
     for file, what in ((COMPARISON, "comparison"), (STUDY, "sweep")):
       if (self.path / file).exists():
-        raise ValueError(
-          f"{self.path} holds a {what} already; --resume continues it, another --workdir starts a new one"
-        )
+        raise ValueError(f"{self.path} holds a {what} already; resume continues it, another workdir starts a new one")
     if (self.path / ABOUT).exists():
       raise ValueError(
-        f"{self.path} holds the work of another command, see its {ABOUT}; another --workdir starts a new one"
+        f"{self.path} holds the work of another command, see its {ABOUT}; another workdir starts a new one"
       )
 
   def reopen(self, experiment: "Experiment") -> None:
     """Before a run goes on: raises ValueError if the folder holds none, or that of another experiment."""
     if not self.begun:
-      raise ValueError(f"{self.path} holds no run to resume; without --resume a new one starts there")
+      raise ValueError(f"{self.path} holds no run to resume; without resume a new one starts there")
     differ = differences(files.read_json(self.path / CONFIG), experiment.to_json())
     if differ:
       raise ValueError(
@@ -195,7 +193,7 @@ def read_result(folder: Path) -> dict[str, float]:
   """The last line of metrics of a complete run. ValueError, one line, if its file is damaged."""
   found = files.read_json(folder / RESULT)
   if "test_loss" not in found or not all(type(value) in (int, float) for value in found.values()):
-    raise ValueError(f"{folder / RESULT} is damaged (it holds no figures); train again in another --workdir")
+    raise ValueError(f"{folder / RESULT} is damaged (it holds no figures); train again in another workdir")
   return found
 
 

@@ -40,7 +40,7 @@ Hook = Callable[[StepInfo], object]
 
 def resolved(hooks: Sequence[Hook | str]) -> list[Hook]:
   """Return the hooks, importing those that are addresses. ValueError, one line, for what is not a function."""
-  return [function_at(hook, "--hooks") if isinstance(hook, str) else hook for hook in hooks]
+  return [function_at(hook, "hooks") if isinstance(hook, str) else hook for hook in hooks]
 
 
 class AfterEvaluation:

@@ -20,8 +20,7 @@ from ddl import files
 from ddl.api import Data, Source
 from ddl.config import trusted_code
 from ddl.config import user_code as own_objects
-from ddl.config.experiment import Experiment
-from ddl.config.parts import PARTS, Part
+from ddl.config.experiment import PARTS, Experiment, Part
 from ddl.data import image_folder, stream
 from ddl.data.token_files import META, TEST, TRAIN
 from ddl.run.checkpoints import MODEL
@@ -39,7 +38,7 @@ ON_DISK = {
   "tfds": ("",),
 }
 PREPARED = "~/tensorflow_datasets"  # where these are without a data_dir
-ALLOW, TRUST = "--allow_changed_inputs", "--trust_code"
+ALLOW, TRUST = "allow_changed_inputs", "trust_code"
 
 
 def of(experiments: Collection[Experiment], data: Data, init_from: str = "", tuned: str = "") -> dict[str, str]:
@@ -49,7 +48,7 @@ def of(experiments: Collection[Experiment], data: Data, init_from: str = "", tun
   settings = set[Path]().union(*map(_settings, experiments))
   digests |= {str(file): trusted_code.digest(file) for address in addresses for file in trusted_code.files(address)}
   digests |= {str(file): _files([file]) for file in settings}
-  for option, name in (("--init_from", init_from), ("--tuned", tuned)):
+  for option, name in (("init_from", init_from), ("tuned", tuned)):
     path = files.local(name)
     path = path / MODEL if path.is_dir() else path
     if name and path.is_file():  # else what reads it says what is wrong
@@ -75,8 +74,8 @@ def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
   changed = [name for name in inputs if before.get(name, inputs[name]) != inputs[name]]
   if changed and not allowed:
     raise ValueError(
-      f"{folder} was started with other contents of: {', '.join(changed)}; restore them, or add {ALLOW} to resume with "
-      "those of now, which the folder then records"
+      f"{folder} was started with other contents of: {', '.join(changed)}; restore them, or pass {ALLOW} to resume "
+      "with those of now, which the folder then records"
     )
 
 
@@ -87,13 +86,13 @@ def allowed_code(folder: Path, trust: bool, changed: bool = False, load: bool = 
     folder: of a run, a comparison or a sweep.
     trust: whether the user trusts what the folder names.
     changed: whether files outside of it may have changed.
-    load: whether `ddl.load` asks, whose argument the message names.
+    load: whether `ddl.load` asks, which has no other option.
   """
   if trust:
     return own_objects.checked(lambda address: None)
-  home, option = root(folder), "trust_code=True" if load else TRUST
+  home = root(folder)
   known = recorded_inputs(home) | recorded_inputs(folder)
-  advice = f"if you trust it, {option} runs it" if load else f"{option} runs it, {ALLOW} what has changed outside of it"
+  advice = f"{TRUST} runs it" + f", {ALLOW} what has changed outside of it" * (not load)
   return own_objects.checked(trusted_code.check(home, known, changed, advice))
 
 

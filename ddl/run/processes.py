@@ -54,18 +54,18 @@ def check_processes(workers: int, processes: int, options: RunOptions) -> int:
     ValueError: if it does not, or for more devices than a process can have.
   """
   devices, members = options.devices, options.members
-  check_threads(max(devices, members) // processes, f"--devices={devices or members}: CPU devices")
+  check_threads(max(devices, members) // processes, f"devices={devices or members}: CPU devices")
   possible = [members * rows for rows in divisors(workers)]
   what = f"{workers} workers" + f" of {members} members" * (members > 1)
   if devices and devices not in possible:
     raise ValueError(
-      f"{what} do not spread evenly over {devices} devices; --devices can be {', '.join(map(str, possible))}"
+      f"{what} do not spread evenly over {devices} devices; devices can be {', '.join(map(str, possible))}"
     )
   if all(n % processes for n in ([devices] if devices else possible)):
     fits = divisors(devices or possible[-1])
     raise ValueError(
       f"{processes} processes cannot share {what}{f' on {devices} devices' * bool(devices)} evenly; "
-      f"--processes can be {', '.join(map(str, fits))}"
+      f"processes can be {', '.join(map(str, fits))}"
     )
   return processes
 

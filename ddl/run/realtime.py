@@ -27,6 +27,7 @@ from ddl.engine import execution
 from ddl.engine.consensus import Consensus, Progress
 from ddl.engine.traffic import exchange_nbytes
 from ddl.engine.trainer import SingleRunTrainer
+from ddl.errors import OptionError
 from ddl.events.barriers import Quorum
 from ddl.events.record import Events
 from ddl.events.schedule import visits
@@ -44,13 +45,11 @@ IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times
 def check(experiment: Experiment, runtime: str) -> None:
   """Check that an experiment can run in real time. ValueError, one line, for a collective algorithm."""
   if not experiment.has_server:
-    raise ValueError(
-      f"--runtime={runtime} is for algorithms with a server or peers, not {experiment.algorithm.short_name}; there are "
-      f"{', '.join(SERVER)}"
-    )
+    name, known = experiment.algorithm.short_name, ", ".join(SERVER)
+    raise OptionError("runtime", f"simulator with {name}, which has no server or peers", runtime, f"Others: {known}.")
   if ignored := [f"config.times.{key}" for key in IGNORED if experiment.times.get(key)]:
     warnings.warn(
-      f"--runtime={runtime} runs in real time and ignores {', '.join(ignored)} and config.network", stacklevel=3
+      f"runtime={runtime} runs in real time and ignores {', '.join(ignored)} and config.network", stacklevel=3
     )
 
 
@@ -82,7 +81,7 @@ class RealTimeTrainer(SingleRunTrainer):
     barrier = virtual_time.barrier_of(config)
     if isinstance(barrier, Quorum):
       raise ValueError(
-        f"config.barrier.name is {config.barrier.name}, which drops late messages: --runtime=simulator alone can"
+        f"config.barrier.name is {config.barrier.name}, which drops late messages: runtime=simulator alone can"
       )
     self.components, self.barrier, self.folder = components, barrier, folder
     self.algorithm: ServerAlgorithm = components.algorithm  # pyright: ignore[reportAttributeAccessIssue]
@@ -250,7 +249,7 @@ class ThreadsTrainer(RealTimeTrainer):
     """Raises ValueError for too many threads, or a barrier that threads do not support."""
     super().__init__(components, folder)
     config = components.experiment
-    execution.check_threads(config.workers, f"config.workers={config.workers}: workers of --runtime=threads")
+    execution.check_threads(config.workers, f"config.workers={config.workers}: workers of runtime=threads")
     self._threads = Threads(
       self.algorithm, components.model, workers=config.workers, seed=config.seed, barrier=self.barrier
     )
@@ -382,5 +381,5 @@ def covered(folder: RunFolder, done: int) -> dict[str, Any] | None:
     more = {"step": last["step"], "nbytes": last["bytes_sent"], "seconds": last["seconds"]}
     more["noise"] = reduce(metrics.recent, lines, NEW_RUN["noise"])
   except (ValueError, KeyError, TypeError, RecursionError) as error:
-    raise ValueError(f"{folder.path / METRICS} is damaged ({error}); train again in another --workdir") from error
+    raise ValueError(f"{folder.path / METRICS} is damaged ({error}); train again in another workdir") from error
   return NEW_RUN | more | {"lines": len(lines), "crc": None, "last": last}

@@ -47,7 +47,7 @@ def schedule(file: str, folder: Path | None, components: Components) -> Events |
     return chosen
   there = record.load(own)
   if chosen and not all(map(np.array_equal, chosen, there)):
-    raise ValueError(f"--replay={file} is not the schedule of the run in {folder}; a resumed run goes on with its own")
+    raise ValueError(f"replay={file} is not the schedule of the run in {folder}; a resumed run goes on with its own")
   return there
 
 
@@ -60,12 +60,12 @@ def recorded(path: Path, components: Components) -> Events:
       f"replay must be a {PRESENCE} with {here['algorithm']['name']}, which has no server or peers, got {path}."
     )
   if not files.local(path).is_file():
-    raise ValueError(f"--replay={path}: no such file; a run on threads, on Ray or in virtual time leaves {EVENTS}")
+    raise ValueError(f"replay={path}: no such file; a run on threads, on Ray or in virtual time leaves {EVENTS}")
   events = record.load(path)
   homes = [path.parent, *sorted(path.parent.glob("seed-*"))]  # a comparison's folders of seeds stand beside its record
   home = next((folder for folder in homes if (folder / CONFIG).exists()), None)
   if home is None:
-    raise ValueError(f"--replay={path}: there is no {CONFIG} of its run beside it, so what was recorded is not known")
+    raise ValueError(f"replay={path}: there is no {CONFIG} of its run beside it, so what was recorded is not known")
   there = read_json(home / CONFIG)
   differ = [
     f"{'.'.join(keys)} {_at(there, keys)} there, {_at(here, keys)} here"
@@ -73,16 +73,16 @@ def recorded(path: Path, components: Components) -> Events:
     if _at(there, keys) != _at(here, keys)
   ]
   if differ:
-    raise ValueError(f"--replay={path} was recorded by another kind of run: {'; '.join(differ)}")
+    raise ValueError(f"replay={path} was recorded by another kind of run: {'; '.join(differ)}")
   try:
     record.check(events, here["workers"])
   except ValueError as error:
-    raise ValueError(f"--replay={path}: {error}") from error
+    raise ValueError(f"replay={path}: {error}") from error
   if algorithm.lock_free and read_json(home / ABOUT).get("runtime", "simulator") != "simulator":
-    raise ValueError(f"--replay={path} was recorded without a lock: its events do not say in which order blocks mixed")
+    raise ValueError(f"replay={path} was recorded without a lock: its events do not say in which order blocks mixed")
   needed = visits(algorithm, here["workers"], here["steps"])
   if len(events.worker) < needed:
-    raise ValueError(f"--replay={path} has {len(events.worker)} visits; config.steps={here['steps']} needs {needed}")
+    raise ValueError(f"replay={path} has {len(events.worker)} visits; config.steps={here['steps']} needs {needed}")
   return events
 
 

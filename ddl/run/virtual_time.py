@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm
-from ddl.config.experiment import Experiment
-from ddl.config.parts import Network
+from ddl.config.experiment import Experiment, Network
 from ddl.engine.traffic import Traffic
 from ddl.events import lockstep, record
 from ddl.events.barriers import Barrier, Quorum

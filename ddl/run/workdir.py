@@ -9,6 +9,7 @@ from pathlib import Path
 from ddl import files, hosts
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
+from ddl.errors import OptionError
 from ddl.names import slug
 from ddl.run.folder import RunFolder
 
@@ -28,24 +29,24 @@ def workdir(what: str, options: RunOptions) -> Path:
     ValueError: for a resume without a folder or with one that is not there, or a path where no folder can be made.
   """
   if options.resume and not options.workdir:
-    raise ValueError("--resume needs the folder to continue: --workdir=runs/...")
+    raise OptionError("workdir", "the folder to resume, such as runs/a")
   path = files.local(options.workdir or f"runs/{slug(what)}-{time.strftime('%Y%m%d-%H%M%S')}")
   if options.resume and not path.exists():
-    raise ValueError(f"{path} holds nothing to resume: it does not exist; without --resume a new one is made")
+    raise ValueError(f"{path} holds nothing to resume: it does not exist; without resume a new one is created")
   return writable(path)
 
 
-def writable(path: Path, named: str = "--workdir") -> Path:
-  """A folder that is there or can be made, for what `named` names. ValueError, one line, for one that can't."""
-  there = next(p for p in [path, *path.absolute().parents] if p.exists())
-  if not there.is_dir():
-    raise ValueError(f"{named}={path}: {there} is a file; give another folder")
+def writable(path: Path, option: str = "workdir") -> Path:
+  """Return a folder that exists or can be created. OptionError for another path."""
+  nearest = next(p for p in [path, *path.absolute().parents] if p.exists())
+  if not nearest.is_dir():
+    raise OptionError(option, "a folder", f"{path} ({nearest} is a file)")
   try:
-    with tempfile.TemporaryDirectory(dir=there):
+    with tempfile.TemporaryDirectory(dir=nearest):
       pass  # permissions alone miss a full disk, or a file system like /proc
   except OSError as error:
-    told = (error.strerror or str(error)).lower()
-    raise ValueError(f"{named}={path}: nothing can be written in {there} ({told}); give another folder") from error
+    reason = f"nothing can be written in {nearest}: {(error.strerror or str(error)).lower()}"
+    raise OptionError(option, "a folder that can be written", f"{path} ({reason})") from error
   return path
 
 

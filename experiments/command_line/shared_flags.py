@@ -1,113 +1,143 @@
-"""Flags that several commands have. The first that asks defines one, so that any two fit into one process."""
+"""Flags that several commands have, among them those of `RunOptions`.
 
-from collections.abc import Callable
-from typing import Any
+A command calls the functions for the flags that it reads. They are its key flags in the sense of absl: the flags that
+its help lists and that its command line may set. The first command that asks defines a flag, so that any two fit into
+one process.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_type_hints
 
 from absl import flags
 
+from ddl import hosts
+from ddl.config.options import FLAGS, RunOptions
+from ddl.config.user_code import absolute
+from ddl.errors import OptionError
+from ddl.library.resume import record
 from ddl.perf import cluster_file
 from ddl.perf.cluster import Cluster
+from ddl.run.compilation_cache import AUTO, OFF
+from experiments.command_line.config_flag import CommandLine
+
+flags.disclaim_key_flags()  # they are key flags of the modules that call these functions
+
+TYPES = get_type_hints(RunOptions)
+DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
 
 
-def _once(define: Callable[..., Any], name: str, default: Any, text: str, **settings: Any) -> flags.FlagHolder[Any]:
-  if name in flags.FLAGS:
-    return flags.FlagHolder(flags.FLAGS, flags.FLAGS[name])
-  return define(name, default, text, **settings)
+def _flag(define: Callable[..., Any], name: str, *settings: Any, **more: Any) -> flags.FlagHolder[Any]:
+  if name not in flags.FLAGS:
+    return define(name, *settings, **more)
+  flags.declare_key_flag(name)
+  return flags.FlagHolder(flags.FLAGS, flags.FLAGS[name])
 
 
-def cluster() -> flags.FlagHolder[list[str]]:
-  """Names of clusters."""
-  text = "name of a cluster as `list` has them, or a file of one's own, my.toml; compare takes several, a,b"
-  return _once(flags.DEFINE_list, "cluster", [], text)
+def option(name: str) -> flags.FlagHolder[Any]:
+  """Flag of a field of `RunOptions`."""
+  (text, choices, _), default = FLAGS[name], getattr(RunOptions, name)
+  if default is True:
+    default, choices = "on", ("on", "off")
+  if choices:
+    return _flag(flags.DEFINE_enum, name, default, choices, text)
+  if default == ():
+    return _flag(flags.DEFINE_list, name, [], text)
+  return _flag(DEFINE[TYPES[name]], name, default, text)
+
+
+def run_flags(command: str) -> None:
+  """Flags of a command that trains: its options, and those of a process that is started by itself."""
+  for name, flag in FLAGS.items():
+    if command in flag.commands:
+      option(name)
+  _flag(flags.DEFINE_string, "coordinator", "", "HOST:PORT of process 0, the same in all processes")
+  text = "processes in all, where no cluster tells"
+  _flag(flags.DEFINE_integer, "num_processes", None, text, lower_bound=1)
+  _flag(
+    flags.DEFINE_integer, "process_id", None, "this process's number, from 0, where no cluster tells", lower_bound=0
+  )
+
+
+def declare_process() -> None:
+  """Set which of several processes this is, before anything asks. Raises ValueError for what cannot be."""
+  place: dict[str, Any] = {name: flags.FLAGS[name].value for name in ("coordinator", "num_processes", "process_id")}
+  if flags.FLAGS.processes > 1 and (others := [name for name, value in place.items() if value not in ("", None)]):
+    raise OptionError(others[0], "left out with processes, which starts and joins them here", place[others[0]])
+  hosts.declare(**place)
+
+
+def run_options(line: CommandLine | None = None, **more: Any) -> RunOptions:
+  """Return the options that the flags set. more: what a resume of the command needs too, see `resume.record`."""
+  values: dict[str, Any] = {name: flags.FLAGS[name].value for name in FLAGS if name in flags.FLAGS}
+  values["overlap"] = values.get("overlap", "on") == "on"
+  values["hooks"] = tuple(map(absolute, values.get("hooks", ())))
+  cache = values.get("compilation_cache", AUTO)
+  values["compilation_cache"] = cache if cache in (AUTO, *OFF) else str(Path(cache).expanduser().absolute())
+  options = RunOptions(**values)
+  if line is None:
+    return options
+  return replace(
+    options, command=line.words, recorded=record(line.command, line.config, options, line.arguments, **more)
+  )
+
+
+def restore(options: Mapping[str, Any]) -> None:
+  """Set the flags that are not given to recorded options."""
+  for name, value in options.items():
+    if name in flags.FLAGS and not flags.FLAGS[name].present:
+      flags.FLAGS[name].value = ("on" if value else "off") if name == "overlap" else value
 
 
 def one_cluster() -> tuple[str, Cluster]:
-  """The one that --cluster names, with its name.
+  """Return the cluster that --cluster names, with its name.
 
   Raises:
-    ValueError: for none, several, or one that is not known.
+    OptionError: for none, several, or one that is not known.
   """
-  names = cluster().value
-  if not names:
-    raise ValueError(f"--cluster=NAME is missing; known are {', '.join(cluster_file.names())}")
-  if len(names) > 1:
-    raise ValueError(f"--cluster={','.join(names)}: give one cluster; compare alone takes several")
-  there, model = cluster_file.named(names[0]), flags.FLAGS["model"].value if "model" in flags.FLAGS else ""
-  return names[0], cluster_file.for_model(names[0], there, model or "")
+  names: list[str] = cluster().value
+  if len(names) != 1:
+    known = ", ".join(cluster_file.names())
+    raise OptionError("cluster", f"one of {known}", ", ".join(names) or "none", "Only compare takes several.")
+  model = flags.FLAGS["model"].value if "model" in flags.FLAGS else ""
+  return names[0], cluster_file.for_model(names[0], cluster_file.named(names[0]), model or "")
 
 
-def model() -> flags.FlagHolder[str]:
-  """A network that is no config's."""
-  return _once(flags.DEFINE_string, "model", "", "a layer table by name; scale also takes ddl's own models")
-
-
-def batch() -> flags.FlagHolder[int | None]:
-  """Examples per step, or None."""
-  text = "examples a step: of a worker (plan; default: the config's or chosen), "
-  text += "of all (scale; default: 512) or each with weak scaling"
-  return _once(flags.DEFINE_integer, "batch", None, text, lower_bound=1, upper_bound=10**12)
-
-
-def workers() -> flags.FlagHolder[str]:
-  """A number, or several."""
-  text = "number of workers (plan; default: the config's or chosen), or 1,2,...,8 (scale, instead of --nodes)"
-  return _once(flags.DEFINE_string, "workers", "", text)
-
-
-def servers() -> flags.FlagHolder[int | None]:
-  """Parameter servers, or None."""
-  text = "parameter servers (plan's default: chosen; scale's: 1)"
-  return _once(flags.DEFINE_integer, "servers", None, text, lower_bound=1, upper_bound=65_536)
-
-
-def processes() -> flags.FlagHolder[int]:
-  """Processes on this machine."""
-  return _once(flags.DEFINE_integer, "processes", 1, "local processes, joined by jax.distributed", lower_bound=1)
-
-
-def algorithms() -> flags.FlagHolder[list[str] | None]:
-  """Names of algorithms, or None."""
-  text = "names, with commas between; default: sync_sgd,local_sgd,dasgd (scale), the labels of config.compare or the "
-  text += "config's own (dryrun)"
-  return _once(flags.DEFINE_list, "algorithms", None, text)
-
-
-def overlap() -> flags.FlagHolder[str]:
-  """Switch of overlapping exchanges with steps."""
-  text = "off: the steps after a launch wait for its message"
-  return _once(lambda name, default, text: flags.DEFINE_enum(name, default, ["on", "off"], text), "overlap", "on", text)
-
-
-def turns() -> flags.FlagHolder[int]:
-  """Pairs of blocks."""
-  return _once(flags.DEFINE_integer, "turns", 5, "pairs of blocks per case", lower_bound=1)
-
-
-def only() -> flags.FlagHolder[list[str]]:
-  """Parts of names."""
-  text = (
-    "with commas between: labels or algorithms of config.compare.algorithms, parts of bench's case names; default: all"
-  )
-  return _once(flags.DEFINE_list, "only", [], text)
-
-
-def tuned() -> flags.FlagHolder[str]:
-  """A file that a sweep made."""
-  text = "tuned.json of a sweep: learning rates and hyper-parameters per algorithm"
-  return _once(flags.DEFINE_string, "tuned", "", text)
-
-
-def checkpoint_every() -> flags.FlagHolder[int]:
-  """Steps."""
-  text = "steps between checkpoints; 0: only when a run stops, or train's ends"
-  return _once(flags.DEFINE_integer, "checkpoint_every", 0, text, lower_bound=0)
-
-
-def workdir() -> flags.FlagHolder[str]:
-  """A folder for what the command writes."""
-  return _once(flags.DEFINE_string, "workdir", "", "folder of what is written; default: runs/<what>-<time>")
-
-
-def json() -> flags.FlagHolder[str]:
-  """A file for the figures."""
-  return _once(flags.DEFINE_string, "json", "", "file that the figures are written to")
+cluster = partial(
+  _flag, flags.DEFINE_list, "cluster", [],
+  "name of a cluster as `list` has them, or a user-defined file, my.toml; compare takes several, a,b",
+)  # fmt: skip
+model = partial(_flag, flags.DEFINE_string, "model", "", "a layer table by name; scale also takes ddl's own models")
+batch = partial(
+  _flag, flags.DEFINE_integer, "batch", None,
+  "examples a step: of a worker (plan; default: the config's or chosen), of all (scale; default: 512) or each with "
+  "weak scaling", lower_bound=1, upper_bound=10**12,
+)  # fmt: skip
+workers = partial(
+  _flag, flags.DEFINE_string, "workers", "",
+  "number of workers (plan; default: the config's or chosen), or 1,2,...,8 (scale, instead of --nodes)",
+)  # fmt: skip
+servers = partial(
+  _flag, flags.DEFINE_integer, "servers", None, "parameter servers (plan's default: chosen; scale's: 1)", lower_bound=1,
+  upper_bound=65_536,
+)  # fmt: skip
+algorithms = partial(
+  _flag, flags.DEFINE_list, "algorithms", None,
+  "names, with commas between; default: sync_sgd,local_sgd,dasgd (scale), the labels of config.compare or the config's "
+  "own (dryrun)",
+)  # fmt: skip
+turns = partial(_flag, flags.DEFINE_integer, "turns", 5, "pairs of blocks per case", lower_bound=1)
+only = partial(
+  _flag, flags.DEFINE_list, "only", [],
+  "with commas between: labels or algorithms of config.compare.algorithms, parts of bench's case names; default: all",
+)  # fmt: skip
+tuned = partial(
+  _flag, flags.DEFINE_string, "tuned", "", "tuned.json of a sweep: learning rates and hyper-parameters per algorithm"
+)
+elastic = partial(
+  _flag, flags.DEFINE_bool, "elastic", False, "config.elastic=True: the others continue without a process that is lost"
+)
+json = partial(_flag, flags.DEFINE_string, "json", "", "file that the figures are written to")
+overlap, processes, workdir = (partial(option, name) for name in ("overlap", "processes", "workdir"))

@@ -17,13 +17,13 @@ from typing import Any
 from absl import flags as absl_flags
 
 from ddl import hosts
+from ddl.errors import OptionError
 from ddl.run.folder import about
 from experiments.bench import predictions, rivals
 from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, COUNTERPARTS, IN_PARTS, WORKLOADS
-from experiments.command_line import flags as execution
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
-from experiments.command_line.flags import run_options
+from experiments.command_line.shared_flags import run_options
 
 ONLY = shared_flags.only()
 JSON = shared_flags.json()
@@ -35,9 +35,8 @@ TURNS = shared_flags.turns()
 SYNC = "sync_sgd"
 PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
 KINDS = ("rivals", "asynchronous", "perf")
-UNREAD = dict.fromkeys(
-  {*execution.NAMES, "workdir"} - {*PASSED_ON}, "it has its own cases, each in a process of its own"
-)
+for name in PASSED_ON:
+  shared_flags.option(name)
 
 
 class Side:
@@ -80,21 +79,20 @@ class Side:
 
 def main(line: CommandLine) -> int:
   """Measure and print; return the exit code."""
-  if len(kinds := [f"--{name}" for name in KINDS if absl_flags.FLAGS[name].value]) > 1:
-    raise ValueError(f"bench measures one kind of cases at a time; give one of {', '.join(kinds)}")
-  unread = [f"--{name}" for name in ("only", "turns", *PASSED_ON) if absl_flags.FLAGS[name].present]
+  if len(kinds := [name for name in KINDS if absl_flags.FLAGS[name].value]) > 1:
+    raise OptionError(" and ".join(KINDS), "given one at a time", ", ".join(kinds))
+  unread = [name for name in ("only", "turns", *PASSED_ON) if absl_flags.FLAGS[name].present]
   if PERF.value and unread:
-    raise ValueError(f"bench --perf has its own cases and reads only --processes and --json, not {', '.join(unread)}")
+    raise OptionError(unread[0], "left out with perf, which has its own cases")
   if PROCESSES.present and not PERF.value:
-    raise ValueError("bench reads --processes only with --perf; its other cases have a process for each side")
+    raise OptionError("processes", "left out without perf, as the other cases have a process for each side")
   if PERF.value:
     return predictions.main(JSON.value, PROCESSES.value if PROCESSES.present else 2, line.words)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
   cases = [(w, a) for w in WORKLOADS for a in algorithms if _chosen(f"{w} {a}") and (w not in IN_PARTS or a == SYNC)]
   if not cases:
-    raise ValueError(
-      f"no case matches {','.join(ONLY.value)}; workloads: {', '.join(WORKLOADS)}; {', '.join(algorithms)}"
-    )
+    condition = f"parts of a workload ({', '.join(WORKLOADS)}) and an algorithm ({', '.join(algorithms)})"
+    raise OptionError("only", condition, ",".join(ONLY.value))
   options = run_options()
   passed = json.dumps({name: getattr(options, name) for name in PASSED_ON})
   measure = _against_rivals if RIVALS.value else _against_synchronous if ASYNC.value else _against_plain
@@ -135,7 +133,8 @@ def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str,
   """Measure the cases with a device per worker on two cores, ddl and each rival in turn."""
   cases = [(w, a) for w, a in cases if a in rivals.PERIODS and WORKLOADS[w].workers == 2]
   if not cases:
-    raise ValueError(f"--rivals measures two workers under {' or '.join(rivals.PERIODS)}; take e.g. --only='mlp 2x64'")
+    condition = f"a case of two workers under {' or '.join(rivals.PERIODS)} with rivals, such as 'mlp 2x64'"
+    raise OptionError("only", condition, ",".join(ONLY.value))
   names = [name for name in rivals.RIVALS if name != "torch" or find_spec("torch")]
   if "torch" not in names:
     print("PyTorch is not installed, so that it is left out (pip install torch)")
@@ -147,7 +146,8 @@ def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict
   """Measure eight equal workers with 10 % jitter: waves, the synchronous counterpart, and one event at a time."""
   cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
   if not cases:
-    raise ValueError("--asynchronous measures eight workers; take e.g. --only='mlp 8x64'")
+    condition = "a case of eight workers with asynchronous, such as 'mlp 8x64'"
+    raise OptionError("only", condition, ",".join(ONLY.value))
   sides = {
     (w, a): {
       "waves": ("ddl", w, a, passed), "synchronous": ("ddl", w, COUNTERPARTS[a], passed), "one": ("one", w, a, passed)

@@ -10,29 +10,34 @@ from pathlib import Path
 
 from absl import flags
 
+from ddl.errors import OptionError
 from ddl.perf.units import counted
 from ddl.run.processes import ROOT
 from ddl.run.workdir import without, writable
 from experiments.chaos.chaos import Chaos, Setting
 from experiments.chaos.disturbances import ENDING, GOING_ON, KINDS, NETWORK, SEVERAL
+from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
-from experiments.commands import train as _  # noqa: F401 (its flags)
 from experiments.netbench import network
 
 MINUTES = flags.DEFINE_float("minutes", 2.0, "of disturbances", lower_bound=0.1, upper_bound=1e6)
 RATE = flags.DEFINE_float("rate", 40.0, "events a minute, at random times", lower_bound=1.0, upper_bound=1e6)
 SEED = flags.DEFINE_integer("seed", 0, "of the events", lower_bound=0)
+WORKDIR = shared_flags.workdir()
+ELASTIC = shared_flags.elastic()
 OWN = ("minutes", "rate", "seed", "workdir")
-UNREAD = dict.fromkeys(
-  ("resume", "max_restarts", "coordinator", "num_processes", "process_id", "runtime", "replay", "explain"),
-  "it starts and restarts jobs of train",
-)
+OF_TRAIN = (  # that a job takes
+  "devices", "members", "sharding", "processes", "join_timeout", "peer_timeout", "virtual_grad", "step_loop",
+  "steps_per_call", "overlap", "batch_stats", "checkpoint_every", "init_from", "compilation_cache", "hooks",
+)  # fmt: skip
+for name in OF_TRAIN:
+  shared_flags.option(name)
 JOB = (  # without --config: some seconds of two processes
   f"--config={ROOT / 'configs' / 'digits.py'}", "--config.algorithm.name=dasgd", "--config.workers=2",
   "--config.steps=6000", "--config.eval_every=200", "--steps_per_call=20",
 )  # fmt: skip
 DEFAULTS = {"processes": "2", "peer_timeout": "3"}
-ELASTIC = ("--config.workers=3", "--steps_per_call=0")  # of three processes
+THREE = ("--config.workers=3", "--steps_per_call=0")  # of three processes
 CHECKPOINTS = 40  # of a job, unless --checkpoint_every says otherwise
 
 
@@ -41,16 +46,16 @@ def main(line: CommandLine) -> int:
   words = _words(line)
   several = flags.FLAGS.processes > 1 or not flags.FLAGS["processes"].present
   apart = several and _may_cut()
-  elastic = flags.FLAGS.elastic or (line.config is not None and line.config.elastic)
+  elastic = ELASTIC.value or (line.config is not None and line.config.elastic)
   without_any = ENDING if elastic else GOING_ON
   kinds = [
     kind
     for kind in KINDS
     if kind not in without_any and (several or kind not in SEVERAL) and (apart or kind not in NETWORK)
   ]
-  folder = writable(Path(flags.FLAGS.workdir or f"runs/chaos-{time.strftime('%Y%m%d-%H%M%S')}"))
+  folder = writable(Path(WORKDIR.value or f"runs/chaos-{time.strftime('%Y%m%d-%H%M%S')}"))
   if folder.exists() and any(folder.iterdir()):
-    raise ValueError(f"{folder} is not empty; give another --workdir")
+    raise OptionError("workdir", "an empty folder", folder)
   folder.mkdir(parents=True, exist_ok=True)
   silence = float(next(word for word in words if word.startswith("--peer_timeout=")).partition("=")[2])
   chaos = Chaos(Setting(words, folder, apart, silence, SEED.value, RATE.value, MINUTES.value, kinds, elastic), _say)
@@ -69,16 +74,16 @@ def main(line: CommandLine) -> int:
 def _words(line: CommandLine) -> list[str]:
   """Return the flags of the job."""
   given = without(line.arguments, OWN)
-  elastic = flags.FLAGS.elastic
   if line.config is None:  # of a flag in several of these the last one
-    given = list({word.partition("=")[0]: word for word in (*JOB, *(ELASTIC if elastic else ()), *given)}.values())
+    given = list({word.partition("=")[0]: word for word in (*JOB, *(THREE if ELASTIC.value else ()), *given)}.values())
   steps = line.config.steps if line.config is not None else 6000
   defaults = (
     DEFAULTS
-    | ({"processes": "3", "peer_timeout": "5"} if elastic else {})
-    | {"checkpoint_every": str(max(1, steps // CHECKPOINTS)), "max_restarts": "1000000"}
+    | ({"processes": "3", "peer_timeout": "5"} if ELASTIC.value else {})
+    | {"checkpoint_every": str(max(1, steps // CHECKPOINTS))}
   )
-  return [*given, *(f"--{name}={value}" for name, value in defaults.items() if not flags.FLAGS[name].present)]
+  more = [f"--{name}={value}" for name, value in defaults.items() if not flags.FLAGS[name].present]
+  return [*given, *more, "--max_restarts=1000000"]
 
 
 def _may_cut() -> bool:

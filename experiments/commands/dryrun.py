@@ -10,33 +10,33 @@ from absl import flags
 
 from ddl.api import Data
 from ddl.config.base import renamed
-from ddl.config.comparison import of_label, variants
+from ddl.config.catalog import Config, takes
+from ddl.config.comparison import experiment_of, variants
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
-from ddl.config.registry import Config, takes
 from ddl.costs.cluster_clock import with_published
+from ddl.errors import OptionError
 from ddl.perf.cluster import Cluster
 from ddl.perf.units import bytes_text, counted
 from ddl.run.build import load
-from experiments.command_line import flags as execution
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
-from experiments.command_line.flags import run_options
+from experiments.command_line.shared_flags import run_options
 
 TOPOLOGY = flags.DEFINE_string("topology", "", "devices to compile for: v5e:4x4, v5p:2x2x4, h200:2x8 (hosts x GPUs)")
 ALGORITHMS = shared_flags.algorithms()
 DEFAULTS = flags.DEFINE_bool("compiler_defaults", False, "without ddl's options that let the compiler overlap")
 JSON = shared_flags.json()
-READ = ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "compilation_cache")  # of a run's flags
-UNREAD = dict.fromkeys({*execution.NAMES, "processes", "workdir"} - {*READ}, "it trains nothing")
+for name in ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "compilation_cache"):
+  shared_flags.option(name)
 
 
 def main(line: CommandLine) -> int:
   """Print tables and verdicts; return the exit code."""
   if ALGORITHMS.value == []:
-    raise ValueError("--algorithms is empty; give names, such as --algorithms=sync_sgd,dasgd")
+    raise OptionError("algorithms", "one or more names, such as sync_sgd,dasgd")
   if not TOPOLOGY.value:
-    raise ValueError("--topology=NAME is missing, such as --topology=v5e:4x4 or --topology=h200:2x8")
+    raise OptionError("topology", "set, such as v5e:4x4 or h200:2x8")
   jax.config.update("jax_platforms", "cpu")  # this machine's devices are not used
   from experiments.dryrun import compiled, report, target  # here: after the platform is set
 
@@ -92,7 +92,7 @@ def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
     return {experiment.label: experiment}
   for each in chosen.values():
     each.workers = config.workers
-  return {label: of_label(label, each) for label, each in chosen.items()}
+  return {label: experiment_of(label, each) for label, each in chosen.items()}
 
 
 def _of(config: Config, name: str, paths: Sequence[str]) -> Config:

@@ -7,11 +7,12 @@ from pathlib import Path
 from absl import flags
 
 from ddl.algorithms import WRAPPERS
-from ddl.config import registry as catalog
+from ddl.config import catalog
+from ddl.config.catalog import Config, keywords
 from ddl.config.comparison import Comparison, variants
-from ddl.config.parts import NETWORK, Network
-from ddl.config.registry import Config, keywords
+from ddl.config.experiment import NETWORK, Network
 from ddl.config.user_code import is_address
+from ddl.errors import OptionError
 from ddl.events import times
 from ddl.names import short_name
 from ddl.perf import cluster_file, networks
@@ -26,13 +27,13 @@ MARKDOWN = flags.DEFINE_string("markdown", "", "folder for pages of all this and
 def main(line: CommandLine | None = None) -> int:
   """Print the lists, or what a config has of its own: objects and labels; return the exit code."""
   if line and line.config is not None and MARKDOWN.value:
-    raise ValueError("list --config does not read --markdown: its pages are of all that `list` has")
+    raise OptionError("markdown", "left out with config, as its pages are of all that `list` has")
   if line and line.config is not None:
     own = _own(line.config) or ["the config names no object of its own: all names are those of `list` alone"]
     print(*own, *_labels(line.config), sep="\n")
     return 0
   if MARKDOWN.value:
-    print(*reference.write(writable(Path(MARKDOWN.value), "--markdown")), sep="\n")
+    print(*reference.write(writable(Path(MARKDOWN.value), "markdown")), sep="\n")
     return 0
   widths = [max(len(row[i]) for row in [reference.HEAD, *reference.rows()]) for i in range(len(reference.HEAD))]
   for row in [reference.HEAD, *reference.rows()]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
+from ddl.errors import OptionError
 from ddl.perf.units import seconds_text
 from ddl.run.folder import about, write_whole
 from ddl.run.workdir import writable
@@ -32,10 +33,10 @@ def main(line: CommandLine) -> int:
   """Measure, print and write; return the exit code."""
   rates, latency = [measure.bandwidth(text) for text in BANDWIDTH.value], measure.latency(LATENCY.value)
   if not rates:
-    raise ValueError("--bandwidth is empty; give one or several, such as 50mbit,200mbit,1gbit")
+    raise OptionError("bandwidth", "one or several, such as 50mbit,200mbit,1gbit")
   names = ALGORITHMS.value or list(CASES)
   if unknown := [name for name in names if name not in CASES]:
-    raise ValueError(f"--algorithms={','.join(unknown)}: netbench has {', '.join(CASES)}")
+    raise OptionError("algorithms", f"some of {', '.join(CASES)}", ",".join(unknown))
   network.check_rights()
   if WORKDIR.value:
     writable(Path(WORKDIR.value)).mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,5 @@
 """The pages in docs/reference, made from what the program declares of itself: algorithms, config keys, commands."""
 
-import ast
 import importlib
 import inspect
 import re
@@ -9,25 +8,22 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from absl import flags
 from docstring_parser import parse
 from ml_collections import ConfigDict
 
 from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.config import base
-from ddl.config.parts import NETWORK, Network
-from ddl.config.registry import REGISTRIES, keywords
+from ddl.config.catalog import REGISTRIES, keywords
+from ddl.config.experiment import NETWORK, Network
+from ddl.errors import OptionError
 from ddl.events import times
 from ddl.ranges import ByWorkers
+from experiments.command_line.cli import key_flags
 
-ROOT = Path(__file__).parents[2]
 COMMAND = "python run.py list --markdown=docs/reference"
 MADE = f"Made by `{COMMAND}`; do not edit."
 HEAD = ("name", "optimization", "scheduling", "pattern", "what is sent", "hyper-parameters", "paper")
 SECTIONS = {kind: registry for kind, registry in REGISTRIES.items() if kind not in ("algorithm", "wrapper")}
-DEFINED = re.compile(  # at the top level of a module, with or without a name for it
-  r"^(?:\w+ = )?(?:\w*flags\.DEFINE\w*\(\s*(?:\w+\(\),\s*)?\"(\w+)\"|shared_flags\.(\w+)\(\))", re.MULTILINE
-)
 WORKERS = 8  # for which a default that depends on their number is shown
 
 
@@ -39,7 +35,7 @@ def pages() -> dict[str, str]:
 def write(folder: Path) -> list[Path]:
   """Write the pages and return their paths. ValueError where there is no such folder."""
   if not folder.is_dir():
-    raise ValueError(f"--markdown={folder}: there is no such folder; the pages of the repository are in docs/reference")
+    raise OptionError("markdown", "an existing folder, such as docs/reference", folder)
   made = {folder / name: text for name, text in pages().items()}
   for path, text in made.items():
     path.write_text(text)
@@ -167,23 +163,6 @@ def _commands() -> str:
   for command in run.COMMANDS:
     module = importlib.import_module(f"experiments.commands.{command}")
     out += ["", f"## {command}", "", *inspect.cleandoc(str(module.__doc__)).partition("`: ")[2].splitlines(), ""]
-    lines = [(f"`--{f.name}`", f"`{f.default!r}`", f.help) for f in _flags(command)]
+    lines = [(f"`--{f.name}`", f"`{f.default!r}`", f.help) for f in key_flags(command)]
     out += _table(("flag", "default", "meaning"), lines)
   return "\n".join(out) + "\n"
-
-
-def _flags(command: str) -> list[Any]:
-  """The flags that a command's module and its imports define, although other commands are loaded too."""
-  seen, found, left = set(), set(), [f"experiments.commands.{command}"]
-  while left:
-    name = left.pop()
-    file = ROOT / (name.replace(".", "/") + ".py")
-    if name in seen or not file.exists():
-      continue
-    seen.add(name)
-    text = file.read_text()
-    found |= {first or second for first, second in DEFINED.findall(text)}
-    for node in ast.parse(text).body:
-      if isinstance(node, ast.ImportFrom):
-        left += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-  return [flags.FLAGS[name] for name in sorted(found)]

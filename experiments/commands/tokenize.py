@@ -10,6 +10,7 @@ from pathlib import Path
 from absl import flags
 
 from ddl.data import tokenizer
+from ddl.errors import OptionError
 from ddl.perf.units import bytes_text
 from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
@@ -26,8 +27,8 @@ def main(line: CommandLine) -> int:
   """Write the files and say what they hold; return the exit code."""
   del line
   if not TEXT.value or not OUT.value:
-    raise ValueError("--text=FILE and --out=FOLDER must be set: the text, and where its token files are to be")
-  writable(Path(OUT.value), "--out")
+    raise OptionError("text and out", "set: --text=FILE, and --out=FOLDER for its token files")
+  writable(Path(OUT.value), "out")
   began = time.perf_counter()
   found = tokenizer.write(
     TEXT.value, OUT.value, level=LEVEL.value, vocabulary=VOCABULARY.value, tokenizer=TOKENIZER.value,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ddl.config.experiment import Experiment
-from ddl.config.parts import Part as ConfigPart
+from ddl.config.experiment import Part as ConfigPart
 from ddl.costs import cluster_clock
 from ddl.costs.cluster_clock import pattern_of
 from ddl.costs.step_cost import param_shapes

@@ -151,9 +151,9 @@ def test_npz_that_unpacks_to_more_than_the_memory(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["npz", "idx", "text"])
 def test_missing_path(tmp_path, name):
-  one_line(FileNotFoundError, lambda: DATA[name](path=str(tmp_path / "absent")), "absent", "--config.data.path=")
+  one_line(FileNotFoundError, lambda: DATA[name](path=str(tmp_path / "absent")), "absent", "config.data.path must be")
   if name != "text":
-    one_line(ValueError, lambda: DATA[name](), "--config.data.path=")
+    one_line(ValueError, lambda: DATA[name](), "config.data.path must be")
 
 
 # idx

@@ -77,7 +77,7 @@ def test_partition_follows_the_seed(name):
 
 @pytest.mark.parametrize("name", ["sharded", "dirichlet"])
 def test_more_workers_than_examples(name):
-  with pytest.raises(ValueError, match=r"^6 workers for 5 [^\n]*$"):
+  with pytest.raises(ValueError, match=r"^config\.workers must be at most 5[^\n]*got 6\.$"):
     check(name, 5, 6, 0)
 
 
@@ -147,9 +147,9 @@ def test_batches_are_the_same_however_workers_are_grouped():
 
 
 def test_batch_larger_than_a_shard():
-  with pytest.raises(ValueError, match=r"^batch is 8; [^\n]* 1 to 7, [^\n]*worker 1's shard[^\n]*$"):
+  with pytest.raises(ValueError, match=r"^config\.batch must be in \[1, 7\], [^\n]*worker 1's shard[^\n]*got 8[^\n]*$"):
     orders([9, 7, 8], 8, 0)
-  with pytest.raises(ValueError, match=r"^batch is 0; [^\n]*$"):
+  with pytest.raises(ValueError, match=r"^config\.batch must [^\n]*got 0[^\n]*$"):
     orders([9], 0, 0)
 
 

@@ -103,7 +103,7 @@ def test_a_source_shows_the_shapes_and_has_no_parts():
     (lambda *_: grain.MapDataset.source(range(9)), 9, ["grain.IterDataset"]),
     (lambda *_: grain.MapDataset.source(range(9)).to_iter_dataset(), 9, ["int", "x and y"]),
     (lambda *_: mapped(0, 1, 0).map(lambda each: each | {"loss_mask": 1}), 9, ["x and y", "loss_mask"]),
-    (mapped, 0, ["size is 0"]),
+    (mapped, 0, ["size must be at least 1", "got 0"]),
   ],
 )
 def test_what_is_no_stream(make, size, words):

@@ -75,8 +75,8 @@ def test_a_batch_is_checked_where_the_start_does_not_look(tmp_path, monkeypatch)
   [
     ({"length": 0}, ["tokens.length must be an integer >= 1, got 0."]),
     ({"test_windows": -1}, ["tokens.test_windows must be an integer >= 0, got -1."]),
-    ({"path": "", "vocabulary": 0}, ["config.data.path="]),
-    ({"vocabulary": 0}, ["--config.data.vocabulary", "50257", "meta.json"]),
+    ({"path": "", "vocabulary": 0}, ["config.data.path must be set"]),
+    ({"vocabulary": 0}, ["config.data.vocabulary", "50257", "meta.json"]),
     ({"vocabulary": 999}, ["train.bin", "has the token 999", "tokenizer"]),
     ({"vocabulary": 70_000}, ["70000", "65,536", "uint32"]),
     ({"vocabulary": -1}, ["-1"]),

@@ -182,7 +182,7 @@ def test_the_reference_is_current():
 def test_the_reference_goes_where_it_is_told(tmp_path):
   written = reference.write(tmp_path)
   assert {file.name for file in written} == {file.name for file in (ROOT / "docs" / "reference").iterdir()}
-  with pytest.raises(ValueError, match="no such folder"):
+  with pytest.raises(ValueError, match="an existing folder"):
     reference.write(tmp_path / "nowhere")
 
 

@@ -11,7 +11,7 @@ from ddl.api import Model
 from ddl.asynchronous.sequential import Sequential
 from ddl.asynchronous.simulator import Simulator
 from ddl.config import default_experiment
-from ddl.config.registry import keywords
+from ddl.config.catalog import keywords
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import make_workers
 from ddl.events.barriers import asp

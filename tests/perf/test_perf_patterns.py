@@ -121,11 +121,11 @@ def nbytes_of(tree):
 
 @pytest.mark.parametrize("name", [*COLLECTIVE, *SERVER])
 def test_vectors_of_as_many_bytes_stand_for_a_model(name):
-  from ddl.config.registry import hyper, keywords, make_algorithm
+  from ddl.config.catalog import keyword_arguments, keywords, make_algorithm
 
   spec, workers = (COLLECTIVE | SERVER)[name], 4
   unset = {key: 1 for key, each in keywords(spec.factory).items() if each.default is each.empty}
-  algorithm = make_algorithm(name, SGD, workers, hyper(spec, {"name": name, **unset}, workers))
+  algorithm = make_algorithm(name, SGD, workers, keyword_arguments("algorithm", {"name": name, **unset}, workers))
   sizes = [nbytes_of(leaf) for leaf in jax.tree.leaves(lenet())]
   own, flat = pattern_of(algorithm, lenet(), workers), recorded(name, *sizes)(workers)
   assert own == flat or callable(algorithm.exchanges[0].period)  # which is another function

@@ -201,7 +201,7 @@ def test_nothing_is_compiled_once_the_clock_goes(tmp_path):
 
 def test_messages_are_cut_by_bytes():
   assert [p.stop - p.start for p in ray_transport.cut(12, 5)] == [2, 2, 3, 2, 3]
-  with pytest.raises(ValueError, match="12 parameters can be cut into 1 to 12"):
+  with pytest.raises(ValueError, match=r"shards must be in \[1, 12\]"):
     ray_transport.cut(12, 13)
 
 
@@ -439,13 +439,13 @@ def test_a_worker_that_fails_is_named(ray, tmp_path):
 @needs_ray
 def test_bad_input(ray, tmp_path):
   algorithm = build("async_msgd")
-  with pytest.raises(ValueError, match="workers is 0; it is at least 1"):
+  with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
     cluster(tmp_path, algorithm, workers=0)
   with pytest.raises(ValueError, match="CPUs; 50 workers and 1 shards need 51"):
     cluster(tmp_path, algorithm, workers=50)
   with pytest.raises(ValueError, match="no checkpoint that all 3 shards"):
     cluster(tmp_path, algorithm, shards=3, resume=True)
-  with pytest.raises(ValueError, match="shards is 5; a model of 4 parameters"):
+  with pytest.raises(ValueError, match=r"shards must be in \[1, 4\]"):
     cluster(tmp_path, algorithm, workers=1, shards=5).run({"w": np.zeros(4, np.float32)}, EXTRA, 9, print, [])
   with pytest.raises(ValueError, match="worker 1 can't join"):
     cluster(tmp_path, algorithm).add(1)
@@ -464,6 +464,6 @@ def test_an_address_that_does_not_answer():
   began = time.perf_counter()
   with pytest.raises(ValueError, match=r"no cluster answers at 127\.0\.0\.1"):
     connect(f"127.0.0.1:{port}", cpus=1)
-  with pytest.raises(ValueError, match="is not an address"):
+  with pytest.raises(ValueError, match="ray_address must be HOST:PORT"):
     connect("somewhere", cpus=1)
   assert time.perf_counter() - began < 10

@@ -125,10 +125,10 @@ class Leading:
   def _refused(self, rank: int, hello: dict[str, Any]) -> str:
     count, same = self._site.me.count, self._site.job.same
     if hello.get("count") != count:
-      return f"process {rank} has --num_processes={hello.get('count')}, and process {self._site.me.rank} has {count}"
+      return f"process {rank} has num_processes={hello.get('count')}, and process {self._site.me.rank} has {count}"
     there = self._lines.get(rank)
     if rank == self._site.me.rank or not 0 <= rank < count or (there and time.monotonic() - there.heard < ALIVE):
-      return f"two processes have --process_id={rank}; each needs its own, from 0 to {count - 1}"
+      return f"two processes have process_id={rank}; each needs its own, from 0 to {count - 1}"
     return self._site.job.differs(same, hello["same"], rank, self._site.me.rank) if hello["same"] != same else ""
 
   def _missing(self) -> None:
@@ -139,7 +139,7 @@ class Leading:
       text = (
         f"process{'es' * several} {', '.join(map(str, who))} of {self._site.me.count} ha{'ve' if several else 's'} not "
         f"come to {self._site.me.coordinator} within {job.join_timeout:g} s; start all, or wait longer with "
-        f"--join_timeout{whence(self._site.me)}"
+        f"join_timeout{whence(self._site.me)}"
       )
       self._tell(end=2, text=text)
       self._part()

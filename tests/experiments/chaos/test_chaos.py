@@ -87,12 +87,12 @@ def test_a_job_that_fails_or_is_told_to_end_leaves_nothing_behind(tmp_path):
 
 
 def test_mistakes(wrong, tmp_path):
-  wrong(["--resume"], "chaos does not read --resume", command="chaos")
+  wrong(["--resume"], "resume must be left out", command="chaos")
   (tmp_path / "file").touch()
-  wrong([f"--workdir={tmp_path}"], "is not empty", command="chaos")
+  wrong([f"--workdir={tmp_path}"], "workdir must be an empty folder", command="chaos")
   wrong(["--minutes=0"], "minutes", command="chaos")
 
 
 @pytest.mark.parametrize("flag", ["--minutes=nan", "--minutes=inf", "--rate=nan", "--rate=inf", "--rate=1e300"])
 def test_an_end_or_a_pace_that_never_comes_is_refused(flag, wrong, tmp_path):
-  wrong([flag, f"--workdir={tmp_path / 'run'}"], flag.partition("=")[0], command="chaos")
+  wrong([flag, f"--workdir={tmp_path / 'run'}"], flag.strip("-").partition("=")[0], command="chaos")

@@ -8,8 +8,7 @@ import optax
 import pytest
 from helpers.commands import Command
 
-from ddl.algorithms import COLLECTIVE
-from ddl.config.registry import hyper, make_algorithm
+from ddl.config.catalog import keyword_arguments, make_algorithm
 from ddl.engine.workers import PackedGroup, make_workers
 from ddl.group import Group
 from ddl.models import MODELS
@@ -188,8 +187,7 @@ def test_an_exchange_is_its_messages():
   message = sum(cost(n, LINK) for n in LEAVES)
 
   def predict(name, found, **chosen):
-    spec = COLLECTIVE[name]
-    algorithm = make_algorithm(name, optax.sgd(0.1), 2, hyper(spec, {"name": name, **chosen}, 2))
+    algorithm = make_algorithm(name, optax.sgd(0.1), 2, keyword_arguments("algorithm", {"name": name, **chosen}, 2))
     return predictions.predict(algorithm, step, LEAVES, found)
 
   here, elsewhere = found_here(), found_here(overlap=True)
@@ -224,12 +222,12 @@ def test_blocks_take_turns_and_give_seconds_per_unit():
     (["calibrate", "--processes=1"], "--processes must be from 2 to 64 for calibrate, got 1"),
     (["bench", "--perf", "--processes=1"], "--processes must be from 2 to 64 for bench --perf, got 1"),
     (["calibrate", "--processes=100000"], "--processes must be from 2 to 64 for calibrate, got 100000"),
-    (["calibrate", "--json=/no/such/place.json"], "there is no folder /no/such"),
-    (["calibrate", "--json=/proc/place.json"], "--json=/proc/place.json: it can't be written"),
-    (["bench", "--json=/no/such/place.json"], "there is no folder /no/such"),
-    (["netbench", "--json=/no/such/place.json"], "there is no folder /no/such"),
-    (["tokenize", "--text=README.md", "--out=/proc/x"], "--out=/proc/x: nothing can be written in /proc"),
-    (["list", "--markdown=/proc/pages"], "--markdown=/proc/pages: nothing can be written in /proc"),
+    (["calibrate", "--json=/no/such/place.json"], "json must be a file in an existing folder, got /no/such/place.json"),
+    (["calibrate", "--json=/proc/place.json"], "json must be a file that can be written, got /proc/place.json"),
+    (["bench", "--json=/no/such/place.json"], "json must be a file in an existing folder, got /no/such/place.json"),
+    (["netbench", "--json=/no/such/place.json"], "json must be a file in an existing folder, got /no/such/place.json"),
+    (["tokenize", "--text=README.md", "--out=/proc/x"], "out must be a folder that can be written, got /proc/x"),
+    (["list", "--markdown=/proc/pages"], "markdown must be a folder that can be written, got /proc/pages"),
   ],
 )
 def test_invalid_flags_are_refused_before_anything_is_measured(wrong, command, message):

@@ -25,12 +25,15 @@ def get_config():
     (("--learning_rate=0.1",), ("--config.optimizer.learning_rate=0.1",)),
     (("--fragments=4",), ("--config.algorithm.fragments=4",)),
     (("--devises=2",), ("devices",)),
-    (("--config.algorithm.name={own}:SPEK",), ("has no SPEK; did you mean 'SPEC'? it has SPEC, net",)),
-    (("--config.algorithm.name={own}:mine",), ("it has SPEC, net",)),
-    (("--config.model.name={own}:met", "--config.model.hidden=None"), ("did you mean 'net'? it has net",)),
-    (("--config={own}",), ("{own} has no get_config(): ", "ddl.config.base()")),
+    (("--config.algorithm.name={own}:SPEK",), ("SPEC, net, got {own}:SPEK. Did you mean 'SPEC'?",)),
+    (("--config.algorithm.name={own}:mine",), ("SPEC, net, got {own}:mine",)),
+    (
+      ("--config.model.name={own}:met", "--config.model.hidden=None"),
+      ("SPEC, net, got {own}:met. Did you mean 'net'?",),
+    ),
+    (("--config={own}",), ("get_config() of {own}", "ddl.config.base()")),
     (("--config={broken}",), ("{broken}, line 3: AttributeError",)),
-    (("--config={dotted}",), ("{dotted}, line 4: the label 'lr 0.1' has a dot",)),
+    (("--config={dotted}",), ("{dotted}, line 4: ", "dots", "lr 0.1")),
   ],
 )
 def test_a_hint(wrong, tmp_path, arguments, words):

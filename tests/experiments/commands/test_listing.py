@@ -4,8 +4,8 @@ import pytest
 from absl import flags
 
 from ddl.config import base
-from ddl.config.parts import NETWORK, Network
-from ddl.config.registry import keywords
+from ddl.config.catalog import keywords
+from ddl.config.experiment import NETWORK, Network
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.perf import networks

@@ -136,7 +136,7 @@ def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
   ("arguments", "words"),
   [
     ((DIGITS, "--config.microbatches=4", "--cluster=cori_fdr", "--batch=6"), "--batch must be a multiple of"),
-    (("--model=vgg_a",), "--cluster=NAME is missing; known are asr"),
+    (("--model=vgg_a",), "cluster must be one of asr"),
     (("--model=vgg_a", "--cluster=cori"), "did you mean 'cori_fdr'? known are"),
     (("--model=vgg", "--cluster=cori_fdr"), "no network named 'vgg'; known are"),
     (("--cluster=cori_fdr",), "give either --config=FILE or --model=NAME"),
@@ -153,12 +153,15 @@ def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
     ),
     (("--model=alexnet", "--cluster=fdr", "--workers=1000000000"), "from 1 to 65,536"),
     ((DIGITS, "--cluster=fdr", "--workers=5000"), "5000 workers are more than the 1437 examples of digits"),
-    (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "--exposed must be a finite number, got nan."),
+    (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "exposed must be a finite number, got nan."),
     (("--model=vgg_a", "--cluster=asr", "--batch=100000"), "100000 examples per worker are too many: 2039 is the most"),
-    (("--model=vgg_a", "--cluster=cori_fdr", "--json=/no/such/file"), "there is no folder /no/such"),
-    ((DIGITS, "--cluster=cori_fdr", "--config.sweep.trials=3"), "plan does not read config.sweep.trials"),
+    (
+      ("--model=vgg_a", "--cluster=cori_fdr", "--json=/no/such/file"),
+      "json must be a file in an existing folder",
+    ),
+    ((DIGITS, "--cluster=cori_fdr", "--config.sweep.trials=3"), "config.sweep.trials must be left out of plan"),
     (("--model=vgg_a", "--cluster=cori_fdr", "--run=/no/such"), "--run=/no/such: no metrics.jsonl there"),
-    (("--model=vgg_a", "--cluster=cori_fdr", "--gradients=int3"), "should be one of <float32|bfloat16"),
+    (("--model=vgg_a", "--cluster=cori_fdr", "--gradients=int3"), "gradients must be one of float32, bfloat16"),
     (("--model=vgg_a", "--cluster=cori_fdr", f"--batch={10**13}"), "range [1, 1000000000000]"),
   ],
 )
@@ -169,8 +172,8 @@ def test_invalid_arguments(wrong, arguments, words):
 def test_pipes_are_not_waited_for(wrong, tmp_path, at_once):
   os.mkfifo(tmp_path / "metrics.jsonl")
   there = ("--model=vgg_a", "--cluster=cori_fdr")
-  wrong((*there, f"--run={tmp_path}"), "is a pipe", command="plan")
-  wrong((*there, f"--json={tmp_path / 'metrics.jsonl'}"), "it is a pipe", command="plan")
+  wrong((*there, f"--run={tmp_path}"), "got a pipe", command="plan")
+  wrong((*there, f"--json={tmp_path / 'metrics.jsonl'}"), "json must be a file", command="plan")
   wrong((*there, "--json=\0"), "without NUL", command="plan")
 
 

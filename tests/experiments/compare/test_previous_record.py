@@ -93,9 +93,9 @@ def test_clusters_are_of_the_seeds_that_all_labels_have(tmp_path):
 
 
 def test_a_folder_of_a_comparison_says_how_to_go_on(folder):
-  with pytest.raises(ValueError, match=r"holds a comparison already; options=ddl.RunOptions\(resume=True\) continues"):
+  with pytest.raises(ValueError, match=r"holds a comparison already; resume continues"):
     compared(folder[0].folder, LABELS, resume=False)
-  with pytest.raises(ValueError, match=r"options is {'resume': True}; invalid: must be a ddl\.RunOptions"):
+  with pytest.raises(ValueError, match=r"options must be a ddl\.RunOptions"):
     ddl.compare(compare={"algorithms": LABELS}, workdir=folder[0].folder, options={"resume": True})  # pyright: ignore
 
 
@@ -107,7 +107,7 @@ def test_a_new_label_stands_behind_the_one_before_it(tmp_path):
 def test_a_label_of_another_budget_is_refused_and_the_report_left(folder):
   found, _ = folder
   page = found.report.read_bytes()
-  with pytest.raises(ValueError, match=r"sync, local, elastic.*differ") as error:
+  with pytest.raises(ValueError, match=r"sync, local, elastic.*one budget") as error:
     compared(found.folder, ["other", *LABELS], only=["other"], steps=16)
   assert "\n" not in str(error.value) and found.report.read_bytes() == page
 

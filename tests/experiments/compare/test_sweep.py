@@ -259,7 +259,7 @@ def test_a_warning_names_the_key_and_the_bound(tmp_path):
 
 
 def test_a_grid_is_refused(tmp_path, wrong):
-  with pytest.raises(ValueError, match=r"config\.compare\.grid must be empty for a sweep, got workers; "):
+  with pytest.raises(ValueError, match=r"config\.compare\.grid must be empty for a sweep, got workers"):
     ddl.sweep(trials=1, workdir=tmp_path / "s", **OWN | {"compare": {**OWN["compare"], "grid": {"workers": (1, 2)}}})
   grid = "--config.compare.grid={'workers': (1, 2)}"
   wrong(["--config=configs/digits_compare.py", grid], "config.compare.grid", command="sweep")

@@ -13,19 +13,18 @@ from absl import flags
 from helpers.commands import ROOT
 
 import ddl
-from ddl.algorithms import COLLECTIVE
 from ddl.comparison import sweep
-from ddl.config import base, config_file, default_experiment, unread_keys
+from ddl.config import base, default_experiment, unread_keys
+from ddl.config.base import load as load_config
+from ddl.config.catalog import as_type, keyword_arguments
 from ddl.config.comparison import only, variants
-from ddl.config.experiment import Experiment
+from ddl.config.experiment import Experiment, Network
 from ddl.config.options import RunOptions, check_read
-from ddl.config.parts import Network
-from ddl.config.registry import as_type, hyper, settings
 from ddl.config.sweep import Sweep, points
 from ddl.data import source
 from ddl.data.image_arrays import npz
 from ddl.engine.checkpoint import Checkpoints
-from ddl.models import MODELS
+from ddl.errors import OptionError
 from ddl.run import processes, virtual_time
 from ddl.run.build import build
 from ddl.run.folder import RunFolder
@@ -36,10 +35,11 @@ from experiments.commands import compare, train
 DIGITS = str(ROOT / "configs" / "digits.py")
 
 
-def refused(call, *words):
-  """Calls; the ValueError is one line with these words."""
-  with pytest.raises(ValueError) as caught:
+def refused(call, *words, option=None):
+  """Calls; the ValueError is one line with these words, and of this option."""
+  with pytest.raises(OptionError if option else ValueError) as caught:
     call()
+  assert not option or caught.value.option == option
   text = str(caught.value)
   assert "\n" not in text and len(text) < 400
   for word in words:
@@ -73,35 +73,33 @@ def chosen(kind, **keys):
 
 
 def test_a_key_that_two_factories_read_as_different_types():
-  lenet = MODELS["lenet"]
   refused(
-    lambda: settings("model", lenet, chosen("model", name="lenet", hidden=(64, 64))),
-    "config.model.hidden is (64, 64)", "'lenet' takes an integer (int)", "--config.model.hidden=128 sets it",
-    "--config.model.hidden=None unsets it",
+    lambda: keyword_arguments("model", chosen("model", name="lenet", hidden=(64, 64))),
+    "an integer (int) with model 'lenet', got (64, 64)", "to 128", "None", option="config.model.hidden",
   )  # fmt: skip
-  assert settings("model", lenet, chosen("model", name="lenet", hidden=32))["hidden"] == 32
+  assert keyword_arguments("model", chosen("model", name="lenet", hidden=32))["hidden"] == 32
   refused(
-    lambda: settings("model", MODELS["mlp"], chosen("model", name="mlp", hidden="a,b")),
-    "config.model.hidden is 'a,b'", "'mlp' takes a tuple, each an integer", "--config.model.hidden=64,64 sets it",
+    lambda: keyword_arguments("model", chosen("model", name="mlp", hidden="a,b")),
+    "a tuple, each an integer (int) with model 'mlp', got 'a,b'", "to (64, 64)", option="config.model.hidden",
   )  # fmt: skip
 
 
 def test_the_line_of_a_wrong_type_says_what_works(ran):
   """The flag that the line proposes is read as the type that it asks for."""
-  for flag, hidden in (("128", 128), ("None", settings("model", MODELS["lenet"], {"name": "lenet"})["hidden"])):
+  for flag, hidden in (("128", 128), ("None", keyword_arguments("model", {"name": "lenet"})["hidden"])):
     code, found, _ = ran(f"--config={DIGITS}", "--config.model.name=lenet", f"--config.model.hidden={flag}")
     assert code == 0 and found.model.hidden == hidden
 
 
 def test_types():
-  assert as_type(2.0, int) == 2 and type(as_type(2.0, int)) is int
-  assert as_type(np.int64(3), int) == 3 and type(as_type(1, float)) is float
-  assert as_type([1, 2.0], tuple[int, ...]) == (1, 2) and as_type(0.5, tuple[float, ...]) == (0.5,)
+  assert as_type(2.0, int, "x") == 2 and type(as_type(2.0, int, "x")) is int
+  assert as_type(np.int64(3), int, "x") == 3 and type(as_type(1, float, "x")) is float
+  assert as_type([1, 2.0], tuple[int, ...], "x") == (1, 2) and as_type(0.5, tuple[float, ...], "x") == (0.5,)
   wrong = [(2.5, int), (True, int), ("2", int), (None, int), (float("inf"), int), ("x", float), ((1.0,), float)]
   for value, annotation in [*wrong, (3, str), (1, bool), ((1, 2.5), tuple[int, ...]), ("ab", tuple[float, ...])]:
-    with pytest.raises(TypeError):
-      as_type(value, annotation)
-  refused(lambda: hyper(COLLECTIVE["local_sgd"], {"name": "local_sgd", "period": 2.5}, 2), "period is 2.5", "int")
+    refused(lambda value=value, annotation=annotation: as_type(value, annotation, "x"), option="x")
+  local_sgd = {"name": "local_sgd", "period": 2.5}
+  refused(lambda: keyword_arguments("algorithm", local_sgd), "got 2.5", "int", option="config.algorithm.period")
 
 
 # ---- arguments
@@ -142,14 +140,14 @@ def test_a_flag_that_is_given_twice_with_one_value(ran):
 @pytest.mark.parametrize(
   "command, arguments, words",
   [
-    ("bench", ["--resume"], "bench does not read --resume"),
-    ("bench", ["--processes=2"], "bench reads --processes only with --perf"),
-    ("bench", ["--members=2"], "bench does not read --members"),
-    ("bench", ["--rivals", "--asynchronous"], "--rivals, --asynchronous"),
-    ("sweep", ["--config=configs/digits_compare.py", "--init_from=x"], "sweep does not read --init_from"),
-    ("dryrun", [f"--config={DIGITS}", "--resume"], "dryrun does not read --resume"),
-    ("chaos", ["--resume"], "chaos does not read --resume"),
-    ("list", [f"--config={DIGITS}", "--markdown=x"], "--markdown"),
+    ("bench", ["--resume"], "resume must be left out"),
+    ("bench", ["--processes=2"], "processes must be left out without perf"),
+    ("bench", ["--members=2"], "members must be left out"),
+    ("bench", ["--rivals", "--asynchronous"], "rivals, asynchronous"),
+    ("sweep", ["--config=configs/digits_compare.py", "--init_from=x"], "init_from must be left out"),
+    ("dryrun", [f"--config={DIGITS}", "--resume"], "resume must be left out"),
+    ("chaos", ["--resume"], "resume must be left out"),
+    ("list", [f"--config={DIGITS}", "--markdown=x"], "markdown"),
   ],
 )
 def test_a_flag_that_a_command_does_not_read(ran, command, arguments, words):
@@ -166,7 +164,7 @@ def test_a_flag_that_a_command_does_not_read(ran, command, arguments, words):
 )  # fmt: skip
 def test_a_flag_that_is_not_finite(ran, command, flag, value):
   code, config, error = ran(*[f"--config={DIGITS}"] * (command == "train"), f"--{flag}={value}", command=command)
-  assert code == 2 and config is None and f"--{flag}" in error and value in error and error.count("\n") == 1
+  assert code == 2 and config is None and f"{flag} must be" in error and value in error and error.count("\n") == 1
 
 
 def test_options_that_a_function_does_not_read(tmp_path):
@@ -178,8 +176,8 @@ def test_options_that_a_function_does_not_read(tmp_path):
   ):
     options, key = RunOptions(**option), next(iter(option))
     call = partial(getattr(ddl, command), str(ROOT / "configs/digits_compare.py"), workdir=tmp_path, options=options)
-    refused(partial(check_read, command, options), f"{command} does not read --{key}=")
-    refused(call, f"{command} does not read options=ddl.RunOptions({key}=")
+    refused(partial(check_read, command, options), f"{command} does not read it", option=key)
+    refused(call, f"{command} does not read it", option=key)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +257,7 @@ def test_a_warm_up_longer_than_the_run(name):
 
 
 def test_only_takes_labels_and_algorithms():
-  chosen = variants(config_file.load(ROOT / "configs" / "digits_compare.py"))
+  chosen = variants(load_config(ROOT / "configs" / "digits_compare.py"))
   assert only(chosen, ["easgd", "local SGD"]) == ["local SGD", "EASGD"]
   refused(lambda: only(chosen, ["easgt"]), "easgt")
 
@@ -294,16 +292,16 @@ def with_labels(**labels):
 
 
 LABELS = [
-  ({"x": "local_sgd"}, "['x'] is 'local_sgd'", "a section maps keys to values"),
-  ({"x": {"algorithm": 3}}, "['x'].algorithm is 3", "{'name': 'sync_sgd'}"),
-  ({"x": {"network": "fast"}}, "['x'].network is 'fast'", "a section maps keys to values"),
-  ({"x": {"algorithm": {"period": 2.5}}}, "['x'].algorithm.period is 2.5", "int"),
-  ({"x": {"batch": "many"}}, "['x'].batch is 'many'", "int"),
-  ({"x": {"batch": None}}, "['x'].batch is None"),
-  ({"x": {"optimizer": {"learning_rate": "fast"}}}, "['x'].optimizer.learning_rate is 'fast'", "float"),
-  ({"x": {"optimizer": {"nesterov": 1}}}, "['x'].optimizer.nesterov is 1", "bool"),
-  ({"x": {"steps": {"more": 3}}}, "['x'].steps is {'more': 3}", "int"),
-  ({"": {}}, "the label ''"),
+  ({"x": "local_sgd"}, "['x'] must be a dictionary", "got 'local_sgd'"),
+  ({"x": {"algorithm": 3}}, "['x'].algorithm must", "got 3", "{'name': 'sync_sgd'}"),
+  ({"x": {"network": "fast"}}, "['x'].network must be a dictionary", "got 'fast'"),
+  ({"x": {"algorithm": {"period": 2.5}}}, "['x'].algorithm.period must be an integer", "got 2.5"),
+  ({"x": {"batch": "many"}}, "['x'].batch must be an integer", "got 'many'"),
+  ({"x": {"batch": None}}, "['x'].batch must", "got None"),
+  ({"x": {"optimizer": {"learning_rate": "fast"}}}, "['x'].optimizer.learning_rate must", "got 'fast'", "float"),
+  ({"x": {"optimizer": {"nesterov": 1}}}, "['x'].optimizer.nesterov must", "got 1", "bool"),
+  ({"x": {"steps": {"more": 3}}}, "['x'].steps must", "got {'more': 3}", "int"),
+  ({"": {}}, "a label of", "got ''"),
   ({"a b": {}, "a_b": {}}, "'a b' and 'a_b'"),
 ]
 
@@ -320,20 +318,20 @@ def test_changes_that_fit():
 
 
 TUNED = [
-  ({"algorithms": []}, "no result of a sweep"),
-  ({"algorithms": [{"label": "x"}]}, "no result of a sweep"),
-  ({"algorithms": {}}, "no result of a sweep"),
-  ({"algorithms": {"x": 3}}, "no result of a sweep"),
+  ({"algorithms": []}, "tuned must be"),
+  ({"algorithms": [{"label": "x"}]}, "tuned must be"),
+  ({"algorithms": {}}, "tuned must be"),
+  ({"algorithms": {"x": 3}}, "tuned must be"),
   ([], "no object"),
-  ({"algorithms": {"x": {"best": 3}}}, "'x' is 3"),
-  ({"algorithms": {"x": {"best": {"optimizer": 3}}}}, "'x'.optimizer is 3"),
-  ({"algorithms": {"x": {"best": {"algorithm": {"period": 2.5}}}}}, "'x'.algorithm.period is 2.5", "int"),
+  ({"algorithms": {"x": {"best": 3}}}, "'x' must", "got 3"),
+  ({"algorithms": {"x": {"best": {"optimizer": 3}}}}, "'x'.optimizer must", "got 3"),
+  ({"algorithms": {"x": {"best": {"algorithm": {"period": 2.5}}}}}, "'x'.algorithm.period must", "got 2.5", "int"),
 ]
 
 
 def test_a_sweeps_result_that_cannot_be_read(tmp_path):
   for path in (tmp_path / "none.json", tmp_path):
-    refused(lambda path=path: variants(with_labels(x={}), str(path)), f"--tuned={path}: ", "run.py sweep")
+    refused(lambda path=path: variants(with_labels(x={}), str(path)), str(path), option="tuned")
 
 
 @pytest.mark.parametrize("case", TUNED, ids=lambda case: str(case[0]))
@@ -368,27 +366,27 @@ def tune(monkeypatch, tmp_path, capfd):
 LAST = {"test_loss": 1.0, "test_accuracy": 0.5}
 DASGD = {"DaSGD": {"algorithm": {"name": "dasgd", "period": 2, "keep": 0.5}}}
 SPACES = [
-  ({"space": {"DaSDG": {"delay": (0, 2)}}}, "config.sweep.space", "no label", "did you mean 'DaSGD'?"),
-  ({"space": {"DaSGD": {"start": (0, 2)}}}, "config.sweep.space['DaSGD'].start", "does not read it", "period, delay"),
-  ({"space": {"DaSGD": {"name": (0, 2)}}}, "config.sweep.space['DaSGD'].name", "does not read it"),
-  ({"space": {"DaSGD": {"delay": 3}}}, "config.sweep.space['DaSGD'].delay is 3", "(low, high)"),
-  ({"space": {"DaSGD": {"delay": (1, 2, 3)}}}, "delay is (1, 2, 3)", "(low, high)"),
-  ({"space": {"DaSGD": {"delay": (0.5, 2)}}}, "delay is (0.5, 2)", "int"),
-  ({"space": {"DaSGD": {"keep": ("a", "b")}}}, "keep is ('a', 'b')", "float"),
-  ({"space": {"DaSGD": {"delay": (2, 2)}}}, "delay is (2, 2)"),
-  ({"space": {"DaSGD": 3}}, "config.sweep.space['DaSGD'] is 3"),
-  ({"learning_rate": 0.1}, "config.sweep.learning_rate is 0.1", "(low, high)"),
+  ({"space": {"DaSDG": {"delay": (0, 2)}}}, "config.sweep.space", "Did you mean 'DaSGD'?"),
+  ({"space": {"DaSGD": {"start": (0, 2)}}}, "config.sweep.space['DaSGD'].start", "period, delay"),
+  ({"space": {"DaSGD": {"name": (0, 2)}}}, "config.sweep.space['DaSGD'].name", "period, delay"),
+  ({"space": {"DaSGD": {"delay": 3}}}, "config.sweep.space['DaSGD'].delay must", "got 3", "(low, high)"),
+  ({"space": {"DaSGD": {"delay": (1, 2, 3)}}}, "delay must", "got (1, 2, 3)", "(low, high)"),
+  ({"space": {"DaSGD": {"delay": (0.5, 2)}}}, "delay must", "got 0.5", "int"),
+  ({"space": {"DaSGD": {"keep": ("a", "b")}}}, "keep must", "got 'a'", "float"),
+  ({"space": {"DaSGD": {"delay": (2, 2)}}}, "delay must", "got (2, 2)"),
+  ({"space": {"DaSGD": 3}}, "config.sweep.space['DaSGD'] must", "got 3"),
+  ({"learning_rate": 0.1}, "config.sweep.learning_rate must", "got 0.1", "(low, high)"),
   ({"learning_rate": (0.0, 1.0)}, "config.sweep.learning_rate must be > 0, got 0."),
   ({"learning_rate": (0.1, float("inf"))}, "config.sweep.learning_rate"),
-  ({"space": {"DaSGD": {"delay": [1]}}}, "config.sweep.space['DaSGD'].delay is [1]"),
-  ({"space": {"DaSGD": {"delay": [1, 1]}}}, "config.sweep.space['DaSGD'].delay is [1, 1]"),
-  ({"space": {"DaSGD": {"delay": [1, 0.5]}}}, "config.sweep.space['DaSGD'].delay is [1, 0.5]", "int"),
+  ({"space": {"DaSGD": {"delay": [1]}}}, "config.sweep.space['DaSGD'].delay must", "got [1]"),
+  ({"space": {"DaSGD": {"delay": [1, 1]}}}, "config.sweep.space['DaSGD'].delay must", "got [1, 1]"),
+  ({"space": {"DaSGD": {"delay": [1, 0.5]}}}, "config.sweep.space['DaSGD'].delay must", "got 0.5", "int"),
   ({"space": {"DaSGD": {"optimizer": {"b1": (0.5, 0.9)}}}}, "config.sweep.space['DaSGD'].optimizer.b1", "momentum"),
   ({"space": {"DaSGD": {"optimizer": {"nesterov": (0, 1)}}}}, "config.sweep.space['DaSGD'].optimizer.nesterov"),
-  ({"space": {"DaSGD": {"optimizer": 3}}}, "config.sweep.space['DaSGD'].optimizer is 3"),
+  ({"space": {"DaSGD": {"optimizer": 3}}}, "config.sweep.space['DaSGD'].optimizer must", "got 3"),
   ({"seeds": (0, 0)}, "config.sweep.seeds", "(0, 0)"),
   ({"seeds": (-1,)}, "config.sweep.seeds", "-1"),
-  ({"sampler": "tpa"}, "config.sweep", "did you mean 'tpe'?"),
+  ({"sampler": "tpa"}, "config.sweep", "Did you mean 'tpe'?"),
   ({"validation": 0.0}, "config.sweep.validation"),
   ({"validation": 1.5}, "config.sweep.validation"),
   ({"pruning": True}, "config.sweep.pruning", "config.eval_every"),
@@ -450,7 +448,7 @@ def test_a_flag_that_the_algorithm_would_not_read(ran, name, argument, words):
   code, got, error = ran(ASYNC, f"--config.{argument}", f"--config.algorithm.name={name}")
   assert (code == 0) is (got is not None) is (words is None)
   if words:
-    assert error == f"train: train does not read config.{argument.partition('=')[0]} here: {words}\n" or (
+    assert error == f"train: config.{argument.partition('=')[0]} must be left out of train: {words}.\n" or (
       "hogwild" in error and words in error
     )
 
@@ -459,7 +457,7 @@ def test_a_comparison_reads_what_one_of_its_algorithms_reads(ran, monkeypatch):
   monkeypatch.setattr(compare, "compare", lambda *_: None)
   assert ran(ASYNC, "--config.barrier.name=bsp", command="compare")[0] == 0
   code, _, error = ran(ASYNC, "--config.barrier.name=bsp", "--only=sync SGD,Sync EASGD", command="compare")
-  assert code == 2 and "compare does not read config.barrier.name here: sync_sgd has" in error
+  assert code == 2 and "config.barrier.name must be left out of compare: sync_sgd has" in error
 
 
 def test_a_momentum_beside_that_of_asynchrony_is_warned_of():
@@ -569,5 +567,4 @@ def test_more_classes_than_a_data_set_can_have(tmp_path):
 @pytest.mark.parametrize("label", [{"algorithm": "sync_sgd"}, {"algorithm": {"name": "sync_sgd"}}])
 def test_flags_beside_labels_in_the_short_form(label):
   unread_keys.check("compare", "steps", [label])
-  with pytest.raises(ValueError, match=r"compare does not read config\.algorithm\.name: every label"):
-    unread_keys.check("compare", "algorithm.name", [label])
+  refused(lambda: unread_keys.check("compare", "algorithm.name", [label]), "label", option="config.algorithm.name")

@@ -6,7 +6,7 @@ import pytest
 from helpers.commands import ROOT
 from helpers.image_folders import write_folder
 
-from ddl.config import config_file
+from ddl.config.base import load as load_config
 from ddl.models import MODELS
 
 CONFIGS = {
@@ -33,7 +33,7 @@ def test_a_few_steps(name, call, tmp_path):
 
 
 def test_the_full_resnet50_of_the_config():
-  config = config_file.load(ROOT / "configs" / "imagenet_resnet50.py")
+  config = load_config(ROOT / "configs" / "imagenet_resnet50.py")
   meta = {"task": "classification", "shape": (config.data.size, config.data.size, 3), "num_outputs": 1000}
   model = MODELS[config.model.name](meta)
   params, extra = jax.eval_shape(model.init, jax.random.key(0))

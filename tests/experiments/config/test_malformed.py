@@ -13,8 +13,8 @@ from helpers.commands import Command
 from ddl import files
 from ddl.api import Arrivals
 from ddl.config import base, default_experiment
+from ddl.config.catalog import check_keys, keywords
 from ddl.config.comparison import Comparison
-from ddl.config.registry import check_keys, keywords
 from ddl.config.schedules import SCHEDULES
 from ddl.data import DATA
 from ddl.data.image_arrays import npz

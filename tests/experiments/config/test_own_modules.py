@@ -1,12 +1,14 @@
 """Modules of the user's own beside a config file: found while it is loaded, and again from anywhere."""
 
 import json
+import pickle
 import sys
 
 import pytest
 from helpers.commands import ROOT, Command, complaint
 
-from ddl.config import config_file, user_code
+from ddl.config import base, own, user_code
+from ddl.config.base import load
 from ddl.config.experiment import Experiment
 
 MINE = """
@@ -49,16 +51,10 @@ def write(folder, start="HALF", value=0.5, scale=2.0):
 def same_modules(monkeypatch):
   """A test begins and ends without what others imported."""
   monkeypatch.setattr(sys, "path", [*sys.path])
-  for kept in ("_FILES", "_ASIDE"):
-    monkeypatch.setattr(user_code, kept, {})
-  forget()
+  before = {*sys.modules}
   yield
-  forget()
-
-
-def forget():
-  for name in [*sys.modules]:
-    if name.partition(".")[0] in ("mine", "parts", "later", "pack"):
+  for name in {*sys.modules} - before:
+    if "@" in name or name.partition(".")[0] in ("mine", "parts", "later", "pack"):
       del sys.modules[name]
 
 
@@ -89,32 +85,46 @@ def test_a_run_is_gone_on_with_and_loaded_from_elsewhere(tmp_path):
   assert "net" in told and "missing" in told and "mine.py" in told and "damaged" not in told
 
 
-def test_modules_of_one_name_in_two_folders(tmp_path):
-  """Each config finds its own, whatever was loaded before, and so do the functions that import when they are called."""
+def test_files_of_one_name_in_two_folders(tmp_path):
+  """Each address has its own file; of the modules that these import, a process can have one of a name."""
   one, two = write(tmp_path / "one"), write(tmp_path / "two", "FOURTH", 0.25, scale=8.0)
-  first, second = config_file.load(one), config_file.load(two)
-  assert [initial(each) for each in (first, second, config_file.load(one))] == [1.0, 2.0, 1.0]
+  first = load(one)
+  assert initial(first) == 1.0
+  path = [*sys.path]
+  with pytest.raises(ValueError, match=f"{tmp_path}/one/.*another process"):
+    load(two)
+  assert sys.path == path
+  (tmp_path / "two/parts.py").rename(tmp_path / "two/quarters.py")
+  (tmp_path / "two/later.py").rename(tmp_path / "two/scales.py")
+  mine = (tmp_path / "two/mine.py").read_text().replace("parts", "quarters").replace("later", "scales")
+  (tmp_path / "two/mine.py").write_text(mine)
+  second = base()
+  second.model = own(user_code.find("model", f"{tmp_path}/two/mine.py:net"))
   assert second.model.name == f"{tmp_path}/two/mine.py:net"
+  assert [initial(each) for each in (first, second, load(one))] == [1.0, 2.0, 1.0]
 
 
 def test_an_import_and_an_address_give_one_object(tmp_path):
   file = write(tmp_path / "here")
-  config_file.load(file)
-  module = sys.modules["mine"]
-  assert user_code.found("model", f"{tmp_path}/here/mine.py:net") is module.net
-  assert user_code.module_of(file.parent / "parts.py") is sys.modules["parts"]
-  other = write(tmp_path / "other", "FOURTH", 0.25)
-  by_address = user_code.module_of(other.parent / "mine.py")  # first by its address, then by an import
-  assert by_address is not module and sys.modules["mine"] is module
-  config_file.load(other)
-  assert user_code.module_of(other.parent / "config.py").mine is by_address
+  load(file)
+  assert user_code.find("model", f"{tmp_path}/here/mine.py:net") is sys.modules["mine"].net
+  assert user_code.load(file.parent / "parts.py") is sys.modules["parts"]
 
 
-def test_a_module_that_is_importable_is_recorded_by_its_file(tmp_path, monkeypatch):
-  write(tmp_path / "here")
-  monkeypatch.syspath_prepend(tmp_path / "here")
-  assert user_code.absolute("mine:net") == f"{tmp_path}/here/mine.py:net"
-  assert user_code.absolute("optax:sgd") == "optax:sgd" and user_code.absolute("mine.nothing:x") == "mine.nothing:x"
+def test_a_file_may_use_what_looks_its_module_up(tmp_path):
+  """Dataclasses with postponed annotations and pickle find a class by the name of its module."""
+  lines = (
+    "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n@dataclass\nclass Two:\n  x: int\n"
+  )
+  (tmp_path / "two.py").write_text(lines)
+  two = user_code.load(tmp_path / "two.py").Two(3)
+  assert pickle.loads(pickle.dumps(two)) == two
+
+
+def test_absolute_addresses(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  assert user_code.absolute("mine.py:net") == f"{tmp_path}/mine.py:net"
+  assert user_code.absolute("optax:sgd") == "optax:sgd"
 
 
 def test_a_module_of_a_package_keeps_its_relative_imports(tmp_path):
@@ -123,35 +133,31 @@ def test_a_module_of_a_package_keeps_its_relative_imports(tmp_path):
   (package / "__init__.py").write_text("")
   (package / "parts.py").write_text("HALF = 0.5\n")
   (package / "mine.py").write_text("from .parts import HALF\ndef half(rate, steps):\n  return HALF * rate\n")
-  assert user_code.found("schedule", f"{package}/mine.py:half")(1.0, 1) == 0.5
+  assert user_code.find("schedule", f"{package}/mine.py:half")(1.0, 1) == 0.5
   assert user_code.own(sys.modules["pack.mine"].half)["name"] == f"{package}/mine.py:half"
 
 
-def test_a_package_without_init_is_found_from_a_file_in_it(tmp_path):
-  package = tmp_path / "here/pack"
-  package.mkdir(parents=True)
-  (package / "parts.py").write_text("HALF = 0.5\n")
-  (package / "mine.py").write_text("from pack.parts import HALF\ndef half(rate, steps):\n  return HALF * rate\n")
-  found = user_code.found("schedule", f"{package}/mine.py:half")
-  assert found(1.0, 1) == 0.5 and found is sys.modules["pack.mine"].half
-  (package / "broken.py").write_text("import no_such_module_at_all\n")
+def test_a_file_that_fails_is_one_line_and_leaves_nothing(tmp_path):
+  (tmp_path / "broken.py").write_text("import no_such_module_at_all\n")
+  path, modules = [*sys.path], {*sys.modules}
   with pytest.raises(ValueError, match="no_such_module_at_all"):
-    user_code.found("schedule", f"{package}/broken.py:half")
+    user_code.find("schedule", f"{tmp_path}/broken.py:half")
+  assert sys.path == path and {*sys.modules} == modules
 
 
 def test_a_file_named_like_a_library_hides_it_from_nobody(tmp_path):
   import optax
 
   (tmp_path / "optax.py").write_text("def half(rate, steps):\n  return 0.5 * rate\n")
-  assert user_code.found("schedule", f"{tmp_path}/optax.py:half")(1.0, 1) == 0.5
+  assert user_code.find("schedule", f"{tmp_path}/optax.py:half")(1.0, 1) == 0.5
   assert sys.modules["optax"] is optax
 
 
 def test_an_edited_config_is_run_anew(tmp_path):
   (file := tmp_path / "edited.py").write_text(EDITED.format(0.5))
-  assert initial_rate(config_file.load(file)) == 0.5
+  assert initial_rate(load(file)) == 0.5
   file.write_text(EDITED.format(0.125))
-  assert initial_rate(config_file.load(file)) == 0.125
+  assert initial_rate(load(file)) == 0.125
 
 
 EDITED = """

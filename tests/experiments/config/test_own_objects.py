@@ -8,7 +8,7 @@ from helpers.commands import metrics
 
 import ddl
 from ddl.api import ServerAlgorithm
-from ddl.config import base, registry, user_code
+from ddl.config import base, catalog, user_code
 from ddl.config.experiment import Experiment
 
 FILE = '''
@@ -183,7 +183,7 @@ def test_a_name_on_the_command_line(call, file, tmp_path):
 @pytest.mark.parametrize(
   "name, words",
   [
-    ("model.name={file}:lin", ("model", "'line'")),
+    ("model.name={file}:lin", ("model", "line", "'line'")),
     ("model.name={file}:wrong", ("model", "Model", "int")),
     ("model.name={file}:broken", ("model", "KeyError")),
     ("model.name={file}:FILE", ("model", "FILE")),
@@ -209,18 +209,18 @@ def test_addresses(tmp_path):
   with pytest.raises(ValueError, match="top level"):
     user_code.own(lambda inner: inner)
   assert user_code.own(base)["name"] == "ddl.config.base:base"
-  assert not registry.has_server("easgd") and registry.has_server("async_sgd")
+  assert not catalog.has_server("easgd") and catalog.has_server("async_sgd")
   (tmp_path / "mine.py").write_text(FILE)
-  assert registry.has_server(f"{tmp_path}/mine.py:asynchronous")
-  assert isinstance(registry.make_algorithm(f"{tmp_path}/mine.py:asynchronous", optax.sgd(0.1), 2, {}), ServerAlgorithm)
+  assert catalog.has_server(f"{tmp_path}/mine.py:asynchronous")
+  assert isinstance(catalog.make_algorithm(f"{tmp_path}/mine.py:asynchronous", optax.sgd(0.1), 2, {}), ServerAlgorithm)
 
 
 @pytest.mark.parametrize("given", ["Halfway", "halfwy", "halfway.py"])
 def test_a_wrong_name_is_told_the_configs_own_objects(file, wrong, monkeypatch, given):
   monkeypatch.chdir(file.parent)
-  hint = "did you mean 'mine.py:halfway'? known are mine.py:halfway, sync_sgd"
-  wrong([f"--config={file}", f"--config.algorithm.name={given}"], hint)
-  with pytest.raises(ValueError, match="did you mean 'local_sgd'") as error:  # of a config without own ones
+  hints = "Did you mean 'mine.py:halfway'?", "one of mine.py:halfway, sync_sgd"
+  wrong([f"--config={file}", f"--config.algorithm.name={given}"], *hints)
+  with pytest.raises(ValueError, match="Did you mean 'local_sgd'") as error:  # of a config without own ones
     ddl.train(algorithm="locl_sgd")
   assert "halfway" not in str(error.value)
 
@@ -228,6 +228,8 @@ def test_a_wrong_name_is_told_the_configs_own_objects(file, wrong, monkeypatch, 
 def test_a_config_file_that_is_not_there_is_named_with_the_nearest_one(tmp_path, wrong):
   (tmp_path / "config.py").write_text("")
   (tmp_path / "notes.txt").write_text("")
-  wrong([f"--config={tmp_path}/confg.py"], f"{tmp_path}/confg.py does not exist; did you mean {tmp_path}/config.py?")
-  wrong([f"--config={tmp_path}/notes.txt"], "notes.txt is not a config file (.py); there are ")
-  wrong([f"--config={tmp_path}"], f"{tmp_path} is a folder; ")
+  wrong(
+    [f"--config={tmp_path}/confg.py"], f"{tmp_path}/confg.py, which does not exist. Did you mean {tmp_path}/config.py?"
+  )
+  wrong([f"--config={tmp_path}/notes.txt"], "notes.txt, which is not a config file (.py). There are ")
+  wrong([f"--config={tmp_path}"], f"{tmp_path}, which is a folder")

@@ -14,11 +14,10 @@ import pytest
 from ddl.algorithms import COLLECTIVE, WRAPPERS
 from ddl.algorithms.collective.diloco import diloco
 from ddl.config import default_experiment
+from ddl.config.catalog import REGISTRIES, factory, keyword_arguments
 from ddl.config.comparison import Comparison
-from ddl.config.experiment import Experiment
+from ddl.config.experiment import Experiment, Network
 from ddl.config.options import RunOptions
-from ddl.config.parts import Network
-from ddl.config.registry import REGISTRIES, factory, hyper, settings
 from ddl.config.sweep import Sweep
 from ddl.ranges import ByWorkers, Range, check, check_all, checked, integers, range_of, settings_of
 
@@ -56,7 +55,6 @@ SETTINGS = {
   (kind, name, key): each.annotation
   for kind, registry in REGISTRIES.items()
   for name in registry
-  if factory(kind, name)
   for key, each in settings_of(factory(kind, name)).items()
   if key != "seed" and leaves(each.annotation)  # its generator checks a seed
 }
@@ -72,8 +70,7 @@ def put(annotation, leaf, value):
 
 def in_config(kind, name, chosen):
   """What a config reads of a section."""
-  spec = REGISTRIES[kind][name]
-  return hyper(spec, chosen, 2, kind) if hasattr(spec, "hyper") else settings(kind, factory(kind, name), chosen)
+  return keyword_arguments(kind, chosen | {"name": name}, 2)
 
 
 @pytest.mark.parametrize("kind", REGISTRIES)
@@ -157,13 +154,13 @@ def test_the_line_of_a_refusal(changes, words):
 @pytest.mark.parametrize("option", ["join_timeout", "peer_timeout", "worker_cpus", "devices", "max_restarts"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1])
 def test_options_of_a_run(option, value):
-  with pytest.raises(ValueError, match=f"--{option} must be .*, got "):
+  with pytest.raises(ValueError, match=f"^{option} must be .*, got "):
     RunOptions(**{option: value})
 
 
 @pytest.mark.parametrize("option, value", [("join_timeout", 0.9), ("peer_timeout", 2.9), ("shards", True)])
 def test_options_just_below_their_ranges_and_of_another_type(option, value):
-  with pytest.raises(ValueError, match=f"--{option} must be .*, got {value}"):
+  with pytest.raises(ValueError, match=f"^{option} must be .*, got {value}"):
     RunOptions(**{option: value})
 
 

@@ -30,8 +30,8 @@ def test_all_commands_are_imported_into_one_process(order):
 @pytest.mark.parametrize(
   ("arguments", "words"),
   [
-    (["--cluster="], "--cluster=NAME is missing; known are cori_fdr"),
-    (["--cluster=asr,fdr"], "--cluster=asr,fdr: give one cluster; compare alone takes several"),
+    (["--cluster="], "cluster must be one of cori_fdr"),
+    (["--cluster=asr,fdr"], "got asr, fdr. Only compare takes several."),
     (["--cluster=cori"], "did you mean 'cori_fdr'?"),
     (["--cluster=asr", "--batch=0"], "batch"),
     (["--cluster=asr", "--servers=0"], "servers"),

@@ -123,7 +123,7 @@ def test_an_experiment_is_frozen_and_says_what_cannot_be():
   ):
     with pytest.raises(ValueError, match=words):
       replace(chosen, **changes)
-  with pytest.raises(ValueError, match=r"config\.algorithm\.keep is set"):
+  with pytest.raises(ValueError, match=r"config\.algorithm\.keep must be unset"):
     chosen.changed({"algorithm": {"keep": 0.5}})
 
 
@@ -135,9 +135,9 @@ def chosen_config():
 
 def test_an_option_that_the_runtime_would_not_read_is_refused():
   for values, words in (
-    ({"shards": 2}, "--shards is read by --runtime=ray alone"),
-    ({"runtime": "threads", "step_loop": "scan"}, "--step_loop is read by --runtime=simulator alone"),
-    ({"runtime": "threads", "checkpoint_every": 2}, "--checkpoint_every is not read"),
+    ({"shards": 2}, "shards must be left out with runtime=simulator"),
+    ({"runtime": "threads", "step_loop": "scan"}, "step_loop must be left out with runtime=threads"),
+    ({"runtime": "threads", "checkpoint_every": 2}, "checkpoint_every must be left out with runtime=threads"),
   ):
     with pytest.raises(ValueError, match=words):
       RunOptions(**values)

@@ -66,7 +66,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
   (tmp_path / "file").write_text("")
   done = command(tmp_path / "file", f"--workdir={tmp_path}/0").end()
   assert loaded(done) == 0 and len(done.error.splitlines()) == 1
-  assert done.error.startswith("train: warning: no compilation cache (") and "--compilation_cache=off" in done.error
+  assert done.error.startswith("train: warning: no compilation cache (") and "compilation_cache=off" in done.error
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.commands import ROOT, metrics
 
-from ddl.config import config_file
+from ddl.config.base import load as load_config
 from ddl.config.experiment import Experiment
 from ddl.engine.checkpoint import Checkpoints
 from ddl.run import build, processes
@@ -28,7 +28,7 @@ def test_folders(call, wrong, tmp_path):
   assert code == 0 and not error and "step 4" in out
   assert "\ncompiling\n" in out and float(out.split("compiled in ")[1].split(" s")[0]) > 0
   lines = (tmp_path / "run" / "metrics.jsonl").read_text()
-  wrong(QUICK, f"{tmp_path}/run holds a run already", "--resume")
+  wrong(QUICK, f"{tmp_path}/run holds a run already", "resume")
   other = [*QUICK, "--resume", "--config.batch=8", "--config.algorithm.name=dasgd"]
   wrong(other, "another config", "batch: 16 there, 8 here", "algorithm.name: sync_sgd there, dasgd here")
   (tmp_path / "run" / "result.json").unlink()  # else there is nothing left to do, on any devices
@@ -52,7 +52,7 @@ def test_a_folder_of_another_command_is_left_alone(wrong, tmp_path, nothing_star
   (tmp_path / "about.json").write_text('{"command": "python run.py compare --config=x.py"}')
   for command in ("train", "compare", "sweep"):
     flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}"]
-    wrong(flags, f"{tmp_path} holds the work of another command", "another --workdir", command=command)
+    wrong(flags, f"{tmp_path} holds the work of another command", "another workdir", command=command)
   assert [path.name for path in tmp_path.iterdir()] == ["about.json"]
 
 
@@ -84,7 +84,7 @@ def nothing_starts(monkeypatch):
 
 
 def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothing_starts):
-  config = config_file.load(ROOT / "configs" / "digits_compare.py")
+  config = load_config(ROOT / "configs" / "digits_compare.py")
   label = "--only=EASGD"
   for command, run in (("train", ""), ("compare", "EASGD/seed-1")):
     folder = RunFolder(tmp_path / command / run)
@@ -100,7 +100,7 @@ def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothin
 
 @pytest.mark.parametrize("runtime", ["simulator", "ray"])
 def test_a_complete_run_is_not_run_again(call, tmp_path, nothing_starts, runtime):
-  config = config_file.load(ROOT / "configs" / "async_easgd_digits.py")
+  config = load_config(ROOT / "configs" / "async_easgd_digits.py")
   RunFolder(tmp_path / "run").create(Experiment.from_config(config), {})
   (tmp_path / "run" / "result.json").write_text('{"step": 400, "test_loss": 0.25}')
   flags = ("--config=configs/async_easgd_digits.py", "--resume", f"--runtime={runtime}")
@@ -108,11 +108,11 @@ def test_a_complete_run_is_not_run_again(call, tmp_path, nothing_starts, runtime
 
 
 def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
-  wrong(["--resume", "--workdir="], "--resume needs the folder to continue: --workdir=")
+  wrong(["--resume", "--workdir="], "workdir must be the folder to resume")
   wrong(["--resume"], f"{tmp_path}/run holds nothing to resume")
   (tmp_path / "run").mkdir()
   file = tmp_path / "run" / "experiment.json"
-  wrong(["--resume"], f"{file}, ", "is missing", "give the whole command: --config=FILE")
+  wrong(["--resume"], f"{file}, ", "is missing", "pass the config and the options")
   good = {"command": "train", "arguments": [], "options": {}, "config": {}}
   damaged = [
     {"arguments": 3}, {"options": []}, {"options": {"no_such_flag": 1}}, {"options": {"devices": "two"}}, {"config": 3},
@@ -120,10 +120,10 @@ def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
   ]  # fmt: skip
   for text in ("{", "{}", "[]", '{"command": 3}', *[json.dumps(good | each) for each in damaged]):
     file.write_text(text)
-    wrong(["--resume"], f"{file}, ", "is damaged", "give the whole command: --config=FILE")
+    wrong(["--resume"], f"{file} is damaged", "pass the config and the options")
   for options in ({}, {"cluster": ["ethernet_10g"]}):  # a flag that `train` does not know
     file.write_text(json.dumps(good | {"command": "compare", "options": options}))
-    wrong(["--resume"], "is of a `compare`, not of a `train`")
+    wrong(["--resume"], "is of a compare, not of a train")
 
 
 def test_recorded_arguments_without_those_that_say_where():

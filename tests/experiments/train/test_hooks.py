@@ -60,7 +60,7 @@ def test_what_is_no_function_is_one_line_before_training(address, tmp_path):
   (tmp_path / "mine.py").write_text(FILE)
   flags = ["train", "--config=configs/digits.py", f"--workdir={tmp_path}/run", f"--hooks={tmp_path}/{address}"]
   line = complaint(Command(*flags).end())
-  assert "--hooks must be a function" in line and address in line and not (tmp_path / "run").exists()
+  assert "train: hooks must be " in line and address in line and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("hooks", [3, ["mine.py:note"], [None], len])

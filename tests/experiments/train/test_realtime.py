@@ -115,7 +115,7 @@ def test_the_schedule_of_a_comparison_is_made_again(call, tmp_path):
     (("--config.algorithm.period=2",), "algorithm.period 4 there, 2 here"),
     (("--config.steps=48",), "config.steps=48 needs"),
     (("--config.algorithm.name=sync_sgd", "--config.algorithm.period=None"), "with sync_sgd"),
-    (("--runtime=threads",), "--runtime=simulator alone"),
+    (("--runtime=threads",), "Only runtime=simulator"),
   ],
 )
 def test_what_cannot_be_made_again_is_refused(wrong, recorded, tmp_path, flags, words):

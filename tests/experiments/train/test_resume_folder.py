@@ -11,10 +11,10 @@ from absl import flags
 from helpers.commands import ROOT, Command, complaint, metrics
 from sklearn.datasets import load_digits
 
-from ddl.config import config_file
+from ddl.config.base import absolute
 from ddl.config.comparison import in_order
-from ddl.run.workdir import without
-from experiments.command_line import cli, config_flag, resume
+from ddl.library import resume
+from experiments.command_line import cli, config_flag, shared_flags
 from experiments.commands import compare as _  # noqa: F401 (its flags)
 from experiments.commands import sweep as __  # noqa: F401
 
@@ -96,7 +96,7 @@ def test_a_run_that_was_stopped(home, tmp_path, flags):
   assert metrics(tmp_path / "moved") == metrics(home / "whole") and 3 < before < 31
   if "--processes=2" not in flags:
     assert not done.error
-    assert done.out.startswith(f"{tmp_path}/moved: going on with the config and the flags that its experiment.json")
+    assert done.out.startswith(f"{tmp_path}/moved: resuming with the config and the options that its experiment.json")
 
 
 @pytest.mark.slow
@@ -135,26 +135,34 @@ def of_run(folder):
 def test_a_record_gives_back_config_and_options(home, monkeypatch):
   """In the order of the file, with tuples and None; flags that are given now come first."""
   monkeypatch.chdir(home)
-  given = ["--only=late,early", "--devices=2", "--tuned=x/tuned.json", "--trials=3", "--workdir=there"]
+  given = ["--only=late,early", "--devices=2", "--trials=3", "--workdir=there"]
 
   def parsed(*arguments):
     for name in flags.FLAGS:
       flags.FLAGS[name].unparse()
-    cli._flags("sweep", list(arguments), {})
+    cli.parse("sweep", list(arguments))
 
   parsed(*given)
   config = config_flag.read("sweep", ["--config=mine.py"])[0]
   config.times.path = "a.csv"
-  config_file.absolute(config)
-  stored = resume.record(config_flag.CommandLine("sweep", ["--config=mine.py", *given], config))
+  absolute(config)
+  options = shared_flags.run_options()
+  more = {"only": flags.FLAGS.only, "tuned": "x/tuned.json"}
+  stored = resume.record("sweep", config, options, ["--config=mine.py", *given], **more)
   (home / "there").mkdir()
   (home / "there" / "experiment.json").write_text(json.dumps(stored))
   parsed("--resume", "--workdir=there", "--devices=1")
-  found, words = resume.restore("sweep", ["--resume", "--workdir=there", "--devices=1"])
-  assert found == config and found.times.path == f"{home}/a.csv" and found.data.path == f"{home}/digits.npz"
+  recorded = resume.read("sweep", shared_flags.run_options())
+  found = resume.config_of(recorded)
+  shared_flags.restore(recorded.options)
+  assert (
+    found.to_dict() == config.to_dict()
+    and found.times.path == f"{home}/a.csv"
+    and found.data.path == f"{home}/digits.npz"
+  )
   assert in_order(found.compare.algorithms) == in_order(config.compare.algorithms)
   assert list(in_order(found.compare.algorithms)) == ["late", "early", "unused"]
   assert found.compare.expected == (("late", "early"),) and found.compare.algorithms.early.model.hidden == (8,)
-  assert flags.FLAGS.only == ["late", "early"] and flags.FLAGS.trials == 3 and flags.FLAGS["trials"].present
-  assert flags.FLAGS.devices == 1 and flags.FLAGS.tuned == "there/tuned.json"
-  assert without(words) == ["--config=mine.py", *given[:-1], "--devices=1"]
+  assert flags.FLAGS.only == ["late", "early"] and recorded.options["tuned"] == "there/tuned.json"
+  assert flags.FLAGS.devices == 1 and shared_flags.run_options().devices == 1
+  assert recorded.arguments == ["--config=mine.py", *given[:-1]]

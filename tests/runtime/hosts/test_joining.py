@@ -115,7 +115,7 @@ def test_two_that_contradict_each_other(where):
       rendezvous.meet(rank, count, "127.0.0.1", int(where.split(":")[1]), 5.0)
     found.append(str(error.value))
 
-  for others, words in (((1, 3), (1, 3)), "two processes have --process_id=1"), (((1, 4),), "--num_processes=4"):
+  for others, words in (((1, 3), (1, 3)), "two processes have process_id=1"), (((1, 4),), "num_processes=4"):
     found.clear()
     threads = [threading.Thread(target=come, args=each) for each in ((0, 3), *others)]
     for each in threads:
@@ -129,7 +129,7 @@ def test_a_port_in_use(tmp_path):
   with socket.create_server(("127.0.0.1", 0)) as used:
     where = f"127.0.0.1:{used.getsockname()[1]}"
     line = complaint(started(tmp_path, where, 0).end())
-  assert line == f"train: port {where.split(':')[1]} is in use at {where}; pass another one by --coordinator"
+  assert line == f"train: port {where.split(':')[1]} is in use at {where}; choose another one in coordinator"
 
 
 STEP = {  # of Slurm's interactive step: the job has eight tasks
@@ -184,7 +184,7 @@ def test_a_place_by_the_variables_of_a_cluster(variables, rank, count, where, mo
   ],
 )
 def test_variables_that_cannot_be_name_the_way_out(variables, monkeypatch):
-  with pytest.raises(ValueError, match="--num_processes=1") as error:
+  with pytest.raises(ValueError, match="num_processes=1") as error:
     place(monkeypatch, variables)
   assert "\n" not in str(error.value)
 
@@ -193,17 +193,17 @@ def test_a_step_of_several_tasks_of_which_one_trains_names_the_way_out(where, mo
   """Eight tasks are in the step, and only this one runs ddl."""
   variables = STEP | {"SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "1"}
   place(monkeypatch, variables | {"JAX_COORDINATOR_PORT": where.partition(":")[2]})
-  with pytest.raises(ValueError, match=r"processes 1, 2, 3, .* have not come to .*Slurm.*--num_processes=1"):
+  with pytest.raises(ValueError, match=r"processes 1, 2, 3, .* have not come to .*Slurm.*num_processes=1"):
     hosts.join(0.3, 30.0)
 
 
 @pytest.mark.parametrize(
   "flags, words",
   [
-    (("--coordinator=10.0.0.1:1234",), ("--num_processes=N and --process_id=I",)),
+    (("--coordinator=10.0.0.1:1234",), ("num_processes must be set",)),
     (("--coordinator=nowhere", "--num_processes=2", "--process_id=0"), ("must be HOST:PORT",)),
-    (("--coordinator=a:1", "--num_processes=2", "--process_id=2"), ("--process_id=2 is none of --num_processes=2",)),
-    (("--processes=2", "--coordinator=a:1"), ("--processes starts processes here",)),
+    (("--coordinator=a:1", "--num_processes=2", "--process_id=2"), ("process_id must be in [0, 1]", "got 2")),
+    (("--processes=2", "--coordinator=a:1"), ("coordinator must be left out with processes",)),
   ],
 )
 def test_flags_that_cannot_be(flags, words, wrong):

@@ -204,7 +204,7 @@ def test_one_that_is_asked_to_end_leaves_and_all_that_are_stop(job):
 def test_who_does_not_come_and_who_differs(tmp_path):
   jobs = Jobs(tmp_path, 2, started=1)
   assert jobs.end()[0] == (2, f"process 1 of 2 has not come to 127.0.0.1:{jobs.port} within 8 s; start all, or wait "
-                              "longer with --join_timeout\n")  # fmt: skip
+                              "longer with join_timeout\n")  # fmt: skip
   (tmp_path / "more").mkdir()
   jobs = Jobs(tmp_path / "more", 2)
   jobs.goes_on(0)

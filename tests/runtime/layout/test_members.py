@@ -122,7 +122,7 @@ def test_a_checkpoint_goes_on_over_other_devices_and_members(x64, tmp_path, name
 @pytest.mark.parametrize(
   "sharding, rules, words",
   [
-    ("tensor", {}, "no rules named 'tensor' for --sharding; there are fsdp"),
+    ("tensor", {}, "sharding must be one of the model's rules, fsdp, got 'tensor'"),
     ("mine", {"mine": Rules(params=(("kernel", PartitionSpec(None, MEMBER)),))}, "members that divide it: 1, 3, 9"),
     ("mine", {"mine": Rules(params=(("bias", PartitionSpec(None, MEMBER)),))}, "it has 1 axes, of shape [9]"),
   ],
@@ -138,7 +138,7 @@ def test_rules_that_do_not_fit(sharding, rules, words):
 
 @pytest.mark.parametrize(
   "count, devices, members, words",
-  [(2, 6, 4, "2 workers of 4 members .* 6 devices .* 4, 8"), (3, None, 16, "16, 48"), (1, 1, 0, "members is 0")],
+  [(2, 6, 4, "2 workers of 4 members .* 6 devices .* 4, 8"), (3, None, 16, "16, 48"), (1, 1, 0, "members must be")],
 )
 def test_members_that_do_not_fit(count, devices, members, words):
   with pytest.raises(ValueError, match=words):

@@ -1,0 +1,281 @@
+"""The names that a section of a config can have: each is a factory, whose keyword arguments are the section's keys.
+
+A section holds `name` and every keyword that some factory of its kind takes; None means the factory's own default.
+A key that is set but that the section's factory does not take is an error: nothing in a config goes unread.
+
+A `name` is an entry of ddl's registries or the address of a user-defined function, see `ddl.config.user_code`.
+"""
+
+import contextlib
+import copy
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optax
+from ml_collections import ConfigDict, config_dict
+
+from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
+from ddl.api import Algorithm, Data, Model, ServerAlgorithm, Spec, Wrapper
+from ddl.config import user_code
+from ddl.config.optimizers import OPTIMIZERS
+from ddl.config.schedules import SCHEDULES
+from ddl.config.user_code import absolute, is_address
+from ddl.data import DATA
+from ddl.data.sampling import PARTITIONS
+from ddl.errors import OptionError, nearest
+from ddl.events.barriers import BARRIERS
+from ddl.events.times import TIMES
+from ddl.models import MODELS
+from ddl.names import quoted, short_name
+from ddl.ranges import ByWorkers, check_all, plain, resolved, settings_of
+
+Factory = Callable[..., Any]
+Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker knows
+
+NO_WRAPPER = "none"
+
+
+def no_wrapper(algorithm: Algorithm) -> Algorithm:
+  """Return the algorithm itself."""
+  return algorithm
+
+
+REGISTRIES: dict[str, Mapping[str, Any]] = {
+  "algorithm": COLLECTIVE | SERVER,
+  "wrapper": {NO_WRAPPER: no_wrapper, **WRAPPERS},
+  "model": MODELS,
+  "data": DATA,
+  "partition": PARTITIONS,
+  "optimizer": OPTIMIZERS,
+  "schedule": SCHEDULES,
+  "times": TIMES,
+  "barrier": BARRIERS,
+}
+RETURNED: dict[str, tuple[type, ...]] = {  # types that the factories of a section return
+  "algorithm": (Algorithm, ServerAlgorithm),
+  "wrapper": (Algorithm,),
+  "model": (Model,),
+  "data": (Data,),
+  "partition": (list,),
+  "optimizer": (optax.GradientTransformation,),
+}
+TYPES = {int: "an integer (int)", float: "a number (float)", str: "a text (str)", bool: "True or False (bool)"}
+SHOWN = 5  # names with a setting that an error lists
+FREE = ("config.compare.algorithms", "config.sweep.space")  # sections whose keys are the user's
+
+
+def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Sequence[str] = ()) -> Any:
+  """Return the registry's entry.
+
+  Args:
+    option: that has the name, such as "config.model.name".
+    registry: entries by name.
+    name: of one of them.
+    user_defined: addresses that a wrong name may mean.
+
+  Raises:
+    OptionError: for an unknown name, with the nearest one and all that exist.
+  """
+  if name in registry:
+    return registry[name]
+  words = {word.lower(): each for each in user_defined for word in (each.rpartition(":")[2], short_name(each))}
+  near = [words[word] for word in difflib.get_close_matches(str(name).lower(), words, n=1, cutoff=0.7)]
+  advice = f"Did you mean '{near[0]}'?" if near else nearest(str(name), registry)
+  known = ", ".join(map(quoted, [*user_defined, *registry])) or "set; there are none"
+  raise OptionError(option, f"one of {known}", f"'{name}'", advice)
+
+
+def entry(kind: str, name: str, user_defined: Sequence[str] = ()) -> Any:
+  """Return a Spec for an algorithm, a Wrapper for a wrapper, else a factory.
+
+  Raises:
+    OptionError: for an unknown name, or an address without such an object.
+  """
+  if is_address(name):
+    return user_code.find(kind, name)
+  return named(f"config.{kind}.name", REGISTRIES[kind], name, user_defined)
+
+
+def factory(kind: str, name: str) -> Any:
+  """Return the function whose keyword-only arguments are the section's keys."""
+  found = entry(kind, name)
+  return found.factory if isinstance(found, Spec | Wrapper) else found
+
+
+def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
+  """Return the keyword-only arguments of a factory that a config may set. OptionError for an unknown annotation."""
+  parameters = {key: each for key, each in settings_of(factory).items() if key not in ("workers", "seed")}
+  return {key: each.replace(annotation=plain(each.annotation)) for key, each in parameters.items()}
+
+
+def takes(kind: str, name: str, key: str) -> bool:
+  """Return whether a section of this name reads the key."""
+  return (kind, key) == ("optimizer", "learning_rate") or key in keywords(factory(kind, name))
+
+
+def section(name: str, factories: Iterable[Factory]) -> Config:
+  """Return a config section with `name` and all keywords of the factories, unset but typed."""
+  types: dict[str, set[type]] = {}
+  for each in factories:
+    for key, parameter in keywords(each).items():
+      origin = getattr(parameter.annotation, "__origin__", parameter.annotation)
+      types.setdefault(key, set()).add(origin if origin in (*TYPES, tuple) else object)
+  out: Config = ConfigDict({"name": name})
+  for key in sorted(types):
+    out[key] = config_dict.placeholder(types[key].pop() if len(types[key]) == 1 else object)
+  return out
+
+
+def with_keys(kind: str, values: Mapping[str, Any], default: Config) -> Config:
+  """Return the default section with these values, and with the keys of a user-defined function that they name."""
+  name, out = values["name"], copy.deepcopy(default)
+  with out.unlocked(), out.ignore_type():
+    if is_address(name):
+      name = absolute(name)
+      user_defined = factory(kind, name)
+      for key in {*keywords(user_defined)} & {*out}:
+        del out[key]
+      out.update(section(name, [user_defined]))
+    out.update(values)
+    out["name"] = name
+  return out
+
+
+def as_type(value: Any, annotation: Any, option: str) -> Any:
+  """Return the value as the type of a key: whole floats as int, numbers as float, lists and single values as tuples.
+
+  Raises:
+    OptionError: for a value of another type, or an integer beyond int64.
+  """
+  wrong = _wrong_type(value, annotation)
+  if wrong:
+    raise OptionError(option, wrong, repr(value))
+  if getattr(annotation, "__origin__", annotation) is tuple:
+    element = getattr(annotation, "__args__", (object,))[0]
+    return tuple(as_type(each, element, option) for each in (value if isinstance(value, tuple | list) else (value,)))
+  return annotation(value) if annotation in (int, float) else value
+
+
+def _wrong_type(value: Any, annotation: Any) -> str:
+  """Return the expected type in words, or "" for a value that can be converted to it."""
+  if getattr(annotation, "__origin__", annotation) is tuple:
+    element = getattr(annotation, "__args__", (object,))[0]
+    wrong = [_wrong_type(each, element) for each in (value if isinstance(value, tuple | list) else (value,))]
+    return next((f"a tuple, each {each}" for each in wrong if each), "")
+  number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+  if annotation is int and number and math.isfinite(value) and value == int(value):
+    return "" if abs(value) < 2**63 else "an integer (int) of 64 bits"
+  fits = number if annotation is float else annotation in (str, bool) and isinstance(value, annotation)
+  return "" if fits else TYPES.get(annotation, "")
+
+
+def check_keys(config: Any, default: Config, where: str = "config") -> None:
+  """OptionError where a config has other keys than `default`, `base()`, or values of other types; 8.0 becomes 8."""
+  if not isinstance(config, ConfigDict):
+    raise OptionError(where, "a section, as ddl.config.base() has it", repr(config))
+  for key in [*default, *config]:
+    if key not in config:
+      raise OptionError(f"{where}.{key}", "in the config", advice="Start from ddl.config.base().")
+    if where not in FREE and key not in default:
+      raise unknown_key(key, where, "", default)
+  for key in default:
+    path, value = f"{where}.{key}", config[key]
+    if isinstance(default[key], ConfigDict):
+      check_keys(value, default[key], path)
+    elif value is not None or default[key] is not None:
+      value = as_type(value, default.get_type(key), path)
+      if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+        raise OptionError(path, "text that UTF-8 can encode", ascii(value))
+      with config.ignore_type():
+        config[key] = value
+
+
+def unknown_key(key: str, where: str, kind: str, section: Config, name: str | None = None) -> OptionError:
+  """Return the error for a key that a section does not have. name: that the section is about to have, if another."""
+  name, known = str(name or section.get("name")), [*section]
+  with contextlib.suppress(ValueError):  # of a wrong name, which is refused elsewhere
+    known = [each for each in section if kind not in REGISTRIES or each == "name" or takes(kind, name, each)]
+  of = f" with {short_name(name)}" if len(known) < len(section) else ""
+  condition = f"a key that {where} has{of}: {', '.join(map(quoted, known)) or 'none'}"
+  return OptionError(f"{where}.{key}", condition, advice=nearest(key, known, 0.6) or nearest(key, section, 0.6))
+
+
+def keyword_arguments(kind: str, section: Mapping[str, Any], workers: int = 1) -> dict[str, Any]:
+  """Return all keyword arguments of a section's factory: those that it sets, and defaults (which `workers` may decide).
+
+  Raises:
+    OptionError: for a key that the factory does not take, a value of another type or out of its range, or a key
+      without a default that is not set.
+  """
+  found = entry(kind, section["name"])
+  made = found.factory if isinstance(found, Spec | Wrapper) else found
+  parameters, ranges = keywords(made), settings_of(made)
+  out = {key: value for key, value in section.items() if key != "name" and value is not None}
+  what = f"{kind} '{section['name']}'"
+  for key, value in out.items():
+    option = f"config.{kind}.{key}"
+    if key not in parameters:
+      taken = f"takes {', '.join(parameters)}" if parameters else "takes no settings"
+      readers = [name for name in REGISTRIES[kind] if takes(kind, name, key)][:SHOWN]
+      advice = f"It is a setting of {', '.join(readers)}." if readers else ""
+      raise OptionError(option, f"unset (None) with {what}, which {taken}", repr(value), advice)
+    if wrong := _wrong_type(value, parameters[key].annotation):
+      default = parameters[key].default
+      unusable = isinstance(default, ByWorkers) or default in (inspect.Parameter.empty, "", ())
+      example = "VALUE" if unusable else repr(default)
+      raise OptionError(
+        option, f"{wrong} with {what}", repr(value), f"Set it to {example}, or to None for its default."
+      )
+    out[key] = as_type(value, parameters[key].annotation, option)
+    check_all(ranges[key].annotation, out[key], option)
+  for key, parameter in parameters.items():
+    default = parameter.default
+    if key not in out and default is parameter.empty:
+      raise OptionError(f"config.{kind}.{key}", f"set for '{short_name(section['name'])}': it has no default")
+    out.setdefault(key, default.value(workers) if isinstance(default, ByWorkers) else default)
+  return out
+
+
+def make(kind: str, name: str, /, *arguments: Any, **settings: Any) -> Any:
+  """Return what the factory of this name returns.
+
+  Raises:
+    OptionError: as `entry` does; and for a user-defined factory that fails, or returns another type.
+  """
+  made = factory(kind, name)
+  if not is_address(name):
+    return made(*arguments, **settings)
+  option, types = f"config.{kind}.name", RETURNED.get(kind, (object,))
+  try:
+    with user_code.importable(name):
+      value = made(*arguments, **settings)
+  except Exception as error:  # the function is the user's, and so are its errors
+    raise OptionError(option, "a function that succeeds", name, f"It raises {type(error).__name__}: {error}") from error
+  if not isinstance(value, types):
+    expected = " or ".join(each.__name__ for each in types)
+    raise OptionError(option, f"a function that returns a {expected}", f"{type(value).__name__} of {name}")
+  if kind == "algorithm" and isinstance(value, ServerAlgorithm) != has_server(name):
+    raise OptionError(option, f"a function that is annotated: -> {type(value).__name__}", name)
+  return value
+
+
+def make_algorithm(name: str, inner: Any, workers: int, settings: Mapping[str, Any]) -> Any:
+  """Return the algorithm with these settings; `workers` is passed to a factory that takes it. Raises as `make`."""
+  return make("algorithm", name, inner, **settings, **for_workers("algorithm", name, workers))
+
+
+def for_workers(kind: str, name: str, workers: int) -> dict[str, int]:
+  """Return {"workers": workers} for a factory that takes them beside its settings, else {}."""
+  return {"workers": workers} if "workers" in inspect.signature(factory(kind, name)).parameters else {}
+
+
+def has_server(name: str) -> bool:
+  """Return whether an algorithm is a ServerAlgorithm: a user-defined factory declares it by its return type."""
+  if not is_address(name):
+    return name in SERVER
+  made = factory("algorithm", name)
+  return resolved(made, "return", inspect.signature(made).return_annotation) is ServerAlgorithm

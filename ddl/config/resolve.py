@@ -1,0 +1,78 @@
+"""The config of a call: a config file or a config, with the changes that the call passes by keyword."""
+
+import contextlib
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from ddl.api import Spec, Wrapper
+from ddl.config.base import DEFAULTS, absolute, base, load, renamed, switched, with_user_keys
+from ddl.config.catalog import REGISTRIES, Config, check_keys
+from ddl.config.comparison import apply
+from ddl.config.user_code import own
+from ddl.errors import OptionError
+
+EXAMPLES = {  # section: a value, and what a function in its place returns
+  "algorithm": ('{"name": "local_sgd", "period": 10}', "a ddl.Algorithm (optimizer, *, settings -> algorithm)"),
+  "wrapper": ('{"name": "topk", "share": 0.01}', "a ddl.Algorithm (algorithm, *, settings -> algorithm)"),
+  "model": (
+    '{"name": "mlp", "hidden": (64, 64)}',
+    "a ddl.Model (meta, *, settings -> model), such as ddl.from_flax(module, meta)",
+  ),
+  "data": ('{"name": "npz", "path": "FILE.npz"}', "a ddl.Data (*, settings -> data)"),
+  "optimizer": ('{"name": "adam", "learning_rate": 0.01}', "an optax transformation (rate, *, settings -> optimizer)"),
+  "schedule": ('{"name": "cosine", "floor": 0.1}', "an optax schedule (rate, steps, *, settings -> schedule)"),
+  "partition": ('{"name": "iid"}', "each worker's examples (size, labels, *, workers, seed -> arrays of indices)"),
+}
+
+
+def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) -> Config:
+  """Return the config with the changes. OptionError for a key that does not exist, or a value of the wrong type."""
+  if config is not None and not isinstance(config, str | Path | ConfigDict):
+    raise OptionError("config", "a config file or a config of ddl.config.base()", repr(config))
+  out: Config = load(Path(config)) if isinstance(config, str | Path) else copy.deepcopy(config) or base()
+  sections = {kind: _section(kind, value) for kind, value in changes.items()}
+  names = {kind: str(each["name"]) for kind, each in sections.items() if kind in REGISTRIES and "name" in each}
+  out, _ = switched(out, names)
+  for kind in ("compare", "sweep"):
+    if not isinstance(sections.get(kind, {}), Mapping):
+      raise OptionError(kind, f"a dictionary of keys of config.{kind}", repr(sections[kind]))
+  compare, sweep = dict(sections.get("compare", {})), dict(sections.get("sweep", {}))
+  if isinstance(labels := compare.get("algorithms"), Mapping):
+    del compare["algorithms"]
+    with out.compare.unlocked():
+      out.compare.algorithms = ConfigDict({label: _label(each) for label, each in labels.items()})
+  if isinstance(grid := compare.get("grid"), Mapping):
+    compare["grid"] = tuple(grid.items())
+  if isinstance(space := sweep.get("space"), Mapping):
+    del sweep["space"]
+    with out.sweep.unlocked():
+      out.sweep.space = ConfigDict({label: dict(v) if isinstance(v, Mapping) else v for label, v in space.items()})
+  sections |= {"compare": compare, "sweep": sweep}
+  out = renamed(with_user_keys(out), sections)
+  apply(out, base(), sections, "the changes")
+  check_keys(out, with_user_keys(base(), out))
+  return absolute(out)
+
+
+def _label(changes: Any) -> Any:
+  """Return the changes of a label as a config takes them."""
+  return {kind: _section(kind, value) for kind, value in changes.items()} if isinstance(changes, Mapping) else changes
+
+
+def _section(kind: str, value: Any) -> Any:
+  """Return a change as a config takes it: a section's name, or a function for it, as {"name": ...}."""
+  if kind not in REGISTRIES or isinstance(value, Mapping | ConfigDict):
+    return value
+  if isinstance(value, str):
+    return {"name": value}
+  if isinstance(value, Spec | Wrapper) or (callable(value) and not isinstance(value, tuple)):
+    with contextlib.suppress(OptionError):  # for what is not at the top level of a file
+      return own(value)
+  example, result = EXAMPLES.get(kind, (f'{{"name": "{DEFAULTS[kind]}"}}', "it"))
+  condition = f"a name with its settings, such as {kind}={example}, or a function at the top level of a file"
+  got = getattr(value, "__qualname__", type(value).__name__)
+  raise OptionError(kind, f"{condition} that returns {result}", got)
