@@ -17,8 +17,7 @@ from ddl.config.experiment import Experiment
 from ddl.engine.consensus import Consensus
 from ddl.errors import OptionError
 from ddl.library import resume as library_resume
-from ddl.names import short_name
-from ddl.perf.units import counted
+from ddl.names import pluralize, short_name
 from ddl.report import clusters, formats, frames, page, reader, sentences, tables
 from ddl.run import build as made
 from ddl.run import checkpoints, inputs
@@ -46,7 +45,7 @@ class Named(dict[str, Value]):
   def __repr__(self) -> str:
     """The names, and what they are for."""
     names = textwrap.fill(", ".join(map(repr, self)), tables.WIDTH, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join(filter(None, [f"{counted(len(self), self.what)} by name:", names, self.use]))
+    return "\n".join(filter(None, [f"{pluralize(len(self), self.what)} by name:", names, self.use]))
 
   def __missing__(self, name: str) -> Value:
     raise KeyError(f"no {self.what} {name!r}; there are: {', '.join(self)}")
@@ -57,7 +56,7 @@ def of_run(folder: Path) -> str:
   try:
     config = files.read_json(folder / run_dir.CONFIG)
     names = {key: short_name(config[key]["name"]) for key in ("algorithm", "model", "data")}
-    text = f"{names['algorithm']}, {names['model']} on {names['data']}; {counted(config['workers'], 'worker')}"
+    text = f"{names['algorithm']}, {names['model']} on {names['data']}; {pluralize(config['workers'], 'worker')}"
     text += f", seed {config['seed']}"
     last = json.loads((folder / run_dir.METRICS).read_text(encoding="utf-8").splitlines()[-1])
     found = [f"{formats.NAMES[name]} {formats.figure(name, last[name])}" for name in reader.SCORES if name in last]
@@ -79,7 +78,7 @@ def of_sweep(folder: Path) -> str:
         f"{name} {formats.figure(f'test_{name}', value)}" for name, value in (entry["validation"] or {}).items()
       ]
       lines.append(f"  {label}: {found}; {' and '.join(scores)} on the validation split, best of "
-                   f"{counted(len(entry['trials']), 'trial')}")  # fmt: skip
+                   f"{pluralize(len(entry['trials']), 'trial')}")  # fmt: skip
     lines += [f"  {run_dir.change_text(each)}" for each in run_dir.input_changes(folder)]
     text = "\n".join(lines)
   except DAMAGED as error:
@@ -94,7 +93,7 @@ def of_comparison(folder: Path) -> str:
     comparison = results.comparison
     seeds = formats.listed([str(seed) for seed in comparison.info["seeds"]], SHOWN)
     texts = [
-      f"{counted(len(results.labels), 'label')}: {formats.listed(results.labels, SHOWN)}",
+      f"{pluralize(len(results.labels), 'label')}: {formats.listed(results.labels, SHOWN)}",
       f"{'seed' if len(comparison.info['seeds']) == 1 else 'seeds'}: {seeds}; "
       f"target: {formats.NAMES[comparison.metric]} {comparison.goal}",
       f"{'; '.join(sentences.headlines(results))}.",

@@ -7,10 +7,11 @@ islands, and periods of hundreds of steps last. `SHOWN` has how far each has bee
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ddl.names import pluralize
 from ddl.perf.batch import BatchSize, examples_factor
 from ddl.perf.families import FamilySettings, Speed
 from ddl.perf.placement import Job
-from ddl.perf.units import counted, percent, rate_text, seconds_text
+from ddl.perf.units import percent, rate_text, seconds_text
 
 SHORTEST = 1e-5  # seconds: no machine starts a step sooner
 WORTH = 1.5  # speed-up below which several workers are not
@@ -99,8 +100,8 @@ def _described(best: Speed, settings: FamilySettings) -> str:
   s = settings
   micro = f" in {s.micro} microbatches" if s.micro > 1 else ""
   return (
-    f"{best.algorithm} ({best.setting}) with {counted(s.examples, 'example')} per worker{micro}, "
-    f"{s.examples * s.workers:,} a step: {percent(best.efficiency)} of {counted(s.workers, 'worker')}, "
+    f"{best.algorithm} ({best.setting}) with {pluralize(s.examples, 'example')} per worker{micro}, "
+    f"{s.examples * s.workers:,} a step: {percent(best.efficiency)} of {pluralize(s.workers, 'worker')}, "
     f"{rate_text(best.rate)} examples/s."
   )
 
@@ -111,7 +112,7 @@ def _enough(job: Job, enough: BatchSize | None, settings: FamilySettings, share:
     return f"With no number of examples that fits {kept}."
   whole = f"{enough.examples * settings.workers:,} a step"
   if enough.micro == 1:
-    return f"From {counted(enough.examples, 'example')} per worker on ({whole}) {kept}."
+    return f"From {pluralize(enough.examples, 'example')} per worker on ({whole}) {kept}."
   part = enough.examples // enough.micro
   unusual = ", more than usual" if job.usual and enough.examples * settings.workers > job.usual.examples else ""
   return (

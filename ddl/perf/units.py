@@ -29,11 +29,6 @@ def percent(share: float) -> str:
   return f"{100 * share:.3g} %"
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-  """1 device, 2 devices, 2 processes."""
-  return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
 def count(name: str, value: float, least: int = 1) -> int:
   """Return an integer of at least `least`."""
   if not value >= least or value % 1:

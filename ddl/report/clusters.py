@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ddl.perf.units import counted
+from ddl.names import pluralize
 from ddl.report import curves, formats, frames, reader
 from ddl.report.figure import Figure
 from ddl.report.formats import rate, seconds
@@ -91,7 +91,7 @@ def _with_some_seeds(tables: Frames, on: Quantity, best: str) -> list[str]:
     pair = frames.pair(tables, on, line["label"], best) if 0 < line["reached"] < line["seeds"] else None
     if pair is None:
       continue
-    text = f"{line['label']} does in {pair['seeds']} of {counted(line['seeds'], 'seed')}"
+    text = f"{line['label']} does in {pair['seeds']} of {pluralize(line['seeds'], 'seed')}"
     if pair["scale"] == "ratio":
       ratio = pair["estimate"]
       times, word = (1 / ratio, "sooner") if ratio < 1 else (ratio, "later")

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from ddl.names import quoted
-from ddl.perf.units import counted
+from ddl.names import pluralize, quoted
 
 SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 BYTES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -96,7 +95,7 @@ def listed(names: Sequence[str], most: int = 12, labels: bool = True) -> str:
 def between(values: Iterable[int], noun: str = "") -> str:
   """Return 8, or 1 to 16 where they differ; with a noun 1 worker, 1 to 16 workers."""
   least, most = min(values := list(values)), max(values)
-  end = counted(most, noun) if noun else f"{most:,}"
+  end = pluralize(most, noun) if noun else f"{most:,}"
   return end if least == most else f"{least:,} to {end}"
 
 

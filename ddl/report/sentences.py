@@ -4,7 +4,7 @@ import math
 import shlex
 from collections.abc import Sequence
 
-from ddl.perf.units import counted
+from ddl.names import pluralize
 from ddl.report import formats, frames
 from ddl.report.frames import Frames, Quantity
 from ddl.report.reader import Comparison, seed_of
@@ -63,7 +63,7 @@ def claim_text(tables: Frames, quantity: Quantity, ranking: frames.Ranking) -> s
   """Return the best label and its difference from others, or those that do not differ significantly from it."""
   tied = [ranking.ranked[0], *ranking.rivals]
   figures = [f"{formats.named(label)} ({_figure(tables, quantity, label)})" for label in tied[:FEW]]
-  names = formats.listed(figures + [counted(len(tied) - FEW, "other")] * (len(tied) > FEW), labels=False)
+  names = formats.listed(figures + [pluralize(len(tied) - FEW, "other")] * (len(tied) > FEW), labels=False)
   if ranking.rivals and not is_short(ranking):
     return f"no clear winner; {names} do not differ significantly."
   text = f"{names}, not significantly different" if ranking.rivals else names
@@ -73,7 +73,7 @@ def claim_text(tables: Frames, quantity: Quantity, ranking: frames.Ranking) -> s
     text += f"; {formats.named(tied[0])} takes {saving}" if ranking.rivals else f", {saving}"
   elif others and not ranking.rivals:
     text += f"; {next_one(tables, quantity, others[0], tied[0])}"
-  untested = f"; no test with {counted(len(ranking.unjudged), 'other')}" if ranking.unjudged else ""
+  untested = f"; no test with {pluralize(len(ranking.unjudged), 'other')}" if ranking.unjudged else ""
   return f"{text}{untested}."
 
 
@@ -174,7 +174,7 @@ def unsettled(tables: Frames) -> list[Sentence]:
   text = f"{formats.listed(counts, labels=False)}"
   if nearest:
     count, labels, title = min(nearest)
-    text += f"; {counted(count, 'more seed')} would separate {labels} in {title}, at the spread seen here"
+    text += f"; {pluralize(count, 'more seed')} would separate {labels} in {title}, at the spread seen here"
   return [("Pairs without a significant difference", f"{text}.")]
 
 
@@ -276,7 +276,7 @@ def seeds_text(comparison: Comparison) -> str:
   if comparison.disjoint:
     counts = [len(runs) for runs in comparison.seeds.values() if runs]
     return f"{formats.between(counts, 'seed')}, none common to all"
-  text, most = counted(len(comparison.info["seeds"]), "seed"), max(seed_counts(comparison).values(), default=0)
+  text, most = pluralize(len(comparison.info["seeds"]), "seed"), max(seed_counts(comparison).values(), default=0)
   return f"the {text} that all have, of up to {most}" if most else text
 
 
@@ -376,8 +376,9 @@ def detectable_difference(tables: Frames) -> list[str]:
   if seeds < 2 or not most:
     return []
   size = detectable(seeds, LEVEL / most)
+  pairs = pluralize(most, "tested pair")
   return [
-    f"With {seeds} seeds and {counted(most, 'tested pair')} a difference is found with a probability of 80 % if it is "
+    f"With {seeds} seeds and {pairs} a difference is found with a probability of 80 % if it is "
     f"{float(f'{size:.2g}'):,.10g} times the standard deviation of the paired differences or more."
   ]
 

@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ddl.names import short_name
-from ddl.perf.units import counted
+from ddl.names import pluralize, short_name
 from ddl.report import formats
 
 CLOCKS = ("times", "network", "barrier")  # sections that only virtual and predicted seconds depend on
@@ -83,7 +82,7 @@ def _origin(tuned: Mapping[str, Any] | None) -> str:
     return "the config, not from a sweep (--tuned)"
   others = [_words(key.rpartition(".")[2]) for key in tuned["keys"] if key != RATE]
   beside = f", that tuned {formats.listed(others)} too" if others else ""
-  count = f" of {counted(tuned['trials'], 'trial')}" if tuned["trials"] else ""
+  count = f" of {pluralize(tuned['trials'], 'trial')}" if tuned["trials"] else ""
   return f"a sweep{count}{beside}"
 
 

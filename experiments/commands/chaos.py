@@ -11,7 +11,7 @@ from pathlib import Path
 from absl import flags
 
 from ddl.errors import OptionError
-from ddl.perf.units import counted
+from ddl.names import pluralize
 from ddl.run.processes import ROOT
 from ddl.run.workdir import without, writable
 from experiments.chaos.chaos import Chaos, Setting
@@ -64,9 +64,9 @@ def main(line: CommandLine) -> int:
   total = chaos.events.total()
   _say("\n".join(["", *rows]))
   _say(
-    f"{counted(total, 'event')} in {chaos.seconds:.0f} s, {60 * total / chaos.seconds:.0f} a minute; "
-    f"{counted(chaos.restarts, 'restart')} by launchers, {counted(chaos.resumes, 'resume')}\n"
-    f"{counted(chaos.ended, 'job')} ended as {chaos.expected} ({chaos.undisturbed:.1f} s undisturbed); {folder}"
+    f"{pluralize(total, 'event')} in {chaos.seconds:.0f} s, {60 * total / chaos.seconds:.0f} a minute; "
+    f"{pluralize(chaos.restarts, 'restart')} by launchers, {pluralize(chaos.resumes, 'resume')}\n"
+    f"{pluralize(chaos.ended, 'job')} ended as {chaos.expected} ({chaos.undisturbed:.1f} s undisturbed); {folder}"
   )
   return 0
 

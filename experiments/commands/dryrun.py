@@ -16,8 +16,9 @@ from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
 from ddl.costs.cluster_clock import with_published
 from ddl.errors import OptionError
+from ddl.names import pluralize
 from ddl.perf.cluster import Cluster
-from ddl.perf.units import bytes_text, counted
+from ddl.perf.units import bytes_text
 from ddl.run.build import load
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
@@ -111,7 +112,7 @@ def _of(config: Config, name: str, paths: Sequence[str]) -> Config:
 
 
 def _heading(first: Experiment, name: str, options: RunOptions, cluster: Cluster) -> str:
-  rows = counted(first.workers, "worker") + f" of {options.members} members" * (options.members > 1)
+  rows = pluralize(first.workers, "worker") + f" of {options.members} members" * (options.members > 1)
   what = f"{first.model.short_name} on {first.data.short_name}, {first.batch} examples a worker and step"
   how = "the compiler's defaults" if DEFAULTS.value else "ddl's options for overlap"
   return f"dry run on {name}: {what}, {rows}; {how}\nprices: {cluster.title}; {cluster.source}"

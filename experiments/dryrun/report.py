@@ -13,10 +13,11 @@ from ddl.costs.step_cost import param_shapes
 from ddl.engine import compiled_program as hlo_schedule
 from ddl.engine.compiled_program import Collective
 from ddl.engine.compiled_trainer import CompiledTrainer
+from ddl.names import pluralize
 from ddl.perf.cluster import Cluster
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
-from ddl.perf.units import bytes_text, counted, percent, seconds_text
+from ddl.perf.units import bytes_text, percent, seconds_text
 from experiments.dryrun import overlap
 from experiments.dryrun.program import Program, device_bytes
 
@@ -170,9 +171,8 @@ def collectives(each: Figures, priced: bool) -> str:
     line += ["yes" if one.starts else "no", f"{row.products:.3g}" if one.starts else "-"]
     rows.append(line + ([seconds_text(row.link), _share(row)] if priced else []))
   left = each.rows[MOST_ROWS:]
-  more = (
-    f"\n  and {counted(len(left), 'smaller kind')} of {counted(round(sum(r.times for r in left)), 'collective')} a step"
-  )
+  collectives = pluralize(round(sum(row.times for row in left)), "collective")
+  more = f"\n  and {pluralize(len(left), 'smaller kind')} of {collectives} a step"
   return aligned(rows) + more * bool(left)
 
 
@@ -204,7 +204,7 @@ def too_large(each: Figures, limit: float, other: Figures | None, target: str) -
   line = f"{each.label} needs {needs} of a device's {bytes_text(limit)} on {target} ({told}): "
   ways = []
   if other:
-    ways.append(f"--members={other.members} fits ({counted(other.workers, 'worker')}, {bytes_text(other.peak)} each)")
+    ways.append(f"--members={other.members} fits ({pluralize(other.workers, 'worker')}, {bytes_text(other.peak)} each)")
   if kept < limit:
     ways.append("or a smaller config.batch, config.microbatches above 1 or config.model.remat for the activations")
   return line + (", ".join(ways) or "no number of members up to 16 fits; a smaller model, or devices with more memory")
