@@ -35,7 +35,7 @@ from ddl.api import ServerAlgorithm, Tree
 from ddl.asynchronous import ray_master, ray_transport
 from ddl.asynchronous.flat_params import divides, flatten
 from ddl.asynchronous.ray_master import Shard
-from ddl.asynchronous.ray_supervisor import Supervisor, Watch, answers
+from ddl.asynchronous.ray_supervisor import RaySupervisor, Watch, answers
 from ddl.asynchronous.ray_worker import Make, RayWorker
 from ddl.contract import of_server
 from ddl.errors import OptionError
@@ -177,7 +177,7 @@ class RayCluster:
       if want > have.get(name, 0):
         self.close()
         raise ValueError(f"Ray has {have.get(name, 0):g} {name}s; {workers} workers and {shards} shards need {want:g}")
-    self.supervisor: Supervisor | None = None
+    self.supervisor: RaySupervisor | None = None
     self.stopping = False
 
   def run(self, params: Tree, extra: Tree, visits: int, watch: Watch, marks: Iterable[int]) -> Events:
@@ -217,7 +217,7 @@ class RayCluster:
       def new(rank: int) -> Any:
         return kind.remote(rank, self.algorithm, self.make, *model, **settings)
 
-      self.supervisor = Supervisor(self.ray, new, actors, shards, unravel)
+      self.supervisor = RaySupervisor(self.ray, new, actors, shards, unravel)
       self.supervisor.stopping = self.stopping
       events = self.supervisor.run(range(self.workers), visits, watch)
       self.label = len(events.worker)  # where another run goes on

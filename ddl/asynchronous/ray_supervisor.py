@@ -39,7 +39,7 @@ def check_made(error: Any, who: str) -> None:
     raise ValueError(f"{who} can't be made: {str(error).strip().splitlines()[-1]}") from error
 
 
-class Supervisor:
+class RaySupervisor:
   """The workers of one run, and what is awaited of them."""
 
   def __init__(

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from ddl.api import Model, ServerAlgorithm, Tree, Visit, at_step
-from ddl.asynchronous.server_state import Sent, collect, from_blocks, nothing, to_blocks
+from ddl.asynchronous.server_state import SentMessage, collect, from_blocks, nothing, to_blocks
 from ddl.asynchronous.worker_round import first_step, visit_step
 from ddl.engine.local_step import make_local_step
 from ddl.events.operations import ADD, APPLY, COLLECT, DROP, LOOK, READ, RESTART, SERVE, Operations
@@ -40,7 +40,7 @@ class Sequential:
     self.state, self.reply = [self.state] * self.count, [reply] * self.count
     self.message: list[Tree] = [None] * self.count
     self.seen: list[Any] = [to_blocks(params, self.blocks)] * self.count
-    self.total: Sent | None = None
+    self.total: SentMessage | None = None
     self.fresh, self.begun = {}, set[int]()
     self.round_extra = extra  # the mean over the workers that the last round served
 
@@ -59,7 +59,7 @@ class Sequential:
       if kind == SERVE:
         self.server, self.reply[w] = self._serve(self.server, self.message[w], visit)
       elif kind == COLLECT:
-        sent = Sent(self.message[w], self.extra[w])
+        sent = SentMessage(self.message[w], self.extra[w])
         self.total = self._collect(nothing(sent) if self.total is None else self.total, sent, weight)
       elif kind == APPLY:
         assert self.total

@@ -12,7 +12,7 @@ from ddl.events.operations import ADD, APPLY, COLLECT, DROP, LOOK, READ, RESTART
 from ddl.precision import ravel
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
   """A worker's message to a round of a quorum, or the round's weighted sum of them."""
 
   message: Tree
@@ -24,7 +24,7 @@ class ServerState(NamedTuple):
 
   server: Tree
   replies: Tree  # [slots, ...]
-  total: Any  # of a quorum: Sent, summed over the round so far, else ()
+  total: Any  # of a quorum: SentMessage, summed over the round so far, else ()
   extra: Tree  # of a quorum: the mean over the last round's served workers, else ()
   fresh: Tree  # [slots, ...]: the model from which a restarted worker starts, else ()
   seen: Any  # [workers, blocks, size]: the center as read by the last lock-free visit, else ()
@@ -51,18 +51,18 @@ def open_server(
   def several(tree: Tree, count: int) -> Tree:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), tree)
 
-  total, extra = (nothing(Sent(message, extra)), extra) if COLLECT in kinds else ((), ())
+  total, extra = (nothing(SentMessage(message, extra)), extra) if COLLECT in kinds else ((), ())
   fresh = several(params, slots) if RESTART in kinds else ()
   seen = several(to_blocks(params, blocks), workers) if LOOK in kinds else ()
   return ServerState(server, several(reply, slots), total, extra, fresh, seen)
 
 
-def nothing(sent: Sent) -> Sent:
+def nothing(sent: SentMessage) -> SentMessage:
   """Return the sum over no workers."""
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sent)
 
 
-def collect(total: Sent, sent: Sent, weight: Any) -> Sent:
+def collect(total: SentMessage, sent: SentMessage, weight: Any) -> SentMessage:
   """Return total + weight * sent; of leaves that are not floating-point (counters) the largest."""
 
   def leaf(t: jax.Array, x: jax.Array) -> jax.Array:
@@ -89,7 +89,7 @@ def make_serving(
 ) -> Callable[[ServerState, Tree, ServerOperations, Any, Any], ServerState]:
   """Return serving(state, messages, steps, count, first) -> state, which carries out the first `count` of the steps.
 
-  messages: [workers, ...], of a quorum as `Sent`; steps: [most, ...]; first: rank of the device's first worker.
+  messages: [workers, ...], of a quorum as `SentMessage`; steps: [most, ...]; first: rank of the device's first worker.
   """
   if LOOK in kinds:
     return _lock_free(algorithm, kinds, blocks)

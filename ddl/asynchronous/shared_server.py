@@ -25,7 +25,7 @@ from ddl.events.record import Events, VisitRow, make_events
 PIECE = 500  # elements up to which NumPy holds the interpreter's lock while it adds
 
 
-class Clock:
+class RealTimeClock:
   """Monotonic seconds of training, stopped during evaluation."""
 
   def __init__(self):
@@ -156,7 +156,7 @@ def _pieces(array: np.ndarray) -> list[np.ndarray]:
   return [array[i : i + PIECE] for i in range(0, len(array), PIECE)]
 
 
-class Rules(NamedTuple):
+class CompiledRules(NamedTuple):
   """The compiled functions of a visit; the last two are None with a lock."""
 
   serve: Callable[..., Any]
@@ -165,14 +165,16 @@ class Rules(NamedTuple):
   reply: Callable[..., Any] | None  # (message, seen [blocks, size]) -> reply
 
 
-def make_rules(algorithm: ServerAlgorithm) -> Rules:
+def make_rules(algorithm: ServerAlgorithm) -> CompiledRules:
   """Compile the functions of a visit, lock-free if the algorithm has a lock-free rule and blocks."""
   blocks = algorithm.arrivals.blocks
   serve, read, rule = jax.jit(algorithm.serve), algorithm.read and jax.jit(algorithm.read), algorithm.lock_free
   if not (rule and blocks):
-    return Rules(serve, read, None, None)
+    return CompiledRules(serve, read, None, None)
   increment = jax.jit(lambda message, seen: rule.increment(to_blocks(message, blocks), seen))
-  return Rules(serve, read, increment, jax.jit(lambda message, seen: rule.reply(message, from_blocks(seen, message))))
+  return CompiledRules(
+    serve, read, increment, jax.jit(lambda message, seen: rule.reply(message, from_blocks(seen, message)))
+  )
 
 
 class SharedServer:
@@ -181,7 +183,7 @@ class SharedServer:
   def __init__(
     self,
     algorithm: ServerAlgorithm,
-    rules: Rules,
+    rules: CompiledRules,
     params: Tree,
     *,
     workers: int,
@@ -213,7 +215,7 @@ class SharedServer:
 
   def open(self) -> None:
     """Start the clock."""
-    self._clock = Clock()
+    self._clock = RealTimeClock()
 
   def now(self) -> float:
     """Return the seconds since the clock started, without those of `then`."""

@@ -10,7 +10,14 @@ import numpy as np
 from jax import lax
 
 from ddl.api import Model, ServerAlgorithm, Tree
-from ddl.asynchronous.server_state import Sent, ServerOperations, ServerState, from_blocks, make_serving, open_server
+from ddl.asynchronous.server_state import (
+  SentMessage,
+  ServerOperations,
+  ServerState,
+  from_blocks,
+  make_serving,
+  open_server,
+)
 from ddl.asynchronous.worker_round import (
   DROPPED,
   FULL,
@@ -247,7 +254,7 @@ class WaveProgram(NamedTuple):
 
   def _message_of(self, worker: Worker) -> Tree:
     message = self._request_of(worker)
-    return Sent(message, worker.extra) if COLLECT in self.kinds else message
+    return SentMessage(message, worker.extra) if COLLECT in self.kinds else message
 
 
 def _of_each(workers: Any, fn: Callable[[Worker], Tree]) -> Tree:

@@ -146,7 +146,7 @@ class Folder(Protocol):
   writes: bool
 
 
-class Clock(Protocol):
+class StepClock(Protocol):
   """The clock of a run whose workers are all present."""
 
   def columns(self, step: int) -> dict[str, float]:
@@ -362,7 +362,7 @@ def in_virtual_time(make: Callable[[Workers], CompiledTrainer], workers: Workers
 class ElasticClock:
   """The clock of a run whose membership changes."""
 
-  def __init__(self, trainer: ElasticTrainer, clock: Clock | None = None):
+  def __init__(self, trainer: ElasticTrainer, clock: StepClock | None = None):
     """clock: of the virtual seconds; None: the run has none."""
     self._trainer, self._clock = trainer, clock
 

@@ -350,17 +350,17 @@ Events = list[list[Any]]
 INDEX = re.compile(r"index=(\d+)")
 
 
-class Schedule(NamedTuple):
+class InstructionSchedule(NamedTuple):
   """Of one program, on one device."""
 
   events: Events
   collectives: list[Collective]  # by id
 
 
-def read(text: str, mesh: Mesh) -> Schedule:
+def read(text: str, mesh: Mesh) -> InstructionSchedule:
   """Return the schedule of an executable. text: its `as_text`."""
   reader = _Reader(parse(text), mesh)
-  return Schedule(reader.events(reader.program.entry), reader.collectives)
+  return InstructionSchedule(reader.events(reader.program.entry), reader.collectives)
 
 
 def flop(events: Events) -> float:

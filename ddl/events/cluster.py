@@ -10,7 +10,7 @@ from ddl.events.times import Stream, Times, not_negative
 Seconds = float | Callable[[int], float]  # the same for all, or by worker
 
 
-class Arrivals(Protocol):
+class VisitOrder(Protocol):
   """The fields of `ddl.api.Arrivals`, as `ddl.events` does without JAX."""
 
   @property
@@ -33,7 +33,7 @@ class Work(NamedTuple):
   downs: tuple[tuple[float, float], ...]  # of each death: when the worker dies, and when it is up again
 
 
-class Cluster:
+class VirtualCluster:
   """Step times and costs, by worker."""
 
   def __init__(
@@ -64,7 +64,7 @@ class Cluster:
     return Work(time, time, time + before, seconds - before if self.delay < self._period else 0.0, tuple(downs))
 
 
-def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals: Arrivals, seed: int) -> np.ndarray:
+def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals: VisitOrder, seed: int) -> np.ndarray:
   """Return each visit's peer, a pure function of (seed, worker, round): [events] int32, -1 for none.
 
   ValueError, one line, where the workers cannot be paired by `arrivals`.

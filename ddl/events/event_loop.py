@@ -6,13 +6,15 @@ from collections import deque
 import numpy as np
 
 from ddl.events.barriers import Bounded, LiveBarrier, Quorum, Round
-from ddl.events.cluster import Cluster, Work
+from ddl.events.cluster import VirtualCluster, Work
 from ddl.events.record import VisitRow
 
 ARRIVE, DONE, FINISH = range(3)  # a request reaches the server; is served; the worker finishes its round
 
 
-def first_come(cluster: Cluster, barrier: Bounded, *, num_visits: int, seed: int, lock_free: bool) -> list[VisitRow]:
+def first_come(
+  cluster: VirtualCluster, barrier: Bounded, *, num_visits: int, seed: int, lock_free: bool
+) -> list[VisitRow]:
   """Return the events until `num_visits` visits are served. Simultaneous events are ordered by worker.
 
   With delay 0 the barrier is at the server, which replies when the worker may go on: a round is finished when it is
@@ -74,7 +76,7 @@ def first_come(cluster: Cluster, barrier: Bounded, *, num_visits: int, seed: int
   return rows
 
 
-def round_robin(cluster: Cluster, *, num_visits: int) -> list[VisitRow]:
+def round_robin(cluster: VirtualCluster, *, num_visits: int) -> list[VisitRow]:
   """Return the events where worker t mod p begins its round when round t - 1 is over altogether."""
   rows: list[VisitRow] = []
   time = 0.0
@@ -89,7 +91,7 @@ def round_robin(cluster: Cluster, *, num_visits: int) -> list[VisitRow]:
   return rows
 
 
-def quorum_rounds(cluster: Cluster, barrier: Quorum, *, num_visits: int) -> list[VisitRow]:
+def quorum_rounds(cluster: VirtualCluster, barrier: Quorum, *, num_visits: int) -> list[VisitRow]:
   """Return the events of whole rounds until there are `num_visits` worker rounds, the dropped ones included.
 
   A round's messages are served first come, first served. After the last one that it waits for, the reply goes to all

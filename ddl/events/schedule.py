@@ -6,7 +6,7 @@ import numpy as np
 
 from ddl import memory
 from ddl.events.barriers import Barrier, Quorum, asp
-from ddl.events.cluster import Arrivals, Cluster, Seconds, draw_peers
+from ddl.events.cluster import Seconds, VirtualCluster, VisitOrder, draw_peers
 from ddl.events.event_loop import first_come, quorum_rounds, round_robin
 from ddl.events.operations import Operations, operations
 from ddl.events.record import ROW, TYPES, Events, make_events
@@ -27,7 +27,7 @@ class Rule(Protocol):
   @property
   def lock_free(self) -> Any: ...
   @property
-  def arrivals(self) -> Arrivals: ...
+  def arrivals(self) -> VisitOrder: ...
 
 
 def make_schedule(
@@ -133,7 +133,7 @@ def schedule(
   message_seconds: Seconds,
   service_seconds: Seconds,
   seed: int,
-  arrivals: Arrivals,
+  arrivals: VisitOrder,
 ) -> Events:
   """Return the events until `num_visits` visits are served, a pure function of the arguments (see `make_schedule`).
 
@@ -155,7 +155,7 @@ def schedule(
       f"arrivals.order is {arrivals.order!r} and blocks {arrivals.blocks}; invalid: must be first_come or round_robin, "
       "and at least 0"
     )
-  cluster = Cluster(
+  cluster = VirtualCluster(
     workers=workers,
     period=period,
     delay=delay,
@@ -182,7 +182,7 @@ def schedule(
 EVENT_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES.values()) + 8 * len(ROW)  # as an array and as a row
 
 
-def _check_quorum(delay: int, arrivals: Arrivals) -> None:
+def _check_quorum(delay: int, arrivals: VisitOrder) -> None:
   why = {
     f"delay {delay}, where messages leave before the steps": delay,
     f"{arrivals.peers} peers": arrivals.peers != "none",

@@ -219,7 +219,7 @@ class Compared:
     return Named("label", found, "runs[label] is a list with a run per seed.")
 
   @cached_property
-  def _read(self) -> reader.Comparison:
+  def _read(self) -> reader.ComparisonRecord:
     return reader.read(self.folder)
 
   @cached_property

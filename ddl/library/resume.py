@@ -21,7 +21,7 @@ from ddl.run.workdir import HERE, resume_command, without, workdir
 ADVICE = "; pass the config and the options that the run was started with"
 
 
-class Record(NamedTuple):
+class ResumeRecord(NamedTuple):
   """The content of `run_dir.EXPERIMENT`."""
 
   folder: Path
@@ -50,7 +50,7 @@ def record(
   }
 
 
-def read(command: str, options: RunOptions) -> Record:
+def read(command: str, options: RunOptions) -> ResumeRecord:
   """Return the record of the folder that a command resumes.
 
   Raises:
@@ -73,21 +73,21 @@ def read(command: str, options: RunOptions) -> Record:
     RunOptions(**{name: value for name, value in values.items() if name not in ("only", "cluster", "tuned")})
   except (TypeError, ValueError) as error:  # TypeError: of an unknown name
     raise _damaged(file, error) from error
-  return Record(folder, restored(config), values, [str(word) for word in arguments])
+  return ResumeRecord(folder, restored(config), values, [str(word) for word in arguments])
 
 
 def _damaged(file: Path, why: object) -> ValueError:
   return ValueError(f"{file} is damaged ({why}){ADVICE}")
 
 
-def allowed_code(recorded: Record | None, options: RunOptions) -> contextlib.AbstractContextManager[None]:
+def allowed_code(recorded: ResumeRecord | None, options: RunOptions) -> contextlib.AbstractContextManager[None]:
   """Import within it only such user-defined code as the record's folder may name."""
   if not recorded:
     return contextlib.nullcontext()
   return inputs.allowed_code(recorded.folder, options.trust_code, options.allow_changed_inputs)
 
 
-def config_of(recorded: Record) -> Config:
+def config_of(recorded: ResumeRecord) -> Config:
   """Return the config of a record. Raises ValueError, one line."""
   try:
     return resolve(None, recorded.config)
@@ -97,7 +97,7 @@ def config_of(recorded: Record) -> Config:
     raise _damaged(recorded.folder / run_dir.EXPERIMENT, error) from error
 
 
-def with_recorded(options: RunOptions, recorded: Record) -> RunOptions:
+def with_recorded(options: RunOptions, recorded: ResumeRecord) -> RunOptions:
   """Return the options, with those recorded in place of defaults."""
   values = {name: value for name, value in recorded.options.items() if name in FLAGS}
   return replace(options, **values | options.changed())

@@ -19,7 +19,7 @@ STARTING = 1e-5  # seconds that a device takes to start a step, roughly; below, 
 PARTS = ("step", "exchange", "message", "service")
 
 
-class Section(NamedTuple):
+class ClusterSection(NamedTuple):
   """The variables of the section's template; cells by cluster."""
 
   sentences: list[str]
@@ -30,14 +30,14 @@ class Section(NamedTuple):
   pictures: list[Figure]
 
 
-def section(tables: Frames) -> Section | None:
+def section(tables: Frames) -> ClusterSection | None:
   """Return the section; None for a comparison without clusters."""
   comparison, clusters = tables.comparison, tables.comparison.clusters
   if not clusters:
     return None
   wrapped = [result.info["label"] for result in comparison.results
              if (result.info["settings"].get("wrapper") or {}).get("name", "none") != "none"]  # fmt: skip
-  return Section(
+  return ClusterSection(
     sentences=sentences_of(tables),
     times={name: column(tables, quantity(name)) for name in clusters},
     parts={name: [_parts(each["algorithms"][label]) for label in tables.labels] for name, each in clusters.items()},

@@ -9,7 +9,7 @@ import numpy as np
 from ddl.report import figure, formats, frames, sentences
 from ddl.report.figure import DASHES, IDLE, INK, MUTED, NARROW, WIDE, Figure
 from ddl.report.frames import Frames, Quantity
-from ddl.report.reader import COLUMNS, PREDICTED, Comparison, DataFrame, Run
+from ddl.report.reader import COLUMNS, PREDICTED, ComparisonRecord, DataFrame, RunRecord
 from ddl.report.statistics import half_width, interval_ends
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def words_across(x: str) -> tuple[str, str]:
   return f"predicted time on {x.removeprefix(f'{PREDICTED}_')}", "predicted seconds"
 
 
-def data(comparison: Comparison, y: str) -> tuple[DataFrame, bool]:
+def data(comparison: ComparisonRecord, y: str) -> tuple[DataFrame, bool]:
   """Return the curves of a metric, and whether its axis, mean and band are logarithmic: where values span decades.
 
   A line for each label and step. Columns: label; line, "mean", "seed 0" for thin lines, "end of seed 0" where a seed
@@ -58,7 +58,7 @@ def data(comparison: Comparison, y: str) -> tuple[DataFrame, bool]:
   return _curves(comparison, y, floor), True
 
 
-def _curves(comparison: Comparison, y: str, floor: float | None) -> DataFrame:
+def _curves(comparison: ComparisonRecord, y: str, floor: float | None) -> DataFrame:
   """Return the lines of `data`. floor: of a log axis; what is not above it is left out."""
   import pandas as pd
 
@@ -75,10 +75,10 @@ def _curves(comparison: Comparison, y: str, floor: float | None) -> DataFrame:
     grid = grid[(grid >= max(step[0] for step in steps)) & (grid <= min(ends))]
     curves = np.array([np.interp(grid, step, values) for step, (_, _, values) in zip(steps, seeds, strict=True)])
 
-    def at(x: str, step: np.ndarray, runs: Sequence[Run]) -> np.ndarray:
+    def at(x: str, step: np.ndarray, runs: Sequence[RunRecord]) -> np.ndarray:
       return np.mean([np.interp(step, run.columns["step"], run.columns[x]) for run in runs], axis=0)
 
-    def part(line: str, step: np.ndarray, runs: Sequence[Run], *values: Any) -> DataFrame:
+    def part(line: str, step: np.ndarray, runs: Sequence[RunRecord], *values: Any) -> DataFrame:
       y, low, high = (value if floor is None else 10**value for value in values)
       across = {x: at(x, step, runs) for x in costs}
       return pd.DataFrame({"label": result.info["label"], "line": line} | across | {"y": y, "low": low, "high": high})  # noqa: B023
@@ -98,11 +98,11 @@ def _curves(comparison: Comparison, y: str, floor: float | None) -> DataFrame:
   return lines[np.isfinite(lines["y"].astype(float))]
 
 
-def _present(comparison: Comparison, name: str) -> bool:
+def _present(comparison: ComparisonRecord, name: str) -> bool:
   return any(np.isfinite(run.columns[name]).any() for result in comparison.results for run in result.runs)
 
 
-def _valid(run: Run, y: str, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
+def _valid(run: RunRecord, y: str, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
   """Return the rows up to where a run diverged, and its values there, on a log axis as logarithms."""
   values = run.columns[y]
   finite = np.isfinite(values)
@@ -135,7 +135,7 @@ def accuracy_limits(lines: DataFrame, targets: Sequence[float]) -> tuple[float, 
   return float(low), float(min(1.0 + min(0.005, 0.03 * (1.0 - low)), highest + 0.06 * (highest - low)))
 
 
-def is_log(comparison: Comparison, x: str) -> bool:
+def is_log(comparison: ComparisonRecord, x: str) -> bool:
   """Return whether the x axis is logarithmic: of bytes, and of the time where algorithms take it very differently."""
   if x not in (comparison.seconds, "bytes_sent") and not x.startswith(PREDICTED):
     return False
@@ -216,7 +216,7 @@ def _title(tables: Frames, ends: Any, x: str, y: str) -> str:
   return f"{ends.idxmin()} ends with the lowest mean {formats.NAMES[y]} ({value})"
 
 
-def target_of(comparison: Comparison, y: str) -> float | None:
+def target_of(comparison: ComparisonRecord, y: str) -> float | None:
   """Return where a dotted line is: at the target, or of the noise scale at the global batch."""
   if y == "noise_scale":
     batches = {each.info["settings"]["workers"] * each.info["settings"]["batch"] for each in comparison.results}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ddl.names import slug
 from ddl.report import frames
 from ddl.report.frames import Frames
-from ddl.report.reader import Comparison, DataFrame
+from ddl.report.reader import ComparisonRecord, DataFrame
 
 if TYPE_CHECKING:
   import altair as alt  # it takes a third of a second to import
@@ -202,7 +202,7 @@ def _front(tables: Frames) -> set[str]:
   return set(list(front)[: len(COLOURS)])
 
 
-def axes(comparison: Comparison) -> dict[str, list[Any]]:
+def axes(comparison: ComparisonRecord) -> dict[str, list[Any]]:
   """Return the keys of the grid with several values among the labels, and these values: numbers in their order."""
   points = [result.info["point"] for result in comparison.results]
   keys = {}

@@ -14,7 +14,7 @@ import numpy as np
 
 from ddl.names import Place, comparable
 from ddl.report import formats, statistics
-from ddl.report.reader import COLUMNS, PREDICTED, SCORES, Comparison, DataFrame, Result, Run
+from ddl.report.reader import COLUMNS, PREDICTED, SCORES, ComparisonRecord, DataFrame, Result, RunRecord
 from ddl.report.statistics import LEVEL, MOST
 
 METRICS, TABLE, PAIRS, FINDINGS = "metrics.csv", "table.csv", "pairs.csv", "findings.json"
@@ -54,7 +54,7 @@ class Quantity(NamedTuple):
 class Frames(NamedTuple):
   """What tables, text, page and figures of a comparison are made from; see the functions that build them."""
 
-  comparison: Comparison
+  comparison: ComparisonRecord
   runs: DataFrame
   table: DataFrame
   pairs: DataFrame
@@ -80,32 +80,32 @@ class Frames(NamedTuple):
     return bool((self.table["seeds"] == 1).all())
 
 
-def scores(comparison: Comparison) -> list[Quantity]:
+def scores(comparison: ComparisonRecord) -> list[Quantity]:
   """Return the target's metric, and the perplexity where there is one."""
   runs = [run for result in comparison.results for run in result.runs]
   also = comparison.metric != PERPLEXITY and any(np.isfinite(run.columns[PERPLEXITY]).any() for run in runs)
   return [Quantity(comparison.metric), *[Quantity(PERPLEXITY)] * also]
 
 
-def costs(comparison: Comparison) -> list[Quantity]:
+def costs(comparison: ComparisonRecord) -> list[Quantity]:
   """Return what reaching the target is counted in; the last one is time."""
   return [Quantity(metric) for metric in ("step", "examples", "bytes_sent", comparison.seconds)]
 
 
-def quantities(comparison: Comparison) -> list[Quantity]:
+def quantities(comparison: ComparisonRecord) -> list[Quantity]:
   """Return scores, costs, and the seconds predicted for each cluster."""
   clusters = [Quantity(f"{PREDICTED}_{name}", name) for name in comparison.clusters]
   return [*scores(comparison), *costs(comparison), *clusters]
 
 
-def build(comparison: Comparison) -> Frames:
+def build(comparison: ComparisonRecord) -> Frames:
   """Return the frames of a comparison."""
   runs = runs_frame(comparison)
   pairs = pairs_frame(comparison, runs)
   return Frames(comparison, runs, table_frame(comparison, runs, pairs), pairs)
 
 
-def metrics_frame(comparison: Comparison) -> DataFrame:
+def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
   """Every evaluation: a line for each label, seed and step, in the order of the comparison.
 
   Columns: label; seed; step, of each worker; examples, of all workers together; train_loss, since the evaluation
@@ -146,7 +146,7 @@ def _place(info: Mapping[str, Any], keys: Sequence[str], lines: int) -> dict[str
   return {key: [value] * lines for key, value in ({"group": info["group"]} | values).items()}
 
 
-def runs_frame(comparison: Comparison) -> DataFrame:
+def runs_frame(comparison: ComparisonRecord) -> DataFrame:
   """What every run came to: a line for each label and seed that there should be.
 
   Columns: label; run, such as "seed 0"; problem, why it has no final score, "" for a finished one; early and
@@ -184,7 +184,7 @@ def runs_frame(comparison: Comparison) -> DataFrame:
   return pd.DataFrame(lines, columns=["label", "run", "problem", *others, *names])
 
 
-def _outcome(comparison: Comparison, run: Run, short: bool) -> dict[str, Any]:
+def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[str, Any]:
   """Return the problem, the scores and the costs of a run. short: whether it used less than the budget."""
   values, steps = run.columns[comparison.metric], run.columns["step"]
   # The first line stands before training and has no training loss.
@@ -206,7 +206,7 @@ def _outcome(comparison: Comparison, run: Run, short: bool) -> dict[str, Any]:
   return {key: math.nan if isinstance(value, float) and math.isinf(value) else value for key, value in line.items()}
 
 
-def _mean_falls_back(comparison: Comparison, result: Result) -> bool:
+def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
   """Return whether the mean of the runs that met the target, or each of them, misses it at a later evaluation."""
   how = comparison.target, comparison.higher_is_better
   curves = [(run.columns["step"], run.columns[comparison.metric]) for run in result.runs]
@@ -219,12 +219,12 @@ def _mean_falls_back(comparison: Comparison, result: Result) -> bool:
   return all(again) or bool(crossing and crossing.missed_again)
 
 
-def _shares(result: Result, run: Run) -> np.ndarray:
+def _shares(result: Result, run: RunRecord) -> np.ndarray:
   """Return the steps of a run as shares of its label's budget."""
   return run.columns["step"] / result.info["settings"]["steps"]
 
 
-def pairs_frame(comparison: Comparison, runs: DataFrame) -> DataFrame:
+def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
   """All pairs of labels: a line for each quantity and pair, in the order of the comparison.
 
   Columns: quantity, a name as in `metrics_frame` (the score is that of the end, costs are those of the target) or
@@ -281,7 +281,7 @@ def pairs_frame(comparison: Comparison, runs: DataFrame) -> DataFrame:
   return pd.DataFrame(lines, columns=list(columns)).astype(columns)
 
 
-def table_frame(comparison: Comparison, runs: DataFrame, pairs: DataFrame) -> DataFrame:
+def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame) -> DataFrame:
   """The table of results: a line for each label, in the order of the comparison.
 
   Columns: label; seeds, that there should be (where labels have different seeds, those that all have: the figures are

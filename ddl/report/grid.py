@@ -324,7 +324,7 @@ class Key(NamedTuple):
   slopes: SlopeTable | None
 
 
-class Section(NamedTuple):
+class GridSection(NamedTuple):
   """The page's section on a grid."""
 
   notes: list[str]
@@ -336,7 +336,7 @@ class Section(NamedTuple):
     return [picture for key in self.keys for picture in (*key.pictures, *key.costs)]
 
 
-def section(tables: Frames) -> Section | None:
+def section(tables: Frames) -> GridSection | None:
   """Return the section; None where there is no grid."""
   keys = []
   grid = axes(tables.comparison)
@@ -348,7 +348,7 @@ def section(tables: Frames) -> Section | None:
       [each for each, cost in zip(shown, is_cost, strict=True) if cost == wanted] for wanted in (False, True)
     )
     keys.append(Key(words(key, list(grid)), first, costs, slope_table(tables, drawn, key)))
-  return Section(notes(tables.comparison), keys) if keys else None
+  return GridSection(notes(tables.comparison), keys) if keys else None
 
 
 def notes(comparison: Any) -> list[str]:

@@ -20,7 +20,7 @@ def table(folder: Path) -> str:
   return tables.text_table(frames.build(reader.read(Path(folder))))
 
 
-def pictures(folder: Path, comparison: reader.Comparison) -> list[Figure]:
+def pictures(folder: Path, comparison: reader.ComparisonRecord) -> list[Figure]:
   """Return the figures of a comparison's page, not yet drawn. Raises as `write_report` does."""
   results = frames.build(comparison)
   section = grid.section(results)

@@ -24,7 +24,7 @@ NEEDED = ("title", "command", "config", "target", "versions", "device", "git", "
 ENTRY = ("label", "name", "title", "citation", "taxonomy", "hyper", "settings", "failed", "runs")  # of an algorithm
 
 
-class Run(NamedTuple):
+class RunRecord(NamedTuple):
   """One seed of one algorithm: `columns[name]` is [lines], NaN where a line lacks the figure."""
 
   name: str  # its folder's name with a space: "seed 0"
@@ -49,18 +49,18 @@ class Result(NamedTuple):
   """One algorithm: its entry in comparison.json and the runs that have metrics."""
 
   info: dict[str, Any]
-  runs: list[Run]
+  runs: list[RunRecord]
   missing: list[str]  # the runs that should have metrics and do not
   layouts: set[Layout]  # of its runs; empty where it is not known
 
 
-class Comparison(NamedTuple):
+class ComparisonRecord(NamedTuple):
   info: dict[str, Any]  # comparison.json
   metric: str  # "test_accuracy" or "test_loss"
   target: float
   seconds: str  # the column that counts as time: "virtual_seconds" where virtual time was kept, else "seconds"
   results: list[Result]
-  whole: "Comparison | None" = None  # with the seeds that only some labels have, where there are such
+  whole: "ComparisonRecord | None" = None  # with the seeds that only some labels have, where there are such
   folder: Path = Path()
 
   @property
@@ -95,16 +95,16 @@ class Comparison(NamedTuple):
     return self.seconds == "virtual_seconds"
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path) -> RunRecord:
   """Read `path`/metrics.jsonl. Raises as `metric_lines`."""
   lines = [
     [math.nan if line.get(name) is None else line[name] for name in COLUMNS] for line in metric_lines(path / METRICS)
   ]
   columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T
-  return Run(run_name(path), dict(zip(COLUMNS, columns, strict=True)))
+  return RunRecord(run_name(path), dict(zip(COLUMNS, columns, strict=True)))
 
 
-def read(folder: Path) -> Comparison:
+def read(folder: Path) -> ComparisonRecord:
   """Read a folder that `python run.py compare` has written.
 
   Where some labels have seeds that others lack, as after `compare --resume --only=...`, it is of the seeds that all
@@ -137,7 +137,7 @@ def read(folder: Path) -> Comparison:
     missing = [name for name in map(run_name, entry["runs"]) if name not in names]
     results.append(Result(entry, runs, missing, _layouts(entry["settings"]["workers"], paths)))
   _add_predicted_seconds(path, info, results)
-  return _aligned(Comparison(info, metric, float(info["target"]["value"]), seconds, results, folder=folder))
+  return _aligned(ComparisonRecord(info, metric, float(info["target"]["value"]), seconds, results, folder=folder))
 
 
 def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[Result]) -> None:
@@ -168,7 +168,7 @@ def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
   return {label: [path for path in paths if run_name(path) in common] for label, paths in runs.items()}
 
 
-def _aligned(whole: Comparison) -> Comparison:
+def _aligned(whole: ComparisonRecord) -> ComparisonRecord:
   """Return the comparison of the seeds that all labels have; the same where all have the same, or none is common."""
   names = {tuple(each) for each in whole.seeds.values() if each}
   if len(names) < 2:

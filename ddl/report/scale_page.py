@@ -91,7 +91,7 @@ def _drawn_step(data: DataFrame, narrow: bool) -> dict[str, Any]:
   return specification(drawn, bars=data.assign(top=top, bottom=top + 0.42))
 
 
-class Chart(NamedTuple):
+class ScaleChart(NamedTuple):
   """A figure over the number of workers."""
 
   name: str  # of its files, without the suffix
@@ -103,9 +103,9 @@ class Chart(NamedTuple):
 
 
 CHARTS = (
-  Chart("speedup", "Speed-up over one worker", "speed-up", lambda point: point.speedup, False),
-  Chart("efficiency", "Efficiency: speed-up per worker", "efficiency", lambda point: point.efficiency, True),
-  Chart(
+  ScaleChart("speedup", "Speed-up over one worker", "speed-up", lambda point: point.speedup, False),
+  ScaleChart("efficiency", "Efficiency: speed-up per worker", "efficiency", lambda point: point.efficiency, True),
+  ScaleChart(
     "communication", "Waiting for communication", "share of communication", lambda point: point.waiting, True, "lowest"
   ),
 )
@@ -182,7 +182,7 @@ def _link(link: LinkModel) -> str:
   return f"{seconds_text(link.latency)} and {bytes_text(link.bandwidth)}/s one way"
 
 
-def picture_of(chart: Chart, curves: Sequence[Curve]) -> Figure:
+def picture_of(chart: ScaleChart, curves: Sequence[Curve]) -> Figure:
   """Return the figure of a chart, with its description."""
   import pandas as pd
 
@@ -207,7 +207,7 @@ def line_of(curve: Curve) -> list[ScalingPoint]:
   return [first._replace(workers=1, speedup=1.0, efficiency=1.0, waiting=0.0), first]
 
 
-def _drawn(chart: Chart, curves: Sequence[Curve], data: DataFrame, narrow: bool) -> dict[str, Any]:
+def _drawn(chart: ScaleChart, curves: Sequence[Curve], data: DataFrame, narrow: bool) -> dict[str, Any]:
   """Return lines over the numbers of workers, with rings where steps were measured."""
   import altair as alt
   import pandas as pd
@@ -240,7 +240,7 @@ def _drawn(chart: Chart, curves: Sequence[Curve], data: DataFrame, narrow: bool)
   return specification(drawn)
 
 
-def measured_points(chart: Chart, curve: Curve) -> list[tuple[int, float]]:
+def measured_points(chart: ScaleChart, curve: Curve) -> list[tuple[int, float]]:
   """Return (workers, speed-up or efficiency) of measured runs, relative to one worker; [] if that was not measured."""
   seconds, one = curve.measured.get(1), curve.points[0]
   if seconds is None or one.workers != 1 or chart.name == "communication":

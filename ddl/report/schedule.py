@@ -10,7 +10,7 @@ from ddl.events.lockstep import StepTimes
 from ddl.events.record import Events, load, previous
 from ddl.report import formats
 from ddl.report.figure import COLOURS, IDLE, INK, MUTED, NARROW, WIDE, Figure, label_format, specification
-from ddl.report.reader import Comparison, DataFrame
+from ddl.report.reader import ComparisonRecord, DataFrame
 from ddl.run.folder import EVENTS
 
 if TYPE_CHECKING:
@@ -34,19 +34,19 @@ class Spans(NamedTuple):
   beneath: np.ndarray  # bool: a message on its way while the worker computes
 
 
-class Schedule(NamedTuple):
+class WorkerSchedule(NamedTuple):
   labels: list[str]  # of the algorithms that have it
   folder: str  # of the first one
   record: Events | StepTimes  # of an asynchronous algorithm, or of a synchronous one beside it
 
 
-def schedules(folder: Path, comparison: Comparison) -> list[Schedule]:
+def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule]:
   """Return the schedules of a comparison in virtual time, each once, in the order of the algorithms.
 
   Raises:
     FileNotFoundError, ValueError: if a file that the comparison names is missing, or is no record of events.
   """
-  distinct: list[Schedule] = []
+  distinct: list[WorkerSchedule] = []
   for entry in (result.info for result in comparison.results):
     if not (name := entry["events"] or entry["lockstep"]):
       continue
@@ -57,7 +57,7 @@ def schedules(folder: Path, comparison: Comparison) -> list[Schedule]:
     if same:
       same.labels.append(entry["label"])
     else:
-      distinct.append(Schedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
+      distinct.append(WorkerSchedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
   return distinct
 
 
@@ -245,17 +245,17 @@ def draw(info: "StepInfo") -> None:
   single_run(label, events, "time" if is_real else "virtual time").save(info.folder / PICTURE)
 
 
-def pictures(folder: Path, comparison: Comparison) -> list[Figure]:
+def pictures(folder: Path, comparison: ComparisonRecord) -> list[Figure]:
   """Return one figure for each schedule that differs from the others. Raises as `schedules` does."""
   return [_picture(each) for each in schedules(folder, comparison)]
 
 
 def single_run(label: str, events: Events, clock: str) -> Figure:
   """Return the figure of one run's schedule. clock: the name of its time."""
-  return _picture(Schedule([label], "", events), clock)
+  return _picture(WorkerSchedule([label], "", events), clock)
 
 
-def _picture(shown: Schedule, clock: str = "virtual time") -> Figure:
+def _picture(shown: WorkerSchedule, clock: str = "virtual time") -> Figure:
   events = shown.record if isinstance(shown.record, Events) else None
   timeline = spans(shown.record)
   beneath, parts = bool(timeline.beneath.any()), shares(timeline)
@@ -281,7 +281,7 @@ def _picture(shown: Schedule, clock: str = "virtual time") -> Figure:
                 lambda narrow: _drawn(shown, timeline, narrow, clock), drawn_spans(shown, timeline))  # fmt: skip
 
 
-def drawn_spans(shown: Schedule, timeline: Spans) -> DataFrame:
+def drawn_spans(shown: WorkerSchedule, timeline: Spans) -> DataFrame:
   """Return the spans of the rows, those that cross the end of the axis whole; seconds."""
   import pandas as pd
 
@@ -297,7 +297,7 @@ def staleness_text(events: Events) -> str:
   return f"staleness {visits.mean():.3g} on average, 99th percentile {np.percentile(visits, 99, method='inverted_cdf')}"
 
 
-def end_of(shown: Schedule) -> float:
+def end_of(shown: WorkerSchedule) -> float:
   """Return the last release of a run of few rounds, else when half of the workers completed their first ROUNDS."""
   if not isinstance(shown.record, Events):
     sent = np.concatenate([shown.record.launched, shown.record.met], axis=1)  # [steps, messages, 2]
@@ -312,7 +312,7 @@ def end_of(shown: Schedule) -> float:
   return float(np.nanmedian(last))
 
 
-def _drawn(shown: Schedule, timeline: Spans, narrow: bool, clock: str) -> dict[str, Any]:
+def _drawn(shown: WorkerSchedule, timeline: Spans, narrow: bool, clock: str) -> dict[str, Any]:
   """Return a row of bars per worker; beside it, or below it, the histogram of the staleness."""
   import altair as alt
   import pandas as pd

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ddl.names import pluralize
 from ddl.report import formats, frames
 from ddl.report.frames import Frames, Quantity
-from ddl.report.reader import Comparison, seed_of
+from ddl.report.reader import ComparisonRecord, seed_of
 from ddl.report.statistics import LEVEL, MOST, detectable
 from ddl.run.folder import change_text
 
@@ -263,7 +263,7 @@ def marked_labels(tables: Frames) -> list[tuple[str, str, str]]:
   return marked
 
 
-def seed_counts(comparison: Comparison) -> dict[str, int]:
+def seed_counts(comparison: ComparisonRecord) -> dict[str, int]:
   """Return the number of seeds of each label; {} where all have the same seeds."""
   whole = comparison.whole or comparison
   if not (comparison.whole or whole.disjoint):
@@ -271,7 +271,7 @@ def seed_counts(comparison: Comparison) -> dict[str, int]:
   return {label: len(runs) for label, runs in whole.seeds.items()}
 
 
-def seeds_text(comparison: Comparison) -> str:
+def seeds_text(comparison: ComparisonRecord) -> str:
   """Return the number of seeds for a heading."""
   if comparison.disjoint:
     counts = [len(runs) for runs in comparison.seeds.values() if runs]
@@ -280,7 +280,7 @@ def seeds_text(comparison: Comparison) -> str:
   return f"the {text} that all have, of up to {most}" if most else text
 
 
-def apart(comparison: Comparison) -> str:
+def apart(comparison: ComparisonRecord) -> str:
   """Return which labels have seeds that others lack, and the command that trains the others; "" for none."""
   if not seed_counts(comparison):
     return ""
@@ -301,7 +301,7 @@ def _numbers(seeds: Sequence[int]) -> str:
   return f"{word} {formats.listed(list(map(str, seeds)))}" if seeds else "none"
 
 
-def clock(comparison: Comparison) -> list[str]:
+def clock(comparison: ComparisonRecord) -> list[str]:
   """Return sentences on what seconds are: virtual, or measured on the hardware that ran all workers."""
   if comparison.virtual:
     groups: dict[str, list[str]] = {}  # labels by the components of their virtual time
@@ -321,7 +321,7 @@ def clock(comparison: Comparison) -> list[str]:
   return [f"Seconds are measured{where}; they do not rank the algorithms on a cluster: {others}."]
 
 
-def layout(comparison: Comparison) -> str:
+def layout(comparison: ComparisonRecord) -> str:
   """Return the numbers of workers and of their devices as text, "" where they are not known."""
   layouts = [each for result in comparison.results for each in result.layouts]
   if not layouts:

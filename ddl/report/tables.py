@@ -9,7 +9,7 @@ from ddl.names import text as value_text
 from ddl.names import words
 from ddl.report import formats, frames, sentences
 from ddl.report.frames import Frames, Quantity
-from ddl.report.reader import Comparison
+from ddl.report.reader import ComparisonRecord
 from ddl.report.settings import of_labels
 from ddl.report.statistics import LEVEL, MOST
 
@@ -50,7 +50,7 @@ def column(tables: Frames, quantity: Quantity, intervals: bool = True) -> list[C
   return cells
 
 
-def varying(comparison: Comparison) -> dict[str, list[Cell]]:
+def varying(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
   """Return columns for "workers" and "batch" where labels set them, and for the seeds where labels have different ones.
 
   A grid's keys, which labels name, are left out.
@@ -176,7 +176,7 @@ def text_lines(tables: Frames) -> list[str]:
   return [texts[0], "-" * len(texts[0]), *texts[1:]]
 
 
-def _point_columns(comparison: Comparison) -> dict[str, list[Cell]]:
+def _point_columns(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
   """Return columns of the keys of the grid that have several values."""
   points, keys = [result.info["point"] for result in comparison.results], list(comparison.info["grid"])
   columns = {words(key, keys): [value_text(point[key]) if key in point else "-" for point in points] for key in keys}

@@ -13,7 +13,7 @@ from ddl.api import Tree
 from ddl.config.user_code import function_at
 from ddl.run import checkpoints
 from ddl.run.batch import Batch, LoopStep
-from ddl.run.progress import Progress
+from ddl.run.progress import ProgressBar
 
 if TYPE_CHECKING:
   from ddl.config.options import RunOptions
@@ -144,7 +144,7 @@ class SaveModels:
 class ShowProgress:
   """Show the steps so far in a bar or in lines."""
 
-  def __init__(self, progress: Progress):
+  def __init__(self, progress: ProgressBar):
     self._progress = progress
 
   def due(self, first: int, step: int) -> bool:

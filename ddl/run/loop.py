@@ -19,7 +19,7 @@ from ddl.run.checkpoints import Restored, Store
 from ddl.run.exit_codes import Stopped
 from ddl.run.hooks import ShowProgress
 from ddl.run.processes import say
-from ddl.run.progress import Progress, bar
+from ddl.run.progress import ProgressBar, bar
 
 
 def loop(batch: Batch, state: Restored, hooks: Sequence[LoopHook], stop: "StopRequest") -> tuple[int, bool]:
@@ -88,7 +88,7 @@ def run(
       if any(run.resume for run in batch.runs):
         say(f"{label}: resuming from step {batch.figures[0]['step']} of {steps}")
       stop.listen()  # Ray has handlers of its own
-      with Progress(label, steps, batch.figures[0]["step"]) as progress:
+      with ProgressBar(label, steps, batch.figures[0]["step"]) as progress:
         step, stopping = loop(batch, states.pop(), [*hooks, ShowProgress(progress), store], stop)
         stopped_at = step if stopping or step < steps else None
     except NotFinite as error:

@@ -48,7 +48,7 @@ def bar(what: str, total: int, done: int = 0) -> tqdm:
   return tqdm(total=total, initial=done, disable=not has_bar(), desc=what, leave=False, file=shown)
 
 
-class Progress:
+class ProgressBar:
   """Of one run; silent but in the main process."""
 
   def __init__(self, label: str, total: int, done: int):
@@ -59,7 +59,7 @@ class Progress:
     self._since = self._said = time.monotonic()
     self._first, self._timed = done, 0  # step after which the clock of the rest runs
 
-  def __enter__(self) -> "Progress":
+  def __enter__(self) -> "ProgressBar":
     return self
 
   def __exit__(self, *_: Any) -> None:

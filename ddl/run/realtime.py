@@ -1,6 +1,6 @@
 """Server algorithms in real time: on threads of this process (`--runtime=threads`) or on Ray (`--runtime=ray`).
 
-`RealTimeTrainer` implements `ddl.engine.trainer.Trainer` on top of either. Its carry is a `Snapshot`.
+`RealTimeTrainer` implements `ddl.engine.trainer.Trainer` on top of either. Its carry is a `RunSnapshot`.
 """
 
 import bisect
@@ -53,7 +53,7 @@ def check(experiment: Experiment, runtime: str) -> None:
     )
 
 
-class Snapshot(NamedTuple):
+class RunSnapshot(NamedTuple):
   """The models after a visit."""
 
   consensus: Consensus
@@ -90,7 +90,7 @@ class RealTimeTrainer(SingleRunTrainer):
     self._nbytes = exchange_nbytes(self.algorithm, components.model) / config.workers
     self._exchanges, self._seconds = 0, 0.0
 
-  def start(self, key: jax.Array) -> Snapshot:
+  def start(self, key: jax.Array) -> RunSnapshot:
     """Return the first model. ValueError where the memory cannot hold it, on CPUs one for each worker."""
     model, workers = self.components.model, self.components.experiment.workers
     copies = workers if jax.default_backend() == "cpu" else 1
@@ -98,7 +98,7 @@ class RealTimeTrainer(SingleRunTrainer):
     memory.require(size * copies, f"a model of {size / 1e6:,.1f} MB for {workers} workers")
     params, extra = jax.jit(model.init)(key)
     center = self.algorithm.evaluate(self.algorithm.init(params)[1])
-    return Snapshot(Consensus(center, extra, self._first_distance()), Progress(0, 0, 0.0), (params, extra))
+    return RunSnapshot(Consensus(center, extra, self._first_distance()), Progress(0, 0, 0.0), (params, extra))
 
   def plan(self, first: int, last: int, every: int) -> list[Interval]:
     """Return the intervals between evaluations, without those that end at the same visit as the next."""
@@ -108,8 +108,8 @@ class RealTimeTrainer(SingleRunTrainer):
     return list(by_visits.values())
 
   def run(
-    self, carry: Snapshot, calls: Sequence[Interval], feed: Any, key: jax.Array
-  ) -> Iterator[tuple[Interval, Snapshot | None, np.ndarray]]:
+    self, carry: RunSnapshot, calls: Sequence[Interval], feed: Any, key: jax.Array
+  ) -> Iterator[tuple[Interval, RunSnapshot | None, np.ndarray]]:
     """Run in a thread of its own, which waits while an interval is evaluated; see `Trainer.run`.
 
     The last interval of a run that is stopped early has no carry.
@@ -124,7 +124,7 @@ class RealTimeTrainer(SingleRunTrainer):
       while left and progress.visits >= left[0].visits:
         call = left.pop(0)
       if call is not None:
-        queue.put((call, Snapshot(consensus(), progress), np.concatenate(losses)))
+        queue.put((call, RunSnapshot(consensus(), progress), np.concatenate(losses)))
         losses.clear()
         resume.acquire()
         if abandoned.is_set():
@@ -168,7 +168,7 @@ class RealTimeTrainer(SingleRunTrainer):
     """Return the bytes that a worker sends and receives in an interval, on average."""
     return call.exchanges * self._nbytes
 
-  def seconds(self, carry: Snapshot | None) -> float:
+  def seconds(self, carry: RunSnapshot | None) -> float:
     """Return the seconds from the begin of the first worker to the last evaluation."""
     del carry
     return self._seconds
@@ -177,11 +177,11 @@ class RealTimeTrainer(SingleRunTrainer):
     """Count from the figures of a run that is resumed."""
     self._exchanges = round(figures["nbytes"] / self._nbytes) if self._nbytes else 0
 
-  def consensus(self, carry: Snapshot) -> Consensus:
+  def consensus(self, carry: RunSnapshot) -> Consensus:
     """Return the consensus of the workers."""
     return carry.consensus
 
-  def saved(self, carry: Snapshot) -> Tree:
+  def saved(self, carry: RunSnapshot) -> Tree:
     """Raise: these runs save themselves, or not at all."""
     raise NotImplementedError
 
@@ -189,7 +189,7 @@ class RealTimeTrainer(SingleRunTrainer):
     """Raise: as `saved`."""
     raise NotImplementedError
 
-  def restored(self, saved: Tree, step: int) -> Snapshot:
+  def restored(self, saved: Tree, step: int) -> RunSnapshot:
     """Raise: as `saved`."""
     raise NotImplementedError
 

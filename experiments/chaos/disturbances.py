@@ -22,7 +22,7 @@ class Event(NamedTuple):
   how: float  # from 0 to 1: how long
 
 
-class Kind(NamedTuple):
+class DisturbanceKind(NamedTuple):
   """A kind of event."""
 
   weight: int
@@ -81,15 +81,15 @@ def _cut(job: ChaosJob, pid: int, how: float, silence: float) -> None:
 
 
 KINDS = {
-  "pause": Kind(8, _pause, "SIGSTOP for a moment"),
-  "kill": Kind(6, _kill, "SIGKILL of a process"),
-  "blink": Kind(4, _blink, "the network cut for a moment"),
-  "freeze": Kind(1, _freeze, "SIGSTOP for good"),
-  "stall": Kind(1, _stall, "SIGSTOP for longer than the silence"),
-  "cut": Kind(1, _cut, "the network cut for longer than the silence"),
-  "damage": Kind(1, _damage, "the newest checkpoint cut short, and SIGKILL"),
-  "preempt": Kind(1, _preempt, "SIGTERM of the job, and --resume"),
-  "orphan": Kind(1, _orphan, "SIGKILL of the launcher, and --resume"),
+  "pause": DisturbanceKind(8, _pause, "SIGSTOP for a moment"),
+  "kill": DisturbanceKind(6, _kill, "SIGKILL of a process"),
+  "blink": DisturbanceKind(4, _blink, "the network cut for a moment"),
+  "freeze": DisturbanceKind(1, _freeze, "SIGSTOP for good"),
+  "stall": DisturbanceKind(1, _stall, "SIGSTOP for longer than the silence"),
+  "cut": DisturbanceKind(1, _cut, "the network cut for longer than the silence"),
+  "damage": DisturbanceKind(1, _damage, "the newest checkpoint cut short, and SIGKILL"),
+  "preempt": DisturbanceKind(1, _preempt, "SIGTERM of the job, and --resume"),
+  "orphan": DisturbanceKind(1, _orphan, "SIGKILL of the launcher, and --resume"),
 }
 NETWORK = ("blink", "cut")  # which take a network of the job's own
 GOING_ON = ("stall",)  # of jobs that go on without a process that is lost

@@ -18,7 +18,7 @@ from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 from experiments.netbench import measure, network
 from experiments.netbench.cases import CASES, Measured
-from experiments.netbench.group import Group
+from experiments.netbench.group import ProcessGroup
 
 JSON = shared_flags.json()
 WORKDIR = shared_flags.workdir()
@@ -42,9 +42,9 @@ def main(line: CommandLine) -> int:
     writable(Path(WORKDIR.value)).mkdir(parents=True, exist_ok=True)
   found: list[dict[str, Any]] = []
   with (
-    network.Network(HOSTS.value, rates[0], latency) as net,
-    Group(net, joined=True) as joined,
-    Group(net, joined=False) as alone,
+    network.NamespaceNetwork(HOSTS.value, rates[0], latency) as net,
+    ProcessGroup(net, joined=True) as joined,
+    ProcessGroup(net, joined=False) as alone,
   ):
     for rate in rates:
       net.set(rate, latency)
@@ -54,7 +54,9 @@ def main(line: CommandLine) -> int:
   return 0
 
 
-def _on_link(net: network.Network, joined: Group, alone: Group, names: list[str]) -> list[dict[str, Any]]:
+def _on_link(
+  net: network.NamespaceNetwork, joined: ProcessGroup, alone: ProcessGroup, names: list[str]
+) -> list[dict[str, Any]]:
   """Measure and print the cases on the link of now; return their figures."""
   given = measure.probe(net)
   asked = f"{measure.bandwidth_text(net.rate)}, {seconds_text(net.latency)} one way"
@@ -78,7 +80,7 @@ def _on_link(net: network.Network, joined: Group, alone: Group, names: list[str]
   return found
 
 
-def _draw(net: network.Network, measured: Measured, names: list[str], folder: Path) -> None:
+def _draw(net: network.NamespaceNetwork, measured: Measured, names: list[str], folder: Path) -> None:
   """Train each algorithm over the link, and draw accuracy over seconds."""
   from ddl.report.figure import save_all
   from experiments.netbench import accuracy  # here: it imports the report

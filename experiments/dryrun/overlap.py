@@ -42,7 +42,7 @@ class Seconds(NamedTuple):
     return sum(each.times * each.exposed for each in self.transfers.values())
 
 
-class _Flight:
+class _InFlight:
   """A collective under way."""
 
   def __init__(self, seconds: float, chain: bool):
@@ -52,7 +52,7 @@ class _Flight:
 def price(events: Events, found: Sequence[Collective], cluster: Cluster, devices: int) -> Seconds:
   """Return the seconds of a schedule. found: its collectives, by id; devices: of the whole program."""
   compute, driving, products, transfers = 0.0, 0.0, 0, {}
-  flights: dict[int, _Flight] = {}
+  flights: dict[int, _InFlight] = {}
 
   def works(seconds: float, drives: bool, kernels: int = 1) -> None:
     free = seconds  # of the links, during this work
@@ -79,7 +79,7 @@ def price(events: Events, found: Sequence[Collective], cluster: Cluster, devices
         works(times * (one.compute + one.exposed - one.driving), drives=False)
         works(times * one.driving, drives=True, kernels=times * one.products)
       case ["start", number, chain]:
-        flights[number] = _Flight(collective_seconds(found[number], cluster, devices), chain)
+        flights[number] = _InFlight(collective_seconds(found[number], cluster, devices), chain)
       case ["done", number]:
         for each, flight in list(flights.items()):  # those before it leave the links first
           flight.exposed, flight.left = flight.exposed + flight.left, 0.0

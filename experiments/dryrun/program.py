@@ -30,7 +30,7 @@ MOST_STEPS = 100_000  # that are planned beyond a run's, until its rounds repeat
 VERSIONS = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin")
 
 
-class Program(NamedTuple):
+class DryRunProgram(NamedTuple):
   """A kind of calls as one device runs it; bytes, those of memory per device."""
 
   count: int  # of such calls in the steps that are looked at
@@ -81,7 +81,7 @@ def steady(trainer: CompiledTrainer, steps: int, every: int) -> list[tuple[Call,
 
 def analyse(
   trainer: CompiledTrainer, batch: Tree, steps: int, every: int, options: Mapping[str, str], cache: Path | None
-) -> list[Program]:
+) -> list[DryRunProgram]:
   """Compile and read the calls that stand for a run of so many steps with a pause at each multiple of `every`.
 
   batch: shapes [batch, ...] of one worker and step; options: of the compiler; cache: a folder, or None.
@@ -98,7 +98,7 @@ def analyse(
   return found
 
 
-def of_run(trainer: CompiledTrainer, batch: Tree, steps: int, every: int) -> list[Program]:
+def of_run(trainer: CompiledTrainer, batch: Tree, steps: int, every: int) -> list[DryRunProgram]:
   """The same of the programs that a run on this machine's devices then makes its steps with."""
   found = []
   for call, count in steady(trainer, steps, every):
@@ -107,9 +107,9 @@ def of_run(trainer: CompiledTrainer, batch: Tree, steps: int, every: int) -> lis
   return found
 
 
-def _program(count: int, kept: dict[str, Any]) -> Program:
+def _program(count: int, kept: dict[str, Any]) -> DryRunProgram:
   kept["collectives"] = tuple(Collective(*each) for each in kept["collectives"])
-  return Program(count=count, **kept)
+  return DryRunProgram(count=count, **kept)
 
 
 def _compiled(lowered: Any, trainer: CompiledTrainer, call: Call, options: Mapping[str, str]) -> dict[str, Any]:

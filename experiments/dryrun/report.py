@@ -19,7 +19,7 @@ from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
 from ddl.perf.units import bytes_text, percent, seconds_text
 from experiments.dryrun import overlap
-from experiments.dryrun.program import Program, device_bytes
+from experiments.dryrun.program import DryRunProgram, device_bytes
 
 ANY = named("tpu_v5e")  # where the devices' cluster is not known; the seconds are not told then
 MOST_STEPS = 1000  # whose seconds the cost model averages
@@ -62,7 +62,11 @@ class Figures(NamedTuple):
 
 
 def figures(
-  label: str, experiment: Experiment, trainer: CompiledTrainer, programs: Sequence[Program], cluster: Cluster | None
+  label: str,
+  experiment: Experiment,
+  trainer: CompiledTrainer,
+  programs: Sequence[DryRunProgram],
+  cluster: Cluster | None,
 ) -> Figures:
   """Return them. programs: of `analyse`."""
   steps = sum(each.count * each.steps for each in programs)
@@ -99,7 +103,7 @@ def parts(trainer: CompiledTrainer) -> dict[str, float]:
 
 
 def _rows(
-  programs: Sequence[Program], cluster: Cluster | None, devices: int, steps: int
+  programs: Sequence[DryRunProgram], cluster: Cluster | None, devices: int, steps: int
 ) -> tuple[tuple[CollectiveRow, ...], float]:
   """(collectives per step, those alike together, seconds of compute per step)."""
   times, products, hidden, links = (defaultdict[Any, float](float) for _ in range(4))

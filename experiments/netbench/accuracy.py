@@ -8,9 +8,9 @@ from typing import Any
 from ddl.report.figure import NARROW, WIDE, Figure, by_label, label_format, specification
 from ddl.run.folder import METRICS
 from experiments.netbench.cases import CASES, Case, Measured
-from experiments.netbench.group import Group
+from experiments.netbench.group import ProcessGroup
 from experiments.netbench.measure import bandwidth_text
-from experiments.netbench.network import Network
+from experiments.netbench.network import NamespaceNetwork
 
 STEPS = 120  # about, of each: whole rounds
 LEARNING_RATE = 0.02
@@ -18,7 +18,7 @@ BOUND = 600.0  # seconds of a run
 Curves = Mapping[str, list[tuple[float, float]]]  # label: (seconds, test accuracy) of each evaluation
 
 
-def train(network: Network, measured: Measured, names: Sequence[str], folder: Path) -> Curves:
+def train(network: NamespaceNetwork, measured: Measured, names: Sequence[str], folder: Path) -> Curves:
   """Train each of the named cases into a folder of its own; return what their metrics tell."""
   curves, rounds = {}, max(1, round(STEPS / CASES["local_sgd"](measured).period))
   for name in names:
@@ -26,7 +26,7 @@ def train(network: Network, measured: Measured, names: Sequence[str], folder: Pa
     clock = {"period": CASES["local_sgd"](measured).period}  # of Sync EASGD too: the curves have the same steps
     case = CASES[name](measured)
     question = {"train": _experiment(case, clock, rounds), "workdir": str(path), "overlap": case.overlap}
-    with Group(network, joined=True) as joined:
+    with ProcessGroup(network, joined=True) as joined:
       joined.ask(question, f"training with {case.label}", BOUND)
     lines = [json.loads(line) for line in (path / METRICS).read_text().splitlines()]
     curves[case.label] = [(line["seconds"], line["test_accuracy"]) for line in lines]
@@ -40,7 +40,7 @@ def _experiment(case: Case, clock: Mapping[str, int], rounds: int) -> dict[str, 
   return {"algorithm": algorithm, "batch": 256, "optimizer": optimizer, **steps}
 
 
-def picture(network: Network, curves: Curves) -> Figure:
+def picture(network: NamespaceNetwork, curves: Curves) -> Figure:
   """Draw test accuracy over seconds."""
   import pandas as pd
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ddl.hosts import JOINED
-from experiments.netbench.network import Network, address
+from experiments.netbench.network import NamespaceNetwork, address
 
 ROOT = Path(__file__).parents[2]
 PORTS = itertools.count(7701)  # of a group's coordinator, one after the other
@@ -22,10 +22,10 @@ START = 90.0  # seconds
 CORES = "4"  # that XLA sees: with its one core, its one thread would not carry messages beside steps
 
 
-class Group:
+class ProcessGroup:
   """One `host_process` for each host, a context manager that ends them."""
 
-  def __init__(self, network: Network, joined: bool):
+  def __init__(self, network: NamespaceNetwork, joined: bool):
     """joined: to one group, of as many workers; otherwise each is alone and asks nobody.
 
     Raises:
@@ -50,7 +50,7 @@ class Group:
       self._answers("its start", START)
       self._stack = stack.pop_all()
 
-  def __enter__(self) -> "Group":
+  def __enter__(self) -> "ProcessGroup":
     return self
 
   def __exit__(self, *_: object) -> None:

@@ -17,9 +17,9 @@ from ddl.perf.units import bytes_text, seconds_text
 from ddl.run import build
 from experiments.netbench import expected
 from experiments.netbench.cases import CASES, Case, Measured, synchronous
-from experiments.netbench.group import Group
+from experiments.netbench.group import ProcessGroup
 from experiments.netbench.host_process import experiment_of
-from experiments.netbench.network import Network, address
+from experiments.netbench.network import NamespaceNetwork, address
 
 RATES = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -83,7 +83,7 @@ class SpeedRow(NamedTuple):
     return self.predicted / self.seconds - 1
 
 
-def probe(network: Network, seconds: float = 0.5) -> dict[str, float]:
+def probe(network: NamespaceNetwork, seconds: float = 0.5) -> dict[str, float]:
   """Return what the link gives to one TCP connection: "latency", seconds one way, and "rate", bits per second."""
   words = [sys.executable, "-I", "-S", str(PROBE)]
   with network.start(1, [*words, "answer", address(1)], 0, stdout=subprocess.PIPE) as answering:
@@ -100,7 +100,7 @@ def probe(network: Network, seconds: float = 0.5) -> dict[str, float]:
 
 
 def rows(
-  network: Network, joined: Group, alone: Group, names: Sequence[str], turns: int
+  network: NamespaceNetwork, joined: ProcessGroup, alone: ProcessGroup, names: Sequence[str], turns: int
 ) -> Iterator[SpeedRow | Measured]:
   """Yield what a step and an exchange take on the link of now, then a row for each of `CASES` that is named."""
   first = _row(network, joined, alone, synchronous(), turns)
@@ -113,7 +113,7 @@ def rows(
     yield first if name == "sync_sgd" else _row(network, joined, alone, CASES[name](measured), turns)
 
 
-def _row(network: Network, joined: Group, alone: Group, case: Case, turns: int) -> SpeedRow:
+def _row(network: NamespaceNetwork, joined: ProcessGroup, alone: ProcessGroup, case: Case, turns: int) -> SpeedRow:
   groups, what = (joined, alone), f"{case.label} on {network.rate / 1e6:g} Mbit/s"
   question = {"case": {**case._asdict(), "steps_per_call": case.steps}}
   for group in groups:
@@ -130,7 +130,7 @@ def _row(network: Network, joined: Group, alone: Group, case: Case, turns: int) 
   )  # fmt: skip
 
 
-def _described(network: Network, case: Case) -> expected.Expected:
+def _described(network: NamespaceNetwork, case: Case) -> expected.Expected:
   experiment = experiment_of(case._asdict(), network.hosts)
   params = param_shapes(build.make_model(experiment, synthetic("mlp", 8)))
   return expected.Expected(experiment, params, LinkModel(network.latency, network.rate / 8), case.period, case.overlap)

@@ -56,7 +56,7 @@ def address(host: int) -> str:
   return f"10.77.0.{host + 1}"
 
 
-class Network:
+class NamespaceNetwork:
   """Hosts 0, 1, ... and the link between them, a context manager that ends them."""
 
   def __init__(self, hosts: int, rate: float, latency: float):
@@ -83,7 +83,7 @@ class Network:
         os.close(device)  # the link's alone, and with it they go
       self._stack = stack.pop_all()
 
-  def __enter__(self) -> "Network":
+  def __enter__(self) -> "NamespaceNetwork":
     return self
 
   def __exit__(self, *_: object) -> None:

@@ -36,7 +36,7 @@ def round_robin_seconds(nbytes: float, workers: int, link: LinkModel) -> float:
   return workers * link.seconds(nbytes)
 
 
-class Round(NamedTuple):
+class GpuRound(NamedTuple):
   """A round's parts in shares of Original EASGD's round. Forward, backward and both updates are one: `computing`."""
 
   host_parameters: float  # between CPU and GPUs
@@ -56,7 +56,7 @@ class Round(NamedTuple):
     return 1 - self.computing / self.total
 
 
-def rounds(config: Config, reading: str) -> dict[str, Round]:
+def rounds(config: Config, reading: str) -> dict[str, GpuRound]:
   """Return the round of each method; one message follows from the share of the parameters, the computing from the rest.
 
   TURNS: in Original EASGD the computing of a worker follows that of the one before. STAGED: an exchange sends
@@ -65,21 +65,21 @@ def rounds(config: Config, reading: str) -> dict[str, Round]:
   workers = config.workers
   message = config.parameters / (2 * round_robin_seconds(0, workers, LinkModel(1.0, 1.0)))
   rest = 1 - config.parameters - config.data
-  original = Round(2 * round_robin_seconds(0, workers, LinkModel(message, 1.0)), 0.0, config.data, rest)
+  original = GpuRound(2 * round_robin_seconds(0, workers, LinkModel(message, 1.0)), 0.0, config.data, rest)
   computing = rest / workers if reading == TURNS else rest
   beside = config.data + computing  # copies and passes run beside the exchange
   if reading == STAGED:
     exchange = ALL_REDUCE["ring"](1.0, workers, LinkModel(0.0, 1 / message))
-    second = Round(0.0, exchange / 2, config.data, computing)
+    second = GpuRound(0.0, exchange / 2, config.data, computing)
     third = second._replace(hidden=min(second.device_parameters / 2, beside))
   else:
     exchange = sum(way["tree"](0, workers, LinkModel(message, 1.0)) for way in (REDUCE, BROADCAST))
-    second = Round(0.0, exchange, config.data, computing)
+    second = GpuRound(0.0, exchange, config.data, computing)
     third = second._replace(hidden=beside + exchange - bounds.round_seconds(step=beside, message=exchange, delay=1))
-  return {ORIGINAL: original, SYNC1: Round(exchange, 0.0, config.data, computing), SYNC2: second, SYNC3: third}
+  return {ORIGINAL: original, SYNC1: GpuRound(exchange, 0.0, config.data, computing), SYNC2: second, SYNC3: third}
 
 
-def gains(found: dict[str, Round]) -> dict[str, float]:
+def gains(found: dict[str, GpuRound]) -> dict[str, float]:
   """Return the gains of Sync EASGD 1 over the original, 2 over 1, 3 over 2, and 3 over the original."""
   original, first, second, third = (found[name].total for name in (ORIGINAL, SYNC1, SYNC2, SYNC3))
   return {"first": original / first, "second": first / second, "third": second / third, "whole": original / third}
@@ -125,7 +125,7 @@ def section(config: Config, weak: Section) -> Section:
   return Section(title, "configs/reproduce_sc17_gpus.py", fitted, rows, TOGETHER, found)
 
 
-def _text(config: Config, readings: dict[str, dict[str, Round]], weak: Section) -> list[str]:
+def _text(config: Config, readings: dict[str, dict[str, GpuRound]], weak: Section) -> list[str]:
   """Remarks."""
   first, share = readings[TOGETHER][SYNC1], 100 * readings[TOGETHER][ORIGINAL].communication
   staged = readings[STAGED]

@@ -12,7 +12,7 @@ from experiments.papers.allreduce import summed
 from experiments.papers.page import Config, Section, remarks, table
 
 
-class Point(NamedTuple):
+class PublishedPoint(NamedTuple):
   """Rates of one number of devices: examples per second of all."""
 
   devices: int
@@ -63,14 +63,14 @@ def section(config: Config) -> Section:
   )  # fmt: skip
 
 
-def points(config: Config, system: Config) -> list[Point]:
+def points(config: Config, system: Config) -> list[PublishedPoint]:
   """All but the first, which is the base."""
   rate, found = system.rates[0] / system.devices[0], []
   steps = {overlap: _step(config, system, overlap) for overlap in (True, False)}
   for index, count in enumerate(system.devices[1:], 1):
     examples = count * system.batch * system.each[index]
     hidden, after = (examples / seconds(config, system, index, steps[way], way) for way in (True, False))
-    found.append(Point(count, system.rates[index], hidden, after, count * rate))
+    found.append(PublishedPoint(count, system.rates[index], hidden, after, count * rate))
   return found
 
 
@@ -116,5 +116,5 @@ def _work(config: Config, system: Config) -> scaling.StepWork:
   return scaling.StepWork(parts, (system.network / config.pieces,) * config.pieces)
 
 
-def _percent(point: Point, column: str) -> str:
+def _percent(point: PublishedPoint, column: str) -> str:
   return f"{100 * point.error(column):+.1f} %"

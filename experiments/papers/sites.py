@@ -9,7 +9,7 @@ from experiments.papers.allreduce import summed
 from experiments.papers.page import Config, Section, remarks, table
 
 
-class Point(NamedTuple):
+class SitePoint(NamedTuple):
   """Examples per second, or per cent of the time, of one number of sites or of steps per exchange."""
 
   name: str
@@ -53,13 +53,13 @@ def section(config: Config) -> Section:
   )  # fmt: skip
 
 
-def across(google: Config) -> list[Point]:
+def across(google: Config) -> list[SitePoint]:
   """Steps of GPUs in several sites, from those in one."""
   found = []
   for network, sites, each, published in google.points:
     rate = google.rates[network][sites * each]
     step = google.examples / rate + extra_seconds(google, network, sites, each)
-    found.append(Point(f"{network}, {sites} x {each}", published, google.examples / step, rate))
+    found.append(SitePoint(f"{network}, {sites} x {each}", published, google.examples / step, rate))
   return found
 
 
@@ -79,16 +79,16 @@ def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
   return there - all_reduce(nbytes, workers, NetworkModel(inside))
 
 
-def on_a_link(shaped: Config) -> dict[str, list[Point]]:
+def on_a_link(shaped: Config) -> dict[str, list[SitePoint]]:
   """Per cent of a round that is computing, H t / (H t + exchange), by algorithm."""
-  found: dict[str, list[Point]] = {}
+  found: dict[str, list[SitePoint]] = {}
   for name, by_steps in shaped.shares.items():
     for steps, shares in by_steps:
       computing = steps * shaped.step
       for bandwidth, published in zip(shaped.bandwidths, shares, strict=True):
         exchange = all_reduce(shaped.nbytes, shaped.hosts, NetworkModel(LinkModel(shaped.latency, bandwidth / 8)))
         share = 100 * computing / (computing + exchange)
-        found.setdefault(name, []).append(Point(str(steps), published, share, 100.0))
+        found.setdefault(name, []).append(SitePoint(str(steps), published, share, 100.0))
   return found
 
 

@@ -21,7 +21,7 @@ def clock(monkeypatch):
 
 def test_lines_leave_out_the_seconds_of_compiling(clock, monkeypatch, capsys):
   monkeypatch.setattr(progress, "has_bar", lambda: False)
-  with progress.Progress("x", 100, 0) as shown:
+  with progress.ProgressBar("x", 100, 0) as shown:
     shown.show(0, {"test_loss": 2.0})
     clock[0] += 600  # the compiler's
     shown.show(10, {"test_loss": 1.0})
@@ -34,7 +34,7 @@ def test_lines_leave_out_the_seconds_of_compiling(clock, monkeypatch, capsys):
 
 def test_a_bar_does_too_and_after_a_resume(clock, monkeypatch, capsys):
   monkeypatch.setattr(progress, "has_bar", lambda: True)
-  with progress.Progress("x", 100, 40) as shown:
+  with progress.ProgressBar("x", 100, 40) as shown:
     clock[0] += 600
     shown.show(50, {})
     clock[0] += 20
@@ -79,7 +79,7 @@ def test_all_bars_of_a_notebooks_cell_share_one_output_which_is_empty_after_the_
   progress._cell.cache_clear()
   for execution, label in ((1, "sync SGD"), (1, "local SGD"), (2, "DaSGD")):
     shell.execution_count = execution
-    with progress.Progress(label, 20, 0) as bar:
+    with progress.ProgressBar(label, 20, 0) as bar:
       bar.show(10, {"test_loss": 0.5})
       bar.show(20, {"test_loss": 0.25})
   progress._cell.cache_clear()
