@@ -15,6 +15,7 @@ import numpy as np
 
 from ddl import files
 from ddl.data.token_files import HEAD, META, TEST, TRAIN, require_text
+from ddl.errors import OptionError
 
 BYTES = 256
 MOST = 2**20  # tokens of a vocabulary: the library allocates memory for them
@@ -119,7 +120,7 @@ def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
       return decoder.decode(piece, final)
     except UnicodeDecodeError as error:
       where = f"{error.reason} at byte {first - before + error.start}"
-      raise ValueError(f"{name} is not UTF-8 text ({where}); use --level=byte") from error
+      raise ValueError(f"{name} is not UTF-8 text ({where}); level=byte takes any file") from error
 
   for piece in pieces:
     rest += decode(piece)
@@ -194,21 +195,19 @@ def write(
 
 def _check(level: str, vocabulary: int, tokenizer: str, validation: float) -> None:
   if level not in LEVELS:
-    raise ValueError(f"level={level!r}; invalid: must be {' or '.join(LEVELS)}")
+    raise OptionError("level", " or ".join(LEVELS), repr(level))
   if not 0 < validation < 1:
-    raise ValueError(f"validation={validation:g}; invalid: must be a share of the text, above 0 and below 1, e.g. 0.1")
+    raise OptionError("validation", "in (0, 1), a share of the text", f"{validation:g}")
   if level == "byte":
     if vocabulary or tokenizer:
-      raise ValueError("vocabulary and tokenizer are for byte pairs, level=bpe; bytes are 256 tokens")
+      option = "vocabulary" if vocabulary else "tokenizer"
+      raise OptionError(option, "unset with level=byte", vocabulary or tokenizer, "level=bpe reads it.")
     return
   _library()
   if tokenizer and vocabulary:
-    raise ValueError("vocabulary is that of the tokenizer; give one of the two")
+    raise OptionError("vocabulary", "unset with a tokenizer, which has its own", vocabulary)
   if not tokenizer and not BYTES < vocabulary <= MOST:
-    least = BYTES + 1
-    raise ValueError(
-      f"vocabulary={vocabulary}; invalid: must be from {least} (the bytes and a pair) to {MOST:,}, e.g. 4096"
-    )
+    raise OptionError("vocabulary", f"in [{BYTES + 1}, {MOST:,}] with level=bpe, such as 4096", vocabulary)
 
 
 def _pieces(file: Path, start: int, stop: int) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from helpers.twins import INNER, flat_of, tree_of
 
 from ddl.algorithms import SERVER
 from ddl.api import Visit
-from ddl.config.registry import for_workers
+from ddl.config.catalog import for_workers
 
 EVENTS = 16
 ELASTIC = ("async_easgd", "async_measgd", "hogwild_easgd", "original_easgd")

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from reference import collective as reference
 
 from ddl.algorithms import COLLECTIVE, SERVER
-from ddl.config.registry import keywords
+from ddl.config.catalog import keywords
 from ddl.group import Group
 from ddl.ranges import ByWorkers
 

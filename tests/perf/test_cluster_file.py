@@ -190,8 +190,8 @@ def test_what_is_no_text_file_is_refused(tmp_path):
   large.write_bytes(b"#" * (2**20 + 1))
   for path, words in (
     (binary, "is not valid TOML"),
-    (folder, "is a folder"),
-    (pipe, "is a pipe"),
+    (folder, "got a folder"),
+    (pipe, "got a pipe"),
     (large, "has 1048577 bytes"),
   ):
     with pytest.raises(ValueError, match=words) as error:

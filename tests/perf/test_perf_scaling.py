@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from ddl.algorithms import COLLECTIVE, SERVER
-from ddl.config.registry import keywords
+from ddl.config.catalog import keywords
 from ddl.costs.scale import recorded
 from ddl.perf import bounds, collectives, networks, scaling
 from ddl.perf.bounds import round_seconds

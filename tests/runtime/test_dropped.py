@@ -11,7 +11,7 @@ from reference import collective as reference
 from ddl.algorithms import SERVER
 from ddl.asynchronous.sequential import Sequential
 from ddl.asynchronous.simulator import Simulator
-from ddl.config.registry import keywords
+from ddl.config.catalog import keywords
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import make_workers
 from ddl.events.barriers import backup, cutoff

@@ -15,7 +15,7 @@ from ddl.algorithms import SERVER
 from ddl.asynchronous.sequential import Sequential
 from ddl.asynchronous.simulator import Simulator
 from ddl.asynchronous.threads import Threads
-from ddl.config.registry import keywords
+from ddl.config.catalog import keywords
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import make_workers
 from ddl.events.barriers import asp, backup

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from ddl.algorithms import SERVER
 from ddl.asynchronous.simulator import Simulator
-from ddl.config.registry import for_workers
+from ddl.config.catalog import for_workers
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.traffic import exchange_nbytes

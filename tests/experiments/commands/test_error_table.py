@@ -83,7 +83,7 @@ FLAGS = [  # arguments of a short `train`, beside those of a good one, and words
   ("--members=3 --devices=3", "config.batch is 16", "multiple of 3"),
   ("--members=2 --devices=2 --sharding=tensr", "'tensr'", "fsdp, hybrid, tensor"),
   ("--sharding=tensor", "sharding must", "tensor", "members"),
-  ("--members=2 --devices=2 --config.algorithm.name=async_sgd", "--members=2", "async_sgd"),
+  ("--members=2 --devices=2 --config.algorithm.name=async_sgd", "members must be 1", "async_sgd"),
   ("--members=2 --devices=2 --config.algorithm.name=async_sgd --runtime=threads", "members must", "simulator"),
   ("--processes=3 --devices=0", "3 processes", "1, 2, 4, 8"),
   ("--processes=2", "2 processes", "1 devices"),

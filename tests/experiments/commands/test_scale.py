@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.config import default_experiment
-from ddl.config.registry import keywords
+from ddl.config.catalog import keywords
 from ddl.costs import scale, step_cost
 from ddl.costs.workloads import SIZES, synthetic
 from ddl.engine import traffic

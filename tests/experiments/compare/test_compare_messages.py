@@ -95,7 +95,7 @@ def test_a_late_error_keeps_the_comparison(tmp_path, monkeypatch, late):
 def test_what_is_in_the_way_of_the_report_is_refused_before_any_run(tmp_path, name):
   (tmp_path / "c").mkdir()
   (tmp_path / "c" / name).touch() if name == "figures" else (tmp_path / "c" / name).mkdir()
-  with pytest.raises(ValueError, match=f"c/{name} is a f|holds a comparison already"):
+  with pytest.raises(ValueError, match=f"but {name} is a f|holds a comparison already|contain"):
     ddl.compare(compare=COMPARE, workdir=tmp_path / "c", **SMALL)
   assert [each.name for each in (tmp_path / "c").iterdir()] == [name]
 

@@ -30,7 +30,7 @@ def test_all_commands_are_imported_into_one_process(order):
 @pytest.mark.parametrize(
   ("arguments", "words"),
   [
-    (["--cluster="], "cluster must be one of cori_fdr"),
+    (["--cluster="], "cluster must be one of asr"),
     (["--cluster=asr,fdr"], "got asr, fdr. Only compare takes several."),
     (["--cluster=cori"], "did you mean 'cori_fdr'?"),
     (["--cluster=asr", "--batch=0"], "batch"),

@@ -195,10 +195,10 @@ SMALL = (
 @pytest.mark.parametrize(
   ("flags", "words"),
   [
-    (("--cluster=h100_ib40",), "no cluster named 'h100_ib40': did you mean 'h100_ib400'? known are cori_fdr"),
+    (("--cluster=h100_ib40",), "no cluster named 'h100_ib40': did you mean 'h100_ib400'? known are asr"),
     (
       ("--cluster=fdr,pcie_8gpu", "--config.workers=16", "--config.times.slow=()"),
-      "8 workers; config.workers is 16: --config.workers=8 fits",
+      "8 workers; config.workers is 16: config.workers=8 fits",
     ),
   ],
 )

@@ -112,7 +112,7 @@ def test_a_comparison_of_going_on_and_waiting(tmp_path):
 @pytest.mark.parametrize(
   ("arguments", "words"),
   [
-    (["--config.algorithm.name=async_sgd"], ["config.elastic is of collective algorithms", "async_sgd"]),
+    (["--config.algorithm.name=async_sgd"], ["config.elastic must be False", "async_sgd"]),
     (["--config.algorithm.name=sharded_sync_sgd", "--config.times.death_rate=0.3"], ["depends on how many there are"]),
     (["--members=2"], ["members must be 1", "config.elastic=True"]),
     (["--processes=2", "--config.times.death_rate=0.1"], ["death_rate must be 0", "got 0.1"]),

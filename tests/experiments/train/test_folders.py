@@ -32,7 +32,7 @@ def test_folders(call, wrong, tmp_path):
   other = [*QUICK, "--resume", "--config.batch=8", "--config.algorithm.name=dasgd"]
   wrong(other, "another config", "batch: 16 there, 8 here", "algorithm.name: sync_sgd there, dasgd here")
   (tmp_path / "run" / "result.json").unlink()  # else there is nothing left to do, on any devices
-  wrong([*QUICK, "--resume", "--steps_per_call=1"], "was run as", "--steps_per_call")
+  wrong([*QUICK, "--resume", "--steps_per_call=1"], "was run as", "steps_per_call")
   wrong([*QUICK, "--resume", f"--workdir={tmp_path}/none"], "holds nothing to resume")
   (tmp_path / "file").write_text("")
   wrong([*QUICK, f"--workdir={tmp_path}/file"], f"{tmp_path}/file")

@@ -190,8 +190,8 @@ def test_files_of_options(tmp_path):
   second = of()
   (tmp_path / "tuned.json").write_text("other")
   third = of()
-  assert [key for key in first if first[key] != second[key]] == ["--init_from"]
-  assert [key for key in first if second[key] != third[key]] == ["--tuned"]
+  assert [key for key in first if first[key] != second[key]] == ["init_from"]
+  assert [key for key in first if second[key] != third[key]] == ["tuned"]
 
 
 def test_a_run_or_a_circle_below_the_data_does_not_count(tmp_path):
