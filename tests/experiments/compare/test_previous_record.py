@@ -129,7 +129,7 @@ def test_another_grid_is_refused(one):
   joined = record.joined(folder, asked, options)
   assert joined.read == {"a": ["a/seed-0"]} and joined.comparison.place("a").point == {"workers": 2}
   assert joined.comparison.grid == {"workers": (2, 4)} and [*joined.comparison.experiments] == ["a", "b"]
-  with pytest.raises(ValueError, match="over no keys, got .* of one over workers"):
+  with pytest.raises(ValueError, match=r"over no keys, got .* of one over workers"):
     record.joined(folder, replace(asked, grid={}), options)
   assert not record.joined(folder, asked, RunOptions()).read
 

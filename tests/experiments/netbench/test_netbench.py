@@ -40,7 +40,8 @@ def test_latencies():
   ("flag", "words"),
   [
     ("--bandwidth=fast", "200mbit"), ("--bandwidth=200", "mbit"), ("--bandwidth=50mbit,-1gbit", "-1gbit"),
-    ("--bandwidth=", "bandwidth must be one or several"), ("--latency=5", "5ms"), ("--latency=2s", "at most 1s"), ("--hosts=1", "hosts"),
+    ("--bandwidth=", "bandwidth must be one or several"),
+    ("--latency=5", "5ms"), ("--latency=2s", "at most 1s"), ("--hosts=1", "hosts"),
     ("--algorithms=downpour", "streaming_diloco"), ("--bandwidth=20gbit", "10gbit"),
     (f"--bandwidth={'9' * 400}mbit", "10gbit"), (f"--latency={'9' * 400}s", "at most 1s"),
     ("--bandwidth=\u0663mbit", "200mbit"),
