@@ -218,4 +218,4 @@ def test_several_types_are_packed_into_the_one_that_holds_them():
 def test_an_experiment_has_a_precision(wrong):
   model = build(config(precision="bfloat16")).model
   assert model.compute_dtype == jnp.bfloat16 and build(config()).model.compute_dtype is None
-  wrong([DIGITS, "--config.precision=float16"], "config.precision is 'float16'", "float32, bfloat16")
+  wrong([DIGITS, "--config.precision=float16"], "config.precision must be one of", "float32, bfloat16")

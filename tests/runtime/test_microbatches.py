@@ -104,7 +104,7 @@ def test_batch_norm_sees_a_part_alone():
 def test_an_experiment_has_them(wrong):
   model = build(config(microbatches=4)).model
   assert model.microbatches == 4
-  wrong([DIGITS, "--config.microbatches=5"], "config.microbatches is 5", "config.batch=16")
+  wrong([DIGITS, "--config.microbatches=5"], "config.microbatches must be a divisor", "got 5", "config.batch=16")
   wrong([DIGITS, "--config.microbatches=0"], "config.microbatches must be an integer >= 1, got 0")
   wrong([DIGITS, "--config.microbatches=8", "--config.batch=8", "--members=2", "--devices=2", "--config.workers=1"],
         "config.batch is 8", "multiple of 16")  # fmt: skip

@@ -224,7 +224,7 @@ def test_workers_are_spread_in_order_and_batches_follow_them():
 
 
 @pytest.mark.parametrize(
-  "count, devices, words", [(8, 3, "1, 2, 4, 8"), (6, 12, "1, 2, 3, 6"), (0, None, "workers is 0")]
+  "count, devices, words", [(8, 3, "1, 2, 4, 8"), (6, 12, "1, 2, 3, 6"), (0, None, "workers must be at least 1")]
 )
 def test_workers_that_do_not_fit(count, devices, words):
   with pytest.raises(ValueError, match=words):
