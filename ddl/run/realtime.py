@@ -88,7 +88,7 @@ class RealTimeTrainer(SingleRunTrainer):
     self.layout: dict[str, Any] = {}
     self.visits = 0  # up to the last evaluation
     self._nbytes = exchange_nbytes(self.algorithm, components.model) / config.workers
-    self._exchanges, self._seconds = 0, 0.0
+    self._exchanges, self._seconds, self._stopping = 0, 0.0, False
 
   def start(self, key: jax.Array) -> RunSnapshot:
     """Return the first model. ValueError where the memory cannot hold it, on CPUs one for each worker."""
@@ -116,7 +116,8 @@ class RealTimeTrainer(SingleRunTrainer):
     """
     del feed, key
     queue, resume, x64 = SimpleQueue[Any](), threading.Semaphore(0), jnp.result_type(float) == jnp.float64
-    left, losses, abandoned = list(calls), list[np.ndarray](), threading.Event()
+    left, losses, item = list(calls), list[np.ndarray](), None
+    ended, abandoned = threading.Event(), threading.Event()  # the loop has left, and with an error
 
     def watch(progress: Progress, more: np.ndarray, consensus: Callable[[], Consensus]) -> None:
       losses.append(more)
@@ -126,7 +127,8 @@ class RealTimeTrainer(SingleRunTrainer):
       if call is not None:
         queue.put((call, RunSnapshot(consensus(), progress), np.concatenate(losses)))
         losses.clear()
-        resume.acquire()
+        if not ended.is_set():
+          resume.acquire()
         if abandoned.is_set():
           raise _Abandoned
 
@@ -147,13 +149,18 @@ class RealTimeTrainer(SingleRunTrainer):
         yield call._replace(exchanges=new), snapshot, values
         resume.release()
     finally:
-      abandoned.set()
+      ended.set()
+      if not self._stopping:
+        abandoned.set()
       resume.release()
       self.stop()
       thread.join()
+      while not isinstance(item, Events | BaseException):
+        item = queue.get()
+      if isinstance(item, Events):
+        replay.keep(self.folder.path, item)
     if isinstance(item, BaseException):
       raise item
-    replay.keep(self.folder.path, item)
     if left:  # stopped early
       steps = range(1, self.components.experiment.steps + 1)
       end = bisect.bisect_right(steps, len(item.worker), key=self._visits_of)
@@ -261,6 +268,7 @@ class ThreadsTrainer(RealTimeTrainer):
 
   def stop(self) -> None:
     """End the run after the visits under way."""
+    self._stopping = True
     self._threads.stop()
 
   def _first_distance(self) -> jax.Array:
@@ -311,6 +319,7 @@ class RayTrainer(RealTimeTrainer):
 
   def stop(self) -> None:
     """End the run; its checkpoint is saved."""
+    self._stopping = True
     if self.cluster:
       self.cluster.stop()
 
