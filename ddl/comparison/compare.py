@@ -59,7 +59,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   if launches(options):
     launch(compare, given[0], replace(given[1], workdir=str(path)), max(workers), path.exists)
     return files.read_json(path / folder.COMPARISON) | {"folder": str(path)}
-  with session("compare", path, options, max(workers)) as started:
+  with session(path, options, max(workers)) as started:
     options = started.options
     computed_from = started.agree(comparison.to_json(), comparison.experiments.values(), data, comparison.tuned)
     metric = _metric(comparison, components)  # tracing a model needs the devices
@@ -75,7 +75,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       say(f"{comparison.tuned} sets nothing for {listed(left)}: the config's settings stay")
     what = pluralize(len(asked), "label" if comparison.grid else "algorithm")
     what += " at points of the grid" * bool(comparison.grid)
-    what += f" x {pluralize(len(comparison.seeds), 'seed')}" + f" beside {len(read)} that are read" * bool(read)
+    what += f" x {pluralize(len(comparison.seeds), 'seed')}" + f", and {len(read)} from earlier runs" * bool(read)
     say(f"{what}; {data.meta['description']}")
     if options.resume and (path / folder.COMPARISON).exists():
       labels = label_runs.to_train(comparison, path, there)

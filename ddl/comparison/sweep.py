@@ -62,7 +62,7 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   if launches(options):
     launch(sweep, chosen, replace(options, workdir=str(path)), first.workers, path.exists)
     return files.read_json(path / run_dir.TUNED)["algorithms"]
-  with session("sweep", path, options, first.workers) as started:
+  with session(path, options, first.workers) as started:
     experiments = chosen.experiments
     agreed = {label: chosen.to_json(label) for label in experiments}
     computed_from = started.agree(agreed, experiments.values(), data)

@@ -269,7 +269,7 @@ def make_algorithm(name: str, inner: Any, workers: int, settings: Mapping[str, A
 
 
 def for_workers(kind: str, name: str, workers: int) -> dict[str, int]:
-  """Return {"workers": workers} for a factory that takes them beside its settings, else {}."""
+  """Return {"workers": workers} for a factory with that argument, else {}."""
   return {"workers": workers} if "workers" in inspect.signature(factory(kind, name)).parameters else {}
 
 

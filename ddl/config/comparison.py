@@ -139,7 +139,7 @@ def _marked(space: Any) -> Any:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-  """OptionError unless each label has a folder of its own."""
+  """Raise OptionError if two labels would share a folder."""
   folders: dict[str, str] = {}
   for label in labels:
     if not label:
@@ -151,7 +151,7 @@ def check_labels(labels: Iterable[str]) -> None:
 
 
 def apply(config: Config, base: Config, changes: Any, where: str) -> None:
-  """Set the changes in the config; a key whose default in `base` is None may be unset again.
+  """Apply changes to a config; a key whose default in `base` is None may be reset to None.
 
   Raises:
     OptionError: for a key that does not exist or a value of the wrong type.

@@ -32,7 +32,8 @@ from ddl.schedule import Clock, Schedule
 
 STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms whose optimizer sees a part of the packed parameters
 NUMBERS = ("workers", "batch", "microbatches", "steps", "eval_every", "noise_batches", "seed")
-PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")  # beside algorithm and wrapper
+# The parts in addition to the algorithm and its wrapper.
+PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")
 
 
 @dataclass(frozen=True)

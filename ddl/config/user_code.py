@@ -1,6 +1,6 @@
 """User-defined functions by their addresses, `path/to/file.py:name` or `package.module:name`, and their import.
 
-A file runs like a script: with its folder first on `sys.path`, so that it can import what lies beside it.
+A file runs like a script: with its folder first on `sys.path`, so that it can import the files in it.
 A file in a package (a folder with `__init__.py`) is imported as a module of it. What this process has imported, such as
 its script, does not run again, but a file that has been edited since does. Python has one module of a name: files
 beside each of which lies another `models.py` need two processes.
@@ -97,7 +97,7 @@ def _packages(file: Path) -> list[str]:
 
 
 def _imported(file: Path) -> ModuleType | None:
-  """Return the module that was imported from a file under a name of its own, such as the script `__main__`."""
+  """Return the module that was imported from a file under another name, such as the script `__main__`."""
   for name, module in list(sys.modules.items()):
     path = vars(module).get("__file__") if LOADED not in name else None  # without a lazy module's __getattr__
     if path and Path(path).name == file.name and Path(path).resolve() == file:
@@ -131,7 +131,7 @@ def own(value: Any, **settings: Any) -> dict[str, Any]:
       return {"name": name, **settings}
   made = getattr(value, "factory", value)  # of a Spec or a Wrapper
   function = inspect.unwrap(made) if callable(made) else made
-  scopes = [getattr(function, "__globals__", {}), sys._getframe(1).f_globals]  # of its own file, or the caller's
+  scopes = [getattr(function, "__globals__", {}), sys._getframe(1).f_globals]  # the function's file, or the caller's
   places = [(scope, name) for scope in scopes for name, each in list(scope.items()) if each is value]
   if not places:
     raise OptionError("a user-defined function", "at the top level of a file", repr(value))

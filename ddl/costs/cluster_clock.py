@@ -238,7 +238,7 @@ def clock(there: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable
 
 
 def held(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
-  """Return whether the consensus model is available without communication after so many steps."""
+  """Return whether the consensus model is available without communication after a step."""
   wanted, clocks = Counter(pattern.evaluate), Schedule(algorithm.exchanges).clocks
   brought = (
     each.ops for each, clock in zip(pattern.exchanges, clocks, strict=True) if not clock.delay and clock.launched(step)

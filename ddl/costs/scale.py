@@ -84,7 +84,7 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
 
 
 def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
-  """Return an algorithm's messages for parameters of so many bytes by layer; settings: others than its defaults."""
+  """Return an algorithm's messages for layers of these bytes of parameters; settings: in place of its defaults."""
   sizes: list[tuple[float, float]] = []  # bytes of a visit among several workers, which are those among any
 
   @cache

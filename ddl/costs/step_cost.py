@@ -179,7 +179,7 @@ def analyse(compiled: Any) -> Compiled:
 
 
 def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
-  """Return the algorithm of one of so many workers, whose collectives send nothing."""
+  """Return one worker's algorithm, with collectives that send nothing."""
 
   def alone(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda group, *args: fn(Recorder(workers), *args)

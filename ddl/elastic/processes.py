@@ -95,7 +95,7 @@ class Generation:
     return before._replace(changes=(*kept, (step, self.ids())))
 
   def keep(self, step: int, trainer: ElasticTrainer, held: Held, figures: Mapping[str, Any], streams: Any) -> None:
-    """Keep the state after so many steps in memory."""
+    """Keep the state after a step in memory."""
     told = {"figures": figures, "streams": streams, "presence": trainer.presence.changes}
     rows = trainer.rows(held)
     own = [bool(leaf) for leaf in jax.tree.leaves(rows.own)]
@@ -126,16 +126,6 @@ class Generation:
     if folder.writes:
       folder.path.mkdir(parents=True, exist_ok=True)
       presence.save(folder.path / PRESENCE, found)
-
-
-MEMBERS = "members.json"  # where the supervisors are
-COLLECTIVE = (
-  "Gloo",
-  "NCCL",
-  "coordination service",
-  "has not come to",
-  "was not reached",
-)  # what one lacked says of it
 
 
 def of_processes(make: Callable[[Workers], CompiledTrainer], generation: Generation) -> ElasticTrainer:
@@ -189,6 +179,9 @@ class MemoryStore:
     if state.step and state.carry is not None and state.step % self._generation.round_steps == 0:
       batch = state.batch
       self._generation.keep(state.step, batch.trainer, state.carry, batch.figures[0], batch.stream_states(0))
+
+  def finished(self, run: int) -> None:
+    """Do nothing: the last state is in the checkpoint."""
 
   def close(self) -> None:
     """Wait for what is being saved."""

@@ -231,7 +231,7 @@ class ElasticTrainer(SingleRunTrainer):
     return Held(trainer.start(key), ids, read)
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
-    """Return `saved` after so many steps as shapes, types and shardings."""
+    """Return `saved` after a step as shapes, types and shardings."""
     saved = self.saved(self.start(key, step))
     return placed(saved, shardings(saved))
 
@@ -240,7 +240,7 @@ class ElasticTrainer(SingleRunTrainer):
     return self._of_held(carry).saved(carry.carry)
 
   def restored(self, saved: Carry, step: int) -> Held:
-    """Invert `saved` after so many steps."""
+    """Invert `saved` after a step."""
     ids = self.presence.at(max(step - 1, 0))
     trainer, read = self._of_checkpoint(ids)
     return Held(trainer.restored(saved), ids, read)

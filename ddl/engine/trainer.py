@@ -100,7 +100,7 @@ class Trainer(Protocol):
     ...
 
   def saved_shapes(self, key: jax.Array, step: int) -> Tree:
-    """Return `saved` after so many steps as shapes, types and shardings."""
+    """Return `saved` after a step as shapes, types and shardings."""
     ...
 
   def restored(self, saved: Tree, step: int) -> Any:

@@ -188,12 +188,15 @@ class LoopStep:
 
 
 class LoopHook(Protocol):
-  """A function of the loop's state after each call."""
+  """A function of the loop's state after each call; a subclass inherits methods that do nothing."""
 
   def due(self, first: int, step: int) -> bool:
     """Return whether the hook needs the carry after a call of the steps first..step-1; the loop then waits for it."""
-    ...
+    del first, step
+    return False
 
   def __call__(self, state: LoopStep) -> None:
     """React to a call."""
-    ...
+
+  def finished(self, run: int) -> None:
+    """React to the end of a run, when its folder is complete."""

@@ -16,7 +16,7 @@ from ddl.engine.consensus import Consensus
 from ddl.engine.placement import gather
 from ddl.hosts import exchange, is_main
 from ddl.names import pluralize
-from ddl.run.batch import NEW_RUN, Batch, LoopStep
+from ddl.run.batch import NEW_RUN, Batch, LoopHook, LoopStep
 from ddl.run.folder import RunFolder
 from ddl.run.processes import say
 
@@ -35,27 +35,18 @@ class Restored(NamedTuple):
   joined: bool = False  # whether some workers start here
 
 
-class Store(Protocol):
-  """Where the state of a batch comes from and goes to: a hook of the loop."""
+class Store(LoopHook, Protocol):
+  """A hook that restores the state of a batch and saves it where it is due, or before a stop."""
 
   def restore(self, batch: Batch, resume: bool) -> Restored | None:
     """Return the state from which the runs continue; None: they start at step 0."""
     ...
 
-  def due(self, first: int, step: int) -> bool:
-    """Return whether the state is saved after a call of the steps first..step-1."""
-    ...
-
-  def __call__(self, state: LoopStep) -> None:
-    """Save the state where that is due, or before a stop."""
-    ...
-
   def close(self) -> None:
     """Wait for what is being saved."""
-    ...
 
 
-class RunCheckpoints:
+class RunCheckpoints(Store):
   """A store of checkpoints in the folders of the runs, by orbax."""
 
   def __init__(self, steps: int, every: int = 0, final: bool = True, any_layout: bool = False):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ddl.api import Tree
 from ddl.config.user_code import function_at
 from ddl.run import checkpoints
-from ddl.run.batch import Batch, LoopStep
+from ddl.run.batch import Batch, LoopHook, LoopStep
 from ddl.run.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -43,13 +43,8 @@ def resolved(hooks: Sequence[Hook | str]) -> list[Hook]:
   return [function_at(hook, "hooks") if isinstance(hook, str) else hook for hook in hooks]
 
 
-class AfterEvaluation:
-  """A hook of the loop that acts on each new line of metrics."""
-
-  def due(self, first: int, step: int) -> bool:
-    """Return False: `Evaluation` waits for the model."""
-    del first, step
-    return False
+class AfterEvaluation(LoopHook):
+  """A hook of the loop that acts on each new line of metrics, for whose model `Evaluation` waits."""
 
   def __call__(self, state: LoopStep) -> None:
     """Act on the runs that have a line of this step."""
@@ -122,7 +117,7 @@ class TensorBoard(AfterEvaluation):
     writer.flush()
 
 
-class SaveModels:
+class SaveModels(LoopHook):
   """Write the consensus model of each run with each checkpoint and at the end."""
 
   def __init__(self, batch: Batch, saves: Callable[[int, int], bool]):
@@ -141,16 +136,11 @@ class SaveModels:
         checkpoints.save(state.batch.runs[run].folder.path, state.step, models[state.batch.lanes[run]])
 
 
-class ShowProgress:
+class ShowProgress(LoopHook):
   """Show the steps so far in a bar or in lines."""
 
   def __init__(self, progress: ProgressBar):
     self._progress = progress
-
-  def due(self, first: int, step: int) -> bool:
-    """Return False: the figures are on the host."""
-    del first, step
-    return False
 
   def __call__(self, state: LoopStep) -> None:
     """Show the step, with the newest line of the first active run."""

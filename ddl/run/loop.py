@@ -104,8 +104,7 @@ def run(
     for run in batch.active:
       batch.runs[run].folder.finish(batch.figures[run]["last"])
       for hook in hooks:
-        if finished := getattr(hook, "finished", None):
-          finished(run)
+        hook.finished(run)
     if batch.active and (stopped_at is not None or (stop.number is not None and jax.process_count() == 1)):
       raise Stopped(steps, stop.number or signal.SIGTERM)  # what would come after this batch must not begin
     return [batch.diverged.get(run) or figures["last"] for run, figures in enumerate(batch.figures)]

@@ -25,7 +25,7 @@ from ddl.engine.consensus import Consensus, NotFinite, host_distance, unstacked
 from ddl.engine.local_step import gradient_of
 from ddl.engine.placement import beside, gather, is_split, local
 from ddl.hosts import in_order
-from ddl.run.batch import Batch, LoopStep
+from ddl.run.batch import Batch, LoopHook, LoopStep
 from ddl.run.build import Components
 from ddl.run.folder import text_of
 
@@ -199,13 +199,8 @@ def with_perplexity(tested: dict[str, float], task: str) -> dict[str, float]:
   return {"loss": tested["loss"], "perplexity": math.exp(tested["loss"])} | tested
 
 
-class Losses:
+class Losses(LoopHook):
   """A hook of the loop that adds up the losses of each run, and finds those that are not finite."""
-
-  def due(self, first: int, step: int) -> bool:
-    """Return False: the losses of a call are read while the next one runs."""
-    del first, step
-    return False
 
   def __call__(self, state: LoopStep) -> None:
     """Add the losses of a call."""
@@ -224,7 +219,7 @@ class Losses:
     figures["loss_count"] += losses.size
 
 
-class Evaluation:
+class Evaluation(LoopHook):
   """A hook of the loop that tests the consensus models and writes a line of metrics for each run."""
 
   def __init__(self, batch: Batch, evaluator: Evaluator, batch_stats: str = "mean"):

@@ -33,9 +33,9 @@ from ddl.events.record import Events
 from ddl.events.schedule import visits
 from ddl.names import pluralize
 from ddl.run import metrics, replay, virtual_time
-from ddl.run.batch import NEW_RUN, Batch, LoopStep
+from ddl.run.batch import NEW_RUN, Batch
 from ddl.run.build import Components, build, params_bytes
-from ddl.run.checkpoints import Restored
+from ddl.run.checkpoints import Restored, Store
 from ddl.run.folder import METRICS, RunFolder
 from ddl.run.processes import say
 
@@ -116,7 +116,7 @@ class RealTimeTrainer(SingleRunTrainer):
     """
     del feed, key
     queue, resume, x64 = SimpleQueue[Any](), threading.Semaphore(0), jnp.result_type(float) == jnp.float64
-    left, losses, item = list(calls), list[np.ndarray](), None
+    left, losses, item, interrupted = list(calls), list[np.ndarray](), None, False
     ended, abandoned = threading.Event(), threading.Event()  # the loop has left, and with an error
 
     def watch(progress: Progress, more: np.ndarray, consensus: Callable[[], Consensus]) -> None:
@@ -148,20 +148,22 @@ class RealTimeTrainer(SingleRunTrainer):
         self.visits, self._exchanges, self._seconds = snapshot.progress
         yield call._replace(exchanges=new), snapshot, values
         resume.release()
+    except KeyboardInterrupt:  # the second Ctrl-C, which waits for nothing
+      interrupted = True
+      raise
     finally:
       ended.set()
-      if not self._stopping:
+      if interrupted or not self._stopping:
         abandoned.set()
       resume.release()
       self.stop()
-      thread.join()
-      while not isinstance(item, Events | BaseException):
+      while not interrupted and not isinstance(item, Events | BaseException):
         item = queue.get()
       if isinstance(item, Events):
         replay.keep(self.folder.path, item)
     if isinstance(item, BaseException):
       raise item
-    if left:  # stopped early
+    if left and isinstance(item, Events):  # stopped early
       steps = range(1, self.components.experiment.steps + 1)
       end = bisect.bisect_right(steps, len(item.worker), key=self._visits_of)
       yield Interval(left[0].first, end, len(item.worker)), None, np.zeros(0)
@@ -339,25 +341,14 @@ class RayTrainer(RealTimeTrainer):
     return self.cluster.run(model[0], model[1], marks[-1], show, marks)
 
 
-class NoStore:
-  """The store of a run on threads: it saves nothing. Implements `ddl.run.checkpoints.Store`."""
+class NoStore(Store):
+  """The store of a run on threads: it saves nothing."""
 
   def restore(self, batch: Batch, resume: bool) -> Restored | None:
     """Return None: every run is new."""
     assert not resume
     batch.checkpoint_note = lambda: "threads keep no checkpoints"
     return None
-
-  def due(self, first: int, step: int) -> bool:
-    """Return False."""
-    del first, step
-    return False
-
-  def __call__(self, state: LoopStep) -> None:
-    """Save nothing."""
-
-  def close(self) -> None:
-    """Wait for nothing."""
 
 
 class RayStore(NoStore):

@@ -1,4 +1,4 @@
-"""What train, compare and sweep share: the start of a command in each of its processes, and the message at a stop."""
+"""What train, compare and sweep share: the start of a command in each of its processes."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from ddl.api import Data
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions, check_read
 from ddl.run import compilation_cache, inputs, processes
-from ddl.run.exit_codes import Stopped, resumable
+from ddl.run.exit_codes import resumable
 from ddl.run.hooks import resolved
 from ddl.run.workdir import resume_command, workdir
 
@@ -54,26 +54,18 @@ class Session:
 
 @contextmanager
 def session(
-  command: str, path: Path, options: RunOptions, workers: int, reference: int | None = None, job: int = 0
+  path: Path, options: RunOptions, workers: int, reference: int | None = None, job: int = 0
 ) -> Iterator[Session]:
   """Start the compilation cache, the devices and the hooks of a command.
 
   Args:
-    command: "train", "compare" or "sweep".
-    path: its folder.
+    path: the folder of the command.
     options: of the command.
     workers: the largest number of workers.
     reference: see `Session`.
     job: the number of processes of an elastic job; 0: none.
-
-  Raises:
-    Stopped: with the command that resumes, unless the message is set.
   """
   hooks = tuple(resolved(options.hooks))
   with compilation_cache.active(options.compilation_cache) as hits:
     processes.start_devices(workers, options, job)
-    try:
-      yield Session(path, replace(options, hooks=hooks), reference, hits)
-    except Stopped as stopped:
-      stopped.message = stopped.message or f"stopped, and saved; resume with: {resume_command(command, path)}"
-      raise
+    yield Session(path, replace(options, hooks=hooks), reference, hits)

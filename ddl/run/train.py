@@ -57,7 +57,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
     return read_result(path)
   if is_job:
     return _supervise(experiment, options, path)
-  with session("train", path, options, experiment.workers) as started:
+  with session(path, options, experiment.workers) as started:
     components = _components(experiment, started)
     folder = _folder(components, started)
     if options.runtime == "threads":
@@ -163,7 +163,7 @@ def _train_in_job(
   generation = elastic.Generation(order, memory, me.rank, me.count, experiment.workers, round_steps)
   options = replace(options, resume=options.resume or bool(order.stay) or order.resume)
   try:
-    with session("train", path, options, experiment.workers, generation.first, generation.processes) as started:
+    with session(path, options, experiment.workers, generation.first, generation.processes) as started:
       components = _components(experiment, started, is_job=True)
       folder, trainer = _folder(components, started), trainer_of_process(components, options, generation)
       store = elastic.MemoryStore(_checkpoints(experiment, options), generation, Restored)
