@@ -85,12 +85,14 @@ def integers(low: int, high: int = LARGEST_INT) -> Range:
 
 NUMBERS = {int: Range(integer=True), float: Range()}  # of a type without a range
 
+STATIC = "static"  # metadata of a number on whose value a factory branches, so that it cannot be traced
+
 PositiveInt = Annotated[int, integers(1)]
 NonNegativeInt = Annotated[int, integers(0)]
 Seed = Annotated[int, integers(0, 2**32 - 1)]
 PositiveFloat = Annotated[float, Range(0, LARGEST_FLOAT, open_low=True)]
 NonNegativeFloat = Annotated[float, Range(0, LARGEST_FLOAT)]
-Share = Annotated[float, Range(0, 1, open_low=True)]
+Share = Annotated[float, Range(0, 1, open_low=True), STATIC]  # of the workers or entries: it decides their number
 UnitInterval = Annotated[float, Range(0, 1)]
 Momentum = Annotated[float, Range(0, 1, open_high=True)]
 Fraction = Annotated[float, Range(0, 1, open_high=True)]  # of what is dropped or set apart
@@ -143,6 +145,11 @@ def range_of(annotation: Any) -> Range | None:
   if typing.get_origin(annotation) in (typing.Union, types.UnionType):
     return next(filter(None, map(range_of, typing.get_args(annotation))), None)
   return NUMBERS.get(annotation)
+
+
+def is_static(annotation: Any) -> bool:
+  """Return whether a setting decides the structure of a program: all but floats that are not marked as STATIC."""
+  return plain(annotation) is not float or STATIC in getattr(annotation, "__metadata__", ())
 
 
 def check_fields(values: Any, prefix: str) -> None:

@@ -46,8 +46,8 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     for seed in comparison.seeds:
       check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
   given, (comparison, options, read, kept) = (comparison, options), record.joined(path, comparison, options)
-  there = label_runs.there(path, read)
-  label_runs.check_metrics(path, there)
+  existing = label_runs.existing_runs(path, "*/seed-*", read)
+  label_runs.check_metrics(path, existing)
   workers = {each.workers for each in asked.values()}
   for count in workers:
     check_processes(count, max(options.processes, hosts.processes()), options)
@@ -69,7 +69,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       if comparison.tuned and Path(comparison.tuned) != path / folder.TUNED:
         path.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(comparison.tuned, path / folder.TUNED)
-      folder.record(path, folder.about(options.command), options.recorded, computed_from, there.done(path))
+      folder.record(path, folder.about(options.command), options.recorded, computed_from, existing.done(path))
     groups = dict.fromkeys(comparison.place(label).group for label in asked)
     if tuned and (left := [group for group in groups if not tuned.get(group, {}).get("keys")]):
       say(f"{comparison.tuned} sets nothing for {listed(left)}: the config's settings stay")
@@ -78,10 +78,10 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     what += f" x {pluralize(len(comparison.seeds), 'seed')}" + f", and {len(read)} from earlier runs" * bool(read)
     say(f"{what}; {data.meta['description']}")
     if options.resume and (path / folder.COMPARISON).exists():
-      labels = label_runs.to_train(comparison, path, there)
+      labels = label_runs.to_train(comparison, path, existing)
       if labels:
-        say(f"not all seeds of {listed(labels)} are there: the others are trained first")
-    runs, failed, ended = label_runs.run(comparison, components, path, there, options, computed_from)
+        say(f"some seeds of {listed(labels)} are incomplete: they are trained first")
+    runs, failed, ended = label_runs.run(comparison, components, path, existing, options, computed_from)
     page = {}
     if hosts.is_main():
       page = record.content(path, comparison, components, runs, failed, tuned | kept, options, metric)

@@ -50,11 +50,11 @@ class Halton(optuna.samplers.BaseSampler):
 
 
 class LabelStudy:
-  """The trials of one label: `next` gives one that is unfinished or new, `tell` ends it."""
+  """The trials of one label: `pending` returns those that are unfinished or new, `tell` ends one."""
 
   def __init__(self, storage: JournalStorage, chosen: Sweep, label: str, metric: str):
     """metric: "accuracy" or "loss"."""
-    self._space, self._trials, self._metric = chosen.spaces[label], chosen.trials, metric
+    self._space, self._trials, self.metric = chosen.spaces[label], chosen.trials, metric
     self._halton, self._tpe = Halton(self._space, chosen.trials), chosen.sampler == "tpe"
     self._key = f"{chosen.experiments[label].seed}/{label}"
     self._study = optuna.create_study(
@@ -67,16 +67,16 @@ class LabelStudy:
     if not self._study.user_attrs:
       self._study.set_user_attr("sweep", chosen.to_json(label))
 
-  def next(self) -> tuple[optuna.Trial, Point] | None:
-    """A trial that a stop left unfinished, else a new one; None once all are finished."""
-    there = self._study.get_trials(deepcopy=False)
-    running = [each for each in there if each.state == TrialState.RUNNING]
-    number = running[0].number if running else len(there)
-    if number >= self._trials:
-      return None
-    self._study.sampler = self._sampler(number)
-    trial = optuna.Trial(self._study, running[0]._trial_id) if running else self._study.ask()
-    return trial, {key: _suggest(trial, key, bounds) for key, bounds in self._space.items()}
+  def pending(self, most: int) -> list[tuple[optuna.Trial, Point]]:
+    """Return up to `most` trials: those that a stop left unfinished, then new ones; [] once all are finished."""
+    trials = self._study.get_trials(deepcopy=False)
+    unfinished = {each.number: each._trial_id for each in trials if each.state == TrialState.RUNNING}
+    out = []
+    for number in [*unfinished, *range(len(trials), self._trials)][:most]:
+      self._study.sampler = self._sampler(number)
+      trial = optuna.Trial(self._study, unfinished[number]) if number in unfinished else self._study.ask()
+      out.append((trial, {key: _suggest(trial, key, bounds) for key, bounds in self._space.items()}))
+    return out
 
   def tell(self, trial: optuna.Trial, outcome: str, score: dict[str, float] | None, seeds: list[Any]) -> None:
     """End a trial. score: the mean over seeds of a complete one; seeds: the score of each that was run."""
@@ -84,7 +84,7 @@ class LabelStudy:
     trial.set_user_attr("score", score)
     trial.set_user_attr("seeds", seeds)
     if score:
-      self._study.tell(trial, score[self._metric])
+      self._study.tell(trial, score[self.metric])
     else:
       self._study.tell(trial, state=TrialState.PRUNED)  # a sampler learns from these, but not from failed ones
 
@@ -103,7 +103,7 @@ class LabelStudy:
     rung = max((rung for rung in RUNGS if 9 * line["step"] >= rung * steps), default=0)
     reported = self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
     if rung and rung not in reported:
-      trial.report(line[f"test_{self._metric}"], rung)
+      trial.report(line[f"test_{self.metric}"], rung)
       if trial.should_prune():
         raise optuna.TrialPruned
 

@@ -3,8 +3,9 @@
 import json
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,30 +15,27 @@ from optuna import TrialPruned
 from ddl import files, hosts
 from ddl.api import Data
 from ddl.comparison import study
+from ddl.comparison.label_runs import LabelRuns, existing_runs
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
 from ddl.config.sweep import RATE, Point, Sweep, by_section, edges, points
 from ddl.data import source
-from ddl.engine.trainer import Trainer
 from ddl.names import pluralize, slug
 from ddl.run import build, inputs
 from ddl.run import folder as run_dir
-from ddl.run import loop as train_loop
-from ddl.run.batch import Batch, Diverged, LoopStep, SeedRun
-from ddl.run.checkpoints import RunCheckpoints
-from ddl.run.exit_codes import Stopped
-from ddl.run.hooks import AfterEvaluation, TensorBoard
-from ddl.run.metrics import Evaluation, Evaluator, Losses, judged_by
+from ddl.run.batch import Diverged, LoopStep
+from ddl.run.build import compared_in_virtual_time
+from ddl.run.hooks import AfterEvaluation
+from ddl.run.metrics import Evaluator, judged_by
 from ddl.run.processes import launch, launches, say
 from ddl.run.session import open_folder, session
-from ddl.run.workdir import resume_command
 
 METRICS = ("accuracy", "loss", "perplexity")
-Lines = Callable[[dict[str, Any]], None]  # is told each line of metrics, and may raise TrialPruned
+Trial = tuple[Any, Point]  # of Optuna, and its settings
 
 
 def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
-  """Run the trials; return and write to tuned.json what each label found.
+  """Run the trials; return and write to tuned.json the result of each label.
 
   By label: "best" (the setting), "validation" (its score), "edges" ({key: "low" or "high"}, where the best value is the
   smallest or the largest of those tried) and "trials" (each with "setting", "outcome", "validation" and the scores of
@@ -53,12 +51,12 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
   logs = study.saved(path, chosen)
-  begun = {file.parent for file in path.glob(f"*/trial-*/seed-*/{run_dir.CONFIG}")}  # before any process adds another
+  existing = existing_runs(path, "*/trial-*/seed-*", {})
   tries = {label: points(space, chosen.trials) for label, space in chosen.spaces.items()}
   data = _load(chosen)
-  firsts = {label: _first(label, each, tries[label], data) for label, each in chosen.experiments.items()}
-  for each in firsts.values():
-    build.check_options(each, options)
+  firsts = {label: _first(label, experiment, tries[label], data) for label, experiment in chosen.experiments.items()}
+  for components in firsts.values():
+    build.check_options(components, options)
   if launches(options):
     launch(sweep, chosen, replace(options, workdir=str(path)), first.workers, path.exists)
     return files.read_json(path / run_dir.TUNED)["algorithms"]
@@ -68,19 +66,19 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     computed_from = started.agree(agreed, experiments.values(), data)
     assert data.validation
     if hosts.is_main():
-      complete = sorted(run for run in begun if (run / run_dir.RESULT).exists())
-      done = {"runs": dict.fromkeys(str(run.relative_to(path)) for run in complete)}
-      run_dir.record(path, run_dir.about(options.command), options.recorded, computed_from, done)
+      run_dir.record(path, run_dir.about(options.command), options.recorded, computed_from, existing.done(path))
     model = next(iter(firsts.values())).model
     metric = judged_by(chosen.metric, model, data.validation, data.meta.get("task", ""))
     metric = "loss" if metric == "perplexity" else metric  # the one is the other's logarithm
     storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
-    for label in chosen.experiments:
-      trials = study.LabelStudy(storage, chosen, label, metric)
-      mine = inputs.of_label(computed_from, chosen.experiments[label])
-      _tune(trials, chosen, label, data, path, begun, evaluator, options, mine)
-      results[label] = _result(trials, chosen, label, metric)
-    good = {label: each for label, each in results.items() if each["best"]}
+    for label, components in firsts.items():
+      fingerprints = inputs.of_label(computed_from, components.experiment)
+      one_trial = LabelRuns(
+        "sweep", path, label, components, existing, evaluator, started.options, fingerprints,
+        most=len(chosen.seeds) or 1,
+      )  # fmt: skip
+      results[label] = _LabelSweep(chosen, study.LabelStudy(storage, chosen, label, metric), one_trial).run()
+    good = {label: result for label, result in results.items() if result["best"]}
     if good and hosts.is_main():
       _write(path / run_dir.TUNED, good, options)
     for label in good:
@@ -92,105 +90,112 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     return results
 
 
-def _tune(
-  trials: study.LabelStudy, chosen: Sweep, label: str, data: Data, path: Path, begun: set[Path],
-  evaluator: Evaluator, options: RunOptions, computed_from: Mapping[str, str],
-) -> None:  # fmt: skip
-  """The trials of a label that are not finished yet."""
-  experiment = chosen.experiments[label]
-  there = f", {count} of which are there" if (count := len(trials.finished())) else ""
-  space = ", ".join(f"{k} in {v}" for k, v in chosen.spaces[label].items())
-  say(f"{label}: {pluralize(chosen.trials, 'trial')} of {space}{there}")
-  while (found := trials.next()) is not None:
-    trial, point = found
+class _LabelSweep:
+  """The trials of one label; those that differ in traced settings share a compiled program."""
 
-    def judge(line: dict[str, Any], trial: Any = trial) -> None:
-      if chosen.pruning:
-        trials.judge(trial, line, experiment.steps)
+  def __init__(self, chosen: Sweep, trials: study.LabelStudy, one_trial: LabelRuns):
+    """one_trial: the runs of a trial with the settings of the label's first one."""
+    self._sweep, self._study, self._one_trial = chosen, trials, one_trial
+    self._experiment = chosen.experiments[one_trial.label]
+    self._one_by_one = chosen.pruning or chosen.sampler == "tpe"  # each trial depends on the results of those before
 
-    folder = path / slug(label) / f"trial-{trial.number}"
+  def run(self) -> dict[str, Any]:
+    """Run the unfinished trials; return the label's entry of tuned.json."""
+    sweep, label, finished = self._sweep, self._one_trial.label, len(self._study.finished())
+    text = ", ".join(f"{key} in {bounds}" for key, bounds in sweep.spaces[label].items())
+    complete = f", {finished} of which are complete" if finished else ""
+    say(f"{label}: {pluralize(sweep.trials, 'trial')} of {text}{complete}")
+    programs: dict[tuple[Any, ...], LabelRuns] = {}
+    while pending := self._study.pending(1 if self._one_by_one else sweep.trials):
+      trials: dict[tuple[Any, ...], list[Trial]] = {}
+      for trial, point in pending:
+        try:
+          components = self._components(point)
+        except ValueError as error:
+          self._tell_invalid([(trial, point)], error)
+          continue
+        traced = build.traced_settings(components, point)
+        structure = tuple((path, value) for path, value in point.items() if path not in traced)
+        if structure not in programs:
+          programs[structure] = self._program(components, traced)
+        trials.setdefault(structure, []).append((trial, point))
+      for structure, some in trials.items():
+        self._run_trials(programs[structure], some)
+        if not self._one_by_one:
+          del programs[structure]  # and its trainer
+    return _result(self._study, sweep, label)
+
+  def _components(self, point: Point) -> build.Components:
+    """Build the experiment of a trial, which checks it. Raises ValueError for invalid settings."""
+    components = build.build(self._experiment_of(point), self._one_trial.components.data)
+    build.check_options(components, self._one_trial.options)
+    return components
+
+  def _experiment_of(self, point: Point) -> Experiment:
+    return self._experiment.changed(by_section(point))
+
+  def _program(self, components: build.Components, traced: Sequence[str]) -> LabelRuns:
+    """Return the runs of trials with the same structure."""
+    one_by_one = self._sweep.pruning or compared_in_virtual_time([components.experiment])
+    trials = self._sweep.trials if traced and not self._one_by_one else 1
+    most = 1 if one_by_one else trials * self._one_trial.most
+    return replace(self._one_trial, components=components, most=most, traced=traced)
+
+  def _run_trials(self, program: LabelRuns, trials: Sequence[Trial]) -> None:
+    """Run trials of the same structure, and tell their outcomes to the study."""
     try:
-      outcome, scores = _trial(
-        experiment,
-        point,
-        chosen.seeds or (experiment.seed,),
-        data,
-        folder,
-        begun,
-        evaluator,
-        label,
-        options,
-        computed_from,
-        judge,
-      )
-    except Stopped as stopped:
-      stopped.message = f"stopped in {label}, trial {trial.number}; resume with: {resume_command('sweep', path)}"
-      raise
-    complete = outcome == study.COMPLETE
-    score = {name: fmean(each[name] for each in scores) for name in scores[0]} if complete else None
-    trials.tell(trial, outcome, score, scores)
-    say(f"  {_words(point)}: {_words(score) if score else outcome}")
+      program.trainer  # noqa: B018, which is made here
+    except ValueError as error:
+      self._tell_invalid(trials, error)
+      return
+    seeds = self._sweep.seeds or (self._experiment.seed,)
+    experiments = {
+      self._folder(trial, seed): replace(self._experiment_of(point), seed=seed)
+      for trial, point in trials
+      for seed in seeds
+    }
+    judges = [_Judge(self._study, trials[0][0], seeds[0])] if self._sweep.pruning else []
+    try:
+      outcomes = {folder: outcome for folder, outcome, _ in program.outcomes(experiments, judges)}
+    except TrialPruned:
+      self._study.tell(trials[0][0], study.PRUNED, None, [])
+      say(f"  {_words(trials[0][1])}: {study.PRUNED}")
+      return
+    for trial, point in trials:
+      scores = list(takewhile(bool, (_score(outcomes[self._folder(trial, seed)]) for seed in seeds)))
+      complete = len(scores) == len(seeds)
+      mean = {name: fmean(score[name] for score in scores) for name in scores[0]} if complete else None
+      outcome = study.COMPLETE if complete else study.DIVERGED
+      self._study.tell(trial, outcome, mean, scores)
+      say(f"  {_words(point)}: {_words(mean) if mean else outcome}")
 
+  def _folder(self, trial: Any, seed: int) -> Path:
+    return self._one_trial.path / slug(self._one_trial.label) / f"trial-{trial.number}" / f"seed-{seed}"
 
-def _trial(
-  experiment: Experiment, point: Point, seeds: tuple[int, ...], data: Data, path: Path,
-  begun: set[Path], evaluator: Evaluator, label: str, options: RunOptions, computed_from: Mapping[str, str],
-  judge: Lines,
-) -> tuple[str, list[dict[str, float]]]:  # fmt: skip
-  """The outcome, and the metrics on the validation split after the last step of each seed that was run.
-
-  The first seed alone is judged on the way.
-  """
-  try:
-    first = build.build(replace(experiment.changed(by_section(point)), seed=seeds[0]), data)
-    runs = [first, *(build.reseeded(first, seed) for seed in seeds[1:])]
-    build.check_options(first, options)
-    trainer, clock = build.make_trainer(first, options)
-  except ValueError as error:
+  def _tell_invalid(self, trials: Sequence[Trial], error: ValueError) -> None:
     say(f"  {error}")
-    return study.INVALID, []
-  scores = []
-  try:
-    for components in runs:
-      if components is not first:
-        clock = build.follow(trainer, components.experiment)
-      folder = run_dir.RunFolder(path / f"seed-{components.experiment.seed}", hosts.is_main(), inputs=computed_from)
-      run = SeedRun(components, folder, clock, folder.path in begun)
-      last = _run(run, trainer, evaluator, label, options, None if scores else judge)
-      scores.append({name: last[f"test_{name}"] for name in METRICS if f"test_{name}" in last})
-      if not math.isfinite(scores[-1]["loss"]):
-        return study.DIVERGED, scores[:-1]
-  except Diverged:
-    return study.DIVERGED, scores
-  except TrialPruned:
-    return study.PRUNED, scores
-  return study.COMPLETE, scores
+    for trial, point in trials:
+      self._study.tell(trial, study.INVALID, None, [])
+      say(f"  {_words(point)}: {study.INVALID}")
 
 
 class _Judge(AfterEvaluation):
-  """A hook of the loop that shows each line of metrics to the study, which may prune the trial."""
+  """A hook of the loop that shows each line of metrics of one seed to the study, which may prune the trial."""
 
-  def __init__(self, judge: Lines):
-    self._judge = judge
+  def __init__(self, trials: study.LabelStudy, trial: Any, seed: int):
+    self._study, self._trial, self._seed = trials, trial, seed
 
   def evaluated(self, state: LoopStep, run: int) -> None:
-    self._judge(state.batch.figures[run]["last"])
+    experiment = state.batch.runs[run].components.experiment
+    if experiment.seed == self._seed:
+      self._study.judge(self._trial, state.batch.figures[run]["last"], experiment.steps)
 
 
-def _run(
-  run: SeedRun, trainer: Trainer, evaluator: Evaluator, label: str, options: RunOptions, judge: Lines | None
-) -> dict[str, Any]:
-  """Run one seed of a trial, or read the result of one that was complete before a resume."""
-  if run.resume and (run.folder.path / run_dir.RESULT).exists():
-    run.folder.reopen(run.components.experiment)
-    return run_dir.read_result(run.folder.path)
-  batch, store = Batch([run], trainer), RunCheckpoints(run.components.experiment.steps, final=False)
-  hooks = [Losses(), Evaluation(batch, evaluator, options.batch_stats), TensorBoard()]
-  hooks += [_Judge(judge)] if judge else []
-  (outcome,) = train_loop.run(batch, store, hooks, label, run_dir.about(options.command))
-  if isinstance(outcome, Diverged):
-    raise outcome
-  return outcome
+def _score(outcome: dict[str, Any] | Diverged) -> dict[str, float]:
+  """Return the metrics on the validation split after the last step; {} of a run that diverged."""
+  if isinstance(outcome, Diverged) or not math.isfinite(outcome["test_loss"]):
+    return {}
+  return {name: outcome[f"test_{name}"] for name in METRICS if f"test_{name}" in outcome}
 
 
 def _load(chosen: Sweep) -> Data:
@@ -217,13 +222,13 @@ def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -
   raise ValueError(f"'{label}' is invalid in each of {len(tries)} trials: {wrong[0]}") from wrong[0]
 
 
-def _result(trials: study.LabelStudy, chosen: Sweep, label: str, metric: str) -> dict[str, Any]:
+def _result(trials: study.LabelStudy, chosen: Sweep, label: str) -> dict[str, Any]:
   """A label's entry of tuned.json; "best" is None if no trial gave a result."""
   found = trials.finished()
   good = [(point, told["score"]) for point, told in found if told["score"]]
 
   def quality(trial: tuple[Point, dict[str, float]]) -> tuple[float, float]:
-    return (trial[1]["accuracy"] if metric == "accuracy" else 0.0), -trial[1]["loss"]
+    return (trial[1]["accuracy"] if trials.metric == "accuracy" else 0.0), -trial[1]["loss"]
 
   point, score = max(good, key=quality, default=({}, None))
   return {

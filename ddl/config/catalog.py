@@ -31,7 +31,7 @@ from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
 from ddl.names import quoted, short_name
-from ddl.ranges import ByWorkers, check_all, plain, resolved, settings_of
+from ddl.ranges import ByWorkers, check_all, is_static, plain, resolved, settings_of
 
 Factory = Callable[..., Any]
 Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker knows
@@ -115,6 +115,15 @@ def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
 def takes(kind: str, name: str, key: str) -> bool:
   """Return whether a section of this name reads the key."""
   return (kind, key) == ("optimizer", "learning_rate") or key in keywords(factory(kind, name))
+
+
+def traceable(kind: str, name: str, key: str, value: Any) -> bool:
+  """Return whether the factory of a section builds the same program for other numbers, 0 excepted, of this setting."""
+  if is_address(name) or not value:
+    return False
+  if (kind, key) == ("optimizer", "learning_rate"):
+    return True
+  return not is_static(settings_of(factory(kind, name))[key].annotation)
 
 
 def section(name: str, factories: Iterable[Factory]) -> Config:

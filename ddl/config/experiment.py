@@ -1,7 +1,7 @@
 """An experiment as a frozen value: what is trained, how, on what and for how long, with every default filled in."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, get_type_hints
 
 import jax
@@ -18,6 +18,7 @@ from ddl.config.catalog import (
   keyword_arguments,
   make,
   make_algorithm,
+  traceable,
 )
 from ddl.config.optimizers import elementwise
 from ddl.config.schedules import recorded
@@ -164,6 +165,27 @@ class Experiment:
     """With other settings: part -> key -> value. Raises as `from_json` does."""
     values = self.to_json()
     return Experiment.from_json(values | {part: values[part] | dict(keys) for part, keys in changes.items()})
+
+  def numbers(self, paths: Iterable[str]) -> dict[str, float]:
+    """Return these settings, "section.key" -> value."""
+    sections = {path: path.partition(".") for path in paths}
+    return {path: getattr(self, section).settings[key] for path, (section, _, key) in sections.items()}
+
+  def with_numbers(self, values: Mapping[str, Any]) -> "Experiment":
+    """Return a copy with other settings, "section.key" -> value, which are not checked and may be traced."""
+    parts: dict[str, Part] = {}
+    for path, value in values.items():
+      section, _, key = path.partition(".")
+      part: Part = parts.get(section) or getattr(self, section)
+      parts[section] = Part(part.name, {**part.settings, key: value})
+    return replace(self, **parts)
+
+  def traceable(self, path: str) -> bool:
+    """Return whether one compiled program serves all values of a setting, "section.key"."""
+    section, _, key = path.partition(".")
+    part: Part = getattr(self, section)
+    by_user = section == "optimizer" and is_address(self.schedule.name)  # a user's schedule may branch on the rate
+    return not by_user and traceable(section, part.name, key, part.settings[key])
 
   @property
   def spec(self) -> Spec:

@@ -47,13 +47,13 @@ def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..
   def factory(rate: float | optax.Schedule, **chosen: Any) -> optax.GradientTransformation:
     settings = {**COMMON, **own, **chosen}
     decay, everything, norm = settings["weight_decay"], settings.pop("decay_all"), settings.pop("clip_norm")
-    before = [optax.clip_by_global_norm(norm)] if norm else []
-    if "weight_decay" not in own and settings.pop("weight_decay"):
+    before = [optax.clip_by_global_norm(norm)] if _is_set(norm) else []
+    if "weight_decay" not in own and _is_set(settings.pop("weight_decay")):
       before.append(optax.add_decayed_weights(decay, None if everything else matrices))
-    elif mask and decay and not everything:
+    elif mask and _is_set(decay) and not everything:
       settings[mask] = matrices
-    if "momentum" in settings and parameters["momentum"].default is None:
-      settings["momentum"] = settings["momentum"] or None  # no state for none
+    if "momentum" in settings and parameters["momentum"].default is None and not _is_set(settings["momentum"]):
+      settings["momentum"] = None  # no state for none
     return optax.chain(*before, make(rate, **settings)) if before else make(rate, **settings)
 
   keywords = {**own, **{key: value for key, value in COMMON.items() if key not in own}}
@@ -67,6 +67,11 @@ def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..
   factory.__name__ = getattr(make, "__name__", "optimizer")  # optax makes some by functools.partial
   factory.__doc__ = (inspect.getdoc(make) or "").partition("\n")[0]
   return checked(factory)
+
+
+def _is_set(value: Any) -> bool:
+  """Return whether a setting is a traced one, or a number that is not 0."""
+  return not isinstance(value, int | float) or value != 0
 
 
 def _annotation(key: str, default: Any) -> Any:

@@ -16,6 +16,7 @@ from ddl.engine.calls import Call, Kind, plan_parts
 from ddl.engine.consensus import Consensus, agree, unstacked
 from ddl.engine.device_functions import Carry, DeviceFunctions
 from ddl.engine.execution import ExecutionConfig, compiled, describe_layout, layout_of, options
+from ddl.engine.injected import RunKey, Values
 from ddl.engine.placement import Placement, shardings
 from ddl.engine.replication import axes, find_replication, pack, unpack
 from ddl.engine.rounds import Rounds, worker_keys
@@ -50,8 +51,8 @@ class CompiledTrainer(SingleRunTrainer):
       check_in_flight(clock, message)
     independent = not self.traffic.local_uses_group
     self.functions = DeviceFunctions(algorithm, self.model, workers, execution, self.replication, independent)
-    start = workers.lift(self._start_of, (False, False, False), True)
-    carry = jax.eval_shape(start, params, extra, jax.random.key_data(jax.random.key(0)))
+    start = workers.lift(self._start_of, (False, False, False, False), True)
+    carry = jax.eval_shape(start, params, extra, jax.random.key_data(jax.random.key(0)), None)
     self._carry: Carry = self.placement.carry(carry)
     split, everywhere, in_place = workers.split(), workers.everywhere, shardings(self.placement.params)
     copies = self.replication
@@ -87,14 +88,16 @@ class CompiledTrainer(SingleRunTrainer):
     """Its shapes and shardings."""
     return self._carry
 
-  def start(self, key: jax.Array) -> Carry:
+  def start(self, key: Any) -> Carry:
     """Return the carry before the first step, initialized from a key. ValueError if it exceeds the memory."""
     self.workers.check_memory(self._carry, self.placement.params)
-    return self._start(*self._init(data := self._key(key)), data)
+    key, values = key if isinstance(key, RunKey) else RunKey(key, None)
+    values = values and {name: np.asarray(value, jnp.result_type(float)) for name, value in values.items()}
+    return self._start(*self._init(data := self._key(key)), data, self.workers.replicate(values))
 
   def start_from(self, params: Tree, extra: Tree, key: jax.Array) -> Carry:
     """Return the carry of workers that begin with this model, as host arrays. key: that of `start`."""
-    return self._start(*self.workers.replicate((params, extra)), self._key(key))
+    return self._start(*self.workers.replicate((params, extra)), self._key(key), None)
 
   def _key(self, key: jax.Array) -> jax.Array:
     return self.workers.replicate(jax.random.key_data(key))
@@ -218,16 +221,20 @@ class CompiledTrainer(SingleRunTrainer):
     batches, keys = placed(batches, self.workers.split(self.placement.batch)), placed(keys, self.workers.split())
     return self._carry, batches, step, keys, clock
 
-  def _start_of(self, params: Tree, extra: Tree, key: jax.Array) -> Carry:
-    """Return a device's carry from one model, with one copy of the leaves on which all workers agree."""
+  def _start_of(self, params: Tree, extra: Tree, key: jax.Array, values: Values | None) -> Carry:
+    """Return a device's carry from one model, with one copy of the leaves on which all workers agree.
+
+    values: hyperparameters of an injected algorithm; None: its own.
+    """
     virtual, copies = self.workers.virtual, self.replication
 
     def several(tree: Tree, own: Tree) -> Tree:
       return jax.tree.map(lambda own, x: jnp.broadcast_to(x, (virtual if own else 1, *x.shape)), own, tree)
 
     key = jax.random.fold_in(jax.random.wrap_key_data(key), 1)
+    run_key: Any = key if values is None else RunKey(key, values)
     init = self.functions.vmap_workers(
-      lambda params: self.algorithm.init(self.workers.group, params, key), None, axes(copies.state)
+      lambda params: self.algorithm.init(self.workers.group, params, run_key), None, axes(copies.state)
     )
     empty = tuple(
       (several(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), own),) * clock.slots

@@ -17,6 +17,13 @@ Values = Mapping[str, Any]  # hyperparameters by name: numbers, or arrays []
 Make = Callable[[Values], Algorithm]
 
 
+class RunKey(NamedTuple):
+  """The key of a run's initial state, with the hyperparameters of the run."""
+
+  key: Any
+  values: Values | None  # None: those of the algorithm
+
+
 class Injected(NamedTuple):
   """The state of a worker, with its hyperparameters."""
 
@@ -29,12 +36,13 @@ def inject(make: Make, values: Mapping[str, float]) -> Algorithm:
 
   Args:
     make: hyperparameters -> the algorithm; it must not branch on their values.
-    values: of the first run.
+    values: of a run whose key is no `RunKey`.
   """
 
   def init(group: Any, params: Tree, key: Any) -> Injected:
-    held = {name: jnp.asarray(value, jnp.result_type(float)) for name, value in values.items()}
-    return Injected(held, make(held).init(group, params, key))
+    key, own = key if isinstance(key, RunKey) else RunKey(key, None)
+    hyperparameters = {name: jnp.asarray((own or values)[name], jnp.result_type(float)) for name in values}
+    return Injected(hyperparameters, make(hyperparameters).init(group, params, key))
 
   def local(group: Any, grads: Tree, state: Injected, params: Tree) -> tuple[Tree, Injected]:
     params, inner = make(state.values).local(group, grads, state.state, params)
@@ -56,8 +64,3 @@ def inject(make: Make, values: Mapping[str, float]) -> Algorithm:
     for index, exchange in enumerate(make(values).exchanges)
   )
   return Algorithm(init, local, exchanges, evaluate)
-
-
-def with_values(state: Injected, values: Mapping[str, float]) -> Injected:
-  """Return the state of all workers with the hyperparameters of another run."""
-  return state._replace(values={name: jnp.full_like(x, values[name]) for name, x in state.values.items()})

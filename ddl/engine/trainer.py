@@ -30,7 +30,7 @@ class TrainerCall(Protocol):
 
 
 class Trainer(Protocol):
-  """Run the steps of one run, or of a batch of runs that differ in their seeds.
+  """Run the steps of one run, or of a batch of runs that differ in their seeds and traced hyperparameters.
 
   A carry is the state between two calls; only its trainer knows its structure. A batch of one run has the carry, the
   program and the bits of that run.
@@ -56,8 +56,12 @@ class Trainer(Protocol):
     """Seconds spent compiling so far."""
     ...
 
-  def start(self, key: jax.Array) -> Any:
-    """Return the carry before the first step, initialized from a key. ValueError if it exceeds the memory."""
+  def start(self, key: Any) -> Any:
+    """Return the carry before the first step, initialized from a key, or from a `RunKey` with hyperparameters.
+
+    Raises:
+      ValueError: if it exceeds the memory.
+    """
     ...
 
   def join(self, carries: Sequence[Any]) -> Any:

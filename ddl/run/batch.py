@@ -1,8 +1,8 @@
-"""The runs that are trained together: one, or several that differ in their seeds, each in a lane of the program."""
+"""The runs that one program trains: one, or several that differ in their seeds or numeric settings."""
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +14,7 @@ import numpy as np
 from ddl.config.experiment import initial_key, training_key
 from ddl.data.stream import StreamFeed
 from ddl.engine.consensus import Consensus, NotFinite, host_distance
+from ddl.engine.injected import RunKey
 from ddl.engine.trainer import Trainer
 from ddl.hosts import exchange
 from ddl.run.build import Components
@@ -37,6 +38,7 @@ class SeedRun(NamedTuple):
   folder: RunFolder
   clock: RunClock
   resume: bool = False  # its folder contains its beginning
+  values: Mapping[str, float] = {}  # of traced settings
 
 
 class Batch:
@@ -57,7 +59,7 @@ class Batch:
 
   @property
   def experiment(self) -> Any:
-    """The experiment of the first run, from which the others differ in their seeds."""
+    """The experiment of the first run, from which the others differ in their seeds and traced settings."""
     return self.runs[0].components.experiment
 
   @property
@@ -101,8 +103,12 @@ class Batch:
 
   def start(self) -> Any:
     """Return the carry before the first step."""
-    keys = [initial_key(run.components.experiment.seed) for run in self.runs]
-    return self.join([self.trainer.start(key) for key in keys])
+
+    def of_run(run: SeedRun) -> Any:
+      key = initial_key(run.components.experiment.seed)
+      return self.trainer.start(RunKey(key, run.values) if run.values else key)
+
+    return self.join([of_run(run) for run in self.runs])
 
   def join(self, carries: Sequence[Any]) -> Any:
     """Return the carry of all lanes from those of the runs."""

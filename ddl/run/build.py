@@ -1,12 +1,13 @@
 """Build the objects of an experiment, each once: data, model, algorithm, sampler, trainer and clock."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ddl import elastic, hosts, memory
@@ -23,6 +24,7 @@ from ddl.data.stream import StreamFeed
 from ddl.engine import traffic
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig, choose_execution
+from ddl.engine.injected import inject
 from ddl.engine.placement import find_rules
 from ddl.engine.trainer import Feed, Trainer
 from ddl.engine.workers import Workers, divisors, make_workers, nbytes
@@ -133,9 +135,8 @@ def params_bytes(model: Model) -> int:
   return nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
 
 
-def reseeded(components: Components, seed: int) -> Components:
-  """The same parts with another seed, which the order of the examples follows; no warning is said again."""
-  experiment = replace(components.experiment, seed=seed)
+def variant(components: Components, experiment: Experiment) -> Components:
+  """Return the components of an experiment that differs in its seed or in traced settings, without warnings."""
   return components._replace(experiment=experiment, order=_order(experiment, components.data))
 
 
@@ -189,10 +190,13 @@ def load(experiment: Experiment) -> Data:
   return checks.checked(experiment.make_part("data"), complete=ours)
 
 
-def make_trainer(components: Components, options: RunOptions, recorded: Any = None) -> tuple[Trainer, RunClock]:
+def make_trainer(
+  components: Components, options: RunOptions, recorded: Any = None, traced: Sequence[str] = ()
+) -> tuple[Trainer, RunClock]:
   """Return the trainer and the clock of an experiment in compiled calls, executed as the options say.
 
   recorded: the `Events` or the `Presence` that the run replays in place of those that its config draws.
+  traced: settings in which the runs of a batch may differ, of `traced_settings`.
   """
   experiment, algorithm = components.experiment, components.algorithm
   workers = make_workers(experiment.workers, options.devices or None, options.members)
@@ -203,8 +207,26 @@ def make_trainer(components: Components, options: RunOptions, recorded: Any = No
     schedule = virtual_time.whole_run(experiment, algorithm, recorded)
     simulator = Simulator(algorithm, components.model, workers, execution(components, workers, options), *schedule)
     return simulator, EventClock(experiment.workers, simulator.events, simulator.virtual_seconds)
+  if traced:
+
+    def make(values: Mapping[str, Any]) -> Algorithm:
+      return cast(Algorithm, experiment.with_numbers(values).make_algorithm())
+
+    components = components._replace(algorithm=inject(make, experiment.numbers(traced)))
   compiled = _compiled(components, options, workers)
   return compiled, follow(compiled, experiment, recorded)
+
+
+def traced_settings(components: Components, paths: Iterable[str]) -> list[str]:
+  """Return which settings, as "section.key", can be arguments of the compiled program of an experiment.
+
+  A server's schedule and an elastic membership have programs of their own, and a traced number is of the default type.
+  """
+  experiment = components.experiment
+  types = {x.dtype for x in jax.tree.leaves(jax.eval_shape(components.model.init, jax.random.key(0))[0])}
+  if experiment.has_server or experiment.elastic or types - {jnp.result_type(float)}:
+    return []
+  return [path for path in paths if experiment.traceable(path)]
 
 
 def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = None) -> RunClock:

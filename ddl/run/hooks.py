@@ -68,7 +68,7 @@ class UserHooks(AfterEvaluation):
     """Call the hooks, unless this is the last step: then `finished` does."""
     if not self._hooks:
       return
-    (components, folder, _, _), model = state.batch.runs[run], state.models[state.batch.lanes[run]]
+    (components, folder, *_), model = state.batch.runs[run], state.models[state.batch.lanes[run]]
     info = StepInfo(
       state.step, run not in self._infos, False, state.batch.figures[run]["last"], model.params, model.extra,
       folder.path, components, self._options, state.batch.trainer,

@@ -252,7 +252,7 @@ class Evaluation(LoopHook):
 
   def _write(self, state: LoopStep, run: int, tested: dict[str, float]) -> None:
     """Write the line of a run. Raises NotFinite if a value is not finite."""
-    (components, folder, clock, _), figures = state.batch.runs[run], state.batch.figures[run]
+    (components, folder, clock, *_), figures = state.batch.runs[run], state.batch.figures[run]
     model, step, experiment = state.models[state.batch.lanes[run]], state.step, components.experiment
     examples = clock.worker_steps(step) * experiment.batch
     line = {"step": step, "examples": examples, "epoch": examples / components.data.train.size}

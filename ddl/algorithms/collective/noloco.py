@@ -9,7 +9,7 @@ import optax
 
 from ddl.api import MOST_EXCHANGES, Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
 from ddl.group import Group
-from ddl.ranges import Momentum, NonNegativeFloat, PositiveFloat, PositiveInt, Range, check, checked, integers
+from ddl.ranges import STATIC, Momentum, NonNegativeFloat, PositiveFloat, PositiveInt, Range, check, checked, integers
 
 
 class NoLoCoState(NamedTuple):
@@ -24,7 +24,7 @@ def noloco(
   *,
   period: PositiveInt = 50,
   outer_learning_rate: NonNegativeFloat = 0.7,
-  outer_momentum: Momentum = 0.5,
+  outer_momentum: Annotated[Momentum, STATIC] = 0.5,  # the range of the attraction depends on it
   attraction: PositiveFloat = 0.7,
   pairings: Annotated[int, integers(1, MOST_EXCHANGES)] = 8,
   workers: PositiveInt,

@@ -1,5 +1,6 @@
 """Sweeps: trials and their outcomes, what a stop and a resume leave, and what is refused before anything runs."""
 
+import json
 import os
 import shutil
 import signal
@@ -91,6 +92,26 @@ def test_ranges_choices_and_several_seeds(tmp_path):
     best = max(entry["trials"], key=lambda t: (t["validation"]["accuracy"], -t["validation"]["loss"]))
     assert found.best[label] == best["setting"] and entry["validation"] == best["validation"]
   assert ddl.load(tmp_path / "s").info == found.info and found.tuned.name == "tuned.json"
+
+
+@pytest.mark.parametrize("algorithm", ["easgd", "sharded_sync_sgd", "async_sgd"])
+def test_each_trial_equals_the_run_of_its_setting(tmp_path, algorithm):
+  bounds, fixed = ({"alpha": (0.05, 0.4)}, {"period": 2}) if algorithm == "easgd" else ({}, {})
+  space = {"a": {**bounds, "optimizer": {"momentum": (0.1, 0.9)}}}
+  changes = SMALL | {"compare": {"algorithms": {"a": {"algorithm": {"name": algorithm, **fixed}}}}}
+  changes |= {"schedule": {"name": "cosine", "warmup": 2}}
+  swept = ddl.sweep(sweep={"space": space}, trials=3, workdir=tmp_path / "s", **changes)
+  groups = json.loads((swept.folder / "a/together.json").read_text())["runs"]
+  assert len(groups) == (3 if algorithm == "async_sgd" else 1)
+  changes |= {"compare": {}, "data": {"validation": 0.2}}
+  for number, trial in enumerate(swept.info["a"]["trials"]):
+    setting = {part: dict(values) for part, values in trial["setting"].items()}
+    setting["algorithm"] = setting.get("algorithm", {}) | {"name": algorithm, **fixed}
+    run = ddl.train(workdir=tmp_path / f"run-{number}", **changes | setting)
+    losses = [line["train_loss"] for line in metrics(run.folder)[1:]]
+    swept_losses = [line["train_loss"] for line in metrics(swept.folder / f"a/trial-{number}/seed-0")[1:]]
+    np.testing.assert_allclose(swept_losses, losses, rtol=2e-5)
+  assert len({trial["validation"]["loss"] for trial in swept.info["a"]["trials"]}) == 3
 
 
 def stopped_after(monkeypatch, lines):

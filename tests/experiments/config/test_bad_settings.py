@@ -13,7 +13,7 @@ from absl import flags
 from helpers.commands import ROOT
 
 import ddl
-from ddl.comparison import sweep
+from ddl.comparison import label_runs, sweep
 from ddl.config import base, default_experiment, unread_keys
 from ddl.config.base import load as load_config
 from ddl.config.catalog import as_type, keyword_arguments
@@ -409,15 +409,20 @@ def test_a_space_that_cannot_be_searched(tune, tmp_path, case):
 
 def test_an_impossible_trial_is_a_failed_one(tune, tmp_path, monkeypatch):
   (tmp_path / "sweep").mkdir()
-  made = []
-  monkeypatch.setattr(sweep.train_loop, "run", lambda batch, *_: made.append(batch.experiment.algorithm.keep) or [LAST])
+  trained = []
+
+  def run(batch, *_):
+    trained.extend(run.components.experiment.algorithm.keep for run in batch.runs)
+    return [LAST] * len(batch.runs)
+
+  monkeypatch.setattr(label_runs.train_loop, "run", run)
   found = tune(DASGD, space={"DaSGD": {"keep": (0.0, 2.0)}}, trials=4)["DaSGD"]
   kept = [trial["setting"]["algorithm"]["keep"] for trial in found["trials"]]
   assert {keep > 1 for keep in kept} == {True, False}
   assert [trial["validation"] is None for trial in found["trials"]] == [keep > 1 for keep in kept]
   assert [trial["outcome"] for trial in found["trials"]] == [("complete", "invalid")[keep > 1] for keep in kept]
   assert found["best"]["algorithm"]["keep"] <= 1
-  assert made == [keep for keep in kept if keep <= 1]
+  assert trained == [keep for keep in kept if keep <= 1]
 
 
 def test_points_keep_the_types_and_four_digits():
