@@ -42,13 +42,13 @@ def cache_folder() -> Path:
 
 def regular(path: str | Path) -> Path:
   """Return the path of a regular file. ValueError for a folder, pipe or device; FileNotFoundError if missing."""
-  found = local(path)
-  if not found.exists():
+  file = local(path)
+  if not file.exists():
     raise FileNotFoundError(f"{path}: no such file")
-  if not found.is_file():
-    what = "a folder" if found.is_dir() else "a pipe or a device"
+  if not file.is_file():
+    what = "a folder" if file.is_dir() else "a pipe or a device"
     raise ValueError(f"{path} must be a regular file, got {what}.")
-  return found
+  return file
 
 
 def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:

@@ -112,7 +112,7 @@ class Group:
       rounds = [(_complete({s: i for i, s in enumerate(sources) if s is not None}, len(sources)), None, None)]
     else:
       rounds = _rounds(sources, *(lax.axis_size(name) for name in self.axes))
-    here, takes = lax.axis_index(self.axes[0]), jnp.asarray([s is not None for s in sources])[self.index()]
+    row, takes = lax.axis_index(self.axes[0]), jnp.asarray([s is not None for s in sources])[self.index()]
 
     def one(x: jax.Array) -> jax.Array:
       if len(self.axes) == 1:
@@ -120,8 +120,8 @@ class Group:
       else:
         local, out, slot = lax.all_gather(x, self.axes[1]), jnp.zeros_like(x), lax.axis_index(self.axes[1])
         for pairs, send, take in rounds:
-          moved = lax.ppermute(local[jnp.asarray(send)[here]], self.axes[0], pairs)
-          out = jnp.where(jnp.asarray(take)[here] == slot, moved, out)
+          moved = lax.ppermute(local[jnp.asarray(send)[row]], self.axes[0], pairs)
+          out = jnp.where(jnp.asarray(take)[row] == slot, moved, out)
       return out if None not in sources else jnp.where(takes, out, jnp.zeros_like(out))
 
     return jax.tree.map(one, tree)

@@ -100,11 +100,11 @@ def record(fn: Callable[..., Tree], *args: Tree, workers: int) -> tuple[Recorder
   Raises:
     ValueError: for a collective inside a loop, a condition or a jit, whose repetitions are not seen.
   """
-  found: list[Recorder] = []
+  recorders: list[Recorder] = []
 
   def traced(*args: Tree) -> Tree:
-    found.append(Recorder(workers))
-    return fn(found[-1], *args)
+    recorders.append(Recorder(workers))
+    return fn(recorders[-1], *args)
 
   shapes = jax.eval_shape(traced, *args)
-  return found[-1], shapes
+  return recorders[-1], shapes

@@ -14,9 +14,9 @@ def short_name(name: str) -> str:
 
   mine.py:net -> net, mine.py:SPEC -> mine, mine.py:FAST_SPEC -> FAST.
   """
-  where, found, variable = name.rpartition(":")
+  where, separator, variable = name.rpartition(":")
   word = variable.removesuffix("_SPEC")
-  if not found or word.lower() not in KINDS:
+  if not separator or word.lower() not in KINDS:
     return word
   file = Path(where if where.endswith(".py") else where.replace(".", "/"))
   return word if file.stem == "__main__" else file.parent.name if file.stem == "__init__" else file.stem

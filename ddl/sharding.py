@@ -51,14 +51,14 @@ def columns(layers: Sequence[str], batch: PartitionSpec = SPLIT, split: Sequence
   outputs of each layer "layer/in" and "layer/out". batch: of the inputs of the model, split for the layers before;
   split: those of the layers that are, if not all; of the others the members share the examples.
   """
-  chosen = [name for name in layers if split is None or name in split]
-  params = [(f"^{name}/kernel$", PartitionSpec(None, MEMBER)) for name in chosen]
-  params += [(f"^{name}/bias$", SPLIT) for name in chosen]
+  sharded = [name for name in layers if split is None or name in split]
+  params = [(f"^{name}/kernel$", PartitionSpec(None, MEMBER)) for name in sharded]
+  params += [(f"^{name}/bias$", SPLIT) for name in sharded]
   places = {f"{name}/{end}": SPLIT for name in layers for end in ("in", "out")}
-  places |= {f"{name}/in": WHOLE for name in chosen} | {f"{name}/out": PartitionSpec(None, MEMBER) for name in chosen}
-  places |= {f"{layers[-1]}/out": WHOLE} if layers[-1] in chosen else {}
-  places[BATCH] = batch if layers[0] in chosen else SPLIT
-  return Rules(tuple(params), places, if_even=True, layers=tuple(chosen))
+  places |= {f"{name}/in": WHOLE for name in sharded} | {f"{name}/out": PartitionSpec(None, MEMBER) for name in sharded}
+  places |= {f"{layers[-1]}/out": WHOLE} if layers[-1] in sharded else {}
+  places[BATCH] = batch if layers[0] in sharded else SPLIT
+  return Rules(tuple(params), places, if_even=True, layers=tuple(sharded))
 
 
 def pairs(layers: Sequence[str]) -> Rules:

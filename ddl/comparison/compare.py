@@ -146,6 +146,6 @@ def _report(path: Path, began: float, table: bool) -> None:
 
   page = report.write_report(path)
   if table:
-    told = "".join(f"\n\n{sentence}" for sentence in cluster_section.sentences(path))
-    say(f"\n{report.table(path)}{told}\n")
+    extra = "".join(f"\n\n{sentence}" for sentence in cluster_section.sentences(path))
+    say(f"\n{report.table(path)}{extra}\n")
   say(f"{time.perf_counter() - began:.0f} s; report: {page}")

@@ -109,15 +109,15 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
     algorithm = entrant.algorithm
-    there = [_there(entrant, seed, cluster, step) for seed in entrant.seeds]
-    clocks = [cluster_clock.clock(each, algorithm) for each in there]
+    cluster_runs = [_there(entrant, seed, cluster, step) for seed in entrant.seeds]
+    clocks = [cluster_clock.clock(each, algorithm) for each in cluster_runs]
     seconds = [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)]
     if not np.isnan(entrant.hits).any():
       reached = [np.interp(*each) for each in zip(entrant.hits, entrant.steps, seconds, strict=True)]
       means[label] = log_summary(reached)[0]
     algorithms[label] = {
       "seconds": seconds,
-      **_figures(entrant, there, clocks),
+      **_figures(entrant, cluster_runs, clocks),
     }
   devices, members = max((each.experiment.workers * each.members.count, each.members) for each in entrants.values())
   link = cluster.network.main_link(devices)
@@ -138,29 +138,33 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
 
 
 def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> ClusterRun:
-  there = cluster_clock.on(entrant.experiment, entrant.pattern, cluster, step, entrant.members)
-  return there._replace(config=replace(there.config, seed=seed))
+  cluster_run = cluster_clock.on(entrant.experiment, entrant.pattern, cluster, step, entrant.members)
+  return cluster_run._replace(config=replace(cluster_run.config, seed=seed))
 
 
 def _figures(
-  entrant: Entrant, there: Sequence[ClusterRun], clocks: Sequence[Callable[[float], float]]
+  entrant: Entrant, cluster_runs: Sequence[ClusterRun], clocks: Sequence[Callable[[float], float]]
 ) -> dict[str, Any]:
   """Seconds of the parts, those of a step on average, and the staleness: means over the seeds."""
-  algorithm, first = entrant.algorithm, there[0].config  # parts are the same with every seed
+  algorithm, first = entrant.algorithm, cluster_runs[0].config  # parts are the same with every seed
   out: dict[str, Any] = {
     "step_seconds": first.times.seconds,
     "seconds_per_step": float(np.mean([clock(first.steps) for clock in clocks])) / first.steps,
   }
   if not entrant.experiment.has_server:
-    charged = [each for each in (there[0].charged.local, *there[0].charged.exchanges) if isinstance(each, float)]
-    return out | {"exchange_seconds": max(charged, default=there[0].mean)}  # of one that sends nothing: of its test
+    charged = [
+      each for each in (cluster_runs[0].charged.local, *cluster_runs[0].charged.exchanges) if isinstance(each, float)
+    ]
+    return out | {
+      "exchange_seconds": max(charged, default=cluster_runs[0].mean)
+    }  # of one that sends nothing: of its test
   stale: dict[str, list[float]] = {"trained": [], "there": []}
-  for config in (each.config for each in there):
+  for config in (each.config for each in cluster_runs):
     trained = replace(entrant.experiment, seed=config.seed)
     stale["trained"].append(cluster_clock.staleness(virtual_time.whole_run(trained, algorithm)[0]))
     stale["there"].append(cluster_clock.staleness(cluster_clock.schedule(config, algorithm)))
   parts = {key: getattr(first.network, key) for key in ("message_seconds", "service_seconds")}
-  return out | parts | {"staleness": {key: float(np.mean(found)) for key, found in stale.items()}}
+  return out | parts | {"staleness": {key: float(np.mean(values)) for key, values in stale.items()}}
 
 
 def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
@@ -177,7 +181,7 @@ def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], 
   """
   if len(complete) < 2 or any(0.0 in entrant.hits for entrant in complete.values()):  # met before the first step
     return None
-  winner, here = next(iter(complete)), cluster.network.main_link(devices).bandwidth
+  winner, present = next(iter(complete)), cluster.network.main_link(devices).bandwidth
 
   def seconds(entrant: Entrant, index: int) -> Any:
     steps, hit = entrant.steps[index], entrant.hits[index]
@@ -187,9 +191,11 @@ def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], 
     @cache
     def at(bandwidth: float) -> float:
       other = cluster.with_bandwidth(devices, bandwidth)
-      there = _there(entrant, entrant.seeds[index], other, step)
-      there = there._replace(config=replace(there.config, steps=int(around[-1])))  # later ones do not matter
-      clock = cluster_clock.clock(there, entrant.algorithm)
+      cluster_run = _there(entrant, entrant.seeds[index], other, step)
+      cluster_run = cluster_run._replace(
+        config=replace(cluster_run.config, steps=int(around[-1]))
+      )  # later ones do not matter
+      clock = cluster_clock.clock(cluster_run, entrant.algorithm)
       return float(np.interp(hit, around, [clock(each) for each in around]))
 
     return at
@@ -201,13 +207,13 @@ def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], 
   }
   changes = []
   for end, opposite in (BANDWIDTHS, BANDWIDTHS[::-1]):
-    change = bounds.overtaken(means, here, end)
+    change = bounds.overtaken(means, present, end)
     if change is None:
       continue
     pairs = [{name: each[name][i] for name in (winner, change[0])} for i in range(len(each[winner]))]
     # In a seed where the other is ahead already, the winner has to come from the other side.
-    ways = [end if pair[winner](here) <= pair[change[0]](here) else opposite for pair in pairs]
-    over = [bounds.overtaken(pair, here, way) for pair, way in zip(pairs, ways, strict=True)]
+    ways = [end if pair[winner](present) <= pair[change[0]](present) else opposite for pair in pairs]
+    over = [bounds.overtaken(pair, present, way) for pair, way in zip(pairs, ways, strict=True)]
     changes.append({"other": change[0], "mean": change[1], "bandwidths": [one and one[1] for one in over]})
   ends = [sorted(((at(bandwidth), label) for label, at in means.items()))[:2] for bandwidth in BANDWIDTHS]
   return {

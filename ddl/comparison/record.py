@@ -37,21 +37,21 @@ def described(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
   The pattern is that of the taxonomy, but of a compressed algorithm that of the collectives that it has become.
   """
   experiment = components.experiment
-  found = pattern_of(components.algorithm, param_shapes(components.model), experiment.workers)
-  kinds = [KINDS[op.kind][1] for ops in (found.local, *(each.ops for each in found.exchanges)) for op in ops]
+  pattern = pattern_of(components.algorithm, param_shapes(components.model), experiment.workers)
+  kinds = [KINDS[op.kind][1] for ops in (pattern.local, *(each.ops for each in pattern.exchanges)) for op in ops]
   shown = " + ".join(dict.fromkeys(kinds)) if experiment.wrapper_spec and kinds else taxonomy_pattern
-  text = sends(found)
+  text = sends(pattern)
   if text == NOTHING and experiment.workers == 1:
     text += ", as there is one worker"
   return shown, text
 
 
-def sends(found: Pattern) -> str:
+def sends(pattern: Pattern) -> str:
   """What is sent at which steps, in words: "every 5 steps: all-reduce of 4.84 kB"."""
-  if found.visits:
-    return _visits(found.visits)
-  at_each = Counter({("at each step", found.local): 1} if found.local else {})
-  at_each.update((_when(each.period), each.ops) for each in found.exchanges if each.ops)
+  if pattern.visits:
+    return _visits(pattern.visits)
+  at_each = Counter({("at each step", pattern.local): 1} if pattern.local else {})
+  at_each.update((_when(each.period), each.ops) for each in pattern.exchanges if each.ops)
   texts = [f"{when}{f', {count} times' * (count > 1)}: {_ops(ops)}" for (when, ops), count in at_each.items()]
   sampled = any(op.senders for _, ops in at_each for op in ops)
   return "; ".join(texts + [formats.SAMPLED] * sampled) or NOTHING
@@ -80,14 +80,14 @@ def _of_a_kind(kind: str, senders: int | None, nbytes: Sequence[float]) -> str:
   return f"{len(nbytes)} {plural} of {size} together{among}"
 
 
-def _visits(found: Visits) -> str:
-  up, down = (formats.figure("bytes_sent", each) for each in (found.up, found.down))
-  ways = ("to a peer", "from it") if found.peers else ("to the server", "back")
-  parts = [f"{size} {way}" for size, way, sent in ((up, ways[0], found.up), (down, ways[1], found.down)) if sent]
+def _visits(visits: Visits) -> str:
+  up, down = (formats.figure("bytes_sent", each) for each in (visits.up, visits.down))
+  ways = ("to a peer", "from it") if visits.peers else ("to the server", "back")
+  parts = [f"{size} {way}" for size, way, sent in ((up, ways[0], visits.up), (down, ways[1], visits.down)) if sent]
   if not parts:
     return NOTHING
-  chance = f", with a probability of {found.probability:g}" * (found.probability < 1)
-  return f"{_when(found.period)}{chance}: {' and '.join(parts)}"
+  chance = f", with a probability of {visits.probability:g}" * (visits.probability < 1)
+  return f"{_when(visits.period)}{chance}: {' and '.join(parts)}"
 
 
 def write(file: Path, page: dict[str, Any]) -> None:
@@ -104,9 +104,9 @@ def tell_changes(file: Path, page: Mapping[str, Any]) -> None:
     old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (files.read_json(file), page))
   except (ValueError, KeyError, TypeError):  # damaged: it is about to be replaced
     return
-  told = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
-  if told:
-    say(f"the report in {file.parent} is drawn anew: {'; '.join(told)}")
+  changes = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
+  if changes:
+    say(f"the report in {file.parent} is drawn anew: {'; '.join(changes)}")
 
 
 def content(
@@ -212,11 +212,11 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
       kept = {label: _experiment(path, entries[label]) for label in entries if label not in comparison.experiments}
   except (KeyError, TypeError, AttributeError):  # as damaged, or older
     return unchanged
-  there = {label: found for label, found in kept.items() if found is not None}
-  if gone := [label for label in kept if label not in there]:
+  earlier = {label: experiment for label, experiment in kept.items() if experiment is not None}
+  if gone := [label for label in kept if label not in earlier]:
     say(f"no run of {', '.join(gone)} is left in {path}, so that the report goes without")
   clusters = comparison.clusters or clusters
-  if not there:
+  if not earlier:
     return unchanged._replace(comparison=replace(comparison, clusters=clusters))
   if grid.keys() != comparison.grid.keys():
     keys = [", ".join(each) or "no keys" for each in (grid, comparison.grid)]
@@ -225,41 +225,41 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
     whole = replace(
       comparison,
       experiments={
-        label: there.get(label) or comparison.experiments[label]
+        label: earlier.get(label) or comparison.experiments[label]
         for label in _order(list(entries), list(comparison.experiments))
-        if label in there or label in comparison.experiments
+        if label in earlier or label in comparison.experiments
       },
       clusters=clusters,
       grid={
         key: (*values, *(each for each in grid[key] if jsonable(each) not in jsonable(values)))
         for key, values in comparison.grid.items()
       },
-      places={**comparison.places, **{label: _place(entries[label]) for label in there}},
+      places={**comparison.places, **{label: _place(entries[label]) for label in earlier}},
     )
   except ValueError as error:
-    raise ValueError(f"{path} holds labels that are not asked for ({', '.join(there)}): {error}") from error
-  tuned = {label: entries[label].get("tuned") for label in there}
-  return Joined(whole, _recording(options, whole), {label: entries[label]["runs"] for label in there}, tuned)
+    raise ValueError(f"{path} holds labels that are not asked for ({', '.join(earlier)}): {error}") from error
+  tuned = {label: entries[label].get("tuned") for label in earlier}
+  return Joined(whole, _recording(options, whole), {label: entries[label]["runs"] for label in earlier}, tuned)
 
 
 def _experiment(path: Path, entry: Mapping[str, Any]) -> Experiment | None:
   """Of a label as it was run; None where no run is left."""
   configs = [path / run / folder.CONFIG for run in entry["runs"]]
-  found = next((each for each in configs if each.exists()), None)
-  return None if found is None else Experiment.from_json(files.read_json(found))
+  config = next((each for each in configs if each.exists()), None)
+  return None if config is None else Experiment.from_json(files.read_json(config))
 
 
 def _place(entry: Mapping[str, Any]) -> Place:
   return Place(entry.get("group", entry["label"]), restored(entry.get("point", {})))
 
 
-def _order(there: Sequence[str], asked: Sequence[str]) -> list[str]:
+def _order(recorded: Sequence[str], asked: Sequence[str]) -> list[str]:
   """The labels as the record has them, a new one behind the one that it is asked for after, or at the end."""
-  found = list(there)
+  labels = list(recorded)
   for number, label in enumerate(asked):
-    if label not in found:
-      found.insert(found.index(asked[number - 1]) + 1 if number else len(found), label)
-  return found
+    if label not in labels:
+      labels.insert(labels.index(asked[number - 1]) + 1 if number else len(labels), label)
+  return labels
 
 
 def _recording(options: RunOptions, whole: Comparison) -> RunOptions:

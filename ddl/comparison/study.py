@@ -52,20 +52,20 @@ class Halton(optuna.samplers.BaseSampler):
 class LabelStudy:
   """The trials of one label: `pending` returns those that are unfinished or new, `tell` ends one."""
 
-  def __init__(self, storage: JournalStorage, chosen: Sweep, label: str, metric: str):
+  def __init__(self, storage: JournalStorage, sweep: Sweep, label: str, metric: str):
     """metric: "accuracy" or "loss"."""
-    self._space, self._trials, self.metric = chosen.spaces[label], chosen.trials, metric
-    self._halton, self._tpe = Halton(self._space, chosen.trials), chosen.sampler == "tpe"
-    self._key = f"{chosen.experiments[label].seed}/{label}"
+    self._space, self._trials, self.metric = sweep.spaces[label], sweep.trials, metric
+    self._halton, self._tpe = Halton(self._space, sweep.trials), sweep.sampler == "tpe"
+    self._key = f"{sweep.experiments[label].seed}/{label}"
     self._study = optuna.create_study(
       storage=storage,
       study_name=label,
       direction="maximize" if metric == "accuracy" else "minimize",
-      pruner=optuna.pruners.SuccessiveHalvingPruner(1, 3) if chosen.pruning else optuna.pruners.NopPruner(),
+      pruner=optuna.pruners.SuccessiveHalvingPruner(1, 3) if sweep.pruning else optuna.pruners.NopPruner(),
       load_if_exists=True,
     )
     if not self._study.user_attrs:
-      self._study.set_user_attr("sweep", chosen.to_json(label))
+      self._study.set_user_attr("sweep", sweep.to_json(label))
 
   def pending(self, most: int) -> list[tuple[optuna.Trial, Point]]:
     """Return up to `most` trials: those that a stop left unfinished, then new ones; [] once all are finished."""
@@ -127,7 +127,7 @@ class _Memory(BaseJournalBackend):
     self._logs += logs
 
 
-def saved(folder: Path, chosen: Sweep) -> list[dict[str, Any]]:
+def saved(folder: Path, sweep: Sweep) -> list[dict[str, Any]]:
   """The records of a folder's journal, before anything is written; [] where there is none.
 
   Raises:
@@ -139,16 +139,18 @@ def saved(folder: Path, chosen: Sweep) -> list[dict[str, Any]]:
   try:
     logs = list(JournalFileBackend(str(file)).read_logs(0))
     storage = JournalStorage(_Memory(logs))
-    there = {each: optuna.load_study(study_name=each, storage=storage) for each in optuna.get_all_study_names(storage)}
+    studies = {
+      each: optuna.load_study(study_name=each, storage=storage) for each in optuna.get_all_study_names(storage)
+    }
   except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise ValueError(f"{file} is damaged ({error}); sweep again in another workdir") from error
-  for label in {*there} & {*chosen.experiments}:
-    if (found := there[label].user_attrs.get("sweep")) and (differ := differences(found, chosen.to_json(label))):
+  for label in {*studies} & {*sweep.experiments}:
+    if (recorded := studies[label].user_attrs.get("sweep")) and (differ := differences(recorded, sweep.to_json(label))):
       raise ValueError(
         f"{folder} holds a sweep of another config ({label}: {'; '.join(differ[:5])}); give its own to resume it"
       )
-    if (count := len(there[label].trials)) > chosen.trials:
-      raise OptionError("trials", f"at least {count}, the trials of '{label}' in {folder}", chosen.trials)
+    if (count := len(studies[label].trials)) > sweep.trials:
+      raise OptionError("trials", f"at least {count}, the trials of '{label}' in {folder}", sweep.trials)
   return logs
 
 

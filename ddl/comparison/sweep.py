@@ -34,7 +34,7 @@ METRICS = ("accuracy", "loss", "perplexity")
 Trial = tuple[Any, Point]  # of Optuna, and its settings
 
 
-def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
+def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   """Run the trials; return and write to tuned.json the result of each label.
 
   By label: "best" (the setting), "validation" (its score), "edges" ({key: "low" or "high"}, where the best value is the
@@ -46,46 +46,46 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     Failed: if one of several processes did.
     ValueError: for an invalid folder, options or sweep, or a label of which no trial gave a result.
   """
-  options, first = options or RunOptions(), chosen.first
+  options, first = options or RunOptions(), settings.first
   path = open_folder("sweep", f"{first.model.short_name}-{first.data.short_name}", options)
   if not options.resume:
     run_dir.RunFolder(path).check_unused()
-  logs = study.saved(path, chosen)
+  logs = study.saved(path, settings)
   existing = existing_runs(path, "*/trial-*/seed-*", {})
-  tries = {label: points(space, chosen.trials) for label, space in chosen.spaces.items()}
-  data = _load(chosen)
-  firsts = {label: _first(label, experiment, tries[label], data) for label, experiment in chosen.experiments.items()}
+  tries = {label: points(space, settings.trials) for label, space in settings.spaces.items()}
+  data = _load(settings)
+  firsts = {label: _first(label, experiment, tries[label], data) for label, experiment in settings.experiments.items()}
   for components in firsts.values():
     build.check_options(components, options)
   if launches(options):
-    launch(sweep, chosen, replace(options, workdir=str(path)), first.workers, path.exists)
+    launch(sweep, settings, replace(options, workdir=str(path)), first.workers, path.exists)
     return files.read_json(path / run_dir.TUNED)["algorithms"]
   with session(path, options, first.workers) as started:
-    experiments = chosen.experiments
-    agreed = {label: chosen.to_json(label) for label in experiments}
+    experiments = settings.experiments
+    agreed = {label: settings.to_json(label) for label in experiments}
     computed_from = started.agree(agreed, experiments.values(), data)
     assert data.validation
     if hosts.is_main():
       run_dir.record(path, run_dir.about(options.command), options.recorded, computed_from, existing.done(path))
     model = next(iter(firsts.values())).model
-    metric = judged_by(chosen.metric, model, data.validation, data.meta.get("task", ""))
+    metric = judged_by(settings.metric, model, data.validation, data.meta.get("task", ""))
     metric = "loss" if metric == "perplexity" else metric  # the one is the other's logarithm
     storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
     for label, components in firsts.items():
       fingerprints = inputs.of_label(computed_from, components.experiment)
       one_trial = LabelRuns(
         "sweep", path, label, components, existing, evaluator, started.options, fingerprints,
-        most=len(chosen.seeds) or 1,
+        most=len(settings.seeds) or 1,
       )  # fmt: skip
-      results[label] = _LabelSweep(chosen, study.LabelStudy(storage, chosen, label, metric), one_trial).run()
+      results[label] = _LabelSweep(settings, study.LabelStudy(storage, settings, label, metric), one_trial).run()
     good = {label: result for label, result in results.items() if result["best"]}
     if good and hosts.is_main():
       _write(path / run_dir.TUNED, good, options)
     for label in good:
-      _warn(chosen, label, good[label])
+      _warn(settings, label, good[label])
     for label in results.keys() - good.keys():
       raise ValueError(
-        f"{label}: no trial of {chosen.trials} gave a result; lower the bounds of config.sweep.learning_rate"
+        f"{label}: no trial of {settings.trials} gave a result; lower the bounds of config.sweep.learning_rate"
       )
     return results
 
@@ -93,11 +93,13 @@ def sweep(chosen: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
 class _LabelSweep:
   """The trials of one label; those that differ in traced settings share a compiled program."""
 
-  def __init__(self, chosen: Sweep, trials: study.LabelStudy, one_trial: LabelRuns):
+  def __init__(self, settings: Sweep, trials: study.LabelStudy, one_trial: LabelRuns):
     """one_trial: the runs of a trial with the settings of the label's first one."""
-    self._sweep, self._study, self._one_trial = chosen, trials, one_trial
-    self._experiment = chosen.experiments[one_trial.label]
-    self._one_by_one = chosen.pruning or chosen.sampler == "tpe"  # each trial depends on the results of those before
+    self._sweep, self._study, self._one_trial = settings, trials, one_trial
+    self._experiment = settings.experiments[one_trial.label]
+    self._one_by_one = (
+      settings.pruning or settings.sampler == "tpe"
+    )  # each trial depends on the results of those before
 
   def run(self) -> dict[str, Any]:
     """Run the unfinished trials; return the label's entry of tuned.json."""
@@ -198,12 +200,12 @@ def _score(outcome: dict[str, Any] | Diverged) -> dict[str, float]:
   return {name: outcome[f"test_{name}"] for name in METRICS if f"test_{name}" in outcome}
 
 
-def _load(chosen: Sweep) -> Data:
+def _load(sweep: Sweep) -> Data:
   """The data of all; where it sets no validation examples apart, the sweep does."""
-  data = build.load(chosen.first)
+  data = build.load(sweep.first)
   if data.validation is not None:
     return data
-  train, validation = source.split(data.train, chosen.validation)
+  train, validation = source.split(data.train, sweep.validation)
   return data._replace(train=train, validation=validation)
 
 
@@ -222,10 +224,10 @@ def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -
   raise ValueError(f"'{label}' is invalid in each of {len(tries)} trials: {wrong[0]}") from wrong[0]
 
 
-def _result(trials: study.LabelStudy, chosen: Sweep, label: str) -> dict[str, Any]:
+def _result(trials: study.LabelStudy, sweep: Sweep, label: str) -> dict[str, Any]:
   """A label's entry of tuned.json; "best" is None if no trial gave a result."""
-  found = trials.finished()
-  good = [(point, told["score"]) for point, told in found if told["score"]]
+  finished = trials.finished()
+  good = [(point, result["score"]) for point, result in finished if result["score"]]
 
   def quality(trial: tuple[Point, dict[str, float]]) -> tuple[float, float]:
     return (trial[1]["accuracy"] if trials.metric == "accuracy" else 0.0), -trial[1]["loss"]
@@ -234,21 +236,21 @@ def _result(trials: study.LabelStudy, chosen: Sweep, label: str) -> dict[str, An
   return {
     "best": by_section(point) if good else None,
     "validation": score,
-    "edges": edges(chosen.experiments[label], chosen.spaces[label], point, [at for at, _ in found]) if good else {},
+    "edges": edges(sweep.experiments[label], sweep.spaces[label], point, [at for at, _ in finished]) if good else {},
     "trials": [
-      {"setting": by_section(at), "outcome": told["outcome"], "validation": told["score"], "seeds": told["seeds"]}
-      for at, told in found
+      {"setting": by_section(at), "outcome": result["outcome"], "validation": result["score"], "seeds": result["seeds"]}
+      for at, result in finished
     ],
   }
 
 
-def _warn(chosen: Sweep, label: str, result: Mapping[str, Any]) -> None:
+def _warn(sweep: Sweep, label: str, result: Mapping[str, Any]) -> None:
   """Warn of each key whose best value is the smallest or the largest of those tried."""
   for path, side in result["edges"].items():
     section, _, key = path.partition(".")
     inner = f"optimizer.{key}" if section == "optimizer" else key
     where = "config.sweep.learning_rate" if path == RATE else f"config.sweep.space['{label}'].{inner}"
-    bounds = chosen.spaces[label][path]
+    bounds = sweep.spaces[label][path]
     extreme, change = ("smallest", "lower") if side == "low" else ("largest", "higher")
     warnings.warn(
       f"{label}: the best {key}, {result['best'][section][key]:.4g}, is the {extreme} of those tried; "

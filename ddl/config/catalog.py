@@ -102,8 +102,8 @@ def entry(kind: str, name: str, user_defined: Sequence[str] = ()) -> Any:
 
 def factory(kind: str, name: str) -> Any:
   """Return the function whose keyword-only arguments are the section's keys."""
-  found = entry(kind, name)
-  return found.factory if isinstance(found, Spec | Wrapper) else found
+  registered = entry(kind, name)
+  return registered.factory if isinstance(registered, Spec | Wrapper) else registered
 
 
 def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
@@ -220,9 +220,9 @@ def keyword_arguments(kind: str, section: Mapping[str, Any], workers: int = 1) -
     OptionError: for a key that the factory does not take, a value of another type or out of its range, or a key
       without a default that is not set.
   """
-  found = entry(kind, section["name"])
-  made = found.factory if isinstance(found, Spec | Wrapper) else found
-  parameters, ranges = keywords(made), settings_of(made)
+  registered = entry(kind, section["name"])
+  function = registered.factory if isinstance(registered, Spec | Wrapper) else registered
+  parameters, ranges = keywords(function), settings_of(function)
   out = {key: value for key, value in section.items() if key != "name" and value is not None}
   what = f"{kind} '{section['name']}'"
   for key, value in out.items():
@@ -255,13 +255,13 @@ def make(kind: str, name: str, /, *arguments: Any, **settings: Any) -> Any:
   Raises:
     OptionError: as `entry` does; and for a user-defined factory that fails, or returns another type.
   """
-  made = factory(kind, name)
+  function = factory(kind, name)
   if not is_address(name):
-    return made(*arguments, **settings)
+    return function(*arguments, **settings)
   option, types = f"config.{kind}.name", RETURNED.get(kind, (object,))
   try:
     with user_code.importable(name):
-      value = made(*arguments, **settings)
+      value = function(*arguments, **settings)
   except Exception as error:  # the function is the user's, and so are its errors
     raise OptionError(option, "a function that succeeds", name, f"It raises {type(error).__name__}: {error}") from error
   if not isinstance(value, types):
@@ -286,5 +286,5 @@ def has_server(name: str) -> bool:
   """Return whether an algorithm is a ServerAlgorithm: a user-defined factory declares it by its return type."""
   if not is_address(name):
     return name in SERVER
-  made = factory("algorithm", name)
-  return resolved(made, "return", inspect.signature(made).return_annotation) is ServerAlgorithm
+  function = factory("algorithm", name)
+  return resolved(function, "return", inspect.signature(function).return_annotation) is ServerAlgorithm

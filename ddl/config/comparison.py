@@ -342,12 +342,12 @@ class Comparison:
     labels = variants(config, tuned)
     every = expanded(config, labels)
     groups = {label: each.place.group for label, each in every.items()}
-    chosen = only({label: each.config for label, each in every.items()}, only_labels, groups)
+    selected = only({label: each.config for label, each in every.items()}, only_labels, groups)
     section = config.compare
     out = cls(
-      {label: experiment_of(label, every[label].config) for label in chosen},
+      {label: experiment_of(label, every[label].config) for label in selected},
       section.title, section.seeds, section.target, section.expected, tuple(clusters), tuned,
-      values(config), {label: every[label].place for label in chosen}, section.metric,
+      values(config), {label: every[label].place for label in selected}, section.metric,
     )  # fmt: skip
     for label in [label for pair in out.expected for label in pair]:
       named("a label of config.compare.expected", labels, label)

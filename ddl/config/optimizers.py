@@ -44,8 +44,8 @@ def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..
   if mask is None:
     own.pop("weight_decay", None)  # it would be of everything
 
-  def factory(rate: float | optax.Schedule, **chosen: Any) -> optax.GradientTransformation:
-    settings = {**COMMON, **own, **chosen}
+  def factory(rate: float | optax.Schedule, **overrides: Any) -> optax.GradientTransformation:
+    settings = {**COMMON, **own, **overrides}
     decay, everything, norm = settings["weight_decay"], settings.pop("decay_all"), settings.pop("clip_norm")
     before = [optax.clip_by_global_norm(norm)] if _is_set(norm) else []
     if "weight_decay" not in own and _is_set(settings.pop("weight_decay")):

@@ -120,10 +120,10 @@ def edges(experiment: Experiment, space: Space, point: Point, tried: Sequence[Po
   out = {}
   for key, bounds in space.items():
     ends = _ends(bounds)
-    found = sorted({each[key] for each in tried}) if ends else []
-    if not ends or len(found) < 2 or found[0] < point[key] < found[-1]:
+    values = sorted({each[key] for each in tried}) if ends else []
+    if not ends or len(values) < 2 or values[0] < point[key] < values[-1]:
       continue
-    side = "low" if point[key] == found[0] else "high"
+    side = "low" if point[key] == values[0] else "high"
     width = 1 if isinstance(ends[0], int) else STEP * (ends[1] - ends[0])
     beyond = ends[1] + width if side == "high" else ends[0] / 2 if logarithmic(ends) else ends[0] - width
     try:
@@ -171,8 +171,10 @@ def _space(section: Config, label: str, experiment: Experiment) -> Space:
   own = _section(where, section.space.get(label, {}))
   optimizer = _section(f"{where}.optimizer", own.pop("optimizer", {}))
   space |= _searched(where, own, "algorithm", experiment.algorithm.name, keywords(experiment.spec.factory))
-  made = factory("optimizer", experiment.optimizer.name)
-  return space | _searched(f"{where}.optimizer", optimizer, "optimizer", experiment.optimizer.name, keywords(made))
+  optimizer_factory = factory("optimizer", experiment.optimizer.name)
+  return space | _searched(
+    f"{where}.optimizer", optimizer, "optimizer", experiment.optimizer.name, keywords(optimizer_factory)
+  )
 
 
 def _section(where: str, value: Any) -> dict[str, Any]:

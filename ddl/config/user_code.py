@@ -129,8 +129,8 @@ def own(value: Any, **settings: Any) -> dict[str, Any]:
   for name, spec in (COLLECTIVE | SERVER | WRAPPERS).items():
     if value is spec.factory:  # such as ddl.dasgd
       return {"name": name, **settings}
-  made = getattr(value, "factory", value)  # of a Spec or a Wrapper
-  function = inspect.unwrap(made) if callable(made) else made
+  user_factory = getattr(value, "factory", value)  # of a Spec or a Wrapper
+  function = inspect.unwrap(user_factory) if callable(user_factory) else user_factory
   scopes = [getattr(function, "__globals__", {}), sys._getframe(1).f_globals]  # the function's file, or the caller's
   places = [(scope, name) for scope in scopes for name, each in list(scope.items()) if each is value]
   if not places:
@@ -187,10 +187,10 @@ def _value(name: str, option: str) -> Any:
     why = f"Importing {where} fails ({type(error).__name__}: {error})."
     raise Unavailable(option, "FILE.py:NAME or MODULE:NAME of a function", name, why) from error
   if attribute not in vars(module):
-    here = {key: each for key, each in vars(module).items() if not key.startswith("_")}
+    public = {key: each for key, each in vars(module).items() if not key.startswith("_")}
     known = [
       key
-      for key, each in here.items()
+      for key, each in public.items()
       if isinstance(each, Spec | Wrapper) or getattr(each, "__module__", "") == module.__name__
     ]
     condition = f"one of the names in {where}, {', '.join(known) or 'none'}"
@@ -199,7 +199,7 @@ def _value(name: str, option: str) -> Any:
 
 
 @functools.cache
-def _described(kind: type[Any], made: Callable[..., Any], name: str) -> Any:
+def _described(kind: type[Any], function: Callable[..., Any], name: str) -> Any:
   """Return a Spec or Wrapper of a bare factory, with the first line of its docstring as the title."""
-  title = (inspect.getdoc(made) or name.rpartition(":")[2]).splitlines()[0]
-  return Spec(made, title, name, UNDECLARED) if kind is Spec else Wrapper(made, title, name)
+  title = (inspect.getdoc(function) or name.rpartition(":")[2]).splitlines()[0]
+  return Spec(function, title, name, UNDECLARED) if kind is Spec else Wrapper(function, title, name)

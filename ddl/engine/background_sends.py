@@ -58,8 +58,8 @@ class BackgroundCalls:
     for begin in range(0, kind.repeat * len(kind.unit), len(kind.unit)):
       # No `beside`: it is for the compilers of GPUs and TPUs.
       steps = partial(self._steps, begin, batches, step, keys)
-      carry, found = over_unit(kind, carry, steps, self._launch, self._merge, self._exchange)
-      losses += found
+      carry, unit_losses = over_unit(kind, carry, steps, self._launch, self._merge, self._exchange)
+      losses += unit_losses
     messages = tuple(tuple(map(_arrived, slots)) for slots in carry.messages)
     return carry._replace(messages=messages), self._now(self._program("losses", 0, losses), losses)
 

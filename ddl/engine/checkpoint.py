@@ -87,15 +87,15 @@ class Checkpoints:
 
   def _read(self, step: int, item: str, handler: Any, args: Any) -> Any:
     """Read in all processes, or raise Damaged in all; orbax's manager would wait for those that it failed in."""
-    where, found, reason = self._manager.directory / str(step), None, ""
+    where, restored, reason = self._manager.directory / str(step), None, ""
     try:
       with _patient_loops():
-        found = handler.restore(where / item, args=args)
+        restored = handler.restore(where / item, args=args)
     except Exception as error:  # orbax, tensorstore and json each raise their own
       reason = f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0][:200]
     if reasons := [each for each in exchange(reason, SECONDS) if each]:
       raise Damaged(f"{where} cannot be read ({reasons[0]})")
-    return found
+    return restored
 
   def delete(self, step: int) -> None:
     """Remove the checkpoint of `step`."""

@@ -57,7 +57,7 @@ class Instruction(NamedTuple):
   @property
   def called(self) -> list[str]:
     """Computations that it calls; the condition of a loop is not among them."""
-    return [name for found in CALLED.findall(self.attributes) for name in NAME.findall(found)]
+    return [name for names in CALLED.findall(self.attributes) for name in NAME.findall(names)]
 
 
 class Program(NamedTuple):
@@ -73,8 +73,8 @@ class Program(NamedTuple):
     inner = [each for name in instruction.called for each in self.computations[name]]
     if not any(collective_kind(each) for each in inner):
       return ""
-    found = [match[1].lower() for each in inner if (match := CHAIN.search(each.attributes))]
-    return found[0] if found else "step"
+    markers = [match[1].lower() for each in inner if (match := CHAIN.search(each.attributes))]
+    return markers[0] if markers else "step"
 
 
 class Collective(NamedTuple):
@@ -97,15 +97,15 @@ class Collective(NamedTuple):
 def parse(text: str) -> Program:
   """Read `as_text` of an executable."""
   computations: dict[str, list[Instruction]] = {"": []}  # lines by themselves
-  entry, here = "", ""
+  entry, current = "", ""
   for line in text.splitlines():
-    if (head := HEAD.match(line)) and not here:
-      here, entry = head[2], head[2] if head[1] else entry
-      computations[here] = []
+    if (head := HEAD.match(line)) and not current:
+      current, entry = head[2], head[2] if head[1] else entry
+      computations[current] = []
     elif line.startswith("}"):
-      here = ""
+      current = ""
     elif match := NAMED.match(line):
-      computations[here].append(_instruction(match[1], line[match.end() :]))
+      computations[current].append(_instruction(match[1], line[match.end() :]))
   return Program(computations, entry)
 
 
@@ -174,12 +174,12 @@ def _closings(text: str) -> Iterator[int]:
 
 def _groups(line: str, devices: int) -> list[list[int]]:
   """Devices by their place in the mesh; all of them where a line names none."""
-  if found := LISTED.search(line) or PAIRS.search(line):
-    return [[int(n) for n in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", found[1])]
-  if found := ALONG.search(line):
-    return _along(*found.groups())
-  if found := re.search(f"replica_groups={COUNTED.pattern}", line):
-    return _counted(found).tolist()
+  if match := LISTED.search(line) or PAIRS.search(line):
+    return [[int(n) for n in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", match[1])]
+  if match := ALONG.search(line):
+    return _along(*match.groups())
+  if match := re.search(f"replica_groups={COUNTED.pattern}", line):
+    return _counted(match).tolist()
   return [[*range(devices)]]
 
 
@@ -324,8 +324,8 @@ def _convolution(instruction: Instruction, defined: Mapping[str, Instruction]) -
   left, right, out = match.groups()
   x, kernel = (_sizes(defined[name].shape) for name in instruction.operands[:2])
   y = _sizes(instruction.shape)
-  found = WINDOW.search(instruction.attributes)
-  window = dict(part.split("=") for part in found[1].split()) if found else {}
+  window_match = WINDOW.search(instruction.attributes)
+  window = dict(part.split("=") for part in window_match[1].split()) if window_match else {}
 
   def setting(key: str, axis: int, default: str) -> str:
     return window[key].split("x")[axis] if key in window else default
@@ -407,8 +407,8 @@ class _Reader:
         else:
           out.append(["done", number])
       elif each.opcode.endswith("-done"):
-        if found := [ids[operand] for operand in each.operands if operand in ids]:
-          out.append(["done", found[0]])
+        if started := [ids[operand] for operand in each.operands if operand in ids]:
+          out.append(["done", started[0]])
       elif each.opcode == "while":
         body = [called for called in each.called if f"body=%{called}" in each.attributes]
         out.append(["loop", self._costs.trips(each), self.events(body[0])])
@@ -427,9 +427,9 @@ class _Reader:
     return [["work", amount, moved, drives]] if amount or moved or drives else []
 
   def _add(self, instruction: Instruction, starts: bool) -> int:
-    found = collective(instruction, self._mesh)
+    record = collective(instruction, self._mesh)
     synchronous = '"is_sync":true' in instruction.attributes
-    self.collectives.append(found._replace(starts=starts and not synchronous))
+    self.collectives.append(record._replace(starts=starts and not synchronous))
     return len(self.collectives) - 1
 
   def _started(self, done: Instruction, defined: dict[str, Instruction], chains: dict[str, str]) -> str:

@@ -128,22 +128,22 @@ def options(device: Any) -> dict[str, str]:
   """Return the options for programs of such devices (`jax.Device`), of this machine or of a topology."""
   if device.platform != "tpu":
     return {}
-  combiner = next(found for kind, found in COMBINER.items() if device.device_kind.startswith(kind))
+  combiner = next(flags for kind, flags in COMBINER.items() if device.device_kind.startswith(kind))
   return ASYNC | combiner
 
 
-def compiled(lowered: jax.stages.Lowered, chosen: Mapping[str, str] | None = None) -> jax.stages.Compiled:
+def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, str] | None = None) -> jax.stages.Compiled:
   """Compile with these options; without any, and a warning, where this compiler does not know one of them."""
   with _ended_by_sigterm():
-    if not chosen:
+    if not flags:
       return lowered.compile()
     try:
-      return lowered.compile(compiler_options=dict(chosen))
+      return lowered.compile(compiler_options=dict(flags))
     except jax.errors.JaxRuntimeError as error:
       if "No such compile option" not in str(error):
         raise
-      told = str(error).partition("\n")[0]
-      warnings.warn(f"compiled without the options that overlap collectives: {told}", stacklevel=2)
+      reason = str(error).partition("\n")[0]
+      warnings.warn(f"compiled without the options that overlap collectives: {reason}", stacklevel=2)
       return lowered.compile()
 
 

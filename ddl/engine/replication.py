@@ -74,7 +74,7 @@ class _Trace:
 
   def __call__(self, fn: Callable[..., Tree], *marked: tuple[Tree, Tree]) -> tuple[Any, Any]:
     """Return (shapes of the result, marks of its leaves); marked: (shapes, marks) of each argument; True: differs."""
-    found: list[Tree] = []
+    differing: list[Tree] = []
 
     @jax.custom_batching.custom_vmap
     def note(result: Tree) -> Tree:
@@ -83,7 +83,7 @@ class _Trace:
     @note.def_vmap
     def _(axis_size: int, differs: Any, result: Tree) -> tuple[Tree, Tree]:
       del axis_size
-      found.append(differs[0])
+      differing.append(differs[0])
       return result, differs[0]
 
     virtual = self._workers.virtual
@@ -92,7 +92,7 @@ class _Trace:
     lifted = jax.vmap(lambda *a: note(fn(*a)), in_axes, 0, axis_name=AXIS[1], axis_size=virtual)
     shapes = jax.make_jaxpr(lifted, axis_env=[(AXIS[0], self._workers.rows)], return_shape=True)(*args)[1]
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
-    return one, found[0] if found else self.mark(one, False)
+    return one, differing[0] if differing else self.mark(one, False)
 
   def mark(self, tree: Tree, differs: bool) -> Tree:
     """Return the same mark for each leaf."""

@@ -180,29 +180,29 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
   Raises:
     ValueError: if there are fewer devices, or they do not divide the workers.
   """
-  found = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
+  available = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
   if count < 1:
     raise OptionError("workers", "at least 1", count)
   if members < 1:
     raise OptionError("members", "at least 1", members)
   even = [d * members for d in divisors(count) if d * members % jax.process_count() == 0]
   if devices is None:
-    devices = max((d for d in even if d <= len(found)), default=0)
-  fits = even if jax.default_backend() == "cpu" else [d for d in even if d <= len(found)]  # a CPU gives any number
+    devices = max((d for d in even if d <= len(available)), default=0)
+  fits = even if jax.default_backend() == "cpu" else [d for d in even if d <= len(available)]  # a CPU gives any number
   if devices not in fits:
     where = f" of {jax.process_count()} processes" * (jax.process_count() > 1)
     what = f"{count} workers" + f" of {members} members" * (members > 1)
     raise ValueError(
       f"{what} do not spread evenly over {devices or 'the'} devices{where} "
-      f"(found: {len(found)}); device counts that divide them: {', '.join(map(str, fits)) or 'none'}"
+      f"(found: {len(available)}); device counts that divide them: {', '.join(map(str, fits)) or 'none'}"
     )
   per_process = devices // jax.process_count()
-  chosen = [
-    d for rank in range(jax.process_count()) for d in [x for x in found if x.process_index == rank][:per_process]
+  used = [
+    d for rank in range(jax.process_count()) for d in [x for x in available if x.process_index == rank][:per_process]
   ]
-  if len(chosen) < devices:
-    raise OptionError("devices", f"at most {len(chosen)}", devices, "A CPU has as many as the first call asks for.")
-  return on_devices(count, chosen, members)
+  if len(used) < devices:
+    raise OptionError("devices", f"at most {len(used)}", devices, "A CPU has as many as the first call asks for.")
+  return on_devices(count, used, members)
 
 
 def on_devices(count: int, devices: Sequence[Any], members: int) -> Workers:

@@ -113,17 +113,17 @@ def walk(
   late, prompt = [each for each in exchanges if each.delay], [each for each in exchanges if not each.delay]
   in_flight = [deque[tuple[int, np.ndarray]]() for _ in late]  # (the step before which it is waited for, its arrival)
   clock, link = np.zeros(workers), np.zeros(workers)  # when each worker has come so far; when its link is free
-  here, lost = np.ones(workers, bool), np.zeros(workers)
+  present_now, lost = np.ones(workers, bool), np.zeros(workers)
   attend = presence.waiting(times)
   if present:
     attend = presence.given(present, round_steps) if isinstance(present, Presence) else presence.elastic(times)
 
   def send(seconds: Seconds, hops: Hops = ()) -> tuple[tuple[float, float], np.ndarray]:
     """((leaves, has arrived), when each worker has what it waits for)."""
-    took = _of(seconds, int(here.sum()))
-    if hops and here.all():
+    took = _of(seconds, int(present_now.sum()))
+    if hops and present_now.all():
       return _pass_on(clock, link, took, hops)
-    leaves = max(float(clock[here].max()), float(link.max()))
+    leaves = max(float(clock[present_now].max()), float(link.max()))
     link[:] = leaves + took
     return (leaves, leaves + took), link.copy()
 
@@ -132,11 +132,11 @@ def walk(
     if index == 0:
       count = min(round_steps, steps - step)
       durations = np.stack([times.steps(worker, step, count) for worker in range(workers)])  # [workers, count]
-      before = here
-      here, lost = attend(step, before, clock, durations)
-      if not here.all() or not before.all():
-        begins = clock[here & before].max() if step else 0.0
-        clock = np.where(here, np.where(before, clock, begins), np.nan)
+      before = present_now
+      present_now, lost = attend(step, before, clock, durations)
+      if not present_now.all() or not before.all():
+        begins = clock[present_now & before].max() if step else 0.0
+        clock = np.where(present_now, np.where(before, clock, begins), np.nan)
       durations[:, 0] += lost
     free, launched, met = clock, [NONE] * len(late), []
     for i, each in enumerate(late):
@@ -149,7 +149,7 @@ def walk(
     if local_seconds is not None:
       message, arrived = send(local_seconds)
       met.append(message)
-      clock = np.where(here, arrived, np.nan)
+      clock = np.where(present_now, arrived, np.nan)
     for queue in in_flight:
       if queue and queue[0][0] == step + 1:
         clock = np.maximum(clock, queue.popleft()[1])
@@ -157,11 +157,11 @@ def walk(
       if each.launched(step + 1):
         message, arrived = send(each.seconds, each.hops)
         met.append(message)
-        clock = np.where(here, np.maximum(clock, arrived), np.nan)
+        clock = np.where(present_now, np.maximum(clock, arrived), np.nan)
       else:
         met.append(NONE)
-    spans = (np.array(found, np.float64).reshape(-1, 2) for found in (launched, met))
-    stopped = np.where(here, lost if index == 0 else 0.0, np.nan)
+    spans = (np.array(message_spans, np.float64).reshape(-1, 2) for message_spans in (launched, met))
+    stopped = np.where(present_now, lost if index == 0 else 0.0, np.nan)
     yield StepTimes(free, begun, stopped, done, clock, *spans)
 
 

@@ -142,7 +142,7 @@ def waves(operations: Operations, stops: Sequence[int], widest: int) -> list[lis
   a wave of its own.
   """
   begins, workers, events = _begins(operations), operations.worker.tolist(), operations.event.tolist()
-  found, last = [], 0
+  parts, last = [], 0
   for stop in stops:
     part: list[Wave] = []
     start, touched, visits = last, set[int](), list[int]()
@@ -155,9 +155,9 @@ def waves(operations: Operations, stops: Sequence[int], widest: int) -> list[lis
       touched.add(workers[i])
     if start < stop:
       part.append(Wave(start, stop, tuple(visits)))
-    found.append(part)
+    parts.append(part)
     last = max(stop, last)
-  return found
+  return parts
 
 
 def stops(operations: Operations, counts: Sequence[int]) -> list[int]:

@@ -47,10 +47,10 @@ class Presence(NamedTuple):
 
   def describe(self, steps: int) -> str:
     """Describe the losses and returns in so many steps in words."""
-    there = [{*each.ids} for each in self.segments(0, steps)]
-    losses = sum(len(a - b) for a, b in pairwise(there))
-    returns = sum(len(b - a) for a, b in pairwise(there))
-    lowest = min(map(len, there), default=self.workers)
+    present = [{*each.ids} for each in self.segments(0, steps)]
+    losses = sum(len(a - b) for a, b in pairwise(present))
+    returns = sum(len(b - a) for a, b in pairwise(present))
+    lowest = min(map(len, present), default=self.workers)
     return (
       f"elastic: {losses} loss{'es' * (losses != 1)}, {returns} return{'s' * (returns != 1)}, "
       f"lowest {lowest} of {self.workers} present"
@@ -88,11 +88,11 @@ def save(path: Path, presence: Presence) -> None:
 def load(path: Path, workers: int) -> Presence:
   """Read what `save` wrote. ValueError, one line, for another file, or what `check` refuses."""
   try:
-    found = json.loads(files.regular(path).read_text(encoding="utf-8"))
-    whole = [x for step, ids in found for x in (step, *ids)]
+    changes = json.loads(files.regular(path).read_text(encoding="utf-8"))
+    whole = [x for step, ids in changes for x in (step, *ids)]
     if not all(type(x) is int and x >= 0 for x in whole):
       raise ValueError("it has other values than integers from 0 on")
-    presence = Presence(workers, tuple((step, tuple(ids)) for step, ids in found))
+    presence = Presence(workers, tuple((step, tuple(ids)) for step, ids in changes))
   except (ValueError, TypeError, RecursionError) as error:
     raise ValueError(f"{path} is no record of presence ([[first step, [ids]], ...]): {error}") from error
   try:
@@ -105,9 +105,9 @@ def load(path: Path, workers: int) -> Presence:
 def waiting(times: Times) -> Attendance:
   """Return the attendance where all wait for a worker that died, which repeats its round."""
 
-  def attend(first: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  def attend(first: int, present: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     del clock
-    return here, np.array(
+    return present, np.array(
       [sum(map(sum, times.deaths(worker, first, row))) for worker, row in enumerate(seconds)], float
     )
 
@@ -123,21 +123,21 @@ def elastic(times: Times) -> Attendance:
   """
   back = np.zeros(times.workers)  # when each one that is absent is up again
 
-  def attend(first: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  def attend(first: int, present: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     deaths = [times.deaths(worker, first, row) for worker, row in enumerate(seconds)]
     dies = np.array([bool(hits) for hits in deaths])
     lost = np.array([sum(map(sum, hits)) for hits in deaths], float)
-    stays = here & ~dies
+    stays = present & ~dies
     if not stays.any():
-      up = np.where(here, clock + lost, np.inf)
-      stays = np.arange(len(here)) == up.argmin()
+      up = np.where(present, clock + lost, np.inf)
+      stays = np.arange(len(present)) == up.argmin()
       dies = dies & ~stays
     now = clock[stays].max()
-    returns = ~here & (back <= now)
-    for worker in np.flatnonzero((here | returns) & dies):
-      back[worker] = (clock[worker] if here[worker] else now) + sum(deaths[worker][0])
-    present = stays | (returns & ~dies)
-    return present, np.where(present, lost, 0.0)
+    returns = ~present & (back <= now)
+    for worker in np.flatnonzero((present | returns) & dies):
+      back[worker] = (clock[worker] if present[worker] else now) + sum(deaths[worker][0])
+    attending = stays | (returns & ~dies)
+    return attending, np.where(attending, lost, 0.0)
 
   return attend
 
@@ -146,8 +146,8 @@ def given(presence: Presence, round_steps: int) -> Attendance:
   """Return the attendance of a record, in which nobody dies beside. ValueError as of `check`."""
   check(presence, round_steps)
 
-  def attend(first: int, here: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  def attend(first: int, present: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     del clock, seconds
-    return np.isin(np.arange(len(here)), presence.at(first)), np.zeros(len(here))
+    return np.isin(np.arange(len(present)), presence.at(first)), np.zeros(len(present))
 
   return attend

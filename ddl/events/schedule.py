@@ -111,9 +111,9 @@ def check_schedule(algorithm: Rule, events: Events, operations: Operations, work
   A visit has a peer with `peer_probability`, so that a short schedule may lack peers; one whose chance of that is below
   1e-9 is refused.
   """
-  found = max(operations.workers, int(events.worker.max(initial=-1)) + 1, int(events.peer.max(initial=-1)) + 1)
-  if found != workers:
-    raise ValueError(f"the schedule is of {found} workers; invalid: must be of {workers}")
+  count = max(operations.workers, int(events.worker.max(initial=-1)) + 1, int(events.peer.max(initial=-1)) + 1)
+  if count != workers:
+    raise ValueError(f"the schedule is of {count} workers; invalid: must be of {workers}")
   peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
   if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
     raise ValueError(

@@ -41,11 +41,11 @@ class Stream:
     return np.concatenate(blocks)[position : position + count]
 
   def _block(self, worker: int, block: int) -> np.ndarray:
-    found = self._blocks.get((worker, block))
-    if found is None:
+    values = self._blocks.get((worker, block))
+    if values is None:
       rng = np.random.default_rng(np.random.SeedSequence((self._seed, self._purpose, worker, block)))
-      found = self._blocks[worker, block] = self._draw(rng, BLOCK)
-    return found
+      values = self._blocks[worker, block] = self._draw(rng, BLOCK)
+    return values
 
 
 class Death(NamedTuple):

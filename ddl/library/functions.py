@@ -122,10 +122,10 @@ def sweep(
   with _prepared("sweep", config, changes, workdir, options) as (resolved, options, recorded):
     only = only or recorded.get("only", ())
     resolved.sweep.trials = trials or resolved.sweep.trials
-    chosen = Sweep.from_config(resolved, only)
-    name = f"sweep-{chosen.first.model.short_name}-{chosen.first.data.short_name}"
+    resolved_sweep = Sweep.from_config(resolved, only)
+    name = f"sweep-{resolved_sweep.first.model.short_name}-{resolved_sweep.first.data.short_name}"
     options = _final(name, "sweep", resolved, options, only=only)
-    sweeping.sweep(chosen, options)
+    sweeping.sweep(resolved_sweep, options)
   return Swept(Path(options.workdir))
 
 

@@ -19,7 +19,7 @@ from ddl.errors import OptionError
 from ddl.library import resume as library_resume
 from ddl.names import pluralize, short_name
 from ddl.report import clusters, formats, frames, page, reader, sentences, tables
-from ddl.run import build as made
+from ddl.run import build as build_module
 from ddl.run import checkpoints, inputs
 from ddl.run import folder as run_dir
 from ddl.run.metrics import Evaluator, with_perplexity
@@ -59,8 +59,8 @@ def of_run(folder: Path) -> str:
     text = f"{names['algorithm']}, {names['model']} on {names['data']}; {pluralize(config['workers'], 'worker')}"
     text += f", seed {config['seed']}"
     last = json.loads((folder / run_dir.METRICS).read_text(encoding="utf-8").splitlines()[-1])
-    found = [f"{formats.NAMES[name]} {formats.figure(name, last[name])}" for name in reader.SCORES if name in last]
-    text += f"\n  step {last['step']:,} of {config['steps']:,}: {', '.join(found)}"
+    scores = [f"{formats.NAMES[name]} {formats.figure(name, last[name])}" for name in reader.SCORES if name in last]
+    text += f"\n  step {last['step']:,} of {config['steps']:,}: {', '.join(scores)}"
     text += "".join(f"\n  {run_dir.change_text(each)}" for each in run_dir.input_changes(folder))
   except DAMAGED as error:
     text = f"nothing to show: {error}"
@@ -73,11 +73,13 @@ def of_sweep(folder: Path) -> str:
     lines = []
     for label, entry in files.read_json(folder / run_dir.TUNED)["algorithms"].items():
       best = {key: value for keys in entry["best"].values() for key, value in keys.items()}
-      found = ", ".join(f"{key} {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in best.items())
+      settings = ", ".join(
+        f"{key} {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in best.items()
+      )
       scores = [
         f"{name} {formats.figure(f'test_{name}', value)}" for name, value in (entry["validation"] or {}).items()
       ]
-      lines.append(f"  {label}: {found}; {' and '.join(scores)} on the validation split, best of "
+      lines.append(f"  {label}: {settings}; {' and '.join(scores)} on the validation split, best of "
                    f"{pluralize(len(entry['trials']), 'trial')}")  # fmt: skip
     lines += [f"  {run_dir.change_text(each)}" for each in run_dir.input_changes(folder)]
     text = "\n".join(lines)
@@ -146,9 +148,9 @@ class Run:
     return pd.read_json(self.folder / run_dir.METRICS, lines=True, precise_float=True)
 
   @cached_property
-  def _components(self) -> made.Components:
+  def _components(self) -> build_module.Components:
     with inputs.allowed_code(self.folder, self.trust_code, load=True):
-      return made.build(self.experiment)
+      return build_module.build(self.experiment)
 
   @property
   def model(self) -> Model:
@@ -215,8 +217,8 @@ class Compared:
   def runs(self) -> Named[list[Run]]:
     """Label -> a run per seed."""
     entries = self.info["algorithms"]
-    found = {each["label"]: [Run(self.folder / path, self.trust_code) for path in each["runs"]] for each in entries}
-    return Named("label", found, "runs[label] is a list with a run per seed.")
+    runs = {each["label"]: [Run(self.folder / path, self.trust_code) for path in each["runs"]] for each in entries}
+    return Named("label", runs, "runs[label] is a list with a run per seed.")
 
   @cached_property
   def _read(self) -> reader.ComparisonRecord:

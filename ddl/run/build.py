@@ -52,10 +52,12 @@ class Components(NamedTuple):
 
     Those of a stream are a new `StreamFeed`.
     """
-    train, order, chosen = self.data.train, self.order, self.experiment
+    train, order, experiment = self.data.train, self.order, self.experiment
     if train.stream:
       check = checks.batch_check(self.data.meta, "training")
-      return StreamFeed(train.stream, workers, count=chosen.workers, batch=chosen.batch, seed=chosen.seed, check=check)
+      return StreamFeed(
+        train.stream, workers, count=experiment.workers, batch=experiment.batch, seed=experiment.seed, check=check
+      )
     assert order
     return lambda first, steps: batches(train, order, workers, first, steps)
 
@@ -92,8 +94,8 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   _check_contract(experiment, algorithm, model, data)
   example = sum(x.nbytes for x in data.train.take(np.zeros(1, np.int64)).values())
   step = experiment.workers // hosts.processes() * min(experiment.batch, data.train.size) * example
-  told = f"config.workers is {experiment.workers}: the examples of one step of all"
-  memory.require(step + 16 * experiment.workers, told)
+  what = f"config.workers is {experiment.workers}: the examples of one step of all"
+  memory.require(step + 16 * experiment.workers, what)
   order = _order(experiment, data)
   setting_warnings.warn(experiment, algorithm, pull)  # nothing is refused any more: an error is one line alone
   return Components(experiment, data, model, algorithm, order)
@@ -146,16 +148,16 @@ def _check_stream(experiment: Experiment, data: Data) -> None:
     raise ValueError(f"config.data.name is {experiment.data.short_name}: a stream can be its training set alone")
   if not data.train.stream:
     return
-  told = f"config.data.name is {experiment.data.short_name}, whose training set is a stream"
+  what = f"config.data.name is {experiment.data.short_name}, whose training set is a stream"
   if experiment.has_server:
     raise ValueError(
-      f"{told}; invalid with {experiment.algorithm.short_name}: must be an algorithm without a server or peers, whose "
+      f"{what}; invalid with {experiment.algorithm.short_name}: must be an algorithm without a server or peers, whose "
       "steps come in order"
     )
   if experiment.partition.name != "iid":
-    raise ValueError(f"{told}: config.partition.name must be iid, as the stream itself gives each worker its shard")
+    raise ValueError(f"{what}: config.partition.name must be iid, as the stream itself gives each worker its shard")
   if experiment.noise_batches:
-    raise ValueError(f"{told}: config.noise_batches must be 0, as other batches than those of training cannot be drawn")
+    raise ValueError(f"{what}: config.noise_batches must be 0, as other batches than those of training cannot be drawn")
 
 
 def _order(experiment: Experiment, data: Data) -> ExampleSampler | None:
@@ -342,10 +344,10 @@ def execution(components: Components, workers: Workers, options: RunOptions) -> 
 
 def execution_of(model: Model, workers: Workers, nbytes: int, options: RunOptions) -> ExecutionConfig:
   """The same. nbytes: `step_bytes`."""
-  chosen = choose_execution(workers, model.dense, nbytes)
-  gradients: Any = chosen.gradients if options.virtual_grad == "auto" else options.virtual_grad
-  steps: Any = chosen.steps if options.step_loop == "auto" else options.step_loop
-  longest = options.steps_per_call or chosen.steps_per_call
+  default = choose_execution(workers, model.dense, nbytes)
+  gradients: Any = default.gradients if options.virtual_grad == "auto" else options.virtual_grad
+  steps: Any = default.steps if options.step_loop == "auto" else options.step_loop
+  longest = options.steps_per_call or default.steps_per_call
   return ExecutionConfig(gradients, steps, longest, options.overlap, options.sharding)
 
 

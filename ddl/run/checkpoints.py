@@ -204,9 +204,9 @@ def save(folder: Path, step: int, consensus: Consensus) -> None:
   params, extra = gather(consensus[:2])
   if not is_main():
     return
-  found = SavedModel(step, serialization.to_state_dict(params), serialization.to_state_dict(extra))
+  saved = SavedModel(step, serialization.to_state_dict(params), serialization.to_state_dict(extra))
   temporary = folder / f"{MODEL}.tmp"
-  temporary.write_bytes(serialization.msgpack_serialize(found._asdict()))
+  temporary.write_bytes(serialization.msgpack_serialize(saved._asdict()))
   temporary.replace(folder / MODEL)
 
 
@@ -223,34 +223,36 @@ def load(where: Path, model: Model) -> SavedModel:
     )
   files.regular(file)
   try:
-    there: Any = serialization.msgpack_restore(file.read_bytes())
-    found = SavedModel(there["step"], there["params"], there["extra"])
+    content: Any = serialization.msgpack_restore(file.read_bytes())
+    saved = SavedModel(content["step"], content["params"], content["extra"])
   except Exception as error:  # whatever the bytes of another file make of it
     raise ValueError(f"{file} is damaged, or no {MODEL} ({type(error).__name__})") from error
   shapes = dict(zip(("params", "extra"), jax.eval_shape(model.init, jax.random.key(0)), strict=True))
-  return SavedModel(found.step, **{key: _as(tree, getattr(found, key), file) for key, tree in shapes.items()})
+  return SavedModel(saved.step, **{key: _as(tree, getattr(saved, key), file) for key, tree in shapes.items()})
 
 
 def started_from(where: str, model: Model) -> Model:
   """The model whose initial parameters are those of a saved one, whatever the key; "": its own. Raises as `load`."""
   if not where:
     return model
-  found = load(files.local(where), model)
+  saved = load(files.local(where), model)
 
   def init(key: Any) -> tuple[Tree, Tree]:
     del key
-    return jax.tree.map(jnp.asarray, (found.params, found.extra))
+    return jax.tree.map(jnp.asarray, (saved.params, saved.extra))
 
   return model._replace(init=init)
 
 
-def _as(shapes: Tree, found: Any, file: Path) -> Tree:
-  wanted, there = ({jax.tree_util.keystr(k): x for k, x in jax.tree_util.tree_leaves_with_path(tree)}
-                   for tree in (serialization.to_state_dict(shapes), found))  # fmt: skip
-  for name in [*wanted, *there]:
-    here, other = (tree[name].shape if name in tree else None for tree in (wanted, there))
-    if here != other:
-      words = [f"has no {name}" if shape is None else f"has {name} of shape {list(shape)}" for shape in (other, here)]
+def _as(shapes: Tree, state: Any, file: Path) -> Tree:
+  wanted, existing = ({jax.tree_util.keystr(k): x for k, x in jax.tree_util.tree_leaves_with_path(tree)}
+                   for tree in (serialization.to_state_dict(shapes), state))  # fmt: skip
+  for name in [*wanted, *existing]:
+    expected, actual = (tree[name].shape if name in tree else None for tree in (wanted, existing))
+    if expected != actual:
+      words = [
+        f"has no {name}" if shape is None else f"has {name} of shape {list(shape)}" for shape in (actual, expected)
+      ]
       raise ValueError(f"{file} is of another model: it {words[0]}, this one {words[1]}")
-  out = serialization.from_state_dict(shapes, found)
+  out = serialization.from_state_dict(shapes, state)
   return jax.tree.map(lambda shape, x: np.asarray(x, shape.dtype), shapes, out)

@@ -74,11 +74,11 @@ def _start(where: str) -> None:
 
 def _prune(folder: Path) -> None:
   """Deletes what was used longest ago, down to half of LIMIT, where there is more than LIMIT."""
-  found = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.name.endswith("-cache")]
-  total = sum(stat.st_size for stat, _ in found)
+  entries = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.name.endswith("-cache")]
+  total = sum(stat.st_size for stat, _ in entries)
   if total <= LIMIT:
     return
-  for stat, path in sorted(found, key=lambda each: max(each[0].st_atime, each[0].st_mtime)):
+  for stat, path in sorted(entries, key=lambda each: max(each[0].st_atime, each[0].st_mtime)):
     if total > LIMIT // 2:
       os.unlink(path)
       total -= stat.st_size

@@ -191,10 +191,10 @@ def _lines(file: Path) -> list[bytes]:
 
 def read_result(folder: Path) -> dict[str, float]:
   """The last line of metrics of a complete run. ValueError, one line, if its file is damaged."""
-  found = files.read_json(folder / RESULT)
-  if "test_loss" not in found or not all(type(value) in (int, float) for value in found.values()):
+  result = files.read_json(folder / RESULT)
+  if "test_loss" not in result or not all(type(value) in (int, float) for value in result.values()):
     raise ValueError(f"{folder / RESULT} is damaged (it holds no figures); train again in another workdir")
-  return found
+  return result
 
 
 def record(
@@ -245,12 +245,12 @@ def change_text(change: Mapping[str, Any]) -> str:
 def _read_inputs(folder: Path) -> dict[str, Any]:
   if not (folder / INPUTS).exists():
     return {}
-  found = files.read_json(folder / INPUTS, "; remove it to resume without its check")
-  inputs, changes = found.get("inputs"), found.get("changes", [])
+  content = files.read_json(folder / INPUTS, "; remove it to resume without its check")
+  inputs, changes = content.get("inputs"), content.get("changes", [])
   good = isinstance(inputs, dict) and isinstance(changes, list)
   if not good or not all(isinstance(each, dict) and isinstance(each.get("changed"), list) for each in changes):
     raise ValueError(f"{folder / INPUTS} is damaged (it holds no inputs); remove it to resume without its check")
-  return found
+  return content
 
 
 def about(command: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -264,10 +264,12 @@ def about(command: Sequence[str], **more: Any) -> dict[str, Any]:
 
 def git_commit() -> str | None:
   """The commit of this code, with a + where files differ from it; None outside of a repository."""
-  here = Path(__file__).parent
+  folder = Path(__file__).parent
   try:
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True).stdout
-    changed = subprocess.run(["git", "diff", "HEAD", "--quiet"], cwd=here, capture_output=True, check=False).returncode
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    changed = subprocess.run(
+      ["git", "diff", "HEAD", "--quiet"], cwd=folder, capture_output=True, check=False
+    ).returncode
   except (OSError, subprocess.CalledProcessError):
     return None
   return commit.strip() + ("+" if changed else "")
@@ -280,9 +282,9 @@ def write_whole(file: Path, text: str) -> None:
   temporary.replace(file)
 
 
-def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+def differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
   """What differs between two trees, as "key: value there, value here"."""
-  a, b = flat(there), flat(here)
+  a, b = flat(recorded), flat(current)
   return [f"{k}: {a.get(k)} there, {b.get(k)} here" for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
 
 

@@ -73,11 +73,11 @@ class Evaluator:
     if self._batches is not None:
       return self._batches
     starts = range(0, self._source.size, BATCH)
-    made = (self._source.take(np.arange(s, min(s + BATCH, self._source.size))) for s in starts)
+    batches = (self._source.take(np.arange(s, min(s + BATCH, self._source.size))) for s in starts)
     first = self._source.take(np.arange(1))
     if sum(x.nbytes for x in first.values()) * self._source.size > CACHED:
-      return (beside(batch, params) for batch in made)
-    self._batches = [beside(batch, params) for batch in made]
+      return (beside(batch, params) for batch in batches)
+    self._batches = [beside(batch, params) for batch in batches]
     return self._batches
 
 
@@ -156,9 +156,9 @@ def recent(before: Sequence[Sequence[float]], line: Mapping[str, float]) -> list
   return [*map(list, before), *([[line[NORM2], line[TRACE]]] if NORM2 in line else [])][-WINDOW:]
 
 
-def ratio(found: Sequence[Sequence[float]]) -> dict[str, float]:
+def ratio(sums: Sequence[Sequence[float]]) -> dict[str, float]:
   """{"noise_scale": B_simple in examples}, of sums; nothing where |G|^2 is not told from zero."""
-  norm2, trace = np.sum(found, axis=0).tolist() if found else (0.0, 0.0)
+  norm2, trace = np.sum(sums, axis=0).tolist() if sums else (0.0, 0.0)
   return {SCALE: trace / norm2} if norm2 > 0 else {}
 
 

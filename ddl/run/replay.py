@@ -42,22 +42,22 @@ def schedule(file: str, folder: Path | None, components: Components) -> Events |
   if file.endswith(".json") and not components.experiment.has_server:
     return presence.load(Path(file), components.experiment.workers)
   own = folder / EVENTS if folder else None
-  chosen = recorded(Path(file), components) if file else None
+  replayed = recorded(Path(file), components) if file else None
   if not own or not own.exists() or not components.experiment.has_server:
-    return chosen
-  there = record.load(own)
-  if chosen and not all(map(np.array_equal, chosen, there)):
+    return replayed
+  resumed = record.load(own)
+  if replayed and not all(map(np.array_equal, replayed, resumed)):
     raise ValueError(f"replay={file} is not the schedule of the run in {folder}; a resumed run goes on with its own")
-  return there
+  return resumed
 
 
 def recorded(path: Path, components: Components) -> Events:
   """The schedule in this file, which a run of this experiment can follow. ValueError as of `schedule`."""
   algorithm: Any = components.algorithm
-  here = components.experiment.to_json()
+  config = components.experiment.to_json()
   if not components.experiment.has_server:
     raise ValueError(
-      f"replay must be a {PRESENCE} with {here['algorithm']['name']}, which has no server or peers, got {path}."
+      f"replay must be a {PRESENCE} with {config['algorithm']['name']}, which has no server or peers, got {path}."
     )
   if not files.local(path).is_file():
     raise ValueError(f"replay={path}: no such file; a run on threads, on Ray or in virtual time leaves {EVENTS}")
@@ -66,23 +66,23 @@ def recorded(path: Path, components: Components) -> Events:
   home = next((folder for folder in homes if (folder / CONFIG).exists()), None)
   if home is None:
     raise ValueError(f"replay={path}: there is no {CONFIG} of its run beside it, so what was recorded is not known")
-  there = read_json(home / CONFIG)
+  original = read_json(home / CONFIG)
   differ = [
-    f"{'.'.join(keys)} {_at(there, keys)} there, {_at(here, keys)} here"
+    f"{'.'.join(keys)} {_at(original, keys)} there, {_at(config, keys)} here"
     for keys in SAME
-    if _at(there, keys) != _at(here, keys)
+    if _at(original, keys) != _at(config, keys)
   ]
   if differ:
     raise ValueError(f"replay={path} was recorded by another kind of run: {'; '.join(differ)}")
   try:
-    record.check(events, here["workers"])
+    record.check(events, config["workers"])
   except ValueError as error:
     raise ValueError(f"replay={path}: {error}") from error
   if algorithm.lock_free and read_json(home / ABOUT).get("runtime", "simulator") != "simulator":
     raise ValueError(f"replay={path} was recorded without a lock: its events do not say in which order blocks mixed")
-  needed = visits(algorithm, here["workers"], here["steps"])
+  needed = visits(algorithm, config["workers"], config["steps"])
   if len(events.worker) < needed:
-    raise ValueError(f"replay={path} has {len(events.worker)} visits; config.steps={here['steps']} needs {needed}")
+    raise ValueError(f"replay={path} has {len(events.worker)} visits; config.steps={config['steps']} needs {needed}")
   return events
 
 

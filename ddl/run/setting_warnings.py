@@ -78,9 +78,9 @@ def _of_momentum(experiment: Experiment) -> None:
       f"{name} has a momentum of its own ({own:g}); config.optimizer.momentum adds a second one to it", stacklevel=4
     )
   elif (own or momentum) and experiment.spec.taxonomy[1:3] == ("centralized", "asynchronous") and workers > 1:
-    chosen = f"config.algorithm.momentum={own:g}" if own else f"config.optimizer.momentum={momentum:g}"
+    setting = f"config.algorithm.momentum={own:g}" if own else f"config.optimizer.momentum={momentum:g}"
     warnings.warn(
       f"{name}: {workers} workers in turn act like a momentum of about 1 - 1/{workers} = {1 - 1 / workers:.3g} "
-      f"(Mitliagkas et al. 2016, arXiv 1605.09774); {chosen} adds to it; try 0, or less of it",
+      f"(Mitliagkas et al. 2016, arXiv 1605.09774); {setting} adds to it; try 0, or less of it",
       stacklevel=4,
     )

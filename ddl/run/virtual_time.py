@@ -27,12 +27,12 @@ ROUNDS = 50  # that a record of a collective algorithm holds
 def step_times(config: Experiment) -> Any:
   """The step times that the config names."""
   times = config.times
-  made = config.make_part("times", workers=config.workers, seed=config.seed)
+  model = config.make_part("times", workers=config.workers, seed=config.seed)
   if times.get("straggler_rate") and (times.get("straggler_factor") or 1) == 1:
     warnings.warn("config.times.straggler_rate has no effect: config.times.straggler_factor is 1", stacklevel=2)
   if times.get("down_seconds") and not times.get("death_rate"):
     warnings.warn("config.times.down_seconds has no effect: config.times.death_rate is 0", stacklevel=2)
-  return made
+  return model
 
 
 def barrier_of(config: Experiment) -> Barrier:
@@ -174,7 +174,7 @@ def describe(config: Experiment) -> str:
   more = [f"{k.replace('_', ' ')} {v:g}" for k, v in times.items() if k in ("straggler_rate", "death_rate") and v]
   slow = times.get("slow", ())
   more += [f"{slow.count(v)} of {len(slow)} workers taking {v:g} times as long" for v in sorted({*slow} - {1.0})]
-  chosen = config.barrier.short_name + "".join(f", {k} {v}" for k, v in config.barrier.settings.items())
+  barrier = config.barrier.short_name + "".join(f", {k} {v}" for k, v in config.barrier.settings.items())
   network = [f"messages of {config.network.message_seconds * 1000:g} ms"]
   network += [f"service by the server {config.network.service_seconds * 1000:g} ms"]
   exchange = config.network.exchange_seconds
@@ -183,7 +183,7 @@ def describe(config: Experiment) -> str:
     network += [f"all-reduce of all workers {all_reduce * 1000:g} ms, a neighbour's model one message"]
   else:
     network += [f"exchange of all workers {exchange * 1000:g} ms"]
-  return ", ".join([f"steps of {step}{jitter}", *more, *network, f"barrier {chosen}"])
+  return ", ".join([f"steps of {step}{jitter}", *more, *network, f"barrier {barrier}"])
 
 
 class RunClock(Protocol):
