@@ -183,7 +183,7 @@ def _functions(value: Any, names: tuple[str, ...]) -> None:
 
 
 def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-  """What the function returns. ValueError, one line, where it fails."""
+  """Call a user's function. Raises ValueError, one line, if it fails."""
   try:
     return function(*arguments)
   except (*FAILURES, ValueError) as error:
@@ -200,7 +200,7 @@ def _pair(name: str, returned: Any, first: str, second: str) -> tuple[Any, Any]:
 
 
 def _like(name: str, returned: Any, **expected: Tree) -> tuple[Any, Any]:
-  """The pair that a function returned, if both are like the trees by these names."""
+  """Return the pair that a function returned. Raises ValueError unless both match the trees of these names."""
   (first, one), (second, other) = expected.items()
   pair = _pair(name, returned, first, second)
   _same(name, first, pair[0], one)
@@ -209,7 +209,7 @@ def _like(name: str, returned: Any, **expected: Tree) -> tuple[Any, Any]:
 
 
 def _same(name: str, what: str, returned: Tree, expected: Tree) -> Tree:
-  """The tree, if it has the structure, shapes and types of another one."""
+  """Return the tree. Raises ValueError unless it has the structure, shapes and types of another one."""
   if jax.tree.structure(returned) != jax.tree.structure(expected):
     returned_names, expected_names = _names(returned), _names(expected)
     differ = [f"without {key}" for key in expected_names if key not in returned_names]
@@ -225,7 +225,7 @@ def _same(name: str, what: str, returned: Tree, expected: Tree) -> Tree:
 
 
 def _arrays(name: str, tree: Tree) -> Tree:
-  """The tree, if all its leaves are arrays or numbers."""
+  """Return the tree. Raises ValueError unless all its leaves are arrays or numbers."""
   for path, x in jax.tree.leaves_with_path(tree):
     if not hasattr(x, "dtype") and not isinstance(x, bool | int | float | complex):
       raise ValueError(f"{name} must return arrays, got {_kind(x)} at '{jax.tree_util.keystr(path)}'.")
@@ -237,7 +237,7 @@ def _names(tree: Tree) -> list[str]:
 
 
 def _kind(value: Any) -> str:
-  """A value in a few words: float32[3, 4], None, a tuple of 3."""
+  """Describe a value in a few words: float32[3, 4], None, a tuple of 3."""
   if value is None or isinstance(value, bool | int | float | str):
     return repr(value)
   if hasattr(value, "dtype") and hasattr(value, "shape"):

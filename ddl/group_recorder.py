@@ -9,6 +9,7 @@ import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
 from ddl.api import Tree
+from ddl.errors import OptionError
 from ddl.group import Group
 
 
@@ -86,7 +87,10 @@ class Recorder(Group):
   ) -> Tree:
     self.used = True
     if get_opaque_trace_state(convention="flax") != self._trace:
-      raise ValueError("a collective inside a loop, a condition or a jit of JAX; invalid: must be in Python's")
+      condition = "outside loops, conditions and jit of JAX"
+      raise OptionError(
+        "a collective of an algorithm", condition, advice="Use Python's loops and conditions around it."
+      )
     leaves = jax.tree.leaves(tree)
     if leaves and self.workers > 1:
       nbytes = sum(int(np.prod(jnp.shape(x))) * jnp.result_type(x).itemsize for x in leaves)

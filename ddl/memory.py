@@ -22,7 +22,7 @@ def total() -> int:
 
 
 def require(nbytes: float, what: str) -> None:
-  """ValueError, one line, if `what` needs more than the machine has. nbytes: a lower bound."""
+  """Raise ValueError, one line, if `what` needs more memory than the machine has. nbytes: a lower bound."""
   if nbytes > total():
     have = f"this machine has {total() / 1e9:,.1f} GB of memory"
     raise ValueError(f"{what}: needs at least {nbytes / 1e9:,.1f} GB; {have}")

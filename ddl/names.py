@@ -10,7 +10,7 @@ KINDS = ("spec", "algorithm", "wrapper", "model", "data", "partition", "optimize
 
 
 def short_name(name: str) -> str:
-  """An entry of a registry as it is; of an address the function's name, or the file's if a word like SPEC says no more.
+  """Return the name of an entry of a registry, or of a user-defined function: its own name, or the file's for SPEC.
 
   mine.py:net -> net, mine.py:SPEC -> mine, mine.py:FAST_SPEC -> FAST.
   """
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 def comparable(one: Place, other: Place) -> bool:
-  """Whether the difference of two labels answers a question: algorithms at one point, or points that differ in a key.
+  """Return whether the difference of two labels answers a question: they differ in the algorithm or in one key.
 
   Algorithms are at one point where the keys that both have agree.
   """
@@ -49,7 +49,7 @@ def comparable(one: Place, other: Place) -> bool:
 
 
 def words(key: str, keys: tuple[str, ...] | list[str]) -> str:
-  """A key by its last part, with its section where two of the keys end alike; a name by its section."""
+  """Return a key's last part, with its section if two of the keys end alike; the section for a name."""
   section, _, name = key.rpartition(".")
   alike = [each for each in keys if each.rpartition(".")[2] == name]
   word = section if name == "name" else name if len(alike) == 1 else f"{section} {name}"
@@ -57,12 +57,12 @@ def words(key: str, keys: tuple[str, ...] | list[str]) -> str:
 
 
 def quoted(label: str) -> str:
-  """A label in a list: in quotation marks where it has a comma of its own, as --only takes it."""
+  """Return a label for a list, in quotation marks if it contains a comma."""
   return f'"{label}"' if "," in label else label
 
 
 def text(value: Any) -> str:
-  """A value of a grid."""
+  """Return a value of a grid as text."""
   if isinstance(value, float):
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
@@ -70,5 +70,5 @@ def text(value: Any) -> str:
 
 
 def pluralize(count: int, noun: str) -> str:
-  """1 device, 2 devices, 2 processes."""
+  """Return a number with its noun: 1 device, 2 devices, 2 processes."""
   return f"{count:,} {noun if count == 1 else noun + ('es' if noun.endswith('s') else 's')}"

@@ -29,7 +29,7 @@ def ravel(tree: Tree) -> tuple[jax.Array, Callable[[Any], Tree]]:
 
 
 def in_bfloat16(model: Model) -> Model:
-  """The model with forward and backward pass in bfloat16, 8 bits of mantissa and float32's range: no loss scaling.
+  """Return the model with forward and backward pass in bfloat16, whose range is float32's: no loss scaling.
 
   Parameters, their gradients and the optimizer's state keep their type, in which workers send their messages too;
   what the members of a worker gather of parameters, and reduce of gradients, is in bfloat16. So do the loss, figures

@@ -42,7 +42,7 @@ class Range(NamedTuple):
   unit: str = ""
 
   def __contains__(self, value: object) -> bool:
-    """Whether a number lies in the interval; NaN, infinities and bools do not."""
+    """Return whether a number lies in the interval; NaN, infinities and bools do not."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
       return False
     if not -math.inf < value < math.inf or (self.integer and value != int(value)):
@@ -52,11 +52,11 @@ class Range(NamedTuple):
     return bool(above and below) or (self.zero and value == 0)
 
   def __repr__(self) -> str:
-    """The condition in words: "in (0, 1]", "> 0", "an integer >= 1"."""
+    """Return the condition in words: "in (0, 1]", "> 0", "an integer >= 1"."""
     return self.condition()
 
   def condition(self, value: Any = None) -> str:
-    """The condition that a value does not meet. The largest number of a type is named only for a larger value."""
+    """Return the condition that a value does not meet; the largest number of a type only for a larger value."""
     kind = "an integer " if self.integer else ""
     rest = f" {self.unit}" * bool(self.unit) + ", or 0" * self.zero
     if self.low == -math.inf:
@@ -79,7 +79,7 @@ class ByWorkers(NamedTuple):
 
 
 def integers(low: int, high: int = LARGEST_INT) -> Range:
-  """The integers from `low` to `high`."""
+  """Return the range of integers from `low` to `high`."""
   return Range(low, high, integer=True)
 
 
@@ -137,7 +137,7 @@ def check_all(annotation: Any, value: Any, option: str) -> None:
 
 
 def range_of(annotation: Any) -> Range | None:
-  """The range of an annotation, or that of its type; None where it is no number. `float | None` is a number."""
+  """Return the range of an annotation or of its type; None if it is no number. `float | None` is a number."""
   if typing.get_origin(annotation) is Annotated:
     return next((each for each in annotation.__metadata__ if isinstance(each, Range)), None) or range_of(
       annotation.__origin__
@@ -161,7 +161,7 @@ def check_fields(values: Any, prefix: str) -> None:
 
 @functools.cache
 def settings_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-  """The keyword-only parameters of a factory, with annotations that are resolved.
+  """Return the keyword-only parameters of a factory, with annotations that are resolved.
 
   Raises:
     ValueError: one line, for an annotation that names what its file does not define.
@@ -175,7 +175,7 @@ def settings_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
-  """The annotation of one parameter, or of "return", with names in place of text. Raises as `settings_of` does."""
+  """Return the annotation of a parameter or of "return", with text resolved to types. Raises as `settings_of` does."""
   names = getattr(inspect.unwrap(factory), "__globals__", {})
   holder = types.SimpleNamespace(__annotations__={key: annotation})
   try:
@@ -215,7 +215,7 @@ def checked(factory: Factory) -> Factory:
 
 
 def plain(annotation: Any) -> Any:
-  """The annotation without its ranges: int, float, tuple[int, ...]."""
+  """Return the annotation without its ranges: int, float, tuple[int, ...]."""
   annotation = _plain(annotation)
   if typing.get_origin(annotation) is tuple:
     return tuple[*(each if each is ... else plain(each) for each in typing.get_args(annotation))]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 
 from ddl.api import MOST_EXCHANGES, Exchange, Tree
+from ddl.errors import OptionError
 from ddl.ranges import LARGEST_INT, check, integers
 
 MOST_ARRAYS = 4096  # of messages in flight: a program has an argument for each, and the time to compile it grows so
@@ -45,10 +46,9 @@ class Clock:
     self.steady = None if callable(exchange.period) else int(exchange.period)  # the period, if it never changes
     self._times = [self.offset + self.period(0)]  # of the launches so far, where the period changes
     if self.first < (0 if self.delay else 1):
-      raise ValueError(
-        f"offset is {self.offset} with period {self.period(0)} and delay {self.delay}; invalid: the first launch must "
-        f"lie at step {0 if self.delay else 1} or later"
-      )
+      condition = f"such that the first launch is at step {0 if self.delay else 1} or later"
+      value = f"{self.offset} with period {self.period(0)} and delay {self.delay}"
+      raise OptionError("offset of an exchange", condition, value)
 
   def period(self, round_: int) -> int:
     """Return the steps of round k. ValueError if that is not a positive integer."""
@@ -102,7 +102,7 @@ class Clock:
 
 
 def check_in_flight(clock: Clock, message: Tree) -> None:
-  """ValueError if the messages in flight are more arrays than a program can take. message: one, as shapes."""
+  """Raise ValueError if the messages in flight are more arrays than a program can take. message: one, as shapes."""
   arrays = len(jax.tree.leaves(message))
   most = max(8, MOST_ARRAYS // max(arrays, 1))
   if clock.capacity > most:

@@ -14,6 +14,8 @@ import jax
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from ddl.errors import OptionError
+
 MEMBER, BATCH = "member", "batch"
 SPLIT, WHOLE = PartitionSpec(MEMBER), PartitionSpec()
 SMALL = 2**10  # values of a parameter below which `fsdp` leaves it whole: a message costs more than it holds
@@ -45,7 +47,7 @@ class Rules(NamedTuple):
 
 
 def columns(layers: Sequence[str], batch: PartitionSpec = SPLIT, split: Sequence[str] | None = None) -> Rules:
-  """Dense layers split by outputs, each member with all inputs: the model parallelism of Das et al., arXiv 1602.06709.
+  """Return rules that split dense layers by outputs, as the model parallelism of Das et al., arXiv 1602.06709.
 
   The inputs of a layer are gathered, and their gradients reduced, over the members. The model names the inputs and
   outputs of each layer "layer/in" and "layer/out". batch: of the inputs of the model, split for the layers before;
@@ -62,7 +64,7 @@ def columns(layers: Sequence[str], batch: PartitionSpec = SPLIT, split: Sequence
 
 
 def pairs(layers: Sequence[str]) -> Rules:
-  """Dense layers split by outputs and by inputs in turn, one sum over the members for two layers (arXiv 1909.08053).
+  """Return rules that split dense layers by outputs and inputs in turn: one sum for two layers (arXiv 1909.08053).
 
   The last of an odd number stays whole. Names are those of `columns`.
   """
@@ -85,7 +87,7 @@ def named(x: jax.Array, name: str) -> jax.Array:
 
 @contextlib.contextmanager
 def activations(rules: Rules) -> Iterator[None]:
-  """Within it `named` follows the rules."""
+  """Let `named` follow the rules within the context."""
   token = _active.set(rules.activations)
   try:
     yield
@@ -117,7 +119,8 @@ def specs(rules: Rules, params: Any, members: int) -> Any:
     name = path_text(path)
     spec = next((spec for pattern, spec in rules.params if re.search(pattern, name)), WHOLE)
     if len(spec) > len(x.shape):
-      raise ValueError(f"the rule for {name} is {spec}; invalid: it has {len(x.shape)} axes, of shape {list(x.shape)}")
+      condition = f"of at most {len(x.shape)} axes, as its shape is {list(x.shape)}"
+      raise OptionError(f"the sharding rule for {name}", condition, spec)
     for axis, over in enumerate(spec):
       if over is not None and x.shape[axis] % members:
         if rules.if_even:

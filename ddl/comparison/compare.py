@@ -28,7 +28,7 @@ REPORT_FILES = ("report.html", "metrics.csv", "table.csv", "pairs.csv", "finding
 
 
 def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
-  """Runs the comparison and writes its report; returns what comparison.json holds, and "folder".
+  """Run a comparison and write its report; return the content of comparison.json, and "folder".
 
   Raises:
     Stopped: after SIGTERM or Ctrl-C; what was run is saved.
@@ -100,16 +100,16 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
 
 
 def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str:
-  """The metric of the target. Raises ValueError for a target that no run can meet, or that all meet at once."""
+  """Return the metric of the target. Raises OptionError for a target that no run can meet, or that all meet at once."""
   (model, data), target = next((each.model, each.data) for each in components.values()), comparison.target
   metric = judged_by(comparison.metric, model, data.test, data.meta.get("task", ""))
-  wrong = {
-    "accuracy": "an accuracy must be above 0 and at most 1, e.g. 0.95 for 95 %" * (not 0 < target <= 1),
-    "loss": "the target of a loss must be finite" * (not math.isfinite(target)),
-    "perplexity": "a perplexity must be above 1 and finite, e.g. 30" * (not 1 < target < math.inf),
+  is_valid, condition = {
+    "accuracy": (0 < target <= 1, "in (0, 1] for an accuracy, such as 0.95 for 95 %"),
+    "loss": (math.isfinite(target), "finite for a loss"),
+    "perplexity": (1 < target < math.inf, "above 1 and finite for a perplexity, such as 30"),
   }[metric]
-  if wrong:
-    raise ValueError(f"config.compare.target is {target:g}; invalid: {wrong}")
+  if not is_valid:
+    raise OptionError("config.compare.target", condition, f"{target:g}")
   return metric
 
 
@@ -140,7 +140,7 @@ def _late(path: Path, error: Exception) -> str:
 
 
 def _report(path: Path, began: float, table: bool) -> None:
-  """Write the page and say where it lies, after the table if that is wanted."""
+  """Write the page and print its path, after the table if that is asked for."""
   from ddl.report import clusters as cluster_section  # matplotlib takes a second to import
   from ddl.report import page as report
 

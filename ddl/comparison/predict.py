@@ -145,7 +145,7 @@ def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> Cluster
 def _figures(
   entrant: Entrant, cluster_runs: Sequence[ClusterRun], clocks: Sequence[Callable[[float], float]]
 ) -> dict[str, Any]:
-  """Seconds of the parts, those of a step on average, and the staleness: means over the seeds."""
+  """Return the seconds of the parts and of a mean step, and the staleness, as means over the seeds."""
   algorithm, first = entrant.algorithm, cluster_runs[0].config  # parts are the same with every seed
   out: dict[str, Any] = {
     "step_seconds": first.times.seconds,

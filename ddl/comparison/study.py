@@ -32,20 +32,20 @@ class Halton(optuna.samplers.BaseSampler):
   """
 
   def __init__(self, space: Space, trials: int):
-    """Raises ValueError for more points than there is memory for."""
+    """Compute the points. Raises ValueError for more points than fit into memory."""
     self._distributions = {key: distribution(bounds) for key, bounds in space.items()}
     self._points = points(space, trials)
 
   def infer_relative_search_space(self, study: Any, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-    """All keys."""
+    """Return the distributions of all keys."""
     return self._distributions
 
   def sample_relative(self, study: Any, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Point:
-    """The point of this trial's number."""
+    """Return the point with the trial's number."""
     return self._points[trial.number]
 
   def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-    """No key is left."""
+    """Refuse: `sample_relative` returns all keys."""
     raise NotImplementedError(param_name)
 
 
@@ -53,7 +53,7 @@ class LabelStudy:
   """The trials of one label: `pending` returns those that are unfinished or new, `tell` ends one."""
 
   def __init__(self, storage: JournalStorage, sweep: Sweep, label: str, metric: str):
-    """metric: "accuracy" or "loss"."""
+    """Create or load the study of a label. metric: "accuracy" or "loss"."""
     self._space, self._trials, self.metric = sweep.spaces[label], sweep.trials, metric
     self._halton, self._tpe = Halton(self._space, sweep.trials), sweep.sampler == "tpe"
     self._key = f"{sweep.experiments[label].seed}/{label}"
@@ -89,7 +89,7 @@ class LabelStudy:
       self._study.tell(trial, state=TrialState.PRUNED)  # a sampler learns from these, but not from failed ones
 
   def finished(self) -> list[tuple[Point, dict[str, Any]]]:
-    """(point, {"outcome", "score", "seeds"}) of each finished trial, in order."""
+    """Return (point, {"outcome", "score", "seeds"}) of each finished trial, in order."""
     return [
       ({key: each.params[key] for key in self._space}, each.user_attrs)
       for each in self._study.get_trials(deepcopy=False)
@@ -108,7 +108,7 @@ class LabelStudy:
         raise optuna.TrialPruned
 
   def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
-    """The same for the same number: a resumed sweep tries what it would have tried."""
+    """Return the sampler of a trial's number, with a seed of its own, so that a resumed sweep tries the same points."""
     if not self._tpe or number < STARTUP:
       return self._halton
     return optuna.samplers.TPESampler(n_startup_trials=1, seed=zlib.crc32(f"{self._key}/{number}".encode()))
@@ -128,7 +128,7 @@ class _Memory(BaseJournalBackend):
 
 
 def saved(folder: Path, sweep: Sweep) -> list[dict[str, Any]]:
-  """The records of a folder's journal, before anything is written; [] where there is none.
+  """Read the records of a folder's journal before anything is written; return [] without a journal.
 
   Raises:
     ValueError: for a damaged journal, one of another sweep, or one with more trials of a label than it is to have.
@@ -155,7 +155,7 @@ def saved(folder: Path, sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def storage(folder: Path, logs: list[dict[str, Any]], writes: bool) -> JournalStorage:
-  """The storage of all labels. logs: of `saved`, for a process that does not write."""
+  """Return the storage of all labels. logs: of `saved`, for a process that does not write."""
   if not writes:
     return JournalStorage(_Memory(logs))
   if (file := folder / STUDY).exists():
@@ -165,7 +165,7 @@ def storage(folder: Path, logs: list[dict[str, Any]], writes: bool) -> JournalSt
 
 
 def distribution(bounds: Bounds) -> BaseDistribution:
-  """Optuna's name for a range or for choices."""
+  """Return Optuna's distribution for a range or for choices."""
   if isinstance(bounds, list):
     return CategoricalDistribution(bounds)
   low, high = bounds

@@ -94,7 +94,7 @@ class _LabelSweep:
   """The trials of one label; those that differ in traced settings share a compiled program."""
 
   def __init__(self, settings: Sweep, trials: study.LabelStudy, one_trial: LabelRuns):
-    """one_trial: the runs of a trial with the settings of the label's first one."""
+    """Prepare the trials. one_trial: the runs of the label's first trial."""
     self._sweep, self._study, self._one_trial = settings, trials, one_trial
     self._experiment = settings.experiments[one_trial.label]
     self._one_by_one = (
@@ -201,7 +201,7 @@ def _score(outcome: dict[str, Any] | Diverged) -> dict[str, float]:
 
 
 def _load(sweep: Sweep) -> Data:
-  """The data of all; where it sets no validation examples apart, the sweep does."""
+  """Load the data of all labels; split off validation examples if the data has none."""
   data = build.load(sweep.first)
   if data.validation is not None:
     return data
@@ -210,7 +210,7 @@ def _load(sweep: Sweep) -> Data:
 
 
 def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -> build.Components:
-  """The first trial that can be build.
+  """Build the first valid trial.
 
   Raises:
     ValueError: if none can: then the trials are not at fault, but the config.
@@ -225,7 +225,7 @@ def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -
 
 
 def _result(trials: study.LabelStudy, sweep: Sweep, label: str) -> dict[str, Any]:
-  """A label's entry of tuned.json; "best" is None if no trial gave a result."""
+  """Return a label's entry of tuned.json; "best" is None if no trial gave a result."""
   finished = trials.finished()
   good = [(point, result["score"]) for point, result in finished if result["score"]]
 

@@ -51,12 +51,12 @@ class Pairs(config_dict.FieldReference):
   """A field that takes {key: value} and holds it as ((key, value), ...): a ConfigDict has no keys with dots."""
 
   def set(self, value: Any, type_safe: bool = True) -> None:
-    """Sets the value, checked for its type."""
+    """Set the value after a check of its type."""
     super().set(tuple(value.items()) if isinstance(value, Mapping) else value, type_safe)
 
 
 def base() -> Config:
-  """All keys of an experiment with their defaults; a config file sets what differs. Unset keys are None."""
+  """Return all keys of an experiment with their defaults; a config file sets what differs. Unset keys are None."""
   config: Config = ConfigDict()
   for kind, name in DEFAULTS.items():
     config[kind] = section(name, [factory(kind, each) for each in REGISTRIES[kind]])
@@ -113,7 +113,7 @@ def with_user_keys(config: Config, sections: Any = None) -> Config:
 
 
 def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
-  """A copy with other names of sections, without the keys that were set for the former name and are not read now.
+  """Copy a config with other names of sections, without keys that were set for the former names and are not read now.
 
   These go from the section itself, from labels of the comparison that do not name another entry, and from what a sweep
   tunes and a grid varies for such labels.
@@ -156,13 +156,13 @@ def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
 
 
 def _section(changes: Any, kind: str) -> Any:
-  """The keys that changes set in a section; a name alone stands for {"name": name}."""
+  """Return the keys that changes set in a section; a name stands for {"name": name}."""
   section = changes.get(kind, {}) if isinstance(changes, Mapping | ConfigDict) else {}
   return section if isinstance(section, Mapping | ConfigDict) else {"name": section}
 
 
 def _of(pair: Any, kind: str) -> str:
-  """The key of a section that a pair of the grid varies, "" for another section's."""
+  """Return the key of a section that a pair of the grid varies, or "" for another section."""
   section, _, key = str(pair[0]).partition(".") if isinstance(pair, tuple) and pair else ("", "", "")
   return key if section == kind and key != "name" else ""
 

@@ -183,7 +183,7 @@ def _wrong_type(value: Any, annotation: Any) -> str:
 
 
 def check_keys(config: Any, default: Config, where: str = "config") -> None:
-  """OptionError where a config has other keys than `default`, `base()`, or values of other types; 8.0 becomes 8."""
+  """Raise OptionError for keys that `default` lacks, or values of other types; 8.0 becomes 8."""
   if not isinstance(config, ConfigDict):
     raise OptionError(where, "a section, as ddl.config.base() has it", repr(config))
   for key in [*default, *config]:

@@ -304,7 +304,7 @@ class Comparison:
   metric: str = ""  # see `config.compare.metric`
 
   def __post_init__(self) -> None:
-    """Raises OptionError for invalid seeds or expectations, or algorithms that cannot be compared."""
+    """Raise OptionError for invalid seeds or expectations, or algorithms that cannot be compared."""
     if not isinstance(self.expected, tuple) or not all(isinstance(p, tuple) and len(p) == 2 for p in self.expected):
       condition = "pairs of labels, such as (('EASGD', 'local SGD'),)"
       raise OptionError("config.compare.expected", condition, repr(self.expected))
@@ -320,7 +320,7 @@ class Comparison:
       self._check_budget()
 
   def _check_budget(self) -> None:
-    """Raises OptionError where labels have another number of examples, which a grid rounds to whole steps."""
+    """Raise OptionError if labels differ in their number of examples, which a grid rounds to whole steps."""
     step = {label: each.workers * each.batch for label, each in self.experiments.items()}
     budgets = {label: step[label] * each.steps for label, each in self.experiments.items()}
     rounding = max(step.values()) if self.grid else 0
@@ -379,7 +379,7 @@ class Comparison:
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-  """{"model": {"name": "mlp"}} -> {"model.name": "mlp"}."""
+  """Flatten {"model": {"name": "mlp"}} to {"model.name": "mlp"}."""
   out = {}
   for key, value in values.items():
     out |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {key: value}

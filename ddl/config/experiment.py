@@ -78,7 +78,7 @@ class Network:
   blocks: Annotated[int, integers(1, 1024), "that a lock-free visit reads and adds one by one"] = 16
 
   def __post_init__(self) -> None:
-    """Raises OptionError for a number out of its range."""
+    """Raise OptionError for a number out of its range."""
     check_fields(self, "config.network.")
 
 
@@ -119,7 +119,7 @@ class Experiment:
   seed: Seed
 
   def __post_init__(self) -> None:
-    """Raises ValueError for numbers out of range."""
+    """Raise ValueError for numbers out of range."""
     check_fields(self, "config.")
     if self.batch % self.microbatches:
       raise OptionError("config.microbatches", f"a divisor of config.batch={self.batch}", self.microbatches)
@@ -130,14 +130,14 @@ class Experiment:
 
   @classmethod
   def from_config(cls, config: Config) -> "Experiment":
-    """From a config of `base()`. Raises as `from_json` does, and for settings that do not fit the algorithm."""
+    """Create it from a config of `base()`. Raises as `from_json` does, and for settings that do not fit each other."""
     experiment = cls.from_json(config.to_dict())
     experiment.make_algorithm()
     return experiment
 
   @classmethod
   def from_json(cls, values: Mapping[str, Any]) -> "Experiment":
-    """From what `to_json` gives, or with settings left out or None, which then are the factories' defaults.
+    """Create it from the result of `to_json`; missing settings and None mean the factories' defaults.
 
     Raises:
       ValueError: for an unknown name, a setting that its factory does not read, or a value of the wrong type.
@@ -154,7 +154,7 @@ class Experiment:
     return cls(**parts, network=Network(**values["network"]), **rest, **numbers)
 
   def to_json(self) -> dict[str, Any]:
-    """As JSON: stored in the folder of a run, and compared key by key by a resume."""
+    """Return JSON values, which a run's folder stores and a resume compares key by key."""
     values = {each.name: getattr(self, each.name) for each in fields(self)}
     return {
       key: value.to_json() if isinstance(value, Part) else asdict(value) if key == "network" else value
@@ -162,7 +162,7 @@ class Experiment:
     }
 
   def changed(self, changes: Mapping[str, Mapping[str, Any]]) -> "Experiment":
-    """With other settings: part -> key -> value. Raises as `from_json` does."""
+    """Return a copy with other settings: part -> key -> value. Raises as `from_json` does."""
     values = self.to_json()
     return Experiment.from_json(values | {part: values[part] | dict(keys) for part, keys in changes.items()})
 
@@ -208,12 +208,12 @@ class Experiment:
     return self.algorithm.short_name + (f"+{self.wrapper.short_name}" if self.wrapper_spec else "")
 
   def make_part(self, kind: str, *arguments: Any, **more: Any) -> Any:
-    """What the factory of this section makes of these arguments and the section's settings."""
+    """Call the factory of a section with these arguments and the section's settings."""
     part: Part = getattr(self, kind)
     return make(kind, part.name, *arguments, **more, **part.settings)
 
   def make_algorithm(self) -> Algorithm | ServerAlgorithm:
-    """The algorithm around its inner optimizer. ValueError for settings that do not fit each other."""
+    """Return the algorithm around its inner optimizer. Raises ValueError for settings that do not fit each other."""
     inner = self.make_optimizer()
     known = not is_address(self.optimizer.name)  # a user-defined one may fit this model only: the algorithm checks it
     if self.spec.taxonomy.pattern == STRIPS and known and not elementwise(inner):
@@ -234,7 +234,7 @@ class Experiment:
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
 
   def _check_delays(self, clocks: Sequence[Clock]) -> None:
-    """ValueError if messages pile up in flight, and none arrives within the run. One in flight is only warned of."""
+    """Raise OptionError if several messages are in flight and none arrives within the run; one is only warned of."""
     for clock in clocks:
       if clock.delay > max(self.steps, clock.period(0)):
         key = self.length_key(clock.delay)
@@ -244,7 +244,7 @@ class Experiment:
         )  # fmt: skip
 
   def length_key(self, steps: int) -> str:
-    """The algorithm's hyper-parameter that so many steps of its exchanges follow from: the nearest integer."""
+    """Return the integer hyperparameter of the algorithm that is nearest to a number of steps."""
     lengths = {key: value for key, value in self.algorithm.settings.items() if type(value) is int}
     return min(lengths, key=lambda key: abs(lengths[key] - steps), default="period")
 
@@ -260,7 +260,7 @@ class Experiment:
     return wrapped
 
   def make_optimizer(self) -> optax.GradientTransformation:
-    """The inner optimizer at its learning rate. ValueError for a rate that is not positive."""
+    """Return the inner optimizer with its learning rate. Raises ValueError for a rate that is not positive."""
     rest = dict(self.optimizer.settings)
     rate = rest.pop("learning_rate")
     check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
@@ -269,15 +269,15 @@ class Experiment:
 
 
 def initial_key(seed: int) -> jax.Array:
-  """Key of the initial parameters."""
+  """Return the key of the initial parameters."""
   return jax.random.fold_in(jax.random.key(seed), 0)
 
 
 def training_key(seed: int) -> jax.Array:
-  """Key that each worker folds its id and the step into."""
+  """Return the key into which each worker folds its id and the step."""
   return jax.random.fold_in(jax.random.key(seed), 1)
 
 
 def noise_key(seed: int) -> jax.Array:
-  """Key of the losses that only tell the gradient noise."""
+  """Return the key of the losses that estimate the gradient noise."""
   return jax.random.fold_in(jax.random.key(seed), 2)

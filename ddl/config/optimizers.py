@@ -33,7 +33,7 @@ RANGES = {  # of the keywords of optax's optimizers
 
 
 def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..., optax.GradientTransformation]:
-  """A factory (rate, *, settings) of an optax function: its numbers and switches, and those of COMMON.
+  """Return a factory (rate, *, settings) with the numbers and switches of an optax function, and those of COMMON.
 
   Weight decay is the function's own where it has one (decoupled: AdamW, LAMB, Lion), else L2, added to the gradient.
   """
@@ -75,14 +75,14 @@ def _is_set(value: Any) -> bool:
 
 
 def _annotation(key: str, default: Any) -> Any:
-  """The type of a keyword with its range; an eps whose default is 0 may be 0."""
+  """Return the type of a keyword with its range; an eps whose default is 0 may be 0."""
   if isinstance(default, bool):
     return bool
   return NonNegativeFloat if key == "eps" and not default else RANGES.get(key, type(default))
 
 
 def matrices(params: Tree) -> Tree:
-  """True for the leaves with two axes or more, which weight decay is for."""
+  """Return True for the leaves with two or more axes, to which weight decay applies."""
   return jax.tree.map(lambda x: x.ndim > 1, params)
 
 

@@ -83,7 +83,7 @@ class RunOptions:
   recorded: Mapping[str, Any] = field(default_factory=dict)  # what a resume of the folder needs
 
   def __post_init__(self) -> None:
-    """Raises OptionError for a value out of its range, or an option that the runtime does not read."""
+    """Raise OptionError for a value out of its range, or an option that the runtime does not read."""
     check_fields(self, "")
     for name, flag in FLAGS.items():
       if flag.choices and (value := getattr(self, name)) not in flag.choices:
@@ -118,7 +118,7 @@ FLAGS: dict[str, Flag] = {  # of the options that are flags
 
 
 def check_read(command: str, options: RunOptions) -> None:
-  """Raises OptionError for an option that the command does not read."""
+  """Raise OptionError for an option that the command does not read."""
   for name, value in options.changed().items():
     if command not in FLAGS[name].commands:
       raise OptionError(name, "left out", value, f"{command} does not read it.")

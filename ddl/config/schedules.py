@@ -20,20 +20,20 @@ Falling = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
 
 @checked
 def constant(rate: float, steps: int, *, warmup: NonNegativeInt = 0) -> Rate:
-  """The same rate at each step."""
+  """Return a constant rate."""
   return _warm(optax.constant_schedule(rate), rate, steps, warmup) if warmup else rate
 
 
 @checked
 def cosine(rate: float, steps: int, *, warmup: NonNegativeInt = 0, floor: Fraction = 0.0) -> Rate:
-  """Half a cosine from the rate to its floor at the last step."""
+  """Return half a cosine from the rate to its floor at the last step."""
   _check(warmup, steps)
   return _warm(optax.cosine_decay_schedule(rate, steps - warmup, floor), rate, steps, warmup)
 
 
 @checked
 def linear(rate: float, steps: int, *, warmup: NonNegativeInt = 0, floor: Fraction = 0.0) -> Rate:
-  """A line from the rate to its floor at the last step."""
+  """Return a line from the rate to its floor at the last step."""
   _check(warmup, steps)
   return _warm(optax.linear_schedule(rate, floor * rate, steps - warmup), rate, steps, warmup)
 
@@ -48,7 +48,7 @@ def exponential(
   every: NonNegativeInt = 0,
   floor: Fraction = 0.0,
 ) -> Rate:
-  """The rate times factor^(t / every), never below its floor; every: steps, 0: those of the run."""
+  """Return the rate times factor^(t / every), never below its floor; every: steps, 0: those of the run."""
   _check(warmup, steps)
   falling = optax.exponential_decay(rate, every or steps - warmup, factor, end_value=floor * rate)
   return _warm(falling, rate, steps, warmup)
@@ -64,7 +64,7 @@ def decay(
   warmup: NonNegativeInt = 0,
   floor: Fraction = 0.0,
 ) -> Rate:
-  """The rate times `factor` from each of the steps `at` on, never below its floor."""
+  """Return the rate times `factor` from each of the steps `at` on, never below its floor."""
   _check(warmup, steps)
   if any(a >= b for a, b in pairwise(at)):
     raise OptionError("config.schedule.at", "rising steps, such as (100, 150)", at)

@@ -40,7 +40,7 @@ class Sweep:
   metric: str = ""  # see `config.compare.metric`; perplexity is by the loss
 
   def __post_init__(self) -> None:
-    """Raises OptionError where nothing can be tried or judged."""
+    """Raise OptionError if nothing can be tried or judged."""
     check_fields(self, "config.sweep.")
     if not self.validation or any(each.data.get("validation") == 0 for each in self.experiments.values()):
       raise OptionError("config.sweep.validation", "above 0, such as 0.2, as a sweep needs a validation split")

@@ -80,12 +80,12 @@ def installed(name: str, file: Path) -> bool:
 
 
 def _ours(address: str) -> bool:
-  """Whether an address is of ddl itself."""
+  """Return whether an address belongs to ddl."""
   return address.partition(":")[0].partition(".")[0] in OURS
 
 
 def _of_this_session(address: str) -> bool:
-  """Whether an address is of a notebook or a prompt, whose objects no file holds."""
+  """Return whether an address belongs to a notebook or a prompt, whose objects are in no file."""
   return address.startswith("__main__:") and not getattr(sys.modules["__main__"], "__file__", None)
 
 

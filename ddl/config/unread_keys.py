@@ -26,7 +26,7 @@ VIRTUAL = ("times", "network", "barrier")  # sections of virtual time
 
 
 def check(command: str, path: str, labels: Iterable[Any]) -> None:
-  """OptionError where the command does not read `path`, a key that the user sets. labels: their changes."""
+  """Raise OptionError if the command does not read `path`, a key that the user sets. labels: their changes."""
   for key, why in UNREAD.get(command, {}).items():
     if within(path, key):
       raise _unread(command, path, why)
@@ -42,7 +42,7 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
 
 
 def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str]) -> None:
-  """OptionError for a key of virtual time that the user sets and that none of the command's algorithms reads."""
+  """Raise OptionError for a key of virtual time that the user sets and none of the command's algorithms reads."""
   unread = [unread_by(command, name) for name in algorithms]
   for path in paths:
     why = [next((text for key, text in keys.items() if within(path, key)), "") for keys in unread]
@@ -51,7 +51,7 @@ def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str])
 
 
 def check_taken(command: str, paths: Sequence[str], experiments: Iterable[Experiment]) -> None:
-  """OptionError for a setting that the user sets where every label has another name, which does not take it."""
+  """Raise OptionError for a setting that the user sets and that the factories of all labels lack."""
   for path in paths:
     section, _, key = path.partition(".")
     if section in REGISTRIES and section not in VIRTUAL and key != "name":

@@ -106,7 +106,7 @@ def _imported(file: Path) -> ModuleType | None:
 
 
 def _check_name(file: Path) -> None:
-  """OptionError if another file has been imported under the name that an import would give to this one."""
+  """Raise OptionError if another file has been imported under the name that this one would get."""
   names = [*_packages(file), *[file.stem] * (file.name != "__init__.py")]
   other = Path(getattr(sys.modules.get(".".join(names)), "__file__", None) or file)
   same = other.resolve() == file or (other.exists() and other.read_bytes() == file.read_bytes())

@@ -39,7 +39,7 @@ class BackgroundCalls:
   """The calls of `Rounds`, with the results of the compiled ones."""
 
   def __init__(self, rounds: Rounds, algorithm: Algorithm, params: Tree):
-    """rounds: of workers of one device each; params: of one worker, as shapes."""
+    """Prepare the programs. rounds: of workers of one device each; params: of one worker, as shapes."""
     self._kept = _kept_by_steps(algorithm, params, rounds.workers.count)
     self.compile_seconds = 0.0
     self._rounds, self._functions, self._workers = rounds, rounds.functions, rounds.workers

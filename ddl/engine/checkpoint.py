@@ -64,7 +64,7 @@ class Checkpoints:
     self._manager.wait_until_finished()
 
   def _check_room(self, nbytes: int) -> None:
-    """OSError where that many do not fit: of a full disk orbax tells in many pages, from several threads."""
+    """Raise OSError if the bytes do not fit on the disk; orbax prints pages from several threads."""
     if shutil.disk_usage(self._manager.directory).free < nbytes + MARGIN:
       raise OSError(
         errno.ENOSPC, f"no space left on device for a checkpoint of {nbytes:,} bytes", str(self._manager.directory)
@@ -139,7 +139,7 @@ def _checksums(leaves: dict[str, Any]) -> dict[str, int]:
 
 @jax.jit
 def _on_devices(leaves: dict[str, jax.Array]) -> dict[str, jax.Array]:
-  """sum_i (2 i + 1) w_i modulo 2^32 over an array's words w; as the factors are odd, no single word can differ."""
+  """Return sum_i (2 i + 1) w_i mod 2^32 over an array's words w; odd factors detect any single changed word."""
 
   def one(x: jax.Array) -> jax.Array:
     x = x.astype(jnp.uint8) if x.dtype == bool else x

@@ -173,7 +173,7 @@ def _closings(text: str) -> Iterator[int]:
 
 
 def _groups(line: str, devices: int) -> list[list[int]]:
-  """Devices by their place in the mesh; all of them where a line names none."""
+  """Return groups of devices by their place in the mesh; one group of all if a line names none."""
   if match := LISTED.search(line) or PAIRS.search(line):
     return [[int(n) for n in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", match[1])]
   if match := ALONG.search(line):
@@ -301,24 +301,24 @@ class Costs:
 
 
 def _held(shape: str) -> int:
-  """Bytes of the arrays of a shape that are in memory."""
+  """Return the bytes of the arrays of a shape that are in memory."""
   return sum(nbytes(kind, sizes) for kind, sizes, layout in arrays(shape) if VMEM not in layout)
 
 
 def _sizes(shape: str) -> list[int]:
-  """Of the first array."""
+  """Return the axes of the first array."""
   return dims(arrays(shape)[0][1])
 
 
 def _dot(instruction: Instruction, defined: Mapping[str, Instruction], contracting: re.Match[str] | None) -> int:
-  """2 for each value of the result and of the contracted axes."""
+  """Return 2 for each value of the result and of the contracted axes."""
   left = _sizes(defined[instruction.operands[0]].shape)
   axes = [int(axis) for axis in re.findall(r"\d+", contracting[1])] if contracting else []
   return 2 * math.prod(_sizes(instruction.shape)) * math.prod(left[axis] for axis in axes)
 
 
 def _convolution(instruction: Instruction, defined: Mapping[str, Instruction]) -> int:
-  """2 for each value of the result, input channel and tap, less the taps on padding."""
+  """Return 2 for each value of the result, input channel and tap, without the taps on padding."""
   match = LABELS.search(instruction.attributes)
   assert match
   left, right, out = match.groups()
@@ -341,7 +341,7 @@ def _convolution(instruction: Instruction, defined: Mapping[str, Instruction]) -
 
 @cache
 def _taps(size: int, kernel: int, out: int, low: int, stride: int, spread: int, dilation: int) -> int:
-  """Number of pairs of an output position and a tap that meet an input."""
+  """Return the number of pairs of an output position and a tap that meet an input."""
   at = np.arange(out)[:, None] * stride + np.arange(kernel)[None] * dilation - low
   return int(np.count_nonzero((at >= 0) & (at % spread == 0) & (at // spread < size)))
 

@@ -25,6 +25,7 @@ import jax
 
 from ddl.api import Model, Tree
 from ddl.engine.workers import Workers, divisors, nbytes
+from ddl.errors import OptionError
 from ddl.names import pluralize
 
 CALL_BYTES = 32 * 2**20  # input of one call; two of them are in memory
@@ -66,12 +67,12 @@ def cpu_devices(workers: int, processes: int = 1, members: int = 1) -> int:
   return max((d for d in even if d <= cores), default=even[0])
 
 
-def check_threads(count: int, what: str) -> None:
-  """ValueError if `what` needs more threads than the system allows a process. A CPU device takes one."""
+def check_threads(option: str, count: int) -> None:
+  """Raise OptionError if an option needs more threads than a process may have. A CPU device takes one."""
   limits = [int(text) for file in map(Path, THREADS) if file.is_file() and (text := file.read_text().strip()).isdigit()]
   limits += [soft for soft, _ in [resource.getrlimit(resource.RLIMIT_NPROC)] if soft > 0]
   if count >= min(limits, default=count + 1):
-    raise ValueError(f"{what} take a thread each; invalid: must be below {min(limits)}, the threads of this machine")
+    raise OptionError(option, f"below {min(limits)}, the threads of this machine", count)
 
 
 def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> ExecutionConfig:

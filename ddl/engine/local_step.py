@@ -15,7 +15,7 @@ Local = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (grads, state, params
 
 
 def gradient_of(model: Model) -> Callable[..., tuple[tuple[Any, Tree], Tree]]:
-  """(params, extra, batch, key) -> ((loss, extra), grads), the means over `model.microbatches`.
+  """Return (params, extra, batch, key) -> ((loss, extra), grads), the means over `model.microbatches`.
 
   Microbatch i of k has examples i, i + k, i + 2k, ..., so that each of a worker's devices has a part of each. Its key
   is fold_in(key, i), and it gets the `extra` (batch statistics) of the one before it.
@@ -44,7 +44,7 @@ def gradient_of(model: Model) -> Callable[..., tuple[tuple[Any, Tree], Tree]]:
 
 
 def make_local_step(model: Model, local: Local) -> Callable[[Any, Any], tuple[Any, Any]]:
-  """step((params, state, extra), (batch, key)) -> ((params, state, extra), loss), as `lax.scan` takes it."""
+  """Return step((params, state, extra), (batch, key)) -> ((params, state, extra), loss), as `lax.scan` takes it."""
   gradient = gradient_of(model)
 
   def step(carry: Any, batch_and_key: Any) -> tuple[Any, Any]:

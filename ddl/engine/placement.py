@@ -82,7 +82,7 @@ def local(tree: Tree) -> Tree:
 
 
 def is_split(params: Tree) -> bool:
-  """Whether parameters of `local` are on several devices, so that a program of them has collectives."""
+  """Return whether parameters of `local` are on several devices, so that a program of them has collectives."""
   return isinstance(jax.tree.leaves(params)[0].sharding, NamedSharding)
 
 
@@ -127,7 +127,7 @@ def _everywhere(mesh: Any) -> Any:
 
 
 def _kept_to(model: Model, rules: Rules, of_params: Tree) -> Model:
-  """The model whose loss keeps to the rules."""
+  """Return the model with a loss that follows the rules."""
 
   def loss(params: Tree, extra: Tree, batch: Batch, key: Any) -> tuple[Any, Tree]:
     with activations(rules):
@@ -139,7 +139,7 @@ def _kept_to(model: Model, rules: Rules, of_params: Tree) -> Model:
 
 
 def _used(gather: bool) -> Any:
-  """(parameter, spec) -> it where it is used; its gradient is split as it is."""
+  """Return a parameter where it is used; its gradient has the same sharding."""
 
   def used(x: jax.Array, spec: PartitionSpec) -> jax.Array:
     def placed(x: jax.Array) -> jax.Array:

@@ -52,7 +52,7 @@ def of(algorithm: Algorithm, params: Tree, workers: int) -> Traffic:
 
 
 def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
-  """Bytes of a visit's (message, reply); peer to peer: of the models (pushed, pulled). params: arrays or shapes.
+  """Return the bytes of a visit's (message, reply); peer to peer: of the models (pushed, pulled).
 
   Whether a peer-to-peer rule moves a model is found by trial: with a peer, does the reply differ (pulled), does the
   peer's model (pushed)?
@@ -76,7 +76,7 @@ def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
 
 
 def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
-  """Bytes of a visit's message and reply; peer to peer: of the models that move."""
+  """Return the bytes of a visit's message and reply; peer to peer: of the models that move."""
   return sum(visit_nbytes(algorithm, jax.eval_shape(model.init, jax.random.key(0))[0]))
 
 

@@ -101,7 +101,7 @@ class Workers(NamedTuple):
     return NamedSharding(self.mesh, PartitionSpec())
 
   def put(self, tree: Any, spec: Sequence[str | None] = ()) -> Any:
-    """Host arrays [local rows * n, ...] -> global arrays [rows * n, ...], each on the devices of its row."""
+    """Put host arrays [local rows * n, ...] into global arrays [rows * n, ...], each on the devices of its row."""
     sharding = self.split(spec)
     if jax.process_count() == 1:
       return jax.device_put(tree, sharding)
@@ -120,7 +120,7 @@ class Workers(NamedTuple):
     return jax.tree.map(lambda x: one(np.asarray(x)), tree)
 
   def replicate(self, tree: Any) -> Any:
-    """Host arrays, equal in all processes -> the same arrays on every device."""
+    """Put host arrays that are equal in all processes on every device."""
     if jax.process_count() == 1:
       return jax.device_put(tree, self.everywhere)
     # Not device_put: over several processes it would first compare the values, with a collective for each.

@@ -28,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaln, log_ndtr, ndtri
 
+from ddl.errors import OptionError
 from ddl.ranges import NonNegativeInt, PositiveInt, checked
 
 ESTIMATORS = ("window", "elfving")
@@ -160,7 +161,7 @@ def backup(*, spare: NonNegativeInt) -> Barrier:
   def take(workers: int, rounds: Sequence[Round]) -> int:
     del rounds
     if spare >= workers:
-      raise ValueError(f"backup: {spare} spare workers of {workers}; invalid: must be below the number of workers")
+      raise OptionError("backup.spare", f"below the {workers} workers", spare)
     return workers - spare
 
   return Quorum(take)
@@ -175,7 +176,7 @@ def cutoff(*, window: PositiveInt, estimator: str = "window") -> Barrier:
   estimator: "window", the order statistics of that fit, or "elfving", his normal approximation of them.
   """
   if estimator not in ESTIMATORS:
-    raise ValueError(f"cutoff: estimator is {estimator!r}; invalid: must be one of {', '.join(ESTIMATORS)}")
+    raise OptionError("cutoff.estimator", f"one of {', '.join(ESTIMATORS)}", repr(estimator))
 
   def take(workers: int, rounds: Sequence[Round]) -> int:
     if len(rounds) < window:
@@ -205,9 +206,7 @@ class LiveBarrier:
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, present: bool = True):
     """present: whether all workers are there at the start. ValueError where a sample is larger than the others."""
     if barrier.sample is not None and barrier.sample > workers - 1:
-      raise ValueError(
-        f"psp: a sample of {barrier.sample} workers of the {workers - 1} others; invalid: must be at most all of them"
-      )
+      raise OptionError("psp.sample", f"at most {workers - 1}, the other workers", barrier.sample)
     self._barrier, self._random = barrier, random.Random(seed)
     self._clocks, self._there = [0] * workers, set(range(workers) if present else ())
     self._others = [[other for other in range(workers) if other != worker]

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from ddl.errors import OptionError
 from ddl.events.times import Stream, Times, not_negative
 
 Seconds = float | Callable[[int], float]  # the same for all, or by worker
@@ -41,9 +42,11 @@ class VirtualCluster:
   ):
     """period, delay: steps, as in `ddl.api.ServerAlgorithm`. ValueError, one line, for invalid values."""
     if workers < 1:
-      raise ValueError(f"workers is {workers}; invalid: must be at least 1")
-    if period < 1 or not 0 <= delay <= period:
-      raise ValueError(f"period is {period} and delay {delay}; invalid: must be at least 1 step and in 0..period")
+      raise OptionError("workers", ">= 1", workers)
+    if period < 1:
+      raise OptionError("period", ">= 1", period)
+    if not 0 <= delay <= period:
+      raise OptionError("delay", f"in [0, {period}], the period", delay)
     self.workers, self.delay = workers, delay
     self.message = _by_worker("message_seconds", message_seconds, workers)  # one way
     self.service = _by_worker("service_seconds", service_seconds, workers)
@@ -71,13 +74,14 @@ def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals
   """
   peers, probability = arrivals.peers, arrivals.peer_probability
   if not 0 <= probability <= 1:
-    raise ValueError(f"peer_probability is {probability:g}; invalid: must be in 0..1")
+    raise OptionError("peer_probability", "in [0, 1]", f"{probability:g}")
   if peers == "none":
     return np.full(len(worker), -1, np.int32)
   if peers not in ("uniform", "bipartite"):
-    raise ValueError(f'peers is {peers!r}; invalid: must be "none", "uniform" or "bipartite"')
+    raise OptionError("peers", "one of none, uniform, bipartite", repr(peers))
   if workers < 2 or (peers == "bipartite" and workers % 2):
-    raise ValueError(f"{peers} peers of {workers} workers; invalid: must be two or more, an even number if bipartite")
+    condition = f"{'even' if peers == 'bipartite' else 'two or more'} with {peers} peers"
+    raise OptionError("workers", condition, workers)
   stream = Stream(lambda rng, count: rng.random((count, 2)), seed=seed, purpose=2)
   draws = np.empty((len(worker), 2))
   for each in range(workers):

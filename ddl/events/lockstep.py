@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddl import memory
+from ddl.errors import OptionError
 from ddl.events import arrays, presence
 from ddl.events.presence import Presence
 from ddl.events.times import Times, not_negative
@@ -101,12 +102,13 @@ def walk(
   Raises:
     ValueError: one line, for invalid values.
   """
-  if workers < 1 or steps < 0 or round_steps < 1:
-    raise ValueError(f"{workers} workers, {steps} steps, rounds of {round_steps}; invalid: must be at least 1, 0 and 1")
+  for name, value, least in (("workers", workers, 1), ("steps", steps, 0), ("round_steps", round_steps, 1)):
+    if value < least:
+      raise OptionError(name, f">= {least}", value)
   for each in exchanges:
     not_negative("exchange_seconds", _of(each.seconds, workers))
     if each.delay < 0:
-      raise ValueError(f"delay is {each.delay}; invalid: must be at least 0 steps")
+      raise OptionError("delay", ">= 0 steps", each.delay)
   not_negative("local_seconds", _of(local_seconds or 0.0, workers))
   span = min(round_steps, steps)
   memory.require(8 * workers * span, f"a round of {span} steps of {workers} workers")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddl.errors import OptionError
 from ddl.events.record import Events, known
 
 SERVE, COLLECT, APPLY, DROP, READ, RESTART, LOOK, ADD = range(8)
@@ -57,9 +58,7 @@ def operations(
     ValueError: for a quorum without a lock, or a negative number of blocks.
   """
   if blocks < 0 or (quorum and blocks):
-    raise ValueError(
-      f"blocks is {blocks}; invalid: must be " + ("0, as a quorum needs a lock" if quorum else "at least 0")
-    )
+    raise OptionError("blocks", "0 with a quorum, which needs a lock" if quorum else ">= 0", blocks)
   index = np.arange(len(events.worker))
   back = known(events.worker, events.start, events.served, events.answered, events.restarted)[events.restarted]
   parts = [_part(RESTART, index[events.restarted], back - 0.25, events.start[events.restarted])]

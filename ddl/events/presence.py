@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddl import files
+from ddl.errors import OptionError
 from ddl.events.times import Times
 
 Ids = tuple[int, ...]  # of workers, rising
@@ -66,18 +67,17 @@ def check(presence: Presence, round_steps: int = 1) -> None:
   """Check a presence. ValueError, one line, for what is none, or changes within a round of so many steps."""
   first = [step for step, _ in presence.changes]
   if not first or first[0] or any(a >= b for a, b in pairwise(first)):
-    raise ValueError(f"presence from the steps {first[:9]}; invalid: must be steps that rise from 0 on")
+    raise OptionError("the steps at which presence changes", "rising from 0", first[:9])
   for step, ids in presence.changes:
     if not ids or [*ids] != sorted({*ids}) or not {*ids} <= {*range(presence.workers)}:
-      raise ValueError(
-        f"presence of {list(ids)} from step {step} on; invalid: must be one or more rising ids from 0 to "
-        f"{presence.workers - 1}"
-      )
+      condition = f"one or more rising ids from 0 to {presence.workers - 1}"
+      raise OptionError(f"the workers present from step {step}", condition, list(ids))
     if step % round_steps:
-      raise ValueError(f"presence changes at step {step}; invalid: must change where a round of {round_steps} begins")
+      raise OptionError("the steps at which presence changes", f"multiples of a round of {round_steps}", step)
   for (_, before), (step, now) in pairwise(presence.changes):
     if not {*before} & {*now}:
-      raise ValueError(f"presence at step {step}: nobody stays; invalid: must keep a worker that has the model")
+      condition = "one or more that were present before, which have the model"
+      raise OptionError(f"the workers present from step {step}", condition, list(now))
 
 
 def save(path: Path, presence: Presence) -> None:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ddl import memory
+from ddl.errors import OptionError
 from ddl.events.barriers import Barrier, Quorum, asp
 from ddl.events.cluster import Seconds, VirtualCluster, VisitOrder, draw_peers
 from ddl.events.event_loop import first_come, quorum_rounds, round_robin
@@ -60,10 +61,8 @@ def make_schedule(
   """
   num_visits = visits(algorithm, workers, steps)
   if num_visits < 1:
-    raise ValueError(
-      f"steps is {steps} of {workers} workers with a period of {algorithm.period} steps; invalid: must be enough for "
-      "one visit"
-    )
+    condition = f"enough for one visit of {workers} workers with a period of {algorithm.period} steps"
+    raise OptionError("steps", condition, steps)
   events = schedule(
     workers=workers,
     num_visits=num_visits,
@@ -83,7 +82,7 @@ def operations_of(algorithm: Rule, events: Events, *, workers: int, barrier: Bar
   """Return the server's operations in these events, which may be recorded ones. Arguments as of `make_schedule`."""
   quorum, blocks, rule = isinstance(barrier, Quorum), algorithm.arrivals.blocks, algorithm.lock_free
   if blocks and not rule:
-    raise ValueError(f"arrivals.blocks is {blocks}; invalid: must be 0 for an algorithm without a lock-free rule")
+    raise OptionError("arrivals.blocks", "0 for an algorithm without a lock-free rule", blocks)
   if quorum and algorithm.read is None:
     raise ValueError(
       "backup and cutoff barriers serve the mean of a round; the algorithm must be one whose workers start from the "
@@ -113,13 +112,11 @@ def check_schedule(algorithm: Rule, events: Events, operations: Operations, work
   """
   count = max(operations.workers, int(events.worker.max(initial=-1)) + 1, int(events.peer.max(initial=-1)) + 1)
   if count != workers:
-    raise ValueError(f"the schedule is of {count} workers; invalid: must be of {workers}")
+    raise OptionError("the number of workers of the schedule", f"{workers}", count)
   peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
   if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
-    raise ValueError(
-      f"no visit of the schedule has a peer; invalid: must have {peers} peers with probability {chance:g}, by the "
-      "algorithm's own arrivals"
-    )
+    condition = f"with {peers} peers with probability {chance:g}, as the arrivals of the algorithm say"
+    raise OptionError("the visits of the schedule", condition, "none with a peer")
 
 
 def schedule(
@@ -145,16 +142,15 @@ def schedule(
     ValueError: one line, for values that are invalid or do not fit each other.
   """
   if num_visits < 1:
-    raise ValueError(f"num_visits is {num_visits}; invalid: must be at least 1")
+    raise OptionError("num_visits", ">= 1", num_visits)
   memory.require(num_visits * EVENT_BYTES, f"a schedule of {num_visits} visits")
   memory.require(8 * workers * period, f"a round of {period} steps of {workers} workers")
   if times.workers != workers:
-    raise ValueError(f"times are of {times.workers} workers; invalid: must be of {workers}")
-  if arrivals.order not in ("first_come", "round_robin") or arrivals.blocks < 0:
-    raise ValueError(
-      f"arrivals.order is {arrivals.order!r} and blocks {arrivals.blocks}; invalid: must be first_come or round_robin, "
-      "and at least 0"
-    )
+    raise OptionError("the number of workers of the times", f"{workers}", times.workers)
+  if arrivals.order not in ("first_come", "round_robin"):
+    raise OptionError("arrivals.order", "one of first_come, round_robin", repr(arrivals.order))
+  if arrivals.blocks < 0:
+    raise OptionError("arrivals.blocks", ">= 0", arrivals.blocks)
   cluster = VirtualCluster(
     workers=workers,
     period=period,
@@ -169,7 +165,7 @@ def schedule(
       rows = quorum_rounds(cluster, barrier, num_visits=num_visits)
     elif arrivals.order == "round_robin":
       if barrier.bound != np.inf:
-        raise ValueError('a round robin has no barrier of its own; invalid: must be "asp"')
+        raise OptionError("barrier", "asp with a round robin")
       rows = round_robin(cluster, num_visits=num_visits)
     else:
       rows = first_come(cluster, barrier, num_visits=num_visits, seed=seed, lock_free=arrivals.blocks > 0)
@@ -191,4 +187,4 @@ def _check_quorum(delay: int, arrivals: VisitOrder) -> None:
   }
   for what, wrong in why.items():
     if wrong:
-      raise ValueError(f"backup and cutoff barriers drop late messages; invalid with {what}: use another one")
+      raise OptionError("barrier", f"one that drops no late messages, unlike backup and cutoff, with {what}")

@@ -16,6 +16,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from ddl import files, memory
+from ddl.errors import OptionError
 from ddl.ranges import LARGEST_SECONDS, Fraction, PositiveInt, Range, Seconds, UnitInterval, checked
 
 BLOCK = 1024  # draws per generator, whose creation costs as much as a thousand draws
@@ -27,7 +28,7 @@ class Stream:
   def __init__(self, draw: Callable[[np.random.Generator, int], np.ndarray], *, seed: int, purpose: int):
     """draw: (generator, count) -> [count, ...]; purpose: streams of one seed that differ in it are independent."""
     if seed < 0:
-      raise ValueError(f"seed is {seed}; invalid: must be at least 0")
+      raise OptionError("seed", ">= 0", seed)
     self._draw, self._seed, self._purpose = draw, seed, purpose
     self._blocks: dict[tuple[int, int], np.ndarray] = {}
 
@@ -123,7 +124,7 @@ def markov_chain(starts: np.ndarray, stops: np.ndarray, state: bool) -> np.ndarr
 def not_negative(name: str, value: float) -> float:
   """The value. ValueError unless it is a finite number >= 0."""
   if not (np.isfinite(value) and value >= 0):
-    raise ValueError(f"{name} is {value:g}; invalid: must be a finite number >= 0")
+    raise OptionError(name, "a finite number >= 0", f"{value:g}")
   return value
 
 
@@ -235,11 +236,11 @@ def trace(
   trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
   table = _read(path)
   if table.shape[1] < workers:
-    raise ValueError(f"{path}: {table.shape[1]} columns; invalid: must be at least {workers}, one for each worker")
+    raise OptionError(f"the columns of {path}", f"at least {workers}, one for each worker", table.shape[1])
 
   def plain(worker: int, first: int, count: int) -> np.ndarray:
     if first + count > len(table):
-      raise ValueError(f"{path}: the trace ends after {len(table)} steps; invalid: must have more for worker {worker}")
+      raise OptionError(f"the rows of {path}", f"more, as worker {worker} needs {first + count}", len(table))
     return table[first : first + count, worker]
 
   return Times(plain, trouble)
@@ -267,12 +268,10 @@ def _read(path: str) -> np.ndarray:
     reason = next(iter(str(error).splitlines()), type(error).__name__)
     raise ValueError(f"{path}: not a table of step seconds: {reason}") from error
   if table.ndim != 2 or not table.size:
-    raise ValueError(f"{path}: shape {list(table.shape)}; invalid: must be [steps, workers]")
+    raise OptionError(f"the shape of {path}", "[steps, workers]", list(table.shape))
   if not (np.isfinite(table) & (table > 0)).all():
     row, column = np.argwhere(~(np.isfinite(table) & (table > 0)))[0]
-    raise ValueError(
-      f"{path}: row {row}, column {column} is {table[row, column]:g}; invalid: must be a finite number > 0"
-    )
+    raise OptionError(f"row {row}, column {column} of {path}", "a finite number > 0", f"{table[row, column]:g}")
   return table
 
 

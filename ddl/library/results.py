@@ -52,7 +52,7 @@ class Named(dict[str, Value]):
 
 
 def of_run(folder: Path) -> str:
-  """Its folder, what was trained, and the last evaluation."""
+  """Describe a run: its folder, what was trained, and the last evaluation."""
   try:
     config = files.read_json(folder / run_dir.CONFIG)
     names = {key: short_name(config[key]["name"]) for key in ("algorithm", "model", "data")}
@@ -68,7 +68,7 @@ def of_run(folder: Path) -> str:
 
 
 def of_sweep(folder: Path) -> str:
-  """Its folder, and the best setting of each label with its score."""
+  """Describe a sweep: its folder, and the best setting of each label with its score."""
   try:
     lines = []
     for label, entry in files.read_json(folder / run_dir.TUNED)["algorithms"].items():
@@ -125,7 +125,7 @@ class Run:
   trust_code: bool = False  # import user-defined files that the folder contains, or that changed since it was written
 
   def __repr__(self) -> str:
-    """Its folder, what was trained, and the last evaluation."""
+    """Describe a run: its folder, what was trained, and the last evaluation."""
     return of_run(self.folder)
 
   @cached_property
@@ -182,7 +182,7 @@ class Run:
     return self._saved.extra
 
   def evaluate(self, source: Source | None = None) -> dict[str, float]:
-    """The mean "loss", and "accuracy" (of language also "perplexity") where there is one, over a source.
+    """Return the mean "loss" over a source, with "accuracy" (for language also "perplexity") if there is one.
 
     Args:
       source: default: the test examples.
@@ -260,7 +260,7 @@ class Swept:
   folder: Path
 
   def __repr__(self) -> str:
-    """Its folder, and the best setting of each label with its score."""
+    """Describe a sweep: its folder, and the best setting of each label with its score."""
     return of_sweep(self.folder)
 
   @cached_property
@@ -317,6 +317,6 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
 
 
 def check_path(argument: str, value: Any) -> None:
-  """OptionError for what is no path: its text would be taken for one."""
+  """Raise OptionError for an object that is no path, whose text would be taken for one."""
   if not isinstance(value, str | Path):
     raise OptionError(argument, f"a path, such as {argument}='runs/a'", repr(value))

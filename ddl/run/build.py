@@ -48,7 +48,7 @@ class Components(NamedTuple):
   order: ExampleSampler | None  # None: of a stream
 
   def feed(self, workers: list[int]) -> Feed:
-    """The batches of these workers: (first step, steps) -> arrays [len(workers), steps, batch, ...].
+    """Return the batches of these workers: (first step, steps) -> arrays [len(workers), steps, batch, ...].
 
     Those of a stream are a new `StreamFeed`.
     """
@@ -62,7 +62,7 @@ class Components(NamedTuple):
     return lambda first, steps: batches(train, order, workers, first, steps)
 
   def training_feed(self, workers: list[int]) -> Any:
-    """The `Feed` of these workers, or for a server algorithm the `RoundFeed`: what the algorithm's trainer takes."""
+    """Return the `Feed` of these workers, or the `RoundFeed` of a server algorithm."""
     if not self.experiment.has_server:
       return self.feed(workers)
     order = self.order
@@ -71,7 +71,7 @@ class Components(NamedTuple):
 
 
 def build(experiment: Experiment, data: Data | None = None) -> Components:
-  """Makes the parts of an experiment; `data`: already loaded, where several experiments share it.
+  """Build the objects of an experiment. data: already loaded, if several experiments share it.
 
   Raises:
     ValueError: whatever the parts find wrong with their settings.
@@ -119,7 +119,7 @@ def _check_contract(experiment: Experiment, algorithm: Any, model: Model, data: 
 
 
 def make_model(experiment: Experiment, data: Data) -> Model:
-  """Its model for this data set, in its precision and with its microbatches."""
+  """Return the model for this data set, in the experiment's precision and with its microbatches."""
   try:
     model = experiment.make_part("model", data.meta)
   except KeyError as error:
@@ -143,21 +143,20 @@ def variant(components: Components, experiment: Experiment) -> Components:
 
 
 def _check_stream(experiment: Experiment, data: Data) -> None:
-  """ValueError, one line, for what a stream of training examples cannot do, or a test set that is one."""
+  """Raise OptionError for settings that a stream of training examples does not support, or a test set that is one."""
   if data.test.stream or (data.validation and data.validation.stream):
-    raise ValueError(f"config.data.name is {experiment.data.short_name}: a stream can be its training set alone")
+    raise OptionError("config.data.name", "data in which only the training set is a stream", experiment.data.short_name)
   if not data.train.stream:
     return
-  what = f"config.data.name is {experiment.data.short_name}, whose training set is a stream"
   if experiment.has_server:
-    raise ValueError(
-      f"{what}; invalid with {experiment.algorithm.short_name}: must be an algorithm without a server or peers, whose "
-      "steps come in order"
-    )
+    condition = "an algorithm without a server or peers for a stream of training examples, whose steps come in order"
+    raise OptionError("config.algorithm.name", condition, experiment.algorithm.short_name)
   if experiment.partition.name != "iid":
-    raise ValueError(f"{what}: config.partition.name must be iid, as the stream itself gives each worker its shard")
+    condition = "iid for a stream of training examples, which gives each worker its shard"
+    raise OptionError("config.partition.name", condition, experiment.partition.short_name)
   if experiment.noise_batches:
-    raise ValueError(f"{what}: config.noise_batches must be 0, as other batches than those of training cannot be drawn")
+    condition = "0 for a stream of training examples, from which no other batches can be drawn"
+    raise OptionError("config.noise_batches", condition, experiment.noise_batches)
 
 
 def _order(experiment: Experiment, data: Data) -> ExampleSampler | None:
@@ -182,12 +181,12 @@ def _pull(experiment: Experiment) -> float:
   if experiment.spec.taxonomy.pattern != "round robin":
     return alpha * experiment.workers
   if not 0 <= alpha <= 1:
-    raise ValueError(f"config.algorithm.alpha is {alpha:g}; invalid: must be in 0..1, above which the center diverges")
+    raise OptionError("config.algorithm.alpha", "in [0, 1], above which the center diverges", f"{alpha:g}")
   return 0.0
 
 
 def load(experiment: Experiment) -> Data:
-  """Its data set, whose examples are checked. ValueError for labels, tokens or targets that do not fit `Data.meta`."""
+  """Load and check the data set. Raises ValueError for labels, tokens or targets that do not fit `Data.meta`."""
   ours = getattr(factory("data", experiment.data.name), "__module__", "").startswith("ddl.")
   return checks.checked(experiment.make_part("data"), complete=ours)
 
@@ -291,7 +290,7 @@ def _of_round(components: Components, options: RunOptions, every: Workers, worke
 
 
 def vectorized(options: RunOptions, model: Model) -> RunOptions:
-  """The options, with gradients that are vectorized over a device's workers where they leave it open.
+  """Return the options with gradients vectorized over a device's workers, unless they name another way.
 
   Measured on XLA:CPU, those of a dense model compile in two thirds of the time of unrolled ones, and run no slower.
   """
@@ -334,16 +333,16 @@ def check_options(
       among = (
         "the members that share it" if parts == members else f"{members} members of {experiment.microbatches} parts"
       )
-      raise ValueError(f"config.batch is {experiment.batch}; invalid: must be a multiple of {parts}, {among}")
+      raise OptionError("config.batch", f"a multiple of {parts}, {among}", experiment.batch)
 
 
 def execution(components: Components, workers: Workers, options: RunOptions) -> ExecutionConfig:
-  """Execution chosen for this backend and model, with the options over it."""
+  """Return the execution for this backend and model, with the settings of the options."""
   return execution_of(components.model, workers, step_bytes(components, workers), options)
 
 
 def execution_of(model: Model, workers: Workers, nbytes: int, options: RunOptions) -> ExecutionConfig:
-  """The same. nbytes: `step_bytes`."""
+  """Return the execution of a model. nbytes: `step_bytes`."""
   default = choose_execution(workers, model.dense, nbytes)
   gradients: Any = default.gradients if options.virtual_grad == "auto" else options.virtual_grad
   steps: Any = default.steps if options.step_loop == "auto" else options.step_loop
@@ -352,7 +351,7 @@ def execution_of(model: Model, workers: Workers, nbytes: int, options: RunOption
 
 
 def step_bytes(components: Components, workers: Workers) -> int:
-  """Input of one step of this process's workers."""
+  """Return the bytes of input for one step of this process's workers."""
   one = components.data.train.take(np.zeros(1, np.int64))
   return len(workers.local) * components.experiment.batch * sum(x.nbytes for x in one.values())
 
@@ -383,14 +382,14 @@ def _least(layer: Layer, total: int, nodes: int, groups: int) -> float:
 
 
 def _inside(layer: Layer, total: int, nodes: int, groups: int) -> float:
-  """Bytes of a node if the members of each group split the layer by outputs."""
+  """Return the bytes of a node if the members of each group split the layer by outputs."""
   if groups == nodes or layer.outputs % (nodes // groups):  # what does not divide stays whole
     return _across(layer, total, nodes)
   return hybrid.volume(layer, total, nodes, groups).total
 
 
 def _across(layer: Layer, total: int, nodes: int) -> float:
-  """Bytes of a node if all share the examples."""
+  """Return the bytes of a node if all share the examples."""
   return hybrid.volume(layer, total, nodes, nodes).total
 
 

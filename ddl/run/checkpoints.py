@@ -232,7 +232,7 @@ def load(where: Path, model: Model) -> SavedModel:
 
 
 def started_from(where: str, model: Model) -> Model:
-  """The model whose initial parameters are those of a saved one, whatever the key; "": its own. Raises as `load`."""
+  """Return the model with the initial parameters of a saved one, whatever the key; "": its own. Raises as `load`."""
   if not where:
     return model
   saved = load(files.local(where), model)

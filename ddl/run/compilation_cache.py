@@ -73,7 +73,7 @@ def _start(where: str) -> None:
 
 
 def _prune(folder: Path) -> None:
-  """Deletes what was used longest ago, down to half of LIMIT, where there is more than LIMIT."""
+  """Delete the least recently used programs, down to half of LIMIT, if there is more than LIMIT."""
   entries = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.name.endswith("-cache")]
   total = sum(stat.st_size for stat, _ in entries)
   if total <= LIMIT:

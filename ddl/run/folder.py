@@ -65,12 +65,12 @@ class RunFolder:
     return self.begun
 
   def check_new(self) -> None:
-    """Raises ValueError if the folder holds a run already."""
+    """Raise ValueError if the folder holds a run already."""
     if self.begun:
       raise ValueError(f"{self.path} holds a run already; resume continues it, another workdir starts a new one")
 
   def check_unused(self) -> None:
-    """Raises ValueError if the folder holds a run already, or the work of a command that makes several."""
+    """Raise ValueError if the folder holds a run, a comparison or a sweep already."""
     self.check_new()
     for file, what in ((COMPARISON, "comparison"), (STUDY, "sweep")):
       if (self.path / file).exists():
@@ -81,7 +81,7 @@ class RunFolder:
       )
 
   def reopen(self, experiment: "Experiment") -> None:
-    """Before a run goes on: raises ValueError if the folder holds none, or that of another experiment."""
+    """Raise ValueError unless the folder holds a run of this experiment."""
     if not self.begun:
       raise ValueError(f"{self.path} holds no run to resume; without resume a new one starts there")
     differ = differences(files.read_json(self.path / CONFIG), experiment.to_json())
@@ -91,7 +91,7 @@ class RunFolder:
       )
 
   def create(self, experiment: "Experiment", about: dict[str, Any]) -> None:
-    """Starts a run.
+    """Start a run.
 
     Raises:
       ValueError: if the folder holds a run already.
@@ -110,14 +110,14 @@ class RunFolder:
       record_inputs(self.path, self.inputs, {"step": step})
 
   def relaid(self, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Notes in ABOUT that the run goes on from a step on another layout, so that it is not one run bit for bit."""
+    """Record in ABOUT that the run resumes with another layout, so that it is not one run bit for bit."""
     if self.writes:
       about = files.read_json(self.path / ABOUT)
       changes = [*about.get("relaid", []), {"step": step, "before": before, "bit_exact": False}]
       write_whole(self.path / ABOUT, json.dumps(about | {"layout": now, "relaid": changes}, indent=2) + "\n")
 
   def truncate(self, lines: int) -> None:
-    """Keeps the first lines of the metrics: those that the checkpoint knows."""
+    """Keep the first lines of the metrics, which the checkpoint covers."""
     if self.writes:
       temporary = self.path / f"{METRICS}.tmp"
       temporary.write_bytes(b"".join(_lines(self.path / METRICS)[:lines]))
@@ -146,12 +146,12 @@ class RunFolder:
         file.write(text_of(figures))
 
   def finish(self, result: dict[str, Any]) -> None:
-    """Marks the run as complete."""
+    """Mark the run as complete."""
     if self.writes:
       (self.path / RESULT).write_text(json.dumps(result, indent=2) + "\n")
 
   def fail(self, why: str) -> None:
-    """Marks the run as diverged, so that a resume need not train it again to find the same."""
+    """Mark the run as diverged, so that a resume does not train it again."""
     if self.writes:
       (self.path / FAILED).write_text(json.dumps({"diverged": why}, indent=2) + "\n")
 
@@ -190,7 +190,7 @@ def _lines(file: Path) -> list[bytes]:
 
 
 def read_result(folder: Path) -> dict[str, float]:
-  """The last line of metrics of a complete run. ValueError, one line, if its file is damaged."""
+  """Return the last line of metrics of a complete run. Raises ValueError, one line, if its file is damaged."""
   result = files.read_json(folder / RESULT)
   if "test_loss" not in result or not all(type(value) in (int, float) for value in result.values()):
     raise ValueError(f"{folder / RESULT} is damaged (it holds no figures); train again in another workdir")
@@ -254,7 +254,7 @@ def _read_inputs(folder: Path) -> dict[str, Any]:
 
 
 def about(command: Sequence[str], **more: Any) -> dict[str, Any]:
-  """Versions, commit and command: what a reader needs to judge or repeat a run."""
+  """Return versions, commit and command, which a reader needs to judge or repeat a run."""
   versions = {"python": platform.python_version(), "ddl": __version__}
   for name in ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint"):
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -263,7 +263,7 @@ def about(command: Sequence[str], **more: Any) -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-  """The commit of this code, with a + where files differ from it; None outside of a repository."""
+  """Return the commit of this code, with a + if files differ from it; None outside of a repository."""
   folder = Path(__file__).parent
   try:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True).stdout
@@ -276,14 +276,14 @@ def git_commit() -> str | None:
 
 
 def write_whole(file: Path, text: str) -> None:
-  """Writes a file so that a crash leaves the old one or the new one."""
+  """Write a file so that a crash leaves the old one or the new one."""
   temporary = file.with_name(file.name + ".tmp")
   temporary.write_text(text)
   temporary.replace(file)
 
 
 def differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-  """What differs between two trees, as "key: value there, value here"."""
+  """Return the differences of two trees, as "key: value there, value here"."""
   a, b = flat(recorded), flat(current)
   return [f"{k}: {a.get(k)} there, {b.get(k)} here" for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
 

@@ -142,7 +142,7 @@ class Stopwatch:
   """Seconds of training: evaluation, saving and compilation do not count."""
 
   def __init__(self, trainer: Trainer, seconds: float):
-    """Stand still at `seconds`."""
+    """Create a stopped watch that shows `seconds`."""
     self._trainer, self.seconds = trainer, seconds
 
   def start(self) -> None:
@@ -158,7 +158,7 @@ class StopRequest:
   """Defer SIGTERM and Ctrl-C until the loop can save; the second Ctrl-C ends the process."""
 
   def __init__(self, then: Callable[[], object] = lambda: None):
-    """then: called in the signal's handler."""
+    """Call `then` in the signal's handler."""
     self._then = then
 
   def __enter__(self) -> "StopRequest":

@@ -69,7 +69,7 @@ class Evaluator:
     return model._replace(extra=extra)
 
   def _all(self, params: Tree) -> Any:
-    """The batches; where the parameters are has to be the same each time."""
+    """Return the batches, on the devices of the parameters, which must not change between calls."""
     if self._batches is not None:
       return self._batches
     starts = range(0, self._source.size, BATCH)
@@ -127,7 +127,7 @@ class NoiseEstimator:
   def __call__(
     self, consensus: Consensus, batches: Iterable[Mapping[str, np.ndarray]], key: jax.Array
   ) -> dict[str, float]:
-    """{"grad_norm2": |G|^2, "grad_noise": tr(Sigma) of one example}, from at least two batches of one size."""
+    """Return {"grad_norm2": |G|^2, "grad_noise": tr(Sigma) of one example}, from two or more batches of one size."""
     params, extra = local((consensus.params, consensus.extra))
     mean, spread, count, size = jax.tree.map(_zeros, params), jnp.zeros(()), 0, 0
     for count, batch in enumerate(batches, 1):
@@ -140,30 +140,30 @@ class NoiseEstimator:
 
 
 def draw(size: int, *, batches: int, batch: int, seed: int, step: int) -> np.ndarray:
-  """The examples of an evaluation after this step: [batches, batch], drawn with replacement from 0..size-1."""
+  """Draw the examples of an evaluation after this step: [batches, batch], with replacement from 0..size-1."""
   return np.random.default_rng(np.random.SeedSequence((seed, step, batches, batch))).integers(
     size, size=(batches, batch)
   )
 
 
 def key_of(seed: int, step: int) -> jax.Array:
-  """Key of the losses of that evaluation."""
+  """Return the key of the losses of that evaluation."""
   return jax.random.fold_in(noise_key(seed), step)
 
 
 def recent(before: Sequence[Sequence[float]], line: Mapping[str, float]) -> list[list[float]]:
-  """(|G|^2, tr(Sigma)) of the last evaluations with this line's; one without the figures changes nothing."""
+  """Return (|G|^2, tr(Sigma)) of the last evaluations and of this line; a line without the figures changes nothing."""
   return [*map(list, before), *([[line[NORM2], line[TRACE]]] if NORM2 in line else [])][-WINDOW:]
 
 
 def ratio(sums: Sequence[Sequence[float]]) -> dict[str, float]:
-  """{"noise_scale": B_simple in examples}, of sums; nothing where |G|^2 is not told from zero."""
+  """Return {"noise_scale": B_simple in examples} of the sums; {} if |G|^2 cannot be told from zero."""
   norm2, trace = np.sum(sums, axis=0).tolist() if sums else (0.0, 0.0)
   return {SCALE: trace / norm2} if norm2 > 0 else {}
 
 
 def _accumulate(model: Model) -> Any:
-  """((mean, sum_j |g_j - mean|^2), number, ...) -> the same with one gradient more (Welford)."""
+  """Add a gradient to (mean, sum_j |g_j - mean|^2), number, ... by Welford's rule."""
   gradient = gradient_of(model)
 
   def add(carry: Any, count: Any, params: Tree, extra: Tree, batch: Any, key: Any) -> Any:
@@ -193,7 +193,7 @@ MOST_LOSS = 700.0  # beyond which its exponential is no float
 
 
 def with_perplexity(tested: dict[str, float], task: str) -> dict[str, float]:
-  """The figures of a test; of language with "perplexity" = exp(mean loss per token), where that is a number."""
+  """Return the figures of a test; for language with "perplexity" = exp(mean loss per token) if that is finite."""
   if task != "language" or not tested["loss"] < MOST_LOSS:
     return tested
   return {"loss": tested["loss"], "perplexity": math.exp(tested["loss"])} | tested

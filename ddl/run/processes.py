@@ -54,7 +54,7 @@ def check_processes(workers: int, processes: int, options: RunOptions) -> int:
     ValueError: if it does not, or for more devices than a process can have.
   """
   devices, members = options.devices, options.members
-  check_threads(max(devices, members) // processes, f"devices={devices or members}: CPU devices")
+  check_threads("devices" if devices else "members", max(devices, members) // processes)
   possible = [members * rows for rows in divisors(workers)]
   what = f"{workers} workers" + f" of {members} members" * (members > 1)
   if devices and devices not in possible:

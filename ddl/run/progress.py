@@ -15,7 +15,7 @@ QUIET_SECONDS = 10.0  # at least, between two lines where there is no bar
 
 
 def has_bar() -> bool:
-  """Whether progress is shown as a bar: in the main process, in a terminal or a notebook."""
+  """Return whether progress is shown as a bar: in the main process, in a terminal or a notebook."""
   return is_main() and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
 
@@ -35,13 +35,13 @@ class _Cell:
 
 @lru_cache(maxsize=1)
 def _cell(execution: int) -> _Cell:
-  """The line of the cell of this execution: all its bars share it, as each line would stay as an empty output."""
+  """Return the output line of the notebook's cell, which all its bars share."""
   del execution
   return _Cell(importlib.import_module("IPython"))
 
 
 def bar(what: str, total: int, done: int = 0) -> tqdm:
-  """A bar that leaves nothing behind; silent where there is none."""
+  """Return a bar that is erased at its end; it is silent without a terminal."""
   shown: Any = None  # stderr
   if has_bar() and "ipykernel" in sys.modules:
     shown = _cell(getattr(importlib.import_module("IPython").get_ipython(), "execution_count", 0))
@@ -66,7 +66,7 @@ class ProgressBar:
     self._bar.close()
 
   def show(self, step: int, line: dict[str, Any]) -> None:
-    """step: made so far; line: new metrics, or nothing."""
+    """Show a step. line: new metrics, or nothing."""
     if (
       begins := step > self._first and not self._timed
     ):  # the steps until here waited for the compiler: no rate is theirs

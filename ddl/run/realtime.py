@@ -258,7 +258,7 @@ class ThreadsTrainer(RealTimeTrainer):
     """Raises ValueError for too many threads, or a barrier that threads do not support."""
     super().__init__(components, folder)
     config = components.experiment
-    execution.check_threads(config.workers, f"config.workers={config.workers}: workers of runtime=threads")
+    execution.check_threads("config.workers with runtime=threads", config.workers)
     self._threads = Threads(
       self.algorithm, components.model, workers=config.workers, seed=config.seed, barrier=self.barrier
     )

@@ -22,7 +22,7 @@ SAME = (("workers",), ("algorithm", "name"), ("algorithm", "period"), ("barrier"
 
 
 def keep(folder: Path, events: Events) -> None:
-  """The schedule in a run's folder."""
+  """Write the schedule into a run's folder."""
   folder.mkdir(parents=True, exist_ok=True)
   record.save(folder / EVENTS, events)
 
@@ -52,7 +52,7 @@ def schedule(file: str, folder: Path | None, components: Components) -> Events |
 
 
 def recorded(path: Path, components: Components) -> Events:
-  """The schedule in this file, which a run of this experiment can follow. ValueError as of `schedule`."""
+  """Read a schedule that a run of this experiment can follow. Raises as `schedule` does."""
   algorithm: Any = components.algorithm
   config = components.experiment.to_json()
   if not components.experiment.has_server:

@@ -25,7 +25,7 @@ ROUNDS = 50  # that a record of a collective algorithm holds
 
 
 def step_times(config: Experiment) -> Any:
-  """The step times that the config names."""
+  """Build the step-time model of an experiment."""
   times = config.times
   model = config.make_part("times", workers=config.workers, seed=config.seed)
   if times.get("straggler_rate") and (times.get("straggler_factor") or 1) == 1:
@@ -36,14 +36,14 @@ def step_times(config: Experiment) -> Any:
 
 
 def barrier_of(config: Experiment) -> Barrier:
-  """The barrier that the config names."""
+  """Build the barrier of an experiment."""
   return config.make_part("barrier")
 
 
 def whole_run(
   config: Experiment, algorithm: ServerAlgorithm, events: Events | None = None
 ) -> tuple[Events, Operations]:
-  """Schedule of config.steps steps of each worker, on average, or the given events, with their operations.
+  """Return the schedule of a run, or the given events, with their operations.
 
   Raises:
     ValueError: for invalid times, or a barrier that does not fit the algorithm.
@@ -82,7 +82,7 @@ class Charges(NamedTuple):
 
 
 def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
-  """Seconds by the config: `exchange_seconds` for all collectives of an exchange, else a tree of messages for each.
+  """Return the seconds of exchanges: `exchange_seconds`, or a tree of messages for each collective.
 
   deaths: whether the number of workers changes.
   """
@@ -108,7 +108,7 @@ def hops(ops: Sequence[Sent] | Sequence[Op]) -> lockstep.Hops:
 
 
 def messages(kind: str, workers: int) -> int:
-  """Messages of a collective, one after the other.
+  """Return the number of sequential messages of a collective.
 
   ceil(log2 p) down a tree; an all-reduce also goes up, as SC17 counts it (arXiv 1708.02983); a permute is one message.
   """
@@ -134,7 +134,7 @@ def lockstep_seconds(
 def lockstep_record(
   config: Experiment, algorithm: Algorithm, charged: Charges, present: bool = False
 ) -> lockstep.StepTimes:
-  """When each worker computes and waits in the first rounds of a collective algorithm: arrays [steps, ...]."""
+  """Return when each worker computes and waits in the first rounds of a collective algorithm: arrays [steps, ...]."""
   steps = min(config.steps, ROUNDS * max(_periods(algorithm), default=1))
   return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm, charged, present)))
 
@@ -162,7 +162,7 @@ def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges, presen
 
 
 def _periods(algorithm: Algorithm) -> list[int]:
-  """Steps between launches of each exchange; of one that changes, those that it comes to."""
+  """Return the period of each exchange; the limiting one if it changes."""
   return [clock.period(LATE) for clock in Schedule(algorithm.exchanges).clocks]
 
 

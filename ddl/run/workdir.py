@@ -23,7 +23,7 @@ SWITCHES = HERE[:3]  # which have no value
 
 
 def workdir(what: str, options: RunOptions) -> Path:
-  """The folder of the options, or a new one under runs/.
+  """Return the folder of the options, or a new one under runs/.
 
   Raises:
     ValueError: for a resume without a folder or with one that is not there, or a path where no folder can be made.
@@ -51,7 +51,7 @@ def writable(path: Path, option: str = "workdir") -> Path:
 
 
 def check_folder(path: Path, experiment: Experiment, options: RunOptions, alone: bool = True) -> None:
-  """Finds a folder that a run cannot have before any data is loaded. alone: not one of several, which may be missing.
+  """Raise ValueError for an unusable folder before any data is loaded. alone: whether the run is not one of several.
 
   Raises:
     ValueError: for a run that is there already, or with a resume for none or one of another experiment.
@@ -64,7 +64,7 @@ def check_folder(path: Path, experiment: Experiment, options: RunOptions, alone:
 
 
 def resume_command(command: str, folder: Path | str, words: Sequence[str] = ()) -> str:
-  """The command that resumes the work in a folder. words: of this one, which may have told its place in a group."""
+  """Return the command that resumes the work in a folder. words: of this command, with its place in a group."""
   rest = f"--resume --workdir={shlex.quote(str(folder))}"
   if any(word.lstrip("-").startswith("coordinator") for word in words):
     me = hosts.member()
@@ -73,7 +73,7 @@ def resume_command(command: str, folder: Path | str, words: Sequence[str] = ()) 
 
 
 def without(words: Sequence[str], names: Sequence[str] = HERE) -> list[str]:
-  """The words of a command line but these flags, whether their values follow = or a blank."""
+  """Return the words of a command line without these flags and their values."""
   out, left = [], iter(words)
   for word in left:
     name, equals, _ = word.lstrip("-").partition("=")

@@ -102,7 +102,7 @@ def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
 
 def test_step_times_of_other_workers_are_refused():
   times = TIMES["constant"](workers=2, seed=0)
-  with pytest.raises(ValueError, match=r"^times "):
+  with pytest.raises(ValueError, match="^the number of workers of the times must be 3, got 2"):
     schedule(
       workers=3,
       num_visits=3,
@@ -148,8 +148,8 @@ def test_one_call_makes_the_schedule_of_a_run(rule):
 @pytest.mark.parametrize(
   ("rule", "changes", "line"),
   [
-    (Rule(period=9), dict(steps=2), "steps is 2 of 4 workers"),
-    (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks is 2"),
+    (Rule(period=9), dict(steps=2), "steps must be enough for one visit of 4 workers"),
+    (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks must be 0 [^\n]*, got 2"),
     (Rule(read=None), dict(barrier=backup(spare=1)), "backup and cutoff barriers "),
   ],
 )
@@ -377,20 +377,23 @@ def test_a_round_begins_after_the_last_one():
 @pytest.mark.parametrize(
   ("changes", "line"),
   [
-    (dict(num_visits=0), "num_visits is 0"),
+    (dict(num_visits=0), "num_visits must be >= 1, got 0"),
     (dict(workers=0, times=None), "workers must be an integer >= 1, got 0"),
-    (dict(period=0), "period is 0"),
-    (dict(delay=2), "delay 2"),
-    (dict(message_seconds=-1.0), "message_seconds of worker 0 is -1"),
-    (dict(service_seconds=lambda worker: np.nan if worker == 2 else 0.0), "service_seconds of worker 2 is nan"),
-    (dict(arrivals=Arrivals(peers="ring")), "peers is 'ring'"),
-    (dict(arrivals=Arrivals(peers="bipartite"), workers=3), "peers of 3 workers"),
-    (dict(arrivals=Arrivals(peers="uniform"), workers=1), "peers of 1 workers"),
-    (dict(arrivals=Arrivals(peers="uniform", peer_probability=1.5)), "peer_probability is 1.5"),
-    (dict(arrivals=Arrivals(peers="uniform"), seed=-1), "seed is -1"),
+    (dict(period=0), "period must be >= 1, got 0"),
+    (dict(delay=2), "delay must be in [^\n]*, got 2"),
+    (dict(message_seconds=-1.0), "message_seconds of worker 0 must be [^\n]*, got -1"),
+    (
+      dict(service_seconds=lambda worker: np.nan if worker == 2 else 0.0),
+      "service_seconds of worker 2 must be [^\n]*, got nan",
+    ),
+    (dict(arrivals=Arrivals(peers="ring")), "peers must be [^\n]*, got 'ring'"),
+    (dict(arrivals=Arrivals(peers="bipartite"), workers=3), "workers must be even with bipartite peers, got 3"),
+    (dict(arrivals=Arrivals(peers="uniform"), workers=1), "workers must be two or more [^\n]*, got 1"),
+    (dict(arrivals=Arrivals(peers="uniform", peer_probability=1.5)), "peer_probability must be [^\n]*, got 1.5"),
+    (dict(arrivals=Arrivals(peers="uniform"), seed=-1), "seed must be >= 0, got -1"),
     (dict(arrivals=Arrivals("round_robin"), barrier=bsp()), "asp"),
-    (dict(arrivals=Arrivals("by rank")), "arrivals.order is 'by rank'"),
-    (dict(arrivals=Arrivals(blocks=-1)), "blocks -1"),
+    (dict(arrivals=Arrivals("by rank")), "arrivals.order must be [^\n]*, got 'by rank'"),
+    (dict(arrivals=Arrivals(blocks=-1)), "arrivals.blocks must be >= 0, got -1"),
   ],
 )
 def test_bad_settings_are_one_line(changes, line):
@@ -654,7 +657,7 @@ def test_a_trace(tmp_path):
     np.testing.assert_allclose(times.steps(2, 2, 2), table[2:4, 2], rtol=1e-12)
     events = run(bsp(), workers=3, times=times, num_visits=18)  # to the last row
     check(events, 3)
-    with pytest.raises(ValueError, match=r"^\S+: the trace ends after 6 steps; [^\n]*$"):
+    with pytest.raises(ValueError, match=r"^the rows of \S+ must be more, [^\n]*, got 6\.$"):
       run(bsp(), workers=3, times=times, num_visits=19)
 
 
@@ -663,15 +666,15 @@ def test_a_trace(tmp_path):
   [
     ("1,2\n3,x\n", "not a table"),
     ("1,2\n3\n", "not a table"),
-    ("1,-2\n", "row 0, column 1 is -2"),
-    ("1,2\n1,nan\n", "row 1, column 1 is nan"),
-    ("1\n1\n", "1 columns"),
+    ("1,-2\n", "row 0, column 1 of [^\n]*, got -2"),
+    ("1,2\n1,nan\n", "row 1, column 1 of [^\n]*, got nan"),
+    ("1\n1\n", "columns of [^\n]*, got 1"),
     ("", "it is empty"),
   ],
 )
 def test_a_bad_trace_is_one_line(tmp_path, text, line):
   (tmp_path / "trace.csv").write_text(text)
-  with pytest.raises(ValueError, match=f"^\\S+: [^\n]*{line}[^\n]*$"):
+  with pytest.raises(ValueError, match=f"^[^\n]*{line}[^\n]*$"):
     TIMES["trace"](workers=2, seed=0, path=str(tmp_path / "trace.csv"))
   with pytest.raises(FileNotFoundError, match=r"none\.csv"):
     TIMES["trace"](workers=2, seed=0, path=str(tmp_path / "none.csv"))

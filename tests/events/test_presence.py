@@ -90,7 +90,7 @@ def test_a_recorded_presence_takes_the_place_of_deaths():
   found = walked({(2, 3): (0.0, 3.0)}, present=kept)
   assert presence_of(3, found) == kept
   assert ends(found) == [2, 4.5, 6.5, 9, 11, 13.5, 15.5, 18, 20, 22.5]
-  with pytest.raises(ValueError, match="where a round of 2 begins"):
+  with pytest.raises(ValueError, match="multiples of a round of 2, got"):
     walked({}, present=Presence(3, ((0, ALL), (3, (0,)))))
 
 
