@@ -27,7 +27,7 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import, in the order 
   "as_optax": {"api", "contract", "group", "group_recorder", "schedule"},
   "elementwise": {"api", "precision"},
   "algorithms": {"api", "elementwise", "files", "group", "precision", "ranges"},
-  "models": {"api", "memory", "ranges", "precision", "sharding"},
+  "models": {"api", "errors", "memory", "ranges", "precision", "sharding"},
   "data": {"api", "errors", "files", "memory", "ranges"},
   "events": LEAVES,
   "perf": LEAVES,

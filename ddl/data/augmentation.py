@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ddl.api import Data, Source, channels_first
+from ddl.data.checks import with_batches
 from ddl.errors import OptionError
 
 Augment = Callable[[np.random.Generator, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
@@ -65,9 +66,8 @@ def random_resized_crop(
     count, height, width, _ = x.shape
     top, left, tall, wide = boxes(uniform(rng, count), height, width, scale, ratio).T
     rows, columns = _resampling(top, tall, height, x.dtype), _resampling(left, wide, width, x.dtype)
-    out = rows @ x.reshape(count, height, -1)  # [count, height, width * channels]
-    out = columns[:, None] @ out.reshape(x.shape)
-    return {**batch, "x": out}
+    resized = (rows @ x.reshape(count, height, -1)).reshape(x.shape)
+    return {**batch, "x": columns[:, None] @ resized}
 
   return change
 
@@ -87,12 +87,7 @@ def boxes(
   torchvision they are drawn up to ten times until the part lies within the image; else it is the largest centered part
   of an allowed ratio.
 
-  Args:
-    draws: of `uniform`, [count, 2 TRIES + 2].
-    height: of the image.
-    width: of the image.
-    scale: bounds of the share of the area.
-    ratio: bounds of width / height.
+  draws: [count, 2 TRIES + 2] of `uniform`; scale: bounds of the share of the area; ratio: bounds of width / height.
   """
   area = (scale[0] + (scale[1] - scale[0]) * draws[:, :TRIES]) * height * width
   aspect = np.exp(np.log(ratio[0]) + (np.log(ratio[1]) - np.log(ratio[0])) * draws[:, TRIES : 2 * TRIES])
@@ -113,8 +108,7 @@ def _resampling(start: np.ndarray, length: np.ndarray, size: int, dtype: np.dtyp
   center = start[:, None, None] + (np.arange(size)[:, None] + 0.5) * step - 0.5
   old = np.arange(size)
   weights = np.maximum(0.0, 1 - np.abs(old - center))
-  inside = (old >= start[:, None, None]) & (old < (start + length)[:, None, None])
-  weights = weights * inside
+  weights *= (old >= start[:, None, None]) & (old < (start + length)[:, None, None])
   return (weights / weights.sum(axis=2, keepdims=True)).astype(dtype)
 
 
@@ -136,21 +130,15 @@ def preprocessed(data: Data, augment: str, normalize: str, pixels: bool = True) 
     normalize: "unit" leaves pixels in [-1, 1]; "channels" gives each channel mean 0 and deviation 1 over the training
       set (over 10,000 of its images, if it has more); "imagenet" uses ImageNet's means and deviations.
     pixels: whether x are those of `ddl.data.source.pixels`, whose black is -1; others are padded with 0.
-
-  Raises:
-    ValueError: for another name, or examples that are no such images.
   """
   check_names(augment, normalize)
-  for key, value, known in (("augment", augment, AUGMENTATIONS), ("normalize", normalize, NORMALIZATIONS)):
-    if value != known[0] and len(data.meta["shape"]) != 3:
-      condition = f"{known[0]} for examples of shape {list(data.meta['shape'])}"
-      raise OptionError(f"config.data.{key}", condition, value, "Others need images [height, width, channels].")
-  if (augment, normalize) != (AUGMENTATIONS[0], NORMALIZATIONS[0]) and channels_first(data.meta["shape"]):
-    raise ValueError(
-      f"images must be [height, width, channels] with config.data.augment={augment} and config.data.normalize="
-      f"{normalize}, got {list(data.meta['shape'])}. Move the channels to the end with np.moveaxis(x, 1, -1)."
-    )
-  if normalize == "imagenet" and not (pixels and data.meta["shape"][2] == 3):
+  shape = data.meta["shape"]
+  for key, value, default in (("augment", augment, "none"), ("normalize", normalize, "unit")):
+    if value != default and (len(shape) != 3 or channels_first(shape)):
+      move = ": move the channels to the end with np.moveaxis(x, 1, -1)" if channels_first(shape) else ""
+      advice = f"Others need images [height, width, channels]{move}."
+      raise OptionError(f"config.data.{key}", f"{default} for examples of shape {list(shape)}", value, advice)
+  if normalize == "imagenet" and not (pixels and shape[2] == 3):
     condition = "channels or unit for images that are not uint8 of 3 channels"
     raise OptionError("config.data.normalize", condition, normalize)
   train, meta = data.train, dict(data.meta)
@@ -158,17 +146,16 @@ def preprocessed(data: Data, augment: str, normalize: str, pixels: bool = True) 
     train = with_augmentation(train, crop(4, BLACK if pixels else 0.0), flip)
   elif augment == "resized_crop":
     train = with_augmentation(train, *(() if train.augmented else (random_resized_crop(),)), flip)
-  parts = [train, data.test, data.validation]
-  if normalize != "unit":
-    meta["mean"], meta["deviation"] = _figures(data, normalize)
-    parts = [part and normalized(part, meta["mean"], meta["deviation"]) for part in parts]
-  train, test, validation = parts
-  assert train and test
-  return Data(train, test, meta, validation)
+  if normalize == "unit":
+    return data._replace(train=train)
+  mean, deviation = meta["mean"], meta["deviation"] = _figures(data, normalize)
+  test, validation = (part and normalized(part, mean, deviation) for part in (data.test, data.validation))
+  assert test
+  return Data(normalized(train, mean, deviation), test, meta, validation)
 
 
 def check_names(augment: str, normalize: str) -> None:
-  """Raise ValueError for an unknown name, before a data set is read."""
+  """Raise OptionError for an unknown name, before a data set is read."""
   for key, value, known in (("augment", augment, AUGMENTATIONS), ("normalize", normalize, NORMALIZATIONS)):
     if value not in known:
       raise OptionError(f"config.data.{key}", f"one of {', '.join(known)}", repr(value))
@@ -176,19 +163,14 @@ def check_names(augment: str, normalize: str) -> None:
 
 def normalized(source: Source, mean: np.ndarray, deviation: np.ndarray) -> Source:
   """Return a source of (x - mean) / deviation, by channel [channels]."""
-  scale = (1 / deviation).astype(np.float32)
-  shift = (-mean / deviation).astype(np.float32)
+  scale, shift = (1 / deviation).astype(np.float32), (-mean / deviation).astype(np.float32)
 
-  def changed(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  def change(batch: dict[str, np.ndarray], _: np.ndarray) -> dict[str, np.ndarray]:
     x = batch["x"] * scale
     x += shift
     return {**batch, "x": x}
 
-  before = source.augmented
-  return source._replace(
-    take=lambda indices: changed(source.take(indices)),
-    augmented=None if before is None else lambda rngs, indices: changed(before(rngs, indices)),
-  )
+  return with_batches(source, change)
 
 
 def _figures(data: Data, normalize: str) -> tuple[np.ndarray, np.ndarray]:

@@ -19,11 +19,8 @@ from ddl.data.augmentation import boxes, uniform
 from ddl.errors import OptionError
 from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
 
-Box = tuple[int, int, int, int]  # top, left, height, width
-
 TESTED = 224 / 256  # share of the shorter side that is tested after training on random-resized crops
 MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels
-WIDE = ("I", "F")  # first letters of modes with more than eight bits
 FIRST = 32  # images that are read at the start, to find differing sizes before any training
 
 
@@ -31,6 +28,8 @@ def encoded(
   read: Callable[[int], bytes], labels: np.ndarray, where: Callable[[int], str], size: int, channels: int, crops: bool
 ) -> Source:
   """Return a source of images that are decoded at each `take`, in the range of `ddl.data.source.pixels`.
+
+  ValueError, also from `take`, for an image that cannot be read, or differing sizes without a size.
 
   Args:
     read: index -> content of an image file; called from several threads.
@@ -40,66 +39,55 @@ def encoded(
     channels: 3, or 1 for gray.
     crops: whether training takes random-resized crops of the whole image (`ddl.data.augmentation.boxes`), and tests
       7/8 of its shorter side (He et al. 2015, arXiv 1512.03385, 3.4: 224 of 256 pixels); needs a size.
-
-  Raises:
-    ValueError: for an image that cannot be read, or differing sizes without a size; also by `take`.
   """
   share = TESTED if crops else 1.0
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
-    return decoded(indices, lambda _, height, width: _central(height, width, share))
+    def central(_: int, height: int, width: int) -> list[int]:
+      side = max(1, round(share * min(height, width)))
+      return [(height - side) // 2, (width - side) // 2, side, side]
+
+    return decoded(indices, central)
 
   def augmented(rngs: Sequence[np.random.Generator], indices: np.ndarray) -> dict[str, np.ndarray]:
     draws = np.concatenate([uniform(rng, indices.shape[1]) for rng in rngs])
-    return decoded(indices.reshape(-1), lambda k, height, width: _box(boxes(draws[k : k + 1], height, width)[0]))
+    return decoded(indices.reshape(-1), lambda k, height, width: boxes(draws[k : k + 1], height, width)[0].tolist())
 
-  def decoded(indices: np.ndarray, box: Callable[[int, int, int], Box]) -> dict[str, np.ndarray]:
+  def decoded(indices: np.ndarray, box: Callable[[int, int, int], list[int]]) -> dict[str, np.ndarray]:
     def decode(k: int) -> np.ndarray:
       index = int(indices[k])
       try:
         return _decode(read(index), size, channels, lambda height, width: box(k, height, width))
       except Exception as error:  # a missing or damaged file: OSError, SyntaxError, struct.error, ...
         reason = next((line for line in str(error).splitlines() if line), type(error).__name__)
-        raise ValueError(f"{where(index)}: not readable as an image: {reason}") from error
+        raise ValueError(f"{where(index)} is not readable as an image: {reason}") from error
 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, len(indices))) as threads:
       images = list(threads.map(decode, range(len(indices))))
     other = next((k for k, image in enumerate(images) if image.shape != images[0].shape), None)
     if other is not None:
-      sizes = [f"{image.shape[0]} x {image.shape[1]}" for image in (images[other], images[0])]
-      raise ValueError(
-        f"{where(int(indices[other]))}: is {sizes[0]} pixels, but others are {sizes[1]}; config.data.size resizes "
-        "them, such as 224"
-      )
+      sizes = [f"{image.shape[0]} x {image.shape[1]}" for image in (images[0], images[other])]
+      value = f"{sizes[1]} in {where(int(indices[other]))}"
+      raise OptionError("config.data.size", f"set, such as 224, for images that are not all {sizes[0]} pixels", value)
     return {"x": source.pixels(np.stack(images)), "y": labels[indices]}
 
   take(np.arange(min(FIRST, len(labels))))
   return Source(len(labels), take, labels, augmented if crops else None)
 
 
-def _decode(content: bytes, size: int, channels: int, box: Callable[[int, int], Box]) -> np.ndarray:
+def _decode(content: bytes, size: int, channels: int, box: Callable[[int, int], list[int]]) -> np.ndarray:
   """Decode an image file, crop and resize it: [height, width, channels] uint8."""
   from PIL import Image
 
   with Image.open(io.BytesIO(content)) as file:
-    if file.mode.startswith(WIDE):
-      raise ValueError(f"its pixels have more than 8 bits (mode {file.mode}); convert it to 8 bits")
+    if file.mode.startswith(("I", "F")):
+      raise OptionError("its pixels", "of 8 bits", f"mode {file.mode}")
     image = file.convert(MODES[channels])
   if size:
     top, left, height, width = box(image.height, image.width)
     part = image.crop((left, top, left + width, top + height))
     image = part.resize((size, size), Image.Resampling.BILINEAR)
   return np.asarray(image).reshape(image.height, image.width, channels)
-
-
-def _central(height: int, width: int, share: float) -> Box:
-  side = max(1, round(share * min(height, width)))
-  return (height - side) // 2, (width - side) // 2, side, side
-
-
-def _box(row: np.ndarray) -> Box:
-  top, left, height, width = row.tolist()
-  return top, left, height, width
 
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")  # in any case
@@ -110,8 +98,9 @@ SPLITS = {  # kind -> its names in lower case, with or without an s, optionally 
   "eval": ("eval", "evaluation"),
 }
 KINDS = {name: kind for kind, names in SPLITS.items() for name in names}
-SPLIT = re.compile(rf"({'|'.join(sorted(KINDS, key=len, reverse=True))})s?([-_ ]?(set|data|images))?")
-WORD = re.compile(rf"(?<![a-z])({'|'.join(sorted(KINDS, key=len, reverse=True))})s?(?![a-z])")
+NAMES = "|".join(sorted(KINDS, key=len, reverse=True))
+SPLIT = re.compile(rf"({NAMES})s?([-_ ]?(set|data|images))?")
+WORD = re.compile(rf"(?<![a-z])({NAMES})s?(?![a-z])")
 SYSTEM = ("__macosx", "__pycache__", "@eadir", "$recycle.bin", "system volume information", "lost+found")
 EXAMPLE = "FOLDER (with train/CLASS/IMAGE.jpg and test/CLASS/IMAGE.jpg, or with CLASS/IMAGE.jpg)"
 
@@ -136,10 +125,6 @@ def image_folder(
     augment: see `ddl.data.augmentation`; with resized_crop and a size, random parts of the whole images are resized for
       training, and 7/8 of the shorter side for tests.
     normalize: see `ddl.data.augmentation`.
-
-  Raises:
-    FileNotFoundError, ValueError: for a folder that is missing, has no classes, or other classes to test; also from
-      `take`, for a damaged image.
   """
   augmentation.check_names(augment, normalize)
   if channels not in MODES:
@@ -148,38 +133,29 @@ def image_folder(
   folder = source.existing(path, EXAMPLE)
   if not folder.is_dir():
     raise OptionError("config.data.path", EXAMPLE, f"the file {path}")
-  crops = augment == "resized_crop" and size > 0
-
   skipped = Counter[str]()
 
-  def part(folder: Path, images: _Images) -> Source:
-    return encoded(
-      lambda index: (folder / images.files[index]).read_bytes(), images.labels,
-      lambda index: str(folder / images.files[index]), size, channels, crops,
-    )  # fmt: skip
+  def part(images: _Images) -> Source:
+    crops = augment == "resized_crop" and size > 0
+    files, labels = images.files, np.repeat(np.arange(len(images.counts), dtype=np.int32), images.counts)
+    return encoded(lambda k: Path(files[k]).read_bytes(), labels, files.__getitem__, size, channels, crops)
 
   training, testing = _splits(folder)
   classes = _classes(training or folder, skipped)
+  images = _images(training or folder, classes, True, skipped)
   if training:
-    images = _images(training, classes, True, skipped)
-    tests = _tests(folder, training, testing, classes)
-    test_images = _images(tests, classes, False, skipped)
+    test_images = _images(_tests(folder, training, testing, classes), classes, False, skipped)
     if both := images.folders & test_images.folders:
       warnings.warn(f"{path}: the images in {min(both)} are in both training and test, by links", stacklevel=2)
-    train, test = part(training, images), part(tests, test_images)
+    train, test = part(images), part(test_images)
     if train.take(np.arange(1))["x"].shape != test.take(np.arange(1))["x"].shape:
       raise OptionError("config.data.size", f"set for {path}, such as 224: training and test images differ in size")
   else:
-    train, test = source.sixth(part(folder, _images(folder, classes, True, skipped)), path)
+    train, test = source.sixth(part(images), path)
   if counts := ", ".join(f"{count} {name}" for name, count in sorted(skipped.items()) if count):
     warnings.warn(f"{path}: skipped {counts}", stacklevel=2)
-  data = source.classification(
-    train,
-    test,
-    num_outputs=len(classes),
-    description=f"{train.size:,} + {test.size:,} images of {len(classes)} classes from {path}",
-    validation=validation,
-  )
+  count, description = len(classes), f"{train.size:,} + {test.size:,} images of {len(classes)} classes from {path}"
+  data = source.classification(train, test, num_outputs=count, description=description, validation=validation)
   data = data._replace(meta={**data.meta, "classes": tuple(classes)})
   return augmentation.preprocessed(data, augment, normalize)
 
@@ -197,12 +173,12 @@ def _splits(folder: Path) -> tuple[Path | None, dict[str, Path]]:
     if not match:
       others.append(name)
     elif kind in splits:
-      raise ValueError(f"{folder} must have one folder of {kind} images, got {splits[kind].name} and {name}.")
+      raise OptionError(f"folders of {kind} images in {folder}", "one", f"{splits[kind].name} and {name}")
     else:
       splits[kind] = inner
   training = splits.pop("train", None)
   if not training and (named := sorted([*others, *(split.name for split in splits.values())])):
-    raise ValueError(f"{folder} must have a folder train, got {', '.join(named)}. Rename these to train and test.")
+    raise OptionError(f"folders in {folder}", "train and test", ", ".join(named), "Rename them.")
   return training, splits
 
 
@@ -210,8 +186,8 @@ def _classes(folder: Path, skipped: Counter[str]) -> list[str]:
   """Return the names of two or more class folders."""
   classes = _folders(folder)
   if len(classes) < 2:
-    has = f"only the folder {classes[0]}" if classes else "no folders"
-    raise ValueError(f"{folder} has {has}, but needs one for each of two or more classes: {folder}/CLASS/IMAGE.jpg")
+    value = f"only the folder {classes[0]}" if classes else "no folders"
+    raise OptionError(f"classes in {folder}", "two or more, each a folder CLASS/IMAGE.jpg", value)
   names = os.listdir(folder)
   skipped["hidden files or folders"] += sum(map(_hidden, names))
   skipped["images outside of class folders"] += sum(_is_image(name) and name not in classes for name in names)
@@ -221,37 +197,34 @@ def _classes(folder: Path, skipped: Counter[str]) -> list[str]:
 def _tests(folder: Path, training: Path, testing: Mapping[str, Path], classes: list[str]) -> Path:
   """Return the folder of the test set, whose classes must be those of the training set."""
   if not testing:
-    place = f"{folder}/test/CLASS/IMAGE.jpg (or val, validation)"
-    raise ValueError(f"{folder} has {training.name}, but no test images: put them into {place}")
+    raise OptionError(f"folders in {folder}", f"{training.name} and test/CLASS, val or validation", "no test images")
   tests = next(testing[kind] for kind in SPLITS if kind in testing)
   if unknown := sorted({*_folders(tests)} - {*classes}):
-    raise ValueError(f"{tests} has the class {unknown[0]}, which {training} has not")
+    raise OptionError(f"classes in {tests}", f"those of {training}", unknown[0])
   return tests
 
 
 class _Images(NamedTuple):
   """The images of a split."""
 
-  files: list[str]  # paths from its folder, by class and folder
-  labels: np.ndarray  # [n] int32
+  files: list[str]  # paths by class and folder
+  counts: list[int]  # of each class
   folders: set[str]  # real paths of the folders with images
 
 
 def _images(folder: Path, classes: list[str], complete: bool, skipped: Counter[str]) -> _Images:
   """List the images of a split in order. complete: whether each class must have one."""
-  files, counts, folders = list[str](), list[int](), set[str]()
-  present = _folders(folder)
+  files, counts, folders, present = list[str](), list[int](), set[str](), _folders(folder)
   for name in classes:
     before = len(files)
-    for within, real, names in sorted(_walk(folder, name, skipped)) if name in present else ():
-      files += [f"{within}/{file}" for file in names]
-      folders |= {real} if names else set()
+    for within, real, images in sorted(_walk(folder, name, skipped)) if name in present else ():
+      files += [f"{folder}/{within}/{image}" for image in images]
+      folders |= {real} if images else set()
     counts.append(len(files) - before)
-    if complete and not counts[-1]:
-      raise ValueError(f"{folder / name} has no images; invalid: must have some of {', '.join(SUFFIXES)}")
-  if not files:
-    raise ValueError(f"{folder} has no images; invalid: must have some of {', '.join(SUFFIXES)}")
-  return _Images(files, np.repeat(np.arange(len(classes), dtype=np.int32), counts), folders)
+  if not files or (complete and not all(counts)):
+    empty = folder / classes[counts.index(0)] if complete else folder
+    raise OptionError(f"files in {empty}", f"images, {', '.join(SUFFIXES)}", "no images")
+  return _Images(files, counts, folders)
 
 
 def _walk(folder: Path, name: str, skipped: Counter[str]) -> Iterator[tuple[str, str, list[str]]]:

@@ -101,11 +101,8 @@ class ExampleSampler:
   def __init__(self, shards: Sequence[np.ndarray], *, batch: int, seed: int, repeat: bool = False):
     """Check the batch size.
 
-    Args:
-      shards: each worker's indices [size].
-      batch: examples per worker and step.
-      seed: of the permutations.
-      repeat: whether a batch larger than a shard repeats its examples; otherwise it is a ValueError.
+    shards: each worker's indices [size]; batch: examples per worker and step; seed: of the permutations; repeat:
+    whether a batch larger than a shard repeats its examples, otherwise an OptionError.
     """
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if batch < 1 or (batch > len(shards[worker]) and not repeat):

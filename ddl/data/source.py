@@ -14,9 +14,9 @@ from ddl.errors import OptionError
 
 
 def in_memory(x: np.ndarray, y: np.ndarray, labels: np.ndarray | None = None) -> Source:
-  """Return a source of x [size, ...] and y [size, ...]; ValueError if their lengths differ."""
+  """Return a source of x [size, ...] and y [size, ...]; OptionError if their lengths differ."""
   if len(x) != len(y):
-    raise ValueError(f"x and y must be equally long, got {len(x)} and {len(y)} examples.")
+    raise OptionError("x and y", "equally long", f"{len(x)} and {len(y)} examples")
   # take(axis=0) is x[indices], in 45 to 85 % of its time.
   return Source(len(x), lambda indices: {"x": x.take(indices, axis=0), "y": y.take(indices, axis=0)}, labels)
 
@@ -27,33 +27,27 @@ def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
   It is read by index, in an order that ddl draws: the data set's shuffle and random maps are the same in every epoch.
   Random changes belong into `ddl.data.augmentation.with_augmentation`.
 
-  Args:
-    dataset: without `repeat()`, filters and batches.
-    labels: see `Source`.
-
-  Raises:
-    ValueError: for other data sets or elements.
+  dataset: without `repeat()`, filters and batches (OptionError for others); labels: see `Source`.
   """
   import grain
 
   if not isinstance(dataset, grain.MapDataset) or len(dataset) >= sys.maxsize:
-    raise ValueError(f"{dataset!r}; invalid: must be a grain.MapDataset of so many examples, without repeat()")
+    raise OptionError("dataset", "a grain.MapDataset without repeat()", repr(dataset))
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
     examples: list[Any] = [*grain.MapDataset.source(indices.tolist()).map(dataset.__getitem__).to_iter_dataset()]
     if len(examples) < len(indices):
-      raise ValueError(f"{dataset!r} leaves examples out; invalid: must have no filter")
+      raise OptionError("dataset", "without a filter", repr(dataset))
     return {name: np.stack([example[name] for example in examples]) for name in ("x", "y")}
 
-  first: Any = dataset[0]
-  checks.element(first, repr(dataset))
+  checks.element(dataset[0], repr(dataset))
   return Source(len(dataset), take, labels)
 
 
 def subset(source: Source, indices: np.ndarray) -> Source:
-  """Return a source of the examples at `indices` [k], in that order; ValueError for a stream."""
+  """Return a source of the examples at `indices` [k], in that order; OptionError for a stream."""
   if source.stream:
-    raise ValueError("a stream of training examples has no part to set apart; give the validation examples themselves")
+    raise OptionError("validation", "0 for a stream of training examples", advice="Pass validation examples instead.")
   labels = None if source.labels is None else source.labels[indices]
   before = source.augmented
   augmented = None if before is None else lambda rngs, rows: before(rngs, indices[rows])
@@ -64,7 +58,7 @@ def split(train: Source, validation: float) -> tuple[Source, Source | None]:
   """Return (train, validation), with round(validation * size) of the training examples for validation.
 
   The shuffle is the same in every experiment: if it depended on the seed, one seed's validation examples would be
-  among another seed's training examples. ValueError if the share leaves either part empty.
+  among another seed's training examples. OptionError if the share leaves either part empty.
   """
   if validation == 0.0:
     return train, None
@@ -77,10 +71,10 @@ def split(train: Source, validation: float) -> tuple[Source, Source | None]:
 
 
 def sixth(everything: Source, where: str) -> tuple[Source, Source]:
-  """Return (train, test), with a fixed shuffled sixth for the test; ValueError, with `where`, if that is empty."""
+  """Return (train, test), with a fixed shuffled sixth for the test; OptionError, with `where`, if that is empty."""
   count = everything.size // 6
   if not count:
-    raise ValueError(f"{where}: {everything.size} examples are too few to set a sixth apart for the test")
+    raise OptionError(f"examples in {where}", "at least 6, a sixth of which is the test set", everything.size)
   order = np.random.default_rng(6).permutation(everything.size)
   return subset(everything, order[count:]), subset(everything, order[:count])
 
@@ -90,30 +84,23 @@ def classification(
 ) -> Data:
   """Return the `Data` of a classification set whose examples all have the shape of the first.
 
-  Args:
-    train: training examples, from which the validation set is taken.
-    test: test examples.
-    num_outputs: number of classes; None: one more than the largest label.
-    description: of the data, for reports and errors.
-    validation: share of the training examples to set apart.
-
-  Raises:
-    ValueError: for over a million classes if that is more than examples, or examples without values. Other unlikely
-      labels are a warning.
+  num_outputs: number of classes, None: one more than the largest label; description: one line; validation: share of
+  the training examples to set apart. OptionError for over a million classes if that is more than examples, or examples
+  without values; other unlikely labels are a warning.
   """
   num_outputs = num_outputs or 1 + max(int(part.labels.max()) for part in (train, test) if part.labels is not None)
-  if num_outputs > max(10**6, train.size + test.size):
-    raise ValueError(
-      f"{description}: labels up to {num_outputs - 1:,} would make {num_outputs:,} classes; number the classes from 0"
-    )
-  if num_outputs > train.size + test.size:
-    labels = f"labels up to {num_outputs - 1:,} for {train.size + test.size:,} examples"
+  count = train.size + test.size
+  if num_outputs > max(10**6, count):
+    advice = "Number the classes from 0."
+    raise OptionError(f"{description}: labels", f"below {max(10**6, count):,}", f"{num_outputs - 1:,}", advice)
+  if num_outputs > count:
+    labels = f"labels up to {num_outputs - 1:,} for {count:,} examples"
     warnings.warn(f"{description}: {labels} leave most classes without any; number them from 0", stacklevel=2)
   elif all(part.labels is not None and part.labels.min() > 0 for part in (train, test)):
     warnings.warn(f"{description}: no example has label 0, though labels start at 0", stacklevel=2)
   shape = train.take(np.zeros(1, np.int64))["x"].shape[1:]
   if 0 in shape:
-    raise ValueError(f"{description}: examples of shape {list(shape)} have no values; invalid: must have at least one")
+    raise OptionError(f"{description}: examples", "of at least one value", f"shape {list(shape)}")
   train, validation_set = split(train, validation)
   meta = {"task": "classification", "shape": shape, "num_outputs": num_outputs, "description": description}
   return Data(train, test, meta, validation_set)
@@ -129,40 +116,27 @@ def pixels(images: np.ndarray) -> np.ndarray:
 
 
 def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
-  """Return a source of images (uint8, see `pixels`; or floating point, not scaled) and class numbers.
+  """Return a source of images (uint8, see `pixels`; or floating point, not scaled) and int32 class numbers.
 
-  Args:
-    images: [n, height, width(, channels)], or of floating point [n, ...].
-    labels: [n] or [n, 1].
-    where: their origin, for errors.
-
-  Raises:
-    ValueError: for other types, no examples, values that are not finite, labels that are no int32 class numbers, or
-      counts that differ.
+  images: [n, height, width(, channels)], or of floating point [n, ...]; labels: [n] or [n, 1]; where: their origin.
+  OptionError for others, or none.
   """
   labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels  # as in Keras's CIFAR
   checks.one_hot(labels, f"{where}: labels")
   if labels.ndim != 1:
-    raise ValueError(f"{where}: labels must be class numbers [n], got {labels.dtype} {list(labels.shape)}.")
-  if images.shape[:1] != labels.shape:
-    raise ValueError(f"{where}: images {list(images.shape)} but {len(labels)} labels; they must be equally many")
-  if not len(labels):
-    raise ValueError(f"{where}: no examples")
+    raise OptionError(f"{where}: labels", "class numbers [n]", f"{labels.dtype} {list(labels.shape)}")
+  if images.shape[:1] != labels.shape or not len(labels):
+    value = f"images {list(images.shape)} and {len(labels)} labels" if len(labels) else "no examples"
+    raise OptionError(f"{where}: images and labels", "equally many, at least one", value)
   checks.class_numbers(labels, None, f"{where}: labels", int)
   if images.dtype == np.uint8 and images.ndim in (3, 4):
     images = pixels(images)
   elif np.issubdtype(images.dtype, np.floating) and images.ndim > 1:
     images = images.astype(np.float32)[..., None] if images.ndim == 3 else images.astype(np.float32)
-    bad = np.flatnonzero(~np.isfinite(images).reshape(len(images), -1).all(axis=1))
-    if bad.size:
-      raise ValueError(
-        f"{where}: {bad.size} of {len(images)} examples have values that are not finite, the first is {bad[0]}"
-      )
+    checks.finite(images, f"{where}: images", int)
   else:
-    raise ValueError(
-      f"{where}: images must be uint8 [n, height, width(, channels)] or floating point [n, ...], "
-      f"not {images.dtype} {list(images.shape)}"
-    )
+    condition = "uint8 [n, height, width(, channels)] or floating point [n, ...]"
+    raise OptionError(f"{where}: images", condition, f"{images.dtype} {list(images.shape)}")
   labels = labels.astype(np.int32)
   return in_memory(images, labels, labels)
 
@@ -178,6 +152,6 @@ def existing(path: str, example: str) -> Path:
 
 
 def content(file: Path) -> bytes:
-  """Read a regular file; ValueError for another kind, or a file larger than the memory."""
+  """Read a regular file; ValueError for another kind of file, or one larger than the memory."""
   memory.require(files.regular(file).stat().st_size, str(file))
   return file.read_bytes()

@@ -20,34 +20,22 @@ Make = Callable[[int, int, int], Any]  # (worker, number of workers, seed) -> gr
 def from_grain_stream(make: Make, *, size: int) -> Source:
   """Return a source of training examples in the order of `grain.IterDataset`s of {"x": ..., "y": ...}.
 
-  Args:
-    make: (worker, workers, seed) -> the examples of a worker, one by one: its shard, shuffled by the seed, without an
-      end (`repeat()`), and the same in each call. Filters, window shuffles, packing and reading ahead in processes
-      (`mp_prefetch`) belong in there, batches do not.
-    size: examples that count as an epoch.
-
-  Raises:
-    ValueError: for a size below 1, other data sets or elements.
+  make(worker, workers, seed) returns the examples of a worker, one by one: its shard, shuffled by the seed, without an
+  end (`repeat()`), and the same in each call. Filters, window shuffles, packing and reading ahead in processes
+  (`mp_prefetch`) belong in there, batches do not. size: examples that count as an epoch. OptionError for others.
   """
   if size < 1:
     raise OptionError("size", "at least 1, the examples that count as an epoch", size)
   example: Any = next(iter(first_examples(make, 1)), None)
   checks.element(example, "the stream")
-  one = {name: np.array(example[name]) for name in ("x", "y")}
-
-  def take(indices: np.ndarray) -> dict[str, np.ndarray]:
-    return {name: np.repeat(x[None], len(indices), axis=0) for name, x in one.items()}
-
-  return Source(size, take, stream=make)
+  one = {name: np.array(example[name])[None] for name in ("x", "y")}
+  return Source(size, lambda indices: {name: x.repeat(len(indices), axis=0) for name, x in one.items()}, stream=make)
 
 
 def first_examples(make: Make, count: int) -> list[Any]:
   """Return at most `count` first examples of the stream of a single worker."""
-  examples = _iterator(make(0, 1, 0))
-  try:
+  with contextlib.closing(_iterator(make(0, 1, 0))) as examples:
     return list(itertools.islice(examples, count))
-  finally:
-    examples.close()
 
 
 class StreamFeed:
@@ -56,25 +44,16 @@ class StreamFeed:
   def __init__(
     self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int, check: checks.Check | None = None
   ):
-    """Open the iterators.
-
-    Args:
-      make: see `from_grain_stream`.
-      workers: ids of the workers whose batches these are.
-      count: number of all workers.
-      batch: examples per worker and step.
-      seed: for `make`.
-      check: raises ValueError for a batch of wrong types, shapes or values.
-    """
-    self._step, self._begun, self._check = 0, False, check
+    """Open the iterators of these workers, of `count` in all; batch: examples per worker and step; seed: for `make`."""
+    self._step, self._started, self._check = 0, False, check
     self._iterators = {w: _iterator(make(w, count, seed).batch(batch, drop_remainder=True)) for w in workers}
 
   def __call__(self, first: int, steps: int) -> dict[str, np.ndarray]:
-    """Return the batches of the steps from `first` on: [workers, steps, batch, ...]; ValueError where a stream ends."""
+    """Return the batches of the steps from `first` on: [workers, steps, batch, ...]; OptionError at the end."""
     assert first == self._step, f"step {first} of a stream that is at {self._step}"
-    with contextlib.nullcontext() if self._begun else _ignored_interrupts():
+    with contextlib.nullcontext() if self._started else _ignored_interrupts():
       rows = [[self._next(worker, step) for step in range(first, first + steps)] for worker in self._iterators]
-    self._begun = True
+    self._started = True
     self._step += steps
     out = {name: np.stack([np.stack([batch[name] for batch in row]) for row in rows]) for name in ("x", "y")}
     if self._check:
@@ -92,15 +71,10 @@ class StreamFeed:
     return {str(worker): iterator.get_state() for worker, iterator in self._iterators.items()}
 
   def restore(self, step: int, states: Mapping[str, Any], begin: bool = False) -> None:
-    """Continue after `step` steps.
-
-    Args:
-      step: number of finished steps.
-      states: of these workers, or more.
-      begin: whether workers without a state begin now; otherwise they are a ValueError.
-    """
-    if not begin and {*map(str, self._iterators)} - {*states}:
-      raise ValueError(f"the checkpoint of step {step} does not hold where its streams were; train again")
+    """Continue after `step` steps; begin: whether workers without a state start now (otherwise an OptionError)."""
+    if not begin and (missing := {*map(str, self._iterators)} - {*states}):
+      value = f"none of worker {min(missing)}"
+      raise OptionError(f"the checkpoint of step {step}", "one with the states of its streams", value, "Train again.")
     self._step = step
     for worker, iterator in self._iterators.items():
       if str(worker) in states:
@@ -114,23 +88,20 @@ class StreamFeed:
   def _next(self, worker: int, step: int) -> Mapping[str, np.ndarray]:
     batch = next(self._iterators[worker], None)
     if batch is None:
-      raise ValueError(
-        f"the stream of worker {worker} ends at step {step + 1}; it has to go on for ever: end it in repeat()"
-      )
+      raise OptionError(f"the stream of worker {worker}", "endless, by repeat()", f"its end at step {step + 1}")
     return batch
 
 
 @contextlib.contextmanager
 def _ignored_interrupts() -> Iterator[None]:
   """Let processes that start here ignore Ctrl-C, which a terminal sends to all: the run still has to be saved."""
-  if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-    yield
-    return
-  before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+  main = threading.current_thread() is threading.main_thread()  # only this thread may set handlers
+  before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
   try:
     yield
   finally:
-    signal.signal(signal.SIGINT, before)
+    if main:
+      signal.signal(signal.SIGINT, before)
 
 
 def _iterator(dataset: Any) -> Any:
@@ -138,7 +109,7 @@ def _iterator(dataset: Any) -> Any:
   from absl import flags
 
   if not isinstance(dataset, grain.IterDataset):
-    raise ValueError(f"{dataset!r}; invalid: must be a grain.IterDataset, as to_iter_dataset() makes it")
+    raise OptionError("stream", "a grain.IterDataset, such as from to_iter_dataset()", repr(dataset))
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()  # grain's mp_prefetch reads absl flags, which a notebook never parses
   return iter(dataset)

@@ -33,8 +33,8 @@ def least_squares(
     condition: ratio of the extreme eigenvalues of C, at least 1.
     validation: share of the examples to set apart; the optimum is that of the rest.
   """
-  size = 8 * features * (examples + features)  # float64
-  memory.require(size, f"least_squares of {examples} examples and {features} features")
+  nbytes = 8 * features * (examples + features)  # float64
+  memory.require(nbytes, f"least_squares of {examples} examples and {features} features")
   rng = np.random.default_rng(0)
   rotation, _ = np.linalg.qr(rng.standard_normal((features, features)))
   scales = np.sqrt(np.geomspace(1, 1 / condition, features))
@@ -61,7 +61,7 @@ def least_squares(
   return Data(train, test, meta, validation_set)
 
 
-KEPT = 2**26  # bytes of different examples at most, which repeat
+DIFFERENT = 2**26  # bytes of different examples at most, which repeat
 TASKS = ("classification", "language", "regression")
 
 
@@ -85,37 +85,34 @@ def synthetic(
     num_outputs: number of classes, outputs, or tokens of the vocabulary.
     examples: training examples, including those for validation.
     validation: share of the examples to set apart.
-
-  Raises:
-    ValueError: for another task, or a shape that does not fit it.
   """
   if task not in TASKS:
     raise OptionError("synthetic.task", f"one of {', '.join(TASKS)}", repr(task))
   if not shape or (task == "language" and len(shape) != 1):
     raise OptionError("synthetic.shape", "one length or more, of language exactly one", shape)
   nbytes = 4 * (math.prod(shape) + num_outputs * (task == "regression"))  # of an example
-  kept = min(examples, max(KEPT // nbytes, 4))
-  memory.require(3 * nbytes * kept, f"synthetic examples of shape {shape}")
+  count = min(examples, max(DIFFERENT // nbytes, 4))
+  memory.require(3 * nbytes * count, f"synthetic examples of shape {shape}")
   rng = np.random.default_rng(0)
-  x, y = _draw(rng, task, shape, num_outputs, kept)
+  if task == "language":
+    tokens = rng.integers(0, num_outputs, (count, shape[0] + 1), dtype=np.int32)
+    x, y = tokens[:, :-1], tokens[:, 1:]
+  else:
+    x = rng.standard_normal((count, *shape), dtype=np.float32)
+    classes = task == "classification"
+    y = (
+      rng.integers(0, num_outputs, count, dtype=np.int32)
+      if classes
+      else rng.standard_normal((count, num_outputs), np.float32)
+    )
 
   def part(size: int) -> Source:
-    return Source(size, take, y[np.arange(size) % kept] if task == "classification" else None)
+    return Source(size, take, y[np.arange(size) % count] if task == "classification" else None)
 
   def take(indices: np.ndarray) -> dict[str, Any]:
-    return {"x": x.take(indices % kept, axis=0), "y": y.take(indices % kept, axis=0)}
+    return {"x": x.take(indices % count, axis=0), "y": y.take(indices % count, axis=0)}
 
   train, validation_set = source.split(part(examples), validation)
   description = f"synthetic {task}, {examples:,} random examples of {' x '.join(map(str, shape))}"
   meta = {"task": task, "shape": tuple(shape), "num_outputs": num_outputs, "description": description}
   return Data(train, part(examples // 4), meta, validation_set)
-
-
-def _draw(rng: Any, task: str, shape: tuple[int, ...], outputs: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-  if task == "language":
-    tokens = rng.integers(0, outputs, (count, shape[0] + 1), dtype=np.int32)
-    return tokens[:, :-1], tokens[:, 1:]
-  x = rng.standard_normal((count, *shape), dtype=np.float32)
-  if task == "classification":
-    return x, rng.integers(0, outputs, count, dtype=np.int32)
-  return x, rng.standard_normal((count, outputs), dtype=np.float32)

@@ -5,7 +5,6 @@ with the command that the error names, and copy its folder.
 """
 
 import copy
-import difflib
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from ddl import memory
 from ddl.api import Data, Source
 from ddl.data import augmentation, source
 from ddl.data.image_folder import encoded
+from ddl.errors import OptionError, nearest
 from ddl.ranges import Fraction, NonNegativeInt, checked
 
 PIECE = 32  # records that a thread reads at a time
@@ -43,10 +43,6 @@ def tfds(
     augment: see `ddl.data.augmentation`; with resized_crop and a size, random parts of the whole images are resized for
       training, and 7/8 of the shorter side for tests.
     normalize: see `ddl.data.augmentation`.
-
-  Raises:
-    ValueError: for an unknown set, one that is not prepared as array_record (with the command that prepares it), an
-      unknown split, or a set of other data than images with one class each; also from `take`, if images differ in size.
   """
   import tensorflow_datasets
 
@@ -56,18 +52,13 @@ def tfds(
   image, label = _keys(builder.info, dataset)
   channels = (builder.info.features[image].shape or (3,))[-1]
   train, test = (
-    _source(records, image, label, f"{dataset}, split {split!r},", size, channels, augment == "resized_crop")
+    _source(records, image, label, f"{dataset}, split {split!r}", size, channels, augment == "resized_crop")
     for split, records in records
   )
-  num_outputs = builder.info.features[label].num_classes
-  data = source.classification(
-    train,
-    test,
-    num_outputs=num_outputs,
-    description=f"{builder.info.full_name} of tensorflow-datasets {tensorflow_datasets.__version__}, "
-    f"{train.size:,} examples of {train_split} and {test.size:,} of {test_split}",
-    validation=validation,
-  )
+  classes, version = builder.info.features[label].num_classes, tensorflow_datasets.__version__
+  sizes = f"{train.size:,} examples of {train_split} and {test.size:,} of {test_split}"
+  description = f"{builder.info.full_name} of tensorflow-datasets {version}, {sizes}"
+  data = source.classification(train, test, num_outputs=classes, description=description, validation=validation)
   return augmentation.preprocessed(data, augment, normalize)
 
 
@@ -78,11 +69,8 @@ def _builder(dataset: str, data_dir: str) -> Any:
     return tensorflow_datasets.builder(dataset, data_dir=data_dir or None)
   except tensorflow_datasets.core.DatasetNotFoundError as error:
     known = tensorflow_datasets.list_builders(with_community_datasets=False)
-    nearest = difflib.get_close_matches(dataset, known)
-    raise ValueError(
-      f"tensorflow-datasets knows no set {dataset!r}, and {data_dir or 'its data folder'} holds none of that name"
-      + (f"; the nearest are {', '.join(nearest)}" if nearest else "")
-    ) from error
+    condition = f"a set of tensorflow-datasets or of {data_dir or 'its data folder'}"
+    raise OptionError("config.data.dataset", condition, repr(dataset), nearest(dataset, known)) from error
   except Exception as error:  # a wrong version or configuration: AssertionError, ValueError
     raise ValueError(f"tensorflow-datasets cannot load {dataset!r}: {_line(error)}") from error
 
@@ -96,15 +84,14 @@ def _records(builder: Any, dataset: str, split: str) -> Any:
     # Not `tfds build`: that program of tensorflow-datasets 4.9 does not start without apache-beam.
     call = f'tfds.builder("{dataset}", data_dir="{root}", file_format="array_record").download_and_prepare()'
     command = f"python -c 'import tensorflow_datasets as tfds; {call}'"
-    needs = "where Python has tensorflow and importlib_resources, and a network,"
+    needs = f"where Python has tensorflow and importlib_resources, and a network: {command}"
     if not builder.is_prepared():
-      raise ValueError(f"{dataset} is not prepared in {root}; {needs} run: {command}") from error
-    if isinstance(error, NotImplementedError):
-      wrong = f"{folder} holds {dataset} as {builder.info.file_format.value}, which only TensorFlow reads"
-      raise ValueError(f"{wrong}; delete that folder, and {needs} run: {command}") from error
-    raise ValueError(
-      f"cannot read split {split!r} of {dataset}, whose splits are {', '.join(builder.info.splits)}: {_line(error)}"
-    ) from error
+      raise OptionError(dataset, f"prepared in {root}", advice=f"Run, {needs}") from error
+    if isinstance(error, NotImplementedError):  # a file format that only TensorFlow reads
+      wrong = f"{folder}, which is {builder.info.file_format.value}"
+      raise OptionError(dataset, "prepared as array_record", wrong, f"Delete it and run, {needs}") from error
+    splits = f"one of {', '.join(builder.info.splits)}, or their slices"
+    raise OptionError(f"split of {dataset}", splits, repr(split), f"({_line(error)})") from error
 
 
 def _keys(info: Any, dataset: str) -> tuple[str, str]:
@@ -117,9 +104,9 @@ def _keys(info: Any, dataset: str) -> tuple[str, str]:
     if isinstance(image, features.Image) and isinstance(label, features.ClassLabel):
       dtype: Any = image.np_dtype
       if dtype != np.uint8:
-        raise ValueError(f"{dataset} has {np.dtype(dtype)} images; only uint8 images can be read")
+        raise OptionError(f"images of {dataset}", "uint8", np.dtype(dtype))
       return keys
-  raise ValueError(f"{dataset} is not an image-classification set: its features are {', '.join(info.features)}")
+  raise OptionError(dataset, "an image-classification set", f"the features {', '.join(info.features)}")
 
 
 def _source(records: Any, image: str, label: str, where: str, size: int, channels: int, crops: bool) -> Source:
@@ -137,10 +124,9 @@ def _source(records: Any, image: str, label: str, where: str, size: int, channel
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
     images = read(records, indices, image)
-    other = next((one.shape for one in images if one.shape != images[0].shape), None)
-    if other:
-      raise ValueError(
-        f"{where} has images of differing sizes, as {images[0].shape} and {other}; config.data.size resizes them"
+    if other := next((image.shape for image in images if image.shape != images[0].shape), None):
+      raise OptionError(
+        "config.data.size", f"set for images of different sizes in {where}", f"{images[0].shape} and {other}"
       )
     return {"x": source.pixels(np.stack(images)), "y": labels[indices]}
 
@@ -148,7 +134,7 @@ def _source(records: Any, image: str, label: str, where: str, size: int, channel
   undecoded.decoders = {image: decode.SkipDecoding()}  # only the classes, without decoding each image
   labels = np.array(read(undecoded, np.arange(len(records)), label), np.int32)
   if not len(labels) or labels.min() < 0:
-    raise ValueError(f"{where} has " + ("examples without a class (-1)" if len(labels) else "no examples"))
+    raise OptionError(where, "of examples with a class", "examples without one (-1)" if len(labels) else "none")
   if size:
     memory.require(4 * channels * size**2, f"an image of {size} x {size} pixels")
     return encoded(lambda index: undecoded[index][image], labels, lambda _: where, size, channels, crops)

@@ -1,6 +1,5 @@
 """Token files, as nanoGPT and llm.c write them: their metadata, types and headers, and files of other formats."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddl import files
-from ddl.data import source
+from ddl.errors import OptionError
 
 TRAIN, TEST, META = "train.bin", "val.bin", "meta.json"
 TYPES = ("uint16", "uint32")
@@ -62,9 +61,15 @@ def _is_text(head: bytes) -> bool:
 
 
 def require_text(head: bytes, path: str) -> None:
-  """Raise ValueError for a file of another format, whose bytes a model of text would learn."""
-  if format_ := _other_format(head):
-    raise ValueError(f"{path} must be a text, got {format_}. Convert it to plain text.")
+  """Raise OptionError for an empty file or one of another format, whose bytes a model of text would learn."""
+  if not head or (format_ := _other_format(head)):
+    raise OptionError(path, "plain text", format_ if head else "an empty file")
+
+
+def not_utf8(name: str, error: UnicodeDecodeError, position: int) -> OptionError:
+  """Return the error of a text that cannot be decoded at a byte."""
+  value = f"{error.reason} at byte {position}"
+  return OptionError(name, "UTF-8 text", value, "level=byte reads any file.")
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
@@ -72,20 +77,18 @@ def read_meta(folder: Path) -> dict[str, Any]:
   file = folder / META
   if not file.exists():
     return {}
-  try:
-    meta = json.loads(source.content(file))
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f"{file} is not readable as JSON: {error}; write it again, or delete it") from error
-  wrong = "it must be an object" if not isinstance(meta, dict) else ""
-  if not wrong and meta.get("dtype", TYPES[0]) not in TYPES:
-    wrong = f'"dtype" must be {" or ".join(TYPES)}, not {meta["dtype"]!r}'
-  if not wrong and not (type(count := meta.get("vocabulary", 1)) is int and 0 < count <= MOST):
-    wrong = f'"vocabulary" must be a number of tokens, not {count!r}'
-  if not wrong and not isinstance(meta.get("tokenizer", ""), str):
-    wrong = '"tokenizer" must be a text'
-  if wrong:
-    raise ValueError(f"{file}: {wrong}; write it again, or delete it")
-  return {key: meta[key] for key in ("dtype", "vocabulary", "tokenizer") if key in meta}
+  meta = files.read_json(file, "; write it again, or delete it")
+  conditions = {
+    "dtype": (lambda value: value in TYPES, " or ".join(TYPES)),
+    "vocabulary": (lambda value: type(value) is int and 0 < value <= MOST, f"an integer from 1 to {MOST}"),
+    "tokenizer": (lambda value: isinstance(value, str), "text"),
+  }
+  meta = {key: meta[key] for key in conditions if key in meta}
+  for key, value in meta.items():
+    valid, condition = conditions[key]
+    if not valid(value):
+      raise OptionError(f'"{key}" in {file}', condition, repr(value), "Write it again, or delete it.")
+  return meta
 
 
 class TokenFile(NamedTuple):
@@ -98,61 +101,47 @@ class TokenFile(NamedTuple):
 
 
 def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
-  """Find the type, place and number of a file's tokens.
+  """Find the type, place and number of a file's tokens; OptionError for another format, as its first bytes tell.
 
-  Args:
-    file: its path.
-    declared: the type in meta.json, if any.
-    vocabulary: number of tokens, for advice.
-
-  Raises:
-    ValueError: for a file of another format or type, as far as its first bytes tell.
+  declared: the type in meta.json, if any; vocabulary: number of tokens, for advice.
   """
   nbytes = files.regular(file).stat().st_size
   with file.open("rb") as opened:
     head = opened.read(HEAD)
-  plain = f"{file} must be plain tokens of {declared or 'uint16 or uint32'}"
+  plain = f"plain tokens of {declared or 'uint16 or uint32'}"
   if format_ := _other_format(head):
-    raise ValueError(f"{plain}, got {format_}. Convert it with NumPy's tofile.")
+    raise OptionError(str(file), plain, format_, "Convert it with NumPy's tofile.")
   if _is_text(head):
-    raise ValueError(f"{plain}, got text. Convert it with `python run.py tokenize`.")
+    raise OptionError(str(file), plain, "text", "Convert it with `python run.py tokenize`.")
   if len(head) >= 12 and any(int.from_bytes(head[:4], order) in LLMC_MAGIC for order in ("little", "big")):
-    magic, version, count = (int(each) for each in np.frombuffer(head, "<i4", 3))
+    magic, version, count = np.frombuffer(head, "<i4", 3).tolist()
     if (magic, version) not in LLMC:
-      raise ValueError(f"{plain}, got another file of llm.c (magic {magic}, version {version}).")
+      raise OptionError(str(file), plain, f"another file of llm.c (magic {magic}, version {version})")
     dtype = np.dtype(LLMC[magic, version])
     if declared not in (None, dtype.name):
-      raise ValueError(f'"dtype" in {file.parent / META} must be that of {file}, {dtype}, got {declared}.')
-    if nbytes != HEADER + count * dtype.itemsize:
-      stored, longer = max(0, nbytes - HEADER) // dtype.itemsize, nbytes > HEADER + count * dtype.itemsize
-      raise ValueError(
-        f"{file} must have the {count:,} tokens of {dtype} that llm.c's header declares, got {stored:,} in {nbytes:,} "
-        f"bytes. {'Its header is of a shorter file, or something was appended' if longer else 'It was cut off'}."
-      )
+      raise OptionError(f'"dtype" in {file.parent / META}', f"that of {file}, {dtype}", declared)
+    difference = nbytes - HEADER - count * dtype.itemsize
+    if difference:
+      stored = f"{max(0, nbytes - HEADER) // dtype.itemsize:,} in {nbytes:,} bytes"
+      longer = "Its header is of a shorter file, or something was appended."
+      condition = f"the {count:,} tokens of {dtype} that llm.c's header declares"
+      raise OptionError(str(file), condition, stored, longer if difference > 0 else "It was cut off.")
     return TokenFile(file, dtype, HEADER, count)
   dtype = np.dtype(declared or TYPES[0])
-  _check_megatron(file, dtype)
+  index = file.with_suffix(".idx")  # Megatron's
+  if index.is_file():
+    with index.open("rb") as opened:
+      head = opened.read(18)
+    kind = MEGATRON.get(head[17]) if head.startswith(b"MMIDIDX\0\0") and len(head) == 18 else None
+    if kind and kind not in (dtype.name, dtype.name.removeprefix("u")):
+      raise OptionError(str(file), f"tokens of {dtype}", f"{kind} (by {index})", _conversion(file, kind))
   if nbytes % dtype.itemsize:
-    raise ValueError(
-      f"{file}: {nbytes:,} bytes are no tokens of {dtype}; invalid: must be a multiple of {dtype.itemsize}: it was cut "
-      f"off, or {file.parent / META} should have another dtype"
-    )
+    advice = f"It was cut off, or {file.parent / META} should have another dtype."
+    raise OptionError(f"size of {file}", f"a multiple of {dtype.itemsize} for {dtype}", f"{nbytes:,} bytes", advice)
   count = nbytes // dtype.itemsize
   if count > JUDGED and (other := _other_type(np.memmap(file, dtype, "r", shape=min(count, PIECE)))):
-    raise ValueError(f"{file} must be tokens of {dtype}, got {other}. {_conversion(file, other, vocabulary)}")
+    raise OptionError(str(file), f"tokens of {dtype}", other, _conversion(file, other, vocabulary))
   return TokenFile(file, dtype, 0, count)
-
-
-def _check_megatron(file: Path, dtype: np.dtype) -> None:
-  """Raise ValueError if a Megatron index next to the file declares another type."""
-  index = file.with_suffix(".idx")
-  if not index.is_file():
-    return
-  with index.open("rb") as opened:
-    head = opened.read(18)
-  kind = MEGATRON.get(head[17]) if head.startswith(b"MMIDIDX\0\0") and len(head) == 18 else None
-  if kind and kind not in (dtype.name, dtype.name.removeprefix("u")):
-    raise ValueError(f"{file} must be tokens of {dtype}, got {kind} (by {index}). {_conversion(file, kind)}")
 
 
 def _other_type(tokens: np.ndarray) -> str:

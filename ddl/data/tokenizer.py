@@ -4,6 +4,7 @@ Byte pair encoding is that of Hugging Face's library tokenizers: byte level with
 """
 
 import codecs
+import contextlib
 import importlib
 import json
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddl import files
-from ddl.data.token_files import HEAD, META, TEST, TRAIN, require_text
+from ddl.data.token_files import HEAD, META, TEST, TRAIN, not_utf8, require_text
 from ddl.errors import OptionError
 
 BYTES = 256
@@ -58,14 +59,24 @@ def _trained(texts: Iterable[str], vocabulary: int) -> Any:
 
 
 def _loaded(path: Path) -> Any:
-  """Load a tokenizer.json without its truncation and padding; ValueError for any other file."""
-  try:
+  """Load a tokenizer.json without its truncation and padding; OptionError for any other file."""
+  with _library_errors(f"tokenizer.json {path}"):
     tokenizer = _library().Tokenizer.from_file(str(path))
-  except Exception as error:  # the library raises Exception itself
-    raise ValueError(f"{path} is no tokenizer.json of the library tokenizers: {_line(error)}") from error
   tokenizer.no_truncation()  # models' files store their context length, which would cut every piece of the text
   tokenizer.no_padding()
   return tokenizer
+
+
+@contextlib.contextmanager
+def _library_errors(what: str) -> Iterator[None]:
+  """Convert the library's errors, which are `Exception` itself, to ValueError."""
+  try:
+    yield
+  except ValueError:
+    raise
+  except Exception as error:
+    reason = next(iter(str(error).splitlines()), type(error).__name__)
+    raise ValueError(f"{what} fails in the library tokenizers: {reason}") from error
 
 
 def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -75,14 +86,10 @@ def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
   """
   iterator, first = iter(texts), True
   while batch := list(islice(iterator, AT_ONCE)):
-    try:
+    with _library_errors("encoding the text"):
       if first:
         _check_complete(tokenizer.encode(batch[0], add_special_tokens=False).offsets, batch[0])
       encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-    except ValueError:
-      raise
-    except Exception as error:  # the library raises Exception itself
-      raise ValueError(f"the tokenizer cannot encode this text: {_line(error)}") from error
     first = False
     yield from (np.array(encoding.ids, np.uint32) for encoding in encodings)
 
@@ -93,9 +100,8 @@ def _check_complete(spans: list[tuple[int, int]], text: str) -> None:
   depth = np.bincount(ends[:, 0], minlength=len(text) + 1) - np.bincount(ends[:, 1], minlength=len(text) + 1)
   missed = [k for k in np.flatnonzero(np.cumsum(depth)[:-1] == 0) if not text[k].isspace()]
   if len(missed) > MISSED * len(text):
-    raise ValueError(
-      f"the tokenizer must encode the whole text, got {len(missed):,} of {len(text):,} characters left out."
-    )
+    value = f"{len(missed):,} of {len(text):,} characters left out"
+    raise OptionError("the tokenizer", "one that encodes the whole text", value)
 
 
 def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
@@ -104,13 +110,7 @@ def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
   Byte pairs end there too, so that their tokens are those of the whole text. A text longer than LONGEST without such a
   place is cut where a piece ends.
 
-  Args:
-    pieces: of a text.
-    name: of the text, for errors.
-    first: position of the first byte in it.
-
-  Raises:
-    ValueError: for bytes that are not UTF-8.
+  OptionError for bytes that are not UTF-8, with the text's name; first: position of the first byte in the text.
   """
   decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
 
@@ -119,8 +119,7 @@ def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
     try:
       return decoder.decode(piece, final)
     except UnicodeDecodeError as error:
-      where = f"{error.reason} at byte {first - before + error.start}"
-      raise ValueError(f"{name} is not UTF-8 text ({where}); level=byte takes any file") from error
+      raise not_utf8(name, error, first - before + error.start) from error
 
   for piece in pieces:
     rest += decode(piece)
@@ -131,10 +130,6 @@ def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
       yield rest[:cut]
       rest = rest[cut:]
   yield rest + decode(b"", final=True)
-
-
-def _line(error: Exception) -> str:
-  return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def write(
@@ -151,46 +146,47 @@ def write(
     vocabulary: number of tokens with byte pairs, at least 257; fewer if the text has fewer pairs.
     tokenizer: a trained tokenizer.json to use instead.
     validation: share of the text for the test.
-
-  Raises:
-    ValueError, OSError: for settings that do not fit, a text that is empty or not UTF-8, or existing files.
   """
   _check(level, vocabulary, tokenizer, validation)
   source, out = files.regular(text), files.local(folder)
   nbytes = source.stat().st_size
   require_text(next(_pieces(source, 0, HEAD), b""), text)
   cut = nbytes - int(nbytes * validation)
-  cut = cut if level == "byte" else _character(source, cut)
+  if level == "bpe":  # at the first of four bytes that begins a character of UTF-8, if one does
+    cut += next((i for i, byte in enumerate(next(_pieces(source, cut, cut + 4), b"")) if byte & 0xC0 != 0x80), 0)
   if not 0 < cut < nbytes:
-    raise ValueError(f"{text} has {nbytes:,} bytes, of which a share of {validation:g} leaves one part empty")
+    raise OptionError("validation", f"a share of the {nbytes:,} bytes of {text} that leaves no part empty", validation)
   if existing := [name for name in (TRAIN, TEST, META, TOKENIZER) if (out / name).exists()]:
-    raise ValueError(f"{folder} has {', '.join(existing)} already; give another folder, or delete these files")
+    raise OptionError(folder, "without token files", ", ".join(existing), "Give another folder, or delete these files.")
   spans = {TRAIN: (0, cut), TEST: (cut, nbytes)}
   if level == "byte":
-    count, parts = 256, {name: _as_bytes(_pieces(source, *span)) for name, span in spans.items()}
-    save, meta = None, "bytes"
+    count, bpe, about = 256, None, "bytes"
+    parts = {name: (np.frombuffer(p, np.uint8) for p in _pieces(source, *span)) for name, span in spans.items()}
   else:
     texts = {name: words(_pieces(source, *span), text, span[0]) for name, span in spans.items()}
     training_text = words(_pieces(source, *spans[TRAIN]), text)
     bpe = _loaded(files.regular(tokenizer)) if tokenizer else _trained(training_text, vocabulary)
-    count = 1 + max(bpe.get_vocab(with_added_tokens=True).values())
+    count, about = 1 + max(bpe.get_vocab(with_added_tokens=True).values()), f"byte pairs, {TOKENIZER}"
     parts = {name: encoded(bpe, part) for name, part in texts.items()}
-    save, meta = bpe.save, f"byte pairs, {TOKENIZER}"
-  dtype = "uint16" if count <= 2**16 else "uint32"
+  dtype, counts = "uint16" if count <= 2**16 else "uint32", dict.fromkeys(parts, 0)
   out.mkdir(parents=True, exist_ok=True)
   halves = {name: out / f"{name}.part" for name in parts}
   try:
-    train, test = (_save(halves[name], dtype, parts[name]) for name in (TRAIN, TEST))
+    for name, part in parts.items():
+      with halves[name].open("wb") as opened:
+        for tokens in part:
+          opened.write(tokens.astype(dtype).tobytes())
+          counts[name] += len(tokens)
     for name, half in halves.items():
       half.rename(out / name)
   finally:
     for half in halves.values():
       half.unlink(missing_ok=True)
-  if save:
-    save(str(out / TOKENIZER))
-  about = {"dtype": dtype, "vocabulary": count, "tokenizer": meta, "text": source.name, "bytes": [cut, nbytes - cut]}
-  (out / META).write_text(json.dumps(about, indent=2) + "\n")
-  return TokenFiles(train, test, nbytes, count, dtype)
+  if bpe:
+    bpe.save(str(out / TOKENIZER))
+  meta = {"dtype": dtype, "vocabulary": count, "tokenizer": about, "text": source.name, "bytes": [cut, nbytes - cut]}
+  (out / META).write_text(json.dumps(meta, indent=2) + "\n")
+  return TokenFiles(counts[TRAIN], counts[TEST], nbytes, count, dtype)
 
 
 def _check(level: str, vocabulary: int, tokenizer: str, validation: float) -> None:
@@ -217,23 +213,3 @@ def _pieces(file: Path, start: int, stop: int) -> Iterator[bytes]:
     while start < stop and (piece := opened.read(min(PIECE, stop - start))):
       start += len(piece)
       yield piece
-
-
-def _character(file: Path, at: int) -> int:
-  """Return the first position from `at` on where a character of UTF-8 begins, or `at` if none of four bytes does."""
-  following = next(_pieces(file, at, at + 4), b"")
-  return at + next((i for i, byte in enumerate(following) if byte & 0xC0 != 0x80), 0)
-
-
-def _as_bytes(pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
-  return (np.frombuffer(piece, np.uint8) for piece in pieces)
-
-
-def _save(file: Path, dtype: str, parts: Iterable[np.ndarray]) -> int:
-  """Write the tokens; return their number."""
-  count = 0
-  with file.open("wb") as opened:
-    for part in parts:
-      opened.write(part.astype(dtype).tobytes())
-      count += len(part)
-  return count

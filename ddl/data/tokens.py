@@ -17,7 +17,7 @@ import numpy as np
 
 from ddl.api import Data, Source
 from ddl.data import source
-from ddl.data.token_files import HEAD, META, MOST, PIECE, TEST, TRAIN, TokenFile, open_tokens, read_meta, require_text
+from ddl.data.token_files import META, PIECE, TEST, TRAIN, TokenFile, not_utf8, open_tokens, read_meta, require_text
 from ddl.errors import OptionError
 from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
 
@@ -44,10 +44,6 @@ def tokens(
     vocabulary: number of different tokens; 0: that of meta.json. GPT-2's is 50257.
     test_windows: number of windows of the tests, evenly spread over val.bin; 0: all.
     validation: share of the training windows to set apart.
-
-  Raises:
-    FileNotFoundError, ValueError: for files that are missing, damaged, too short, of another format or type, or tokens
-      beyond the vocabulary; the latter also from `take`, of a file larger than 1 GiB.
   """
   folder = source.existing(path, f"FOLDER (the one with {TRAIN} and {TEST}, as `python run.py tokenize` writes)")
   if not folder.is_dir():
@@ -58,11 +54,9 @@ def tokens(
     advice = f'Or write {folder / META}: {{"dtype": "uint16", "vocabulary": 50257}}.'
     raise OptionError("config.data.vocabulary", f"set for {path}, for GPT-2's tokens to 50257", advice=advice)
   stored = [open_tokens(folder / name, meta.get("dtype"), vocabulary) for name in (TRAIN, TEST)]
-  dtype = min((file.dtype for file in stored), key=lambda dtype: dtype.itemsize)
-  most = min(MOST, np.iinfo(dtype).max + 1)
-  if not 0 < vocabulary <= most:
-    other = f'; for tokens of uint32 write {folder / META}: {{"dtype": "uint32"}}' if most < MOST else ""
-    raise OptionError("config.data.vocabulary", f"in [1, {most:,}] for tokens of {dtype}{other}", vocabulary)
+  if vocabulary > 2**16 and any(file.dtype == np.uint16 for file in stored):
+    advice = f'For tokens of uint32 write {folder / META}: {{"dtype": "uint32"}}.'
+    raise OptionError("config.data.vocabulary", "in [1, 65,536] for tokens of uint16", vocabulary, advice)
   train, test = (_file_windows(file, length, vocabulary) for file in stored)
   if 0 < test_windows < test.size:
     test = source.subset(test, np.arange(test_windows) * test.size // test_windows)
@@ -77,22 +71,24 @@ def tokens(
 def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
   """Return the windows of a file, whose tokens are checked against the vocabulary."""
   file, dtype, offset, count = stored
-  if count < length + 1:
-    fits = f"use length={count - 1} or less, or a longer text" if count > 1 else "use a longer text"
-    raise ValueError(f"{file}: {count:,} tokens hold no window of {length} + 1: {fits}")
+  _require_window(f"tokens in {file}", count, length)
   tokens = np.memmap(file, dtype, "r", offset)
 
   def check(tokens: np.ndarray) -> None:
     if tokens.size and (largest := int(tokens.max())) >= vocabulary:
-      raise ValueError(
-        f"{file}: has the token {largest:,}, but the vocabulary has {vocabulary:,}, counted from 0: it must be that of "
-        f"the tokenizer, or the file is not plain {dtype}{_likely(tokens, vocabulary)}"
-      )
+      condition = f"below the vocabulary of {vocabulary:,}, that of the tokenizer, and plain {dtype}"
+      raise OptionError(f"tokens in {file}", condition, f"{largest:,}", _likely(tokens, vocabulary))
 
   every = max(PIECE, -(-count * dtype.itemsize // CHECKED) * PIECE)  # of a larger file, pieces that are evenly spread
   for start in range(0, count, every):
     check(tokens[start : start + PIECE])
   return _windows(tokens, length, check)
+
+
+def _require_window(what: str, count: int, length: int) -> None:
+  if count <= length:
+    advice = f"Use length={count - 1} or less, or a longer text." if count > 1 else "Use a longer text."
+    raise OptionError(what, f"at least {length + 1}, a window and the next token", f"{count:,} tokens", advice)
 
 
 def _windows(tokens: np.ndarray, length: int, check: Callable[[np.ndarray], None] = lambda tokens: None) -> Source:
@@ -109,7 +105,7 @@ def _windows(tokens: np.ndarray, length: int, check: Callable[[np.ndarray], None
 
 
 def _likely(tokens: np.ndarray, vocabulary: int) -> str:
-  """Return a type in which all of these tokens are in the vocabulary, as text for an error, or ""."""
+  """Return the advice to use a type in which all of these tokens are in the vocabulary, or ""."""
   tokens = np.ascontiguousarray(tokens).reshape(-1)
   others = {
     f"big-endian {tokens.dtype}": tokens.byteswap(),
@@ -117,7 +113,7 @@ def _likely(tokens: np.ndarray, vocabulary: int) -> str:
     "uint8": tokens.view(np.uint8) if vocabulary <= 256 else tokens,
   }
   likely = next((name for name, values in others.items() if values.max() < vocabulary), "")
-  return f", but {likely}" * bool(likely)
+  return f"They look like {likely}." * bool(likely)
 
 
 @checked
@@ -131,15 +127,10 @@ def text(*, path: str = "", level: str = "byte", length: PositiveInt = 64, valid
     level: "byte" (256 tokens) or "char" (UTF-8 characters; meta["vocabulary"] holds them in token order).
     length: tokens per example.
     validation: share of the training windows to set apart.
-
-  Raises:
-    FileNotFoundError, ValueError: for a missing, empty, undecodable or too short text, or another level.
   """
   if level not in ("byte", "char"):
     raise OptionError("level", "byte or char", repr(level))
   content, name = _content(path)
-  if not content:
-    raise ValueError(f"{name} is empty")
   more = {}
   if level == "byte":
     tokens, num_outputs = np.frombuffer(content, np.uint8), 256
@@ -147,18 +138,13 @@ def text(*, path: str = "", level: str = "byte", length: PositiveInt = 64, valid
     try:
       characters = np.frombuffer(content.decode("utf-8").encode("utf-32-le"), "<u4")
     except UnicodeDecodeError as error:
-      where = f"{error.reason} at byte {error.start}"
-      raise ValueError(f"{name} is not UTF-8 text ({where}); level=byte takes any file") from error
+      raise not_utf8(name, error, error.start) from error
     vocabulary, tokens = np.unique(characters, return_inverse=True)
     num_outputs, more["vocabulary"] = len(vocabulary), "".join(map(chr, vocabulary))
   tokens = tokens.astype(np.int32)
 
   test_size = len(tokens) // 10
-  if test_size < length + 1:
-    raise ValueError(
-      f"{name} has {len(tokens)} tokens, so its last tenth, the test set, holds no window of {length} + 1: "
-      + (f"use length={test_size - 1} or less, or a longer text" if test_size > 1 else "use a longer text")
-    )
+  _require_window(f"the last tenth of {name}, the test set,", test_size, length)
   train, test = _windows(tokens[:-test_size], length), _windows(tokens[-test_size:], length)
   train, validation_set = source.split(train, validation)
   digest = hashlib.sha256(content).hexdigest()[:12]
@@ -174,5 +160,5 @@ def _content(path: str) -> tuple[bytes, str]:
     name = f"the language reference of Python {platform.python_version()} (pydoc_data.topics)"
     return "\n".join(topics[key] for key in sorted(topics)).encode("utf-8"), name
   content = source.content(source.existing(path, "FILE.txt"))
-  require_text(content[:HEAD], path)
+  require_text(content, path)
   return content, path

@@ -1,4 +1,7 @@
-"""The models by name. A new one is a file in this folder and a line here."""
+"""The models by name. A new one is a file in this folder and a line here.
+
+A factory raises ValueError, one line, for other data than it takes, and for sizes that exceed the memory.
+"""
 
 from collections.abc import Callable
 

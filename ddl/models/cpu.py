@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ddl.errors import OptionError
+
 NHWC = ("NHWC", "HWIO", "NHWC")
 THIN = 4  # input channels up to which a patch is too thin for the convolution kernels
 COLUMNS = 4  # output columns per row of the patch matrix of a thin convolution
@@ -46,7 +48,7 @@ def convolve(x: jax.Array, kernel: jax.Array, strides: tuple[int, ...], padding:
   gradients are forward convolutions, and workers under vmap are one convolution each instead of a grouped one.
   """
   if padding != "SAME":
-    raise ValueError(f"convolve: padding must be SAME, got {padding}.")
+    raise OptionError("padding of convolve", "SAME", padding)
   if jax.default_backend() != "cpu":
     return lax.conv_general_dilated(x, kernel, strides, _pads(kernel), **kwargs)
   return _convolve(x, kernel)[:, :: strides[0], :: strides[1]]

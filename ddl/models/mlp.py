@@ -1,7 +1,7 @@
 """Linear models and multi-layer perceptrons."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -14,14 +14,24 @@ from ddl.ranges import Fraction, PositiveInt, checked
 from ddl.sharding import WHOLE, columns, named, pairs
 
 
-class _Linear(nn.Module):
+class _MLP(nn.Module):
   outputs: int
-  bias: bool
+  hidden: tuple[int, ...] = ()
+  dropout: float = 0.0
+  activation: Callable[[jax.Array], jax.Array] = nn.relu
+  bias: bool = True
+  kernel_init: Any = nn.initializers.lecun_normal()
 
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+    def dense(x: jax.Array, i: int, width: int) -> jax.Array:
+      layer = nn.Dense(width, self.bias, kernel_init=self.kernel_init, name=f"Dense_{i}")
+      return named(layer(named(x, f"Dense_{i}/in")), f"Dense_{i}/out")
+
     x = x.reshape(x.shape[0], -1)
-    return nn.Dense(self.outputs, use_bias=self.bias, kernel_init=nn.initializers.zeros)(x)
+    for i, width in enumerate(self.hidden):
+      x = nn.Dropout(self.dropout, deterministic=not train)(self.activation(dense(x, i, width)))
+    return dense(x, len(self.hidden), self.outputs)
 
 
 def linear(meta: Mapping[str, Any]) -> Model:
@@ -30,27 +40,8 @@ def linear(meta: Mapping[str, Any]) -> Model:
   Regression has no b, so that W is comparable to meta["optimum"] [features, outputs].
   """
   require("linear", meta)
-  return from_flax(_Linear(meta["num_outputs"], meta["task"] != "regression"), meta, dense=True)
-
-
-class _MLP(nn.Module):
-  outputs: int
-  hidden: tuple[int, ...]
-  dropout: float
-  activation: Callable[[jax.Array], jax.Array] = nn.relu
-
-  @nn.compact
-  def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-    x = x.reshape(x.shape[0], -1)
-    for i, width in enumerate(self.hidden):
-      x = self.activation(_dense(x, i, width))
-      x = nn.Dropout(self.dropout, deterministic=not train)(x)
-    return _dense(x, len(self.hidden), self.outputs)
-
-
-def _dense(x: jax.Array, i: int, width: int) -> jax.Array:
-  name = f"Dense_{i}"
-  return named(nn.Dense(width, name=name)(named(x, f"{name}/in")), f"{name}/out")
+  bias = meta["task"] != "regression"
+  return from_flax(_MLP(meta["num_outputs"], bias=bias, kernel_init=nn.initializers.zeros), meta, dense=True)
 
 
 @checked
@@ -59,9 +50,7 @@ def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), 
 
   ValueError for text, or layers that exceed the memory.
   """
-  require("mlp", meta)
-  _require_size("mlp", meta, hidden, layers=len(hidden))
-  return _split(_MLP(meta["num_outputs"], tuple(hidden), dropout), meta)
+  return _split("mlp", _MLP(meta["num_outputs"], tuple(hidden), dropout), meta)
 
 
 @checked
@@ -70,17 +59,16 @@ def cd_dnn(meta: Mapping[str, Any], *, width: PositiveInt = 2048, layers: Positi
 
   45,122,648 parameters for 429 inputs and 9304 classes. ValueError for text, or layers that exceed the memory.
   """
-  require("cd_dnn", meta)
-  _require_size("cd_dnn", meta, (width,) * min(layers, MOST_LAYERS + 1), layers=layers)
-  return _split(_MLP(meta["num_outputs"], (width,) * layers, 0.0, nn.sigmoid), meta)
+  hidden = (width,) * min(layers, MOST_LAYERS + 1)  # more are refused
+  return _split("cd_dnn", _MLP(meta["num_outputs"], hidden, activation=nn.sigmoid), meta, layers)
 
 
-def _require_size(name: str, meta: Mapping[str, Any], hidden: Sequence[int], *, layers: int) -> None:
-  widths = [math.prod(meta["shape"]), *hidden, meta["num_outputs"]]
-  require_size(name, sum((before + 1) * after for before, after in pairwise(widths)), layers=layers)
-
-
-def _split(module: _MLP, meta: Mapping[str, Any]) -> Model:
+def _split(name: str, module: _MLP, meta: Mapping[str, Any], layers: int | None = None) -> Model:
+  """Return the model, whose layers the rules split over a worker's devices."""
+  require(name, meta)
+  widths = [math.prod(meta["shape"]), *module.hidden, module.outputs]
+  parameters = sum((before + 1) * after for before, after in pairwise(widths))
+  require_size(name, parameters, layers=layers or len(module.hidden))
   names = [f"Dense_{i}" for i in range(len(module.hidden) + 1)]
   rules = {"tensor": pairs(names), "hybrid": columns(names, batch=WHOLE)}
   return from_flax(module, meta, dense=True)._replace(rules=rules)

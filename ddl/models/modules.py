@@ -10,6 +10,7 @@ from flax import linen, nnx
 
 from ddl import memory
 from ddl.api import Model, Tree, channels_first
+from ddl.errors import OptionError
 from ddl.models.supervised import example, supervised
 
 MOST_LAYERS = 1000  # a program of more layers takes an hour to trace and compile
@@ -87,45 +88,33 @@ def recomputed(block: type[linen.Module]) -> Any:
 
 
 def require_size(name: str, parameters: int, **layers: int) -> None:
-  """Check a network's size before it is traced.
+  """Check a network's size before it is traced; ValueError for more than the memory, or too many layers.
 
-  Args:
-    name: of the model, for errors.
-    parameters: a lower bound of their number, in float32.
-    layers: the setting that repeats layers, as its name and value.
-
-  Raises:
-    ValueError: for parameters that exceed this machine's memory, or too many layers.
+  parameters: a lower bound of their number, in float32; layers: the setting that repeats layers, as name=value.
   """
   ((key, count),) = layers.items()
   memory.require(4 * parameters, f"{name} with {key}={count}: {parameters:,} parameters")
   if count > MOST_LAYERS:
-    raise ValueError(f"{name}: {key} must be at most {MOST_LAYERS}, got {count}.")
+    raise OptionError(f"{name}.{key}", f"at most {MOST_LAYERS}", count)
 
 
 def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bool = False, side: int = 1) -> None:
   """Check that a model takes this data: text, arrays, or images [height, width, channels] of side x side or more.
 
-  Raises:
-    ValueError: if it does not; the line names the models that fit.
+  OptionError if it does not; the line names the models that fit.
   """
   shape, language = tuple(meta["shape"]), meta["task"] == "language"
-  what = f"{meta['task']} data with x of shape {list(shape)}"
-  others = "transformer, gpt2" if language else "linear, mlp"
-  if not language and not image and len(shape) == 3:
-    others = "linear, mlp, lenet, resnet20"
-  if text != language:
-    kind = "token sequences" if text else "numeric arrays"
-    raise ValueError(f"{name}: takes {kind}, not {what}; models that fit: {others}")
-  if image and len(shape) != 3:
-    raise ValueError(f"{name}: takes images [height, width, channels], not {what}; models that fit: {others}")
-  if image and channels_first(shape):
-    raise ValueError(
-      f"{name}: images must be [height, width, channels], got {list(shape)}. Move the channels to the end with "
-      "np.moveaxis(x, 1, -1)."
+  what, others = f"{meta['task']} data with x of shape {list(shape)}", "linear, mlp"
+  if language or (len(shape) == 3 and not image):
+    others = "transformer, gpt2" if language else "linear, mlp, lenet, resnet20"
+  if image and not language and channels_first(shape):
+    raise OptionError(
+      "images", "[height, width, channels]", list(shape), "Move the channels with np.moveaxis(x, 1, -1)."
     )
-  if image and min(shape[:2]) < side:
-    raise ValueError(f"{name}: needs images of {side} x {side} or more, not {what}; models that fit: {others}")
+  if text != language or (image and (len(shape) != 3 or min(shape[:2]) < side)):
+    images = f"images [height, width, channels] of {side} x {side} or more"
+    kind = "token sequences" if text else images if image else "numeric arrays"
+    raise OptionError(f"data of {name}", kind, what, f"Models that fit: {others}.")
 
 
 def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: bool = False) -> Model:
@@ -133,9 +122,7 @@ def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: 
 
   Floating-point arrays are trained, as {path in the module: array}. A call that takes `key` gets one per example in
   training, and inference mode in tests. The loss and the other arguments are those of `supervised`.
-
-  Raises:
-    ValueError: for a module with state (`equinox.nn.State`), which is not supported.
+  OptionError for a module with state (`equinox.nn.State`).
   """
   import equinox as eqx
 
@@ -145,7 +132,7 @@ def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: 
   def split(key: Any) -> tuple[Any, Any]:
     module = make(key)
     if any(map(is_state, jax.tree.leaves(module, is_leaf=is_state))):
-      raise ValueError("from_equinox: the module has state (such as BatchNorm); use layers without, such as GroupNorm")
+      raise OptionError("module of from_equinox", "without state", "equinox.nn.State", "Use GroupNorm for BatchNorm.")
     return eqx.partition(module, eqx.is_inexact_array)
 
   def named(params: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Image networks without branches: LeNet, AlexNet (2012), OverFeat (arXiv 1312.6229) and VGG (arXiv 1409.1556)."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ from flax import linen as nn
 
 from ddl import memory
 from ddl.api import Model
+from ddl.errors import OptionError
 from ddl.models.cpu import convolve
 from ddl.models.modules import from_flax, require
 from ddl.ranges import Fraction, PositiveFloat, PositiveInt, checked
@@ -34,6 +36,7 @@ class Pool(NamedTuple):
 
   kernel: int
   stride: int
+  padding = 0
 
 
 def pads(before: int, after: int | None = None) -> Any:
@@ -50,60 +53,45 @@ class _Sequential(nn.Module):
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
     he, count = nn.initializers.he_normal(), 0
     for operation in self.operations:
+      window, strides = (operation.kernel,) * 2, (operation.stride,) * 2
       if isinstance(operation, Pool):
-        x = nn.max_pool(x, (operation.kernel,) * 2, (operation.stride,) * 2)
-        continue
-      count, size, padding = count + 1, (operation.kernel,) * 2, pads(operation.padding)
-      conv = nn.Conv(operation.outputs, size, operation.stride, padding, kernel_init=he, name=f"conv{count}")
-      x = nn.relu(conv(x))
+        x = nn.max_pool(x, window, strides)
+      else:
+        count, padding = count + 1, pads(operation.padding)
+        x = nn.relu(nn.Conv(operation.outputs, window, strides, padding, kernel_init=he, name=f"conv{count}")(x))
     x = x.reshape(x.shape[0], -1)
-    for name, width in zip(_names(self.widths), self.widths, strict=True):
-      last = name == f"fc{len(self.widths)}"
-      x = named(nn.Dense(width, kernel_init=he, name=name)(named(x, f"{name}/in")), f"{name}/out")
-      x = x if last else nn.Dropout(self.dropout, deterministic=not train)(nn.relu(x))
+    for i, width in enumerate(self.widths, start=1):
+      x = named(nn.Dense(width, kernel_init=he, name=f"fc{i}")(named(x, f"fc{i}/in")), f"fc{i}/out")
+      x = x if i == len(self.widths) else nn.Dropout(self.dropout, deterministic=not train)(nn.relu(x))
     return x
 
 
 def sequential(
-  title: str,
-  meta: Mapping[str, Any],
-  operations: Sequence[Conv | Pool],
-  hidden: Sequence[int],
-  dropout: float,
+  title: str, meta: Mapping[str, Any], operations: Sequence[Conv | Pool], hidden: Sequence[int], dropout: float
 ) -> Model:
   """Build a network of these operations and dense layers of the widths `hidden` and num_outputs, He-initialized.
 
-  Dropout follows each hidden dense layer. The rules `hybrid` split a worker's dense layers over its devices.
-
-  Raises:
-    ValueError: if the data is not images, they are too small for the operations, or it exceeds the memory.
+  Dropout follows each hidden dense layer. The rules `hybrid` split a worker's dense layers over its devices. ValueError
+  if the data is not images, they are too small for the operations, or the network exceeds the memory.
   """
-  require(title, meta, image=True)
-  side = next(n for n in range(1, 10_000) if _size(n, operations) > 0)
-  require(title, meta, image=True, side=side)
-  height, width, channels = meta["shape"]
-  count, maps = 0, channels
+  require(title, meta, image=True, side=next(n for n in range(1, 10_000) if _size(n, operations) > 0))
+  height, width, maps = meta["shape"]
+  count = 0
   for operation in operations:
     if isinstance(operation, Conv):
       count, maps = count + operation.kernel**2 * maps * operation.outputs, operation.outputs
-  flat = _size(height, operations) * _size(width, operations) * maps
-  widths = (*hidden, meta["num_outputs"])
-  count += sum(a * b for a, b in zip((flat, *hidden), widths, strict=True))
+  widths = (_size(height, operations) * _size(width, operations) * maps, *hidden, meta["num_outputs"])
+  count += sum(before * after for before, after in pairwise(widths))
   memory.require(4 * count, f"{title} of {count:,} weights")
-  rules = {"hybrid": columns(_names(widths))}
-  return from_flax(_Sequential(tuple(operations), widths, dropout), meta)._replace(rules=rules)
-
-
-def _names(widths: Sequence[int]) -> list[str]:
-  return [f"fc{i}" for i in range(1, len(widths) + 1)]
+  rules = {"hybrid": columns([f"fc{i}" for i in range(1, len(widths))])}
+  return from_flax(_Sequential(tuple(operations), widths[1:], dropout), meta)._replace(rules=rules)
 
 
 def _size(size: int, operations: Sequence[Conv | Pool]) -> int:
   """Return the side of the last maps for images of this side; 0 if nothing is left."""
   for operation in operations:
-    padding = operation.padding if isinstance(operation, Conv) else 0
-    size = (size + 2 * padding - operation.kernel) // operation.stride + 1
-    if size < 1:
+    size = max(0, size + 2 * operation.padding - operation.kernel + operation.stride) // operation.stride
+    if not size:
       return 0
   return size
 
@@ -137,23 +125,19 @@ class _LeNet(nn.Module):
 
 @checked
 def lenet(
-  meta: Mapping[str, Any],
-  *,
-  channels: tuple[PositiveInt, ...] = (16, 32),
-  kernel: PositiveInt = 5,
-  hidden: PositiveInt = 128,
-) -> Model:
+  meta: Mapping[str, Any], *,
+  channels: tuple[PositiveInt, ...] = (16, 32), kernel: PositiveInt = 5, hidden: PositiveInt = 128,
+) -> Model:  # fmt: skip
   """Build LeNet: per entry of `channels` a "same" convolution, 2x2 max pooling and relu; then two dense layers.
 
   ValueError unless the data is images that are large enough for the poolings, and without channels.
   """
   if not channels:
-    raise ValueError("lenet.channels must have an entry for each convolution, such as (16, 32), got ().")
+    raise OptionError("lenet.channels", "an entry for each convolution, such as (16, 32)", "()")
   require("lenet", meta, image=True, side=2 ** len(channels))
   module = _LeNet(meta["num_outputs"], tuple(channels), kernel, hidden)
-  rules = {"hybrid": columns(("Dense_0", "Dense_1"))}
   model = from_flax(module, meta, dense=True)  # in a scan 21 times faster than plain nn.Conv: see `convolve`
-  return model._replace(rules=rules)
+  return model._replace(rules={"hybrid": columns(("Dense_0", "Dense_1"))})
 
 
 @checked
@@ -189,7 +173,9 @@ def overfeat_fast(
 MAPS = (64, 128, 256, 512, 512)  # of the stages
 
 
-def _vgg(title: str, meta: Mapping[str, Any], depths: tuple[int, ...], width: float, hidden: int, dropout: float):
+def _vgg(
+  title: str, meta: Mapping[str, Any], depths: tuple[int, ...], width: float, hidden: int, dropout: float
+) -> Model:
   stages: list[Conv | Pool] = []
   for maps, depth in zip(MAPS, depths, strict=True):
     stages += [Conv(max(int(maps * width), 1), 3)] * depth + [Pool(2, 2)]

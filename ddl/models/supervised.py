@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.api import Batch, Model, Tree
+from ddl.errors import OptionError
 from ddl.precision import wide
 
 TESTED = 2**15, 2**28  # tokens, and numbers of the output layer, of a test of language at a time
@@ -23,15 +24,11 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
   1/2 |z - y|^2. Parameters are created in JAX's default float type (float32, float64 under
   jax_enable_x64), and floating inputs are cast to the parameters' type.
 
-  Args:
-    init: key -> (params, extra).
-    apply: (params, extra, x [batch, ...], train, key) -> (z [batch, ..., num_outputs], extra); key: None in tests.
-    meta: the data's `Data.meta` (task, shape of one x, num_outputs).
-    dense: whether its gradients keep their speed under vmap and scan on a CPU.
+  init: key -> (params, extra). apply: (params, extra, x [batch, ...], train, key) -> (z [batch, ..., num_outputs],
+  extra); key: None in tests. dense: whether its gradients keep their speed under vmap and scan on a CPU.
 
-  Returns:
-    A `Model`; metrics are "loss" [batch] and, except for regression, "accuracy" [batch] (language: the mean over
-    tokens, computed in parts of the batch to bound the memory); for 100 classes and more "accuracy_top5" [batch].
+  The metrics are "loss" [batch] and, except for regression, "accuracy" [batch] (language: the mean over tokens, in
+  parts of the batch to bound the memory); for 100 classes and more "accuracy_top5" [batch].
   """
   task = meta["task"]
 
@@ -48,7 +45,7 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
 
   def outputs(params: Tree, extra: Tree, batch: Batch, train: bool, key: Any) -> tuple[jax.Array, Tree]:
     if special := [key for key in batch if "mask" in key or "weight" in key]:
-      raise ValueError(f"batches must be x and y only, got {special[0]}, which this model's loss does not read.")
+      raise OptionError("batches", "x and y only", f"{special[0]}, which this model's loss does not read")
     x = jnp.asarray(batch["x"], jnp.int32 if task == "language" else jax.tree.leaves(params)[0].dtype)
     # The normalisations of libraries use promote_types(dtype, float32), which strict promotion refuses in float64.
     with jax.numpy_dtype_promotion("standard"):
@@ -87,20 +84,18 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
 
 
 def _check_targets(task: str, out: jax.Array, y: Any) -> None:
-  """Raise ValueError for y of another shape or type than outputs [batch, ..., num_outputs] need."""
+  """Raise OptionError for y of another shape or type than outputs [batch, ..., num_outputs] need."""
   shape, wanted = tuple(y.shape), out.shape[:-1]
+  noun = {"regression": "targets", "language": "tokens"}.get(task, "labels")
   if task == "regression":
     if shape != out.shape and not (shape == wanted and out.shape[-1] == 1):
-      raise ValueError(f"targets y must have the shape of the outputs, {list(out.shape)}, got {list(shape)}.")
-    return
-  noun = "tokens" if task == "language" else "labels"
-  if shape == out.shape and shape != wanted:
-    condition = f"{noun} y must be class numbers {list(wanted)}"
-    raise ValueError(f"{condition}, got one-hot {list(shape)}. Use y.argmax(axis=-1).")
-  if shape != wanted:
-    raise ValueError(f"{noun} y must have shape {list(wanted)}, got {list(shape)}.")
-  if not jnp.issubdtype(y.dtype, jnp.integer):
-    raise ValueError(f"{noun} y must be integers, got {y.dtype}.")
+      raise OptionError(f"{noun} y", f"of the shape of the outputs, {list(out.shape)}", list(shape))
+  elif shape == out.shape and shape != wanted:
+    raise OptionError(f"{noun} y", f"class numbers {list(wanted)}", f"one-hot {list(shape)}", "Use y.argmax(axis=-1).")
+  elif shape != wanted:
+    raise OptionError(f"{noun} y", f"of shape {list(wanted)}", list(shape))
+  elif not jnp.issubdtype(y.dtype, jnp.integer):
+    raise OptionError(f"{noun} y", "integers", y.dtype)
 
 
 def example(meta: Mapping[str, Any]) -> jax.Array:

@@ -10,6 +10,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from ddl.api import Model
+from ddl.errors import OptionError
 from ddl.models.cpu import dot_general
 from ddl.models.modules import from_flax, recomputed, require, require_size
 from ddl.ranges import Fraction, PositiveInt, checked
@@ -109,7 +110,7 @@ def _transformer(name: str, meta: Mapping[str, Any], network: Transformer) -> Mo
   require(name, meta, text=True)
   layers, width, heads = network.layers, network.width, network.heads
   if width % heads:
-    raise ValueError(f"{name}.width must be a multiple of the {heads} heads, got {width}.")
+    raise OptionError(f"{name}.width", f"a multiple of the {heads} heads", width)
   vocabularies = (1 if network.gpt2 else 2) * meta["num_outputs"] * width
   require_size(name, layers * (4 + 2 * network.mlp_ratio) * width**2 + vocabularies, layers=layers)
   return from_flax(network, meta, dense=True)._replace(rules={"tensor": TENSOR})
@@ -139,9 +140,6 @@ def transformer(
     mlp_ratio: width of the MLP over that of the tokens.
     dropout: rate of dropout behind the embedding, attention and MLP.
     remat: whether blocks are recomputed for their gradients: less memory, more time.
-
-  Raises:
-    ValueError: for other data, a width that is no multiple of the heads, or layers that exceed the memory.
   """
   network = Transformer(meta["num_outputs"], layers, width, heads, mlp_ratio, dropout, remat)
   return _transformer("transformer", meta, network)

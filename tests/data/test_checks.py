@@ -169,7 +169,7 @@ def test_what_a_factory_has_checked_is_not_read_again():
     ({"validation": X}, "validation set must be a ddl.Source, got ndarray"),
     ({"train": Source(0, part(X, Y).take)}, "size of the training set"),
     ({"train": Source(60.0, part(X, Y).take)}, "got 60.0"),
-    ({"train": Source(60, lambda k: {"x": X[k]})}, "must have x and y, got x"),
+    ({"train": Source(60, lambda k: {"x": X[k]})}, "must be dicts of x and y, got x"),
     ({"train": Source(60, lambda k: (X[k], Y[k]))}, "dict of x and y, got tuple"),
     ({"meta": None}, "meta of the data"),
     ({"meta": LABELS | {"shape": 4}}, "shape of the data's meta"),
@@ -192,7 +192,7 @@ def test_parts_of_an_npz_of_which_one_is_scaled(tmp_path, dtype, shape, swapped)
   parts = [x.astype(dtype).reshape(60, *shape) for x in (BITS, BYTES)]
   train, test = parts[::-1] if swapped else parts
   path = write_npz(tmp_path, x_train=train, y_train=Y, x_test=test, y_test=Y)
-  one_line(ValueError, lambda: npz(path=path), "x_test must have the range of x_train", "Scale both alike.")
+  one_line(ValueError, lambda: npz(path=path), "x_test must be in the range of x_train", "Scale both alike.")
   for same in parts:
     npz(path=write_npz(tmp_path, x_train=same, y_train=Y, x_test=same[:20], y_test=Y[:20]))
 

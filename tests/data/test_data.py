@@ -130,7 +130,7 @@ def test_text_default_is_the_language_reference():
   "content, settings, words",
   [
     (b"", {}, ["empty"]),
-    (b"a" * 649, {}, ["649 tokens", "length=63"]),
+    (b"a" * 649, {}, ["got 64 tokens", "length=63"]),
     (b"abc", {}, ["longer text"]),
     (b"ab\xff" * 500, {"level": "char"}, ["UTF-8", "byte 2"]),
     (b"a" * 1000, {"level": "word"}, ["'word'", "byte", "char"]),
@@ -167,7 +167,7 @@ def test_least_squares_noise_and_condition():
 
 @pytest.mark.parametrize("task, shape", [("classification", (5, 4)), ("language", (7,)), ("regression", (3,))])
 def test_synthetic_examples_fit_their_task_and_repeat_from_a_limit_on(task, shape, monkeypatch):
-  monkeypatch.setattr("ddl.data.synthetic.KEPT", 2**10)
+  monkeypatch.setattr("ddl.data.synthetic.DIFFERENT", 2**10)
   data = DATA["synthetic"](task=task, shape=shape, num_outputs=6, examples=400)
   batch = everything(data.train)
   assert batch["x"].shape == (400, *shape) and data.test.size == 100

@@ -63,7 +63,7 @@ def test_a_batch_is_checked_where_the_start_does_not_look(tmp_path, monkeypatch)
   path = write_tokens(tmp_path, stored, np.ones(50), vocabulary=5)
   train = DATA["tokens"](path=path, length=10).train
   assert train.take(np.array([0, 1, 4]))["x"].max() == 1
-  one_line(ValueError, lambda: train.take(np.array([0, 2])), "train.bin", "77", "vocabulary has 5")
+  one_line(ValueError, lambda: train.take(np.array([0, 2])), "train.bin", "vocabulary of 5", "got 77")
   stored[70], stored[30] = 88, 1  # in a piece that is looked at
   one_line(
     ValueError, lambda: DATA["tokens"](path=write_tokens(tmp_path, stored, stored, vocabulary=5), length=8), "88"
@@ -77,7 +77,7 @@ def test_a_batch_is_checked_where_the_start_does_not_look(tmp_path, monkeypatch)
     ({"test_windows": -1}, ["tokens.test_windows must be an integer >= 0, got -1."]),
     ({"path": "", "vocabulary": 0}, ["config.data.path must be set"]),
     ({"vocabulary": 0}, ["config.data.vocabulary", "50257", "meta.json"]),
-    ({"vocabulary": 999}, ["train.bin", "has the token 999", "tokenizer"]),
+    ({"vocabulary": 999}, ["train.bin", "got 999", "tokenizer"]),
     ({"vocabulary": 70_000}, ["70000", "65,536", "uint32"]),
     ({"vocabulary": -1}, ["-1"]),
     ({"length": 1001}, ["train.bin", "1,001 tokens", "length=1000"]),
@@ -92,9 +92,9 @@ def test_settings_that_do_not_fit(tmp_path, settings, words):
 @pytest.mark.parametrize(
   "meta, words",
   [
-    ("{", ["JSON"]),
-    ("[" * 100_000, ["JSON"]),
-    ("\\udcff", ["JSON"]),
+    ("{", ["damaged"]),
+    ("[" * 100_000, ["damaged"]),
+    ("\\udcff", ["damaged"]),
     ("[]", ["object"]),
     ('{"dtype": "int8"}', ["int8", "uint16", "uint32"]),
     ('{"dtype": ["uint16"]}', ["dtype"]),
@@ -260,8 +260,8 @@ def test_the_type_in_megatrons_index(tmp_path):
 
 def test_what_tokens_beyond_the_vocabulary_may_be(tmp_path):
   for content, vocabulary, dtype, word in (
-    (RNG.integers(0, 65, 500).astype(np.uint8).tobytes(), 65, "uint16", "but uint8"),
-    (GPT2.astype("uint16").tobytes(), 50257, "uint32", "but uint16"),
-    (RNG.integers(0, 1000, 500).astype(">u2").tobytes(), 1000, "uint16", "but big-endian uint16"),
+    (RNG.integers(0, 65, 500).astype(np.uint8).tobytes(), 65, "uint16", "like uint8"),
+    (GPT2.astype("uint16").tobytes(), 50257, "uint32", "like uint16"),
+    (RNG.integers(0, 1000, 500).astype(">u2").tobytes(), 1000, "uint16", "like big-endian uint16"),
   ):
     one_line(ValueError, lambda c=content, v=vocabulary, d=dtype: loaded(tmp_path, c, v, dtype=d), word)

@@ -306,18 +306,23 @@ def test_sizes_are_plain_keywords(name):
 @pytest.mark.parametrize(
   ("name", "meta", "sizes", "words"),
   [
-    ("linear", TEXT, {}, r"linear: takes numeric arrays.*language.*fit: transformer, gpt2$"),
-    ("mlp", TEXT, {}, r"mlp: takes numeric arrays.*fit: transformer, gpt2$"),
-    ("lenet", TEXT, {}, r"lenet: takes numeric arrays.*fit: transformer, gpt2$"),
-    ("transformer", IMAGES, {}, r"transformer: takes token sequences.*fit: linear, mlp, lenet, resnet20$"),
-    ("lenet", VECTOR, {}, r"lenet: takes images.*\[784\].*fit: linear, mlp$"),
-    ("resnet20", NUMBERS, {}, r"resnet20: takes images.*fit: linear, mlp$"),
-    ("lenet", {**IMAGES, "shape": (3, 8, 1)}, {}, r"lenet: needs images of 4 x 4.*fit: linear, mlp$"),
-    ("lenet", {**IMAGES, "shape": (8, 8, 1)}, {"channels": (2, 2, 2, 2)}, r"lenet: needs images of 16 x 16"),
-    ("resnet20", {**COLOUR, "shape": (2, 2, 3)}, {}, r"resnet20: needs images of 4 x 4"),
+    ("linear", TEXT, {}, r"data of linear must be numeric arrays.*language.*fit: transformer, gpt2\.$"),
+    ("mlp", TEXT, {}, r"data of mlp must be numeric arrays.*fit: transformer, gpt2\.$"),
+    ("lenet", TEXT, {}, r"data of lenet must be images.*language.*fit: transformer, gpt2\.$"),
+    ("transformer", IMAGES, {}, r"data of transformer must be token sequences.*fit: linear, mlp, lenet, resnet20\.$"),
+    ("lenet", VECTOR, {}, r"data of lenet must be images.*\[784\].*fit: linear, mlp\.$"),
+    ("resnet20", NUMBERS, {}, r"data of resnet20 must be images.*fit: linear, mlp\.$"),
+    ("lenet", {**IMAGES, "shape": (3, 8, 1)}, {}, r"data of lenet must be images .* of 4 x 4.*fit: linear, mlp\.$"),
+    (
+      "lenet",
+      {**IMAGES, "shape": (8, 8, 1)},
+      {"channels": (2, 2, 2, 2)},
+      r"data of lenet must be images .* of 16 x 16",
+    ),
+    ("resnet20", {**COLOUR, "shape": (2, 2, 3)}, {}, r"data of resnet20 must be images .* of 4 x 4"),
     ("transformer", TEXT, {"width": 10}, r"transformer.width must be .*, got 10"),
     *(
-      (name, {**COLOUR, "shape": shape}, {}, rf"{name}.*channels\], got \[{shape[0]}, .*moveaxis")
+      (name, {**COLOUR, "shape": shape}, {}, rf"images must be .*channels\], got \[{shape[0]}, .*moveaxis")
       for name, shape in (
         ("lenet", (1, 28, 28)),
         ("resnet20", (3, 32, 32)),
@@ -338,7 +343,7 @@ def test_misfit_is_one_line(name, meta, sizes, words):
 @pytest.mark.parametrize(
   "meta, y, words",
   [
-    (VECTOR, np.zeros((8, 1), np.int32), r"labels y must have shape \[8\], got \[8, 1\]"),
+    (VECTOR, np.zeros((8, 1), np.int32), r"labels y must be of shape \[8\], got \[8, 1\]"),
     (VECTOR, np.eye(10, dtype=np.int32)[:8], r"class numbers \[8\], got one-hot \[8, 10\]"),
     (VECTOR, np.zeros(8, np.float32), "labels y must be integers, got float32"),
     (VECTOR, np.zeros(7, np.int32), r"\[8\], got \[7\]"),

@@ -548,7 +548,7 @@ def test_a_damaged_checkpoint_and_config_name_themselves(tmp_path):
 def test_examples_that_are_not_finite_are_not_called_a_divergence(value):
   images = np.zeros((5, 4, 4), np.float32)
   images[3, 1, 2] = value
-  refused(lambda: source.labelled(images, np.zeros(5, np.int32), "x.npz"), "x.npz", "1 of 5 examples", "first is 3")
+  refused(lambda: source.labelled(images, np.zeros(5, np.int32), "x.npz"), "x.npz", "finite", "at index 3")
 
 
 # ---- class numbers
@@ -566,7 +566,7 @@ def test_more_classes_than_a_data_set_can_have(tmp_path):
     return npz(path=str(tmp_path / "x.npz"))
 
   assert data(10**6 - 1).meta["num_outputs"] == 10**6
-  refused(lambda: data(2 * 10**9), "x.npz", "labels up to 2,000,000,000", "number the classes from 0")
+  refused(lambda: data(2 * 10**9), "x.npz", "got 2,000,000,000", "Number the classes from 0")
 
 
 @pytest.mark.parametrize("label", [{"algorithm": "sync_sgd"}, {"algorithm": {"name": "sync_sgd"}}])
