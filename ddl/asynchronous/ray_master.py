@@ -4,7 +4,6 @@ import os
 import re
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,18 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from ddl.api import ServerAlgorithm, Tree, Visit
-from ddl.asynchronous import ray_transport
 from ddl.asynchronous import ray_transport as wire
 from ddl.asynchronous.flat_params import visit_trees
 from ddl.asynchronous.worker_round import visit_step
 from ddl.engine.consensus import Progress
+from ddl.errors import OptionError
 from ddl.events import arrays
 from ddl.events.barriers import LiveBarrier
-from ddl.events.record import TYPES, Events
+from ddl.events.record import ROW, TYPES, Events, VisitRow, make_events
 
 
 class Snapshot(NamedTuple):
-  """The run at some visit: a shard's part of the parameters, or all. The rest is the first shard's to know."""
+  """The run at some visit: a shard's part of the parameters, or all. Only the first shard knows the rest."""
 
   params: Any  # to test
   extra: Tree
@@ -35,115 +34,101 @@ class Snapshot(NamedTuple):
 class Record:
   """Rows of `Events`, and their clock."""
 
-  def __init__(self, workers: int):
-    """The clock stands at 0."""
-    self._rows: list[list[Any]] = []  # columns of Events
-    self._last = np.full(workers, -1)  # each worker's latest row
-    self._learnt = np.zeros(workers, int)  # visits that the center held which it was told
-    self._came_back = dict[int, float]()  # worker -> when, before its next visit
+  def __init__(self, workers: int, paired: bool):
+    """Stop the clock at 0. paired: whether only visits with a peer exchange anything."""
+    self._rows, self._peers, self._latest = list[VisitRow](), list[int](), [-1] * workers  # _latest: row of a worker
+    self._restarts = dict[int, float]()  # worker -> when it restarted, before its next visit
     self._origin: float | None = None
-    self._exchanges = 0
+    self._paired, self._exchanges = paired, 0
 
   def start(self) -> None:
-    """The clock goes on from the last visit, unless it goes already."""
+    """Start the clock at the last visit, unless it runs."""
     if self._origin is None:
       self._origin = time.time() - self._seconds()
 
   def now(self) -> float:
-    """Seconds of the run."""
-    return self._seconds() if self._origin is None else max(time.time() - self._origin, 0.0)
+    """Return the seconds of the run, not before its last visit."""
+    return self._seconds() if self._origin is None else max(time.time() - self._origin, self._seconds())
 
-  def came_back(self, worker: int) -> None:
-    """It begins anew, from the center of now."""
-    self._learnt[worker], self._came_back[worker] = len(self._rows), self.now()
+  def restart(self, worker: int) -> None:
+    """Note that a worker starts from the current center."""
+    self._restarts[worker] = self.now()
 
-  def add(self, asked: Any, arrival: float, exchanged: bool) -> None:
-    """A visit is served. Workers' clocks are other hosts': what they say is moved to where it can be."""
-    worker, start, released = int(asked["worker"]), float(asked["start"]), float(asked["released"])
-    before = self._rows[self._last[worker]] if self._last[worker] >= 0 else None
-    restarted = worker in self._came_back
-    origin = self._origin or 0.0
-    if restarted:
-      start = self._came_back.pop(worker)
-    elif before:
-      arrival = max(arrival, before[RELEASED])
-      before[RELEASED] = min(max(released - origin, before[RELEASED]), arrival)
-      start = max(start - origin, before[RELEASED])
-    else:
-      start = max(start - origin, 0.0)
-    start = min(start, arrival)
-    served, index = max(self.now(), self._seconds()), len(self._rows)
-    stale = index - int(self._learnt[worker])
-    row = (worker, int(asked["round"]), start, arrival, served, index + 1, served, stale, int(asked["peer"]))
-    self._last[worker], self._learnt[worker] = index, index + 1
-    self._rows.append([*row, False, restarted])
-    self._exchanges += exchanged
+  def add(self, request: Any, arrival: float) -> None:
+    """Add a served visit. Times by the clocks of workers on other hosts are moved into the possible range."""
+    worker, origin = int(request["worker"]), self._origin or 0.0
+    start, released = float(request["start"]) - origin, float(request["released"]) - origin
+    if restarted := worker in self._restarts:
+      start = self._restarts.pop(worker)
+    elif self._latest[worker] >= 0:
+      before = self._rows[self._latest[worker]]
+      arrival = max(arrival, before.released)
+      before.released = min(max(released, before.released), arrival)
+      start = max(start, before.released)
+    start, served = min(max(start, 0.0), arrival), self.now()
+    self._latest[worker] = len(self._rows)
+    self._peers.append(int(request["peer"]))
+    self._exchanges += not self._paired or self._peers[-1] >= 0
+    row = VisitRow(worker, int(request["round"]), start, arrival, served, len(self._rows) + 1, served, False, restarted)
+    self._rows.append(row)
 
   def behind(self, worker: int) -> bool:
-    """Whether others were served since its visit."""
-    return len(self._rows) > self._last[worker] + 1
+    """Return whether others were served since the worker's visit."""
+    return len(self._rows) > self._latest[worker] + 1
 
-  def told(self, worker: int) -> None:
-    """A worker is told anew what the center is."""
-    row = self._rows[self._last[worker]]
-    row[ANSWERED] = self._learnt[worker] = len(self._rows)
-    row[RELEASED] = max(self.now(), self._seconds())
+  def answer(self, worker: int) -> None:
+    """Note that a worker's last visit is answered with the current center."""
+    row = self._rows[self._latest[worker]]
+    row.answered, row.released = len(self._rows), self.now()
 
   def progress(self) -> Progress:
-    """How far it is; the seconds are those of the last visit."""
+    """Return the progress up to the last visit."""
     return Progress(len(self._rows), self._exchanges, self._seconds())
 
   def events(self) -> Events:
-    """The visits so far."""
-    columns: Sequence[Any] = list(zip(*self._rows, strict=True)) or [()] * len(Events._fields)
-    named = dict(zip(Events._fields, columns, strict=True))
-    return Events(**{name: np.array(named[name], kind) for name, kind in TYPES.items()})
+    """Return the visits so far."""
+    return make_events(self._rows)._replace(peer=np.array(self._peers, np.int32))
 
-  def restore(self, events: Events, exchanges: int) -> None:
-    """Goes on from what `events` gave."""
-    self._rows = [list(row) for row in zip(*(column.tolist() for column in events), strict=True)]
-    self._exchanges = exchanges
+  def restore(self, events: Events) -> None:
+    """Continue from the visits that `events` returned."""
+    self._rows = [VisitRow(*row) for row in zip(*(getattr(events, name).tolist() for name in ROW), strict=True)]
+    self._peers = events.peer.tolist()
+    self._exchanges = sum(not self._paired or peer >= 0 for peer in self._peers)
     for i, row in enumerate(self._rows):
-      self._last[row[0]] = i
+      self._latest[row.worker] = i
 
   def _seconds(self) -> float:
-    return self._rows[-1][SERVED] if self._rows else 0.0
-
-
-ANSWERED, RELEASED, SERVED = (Events._fields.index(name) for name in ("answered", "released", "served"))
+    return self._rows[-1].served if self._rows else 0.0
 
 
 def labels(folder: Path, shard: int) -> list[int]:
-  """The numbers of visits of this shard's whole checkpoints, in order."""
-  found = (re.fullmatch(rf"shard{shard}-(\d+)\.npz", path.name) for path in folder.glob(f"shard{shard}-*.npz"))
-  return sorted(int(match[1]) for match in found if match)
+  """Return the numbers of visits of this shard's complete checkpoints, in order."""
+  matches = (re.fullmatch(rf"shard{shard}-(\d+)\.npz", path.name) for path in folder.glob(f"shard{shard}-*.npz"))
+  return sorted(int(match[1]) for match in matches if match)
 
 
 def newest(folder: Path, shards: int) -> int | None:
-  """The newest that all shards have, None if there is none."""
-  common = set.intersection(*(set(labels(folder, k)) for k in range(shards)))
-  return max(common, default=None)
+  """Return the number of visits of the newest checkpoint that all shards have, None if there is none."""
+  return max(set.intersection(*(set(labels(folder, k)) for k in range(shards))), default=None)
 
 
 def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, keep: int) -> None:
-  """Writes the leaves and the record, then forgets what is older than `keep` visits."""
+  """Write the leaves and the record, then delete checkpoints of fewer than `keep` visits."""
   folder.mkdir(parents=True, exist_ok=True)
-  path = _path(folder, shard, label)
   leaves = {f"leaf{i:04d}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(tree))}
-  arrays.save(path, leaves | events._asdict())
+  arrays.save(_path(folder, shard, label), leaves | events._asdict())
   for old in labels(folder, shard):
     if old < keep:
       _path(folder, shard, old).unlink()
 
 
 def load(folder: Path, shard: int, label: int, like: Tree) -> tuple[Tree, Events]:
-  """What `save` wrote, as `like`. ValueError, one line, if it is another model's, algorithm's or number of shards'."""
-  path = _path(folder, shard, label)
+  """Read what `save` wrote, as `like`. OptionError for another model, algorithm or number of shards."""
+  path, wanted = _path(folder, shard, label), jax.tree.leaves(like)
   with np.load(path, allow_pickle=False) as saved:
-    wanted = jax.tree.leaves(like)
     leaves: list[Any] = [saved[name] for name in sorted(saved.files) if name.startswith("leaf")]
     if [x.shape for x in leaves] != [np.shape(x) for x in wanted]:
-      raise ValueError(f"{path} was written by another model, algorithm, number of workers or number of shards")
+      raise OptionError(str(path), "of this model and algorithm, with as many workers and shards", "another run's")
     leaves = [x.view(y.dtype) if x.dtype.kind == "V" else x for x, y in zip(leaves, wanted, strict=True)]  # bfloat16
     return jax.tree.unflatten(jax.tree.structure(like), leaves), Events(**{name: saved[name] for name in TYPES})
 
@@ -153,23 +138,23 @@ def _path(folder: Path, shard: int, label: int) -> Path:
 
 
 class ShardState:
-  """The server, what it last told each worker, and the workers' non-trained state of the model."""
+  """The server, its last reply to each worker, and the workers' non-trained state of the model."""
 
   def __init__(self, algorithm: ServerAlgorithm, part: np.ndarray, extra: Tree):
-    """part: the initial parameters of the shard; extra: the model's initial non-trained state."""
-    _, server, self.start_reply = algorithm.init(jnp.asarray(part))
+    """part: the shard's initial parameters; extra: the model's initial non-trained state."""
+    _, server, self.first_reply = algorithm.init(jnp.asarray(part))
     self.server = jax.tree.map(lambda x: jnp.array(x, copy=True), server)  # donated: no two leaves of one buffer
     self.like = visit_trees(algorithm, part.size, part.dtype)
     self.extra, self.extras = extra, dict[int, list[np.ndarray]]()  # by worker
     self.reads = algorithm.read is not None
-    self._replies = dict[int, Tree]()  # what each worker was last told
+    self._replies = dict[int, Tree]()  # the last one to each worker
     self._clock = algorithm.delay, algorithm.period
     self._serve = jax.jit(algorithm.serve, donate_argnums=0)
     self._evaluate = jax.jit(algorithm.evaluate)
     self._read = jax.jit(algorithm.read) if algorithm.read else None
 
   def warm_up(self) -> None:
-    """Compile what a visit needs, and forget it; twice, as what a first one gives may have other types."""
+    """Compile the functions of a visit; twice, as the results of a first one may have other types."""
     server, visit = jax.tree.map(lambda x: jnp.array(x, copy=True), self.server), self._visit(0, -1, 0)
     message = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.like.message)
     for _ in range(2):
@@ -185,16 +170,16 @@ class ShardState:
     self.server, self._replies[worker] = self._serve(self.server, sent, visit)
     return [np.asarray(x) for x in jax.tree.leaves(self._replies[worker])]
 
-  def tell_anew(self, worker: int, peer: int, round_: int) -> list[np.ndarray]:
+  def read(self, worker: int, peer: int, round_: int) -> list[np.ndarray]:
     """Read the server after other visits; return the leaves of the reply."""
     assert self._read
     self.server, reply = self._read(self.server, self._replies[worker], self._visit(worker, peer, round_))
     return [np.asarray(x) for x in jax.tree.leaves(reply)]
 
   def begin(self, worker: int, round_: int) -> np.ndarray:
-    """Return the parameters that a worker starts this round from after others were served."""
+    """Return the parameters from which a worker starts this round after others were served."""
     if self._read:
-      self.server, _ = self._read(self.server, self.start_reply, self._visit(worker, -1, round_))
+      self.server, _ = self._read(self.server, self.first_reply, self._visit(worker, -1, round_))
     return self.center()
 
   def center(self) -> np.ndarray:
@@ -209,16 +194,6 @@ class ShardState:
     means = [np.mean(c, axis=0, dtype=c[0].dtype) if c[0].dtype.kind != "i" else np.max(c, axis=0) for c in columns]
     return jax.tree.unflatten(jax.tree.structure(self.extra), means)
 
-  def save(self, folder: Path, shard: int, label: int, events: Events, *, keep: int) -> None:
-    """Write a checkpoint, see `shard_checkpoint.save`."""
-    save(folder, shard, label, (self.server, self.mean_extra()), events, keep=keep)
-
-  def restore(self, folder: Path, shard: int, label: int) -> Events:
-    """Go on from a checkpoint; return its record."""
-    (server, self.extra), events = load(folder, shard, label, (self.server, self.extra))
-    self.server = jax.tree.map(jnp.array, server)
-    return events
-
   def _visit(self, worker: int, peer: int, round_: int) -> Visit:
     delay, period = self._clock
     return Visit(np.int32(worker), np.int32(peer), np.int32(visit_step(delay, round_, period)))
@@ -232,7 +207,7 @@ class Shard:
   ):
     """part: this shard's initial parameters; extra: the model's initial non-trained state; visits: after which to stop.
 
-    settings: workers (how many there may be), barrier (a bounded one), seed (of its samples), folder, every (visits per
+    settings: workers (their largest number), barrier (a bounded one), seed (of its samples), folder, every (visits per
       checkpoint, 0: none), marks (visits at which a snapshot is kept until it is fetched), token.
     """
     self.index, self.algorithm, self.visits = index, algorithm, visits
@@ -240,15 +215,16 @@ class Shard:
     self.folder, self.every, self.token = Path(settings["folder"]), settings["every"], settings["token"]
     self.state = ShardState(algorithm, part, extra)
     self.served, self.failure, self.closed = 0, "", False
-    self.record, self.losses, self.kept = Record(self.workers), list[np.ndarray](), dict[int, Snapshot]()
+    self.record = Record(self.workers, algorithm.arrivals.peers != "none")
+    self.losses, self.snapshots = list[np.ndarray](), dict[int, Snapshot]()
     self.rounds = np.zeros(self.workers, int)
     self.members = LiveBarrier(settings["barrier"], workers=self.workers, seed=settings["seed"], present=False)
-    self.holding = set[int]()  # workers that may make a visit
+    self.admitted = set[int]()  # workers that may visit
     self.active: int | None = None  # the rank that may visit, of a round robin
     self.changed = threading.Condition()
 
   def open(self, label: int | None, host: str | None = None) -> tuple[str, int]:
-    """Continues from the checkpoint of so many visits, or starts anew; returns the address where workers connect.
+    """Start, from the checkpoint of so many visits if there is one; return the address to which workers connect.
 
     host: the address to listen at, by default the one by which Ray knows this machine.
     """
@@ -257,121 +233,111 @@ class Shard:
 
       host = str(ray.util.get_node_ip_address())
     if label is not None:
-      self._restore(label)
+      (server, self.state.extra), events = load(self.folder, self.index, label, (self.state.server, self.state.extra))
+      self.state.server = jax.tree.map(jnp.array, server)
+      self.record.restore(events)
+      self.served = label
+      np.maximum.at(self.rounds, events.worker, events.round + 1)
     self.state.warm_up()
-    listener = wire.listen(host)
-    threading.Thread(target=ray_transport.admit, args=(listener, self, self.token), daemon=True).start()
-    return listener.getsockname()
+    return wire.listen(host, self, self.token)
 
   def pid(self) -> int:
-    """Its process."""
+    """Return the id of its process."""
     return os.getpid()
 
   def begin(self, worker: int) -> tuple[int, int, np.ndarray | None, Tree]:
-    """(status, round, this part of the parameters, extra) that a worker starts from; None: the initial ones."""
+    """Return (status, round, this part of the parameters, extra) from which a worker starts; None: the initial ones."""
     with self.changed:
       self.record.start()
       if self.active == worker:
         self.active = None
-      room = self.served + len(self.holding) < self.visits
+      room = self.served + len(self.admitted) < self.visits
       if self.algorithm.arrivals.round_robin:
         room = (worker - self.served) % self.workers < self.visits - self.served
-      if worker in self.holding or room:
-        self.holding.add(worker)
+      if worker in self.admitted or room:
+        self.admitted.add(worker)
         self.members.join(worker)
-      status = wire.GO if worker in self.holding else wire.STOP
+      status = wire.GO if worker in self.admitted else wire.STOP
       self.changed.notify_all()
       if not self.served:
         return status, 0, None, self.state.extra
       part = self.state.begin(worker, int(self.rounds[worker]))
-      self.record.came_back(worker)
+      self.record.restart(worker)
       return status, int(self.rounds[worker]), part, self.state.mean_extra()
 
-  def leave(self, worker: int) -> None:
-    """The worker will not come any more: others may make its visit."""
-    with self.changed:
-      self.holding.discard(worker)
-      self.members.leave(worker)
-      if self.active == worker:
-        self.active = None
-      self.changed.notify_all()
-
-  def lost(self, worker: int) -> None:
-    """The worker died: nobody waits for it until it begins again."""
+  def lose(self, worker: int) -> None:
+    """Let nobody wait for a worker that died until it starts again."""
     with self.changed:
       self.members.leave(worker)
       self.changed.notify_all()
 
   def close(self) -> None:
-    """From now on nothing is served."""
+    """Serve nothing from now on."""
     with self.changed:
       self.closed = True
 
   def snapshot(self, visits: int | None) -> Snapshot:
-    """The one that was kept at so many visits; where there is none, how it is now."""
+    """Return the snapshot of so many visits, or of now where there is none."""
     with self.changed:
-      return self.kept.pop(visits) if visits in self.kept else self._snapshot()
+      return self.snapshots.pop(visits) if visits in self.snapshots else self._snapshot()
 
   def progress(self, seconds: float) -> tuple[int, np.ndarray, list[int], str]:
-    """(visits, each worker's, those of kept snapshots, what went wrong), once there is news or after so long."""
+    """Return (visits, each worker's, those of snapshots, the failure), once there is news or after `seconds`."""
     with self.changed:
       news = self.index == 0  # the first one has the run's
-      self.changed.wait_for(lambda: self.failure or (news and (self.kept or self.served >= self.visits)), seconds)
-      return self.served, self.rounds.copy(), sorted(self.kept), self.failure
+      self.changed.wait_for(lambda: self.failure or (news and (self.snapshots or self.served >= self.visits)), seconds)
+      return self.served, self.rounds.copy(), sorted(self.snapshots), self.failure
 
   def events(self) -> Events:
-    """The visits so far: as this shard saw them, if it is the first."""
+    """Return the visits so far, of the first shard."""
     with self.changed:
       return self.record.events()
 
   def save(self, label: int) -> None:
-    """A checkpoint that is named after so many visits."""
+    """Write a checkpoint, named after so many visits."""
     with self.changed:
       self._save(label)
 
-  def visited(self, asked: Any, arrival: float, losses: Any, extra: Any, message: Any, answer: Any) -> list[Any]:
-    """A message is served, under the lock: the reply's leaves; sets the answer's status."""
+  def visited(self, request: Any, arrival: float, losses: Any, extra: Any, message: Any) -> tuple[int, list[Any]]:
+    """Serve a message; return the status and the reply's leaves. Callers hold the lock."""
     if self.closed:
-      answer["status"] = wire.STOP
-      return [np.asarray(x) for x in jax.tree.leaves(self.state.start_reply)]
-    worker, number = int(asked["worker"]), int(asked["round"])
-    reply = self.state.serve(worker, int(asked["peer"]), number, message)
-    answer["visit"] = self.served
+      return wire.STOP, [np.asarray(x) for x in jax.tree.leaves(self.state.first_reply)]
+    worker, number = int(request["worker"]), int(request["round"])
+    reply = self.state.serve(worker, int(request["peer"]), number, message)
     if not all(np.isfinite(x).all() for x in (*message, *reply)):
+      step = number * self.algorithm.period
       self.failure = (
-        f"visit {self.served}: the message of worker {worker}'s round {number} (its step "
-        f"{number * self.algorithm.period}) or the center is not finite"
+        f"visit {self.served}: the message of worker {worker}'s round {number} (its step {step}) or the center is not "
+        "finite"
       )
     if self.failure:
-      answer["status"] = wire.DIVERGED
       self.changed.notify_all()
-      return reply
+      return wire.DIVERGED, reply
     if self.index == 0:
-      self.record.add(asked, arrival, self.algorithm.arrivals.peers == "none" or int(asked["peer"]) >= 0)
+      self.record.add(request, arrival)
       self.losses.append(losses.copy())
       self.state.extras[worker] = [x.copy() for x in extra]
     self.served += 1
     self.rounds[worker] = number + 1
-    self.holding.discard(worker)
-    if self.served + len(self.holding) < self.visits:
-      self.holding.add(worker)
-    answer["status"] = wire.GO if worker in self.holding else wire.STOP
-    if worker not in self.holding:  # it will not ask again
+    self.admitted.discard(worker)
+    if self.served + len(self.admitted) < self.visits:
+      self.admitted.add(worker)
+    else:  # it will not ask again
       self.members.leave(worker)
       if self.active == worker:
         self.active = None
     if self.served in self.marks:
-      self.kept[self.served] = self._snapshot()
+      self.snapshots[self.served] = self._snapshot()
     if self.every and self.served % self.every == 0:
       self._save(self.served)
     self.changed.notify_all()
-    return reply
+    return wire.GO if worker in self.admitted else wire.STOP, reply
 
   def wait_for_round(self, worker: int) -> bool:
-    """Wait until the worker may begin a round; return whether its last reply is old by now.
+    """Wait until the worker may start a round; return whether its last reply is outdated by then.
 
-    Round robin: when everybody else is done with theirs and this one is next by rank. Else when the barrier lets it: a
-    round is finished when its worker asks for the next, so that all shards have served it by then.
+    Round robin: when all others have finished theirs and it is next by rank. Else when the barrier lets it: a round is
+    finished when its worker asks for the next, so that all shards have served it by then.
     """
     with self.changed:
       if self.algorithm.arrivals.round_robin:
@@ -383,20 +349,19 @@ class Shard:
         return False
       self.members.finish(worker)
       self.changed.notify_all()
-      while worker in self.members.held and not self.failure:
-        self.changed.wait()
-      old = not self.algorithm.delay and self.record.behind(worker)
-      if old and not self.state.reads:
-        self.record.told(worker)
-      return old
+      self.changed.wait_for(lambda: worker not in self.members.held or self.failure)
+      outdated = not self.algorithm.delay and self.record.behind(worker)
+      if outdated and not self.state.reads:
+        self.record.answer(worker)
+      return outdated
 
-  def told(self, asked: Any) -> list[Any]:
-    """What a worker is told anew."""
-    worker = int(asked["worker"])
+  def read(self, request: Any) -> list[Any]:
+    """Return the reply to a worker after other visits."""
+    worker = int(request["worker"])
     with self.changed:
-      reply = self.state.tell_anew(worker, int(asked["peer"]), int(asked["round"]) - 1)  # asked before the next
+      reply = self.state.read(worker, int(request["peer"]), int(request["round"]) - 1)  # asked before the next
       if self.index == 0 and self.record.behind(worker):
-        self.record.told(worker)
+        self.record.answer(worker)
       return reply
 
   def _snapshot(self) -> Snapshot:
@@ -408,11 +373,5 @@ class Shard:
       self.failure = self.failure or f"visit {label}: the center is not finite"
       return
     keep = label - 2 * self.every - self.workers  # shards are at most so far apart
-    self.state.save(self.folder, self.index, label, self.record.events(), keep=keep)
-
-  def _restore(self, label: int) -> None:
-    events = self.state.restore(self.folder, self.index, label)
-    exchanges = len(events.peer) if self.algorithm.arrivals.peers == "none" else int(np.sum(events.peer >= 0))
-    self.record.restore(events, exchanges)
-    self.served = label
-    np.maximum.at(self.rounds, events.worker, events.round + 1)
+    tree = self.state.server, self.state.mean_extra()
+    save(self.folder, self.index, label, tree, self.record.events(), keep=keep)

@@ -12,150 +12,128 @@ from ddl.engine.consensus import NotFinite
 from ddl.events.record import Events
 
 ATTEMPTS = 3  # deaths of a worker in a row, without a visit between, that end the run
-PAUSE = 1.0  # seconds between two looks at a shard that serves nobody
-SECONDS = 10.0  # to see whether a shard is the reason why a worker failed
-
+PAUSE = 1.0  # seconds after which a shard without news reports its progress
 
 Watch = Callable[[Snapshot], None]
 
 
 def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
-  """What the shards from `first` on answer. ValueError, one line, where one of them is dead or raised."""
-  got = []
+  """Return the results of the shards from `first` on. ValueError, one line, where one of them is dead or raised."""
+  results = []
   for k, ref in enumerate(refs, start=first):
     try:
-      got.append(ray.get(ref))
+      results.append(ray.get(ref))
     except ray.exceptions.RayTaskError as error:
       raise ValueError(str(error.cause).splitlines()[0]) from error
     except ray.exceptions.RayActorError as error:
-      check_made(error, f"shard {k} of the master")
-      raise ValueError(f"shard {k} of the master died; resume goes on from the newest checkpoint") from error
-  return got
+      check_started(error, f"shard {k} of the master")
+      raise ValueError(f"shard {k} of the master died; resume continues from the newest checkpoint") from error
+  return results
 
 
-def check_made(error: Any, who: str) -> None:
-  """ValueError, one line, if an actor did not die but could not be made, as where its host lacks a module."""
+def check_started(error: Any, who: str) -> None:
+  """Raise ValueError, one line, if an actor did not die but could not start, as where its host lacks a module."""
   if error.actor_init_failed:
-    raise ValueError(f"{who} can't be made: {str(error).strip().splitlines()[-1]}") from error
+    raise ValueError(f"{who} cannot start: {str(error).strip().splitlines()[-1]}") from error
 
 
 class RaySupervisor:
-  """The workers of one run, and what is awaited of them."""
+  """The workers of one run, and the calls of their actors that are under way."""
 
   def __init__(
     self, ray: Any, new: Callable[[int], Any], actors: dict[int, Any], shards: list[Any], unravel: Callable[[Any], Tree]
   ):
-    """new: a rank's actor; actors: those that are there; unravel: the flat parameters as a tree."""
+    """new: starts a rank's actor; actors: the running ones; unravel: converts the flat parameters to a tree."""
     self.ray, self.new, self.actors, self.shards, self.unravel = ray, new, actors, shards, unravel
-    self.preparing, self.working = dict[Any, int](), dict[Any, int]()  # what is awaited -> rank
-    self.idle = set[int]()  # ranks without a round to make
-    self.together, self.ready = set[int](), list[int]()  # the first workers begin when all of them are ready
+    self.preparing, self.working = dict[Any, int](), dict[Any, int]()  # call -> rank
+    self.missing, self.ready = set[int](), list[int]()  # the first workers start when none is missing
     self.deaths = dict[int, tuple[int, int]]()  # rank -> (its visits, deaths in a row)
     self.stopping = False
 
   def run(self, ranks: Iterable[int], visits: int, watch: Watch) -> Events:
-    """Until so many visits are served and every worker has heard of it, or `stopping` is set."""
-    ray, shards = self.ray, self.shards
-    self.served, self.rounds, _, _ = self._progress([shards[0].progress.remote(0)])[0]
-    self.visits, looks = visits, dict[Any, int]()
-    self.together = set(ranks)
-    for rank in sorted(self.together):
+    """Run until `visits` visits are served and every worker knows it, or `stopping` is set."""
+    self.served, self.rounds, _, _ = self._progress([self.shards[0].progress.remote(0)])[0]
+    reports = dict[Any, int]()  # call -> shard
+    self.missing = set(ranks)
+    for rank in sorted(self.missing):
       self.start(rank)
     while (self.served < visits or self.working) and not self.stopping:
-      for k in set(range(len(shards))) - set(looks.values()):
-        looks[shards[k].progress.remote(PAUSE)] = k
-      done, _ = ray.wait([*looks, *self.preparing, *self.working])
-      for ref in done:
-        if ref in looks:
-          k = looks.pop(ref)
-          served, rounds, kept, _ = self._progress([ref], k)[0]
+      for k in set(range(len(self.shards))) - set(reports.values()):
+        reports[self.shards[k].progress.remote(PAUSE)] = k
+      finished, _ = self.ray.wait([*reports, *self.preparing, *self.working])
+      for ref in finished:
+        if ref in reports:
+          k = reports.pop(ref)
+          served, rounds, marks, _ = self._progress([ref], k)[0]
           if k == 0:
             self.served, self.rounds = served, rounds
-            for at in kept:
-              self._show(watch, at)
+            self._show(watch, marks)
         elif ref in self.preparing:
           self._prepared(ref, self.preparing.pop(ref))
         elif ref in self.working:
-          self._stopped(ref, self.working.pop(ref))
-    answers(ray, [shard.close.remote() for shard in shards])
-    self.served, _, kept, _ = self._progress([shard.progress.remote(0) for shard in shards])[0]
-    answers(ray, [shard.save.remote(self.served) for shard in shards])
-    for at in (*kept, None):
-      self._show(watch, at)
-    return answers(ray, [shards[0].events.remote()])[0]
+          self._succeeded(ref, self.working.pop(ref))
+    self._call_shards("close")
+    self.served, _, marks, _ = self._progress([shard.progress.remote(0) for shard in self.shards])[0]
+    self._call_shards("save", self.served)
+    self._show(watch, [*marks, None])
+    return answers(self.ray, [self.shards[0].events.remote()])[0]
 
   def start(self, rank: int) -> None:
     """Start a worker, which makes rounds as soon as it is ready."""
     self.actors[rank] = self.new(rank)
     self.preparing[self.actors[rank].prepare.remote()] = rank
 
-  def leave(self, rank: int) -> None:
-    """A worker is gone for good."""
-    for awaited in (self.preparing, self.working):
-      for ref in [r for r, w in awaited.items() if w == rank]:
-        del awaited[ref]
-    self.ray.kill(self.actors.pop(rank))
-    self.idle.discard(rank)
-    answers(self.ray, [shard.leave.remote(rank) for shard in self.shards])
-    self._wake()
+  def _call_shards(self, method: str, *args: Any) -> list[Any]:
+    return answers(self.ray, [getattr(shard, method).remote(*args) for shard in self.shards])
 
   def _prepared(self, ref: Any, rank: int) -> None:
-    if not self._well(ref, rank):
+    if not self._succeeded(ref, rank):
       return
     self.ready.append(rank)
-    self.together.discard(rank)
-    if not self.together:
+    self.missing.discard(rank)
+    if not self.missing:
       self._begin(self.ready)
       self.ready = []
 
-  def _stopped(self, ref: Any, rank: int) -> None:
-    if self._well(ref, rank):
-      self.idle.add(rank)
-      self._wake()
-
-  def _wake(self) -> None:
-    """Let an idle worker make the rounds of those that left, or of one that died after others had stopped."""
-    if self.idle and not self.working and not self.preparing and self.served < self.visits:
-      self._begin([self.idle.pop()])
-
   def _begin(self, ranks: Sequence[int]) -> None:
-    begun = {rank: [shard.begin.remote(rank) for shard in self.shards] for rank in ranks}
-    refs = [ref for each in begun.values() for ref in each]
+    starts = {rank: [shard.begin.remote(rank) for shard in self.shards] for rank in ranks}
+    refs = [ref for parts in starts.values() for ref in parts]
     self.ray.wait(refs, num_returns=len(refs), fetch_local=False)
-    for rank, parts in begun.items():
+    for rank, parts in starts.items():
       self.working[self.actors[rank].work.remote(*parts)] = rank
 
-  def _well(self, ref: Any, rank: int) -> bool:
-    """Whether the worker did what was awaited; if it is dead there is another one now."""
+  def _succeeded(self, ref: Any, rank: int) -> bool:
+    """Return whether a worker's call succeeded; start another worker if it died."""
     errors = self.ray.exceptions
     try:
       self.ray.get(ref)
       return True
     except errors.RayTaskError as error:
-      self._progress([shard.progress.remote(0) for shard in self.shards])
-      why = (str(error.cause).splitlines() or [""])[0]
-      raise ValueError(f"worker {rank} failed: {type(error.cause).__name__}: {why}") from error
+      self._progress([shard.progress.remote(0) for shard in self.shards])  # a shard's failure is the reason
+      reason = next(iter(str(error.cause).splitlines()), "")
+      raise ValueError(f"worker {rank} failed: {type(error.cause).__name__}: {reason}") from error
     except errors.RayActorError as error:
-      check_made(error, f"worker {rank}")
-      answers(self.ray, [self.shards[0].lost.remote(rank)])
+      check_started(error, f"worker {rank}")
+      answers(self.ray, [self.shards[0].lose.remote(rank)])
       visits = int(self.rounds[rank])
-      at, count = self.deaths.get(rank, (visits, 0))
-      self.deaths[rank] = visits, count + 1 if at == visits else 1
+      before, count = self.deaths.get(rank, (visits, 0))
+      self.deaths[rank] = visits, count + 1 if before == visits else 1
       if self.deaths[rank][1] >= ATTEMPTS:
         raise ValueError(f"worker {rank} died {ATTEMPTS} times in a row before it made a visit") from error
-      told = f"worker {rank} died after {visits} visits: its current round is lost, and another one takes its place"
-      warnings.warn(told, RuntimeWarning, stacklevel=2)
+      message = f"worker {rank} died after {visits} visits: its current round is lost, and another one takes its place"
+      warnings.warn(message, RuntimeWarning, stacklevel=2)
       self.ray.kill(self.actors[rank])
       self.start(rank)
       return False
 
   def _progress(self, refs: Sequence[Any], first: int = 0) -> list[Any]:
-    got = answers(self.ray, refs, first)
-    for _, _, _, failure in got:
+    results = answers(self.ray, refs, first)
+    for _, _, _, failure in results:
       if failure:
         raise NotFinite(failure)
-    return got
+    return results
 
-  def _show(self, watch: Watch, at: int | None) -> None:
-    parts = answers(self.ray, [shard.snapshot.remote(at) for shard in self.shards])
-    watch(parts[0]._replace(params=self.unravel(np.concatenate([part.params for part in parts]))))
+  def _show(self, watch: Watch, marks: Sequence[int | None]) -> None:
+    for mark in marks:
+      parts = self._call_shards("snapshot", mark)
+      watch(parts[0]._replace(params=self.unravel(np.concatenate([part.params for part in parts]))))

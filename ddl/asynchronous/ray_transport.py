@@ -1,6 +1,7 @@
-"""Arrays on a socket between a worker and the master's shards: fixed sizes, no pickling, no copy on the way out."""
+"""Arrays between a worker and the master's shards, over sockets: fixed sizes, no pickling, no copy on the way out."""
 
 import hmac
+import io
 import itertools
 import socket
 import threading
@@ -11,116 +12,134 @@ from typing import Any
 import jax
 import numpy as np
 
-from ddl.api import Tree
+from ddl.api import ServerAlgorithm, Tree
+from ddl.asynchronous.flat_params import leads_of, visit_trees
 from ddl.errors import OptionError
 
 VISIT, ASK, READ = range(3)  # serve a message; wait for the next round; read the center
-GO, STOP, DIVERGED, OLD = range(4)  # make another round; that was the last; not finite, nothing was served; go, but
-# the last reply is old by now
+GO, STOP, DIVERGED, OLD = range(4)  # start another round; that was the last; a message or the center is not finite,
+# nothing was served; start another round, but others were served since the last reply
 REQUEST = np.dtype(
   [("what", "<i4"), ("worker", "<i4"), ("round", "<i4"), ("peer", "<i4"), ("start", "<f8"), ("released", "<f8")]
 )  # start, released: seconds since the epoch, by the worker's clock
-REPLY = np.dtype([("status", "<i4"), ("visit", "<i4")])
-SECONDS = 10.0  # that a connection may take
+SECONDS = 10.0  # limit of the time to connect
 
 
 def cut(size: int, shards: int) -> list[slice]:
-  """`shards` runs of the flat vector, equal to one element. ValueError if there are more shards than elements."""
+  """Cut the flat vector into runs of equal size, up to one element. OptionError for more shards than elements."""
   if not 1 <= shards <= size:
     raise OptionError("shards", f"in [1, {size}], the number of parameters", shards)
   ends = [size * k // shards for k in range(shards + 1)]
   return [slice(a, b) for a, b in itertools.pairwise(ends)]
 
 
-def buffers(like: Tree) -> list[np.ndarray]:
-  """Room for the leaves."""
+class ShardConnections:
+  """A worker's connections to the shards."""
+
+  def __init__(self, algorithm: ServerAlgorithm, size: int, dtype: Any, addresses: list[tuple[str, int]], token: bytes):
+    """Connect, for parameters [size]; token: proves that the worker is one of the run."""
+    leads = leads_of(algorithm, size, dtype)
+    self._is_cut, self._is_cut_reply = (
+      [lead == 0 for lead in jax.tree.leaves(x)] for x in (leads.message, leads.reply)
+    )
+    self._reply, self._status = visit_trees(algorithm, size, dtype).reply, np.zeros(1, "<i4")
+    self._shards = list[tuple[io.BufferedRWPair, slice]]()
+    for address, part in zip(addresses, cut(size, len(addresses)), strict=True):
+      connection = socket.create_connection(address, timeout=SECONDS)
+      connection.sendall(token)
+      connection.settimeout(None)
+      self._shards.append((_stream(connection), part))
+
+  def visit(self, header: np.ndarray, losses: np.ndarray, extra: list[Any], message: list[Any]) -> tuple[int, Tree]:
+    """Send each shard its part of a message; return (status, reply) once all of them have served it."""
+    extra, leaves = [np.asarray(x) for x in extra], [np.asarray(x) for x in message]
+    for k, (stream, part) in enumerate(self._shards):
+      parts = [x[part] if is_cut else x for x, is_cut in zip(leaves, self._is_cut, strict=True)]
+      _send(stream, [header, losses, *(extra if k == 0 else ()), *parts])
+    return self._replies()
+
+  def ask(self, header: np.ndarray) -> bool:
+    """Wait until the first shard lets a round start; return whether others may have been served since the reply."""
+    stream, _ = self._shards[0]
+    _send(stream, [header])
+    _receive(stream, [self._status])
+    return len(self._shards) > 1 or int(self._status[0]) == OLD  # a shard knows only its own visits
+
+  def read(self, header: np.ndarray) -> Tree:
+    """Return the current reply of the shards."""
+    for stream, _ in self._shards:
+      _send(stream, [header])
+    return self._replies()[1]
+
+  def _replies(self) -> tuple[int, Tree]:
+    statuses, whole = [], _buffers(self._reply)  # new ones, as JAX may use their memory
+    for stream, part in self._shards:
+      _receive(stream, [self._status, *(x[part] if c else x for x, c in zip(whole, self._is_cut_reply, strict=True))])
+      statuses.append(int(self._status[0]))
+    status = DIVERGED if DIVERGED in statuses else statuses[0]
+    return status, jax.tree.unflatten(jax.tree.structure(self._reply), whole)
+
+
+def listen(host: str, shard: Any, token: bytes) -> tuple[str, int]:
+  """Serve the workers that connect, each in a thread; return the address. shard: a `ray_master.Shard`."""
+  listener = socket.create_server((host, 0), backlog=128)
+
+  def accept() -> None:
+    while True:
+      connection, _ = listener.accept()
+      threading.Thread(target=_serve, args=(connection, shard, token), daemon=True).start()
+
+  threading.Thread(target=accept, daemon=True).start()
+  return listener.getsockname()
+
+
+def _serve(connection: socket.socket, shard: Any, token: bytes) -> None:
+  """Serve one worker until it closes the connection; an incomplete message is ignored."""
+  header, status = np.zeros(1, REQUEST), np.zeros(1, "<i4")
+  losses, shown = np.zeros(shard.algorithm.period, np.float32), np.empty(len(token), np.uint8)
+  connection.settimeout(SECONDS)
+  with connection, suppress(OSError):
+    stream, extra = _stream(connection), _buffers(shard.state.extra)
+    _receive(stream, [shown])
+    if not hmac.compare_digest(shown.tobytes(), token):
+      return
+    connection.settimeout(None)
+    while True:
+      _receive(stream, [header])
+      request, reply = header[0], []
+      if request["what"] == ASK:
+        status[:] = OLD if shard.wait_for_round(int(request["worker"])) else GO
+      elif request["what"] == READ:
+        reply = shard.read(request)
+      else:
+        message = _buffers(shard.state.like.message)  # new ones, as JAX may use their memory
+        _receive(stream, [losses, *extra, *message] if shard.index == 0 else [losses, *message])
+        arrival = shard.record.now()
+        with shard.changed:
+          status[:], reply = shard.visited(request, arrival, losses, extra, message)
+      _send(stream, [status, *reply])
+
+
+def _stream(connection: socket.socket) -> io.BufferedRWPair:
+  """Return a buffered stream over a connection, whose large reads and writes pass its buffer by."""
+  connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+  connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices a host that lost its power
+  return connection.makefile("rwb")
+
+
+def _buffers(like: Tree) -> list[np.ndarray]:
   return [np.empty(x.shape, x.dtype) for x in jax.tree.leaves(like)]
 
 
-def send(connection: socket.socket, arrays: Sequence[np.ndarray]) -> None:
-  """All bytes of contiguous arrays, in order, gathered by the kernel."""
-  views = [_bytes(x) for x in arrays if x.nbytes]
-  while views:
-    sent = connection.sendmsg(views)
-    while views and sent >= len(views[0]):
-      sent -= len(views.pop(0))
-    if sent:
-      views[0] = views[0][sent:]
-
-
-def receive(connection: socket.socket, arrays: Sequence[np.ndarray]) -> None:
-  """Fills contiguous arrays, in order. ConnectionError where the other side is gone."""
+def _send(stream: io.BufferedRWPair, arrays: Sequence[np.ndarray]) -> None:
+  """Write all bytes of contiguous arrays, in order."""
   for x in arrays:
-    view = _bytes(x) if x.nbytes else memoryview(b"")
-    while view:
-      count = connection.recv_into(view)
-      if not count:
-        raise ConnectionError("the other side is gone")
-      view = view[count:]
+    stream.write(x.reshape(-1).view(np.uint8).data)
+  stream.flush()
 
 
-def listen(host: str) -> socket.socket:
-  """A listening socket at a free port of this address."""
-  return socket.create_server((host, 0), backlog=128)
-
-
-def connect(address: tuple[str, int], token: bytes) -> socket.socket:
-  """A connection that has shown the token."""
-  connection = socket.create_connection(address, timeout=SECONDS)
-  connection.sendall(token)
-  connection.settimeout(None)
-  return _tune(connection)
-
-
-def may_join(connection: socket.socket, token: bytes) -> bool:
-  """Whether the other side shows the token in time."""
-  shown = np.empty(len(token), np.uint8)
-  connection.settimeout(SECONDS)
-  try:
-    receive(connection, [shown])
-  except OSError:
-    return False
-  connection.settimeout(None)
-  _tune(connection)
-  return hmac.compare_digest(shown.tobytes(), token)
-
-
-def _tune(connection: socket.socket) -> socket.socket:
-  connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-  connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a host that loses power says nothing
-  return connection
-
-
-def _bytes(array: np.ndarray) -> memoryview:
-  return array.reshape(-1).view(np.uint8).data
-
-
-def admit(listener: Any, shard: Any, token: bytes) -> None:
-  """Talks to all who come, for ever. shard: a `master.Shard`."""
-  while True:
-    connection, _ = listener.accept()
-    threading.Thread(target=_talk, args=(connection, shard, token), daemon=True).start()
-
-
-def _talk(connection: Any, shard: Any, token: bytes) -> None:
-  """Serves one worker until it is gone: what it has not sent to the end was never sent."""
-  header, answer = np.zeros(1, REQUEST), np.zeros(1, REPLY)
-  losses = np.zeros(shard.algorithm.period, np.float32)
-  extra = buffers(shard.state.extra)
-  with connection, suppress(OSError):
-    if not may_join(connection, token):
-      return
-    while True:
-      receive(connection, [header])
-      asked, reply = header[0], []
-      if asked["what"] == ASK:
-        answer["status"] = OLD if shard.wait_for_round(int(asked["worker"])) else GO
-      elif asked["what"] == READ:
-        reply = shard.told(asked)
-      else:
-        message = buffers(shard.state.like.message)  # new ones: JAX may go on with their memory
-        receive(connection, [losses, *extra, *message] if shard.index == 0 else [losses, *message])
-        arrival = shard.record.now()
-        with shard.changed:
-          reply = shard.visited(asked, arrival, losses, extra, message, answer)
-      send(connection, [answer, *reply])
+def _receive(stream: Any, arrays: Sequence[np.ndarray]) -> None:
+  """Fill contiguous arrays, in order; ConnectionError where the connection is closed."""
+  for x in arrays:
+    if stream.readinto(x.reshape(-1).view(np.uint8).data) < x.nbytes:
+      raise ConnectionError("the connection is closed")

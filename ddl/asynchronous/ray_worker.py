@@ -12,7 +12,7 @@ import numpy as np
 
 from ddl.api import Model, ServerAlgorithm, Tree, at_step
 from ddl.asynchronous import ray_transport as wire
-from ddl.asynchronous.flat_params import flatten, leads_of, packed, visit_trees
+from ddl.asynchronous.flat_params import flatten, packed
 from ddl.engine.local_step import make_local_step
 from ddl.events.cluster import draw_peers
 
@@ -20,88 +20,44 @@ Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
 Make = Callable[[int], tuple[Model, Take]]  # worker -> what is built in its process
 
 
-class ShardConnections:
-  """A worker's connections to the shards."""
-
-  def __init__(self, algorithm: ServerAlgorithm, size: int, dtype: Any, addresses: list[tuple[str, int]], token: bytes):
-    """For parameters [size]."""
-    self.parts = wire.cut(size, len(addresses))
-    leads = leads_of(algorithm, size, dtype)
-    self.cut, self.cut_reply = ([lead == 0 for lead in jax.tree.leaves(x)] for x in (leads.message, leads.reply))
-    self.reply = visit_trees(algorithm, size, dtype).reply
-    self.connections = [wire.connect(address, token) for address in addresses]
-    self.answer = np.zeros(1, wire.REPLY)
-
-  def visit(self, header: np.ndarray, losses: np.ndarray, extra: list[Any], message: list[Any]) -> tuple[int, Tree]:
-    """(status, reply): each shard is sent its part, and answers when it has served it."""
-    extra, leaves = [np.asarray(x) for x in extra], [np.asarray(x) for x in message]
-    for k, (connection, part) in enumerate(zip(self.connections, self.parts, strict=True)):
-      own = [x[part] if is_cut else x for x, is_cut in zip(leaves, self.cut, strict=True)]
-      wire.send(connection, [header, losses, *(extra if k == 0 else ()), *own])
-    return self._answers()
-
-  def ask(self, header: np.ndarray) -> bool:
-    """Wait until the first shard lets a round begin; return whether the last reply may be old by then."""
-    wire.send(self.connections[0], [header])
-    wire.receive(self.connections[0], [self.answer])
-    return len(self.connections) > 1 or int(self.answer["status"][0]) == wire.OLD  # one shard knows of itself alone
-
-  def read(self, header: np.ndarray) -> Tree:
-    """The reply as the shards would give it now."""
-    for connection in self.connections:
-      wire.send(connection, [header])
-    return self._answers()[1]
-
-  def _answers(self) -> tuple[int, Tree]:
-    statuses, whole = [], wire.buffers(self.reply)  # new ones: JAX may go on with their memory
-    for connection, part in zip(self.connections, self.parts, strict=True):
-      room = [x[part] if is_cut else x for x, is_cut in zip(whole, self.cut_reply, strict=True)]
-      wire.receive(connection, [self.answer, *room])
-      statuses.append(int(self.answer["status"][0]))
-    status = wire.DIVERGED if wire.DIVERGED in statuses else statuses[0]
-    return status, jax.tree.unflatten(jax.tree.structure(self.reply), whole)
-
-
 class RayWorker:
   """One worker. A Ray actor, but it does not use Ray."""
 
   def __init__(self, worker: int, algorithm: ServerAlgorithm, make: Make, params: Tree, extra: Tree, **settings: Any):
     """params, extra: the initial model. settings: addresses, token, workers, seed (of peers), barrier."""
-    self.worker, self.algorithm, self.settings = worker, algorithm, settings
-    self.params, self.extra = params, extra
-    flat, self.unravel = flatten(params)
-    self.size, self.dtype = flat.size, flat.dtype
-    self.make, rule = make, packed(algorithm, params)
+    self.worker, self.algorithm, self.settings, self.make = worker, algorithm, settings, make
+    self.params, self.extra, self.peers = params, extra, np.zeros(0, np.int32)
+    self.flat, self.unravel = flatten(params)
+    rule = packed(algorithm, params)
     self._init, self._merge = jax.jit(rule.init), jax.jit(rule.merge)
     self._request = jax.jit(lambda state, params: jax.tree.leaves(rule.request(state, params)))
 
   def prepare(self) -> None:
-    """Make its model and data, connect, and compile before the first round begins."""
+    """Build its model and data, connect, and compile before the first round starts."""
     model, self.take = self.make(self.worker)
     self._step = jax.jit(make_local_step(model, self.algorithm.local))
-    where = self.settings["addresses"], self.settings["token"]
-    self.exchange = ShardConnections(self.algorithm, self.size, self.dtype, *where)
+    addresses, token = self.settings["addresses"], self.settings["token"]
+    self.exchange = wire.ShardConnections(self.algorithm, self.flat.size, self.flat.dtype, addresses, token)
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
     state, _, reply = self._init(params)
-    for _ in range(2):  # what a first step gives may have other types
+    for _ in range(2):  # the results of a first step may have other types
       params, state = self._merge(reply, state, params)
       (params, state, extra), _ = self._step((params, state, extra), self.take(self.worker, 0))
       jax.block_until_ready(self._request(state, params))
 
   def pid(self) -> int:
-    """Its process."""
+    """Return the id of its process."""
     return os.getpid()
 
-  def work(self, *begun: Any) -> None:
-    """Make rounds until the first shard replies STOP; begun: of each shard. ValueError if the master diverged."""
-    status, number, part, extra = begun[0]
+  def work(self, *starts: Any) -> None:
+    """Make rounds until the first shard replies STOP; starts: of each shard. ValueError if the master diverged."""
+    status, number, part, extra = starts[0]
     first, waits = number, self.settings["barrier"].bound < np.inf
-    params = self.params if part is None else self.unravel(np.concatenate([b[2] for b in begun]))
+    params = self.params if part is None else self.unravel(np.concatenate([start[2] for start in starts]))
     params, extra = jax.tree.map(jnp.asarray, (params, extra))
     state, _, reply = self._init(params)
     released, delay, period = time.time(), self.algorithm.delay, self.algorithm.period
-    state = at_step(state, number * period)
-    losses: list[Any] = []
+    state, losses = at_step(state, number * period), list[Any]()
 
     def steps(first: int, count: int) -> None:
       nonlocal params, state, extra
@@ -111,14 +67,18 @@ class RayWorker:
 
     with ThreadPoolExecutor(1) as pool:
       while status == wire.GO:
-        header = self._header(number, released)
+        header = np.zeros(1, wire.REQUEST)
+        header["worker"], header["round"], header["peer"] = self.worker, number, self._peer(number)
+        header["released"] = released
         if self.algorithm.arrivals.round_robin or (waits and number > first):
-          old = self.exchange.ask(_for(wire.ASK, header))
-          if old and waits and not delay and self.algorithm.read:
-            reply = self.exchange.read(_for(wire.READ, header))
+          header["what"] = wire.ASK
+          outdated = self.exchange.ask(header)
+          if outdated and waits and not delay and self.algorithm.read:
+            header["what"] = wire.READ
+            reply = self.exchange.read(header)
           if waits and not delay:
             header["released"] = time.time()
-        header["start"] = time.time()
+        header["what"], header["start"] = wire.VISIT, time.time()
         if not delay:
           params, state = self._merge(reply, state, params)
           steps(number * period, period)
@@ -128,39 +88,18 @@ class RayWorker:
         message = self._request(state, params)
         pending = pool.submit(self.exchange.visit, header, done, jax.tree.leaves(extra), message)
         steps(number * period, delay)
-        status, told = pending.result()
+        status, reply = pending.result()
         if status == wire.DIVERGED:
           raise ValueError(f"worker {self.worker}, round {number}: a message or the center is not finite")
-        reply, released = told, time.time()
+        released = time.time()
         if delay and status == wire.GO:
           params, state = self._merge(reply, state, params)
           steps(number * period + delay, period - delay)
         number += 1
 
-  def _header(self, number: int, released: float) -> np.ndarray:
-    header = np.zeros(1, wire.REQUEST)
-    header["what"], header["worker"], header["round"], header["released"] = wire.VISIT, self.worker, number, released
-    header["peer"] = self._peer(number)
-    return header
-
   def _peer(self, number: int) -> int:
-    if self.algorithm.arrivals.peers == "none":
-      return -1
-    if number >= len(self._peers):
-      numbers = np.arange(2 * number + 64)
-      self._peers = draw_peers(
-        np.full(len(numbers), self.worker),
-        numbers,
-        workers=self.settings["workers"],
-        arrivals=self.algorithm.arrivals,
-        seed=self.settings["seed"],
-      )
-    return int(self._peers[number])
-
-  _peers = np.zeros(0, np.int32)
-
-
-def _for(what: int, header: np.ndarray) -> np.ndarray:
-  header = header.copy()
-  header["what"] = what
-  return header
+    arrivals, workers, seed = self.algorithm.arrivals, self.settings["workers"], self.settings["seed"]
+    if number >= len(self.peers):
+      rounds = np.arange(2 * number + 64)
+      self.peers = draw_peers(np.full(len(rounds), self.worker), rounds, workers=workers, arrivals=arrivals, seed=seed)
+    return int(self.peers[number])

@@ -10,6 +10,7 @@ from ddl.api import Model, ServerAlgorithm, Tree, Visit, at_step
 from ddl.asynchronous.server_state import SentMessage, collect, from_blocks, nothing, to_blocks
 from ddl.asynchronous.worker_round import first_step, visit_step
 from ddl.engine.local_step import make_local_step
+from ddl.errors import OptionError
 from ddl.events.operations import ADD, APPLY, COLLECT, DROP, LOOK, READ, RESTART, SERVE, Operations
 from ddl.events.record import Events
 from ddl.events.schedule import check_schedule
@@ -18,7 +19,7 @@ Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
 
 
 class Sequential:
-  """Workers in a list, a server, and one operation after the other; a visit begins with its worker round."""
+  """Workers in a list, a server, and one operation after the other; a visit starts with its worker round."""
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, events: Events, operations: Operations, workers: int):
     """events, operations: the schedule. ValueError as of `check_schedule`."""
@@ -26,31 +27,31 @@ class Sequential:
     self.algorithm, self.model, self.events, self.operations, self.count = algorithm, model, events, operations, workers
     self.blocks = int(operations.block.max(initial=0)) + 1
     self._lock_free = bool((operations.kind == LOOK).any())
-    self._step = jax.jit(make_local_step(model, algorithm.local))
-    self._collect = jax.jit(collect)
-    self._add = jax.jit(self._add_of)
+    self._step, self._collect, self._add = map(
+      jax.jit, (make_local_step(model, algorithm.local), collect, self._add_of)
+    )
     self._serve, self._merge, self._request = map(jax.jit, (algorithm.serve, algorithm.merge, algorithm.request))
     self._read = jax.jit(algorithm.read) if algorithm.read else None
     self._reply = jax.jit(algorithm.lock_free.reply) if algorithm.lock_free else None
 
   def start(self, params: Tree, extra: Tree) -> None:
     """Initialize every worker and the server with this model."""
-    self.state, self.server, reply = self.algorithm.init(params)
+    state, self.server, reply = self.algorithm.init(params)
     self.params, self.extra = [params] * self.count, [extra] * self.count
-    self.state, self.reply = [self.state] * self.count, [reply] * self.count
+    self.state, self.reply = [state] * self.count, [reply] * self.count
     self.message: list[Tree] = [None] * self.count
     self.seen: list[Any] = [to_blocks(params, self.blocks)] * self.count
     self.total: SentMessage | None = None
-    self.fresh, self.begun = {}, set[int]()
+    self.fresh, self.begun = {}, set[int]()  # models of restarted workers; events whose worker rounds are complete
     self.round_extra = extra  # the mean over the workers that the last round served
 
   def run(self, first: int, last: int, take: Take) -> None:
-    """Carry out the operations first..last-1. ValueError if there are fewer."""
+    """Carry out the operations first..last-1. OptionError if there are fewer."""
     if last > len(self.operations.kind):
-      raise ValueError(f"the schedule has {len(self.operations.kind)} operations; invalid: must be at least {last}")
+      raise OptionError("the schedule", f"of at least {last} operations", len(self.operations.kind))
+    order = self.operations
     for i in range(first, last):
-      o = self.operations
-      kind, w, event, weight = int(o.kind[i]), int(o.worker[i]), int(o.event[i]), float(o.weight[i])
+      kind, w, event, block = (int(column[i]) for column in (order.kind, order.worker, order.event, order.block))
       if kind not in (READ, RESTART) and event not in self.begun:
         self.begun.add(event)
         self._worker_round(w, event, take)
@@ -60,24 +61,25 @@ class Sequential:
         self.server, self.reply[w] = self._serve(self.server, self.message[w], visit)
       elif kind == COLLECT:
         sent = SentMessage(self.message[w], self.extra[w])
-        self.total = self._collect(nothing(sent) if self.total is None else self.total, sent, weight)
+        self.total = self._collect(self.total or nothing(sent), sent, float(order.weight[i]))
       elif kind == APPLY:
         assert self.total
         self.server, self.reply[w] = self._serve(self.server, self.total.message, visit)
         self.total, self.round_extra = None, self.total.extra
       elif kind == DROP:
         self.extra[w] = self.round_extra
-      elif kind == READ:
-        assert self._read
-        self.server, self.reply[w] = self._read(self.server, self.reply[w], visit)
-        self.seen[w] = to_blocks(self.server, self.blocks) if self._lock_free else None
-      elif kind == RESTART:
-        self.fresh[w] = self.algorithm.evaluate(self.server)
+      elif kind == LOOK:
+        self.seen[w] = self.seen[w].at[block].set(to_blocks(self.server, self.blocks)[block])
+      elif kind == ADD:
+        self.server = self._add(self.server, self.message[w], self.seen[w], block)
+      else:
+        if kind == RESTART:
+          self.fresh[w] = self.algorithm.evaluate(self.server)
+          self.seen[w] = to_blocks(self.fresh[w], self.blocks)
         if self._read:
           self.server, self.reply[w] = self._read(self.server, self.reply[w], visit)
-        self.seen[w] = to_blocks(self.fresh[w], self.blocks)
-      elif kind in (LOOK, ADD):
-        self._block(w, int(o.block[i]), kind)
+        if kind == READ and self._lock_free:
+          self.seen[w] = to_blocks(self.server, self.blocks)
 
   def _worker_round(self, w: int, event: int, take: Take) -> None:
     round_, delay, period = int(self.events.round[event]), self.algorithm.delay, self.algorithm.period
@@ -105,13 +107,6 @@ class Sequential:
       batch, key = take(w, step)
       done, _ = self._step((self.params[w], self.state[w], self.extra[w]), (batch, key))
       self.params[w], self.state[w], self.extra[w] = done
-
-  def _block(self, w: int, block: int, kind: int) -> None:
-    center = to_blocks(self.server, self.blocks)
-    if kind == LOOK:
-      self.seen[w] = self.seen[w].at[block].set(center[block])
-    else:
-      self.server = self._add(self.server, self.message[w], self.seen[w], block)
 
   def _add_of(self, server: Tree, message: Tree, seen: jax.Array, block: int) -> Tree:
     center, sent = to_blocks(server, self.blocks), to_blocks(message, self.blocks)

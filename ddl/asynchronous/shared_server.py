@@ -4,16 +4,15 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from ddl.api import ServerAlgorithm, Tree, Visit
-from ddl.asynchronous.flat_params import check_lock_free
 from ddl.asynchronous.server_state import from_blocks, to_blocks
 from ddl.asynchronous.worker_round import visit_step
 from ddl.engine.consensus import Progress
@@ -34,7 +33,7 @@ class RealTimeClock:
 
   def now(self) -> float:
     """Return the seconds so far."""
-    with self._guard:  # or the clock could stop, and go again, between two reads
+    with self._guard:  # or the clock could stop and start between two reads
       return (time.perf_counter() if self._stopped is None else self._stopped) - self._zero
 
   @contextmanager
@@ -52,7 +51,7 @@ class FairLock:
 
   def __init__(self, now: Callable[[], float] = time.perf_counter):
     """now: the clock of the requests."""
-    self._guard, self._line, self._now = threading.Lock(), deque[threading.Lock](), now
+    self._guard, self._queue, self._now = threading.Lock(), deque[threading.Lock](), now
 
   def __enter__(self) -> float:
     """Wait for the lock. Return the time of the request; these times are in the order of service."""
@@ -60,17 +59,17 @@ class FairLock:
     mine.acquire()
     with self._guard:
       requested = self._now()
-      self._line.append(mine)
-      if len(self._line) == 1:
+      self._queue.append(mine)
+      if len(self._queue) == 1:
         mine.release()
     mine.acquire()
     return requested
 
   def __exit__(self, *_: object) -> None:
     with self._guard:
-      self._line.popleft()
-      if self._line:
-        self._line[0].release()
+      self._queue.popleft()
+      if self._queue:
+        self._queue[0].release()
 
 
 class SharedCenter:
@@ -113,38 +112,38 @@ class RoundGate:
   """Admits workers to their next round, by the barrier or round robin, until the run is over."""
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, round_robin: bool):
-    """All workers may start; in a round robin rank 0."""
+    """Let all workers start; in a round robin only rank 0."""
     self._members = LiveBarrier(barrier, workers=workers, seed=seed)
     self.held = self._members.held  # worker -> one that it waits for
     self._go = [threading.Event() for _ in range(workers)]
     self.over = False
-    self.admit(list(range(1 if round_robin else workers)))
+    self.admit(range(1 if round_robin else workers))
 
   def wait(self, worker: int) -> None:
-    """Wait until the worker may go on, or the run is over."""
+    """Wait until the worker may start a round, or the run is over."""
     self._go[worker].wait()
 
   def finish(self, worker: int) -> list[int]:
-    """Count a finished round. Return the workers that may go on, for `admit`. Callers hold a lock."""
+    """Count a finished round. Return the workers that may start another, for `admit`. Callers hold a lock."""
     free = self._members.finish(worker)
     if worker not in free:
       self._stop(worker)
     return free
 
-  def admit(self, workers: list[int]) -> None:
-    """Let these workers go on."""
+  def admit(self, workers: Iterable[int]) -> None:
+    """Let these workers start a round."""
     for worker in workers:
       self._go[worker].set()
 
   def next_rank(self, worker: int) -> None:
-    """Let the next worker of the round robin go on."""
+    """Let the next worker of the round robin start."""
     self._stop(worker)
-    self._go[(worker + 1) % len(self._go)].set()
+    self.admit([(worker + 1) % len(self._go)])
 
   def halt(self) -> None:
     """End the run: no worker waits any more."""
     self.over = True
-    self.admit(list(range(len(self._go))))
+    self.admit(range(len(self._go)))
 
   def _stop(self, worker: int) -> None:
     self._go[worker].clear()
@@ -156,62 +155,43 @@ def _pieces(array: np.ndarray) -> list[np.ndarray]:
   return [array[i : i + PIECE] for i in range(0, len(array), PIECE)]
 
 
-class CompiledRules(NamedTuple):
-  """The compiled functions of a visit; the last two are None with a lock."""
-
-  serve: Callable[..., Any]
-  read: Callable[..., Any] | None
-  increment: Callable[..., Any] | None  # (message, seen [blocks, size]) -> [blocks, size]
-  reply: Callable[..., Any] | None  # (message, seen [blocks, size]) -> reply
-
-
-def make_rules(algorithm: ServerAlgorithm) -> CompiledRules:
-  """Compile the functions of a visit, lock-free if the algorithm has a lock-free rule and blocks."""
-  blocks = algorithm.arrivals.blocks
-  serve, read, rule = jax.jit(algorithm.serve), algorithm.read and jax.jit(algorithm.read), algorithm.lock_free
-  if not (rule and blocks):
-    return CompiledRules(serve, read, None, None)
-  increment = jax.jit(lambda message, seen: rule.increment(to_blocks(message, blocks), seen))
-  return CompiledRules(
-    serve, read, increment, jax.jit(lambda message, seen: rule.reply(message, from_blocks(seen, message)))
-  )
+def compiled(algorithm: ServerAlgorithm) -> ServerAlgorithm:
+  """Compile the functions of a visit. A lock-free rule gets the center as blocks, and is None without blocks."""
+  blocks, rule, lock_free = algorithm.arrivals.blocks, algorithm.lock_free, None
+  if rule and blocks:
+    increment = jax.jit(lambda message, seen: rule.increment(to_blocks(message, blocks), seen))
+    reply = jax.jit(lambda message, seen: rule.reply(message, from_blocks(seen, message)))
+    lock_free = rule._replace(increment=increment, reply=reply)
+  serve, merge, request = map(jax.jit, (algorithm.serve, algorithm.merge, algorithm.request))
+  read = algorithm.read and jax.jit(algorithm.read)
+  return algorithm._replace(serve=serve, read=read, merge=merge, request=request, lock_free=lock_free)
 
 
 class SharedServer:
   """The server of one run. As in a schedule, with delay 0 the barrier holds back the reply."""
 
   def __init__(
-    self,
-    algorithm: ServerAlgorithm,
-    rules: CompiledRules,
-    params: Tree,
-    *,
-    workers: int,
-    seed: int,
-    barrier: Bounded,
-    visits: int,
+    self, algorithm: ServerAlgorithm, params: Tree, *, workers: int, seed: int, barrier: Bounded, visits: int
   ):
-    """params: the initial model; visits: the number after which the run is over."""
-    self._algorithm, self._rules, self._visits, self._params = algorithm, rules, visits, params
-    self.host = jax.local_devices(backend="cpu")[0]
+    """algorithm: of `compiled`; params: the initial model; visits: the number after which the run is over."""
+    self._algorithm, self._rule, self._visits, self._params = algorithm, algorithm.lock_free, visits, params
+    self.host, arrivals = jax.local_devices(backend="cpu")[0], algorithm.arrivals
     _, server, reply = jax.device_put(algorithm.init(params), self.host)
     self._server, self._replies = server, [reply] * workers
-    self.gate = RoundGate(barrier, workers=workers, seed=seed, round_robin=algorithm.arrivals.round_robin)
+    self.gate = RoundGate(barrier, workers=workers, seed=seed, round_robin=arrivals.round_robin)
     self._bounded = barrier.bound != np.inf
     self._peers = [
-      draw_peers(np.full(visits, worker), np.arange(visits), workers=workers, arrivals=algorithm.arrivals, seed=seed)
+      draw_peers(np.full(visits, worker), np.arange(visits), workers=workers, arrivals=arrivals, seed=seed)
       for worker in range(workers)
     ]
     self.open()
-    self._line, self._places, self._tickets = FairLock(self.now), itertools.count(), itertools.count()
+    self._lock, self._places, self._tickets = FairLock(self.now), itertools.count(), itertools.count()
     self._rows, self._latest = list[VisitRow](), [-1] * workers  # the index of each worker's last row
     self._exchanges = 0
     self._operations: list[tuple[int, int, int, int, int]] = []  # place, kind, worker, event, block
-    if rules.increment:
-      check_lock_free(algorithm, params)
-      blocks = algorithm.arrivals.blocks
-      self._center = SharedCenter(np.asarray(to_blocks(params, blocks)), self._places)
-      self._seen, self._blocks = [self._center.copy() for _ in range(workers)], range(blocks)
+    if self._rule:
+      self._center = SharedCenter(np.asarray(to_blocks(params, arrivals.blocks)), self._places)
+      self._seen = [self._center.copy() for _ in range(workers)]
 
   def open(self) -> None:
     """Start the clock."""
@@ -227,39 +207,37 @@ class SharedServer:
 
   def warm_up(self, worker: int, message: Tree, device: Any) -> Tree:
     """Compile the functions of a visit without a change of the server. Return an example of a reply."""
-    if self._rules.increment and self._rules.reply:
+    if self._rule:
       seen = self._seen[worker]
-      jax.block_until_ready(self._rules.increment(message, seen))
-      return self._rules.reply(message, seen)
+      jax.block_until_ready(self._rule.increment(message, seen))
+      return self._rule.reply(message, seen)
     visit = Visit(np.int32(worker), np.int32(-1), np.int32(0))
-    done = self._rules.serve(self._server, jax.device_put(message, self.host), visit)
-    if self._rules.read:
-      done = self._rules.read(*done, visit)
-    return jax.device_put(done[1], device)
+    server, reply = self._algorithm.serve(self._server, jax.device_put(message, self.host), visit)
+    if self._algorithm.read:
+      _, reply = self._algorithm.read(server, reply, visit)
+    return jax.device_put(reply, device)
 
   def visit(self, row: VisitRow, message: Tree, then: Callable[[int], None]) -> bool:
     """Serve the worker's message and call then(visits done), one visit at a time. Return False once the run is over."""
     worker = row.worker
-    if self._rules.increment:
+    if self._rule:
       jax.block_until_ready(message)
       if self.gate.over or next(self._tickets) >= self._visits:
         return False
       row.arrival = self.now()
-      mine = self._use_center(worker, message)
-      with self._line:
-        event = len(self._rows)
-        self._operations += [(place, kind, worker, event, block) for place, kind, block in mine]
+      operations = self._use_center(worker, message)
+      with self._lock:
+        self._log(operations, worker, len(self._rows))
         self._book(row, then)
       return True
     message = jax.block_until_ready(jax.device_put(message, self.host))
-    with self._line as requested:
+    with self._lock as requested:
       if self.gate.over or next(self._tickets) >= self._visits:
         return False
       row.arrival = requested
-      visit = self._visit_of(row)
-      done = jax.block_until_ready(self._rules.serve(self._server, message, visit))
-      self._server, self._replies[worker] = done
-      self._operations.append((next(self._places), SERVE, worker, len(self._rows), 0))
+      served = jax.block_until_ready(self._algorithm.serve(self._server, message, self._visit_of(row)))
+      self._server, self._replies[worker] = served
+      self._log([(next(self._places), SERVE, 0)], worker, len(self._rows))
       self._book(row, then)
       return True
 
@@ -267,44 +245,34 @@ class SharedServer:
     """Wait for the barrier and return the reply on the worker's device. message: of this visit."""
     worker, event = row.worker, self._latest[row.worker]
     self.gate.wait(worker)
-    if not self._rules.reply:
+    if not self._rule:
       return jax.device_put(self._replies[worker], device)
-    if self._rules.read and row.answered > event + 1:
-      looks = self._look(worker)
-      self._operations += [(place, LOOK, worker, event, block) for place, _, block in looks]
-    return self._rules.reply(message, self._seen[worker])
+    if self._algorithm.read and row.answered > event + 1:
+      self._log(self._look(worker), worker, event)
+    return self._rule.reply(message, self._seen[worker])
 
   def leave(self, worker: int) -> None:
     """Finish the worker's round, the steps after the reply included."""
     if self._algorithm.arrivals.round_robin:
       self.gate.next_rank(worker)
     elif self._algorithm.delay and self._bounded:
-      with self._line:
+      with self._lock:
         self.gate.admit(self.gate.finish(worker))
 
   def state(self) -> Tree:
     """Return the algorithm's server."""
-    if not self._rules.reply:
-      return self._server
-    return from_blocks(jax.device_put(self._center.copy(), self.host), self._params)
+    return from_blocks(jax.device_put(self._center.copy(), self.host), self._params) if self._rule else self._server
 
   def record(self) -> tuple[Events, Operations]:
     """Return the record of the run, once all threads have ended. Workers that the barrier still holds are released."""
     self._answer(list(self.gate.held) if not self._algorithm.delay else [])
     rows, order = self._rows, sorted(self._operations)
-    if not self._rules.reply:  # the last visit released some, the end the others: merged by their events
+    if not self._rule:  # the last visit released some, the end the others: merged by their events
       served = len(order) - next((k for k, done in enumerate(reversed(order)) if done[1] == SERVE), len(order))
       order[served:] = sorted(order[served:], key=lambda done: done[3])
     peer = np.array([self._visit_of(row).peer for row in rows], np.int32)
-    _, kind, worker, event, block = np.array(order, np.int64).reshape(-1, 5).T
-    operations = Operations(
-      kind.astype(np.int8),
-      worker.astype(np.int32),
-      event.astype(np.int32),
-      block.astype(np.int32),
-      np.ones(len(order)),
-      len(self._latest),
-    )
+    _, kind, worker, event, block = np.array(order, np.int32).reshape(-1, 5).T
+    operations = Operations(kind.astype(np.int8), worker, event, block, np.ones(len(order)), len(self._latest))
     return make_events(rows)._replace(peer=peer), operations
 
   def _visit_of(self, row: VisitRow) -> Visit:
@@ -313,16 +281,19 @@ class SharedServer:
 
   def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
     """Read and add to all blocks. Return (place, kind, block) of each operation."""
-    assert self._rules.increment and self._algorithm.lock_free
-    first = self._algorithm.lock_free.reads_first
-    done = self._look(worker) if first else []
-    increments = np.asarray(self._rules.increment(message, self._seen[worker]))
-    done += [(self._center.add(block, increments[block]), ADD, block) for block in self._blocks]
-    return done if first else done + self._look(worker)
+    assert self._rule
+    before = self._look(worker) if self._rule.reads_first else []
+    increments = np.asarray(self._rule.increment(message, self._seen[worker]))
+    added = [(self._center.add(block, increment), ADD, block) for block, increment in enumerate(increments)]
+    return before + added + ([] if self._rule.reads_first else self._look(worker))
 
   def _look(self, worker: int) -> list[tuple[int, int, int]]:
     seen = self._seen[worker] = np.empty_like(self._seen[worker])  # as JAX may still use the old one's memory
-    return [(self._center.look(block, seen[block]), LOOK, block) for block in self._blocks]
+    return [(self._center.look(block, row), LOOK, block) for block, row in enumerate(seen)]
+
+  def _log(self, operations: list[tuple[int, int, int]], worker: int, event: int) -> None:
+    """Record (place, kind, block) of each operation."""
+    self._operations += [(place, kind, worker, event, block) for place, kind, block in operations]
 
   def _book(self, row: VisitRow, then: Callable[[int], None]) -> None:
     """Record a finished visit. Callers hold the lock."""
@@ -346,7 +317,7 @@ class SharedServer:
     for event, worker in sorted((self._latest[worker], worker) for worker in workers):
       row = self._rows[event]
       row.answered = len(self._rows)
-      if self._rules.read and not self._rules.reply and row.answered > event + 1:
-        done = self._rules.read(self._server, self._replies[worker], self._visit_of(row))
-        self._server, self._replies[worker] = jax.block_until_ready(done)
-        self._operations.append((next(self._places), READ, worker, event, 0))
+      if self._algorithm.read and not self._rule and row.answered > event + 1:
+        answer = self._algorithm.read(self._server, self._replies[worker], self._visit_of(row))
+        self._server, self._replies[worker] = jax.block_until_ready(answer)
+        self._log([(next(self._places), READ, 0)], worker, event)

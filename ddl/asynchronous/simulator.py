@@ -26,9 +26,8 @@ from ddl.engine.workers import Workers, nbytes, placed
 from ddl.events.operations import COLLECT, READ, Operations
 from ddl.events.record import Events
 
-RoundFeed = Callable[
-  [Sequence[tuple[int, int]], int], dict[str, np.ndarray]
-]  # ([(worker, first step)], steps) -> [rounds, steps, ...]
+# ([(worker, first step)], steps) -> [rounds, steps, ...]
+RoundFeed = Callable[[Sequence[tuple[int, int]], int], dict[str, np.ndarray]]
 
 
 class Simulator(SingleRunTrainer):
@@ -38,15 +37,9 @@ class Simulator(SingleRunTrainer):
   """
 
   def __init__(
-    self,
-    algorithm: ServerAlgorithm,
-    model: Model,
-    workers: Workers,
-    execution: ExecutionConfig,
-    events: Events,
-    operations: Operations,
-    widest: int | None = None,
-  ):
+    self, algorithm: ServerAlgorithm, model: Model, workers: Workers, execution: ExecutionConfig, events: Events,
+    operations: Operations, widest: int | None = None,
+  ):  # fmt: skip
     """events, operations: the schedule. widest: most visits of a wave, by default as many as there are workers."""
     self.model, self.workers, self.execution = (model := of_model(model)), workers, execution
     params, extra = jax.eval_shape(model.init, jax.random.key(0))
@@ -65,10 +58,9 @@ class Simulator(SingleRunTrainer):
     self._extra = nbytes(extra)
 
   def follow(self, events: Events, operations: Operations) -> None:
-    """Follow this schedule from now on. What is compiled is used again if the calls fit.
+    """Follow this schedule from now on, by the compiled program if the calls fit it.
 
-    Raises:
-      ValueError: one line, for a schedule of another number of workers, or without the peers of a gossip algorithm.
+    ValueError for a schedule of another number of workers, or without the peers of a gossip algorithm.
     """
     self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
     kinds = frozenset(int(k) for k in np.unique(operations.kind))
@@ -76,17 +68,13 @@ class Simulator(SingleRunTrainer):
     self.events, self.operations, self._quorum = events, operations, COLLECT in kinds
     if self._program and (kinds, blocks) == (self._program.kinds, self._program.blocks):
       return
-    how, self._shape = self.execution, None
-    self._program = WaveProgram(self.algorithm, self.model, self.workers, how.gradients, how.steps, kinds, blocks)
+    self._shape, gradients, steps = None, self.execution.gradients, self.execution.steps
+    self._program = WaveProgram(self.algorithm, self.model, self.workers, gradients, steps, kinds, blocks)
     self._start = jax.jit(self.workers.lift(self._program.start, (False, False), True))
     self._consensus = jax.jit(self.workers.lift(self._program.consensus, True, False))
 
   def start(self, key: jax.Array) -> SimulatorCarry:
-    """Return the carry before the first step: every worker and the server with the model that `key` gives.
-
-    Raises:
-      ValueError: if it does not fit into the devices' memory.
-    """
+    """Return the carry before the first step, with the model of this key. ValueError if it exceeds the memory."""
     shapes = jax.eval_shape(self.model.init, key)
     carry = placed(jax.eval_shape(self._start, *shapes), self.workers.split())
     self.workers.check_memory(carry, placed(shapes[0], self.workers.everywhere))
@@ -113,11 +101,7 @@ class Simulator(SingleRunTrainer):
     return self._consensus(carry)
 
   def plan(self, first: int, last: int, every: int) -> list[SimulatorCall]:
-    """Return the calls from step `first` on of a run from step 0 to `last` that pauses at the multiples of `every`.
-
-    Raises:
-      ValueError: one line, if the schedule ends before.
-    """
+    """Return the calls from step `first` on of a run from step 0 to `last` that pauses at the multiples of `every`."""
     longest, boundaries = max(self.execution.steps_per_call, 1), [0]
     while boundaries[-1] < last:
       at = boundaries[-1]
@@ -195,8 +179,8 @@ class Simulator(SingleRunTrainer):
     assert self._program
     kind = (self._shape, self._program.kinds, self._program.blocks)
     if kind not in self._compiled:
-      began = time.perf_counter()
+      started = time.perf_counter()
       lifted = self.workers.lift(self._program.call, (True, True, True, False, False), (True, False))
       self._compiled[kind] = compiled(jax.jit(lifted, donate_argnums=0).lower(*args))
-      self.compile_seconds += time.perf_counter() - began
+      self.compile_seconds += time.perf_counter() - started
     return self._compiled[kind]

@@ -17,8 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ddl import ranges
 from ddl.api import Model, ServerAlgorithm, Tree
-from ddl.asynchronous.shared_server import SharedServer, make_rules
+from ddl.asynchronous.flat_params import check_lock_free
+from ddl.asynchronous.shared_server import SharedServer, compiled
 from ddl.asynchronous.worker_round import Worker
 from ddl.contract import of_model, of_server
 from ddl.engine.consensus import Consensus, NotFinite, Progress, agree
@@ -43,31 +45,24 @@ class Threads:
   def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
     """Worker w runs on local device w modulo their number.
 
-    Args:
-      algorithm: of this number of workers; with a lock-free rule, the center has `arrivals.blocks` blocks; 0: a lock.
-      model: the model to train.
-      workers: number of threads.
-      seed: of peers and of samples of the barrier; the same as a schedule's.
-      barrier: a bounded one.
-
-    Raises:
-      ValueError: for a quorum barrier, one beside a round robin, or invalid numbers.
+    algorithm: of this number of workers; with a lock-free rule, the center has `arrivals.blocks` blocks; 0: a lock.
+    seed: of peers and of samples of the barrier; the same as a schedule's. barrier: a bounded one (OptionError).
     """
     if isinstance(barrier, Quorum):
       raise OptionError("barrier", "other than backup and cutoff, as threads cannot drop late messages")
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
       raise OptionError("barrier", "asp for a round robin")
-    if workers < 1 or algorithm.arrivals.blocks < 0:
-      blocks = algorithm.arrivals.blocks
-      raise OptionError("workers and blocks", "at least 1 and 0", f"{workers} and {blocks}")
+    ranges.check("workers", workers, ranges.integers(1))
+    ranges.check("blocks", algorithm.arrivals.blocks, ranges.integers(0))
     devices, model = jax.local_devices(), of_model(model)
-    algorithm = of_server(algorithm, jax.eval_shape(model.init, jax.random.key(0))[0])
-    self.algorithm, self.workers = algorithm, workers
+    params = jax.eval_shape(model.init, jax.random.key(0))[0]
+    self.algorithm, self.workers = of_server(algorithm, params), workers
     self.devices = [devices[worker % len(devices)] for worker in range(workers)]
-    self._about: Any = {"workers": workers, "seed": seed, "barrier": barrier}
-    self._step = jax.jit(make_local_step(model, algorithm.local))
-    self._merge, self._request = jax.jit(algorithm.merge), jax.jit(algorithm.request)
-    self._rules, self._consensus = make_rules(algorithm), jax.jit(self._consensus_of)
+    self._settings: Any = {"workers": workers, "seed": seed, "barrier": barrier}
+    self._step, self._compiled = jax.jit(make_local_step(model, algorithm.local)), compiled(self.algorithm)
+    if self._compiled.lock_free:
+      check_lock_free(self.algorithm, params)
+    self._consensus = jax.jit(self._consensus_of)
     self._ended = SimpleQueue[int]()  # ranks of ended threads, and STOP
 
   def run(self, params: Tree, extra: Tree, take: Take, visits: int, watch: Watch) -> tuple[Events, Operations]:
@@ -80,21 +75,22 @@ class Threads:
       Exception: any other of a thread, with a note of its worker and step; all threads have ended then.
       KeyboardInterrupt: likewise.
     """
-    if visits < 1:
-      raise OptionError("visits", "at least 1", visits)
+    ranges.check("visits", visits, ranges.integers(1))
     self._take, self._watch, self._x64 = take, watch, jnp.result_type(float) == jnp.float64
-    self._shared = SharedServer(self.algorithm, self._rules, params, visits=visits, **self._about)
+    self._shared = SharedServer(self._compiled, params, visits=visits, **self._settings)
     state, _, self._first_reply = self.algorithm.init(params)
     start = [jax.device_put((params, state, extra), device) for device in self.devices]
     self.params, self.state, self.extra = map(list, zip(*start, strict=True))
     self._errors, self._at, running = list[BaseException](), [0] * self.workers, self.workers
     self._ready = threading.Barrier(self.workers, action=self._shared.open)
-    threads = [threading.Thread(target=self._live, args=(worker,), daemon=True) for worker in range(self.workers)]
+    threads = [threading.Thread(target=self._run_worker, args=(worker,), daemon=True) for worker in range(self.workers)]
     try:
       for thread in threads:
         thread.start()
       while running:
-        if self._ended.get() == STOP:  # a join that Ctrl-C interrupts takes the thread for ended (CPython 3.11)
+        if (
+          self._ended.get() == STOP
+        ):  # not by `join`, which Ctrl-C makes believe that the thread has ended (Python 3.11)
           self._halt()
         else:
           running -= 1
@@ -117,7 +113,7 @@ class Threads:
     """End the run after the visits under way; safe in a signal's handler, as SimpleQueue is."""
     self._ended.put(STOP)
 
-  def _live(self, worker: int) -> None:
+  def _run_worker(self, worker: int) -> None:
     try:
       with jax.enable_x64(self._x64), np.errstate(all="ignore"):  # both are per thread
         self._worker_rounds(worker)
@@ -145,7 +141,7 @@ class Threads:
       if not delay:
         me, made = self._steps(worker, self._merged(me, reply), first, period)
         losses = self._checked(worker, first, made)
-      message = self._request(me.state, me.params)
+      message = self._compiled.request(me.state, me.params)
       ahead, before = self._steps(worker, me, first, delay)  # only dispatched: they can hide the exchange
       if not shared.visit(row, message, lambda done, me=me, losses=losses: self._visited(worker, me, done, losses)):
         return
@@ -159,7 +155,7 @@ class Threads:
       shared.leave(worker)
 
   def _merged(self, me: Worker, reply: Tree) -> Worker:
-    params, state = self._merge(reply, me.state, me.params)
+    params, state = self._compiled.merge(reply, me.state, me.params)
     return me._replace(params=params, state=state)
 
   def _steps(self, worker: int, me: Worker, first: int, count: int) -> tuple[Worker, list[jax.Array]]:
@@ -184,7 +180,7 @@ class Threads:
     """Compile the functions of a round; twice, as the results of a first round may have other types."""
     for _ in range(2):
       me, _ = self._steps(worker, self._merged(me, reply), 0, 1)
-      reply = self._shared.warm_up(worker, self._request(me.state, me.params), self.devices[worker])
+      reply = self._shared.warm_up(worker, self._compiled.request(me.state, me.params), self.devices[worker])
     jax.block_until_ready(me)
 
   def _visited(self, worker: int, me: Worker, done: int, losses: np.ndarray) -> None:

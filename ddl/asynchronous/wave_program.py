@@ -30,6 +30,7 @@ from ddl.asynchronous.worker_round import (
 )
 from ddl.engine.consensus import Consensus, agree
 from ddl.engine.workers import AXIS, Workers
+from ddl.errors import OptionError
 from ddl.events.operations import COLLECT, DROP, LOOK, Operations, Wave, stops, waves
 from ddl.events.record import Events
 from ddl.events.schedule import check_schedule, visits
@@ -81,9 +82,9 @@ class WavePlan:
 
   def visits(self, step: int) -> int:
     """Return the visits that bring the workers to `step` steps on average. ValueError beyond the schedule's end."""
-    count, there = visits(self.algorithm, self.workers, step), len(self.events.worker)
-    if count > there:
-      raise ValueError(f"the schedule has {there} visits; invalid: must have {count} for step {step}")
+    count, scheduled = visits(self.algorithm, self.workers, step), len(self.events.worker)
+    if count > scheduled:
+      raise OptionError("the schedule", f"of {count} visits for step {step}", scheduled)
     return count
 
   def seconds(self, step: int) -> float:
@@ -110,8 +111,7 @@ class WavePlan:
     """Return the call, padded to `shape`."""
     mode = np.full((self.workers, shape.waves), REST, np.int32)
     row, first = np.zeros_like(mode), np.zeros_like(mode)
-    count = np.zeros(shape.waves, np.int32)
-    size = (shape.waves, shape.operations)
+    count, size = np.zeros(shape.waves, np.int32), (shape.waves, shape.operations)
     kind, who, peer, at, block = np.zeros((5, *size), np.int32)
     steps = ServerOperations(kind, who, peer, at, block, np.zeros(size))
     rounds: list[list[tuple[int, int]]] = [[] for _ in range(self.devices)]
@@ -120,18 +120,16 @@ class WavePlan:
         worker = int(self.events.worker[event])
         mode[worker, k], first[worker, k] = self._mode(event), self._first(event)
         if self.has_steps(event):
-          mine = rounds[worker // self.virtual]
-          row[worker, k] = len(mine)
-          mine.append((worker, self._first(event)))
+          device_rounds = rounds[worker // self.virtual]
+          row[worker, k] = len(device_rounds)
+          device_rounds.append((worker, self._first(event)))
       count[k] = wave.last - wave.first
-      part = slice(wave.first, wave.last)
-      event = self.operations.event[part]
-      steps.kind[k, : count[k]] = self.operations.kind[part]
-      steps.worker[k, : count[k]] = self.operations.worker[part]
-      steps.peer[k, : count[k]] = self.events.peer[event]
-      steps.step[k, : count[k]] = self._visit_steps[event]
-      steps.block[k, : count[k]] = self.operations.block[part]
-      steps.weight[k, : count[k]] = self.operations.weight[part]
+      part, order = slice(wave.first, wave.last), self.operations
+      event = order.event[part]
+      visits = self.events.peer[event], self._visit_steps[event]
+      columns = (order.kind[part], order.worker[part], *visits, order.block[part], order.weight[part])
+      for array, column in zip(steps, columns, strict=True):
+        array[k, : count[k]] = column
     return Arrays(mode, row, first, count, steps, rounds, shape.rows)
 
   def _first(self, event: int) -> int:
@@ -146,10 +144,9 @@ class WavePlan:
 
   def has_steps(self, event: int) -> bool:
     """Return whether steps precede the visit: not for a dropped worker, nor for the first request with a delay."""
-    if self.events.dropped[event]:
-      return False
     delayed = self.algorithm.delay > 0
-    return not delayed or bool(self.events.round[event] > 0 and not self.events.restarted[event])
+    starts = self.events.round[event] == 0 or self.events.restarted[event]
+    return not (self.events.dropped[event] or (delayed and starts))
 
 
 class SimulatorCarry(NamedTuple):
@@ -182,7 +179,7 @@ class WaveProgram(NamedTuple):
   def call(self, carry: SimulatorCarry, batches: Tree, rounds: Any, server: Any, key: jax.Array) -> Any:
     """Carry out some waves. Return (carry, losses [workers, waves, period])."""
     virtual, period = self.workers.virtual, self.algorithm.period
-    apart = self.gradients == "unroll"  # each worker's arrays are their own, so that none are copied together
+    unrolled = self.gradients == "unroll"  # each worker's arrays are their own, so that none are copied together
     rank = lax.axis_index(AXIS[0]) * virtual
     key, batches = jax.random.wrap_key_data(key), jax.tree.map(lambda x: x[0], batches)
     worker_round = make_worker_round(self.algorithm, self.model, self.steps, DROP in self.kinds)
@@ -200,17 +197,16 @@ class WaveProgram(NamedTuple):
       workers, state, all_losses = carry
       (mode, row, first), (count, steps) = jax.tree.map(lambda x: x[k], inputs)
       replies, fresh = self._replies(workers, state, rank), state.fresh if jax.tree.leaves(state.fresh) else None
-      if not apart:
-        own = jax.tree.map(lambda x: x[:virtual], fresh)
-        args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, own)
-        batched = self.gradients == "vmap"
-        workers, losses = jax.vmap(one)(*args) if batched else lax.map(lambda a: one(*a), args)
-      else:
-        done = []
+      if unrolled:
+        results = []
         for i in range(virtual):
-          reply, own = jax.tree.map(lambda x, i=i: x[i], (replies, fresh))
-          done.append(one(i, mode[i], row[i], first[i], workers[i], reply, own))
-        workers, losses = tuple(w for w, _ in done), jnp.stack([x for _, x in done])
+          reply, restart = jax.tree.map(lambda x, i=i: x[i], (replies, fresh))
+          results.append(one(i, mode[i], row[i], first[i], workers[i], reply, restart))
+        workers, losses = tuple(worker for worker, _ in results), jnp.stack([loss for _, loss in results])
+      else:
+        local = jax.tree.map(lambda x: x[:virtual], fresh)
+        args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, local)
+        workers, losses = jax.vmap(one)(*args) if self.gradients == "vmap" else lax.map(lambda a: one(*a), args)
       messages = _of_each(workers, self._message_of)
       if self.workers.devices > 1:  # XLA copies what one device gathers
         messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
@@ -220,14 +216,14 @@ class WaveProgram(NamedTuple):
       return workers, state, all_losses.at[k].set(losses.astype(all_losses.dtype))
 
     workers: Any = carry.worker
-    if apart:
+    if unrolled:
       workers = tuple(jax.tree.map(lambda x, i=i: x[i], workers) for i in range(virtual))
     state = jax.tree.map(lambda x: x[0], carry.server_state)
     waves, *tasks = server
     inputs = (jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), rounds), tasks)
     losses = jnp.zeros((len(tasks[0]), virtual, period), jnp.result_type(float))
     workers, state, losses = lax.fori_loop(0, waves, wave, (workers, state, losses))
-    if apart:
+    if unrolled:
       workers = jax.tree.map(lambda *x: jnp.stack(x), *workers)
     losses = lax.all_gather(jnp.moveaxis(losses, 0, 1), AXIS[0], tiled=True)
     return SimulatorCarry(workers, jax.tree.map(lambda x: x[None], state)), losses

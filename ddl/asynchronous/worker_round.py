@@ -11,7 +11,7 @@ from jax import lax
 from ddl.api import Model, ServerAlgorithm, Tree, at_step
 from ddl.engine.local_step import make_local_step, over_steps
 
-REST, FULL, DROPPED, RESTART = range(4)  # a worker in a wave: no steps; a round; a dropped round; back after a failure
+REST, FULL, DROPPED, RESTART = range(4)  # a worker in a wave: no steps; a round; a dropped round; a restart
 
 
 class Worker(NamedTuple):
@@ -71,8 +71,7 @@ def make_worker_round(
 
     def restart() -> tuple[Worker, jax.Array]:
       state, _, first_reply = algorithm.init(fresh)
-      next_step = first + algorithm.period if delay else first
-      restarted = worker._replace(params=fresh, state=at_step(state, next_step))
+      restarted = worker._replace(params=fresh, state=at_step(state, first + algorithm.period * (delay > 0)))
       return (restarted, nothing) if delay else full(restarted, reply if algorithm.read else first_reply, take())
 
     def rest() -> tuple[Worker, jax.Array]:

@@ -4,8 +4,9 @@
 checked in each batch, on the host.
 """
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,18 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
         _refuse(array, (array >= 0) & (array <= most), f"{key} {where}", condition, name)
 
   return check
+
+
+@contextlib.contextmanager
+def readable(what: str) -> Iterator[None]:
+  """Convert the errors of a library that reads `what` to an OptionError, one line."""
+  try:
+    yield
+  except OptionError:
+    raise
+  except Exception as error:
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    raise OptionError(what, "readable", f"{type(error).__name__}: {line}") from error
 
 
 def class_numbers(labels: np.ndarray, classes: int | None, what: str, name: Name) -> None:
@@ -204,13 +217,8 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
       raise OptionError(f"labels of the {part} set", condition, classes[index], advice)
 
   def read(indices: np.ndarray) -> Mapping[str, Any]:
-    try:
+    with readable(f"examples {indices[0]} to {indices[-1]} of the {part} set"):  # the function may be the user's
       batch = source.take(indices)
-    except ValueError:
-      raise
-    except Exception as error:  # the function may be the user's, and so are its errors
-      reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-      raise ValueError(f"take of the {part} set fails for examples {indices[0]} to {indices[-1]} ({reason})") from error
     if not isinstance(batch, Mapping):
       raise OptionError(f"the result of take of the {part} set", "a dict of x and y", type(batch).__name__)
     return batch

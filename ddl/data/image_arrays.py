@@ -1,11 +1,8 @@
 """Images from arrays: scikit-learn's digits, idx files as MNIST's, and .npz files."""
 
-import contextlib
 import gzip
 import math
 import zipfile
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -66,18 +63,15 @@ def _read(folder: Path, name: str, ndim: int) -> np.ndarray:
   if file is None:
     raise FileNotFoundError(f"{folder} must have one of {', '.join(names)}.")
   magic, header = bytes([0, 0, 8, ndim]), 4 + 4 * ndim
-  try:
-    with (gzip.open if file.suffix == ".gz" else open)(file, "rb") as opened:
-      head = opened.read(header)
-      if head[:4] != magic or len(head) < header:
-        condition = f"an idx file of {ndim} dimensions of bytes, which starts with {magic.hex()}"
-        raise OptionError(str(file), condition, f"{len(head)} bytes of a header {head[:4].hex()}")
-      shape = np.frombuffer(head, ">u4", offset=4).tolist()
-      expected = math.prod(shape)
-      memory.require(expected * (5 if ndim > 1 else 1), str(file))  # images also as float32
-      content = opened.read(expected + 1)
-  except (OSError, EOFError, zlib.error) as error:
-    raise ValueError(f"{file} is not readable: {error}") from error
+  with checks.readable(str(file)), (gzip.open if file.suffix == ".gz" else open)(file, "rb") as opened:
+    head = opened.read(header)
+    if head[:4] != magic or len(head) < header:
+      condition = f"an idx file of {ndim} dimensions of bytes, which starts with {magic.hex()}"
+      raise OptionError(str(file), condition, f"{len(head)} bytes of a header {head[:4].hex()}")
+    shape = np.frombuffer(head, ">u4", offset=4).tolist()
+    expected = math.prod(shape)
+    memory.require(expected * (5 if ndim > 1 else 1), str(file))  # images also as float32
+    content = opened.read(expected + 1)
   if len(content) != expected:
     value = f"{header + len(content)} bytes" + " or more" * (len(content) > expected)
     raise OptionError(str(file), f"{header + expected} bytes long for its header's {shape}", value)
@@ -95,11 +89,11 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
   file = files.regular(source.existing(path, "FILE.npz"))
   if not zipfile.is_zipfile(file):
     raise OptionError(path, "a .npz file, a zip archive of arrays that np.savez writes", "another file")
-  with _reading(path):
+  with checks.readable(path):
     declared = files.npz_arrays(file, {*IMAGES, *LABELS})
   copies = sum(4 * math.prod(declared[key].shape) for key in IMAGES if key in declared)  # as float32
   memory.require(copies + sum(array.nbytes for array in declared.values()), path)
-  with _reading(path), np.load(file, allow_pickle=False) as npz_file:
+  with checks.readable(path), np.load(file, allow_pickle=False) as npz_file:
     arrays, names = {key: npz_file[key] for key in declared}, ", ".join(npz_file.files) or "nothing"
 
   pixels = any(arrays[key].dtype == np.uint8 for key in IMAGES[:3] if key in arrays)
@@ -123,16 +117,6 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
   description = f"{train.size:,} + {test.size:,} examples from {path}"
   data = source.classification(train, test, description=description, validation=validation)
   return augmentation.preprocessed(data, augment, normalize, pixels)
-
-
-@contextlib.contextmanager
-def _reading(path: str) -> Iterator[None]:
-  """Raise ValueError for a damaged or encrypted archive, or pickled objects: zipfile and zlib have errors of theirs."""
-  try:
-    yield
-  except Exception as error:
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
-    raise ValueError(f"{path} is not readable as a .npz file: {reason}") from error
 
 
 IMAGES = ("image", "x", "x_train", "x_test")

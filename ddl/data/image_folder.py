@@ -14,7 +14,7 @@ import numpy as np
 
 from ddl import memory
 from ddl.api import Data, Source
-from ddl.data import augmentation, source
+from ddl.data import augmentation, checks, source
 from ddl.data.augmentation import boxes, uniform
 from ddl.errors import OptionError
 from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
@@ -40,6 +40,7 @@ def encoded(
     crops: whether training takes random-resized crops of the whole image (`ddl.data.augmentation.boxes`), and tests
       7/8 of its shorter side (He et al. 2015, arXiv 1512.03385, 3.4: 224 of 256 pixels); needs a size.
   """
+  memory.require(4 * channels * size**2, f"an image of {size} x {size} pixels")
   share = TESTED if crops else 1.0
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -56,20 +57,12 @@ def encoded(
   def decoded(indices: np.ndarray, box: Callable[[int, int, int], list[int]]) -> dict[str, np.ndarray]:
     def decode(k: int) -> np.ndarray:
       index = int(indices[k])
-      try:
+      with checks.readable(where(index)):  # a missing or damaged file: OSError, SyntaxError, struct.error, ...
         return _decode(read(index), size, channels, lambda height, width: box(k, height, width))
-      except Exception as error:  # a missing or damaged file: OSError, SyntaxError, struct.error, ...
-        reason = next((line for line in str(error).splitlines() if line), type(error).__name__)
-        raise ValueError(f"{where(index)} is not readable as an image: {reason}") from error
 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, len(indices))) as threads:
       images = list(threads.map(decode, range(len(indices))))
-    other = next((k for k, image in enumerate(images) if image.shape != images[0].shape), None)
-    if other is not None:
-      sizes = [f"{image.shape[0]} x {image.shape[1]}" for image in (images[0], images[other])]
-      value = f"{sizes[1]} in {where(int(indices[other]))}"
-      raise OptionError("config.data.size", f"set, such as 224, for images that are not all {sizes[0]} pixels", value)
-    return {"x": source.pixels(np.stack(images)), "y": labels[indices]}
+    return {"x": source.stacked(images, lambda k: where(int(indices[k]))), "y": labels[indices]}
 
   take(np.arange(min(FIRST, len(labels))))
   return Source(len(labels), take, labels, augmented if crops else None)
@@ -81,7 +74,7 @@ def _decode(content: bytes, size: int, channels: int, box: Callable[[int, int], 
 
   with Image.open(io.BytesIO(content)) as file:
     if file.mode.startswith(("I", "F")):
-      raise OptionError("its pixels", "of 8 bits", f"mode {file.mode}")
+      raise ValueError(f"pixels must have 8 bits, got mode {file.mode}.")
     image = file.convert(MODES[channels])
   if size:
     top, left, height, width = box(image.height, image.width)
@@ -129,7 +122,6 @@ def image_folder(
   augmentation.check_names(augment, normalize)
   if channels not in MODES:
     raise OptionError("image_folder.channels", "3 or 1", channels)
-  memory.require(4 * channels * size**2, f"an image of {size} x {size} pixels")
   folder = source.existing(path, EXAMPLE)
   if not folder.is_dir():
     raise OptionError("config.data.path", EXAMPLE, f"the file {path}")

@@ -48,16 +48,8 @@ def dirichlet(
   1905.12022: concentration -> 0 gives each class to one worker, concentration -> infinity gives iid parts. A worker
   without examples after the draw gets one of the largest shard.
 
-  Args:
-    size: number of training examples.
-    labels: their classes [size].
-    workers: number of shards.
-    seed: of the draw.
-    concentration: of the symmetric Dirichlet distribution.
-    repeat: whether a batch larger than a shard repeats the shard's examples.
-
-  Returns:
-    Index arrays, one for each worker. ValueError for missing labels, or more workers than examples.
+  concentration: of the symmetric Dirichlet distribution. repeat: whether a batch larger than a shard repeats its
+  examples. ValueError for missing labels, or more workers than examples.
   """
   if labels is None:
     raise OptionError("config.partition.name", "sharded or iid for data without class labels", "dirichlet")

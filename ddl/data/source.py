@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,16 @@ def pixels(images: np.ndarray) -> np.ndarray:
   out /= np.float32(127.5)  # in place, as a set may fill half the memory
   out -= np.float32(1)  # 0 -> -1, 255 -> 1
   return out
+
+
+def stacked(images: Sequence[np.ndarray], name: Callable[[int], str]) -> np.ndarray:
+  """Return images of one shape as `pixels`; OptionError for others. name: of the image at a position."""
+  other = next((k for k, image in enumerate(images) if image.shape != images[0].shape), None)
+  if other is not None:
+    sizes = [f"{image.shape[0]} x {image.shape[1]}" for image in (images[0], images[other])]
+    condition = f"set, such as 224, for images that are not all {sizes[0]} pixels"
+    raise OptionError("config.data.size", condition, f"{sizes[1]} in {name(other)}")
+  return pixels(np.stack(images))
 
 
 def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ddl import memory
 from ddl.api import Data, Source
-from ddl.data import augmentation, source
+from ddl.data import augmentation, checks, source
 from ddl.data.image_folder import encoded
 from ddl.errors import OptionError, nearest
 from ddl.ranges import Fraction, NonNegativeInt, checked
@@ -117,18 +116,11 @@ def _source(records: Any, image: str, label: str, where: str, size: int, channel
     # Pieces, because handing each record over to a thread costs more than decoding a small image.
     pieces = [indices[start : start + PIECE].tolist() for start in range(0, len(indices), PIECE)]
     in_order = grain.MapDataset.source(pieces).map(records.__getitems__).to_iter_dataset()  # by grain's threads
-    try:
+    with checks.readable(where):  # a missing, cut off or damaged file: RuntimeError, IndexError
       return [record[key] for piece in in_order for record in piece]
-    except Exception as error:  # a missing, cut off or damaged file: RuntimeError, IndexError
-      raise ValueError(f"{where} cannot be read: {_line(error)}; prepare the set again") from error
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
-    images = read(records, indices, image)
-    if other := next((image.shape for image in images if image.shape != images[0].shape), None):
-      raise OptionError(
-        "config.data.size", f"set for images of different sizes in {where}", f"{images[0].shape} and {other}"
-      )
-    return {"x": source.pixels(np.stack(images)), "y": labels[indices]}
+    return {"x": source.stacked(read(records, indices, image), lambda _: where), "y": labels[indices]}
 
   undecoded = copy.copy(records)
   undecoded.decoders = {image: decode.SkipDecoding()}  # only the classes, without decoding each image
@@ -136,7 +128,6 @@ def _source(records: Any, image: str, label: str, where: str, size: int, channel
   if not len(labels) or labels.min() < 0:
     raise OptionError(where, "of examples with a class", "examples without one (-1)" if len(labels) else "none")
   if size:
-    memory.require(4 * channels * size**2, f"an image of {size} x {size} pixels")
     return encoded(lambda index: undecoded[index][image], labels, lambda _: where, size, channels, crops)
   take(np.arange(min(PIECE, len(labels))))  # finds differing sizes before any training
   return Source(len(labels), take, labels)

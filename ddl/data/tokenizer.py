@@ -4,7 +4,6 @@ Byte pair encoding is that of Hugging Face's library tokenizers: byte level with
 """
 
 import codecs
-import contextlib
 import importlib
 import json
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddl import files
+from ddl.data.checks import readable
 from ddl.data.token_files import HEAD, META, TEST, TRAIN, not_utf8, require_text
 from ddl.errors import OptionError
 
@@ -60,23 +60,11 @@ def _trained(texts: Iterable[str], vocabulary: int) -> Any:
 
 def _loaded(path: Path) -> Any:
   """Load a tokenizer.json without its truncation and padding; OptionError for any other file."""
-  with _library_errors(f"tokenizer.json {path}"):
+  with readable(f"{path}, a tokenizer.json of the library tokenizers,"):
     tokenizer = _library().Tokenizer.from_file(str(path))
   tokenizer.no_truncation()  # models' files store their context length, which would cut every piece of the text
   tokenizer.no_padding()
   return tokenizer
-
-
-@contextlib.contextmanager
-def _library_errors(what: str) -> Iterator[None]:
-  """Convert the library's errors, which are `Exception` itself, to ValueError."""
-  try:
-    yield
-  except ValueError:
-    raise
-  except Exception as error:
-    reason = next(iter(str(error).splitlines()), type(error).__name__)
-    raise ValueError(f"{what} fails in the library tokenizers: {reason}") from error
 
 
 def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -86,7 +74,7 @@ def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
   """
   iterator, first = iter(texts), True
   while batch := list(islice(iterator, AT_ONCE)):
-    with _library_errors("encoding the text"):
+    with readable("the text by the tokenizer"):
       if first:
         _check_complete(tokenizer.encode(batch[0], add_special_tokens=False).offsets, batch[0])
       encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)

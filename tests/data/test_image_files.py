@@ -58,7 +58,7 @@ def test_npz_floating_point_is_taken_as_it_is(tmp_path):
     ({"label": np.arange(30) > 7}, ["bool", "np.int32"]),
     ({"label": np.eye(30)}, ["one-hot", "[30, 30]", "argmax"]),
     ({"image": np.zeros((30, 5, 4), np.int64)}, ["int64"]),
-    ({"image": np.array([{}] * 30)}, ["not readable"]),
+    ({"image": np.array([{}] * 30)}, ["must be readable"]),
     ({"image": np.zeros((0, 5, 4), np.uint8), "label": np.zeros(0, int)}, ["no examples"]),
     ({"image": np.zeros((5, 5, 4), np.uint8), "label": np.zeros(5, int)}, ["at least 6", "got 5"]),
   ],
@@ -77,7 +77,7 @@ def test_npz_that_is_none(tmp_path):
   content = bytearray(Path(path).read_bytes())
   content[200:400] = bytes(200)  # the directory at the end is whole, the first array is not
   (tmp_path / "b.npz").write_bytes(content)
-  one_line(ValueError, lambda: DATA["npz"](path=str(tmp_path / "b.npz")), "not readable")
+  one_line(ValueError, lambda: DATA["npz"](path=str(tmp_path / "b.npz")), "must be readable")
 
 
 PIXELS, LABELS = examples(40, (8, 6, 1))
@@ -202,6 +202,6 @@ def test_idx_missing_and_cut_off(tmp_path):
   write_idx(tmp_path, zipped=True)
   file = tmp_path / "t10k-labels-idx1-ubyte.gz"
   file.write_bytes(file.read_bytes()[:-6])
-  one_line(ValueError, lambda: DATA["idx"](path=str(tmp_path)), "t10k-labels", "not readable")
+  one_line(ValueError, lambda: DATA["idx"](path=str(tmp_path)), "t10k-labels", "must be readable")
   file.unlink()
   one_line(FileNotFoundError, lambda: DATA["idx"](path=str(tmp_path)), "t10k-labels-idx1-ubyte")

@@ -211,6 +211,6 @@ def test_images_that_are_wrong(tmp_path):
   data = load(tmp_path)
   one_line(ValueError, lambda: [everything(data.train), everything(data.test)], str(late), "7 x 5", "6 x 5", "224")
   late.write_bytes(b"no image")
-  one_line(ValueError, lambda: [everything(data.train), everything(data.test)], str(late), "not readable")
+  one_line(ValueError, lambda: [everything(data.train), everything(data.test)], str(late), "must be readable")
   Image.fromarray(np.zeros((6, 5), np.uint16)).save(tmp_path / "ant" / "0.png")
   one_line(ValueError, lambda: load(tmp_path), "0.png", "8 bits")

@@ -23,7 +23,7 @@ from helpers import servers
 from ddl.algorithms import SERVER
 from ddl.api import Model
 from ddl.asynchronous import flat_params, ray_master, ray_transport
-from ddl.asynchronous.ray_cluster import NOBODY_WAITS, RayCluster, connect
+from ddl.asynchronous.ray_cluster import NO_BARRIER, RayCluster, connect
 from ddl.asynchronous.ray_master import Shard
 from ddl.asynchronous.ray_worker import RayWorker
 from ddl.asynchronous.sequential import Sequential
@@ -81,7 +81,7 @@ def close(actual, params):
 
 
 def in_threads(
-  algorithm, folder, *, workers, shards, visits, barrier=NOBODY_WAITS, seconds=0.0, begun=lambda: None, params=PARAMS
+  algorithm, folder, *, workers, shards, visits, barrier=NO_BARRIER, seconds=0.0, begun=lambda: None, params=PARAMS
 ):
   """The shards after so many visits by workers that are threads here: all but Ray."""
   flat, _ = flat_params.flatten(params)
@@ -176,13 +176,13 @@ def test_a_barrier_holds_workers_back_and_tells_them_anew(name, barrier, tmp_pat
 
 
 def test_behind_a_barrier_every_shard_tells_of_all_turns_before(tmp_path, monkeypatch):
-  seen, told = [], Shard.told
+  seen, read = [], Shard.read
 
-  def telling(shard, asked):
-    seen.append((shard.index, int(asked["worker"]), int(asked["round"]), shard.served))
-    return told(shard, asked)
+  def recorded_read(shard, request):
+    seen.append((shard.index, int(request["worker"]), int(request["round"]), shard.served))
+    return read(shard, request)
 
-  monkeypatch.setattr(Shard, "told", telling)
+  monkeypatch.setattr(Shard, "read", recorded_read)
   in_threads(build("async_sgd"), tmp_path, workers=2, shards=3, visits=24, barrier=barriers.bsp(), seconds=0.001)
   assert {(k, w, t) for k, w, t, _ in seen} == set(itertools.product(range(3), range(2), range(1, 12)))
   assert all(served >= WORKERS * turn for _, _, turn, served in seen)
@@ -214,7 +214,7 @@ def test_a_stranger_is_not_admitted(tmp_path):
     EXTRA,
     visits=9,
     workers=2,
-    barrier=NOBODY_WAITS,
+    barrier=NO_BARRIER,
     seed=0,
     marks=(),
     folder=tmp_path,
@@ -235,7 +235,7 @@ def test_half_a_checkpoint_is_none(tmp_path):
   (tmp_path / "shard1-000000020.half").write_bytes(b"PK")
   assert ray_master.newest(tmp_path, 2) == 10
   assert ray_master.load(tmp_path, 1, 10, {"a": np.zeros(3)})[0]["a"].tolist() == [10, 10, 10]
-  with pytest.raises(ValueError, match="another model, algorithm, number of workers or number of shards"):
+  with pytest.raises(ValueError, match="must be of this model and algorithm"):
     ray_master.load(tmp_path, 1, 10, {"a": np.zeros(4)})
 
 
@@ -329,7 +329,7 @@ def test_a_worker_that_can_not_be_made_says_why(ray, tmp_path, monkeypatch):
   exec("def make(worker): ...", only_here.__dict__)
   monkeypatch.setitem(sys.modules, "only_here", only_here)
   runner = RayCluster(build("async_sgd"), only_here.make, workers=1, shards=1, folder=tmp_path)
-  with pytest.raises(ValueError, match=r"^worker 0 can't be made: ModuleNotFoundError: No module named 'only_here'$"):
+  with pytest.raises(ValueError, match=r"^worker 0 cannot start: ModuleNotFoundError: No module named 'only_here'$"):
     runner.run(PARAMS, EXTRA, 30, print, [])
 
 
@@ -337,7 +337,7 @@ def test_a_worker_that_can_not_be_made_says_why(ray, tmp_path, monkeypatch):
 def test_an_optimiser_that_looks_at_more_than_a_shard_is_refused(ray, tmp_path):
   clipping = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1))
   runner = cluster(tmp_path, SERVER["async_sgd"].factory(clipping))
-  with pytest.raises(ValueError, match="looks at whole arrays or at all of them; use one that goes coordinate by"):
+  with pytest.raises(ValueError, match="the optimizer must be element-wise on Ray"):
     runner.run(PARAMS, EXTRA, 30, print, [])
 
 
@@ -356,38 +356,6 @@ def test_a_stopped_run_saves_itself_and_goes_on(ray, tmp_path):
 
 @needs_ray
 @pytest.mark.slow
-def test_a_worker_leaves_and_joins_again(ray, tmp_path):
-  algorithm, seen = build("async_easgd", period=2), {}
-  runner = cluster(tmp_path, algorithm)
-
-  def watch(snapshot):
-    visits, rounds, _, _ = ray.get(runner.supervisor.shards[0].progress.remote(0))
-    if "left" not in seen:
-      runner.remove(1)
-      seen["left"], seen["rounds"] = visits, rounds[1]
-      with pytest.raises(ValueError, match="worker 1 can't leave"):
-        runner.remove(1)
-    elif "joined" not in seen:
-      runner.add(1)
-      seen["joined"] = visits
-      with pytest.raises(ValueError, match="worker 1 can't join"):
-        runner.add(1)
-    elif rounds[1] > seen["rounds"] + 20:
-      runner.stop()
-    seen["params"] = snapshot.params
-
-  events = runner.run(PARAMS, EXTRA, 10**6, watch, range(200, 10**6, 200))
-  record.check(events, WORKERS)
-  mine = np.flatnonzero(events.worker == 1)
-  assert mine.size and mine[0] < seen["left"] < seen["joined"] < mine[-1]
-  gap = np.diff(mine, prepend=0).argmax()  # while it was away nobody waited for it
-  assert mine[gap] - mine[gap - 1] >= seen["joined"] - seen["left"] - 2 * WORKERS
-  assert events.restarted[mine[gap]] and events.restarted.sum() == 1
-  close(flat_params.flatten(seen["params"])[0], replay(algorithm, events))
-
-
-@needs_ray
-@pytest.mark.slow
 def test_everything_restarts_from_the_checkpoints(ray, tmp_path):
   algorithm = build("dynsgd", period=1)
   runner = cluster(tmp_path, algorithm, shards=2, checkpoint_every=20)
@@ -399,7 +367,7 @@ def test_everything_restarts_from_the_checkpoints(ray, tmp_path):
     runner.run(PARAMS, EXTRA, 10**6, kill_a_shard, [50])
   at = ray_master.newest(tmp_path, 2)
   assert at and at % 20 == 0
-  with pytest.raises(ValueError, match="checkpoints of an earlier run"):
+  with pytest.raises(ValueError, match="without checkpoints of an earlier run"):
     cluster(tmp_path, algorithm, shards=2)
   shutil.copytree(tmp_path, tmp_path / "copy")
   end, shown = at + 60, []
@@ -411,7 +379,7 @@ def test_everything_restarts_from_the_checkpoints(ray, tmp_path):
   for shard in range(2):
     with np.load(tmp_path / f"shard{shard}-{end:09d}.npz") as saved:
       assert saved["leaf0001"] == end  # DynServer.version: no visit is lost and none is served twice
-  with pytest.raises(ValueError, match="another model, algorithm"):
+  with pytest.raises(ValueError, match="must be of this model and algorithm"):
     cluster(tmp_path / "copy", build("async_msgd"), shards=2, resume=True).run(PARAMS, EXTRA, end, print, [])
 
 
@@ -439,16 +407,14 @@ def test_a_worker_that_fails_is_named(ray, tmp_path):
 @needs_ray
 def test_bad_input(ray, tmp_path):
   algorithm = build("async_msgd")
-  with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+  with pytest.raises(ValueError, match="workers must be an integer >= 1, got 0"):
     cluster(tmp_path, algorithm, workers=0)
-  with pytest.raises(ValueError, match="CPUs; 50 workers and 1 shards need 51"):
+  with pytest.raises(ValueError, match="CPUs of Ray must be at least 51 for 50 workers and 1 shards"):
     cluster(tmp_path, algorithm, workers=50)
-  with pytest.raises(ValueError, match="no checkpoint that all 3 shards"):
+  with pytest.raises(ValueError, match="a checkpoint that all 3 shards"):
     cluster(tmp_path, algorithm, shards=3, resume=True)
   with pytest.raises(ValueError, match=r"shards must be in \[1, 4\]"):
     cluster(tmp_path, algorithm, workers=1, shards=5).run({"w": np.zeros(4, np.float32)}, EXTRA, 9, print, [])
-  with pytest.raises(ValueError, match="worker 1 can't join"):
-    cluster(tmp_path, algorithm).add(1)
 
 
 @needs_ray
