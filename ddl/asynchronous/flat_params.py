@@ -20,12 +20,6 @@ class VisitTrees(NamedTuple):
   server: Tree
 
 
-def flatten(params: Tree) -> tuple[np.ndarray, Callable[[Any], Tree]]:
-  """Return the parameters as one vector [size] of the type that holds them all, and the inverse."""
-  flat, unravel = ravel(params)
-  return np.asarray(flat), unravel
-
-
 def visit_trees(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
   """Return the trees for parameters of this size and type."""
   flat = jax.ShapeDtypeStruct((size,), dtype)

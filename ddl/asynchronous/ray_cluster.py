@@ -34,7 +34,7 @@ import numpy as np
 from ddl import ranges
 from ddl.api import ServerAlgorithm, Tree
 from ddl.asynchronous import ray_master, ray_transport
-from ddl.asynchronous.flat_params import divides, flatten
+from ddl.asynchronous.flat_params import divides
 from ddl.asynchronous.ray_master import Shard
 from ddl.asynchronous.ray_supervisor import RaySupervisor, Watch, answers
 from ddl.asynchronous.ray_worker import Make, RayWorker
@@ -42,6 +42,7 @@ from ddl.contract import of_server
 from ddl.errors import OptionError
 from ddl.events.barriers import Bounded, LiveBarrier
 from ddl.events.record import Events
+from ddl.precision import ravel
 
 SECONDS = 5.0  # to reach an address
 # The C library would give large arrays back at once, and each visit would wait for new pages.
@@ -116,21 +117,10 @@ class RayCluster:
   """One run of a server algorithm on Ray. `close` ends its processes, and Ray if this object started it."""
 
   def __init__(
-    self,
-    algorithm: ServerAlgorithm,
-    make: Make,
-    *,
-    workers: int,
-    shards: int,
-    folder: str | Path,
-    address: str | None = None,
-    cpus: float = 1,
-    gpus: float = 0,
-    checkpoint_every: int = 0,
-    resume: bool = False,
-    seed: int = 0,
-    barrier: Bounded = NO_BARRIER,
-  ):
+    self, algorithm: ServerAlgorithm, make: Make, *, workers: int, shards: int, folder: str | Path,
+    address: str | None = None, cpus: float = 1, gpus: float = 0, checkpoint_every: int = 0, resume: bool = False,
+    seed: int = 0, barrier: Bounded = NO_BARRIER,
+  ):  # fmt: skip
     """make: worker -> (model, take), called in the worker's process, so that cloudpickle has to support it.
 
     Args:
@@ -192,14 +182,14 @@ class RayCluster:
     """
     params, extra = jax.tree.map(np.asarray, (params, extra))
     of_server(self.algorithm, params)
-    flat, unravel = flatten(params)
+    flat, unravel = ravel(params)
     if not divides(self.algorithm, params):
       advice = "Use SGD or Adam without a mask, or runtime=threads."
       condition = "element-wise on Ray, as each shard of the master has a part of the parameters"
       raise OptionError("the optimizer", condition, "one of whole arrays", advice)
     parts, token = ray_transport.cut(flat.size, self.count), secrets.token_bytes(16)
     marks = [mark for mark in marks if (self.label or 0) < mark < visits]
-    shards = self.shard_actors([flat[part] for part in parts], extra, visits, token, marks)
+    shards = self.shard_actors([np.asarray(flat[part]) for part in parts], extra, visits, token, marks)
     actors = dict[int, Any]()
     try:
       addresses = answers(self.ray, [shard.open.remote(self.label) for shard in shards])

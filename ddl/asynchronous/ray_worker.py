@@ -12,9 +12,10 @@ import numpy as np
 
 from ddl.api import Model, ServerAlgorithm, Tree, at_step
 from ddl.asynchronous import ray_transport as wire
-from ddl.asynchronous.flat_params import flatten, packed
+from ddl.asynchronous.flat_params import packed
 from ddl.engine.local_step import make_local_step
 from ddl.events.cluster import draw_peers
+from ddl.precision import ravel
 
 Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
 Make = Callable[[int], tuple[Model, Take]]  # worker -> what is built in its process
@@ -27,7 +28,8 @@ class RayWorker:
     """params, extra: the initial model. settings: addresses, token, workers, seed (of peers), barrier."""
     self.worker, self.algorithm, self.settings, self.make = worker, algorithm, settings, make
     self.params, self.extra, self.peers = params, extra, np.zeros(0, np.int32)
-    self.flat, self.unravel = flatten(params)
+    flat, self.unravel = ravel(params)
+    self.size, self.dtype = flat.size, flat.dtype
     rule = packed(algorithm, params)
     self._init, self._merge = jax.jit(rule.init), jax.jit(rule.merge)
     self._request = jax.jit(lambda state, params: jax.tree.leaves(rule.request(state, params)))
@@ -37,7 +39,7 @@ class RayWorker:
     model, self.take = self.make(self.worker)
     self._step = jax.jit(make_local_step(model, self.algorithm.local))
     addresses, token = self.settings["addresses"], self.settings["token"]
-    self.exchange = wire.ShardConnections(self.algorithm, self.flat.size, self.flat.dtype, addresses, token)
+    self.exchange = wire.ShardConnections(self.algorithm, self.size, self.dtype, addresses, token)
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
     state, _, reply = self._init(params)
     for _ in range(2):  # the results of a first step may have other types

@@ -101,27 +101,27 @@ def make_serving(
     def message() -> Tree:
       return jax.tree.map(lambda m: m[at.worker], messages)
 
-    def serve(state: ServerState, sent: Tree) -> ServerState:
-      server, reply = algorithm.serve(state.server, sent, visit)
+    def answer(state: ServerState, server_and_reply: tuple[Tree, Tree]) -> ServerState:
+      server, reply = server_and_reply
       return state._replace(server=server, replies=_put(state.replies, slot, reply))
-
-    def add() -> ServerState:
-      return state._replace(total=collect(state.total, message(), at.weight))
 
     def apply() -> ServerState:
-      return serve(state, state.total.message)._replace(total=nothing(state.total), extra=state.total.extra)
+      applied = answer(state, algorithm.serve(state.server, state.total.message, visit))
+      return applied._replace(total=nothing(state.total), extra=state.total.extra)
 
     def read(state: ServerState) -> ServerState:
-      if algorithm.read is None:
-        return state
-      server, reply = algorithm.read(state.server, jax.tree.map(lambda r: r[slot], state.replies), visit)
-      return state._replace(server=server, replies=_put(state.replies, slot, reply))
+      reply = jax.tree.map(lambda r: r[slot], state.replies)
+      return answer(state, algorithm.read(state.server, reply, visit)) if algorithm.read else state
 
-    def restart() -> ServerState:
-      return read(state._replace(fresh=_put(state.fresh, slot, algorithm.evaluate(state.server))))
-
-    branches = {SERVE: lambda: serve(state, message()), COLLECT: add, APPLY: apply, DROP: lambda: state}
-    return _choose(at.kind, branches | {READ: lambda: read(state), RESTART: restart}, kinds)
+    branches = {
+      SERVE: lambda: answer(state, algorithm.serve(state.server, message(), visit)),
+      COLLECT: lambda: state._replace(total=collect(state.total, message(), at.weight)),
+      APPLY: apply,
+      DROP: lambda: state,
+      READ: lambda: read(state),
+      RESTART: lambda: read(state._replace(fresh=_put(state.fresh, slot, algorithm.evaluate(state.server)))),
+    }
+    return _choose(at.kind, branches, kinds)
 
   def serving(state: ServerState, messages: Tree, steps: ServerOperations, count: Any, first: Any) -> ServerState:
     return lax.fori_loop(0, count, lambda i, state: one(i, state, messages, steps, first), state)
@@ -141,20 +141,20 @@ def _lock_free(algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int) -
       at = jax.tree.map(lambda x: x[i], steps)
       worker, block = at.worker, at.block
 
-      def look() -> tuple[Any, Any, Tree]:
-        return center, seen.at[worker, block].set(center[block]), fresh
-
-      def add() -> tuple[Any, Any, Tree]:
-        return center.at[block].add(rule.increment(sent[worker, block], seen[worker, block])), seen, fresh
-
       def restart() -> tuple[Any, Any, Tree]:
         slot, params = _slot(fresh, worker, first), algorithm.evaluate(from_blocks(center, state.server))
         return center, seen.at[worker].set(center), _put(fresh, slot, params)
 
-      def read() -> tuple[Any, Any, Tree]:
-        return center, seen.at[worker].set(center), fresh
+      def add() -> tuple[Any, Any, Tree]:
+        return center.at[block].add(rule.increment(sent[worker, block], seen[worker, block])), seen, fresh
 
-      return _choose(at.kind, {LOOK: look, ADD: add, RESTART: restart, READ: read}, kinds)
+      branches = {
+        LOOK: lambda: (center, seen.at[worker, block].set(center[block]), fresh),
+        ADD: add,
+        RESTART: restart,
+        READ: lambda: (center, seen.at[worker].set(center), fresh),
+      }
+      return _choose(at.kind, branches, kinds)
 
     start = (to_blocks(state.server, blocks), state.seen, state.fresh)
     center, seen, fresh = lax.fori_loop(0, count, one, start)
@@ -165,10 +165,10 @@ def _lock_free(algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int) -
 
 def _choose(kind: Any, branches: dict[int, Callable[[], Any]], kinds: frozenset[int]) -> Any:
   """Run the branch of this kind, without a condition where the schedule has one kind only."""
-  there = sorted(k for k in branches if k in kinds)
-  if len(there) == 1:
-    return branches[there[0]]()
-  return lax.switch(jnp.searchsorted(jnp.asarray(there, jnp.int32), kind), [branches[k] for k in there])
+  present = sorted(k for k in branches if k in kinds)
+  if len(present) == 1:
+    return branches[present[0]]()
+  return lax.switch(jnp.searchsorted(jnp.asarray(present, jnp.int32), kind), [branches[k] for k in present])
 
 
 def _slot(tree: Tree, worker: Any, first: Any) -> Any:

@@ -43,9 +43,7 @@ def make_worker_round(
   take() returns the batches [period, batch, ...] and keys [period]. Losses are 0 where no step was made. After a
   restart or a dropped round the schedules of the worker's optimizer continue at the number of its next step.
 
-  Args:
-    steps: "scan" or "unroll".
-    drops: some workers are DROPPED: they merge the reply of the last visit and make no steps.
+  steps: "scan" or "unroll". drops: some workers are DROPPED: they merge the last reply and make no steps.
   """
   step, delay = make_local_step(model, algorithm.local), algorithm.delay
 

@@ -40,47 +40,39 @@ def encoded(
     crops: whether training takes random-resized crops of the whole image (`ddl.data.augmentation.boxes`), and tests
       7/8 of its shorter side (He et al. 2015, arXiv 1512.03385, 3.4: 224 of 256 pixels); needs a size.
   """
+  from PIL import Image
+
   memory.require(4 * channels * size**2, f"an image of {size} x {size} pixels")
   share = TESTED if crops else 1.0
 
-  def take(indices: np.ndarray) -> dict[str, np.ndarray]:
-    def central(_: int, height: int, width: int) -> list[int]:
-      side = max(1, round(share * min(height, width)))
-      return [(height - side) // 2, (width - side) // 2, side, side]
-
-    return decoded(indices, central)
-
-  def augmented(rngs: Sequence[np.random.Generator], indices: np.ndarray) -> dict[str, np.ndarray]:
-    draws = np.concatenate([uniform(rng, indices.shape[1]) for rng in rngs])
-    return decoded(indices.reshape(-1), lambda k, height, width: boxes(draws[k : k + 1], height, width)[0].tolist())
+  def central(_: int, height: int, width: int) -> list[int]:
+    side = max(1, round(share * min(height, width)))
+    return [(height - side) // 2, (width - side) // 2, side, side]
 
   def decoded(indices: np.ndarray, box: Callable[[int, int, int], list[int]]) -> dict[str, np.ndarray]:
     def decode(k: int) -> np.ndarray:
-      index = int(indices[k])
-      with checks.readable(where(index)):  # a missing or damaged file: OSError, SyntaxError, struct.error, ...
-        return _decode(read(index), size, channels, lambda height, width: box(k, height, width))
+      """Decode an image file, crop and resize it: [height, width, channels] uint8."""
+      index = int(indices[k])  # a missing or damaged file raises OSError, SyntaxError, struct.error, ...
+      with checks.readable(where(index)), Image.open(io.BytesIO(read(index))) as file:
+        if file.mode.startswith(("I", "F")):
+          raise ValueError(f"pixels must have 8 bits, got mode {file.mode}.")
+        image = file.convert(MODES[channels])
+        if size:
+          top, left, height, width = box(k, image.height, image.width)
+          part = image.crop((left, top, left + width, top + height))
+          image = part.resize((size, size), Image.Resampling.BILINEAR)
+        return np.asarray(image).reshape(image.height, image.width, channels)
 
     with ThreadPoolExecutor(min(os.cpu_count() or 1, len(indices))) as threads:
       images = list(threads.map(decode, range(len(indices))))
     return {"x": source.stacked(images, lambda k: where(int(indices[k]))), "y": labels[indices]}
 
-  take(np.arange(min(FIRST, len(labels))))
-  return Source(len(labels), take, labels, augmented if crops else None)
+  def augmented(rngs: Sequence[np.random.Generator], indices: np.ndarray) -> dict[str, np.ndarray]:
+    draws = np.concatenate([uniform(rng, indices.shape[1]) for rng in rngs])
+    return decoded(indices.reshape(-1), lambda k, height, width: boxes(draws[k : k + 1], height, width)[0].tolist())
 
-
-def _decode(content: bytes, size: int, channels: int, box: Callable[[int, int], list[int]]) -> np.ndarray:
-  """Decode an image file, crop and resize it: [height, width, channels] uint8."""
-  from PIL import Image
-
-  with Image.open(io.BytesIO(content)) as file:
-    if file.mode.startswith(("I", "F")):
-      raise ValueError(f"pixels must have 8 bits, got mode {file.mode}.")
-    image = file.convert(MODES[channels])
-  if size:
-    top, left, height, width = box(image.height, image.width)
-    part = image.crop((left, top, left + width, top + height))
-    image = part.resize((size, size), Image.Resampling.BILINEAR)
-  return np.asarray(image).reshape(image.height, image.width, channels)
+  decoded(np.arange(min(FIRST, len(labels))), central)
+  return Source(len(labels), lambda indices: decoded(indices, central), labels, augmented if crops else None)
 
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")  # in any case

@@ -11,13 +11,14 @@ from helpers.twins import lenient
 
 from ddl.algorithms import SERVER
 from ddl.api import Model, Visit
-from ddl.asynchronous.flat_params import check_lock_free, divides, flatten, packed
+from ddl.asynchronous.flat_params import check_lock_free, divides, packed
 from ddl.asynchronous.simulator import Simulator
 from ddl.config.optimizers import OPTIMIZERS
 from ddl.engine.execution import ExecutionConfig, packs
 from ddl.engine.workers import make_workers
 from ddl.events import times
 from ddl.events.schedule import make_schedule
+from ddl.precision import ravel
 
 PARAMS = {
   "w": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4),
@@ -154,7 +155,7 @@ def test_parameters_of_several_types_are_left_apart_where_that_is_free():
   mixed = PARAMS | {"b": PARAMS["b"].astype(jnp.bfloat16)}
   assert divides(build("async_easgd", optax.sgd(0.1)), mixed)
   assert packs(PARAMS) and not packs(mixed)
-  flat, unravel = flatten(mixed)
+  flat, unravel = ravel(mixed)
   assert flat.dtype == np.float32
   assert {jnp.dtype(x.dtype) for x in jax.tree.leaves(unravel(flat))} == {jnp.dtype("bfloat16"), jnp.dtype("float32")}
 

@@ -29,6 +29,7 @@ from ddl.asynchronous.ray_worker import RayWorker
 from ddl.asynchronous.sequential import Sequential
 from ddl.events import barriers, record
 from ddl.events.operations import operations
+from ddl.precision import ravel
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is missing: pip install -r requirements-ray.txt")
 WORKERS = 2
@@ -84,7 +85,7 @@ def in_threads(
   algorithm, folder, *, workers, shards, visits, barrier=NO_BARRIER, seconds=0.0, begun=lambda: None, params=PARAMS
 ):
   """The shards after so many visits by workers that are threads here: all but Ray."""
-  flat, _ = flat_params.flatten(params)
+  flat, _ = ravel(params)
   settings = {"visits": visits, "workers": WORKERS, "folder": str(folder), "every": 0, "marks": ()}
   settings |= {"barrier": barrier, "seed": 0}
   parts = [flat[part] for part in ray_transport.cut(flat.size, shards)]
@@ -147,7 +148,7 @@ def test_a_master_holds_parameters_of_several_types(tmp_path):
   algorithm = build("async_measgd")
   assert flat_params.divides(algorithm, params)
   masters = in_threads(algorithm, tmp_path, workers=2, shards=2, visits=12, params=params)
-  _, unravel = flat_params.flatten(params)
+  _, unravel = ravel(params)
   found = unravel(whole(masters))
   assert (
     jax.tree.map(lambda x: x.dtype, found) == jax.tree.map(lambda x: x.dtype, params)
@@ -289,7 +290,7 @@ def test_workers_killed_at_random_lose_their_turn_alone(ray, tmp_path):
   assert [snapshot.progress.seconds for snapshot in shown] == [events.served[at - 1] for at in range(50, 350, 50)]
   with np.load(tmp_path / "shard0-000000300.npz") as saved:
     assert len(saved["worker"]) == 300
-  close(flat_params.flatten(shown[-1].params)[0], replay(algorithm, events))
+  close(ravel(shown[-1].params)[0], replay(algorithm, events))
   assert test_loss(shown[-1].params) < 0.01 * test_loss(PARAMS)
   assert all(np.isfinite(snapshot.extra["seen"]).all() for snapshot in shown)
   assert [sum(map(len, snapshot.losses)) for snapshot in shown] == 6 * [2 * 50]
@@ -319,7 +320,7 @@ def test_a_killed_worker_holds_nobody_up_at_a_barrier(ray, tmp_path):
   after = events.worker[back:-1]
   # Now they do again: apart by a round, and by another that was served, not yet finished, when the other came back.
   assert abs((after == 0).sum() - (after == 1).sum()) <= 2 and len(after) > 20
-  close(flat_params.flatten(seen["params"])[0], replay(runner.algorithm, events))
+  close(ravel(seen["params"])[0], replay(runner.algorithm, events))
 
 
 @needs_ray
