@@ -137,8 +137,8 @@ class Simulator(SingleRunTrainer):
     """Return the losses of the steps that were made: [steps made]."""
     made = np.zeros(losses.shape[:2], bool)
     for k, wave in enumerate(call.waves):
-      for event in wave.visits:
-        made[self.events.worker[event], k] = self.plans.has_steps(event)
+      events = list(wave.visits)
+      made[self.events.worker[events], k] = self.plans.has_steps[events]
     return np.asarray(losses)[made].ravel()
 
   def nbytes(self, call: SimulatorCall) -> float:

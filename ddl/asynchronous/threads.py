@@ -88,9 +88,8 @@ class Threads:
       for thread in threads:
         thread.start()
       while running:
-        if (
-          self._ended.get() == STOP
-        ):  # not by `join`, which Ctrl-C makes believe that the thread has ended (Python 3.11)
+        # Not `join`, which takes a thread for ended when Ctrl-C interrupts it (Python 3.11).
+        if self._ended.get() == STOP:
           self._halt()
         else:
           running -= 1

@@ -79,6 +79,10 @@ class WavePlan:
     self.algorithm, self.events, self.operations = algorithm, events, operations
     self.workers, self.virtual, self.devices = workers, workers // devices, devices
     self._visit_steps = visit_step(algorithm.delay, events.round, algorithm.period)
+    self._first = first_step(algorithm.delay, events.round, algorithm.period)
+    # Whether steps precede the visit: not for a dropped worker, nor for the first request with a delay.
+    self.has_steps = ~(events.dropped | ((algorithm.delay > 0) & ((events.round == 0) | events.restarted)))
+    self._mode = np.select([events.dropped, events.restarted, self.has_steps], [DROPPED, RESTART, FULL], REST)
 
   def visits(self, step: int) -> int:
     """Return the visits that bring the workers to `step` steps on average. ValueError beyond the schedule's end."""
@@ -102,7 +106,7 @@ class WavePlan:
     """Return the smallest shape that fits all calls."""
     rows = 1
     for call in calls:
-      events = [event for wave in call.waves for event in wave.visits if self.has_steps(event)]
+      events = [event for wave in call.waves for event in wave.visits if self.has_steps[event]]
       rows = max(rows, *np.bincount(self.events.worker[events] // self.virtual), 0)
     most = max((w.last - w.first for call in calls for w in call.waves), default=1)
     return Shape(max(len(call.waves) for call in calls) or 1, most, int(rows))
@@ -118,11 +122,11 @@ class WavePlan:
     for k, wave in enumerate(call.waves):
       for event in wave.visits:
         worker = int(self.events.worker[event])
-        mode[worker, k], first[worker, k] = self._mode(event), self._first(event)
-        if self.has_steps(event):
+        mode[worker, k], first[worker, k] = self._mode[event], self._first[event]
+        if self.has_steps[event]:
           device_rounds = rounds[worker // self.virtual]
           row[worker, k] = len(device_rounds)
-          device_rounds.append((worker, self._first(event)))
+          device_rounds.append((worker, int(self._first[event])))
       count[k] = wave.last - wave.first
       part, order = slice(wave.first, wave.last), self.operations
       event = order.event[part]
@@ -131,22 +135,6 @@ class WavePlan:
       for array, column in zip(steps, columns, strict=True):
         array[k, : count[k]] = column
     return Arrays(mode, row, first, count, steps, rounds, shape.rows)
-
-  def _first(self, event: int) -> int:
-    return first_step(self.algorithm.delay, int(self.events.round[event]), self.algorithm.period)
-
-  def _mode(self, event: int) -> int:
-    if self.events.dropped[event]:
-      return DROPPED
-    if self.events.restarted[event]:
-      return RESTART
-    return FULL if self.has_steps(event) else REST
-
-  def has_steps(self, event: int) -> bool:
-    """Return whether steps precede the visit: not for a dropped worker, nor for the first request with a delay."""
-    delayed = self.algorithm.delay > 0
-    starts = self.events.round[event] == 0 or self.events.restarted[event]
-    return not (self.events.dropped[event] or (delayed and starts))
 
 
 class SimulatorCarry(NamedTuple):
@@ -264,9 +252,8 @@ def _replace_extra(workers: Any, mode: Any, extra: Tree) -> Any:
   """Give the mean `extra` of the served workers to those that a quorum has dropped."""
 
   def one(worker: Worker, mode: Any) -> Worker:
-    return worker._replace(
-      extra=jax.tree.map(lambda mean, own: jnp.where(mode == DROPPED, mean, own), extra, worker.extra)
-    )
+    own = jax.tree.map(lambda mean, x: jnp.where(mode == DROPPED, mean, x), extra, worker.extra)
+    return worker._replace(extra=own)
 
   if isinstance(workers, Worker):
     return jax.vmap(one)(workers, mode)

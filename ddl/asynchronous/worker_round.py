@@ -22,8 +22,8 @@ class Worker(NamedTuple):
   extra: Tree  # the model's non-trained state
 
 
-def first_step(delay: int, round_: int, period: int) -> int:
-  """Return the number of the first step that a worker computes before its visit `round_`; negative for none."""
+def first_step(delay: int, round_: Any, period: int) -> Any:
+  """Return the number of the first step that a worker computes before its visits `round_`; negative for none."""
   return (round_ - 1 if delay else round_) * period
 
 
