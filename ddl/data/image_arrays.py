@@ -103,7 +103,9 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
     if stored[0].dtype != stored[1].dtype:
       condition = f"of the type of x_train, {stored[0].dtype}"
       raise OptionError(f"{path}: x_test", condition, stored[1].dtype, "Save both alike.")
-    train, test = (source.labelled(arrays[f"x_{part}"], arrays[f"y_{part}"], path) for part in ("train", "test"))
+    train, test = (
+      source.labelled(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}, {part}") for part in ("train", "test")
+    )
     for one, two in ((train, test), stored):
       checks.same_inputs(checks.sample(one), checks.sample(two), path, keys)
   else:

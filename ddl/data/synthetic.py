@@ -1,7 +1,7 @@
 """Synthetic data: a noisy least-squares problem with a known optimum, and random examples of any shape."""
 
 import math
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -97,20 +97,19 @@ def synthetic(
   if task == "language":
     tokens = rng.integers(0, num_outputs, (count, shape[0] + 1), dtype=np.int32)
     x, y = tokens[:, :-1], tokens[:, 1:]
-  else:
+  elif task == "classification":
     x = rng.standard_normal((count, *shape), dtype=np.float32)
-    classes = task == "classification"
-    y = (
-      rng.integers(0, num_outputs, count, dtype=np.int32)
-      if classes
-      else rng.standard_normal((count, num_outputs), np.float32)
-    )
+    y = rng.integers(0, num_outputs, count, dtype=np.int32)
+  else:
+    x, y = (rng.standard_normal((count, *sizes), dtype=np.float32) for sizes in (shape, (num_outputs,)))
+
+  arrays = {"x": x, "y": y}
 
   def part(size: int) -> Source:
-    return Source(size, take, y[np.arange(size) % count] if task == "classification" else None)
+    def take(indices: np.ndarray) -> dict[str, np.ndarray]:
+      return {name: array.take(indices % count, axis=0) for name, array in arrays.items()}
 
-  def take(indices: np.ndarray) -> dict[str, Any]:
-    return {"x": x.take(indices % count, axis=0), "y": y.take(indices % count, axis=0)}
+    return Source(size, take, y[np.arange(size) % count] if task == "classification" else None)
 
   train, validation_set = source.split(part(examples), validation)
   description = f"synthetic {task}, {examples:,} random examples of {' x '.join(map(str, shape))}"

@@ -75,21 +75,17 @@ def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
   iterator, first = iter(texts), True
   while batch := list(islice(iterator, AT_ONCE)):
     with readable("the text by the tokenizer"):
-      if first:
-        _check_complete(tokenizer.encode(batch[0], add_special_tokens=False).offsets, batch[0])
       encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+      if first:  # the tokens' spans of characters must cover the text except for spaces
+        text, offsets = batch[0], tokenizer.encode(batch[0], add_special_tokens=False).offsets
+        starts, ends = np.array(offsets, np.int64).reshape(-1, 2).T
+        depth = np.bincount(starts, minlength=len(text) + 1) - np.bincount(ends, minlength=len(text) + 1)
+        missed = sum(not text[k].isspace() for k in np.flatnonzero(np.cumsum(depth)[:-1] == 0))
+        if missed > MISSED * len(text):
+          value = f"{missed:,} of {len(text):,} characters left out"
+          raise OptionError("the tokenizer", "one that encodes the whole text", value)
     first = False
     yield from (np.array(encoding.ids, np.uint32) for encoding in encodings)
-
-
-def _check_complete(spans: list[tuple[int, int]], text: str) -> None:
-  """Raise ValueError if the tokens' spans of characters do not cover the text except for spaces."""
-  ends = np.array(spans, np.int64).reshape(-1, 2)
-  depth = np.bincount(ends[:, 0], minlength=len(text) + 1) - np.bincount(ends[:, 1], minlength=len(text) + 1)
-  missed = [k for k in np.flatnonzero(np.cumsum(depth)[:-1] == 0) if not text[k].isspace()]
-  if len(missed) > MISSED * len(text):
-    value = f"{len(missed):,} of {len(text):,} characters left out"
-    raise OptionError("the tokenizer", "one that encodes the whole text", value)
 
 
 def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:

@@ -130,7 +130,14 @@ def text(*, path: str = "", level: str = "byte", length: PositiveInt = 64, valid
   """
   if level not in ("byte", "char"):
     raise OptionError("level", "byte or char", repr(level))
-  content, name = _content(path)
+  if path:
+    name, content = path, source.content(source.existing(path, "FILE.txt"))
+    require_text(content, path)
+  else:
+    from pydoc_data.topics import topics
+
+    name = f"the language reference of Python {platform.python_version()} (pydoc_data.topics)"
+    content = "\n".join(topics[key] for key in sorted(topics)).encode("utf-8")
   more = {}
   if level == "byte":
     tokens, num_outputs = np.frombuffer(content, np.uint8), 256
@@ -151,14 +158,3 @@ def text(*, path: str = "", level: str = "byte", length: PositiveInt = 64, valid
   description = f"{name}: {len(tokens):,} {'bytes' if level == 'byte' else 'characters'}, sha256 {digest}"
   meta = {"task": "language", "shape": (length,), "num_outputs": num_outputs, "description": description, **more}
   return Data(train, test, meta, validation_set)
-
-
-def _content(path: str) -> tuple[bytes, str]:
-  if not path:
-    from pydoc_data.topics import topics
-
-    name = f"the language reference of Python {platform.python_version()} (pydoc_data.topics)"
-    return "\n".join(topics[key] for key in sorted(topics)).encode("utf-8"), name
-  content = source.content(source.existing(path, "FILE.txt"))
-  require_text(content, path)
-  return content, path
