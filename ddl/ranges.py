@@ -130,8 +130,8 @@ def check_all(annotation: Any, value: Any, option: str) -> None:
     if not isinstance(value, tuple | list):
       raise OptionError(option, "a tuple", _text(value))
     elements = typing.get_args(annotation)
-    for element, each in zip(elements[:1] * len(value) if ... in elements else elements, value, strict=False):
-      check_all(element, each, option)
+    for element_type, element in zip(elements[:1] * len(value) if ... in elements else elements, value, strict=False):
+      check_all(element_type, element, option)
   elif valid := range_of(annotation) or NUMBERS.get(type(value)):
     check(option, value, valid)
 
@@ -139,9 +139,8 @@ def check_all(annotation: Any, value: Any, option: str) -> None:
 def range_of(annotation: Any) -> Range | None:
   """Return the range of an annotation or of its type; None if it is no number. `float | None` is a number."""
   if typing.get_origin(annotation) is Annotated:
-    return next((each for each in annotation.__metadata__ if isinstance(each, Range)), None) or range_of(
-      annotation.__origin__
-    )
+    valid = next((data for data in annotation.__metadata__ if isinstance(data, Range)), None)
+    return valid or range_of(annotation.__origin__)
   if typing.get_origin(annotation) in (typing.Union, types.UnionType):
     return next(filter(None, map(range_of, typing.get_args(annotation))), None)
   return NUMBERS.get(annotation)
@@ -168,9 +167,9 @@ def settings_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
   """
   parameters = inspect.signature(factory).parameters
   return {
-    key: each.replace(annotation=resolved(factory, key, each.annotation))
-    for key, each in parameters.items()
-    if each.kind is each.KEYWORD_ONLY
+    key: parameter.replace(annotation=resolved(factory, key, parameter.annotation))
+    for key, parameter in parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
   }
 
 
@@ -207,7 +206,7 @@ def checked(factory: Factory) -> Factory:
     for key, parameter in parameters.items():
       if isinstance(parameter.default, ByWorkers) and key not in settings:
         if settings.get("workers") is None:
-          raise ValueError(f"{factory.__name__}.workers must be set where {key} is not, got None.")
+          raise OptionError(f"{factory.__name__}.workers", f"set where {key} is not", "None")
         settings[key] = parameter.default.value(settings["workers"])
     return factory(*args, **settings)
 
@@ -218,7 +217,7 @@ def plain(annotation: Any) -> Any:
   """Return the annotation without its ranges: int, float, tuple[int, ...]."""
   annotation = _plain(annotation)
   if typing.get_origin(annotation) is tuple:
-    return tuple[*(each if each is ... else plain(each) for each in typing.get_args(annotation))]
+    return tuple[*(element if element is ... else plain(element) for element in typing.get_args(annotation))]
   return annotation
 
 

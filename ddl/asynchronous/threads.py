@@ -129,22 +129,22 @@ class Threads:
     self._ready.abort()
 
   def _worker_rounds(self, worker: int) -> None:
-    delay, period, shared, here = self.algorithm.delay, self.algorithm.period, self._shared, self.devices[worker]
+    delay, period, shared, device = self.algorithm.delay, self.algorithm.period, self._shared, self.devices[worker]
     me = Worker(self.params[worker], self.state[worker], self.extra[worker])
-    reply, losses = jax.device_put(self._first_reply, here), np.zeros(0)
+    reply, losses = jax.device_put(self._first_reply, device), np.zeros(0)
     self._warm_up(worker, me, reply)
     self._ready.wait()
     for round_ in itertools.count():
       shared.gate.wait(worker)
       first, row = round_ * period, VisitRow(worker, round_, shared.now(), 0.0, 0.0, 0, 0.0, False, False)
       if not delay:
-        me, made = self._steps(worker, self._merged(me, reply), first, period)
-        losses = self._checked(worker, first, made)
+        me, results = self._steps(worker, self._merged(me, reply), first, period)
+        losses = self._checked(worker, first, results)
       message = self._compiled.request(me.state, me.params)
       ahead, before = self._steps(worker, me, first, delay)  # only dispatched: they can hide the exchange
       if not shared.visit(row, message, lambda done, me=me, losses=losses: self._visited(worker, me, done, losses)):
         return
-      reply = shared.reply(row, message, here)
+      reply = shared.reply(row, message, device)
       jax.block_until_ready((ahead, reply))
       row.released = shared.now()
       if delay:
