@@ -102,7 +102,7 @@ def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
 
 def test_step_times_of_other_workers_are_refused():
   times = TIMES["constant"](workers=2, seed=0)
-  with pytest.raises(ValueError, match="^the number of workers of the times must be 3, got 2"):
+  with pytest.raises(ValueError, match=r"^the number of workers of the times must be 3, got 2\."):
     schedule(
       workers=3,
       num_visits=3,
