@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ddl import files, hosts
+from ddl import files, hosts, report
 from ddl.comparison import label_runs, predict, record
 from ddl.config.comparison import Comparison, trials
 from ddl.config.options import RunOptions
@@ -88,7 +88,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       record.write(path / folder.COMPARISON, page)
       try:
         if comparison.clusters:
-          _write_tables(path)  # before predictions, which may fail
+          report.page.write_tables(path)  # before predictions, which may fail
           predict.add_clusters(path, comparison.clusters, components, options)
           page = files.read_json(path / folder.COMPARISON)
         _report(path, began, options.print_table)
@@ -122,12 +122,6 @@ def _check_outputs(path: Path) -> None:
     raise OptionError("workdir", f"a folder where the report can be written, but {wrong[0]} {what}", path, "Move it.")
 
 
-def _write_tables(path: Path) -> None:
-  from ddl.report import page as report  # which imports matplotlib and pandas
-
-  report.write_tables(path)
-
-
 def _late(path: Path, error: Exception) -> str:
   """Return one line on an error after the last run: what failed, what is complete, and how to go on."""
   what = " ".join(f"{type(error).__name__}: {error}".split())
@@ -141,11 +135,7 @@ def _late(path: Path, error: Exception) -> str:
 
 def _report(path: Path, began: float, table: bool) -> None:
   """Write the page and print its path, after the table if that is asked for."""
-  from ddl.report import clusters as cluster_section  # matplotlib takes a second to import
-  from ddl.report import page as report
-
-  page = report.write_report(path)
+  page = report.page.write_report(path)
   if table:
-    extra = "".join(f"\n\n{sentence}" for sentence in cluster_section.sentences(path))
-    say(f"\n{report.table(path)}{extra}\n")
+    say(f"\n{report.page.table(path)}\n")
   say(f"{time.perf_counter() - began:.0f} s; report: {page}")

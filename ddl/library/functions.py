@@ -20,7 +20,7 @@ from ddl.errors import OptionError
 from ddl.library import resume
 from ddl.library.results import Compared, Run, Swept, check_path, load
 from ddl.ranges import NonNegativeInt, check_all
-from ddl.report import schedule
+from ddl.report import draw_schedule
 from ddl.run import train as training
 from ddl.run.hooks import Hook, StepInfo
 from ddl.run.workdir import workdir as folder_of
@@ -56,7 +56,7 @@ def train(
   with _prepared("train", config, changes, workdir, options) as (resolved, options, _):
     experiment = Experiment.from_config(resolved)
     options = _final(f"train-{experiment.label}", "train", resolved, options)
-    training.train(experiment, _hooked(options, hooks, schedule.draw))
+    training.train(experiment, _hooked(options, hooks, draw_schedule))
   return Run(Path(options.workdir), trust_code=True)  # whose code has run
 
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ddl import files
+from ddl import files, report
 from ddl.api import Data, Model, Source
 from ddl.config.experiment import Experiment
 from ddl.engine.consensus import Consensus
 from ddl.errors import OptionError
 from ddl.library import resume as library_resume
 from ddl.names import pluralize, short_name
-from ddl.report import clusters, formats, frames, page, reader, sentences, tables
+from ddl.report import formats, reader
 from ddl.run import build as build_module
 from ddl.run import checkpoints, inputs
 from ddl.run import folder as run_dir
@@ -44,7 +44,7 @@ class Named(dict[str, Value]):
 
   def __repr__(self) -> str:
     """The names, and what they are for."""
-    names = textwrap.fill(", ".join(map(repr, self)), tables.WIDTH, initial_indent="  ", subsequent_indent="  ")
+    names = textwrap.fill(", ".join(map(repr, self)), report.tables.WIDTH, initial_indent="  ", subsequent_indent="  ")
     return "\n".join(filter(None, [f"{pluralize(len(self), self.what)} by name:", names, self.use]))
 
   def __missing__(self, name: str) -> Value:
@@ -91,27 +91,26 @@ def of_sweep(folder: Path) -> str:
 def of_comparison(folder: Path) -> str:
   """Return its folder, labels, seeds and target, who is best, and its table if that is short."""
   try:
-    results = frames.build(reader.read(folder))
+    results = report.frames.build(reader.read(folder))
     comparison = results.comparison
     seeds = formats.listed([str(seed) for seed in comparison.info["seeds"]], SHOWN)
     texts = [
       f"{pluralize(len(results.labels), 'label')}: {formats.listed(results.labels, SHOWN)}",
       f"{'seed' if len(comparison.info['seeds']) == 1 else 'seeds'}: {seeds}; "
       f"target: {formats.NAMES[comparison.metric]} {comparison.goal}",
-      f"{'; '.join(sentences.headlines(results))}.",
-      *map(sentences.plain, sentences.caveats(results)),
-      *(f"{text.partition('; ')[0].rstrip('.')}." for text in clusters.sentences_of(results)),
+      *report.sentences.headlines(results),
+      *map(report.sentences.plain, report.sentences.caveats(results)),
+      *(f"{text.partition('; ')[0].rstrip('.')}." for text in report.clusters.sentences_of(results)),
       *map(run_dir.change_text, comparison.info.get("changed_inputs", [])),
     ]
     text = "\n".join(
-      textwrap.fill(each, tables.WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+      textwrap.fill(each, report.tables.WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
       for each in texts
     )
     if len(results.labels) <= SHOWN:
-      signs = [f"; {sign}: {meaning.lower()}" for sign, meaning, _ in sentences.marked_labels(results)]
-      text = "\n".join(
-        [text, "", *tables.text_lines(results), textwrap.fill("".join([tables.MARKS, *signs]), tables.WIDTH)]
-      )
+      signs = [f"; {sign}: {meaning.lower()}" for sign, meaning, _ in report.sentences.marked_labels(results)]
+      marks = textwrap.fill("".join([report.tables.MARKS, *signs]), report.tables.WIDTH)
+      text = "\n".join([text, "", *report.tables.text_lines(results), marks])
   except DAMAGED as error:
     text = f"  nothing to show: {error}"
   return f"Compared in {folder}\n{text}"
@@ -225,28 +224,28 @@ class Compared:
     return reader.read(self.folder)
 
   @cached_property
-  def _results(self) -> frames.Frames:
-    return frames.build(self._read)
+  def _results(self) -> "report.frames.Frames":
+    return report.frames.build(self._read)
 
   @cached_property
   def metrics(self) -> "pd.DataFrame":
-    """Every evaluation of every run; columns: see `ddl.report.frames.metrics_frame`."""
-    return frames.metrics_frame(self._read)
+    """Every evaluation of every run; columns: docs/howto/frames.md."""
+    return report.frames.metrics_frame(self._read)
 
   @cached_property
   def table(self) -> "pd.DataFrame":
-    """A row per label, with intervals; columns: see `ddl.report.frames.table_frame`."""
+    """A row per label, with intervals; columns: docs/howto/frames.md."""
     return self._results.table
 
   @cached_property
   def pairs(self) -> "pd.DataFrame":
-    """A row per quantity and pair of labels; columns: see `ddl.report.frames.pairs_frame`."""
+    """A row per quantity and pair of labels; columns: docs/howto/frames.md."""
     return self._results.pairs
 
   @cached_property
   def figures(self) -> "Named[Figure]":
     """Name -> picture of the page, drawn when a notebook shows it or `save(path)` writes .svg, .pdf, .png or .csv."""
-    drawn = page.pictures(self.folder, self._read)
+    drawn = report.page.pictures(self.folder, self._read)
     use = (
       "A notebook shows figures[name] at the end of a cell; figures[name].save(path) writes .svg, .pdf, .png or .csv."
     )
@@ -281,7 +280,7 @@ class Swept:
   @cached_property
   def trials(self) -> "pd.DataFrame":
     """A row per label and trial: outcome, each key that was tuned, mean loss and accuracy on the validation split."""
-    return frames.trials_frame(self.info)
+    return report.frames.trials_frame(self.info)
 
 
 def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Swept:

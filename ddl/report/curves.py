@@ -1,52 +1,29 @@
 """Learning curves: means over the seeds with 95 % bands, printed with a small panel per algorithm, and interactive."""
 
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import altair as alt
 import numpy as np
+import pandas as pd
 
 from ddl.report import figure, formats, frames, sentences
 from ddl.report.figure import DASHES, IDLE, INK, MUTED, NARROW, WIDE, Figure
-from ddl.report.frames import Frames, Quantity
+from ddl.report.frames import Frames
 from ddl.report.reader import COLUMNS, PREDICTED, ComparisonRecord, DataFrame, RunRecord
-from ddl.report.statistics import half_width, interval_ends
-
-if TYPE_CHECKING:
-  import altair as alt
+from ddl.report.statistics import common_grid, finite_rows, half_width, interval_ends
 
 BELOW = 0.5  # times the range of the ends: how far an accuracy axis extends below the worst
 FAR, LEAST = 4, 0.05  # an end that is FAR ranges of the better ones below them, each LEAST or more, is off that axis
 NEGLIGIBLE = 1e-6  # of the largest value: on a log axis smaller values are rounding errors
 POINTS = 100_000  # values that the page holds, about
 COSTS = ("examples", "bytes_sent", "step", "seconds", "virtual_seconds")  # columns of metrics that are no results
-ACROSS = {  # column: its words in a title and at the axis
-  "examples": ("examples", "training examples, all workers together"),
-  "bytes_sent": ("bytes sent", "bytes sent per worker"),
-  "step": ("steps", "steps of each worker"),
-  "seconds": ("measured time", "seconds measured on this hardware"),
-  "virtual_seconds": ("virtual time", "virtual seconds"),
-}
-UP = {
-  "test_accuracy": "test accuracy of the consensus model",
-  "test_loss": "test loss of the consensus model",
-  "test_perplexity": "test perplexity of the consensus model",
-  "distance": "RMS distance of the workers from their mean",
-  "noise_scale": "gradient noise scale, examples",
-}
-
-
-def words_across(x: str) -> tuple[str, str]:
-  """Return the words of an x column in a title and at the axis."""
-  if x in ACROSS:
-    return ACROSS[x]
-  return f"predicted time on {x.removeprefix(f'{PREDICTED}_')}", "predicted seconds"
 
 
 def data(comparison: ComparisonRecord, y: str) -> tuple[DataFrame, bool]:
   """Return the curves of a metric, and whether its axis, mean and band are logarithmic: where values span decades.
 
-  A line for each label and step. Columns: label; line, "mean", "seed 0" for thin lines, "end of seed 0" where a seed
+  A row for each label and step. Columns: label; line, "mean", "seed 0" for thin lines, "end of seed 0" where a seed
   ended early; step and every cost, means over the seeds; y, low and high. Between two evaluations of a seed values are
   interpolated linearly; a mean ends with the first of its seeds. Of two seeds there is no band: both are drawn.
   """
@@ -59,43 +36,34 @@ def data(comparison: ComparisonRecord, y: str) -> tuple[DataFrame, bool]:
 
 
 def _curves(comparison: ComparisonRecord, y: str, floor: float | None) -> DataFrame:
-  """Return the lines of `data`. floor: of a log axis; what is not above it is left out."""
-  import pandas as pd
-
+  """Return the rows of `data`. floor: of a log axis; what is not above it is left out."""
   costs = [x for x in (*COSTS, *(f"{PREDICTED}_{name}" for name in comparison.clusters)) if _present(comparison, x)]
-  columns = ["label", "line", "step", *[x for x in costs if x != "step"], "y", "low", "high"]
-  parts = [pd.DataFrame([], columns=columns)]
+  parts = [pd.DataFrame([], columns=["label", "line", *costs, "y", "low", "high"])]
   for result in comparison.results:
-    seeds = [(run, rows, values) for run in result.runs for rows, values in [_valid(run, y, floor)] if len(rows)]
+    seeds = [
+      (run, run.columns["step"][rows], values) for run in result.runs for rows, values in [_valid(run, y, floor)]
+    ]
+    seeds = [seed for seed in seeds if len(seed[1])]
     if not seeds:
       continue
-    steps = [run.columns["step"][rows] for run, rows, _ in seeds]
-    ends = [step[-1] for step in steps]
-    grid = np.unique(np.concatenate(steps))
-    grid = grid[(grid >= max(step[0] for step in steps)) & (grid <= min(ends))]
-    curves = np.array([np.interp(grid, step, values) for step, (_, _, values) in zip(steps, seeds, strict=True)])
-
-    def at(x: str, step: np.ndarray, runs: Sequence[RunRecord]) -> np.ndarray:
-      return np.mean([np.interp(step, run.columns["step"], run.columns[x]) for run in runs], axis=0)
-
-    def part(line: str, step: np.ndarray, runs: Sequence[RunRecord], *values: Any) -> DataFrame:
-      y, low, high = (value if floor is None else 10**value for value in values)
-      across = {x: at(x, step, runs) for x in costs}
-      return pd.DataFrame({"label": result.info["label"], "line": line} | across | {"y": y, "low": low, "high": high})  # noqa: B023
-
-    mean, low, high = curves.mean(axis=0), np.nan, np.nan
-    if len(seeds) > 2 and len(grid):
-      half = half_width(curves)
-      low, high = (mean - half, mean + half) if floor is not None else interval_ends(y, mean, half)
-    parts.append(part("mean", grid, [run for run, _, _ in seeds], mean, low, high))
-    for (run, _, values), step in zip(seeds, steps, strict=True):
-      rest = step >= (min(ends) if len(seeds) > 2 else step[0])
+    grid, curves = common_grid([(steps, values) for _, steps, values in seeds])
+    half = half_width(curves) if len(seeds) > 2 and len(grid) else np.nan
+    ends = [steps[-1] for _, steps, _ in seeds]
+    lines = [("mean", [run for run, *_ in seeds], grid, curves.mean(axis=0), half)]
+    for run, steps, values in seeds:
+      rest = steps >= (min(ends) if len(seeds) > 2 else steps[0])
       if len(seeds) == 2 or (len(seeds) > 2 and rest.sum() > 1):
-        parts.append(part(run.name, step[rest], [run], values[rest], np.nan, np.nan))
-      if step[-1] < max(ends) and y != "noise_scale":
-        parts.append(part(f"end of {run.name}", step[-1:], [run], values[-1:], np.nan, np.nan))
-  lines = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)[columns]
-  return lines[np.isfinite(lines["y"].astype(float))]
+        lines.append((run.name, [run], steps[rest], values[rest], np.nan))
+      if steps[-1] < max(ends) and y != "noise_scale":
+        lines.append((f"end of {run.name}", [run], steps[-1:], values[-1:], np.nan))
+    for line, runs, steps, values, half in lines:
+      across = {x: np.mean([np.interp(steps, r.columns["step"], r.columns[x]) for r in runs], axis=0) for x in costs}
+      low, high = interval_ends(y if floor is None else "logarithm", values, half)
+      values, low, high = (each if floor is None else 10**each for each in (values, low, high))
+      part = {"label": result.info["label"], "line": line} | across | {"y": values, "low": low, "high": high}
+      parts.append(pd.DataFrame(part))
+  rows = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+  return rows[np.isfinite(rows["y"].astype(float))]
 
 
 def _present(comparison: ComparisonRecord, name: str) -> bool:
@@ -105,11 +73,8 @@ def _present(comparison: ComparisonRecord, name: str) -> bool:
 def _valid(run: RunRecord, y: str, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
   """Return the rows up to where a run diverged, and its values there, on a log axis as logarithms."""
   values = run.columns[y]
-  finite = np.isfinite(values)
-  rows = np.flatnonzero(finite)
-  if len(rows) and y != "noise_scale":  # which has gaps where no gradient was told from zero
-    bad = np.flatnonzero(~finite[rows[0] :])
-    rows = rows[: bad[0]] if len(bad) else rows
+  # The noise scale has gaps where the gradient does not differ from zero.
+  rows = np.flatnonzero(np.isfinite(values)) if y == "noise_scale" else finite_rows(values)
   with np.errstate(divide="ignore", invalid="ignore"):
     return rows, values[rows] if floor is None else np.log10(np.where(values[rows] > floor, values[rows], np.nan))
 
@@ -120,13 +85,10 @@ def accuracy_limits(lines: DataFrame, targets: Sequence[float]) -> tuple[float, 
   How lines rise from the start is left out, as it would squeeze their ends; so are ends far below all others.
   """
   means = lines[lines["line"] == "mean"]
-  last = means.groupby("label")["y"].last().sort_values(ascending=False).tolist()
-  kept = last[:1]
-  for end in last[1:]:
-    if kept[-1] - end > FAR * max(LEAST, kept[0] - kept[-1]):
-      break
-    kept.append(end)
-  lowest, highest = min([*targets, *kept]), max([*targets, means["y"].max()])
+  ends = means.groupby("label")["y"].last().sort_values(ascending=False).to_numpy()
+  far = -np.diff(ends) > FAR * np.maximum(LEAST, ends[0] - ends[:-1])
+  worst = ends[np.argmax(far)] if far.any() else ends[-1]
+  lowest, highest = min([*targets, worst]), max([*targets, means["y"].max()])
   room = highest - lowest or 0.01
   step = 10.0 ** np.floor(np.log10(room / 4))
   low = max(0.0, step * float(np.floor((lowest - BELOW * room) / step + 1e-9)))
@@ -140,24 +102,23 @@ def is_log(comparison: ComparisonRecord, x: str) -> bool:
   if x not in (comparison.seconds, "bytes_sent") and not x.startswith(PREDICTED):
     return False
   ends = [max(float(run.columns[x][-1]) for run in result.runs) for result in comparison.results if result.runs]
-  moved = [end for end in ends if end > 0]
-  return x == "bytes_sent" or (bool(moved) and max(moved) > 5 * min(moved))
+  positive = [end for end in ends if end > 0]
+  return x == "bytes_sent" or (bool(positive) and max(positive) > 5 * min(positive))
 
 
 def pictures(tables: Frames) -> list[Figure]:
   """Return the metric against examples, bytes and time; loss or perplexity, distance and noise scale by examples."""
   comparison = tables.comparison
   metric, *others = [quantity.metric for quantity in frames.scores(comparison)]
-  across = [(quantity.metric, metric) for quantity in frames.costs(comparison)[1:]]
-  others = [y for y in (*(others or ["test_loss"]), "distance", "noise_scale") if y != metric]
-  drawn = [curve_figure(tables, *axes) for axes in (*across, *(("examples", y) for y in others))]
-  return [each for each in drawn if each]
+  axes = [(quantity.metric, metric) for quantity in frames.costs(comparison)[1:]]
+  axes += [("examples", y) for y in (*(others or ["test_loss"]), "distance", "noise_scale") if y != metric]
+  return [drawn for x, y in axes if (drawn := curve_figure(tables, x, y))]
 
 
 def on_clusters(tables: Frames) -> list[Figure]:
   """Return the metric against the seconds predicted for each cluster."""
-  drawn = [curve_figure(tables, f"{PREDICTED}_{name}", tables.comparison.metric) for name in tables.comparison.clusters]
-  return [each for each in drawn if each]
+  axes = [f"{PREDICTED}_{name}" for name in tables.comparison.clusters]
+  return [drawn for x in axes if (drawn := curve_figure(tables, x, tables.comparison.metric))]
 
 
 def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:
@@ -169,65 +130,62 @@ def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:
     return None
   log_x = is_log(comparison, x)
   drawn = lines[lines[x] > 0] if log_x else lines
-  target = target_of(comparison, y)
-  limits = (
-    accuracy_limits(lines, [comparison.target] if y == comparison.metric else []) if y == "test_accuracy" else None
-  )
-  notes, shown = [], set(drawn["label"])
+  limits = accuracy_limits(lines, [comparison.target] * (y == comparison.metric)) if y == "test_accuracy" else None
   ends = means.groupby("label", sort=False)["y"].last()
-  if x == "bytes_sent" and (silent := [label for label in ends.index if label not in shown]):
-    texts = [f"{label} (ends at {formats.figure(y, ends[label])})" for label in silent]
-    notes.append(f"Sends nothing, so not on this axis: {formats.listed(texts, labels=False)}.")
-  if limits and (below := [label for label in ends.index if ends[label] < limits[0] and label in shown]):
-    texts = [f"{label} ({formats.figure(y, ends[label])})" for label in below]
-    notes.append(f"Ends below these axes: {formats.listed(texts, labels=False)}.")
-  if log_y and (
-    zero := [each.info["label"] for each in comparison.results if each.runs and each.info["label"] not in ends]
-  ):
-    notes.append(f"Zero at every evaluation, so not on this log axis: {formats.listed(zero)}.")
-  notes += _notes(tables, lines, x, y, log_y)
-  name = f"{y.removeprefix('test_')}_vs_{x.removesuffix('_sent')}"
-  if x.startswith(PREDICTED):
-    name = f"{y.removeprefix('test_')}_on_{x.removeprefix(f'{PREDICTED}_')}"
-  subtitle = f"{formats.NAMES[y][0].upper()}{formats.NAMES[y][1:]} against {words_across(x)[0]}"
+  shown = ends[ends.index.isin(set(drawn["label"]))]
+  notes = _notes(tables, lines, ends.drop(shown.index), shown, x, y, log_y, limits)
+  cluster, name = x.removeprefix(f"{PREDICTED}_"), y.removeprefix("test_")
+  name += f"_on_{cluster}" if x.startswith(PREDICTED) else f"_vs_{x.removesuffix('_sent')}"
+  subtitle = f"{frames.quantity(y).title.capitalize()} against {frames.quantity(x).title}"
   subtitle += "" if seeds == 1 else ", mean over seeds" + " and 95 % bands" * (seeds > 2)
-  last = ", ".join(f"{label} {formats.figure(y, value)}" for label, value in ends.items() if label in shown)
-  alt = f"{subtitle}: one line per algorithm. The lines end at: {last}. {' '.join(notes[:1])}".strip()
+  description = f"{subtitle}: one line per algorithm. The lines end at: {', '.join(_ends(shown, y, '{} {}'))}. "
   columns = drawn[["label", "line", x, "y", "low", "high"]].rename(
     columns={"y": y, "low": f"{y}_low", "high": f"{y}_high"})  # fmt: skip
+  points = drawn.rename(columns={x: "x"})[["label", "line", "x", "y", "low", "high"]]
 
-  def chart(narrow: bool) -> dict[str, Any]:
-    return _printed(tables, drawn.rename(columns={x: "x"}), x, y, (log_x, log_y), limits, target, narrow)
+  description = (description + " ".join(notes[:1])).strip()
+  return Figure(name, _title(tables, ends, x, y), subtitle, description, notes,
+                lambda narrow: _printed(tables, points, x, y, (log_x, log_y), limits, narrow), columns)  # fmt: skip
 
-  return Figure(name, _title(tables, ends, x, y), subtitle, alt, notes, chart, columns)
+
+def _ends(ends: Any, y: str, template: str) -> list[str]:
+  return [template.format(label, formats.figure(y, value)) for label, value in ends.items()]
 
 
 def _title(tables: Frames, ends: Any, x: str, y: str) -> str:
   """Return what a figure shows."""
-  comparison = tables.comparison
-  if y == comparison.metric:
-    cluster = x.removeprefix(f"{PREDICTED}_") if x.startswith(PREDICTED) else ""
-    return sentences.headline(tables, Quantity(x, cluster)) + f" on {cluster}" * bool(cluster)
-  value = formats.figure(y, ends.min() if y.startswith("test_") else ends.max())
+  if y == tables.comparison.metric:
+    return sentences.headline(tables, frames.quantity(x))
   if y == "distance":
-    return f"At the end the workers of {ends.idxmax()} are furthest apart ({value})"
+    return f"At the end the workers of {ends.idxmax()} are furthest apart ({formats.figure(y, ends.max())})"
   if y == "noise_scale":
     return f"The gradient noise scale ends at {ends.min():,.3g} to {ends.max():,.3g} examples"
-  return f"{ends.idxmin()} ends with the lowest mean {formats.NAMES[y]} ({value})"
+  return f"Lowest mean {formats.NAMES[y]} at the end: {ends.idxmin()} ({formats.figure(y, ends.min())})"
 
 
 def target_of(comparison: ComparisonRecord, y: str) -> float | None:
   """Return where a dotted line is: at the target, or of the noise scale at the global batch."""
   if y == "noise_scale":
-    batches = {each.info["settings"]["workers"] * each.info["settings"]["batch"] for each in comparison.results}
+    settings = [info["settings"] for info in comparison.infos]
+    batches = {values["workers"] * values["batch"] for values in settings}
     return float(min(batches)) if len(batches) == 1 else None
   return comparison.target if y == comparison.metric else None
 
 
-def _notes(tables: Frames, lines: DataFrame, x: str, y: str, log_y: bool) -> list[str]:
-  """Return the caption's sentences on a metric."""
-  comparison, notes = tables.comparison, []
-  if y == "distance" and (averaged := [each.info["label"] for each in comparison.results if _averaged(each)]):
+def _notes(
+  tables: Frames, lines: DataFrame, hidden: Any, shown: Any, x: str, y: str, log_y: bool, limits: Any
+) -> list[str]:
+  """Return the caption's sentences. hidden, shown: the ends of labels without and with points."""
+  results, notes = tables.comparison.results, []
+  if x == "bytes_sent" and len(hidden):
+    silent = formats.listed(_ends(hidden, y, "{} (ends at {})"), labels=False)
+    notes.append(f"Sends nothing, so not on this axis: {silent}.")
+  if limits and len(below := shown[shown < limits[0]]):
+    notes.append(f"Ends below these axes: {formats.listed(_ends(below, y, '{} ({})'), labels=False)}.")
+  labels = [result.info["label"] for result in results if result.runs]
+  if log_y and (zero := [label for label in labels if label not in hidden and label not in shown]):
+    notes.append(f"Zero at every evaluation, so not on this log axis: {formats.listed(zero)}.")
+  if y == "distance" and (averaged := [result.info["label"] for result in results if _averaged(result)]):
     notes.append(f"Every evaluation of {formats.listed(averaged)} falls on a step that averages the workers.")
   if y == "noise_scale":
     notes.append(
@@ -236,7 +194,7 @@ def _notes(tables: Frames, lines: DataFrame, x: str, y: str, log_y: bool) -> lis
     )
   if lines["line"].str.startswith("end of").any():
     notes.append("A cross marks where a seed diverged or stopped; the others continue as thin lines.")
-  if log_y and len(comparison.info["seeds"]) > 1:
+  if log_y and len(tables.comparison.info["seeds"]) > 1:
     notes.append("Means and bands are those of the logarithm.")
   return notes
 
@@ -250,33 +208,23 @@ def _averaged(result: Any) -> bool:
 
 
 def _encodings(x: str, y: str, logs: tuple[bool, bool], limits: Any, across: Any = None) -> dict[str, Any]:
-  import altair as alt
-
-  def axis(metric: str, words: str, log: bool, domain: Any) -> dict[str, Any]:
-    scale = alt.Scale(type="log" if log else "linear", nice=False, domain=list(domain) if domain else alt.Undefined)
-    title = words + ", log scale" * log
-    return {"scale": scale, "axis": alt.Axis(title=title, tickCount=6, labelExpr=figure.label_format(metric, log))}
-
   return {
-    "x": alt.X("x:Q", **axis(x, words_across(x)[1], logs[0], across)),
-    "y": alt.Y("y:Q", **axis(y, UP.get(y, y.replace("_", " ")), logs[1], limits)),
+    "x": alt.X("x:Q", **figure.axis(x, frames.quantity(x).title, logs[0], domain=across or alt.Undefined)),
+    "y": alt.Y("y:Q", **figure.axis(y, frames.quantity(y).title, logs[1], domain=limits or alt.Undefined)),
   }
 
 
-def _layers(
-  styles: DataFrame, bands: bool, legend: "alt.Legend | None", singles: bool = False, clip: bool = False,
-  **opacity: Any,
-) -> list["alt.Chart"]:  # fmt: skip
+def _layers(styles: DataFrame, bands: bool, singles: bool = False, clip: bool = False, **how: Any) -> list[alt.Chart]:
   """Return band and mean of every label, without data: fields x, y, low, high, label, line.
 
   Args:
     singles: with thin lines of single seeds, and crosses where they ended.
+    how: the legend, and the opacity.
   """
-  import altair as alt
-
   labels, front = styles["label"].tolist(), styles["label"][styles["front"]].tolist()
-  channels = figure.by_label("label", labels, legend, styles["colour"].tolist(), styles["dash"].tolist())
-  base = alt.Chart().encode(x="x:Q", y="y:Q", color=channels["color"], **opacity)
+  legend = {"legend": how.pop("legend")} if "legend" in how else {}
+  channels = figure.by_label("label", labels, styles["colour"].tolist(), styles["dash"].tolist(), **legend)
+  base = alt.Chart().encode(x="x:Q", y="y:Q", color=channels["color"], **how)
   means = base.transform_filter("datum.line == 'mean'") if singles else base
   layers = []
   if singles:
@@ -294,11 +242,8 @@ def _layers(
   return layers
 
 
-def _rule(target: float | None) -> list["alt.Chart"]:
+def _rule(target: float | None) -> list[alt.Chart]:
   """Return the dotted line of the target."""
-  import altair as alt
-  import pandas as pd
-
   if target is None:
     return []
   rule = alt.Chart(pd.DataFrame({"target": [target]})).mark_rule(strokeDash=[2, 3], color=INK)
@@ -306,47 +251,30 @@ def _rule(target: float | None) -> list["alt.Chart"]:
 
 
 def _printed(
-  tables: Frames, lines: DataFrame, x: str, y: str, logs: tuple[bool, bool], limits: Any, target: float | None,
-  narrow: bool,
-) -> dict[str, Any]:  # fmt: skip
+  tables: Frames, lines: DataFrame, x: str, y: str, logs: tuple[bool, bool], limits: Any, narrow: bool
+) -> dict[str, Any]:
   """Return the large axes, and beside or below them a panel per algorithm with its band; narrow: large axes only."""
-  import altair as alt
-  import pandas as pd
-
-  styles = figure.styles(tables)
+  styles, target = figure.styles(tables), target_of(tables.comparison, y)
   styles = styles[styles["label"].isin(set(lines["label"]))]
-  lines = lines[["label", "line", "x", "y", "low", "high"]].astype({name: float for name in ("x", "y", "low", "high")})
-  across = (0, 1.01 * lines["x"].max() or 1)
+  lines = lines.astype({name: float for name in ("x", "y", "low", "high")})
+  across = (lines["x"].min() / 1.1, 1.03 * lines["x"].max()) if logs[0] else (0, 1.01 * lines["x"].max() or 1)
   if limits:
     lines = _cut(lines, limits)
-  if logs[0]:
-    across = (lines["x"].min() / 1.1, 1.03 * lines["x"].max())
-  shared = _encodings(x, y, logs, limits, across)
-  front = styles["label"][styles["front"]].tolist()
-  legend = alt.Legend(orient="bottom", columns=2 if narrow else 4, values=front)
-  singles = bool((lines["line"] != "mean").any())
-  large = alt.layer(*_layers(styles, narrow, legend, singles), *_rule(target), data=alt.NamedData("lines")).encode(
-    **shared
-  )
+  axes = _encodings(x, y, logs, limits, across)
+  front, singles = styles["label"][styles["front"]].tolist(), bool((lines["line"] != "mean").any())
+  layers = _layers(styles, narrow, singles, legend=alt.Legend(values=front))
+  large = alt.layer(*layers, *_rule(target), data=alt.NamedData("lines")).encode(**axes)
   if narrow:
-    large = large.properties(width=NARROW, height=220, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    large = large.properties(width=NARROW, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     return figure.specification(large, lines=lines)
-  many = not styles["front"].all()
+  many = len(front) < len(styles)
   columns = 6 if many else min(2, len(styles))
   rows = -(-len(styles) // columns)
-  height = 300 if many else max(260, 62 * rows)
-  panel_width = (WIDE - 80) // 6 if many else 118
-  none = {
-    "labels": False,
-    "ticks": False,
-    "title": None,
-    "tickCount": 4,
-    "domain": False,
-    "grid": not (many or any(logs)),
-  }
-  panel = {name: encoding.copy() for name, encoding in shared.items()}
-  for encoding in panel.values():
-    encoding.axis = alt.Axis(**none)
+  panel_width, height = (WIDE - 80) // 6 if many else 118, 300 if many else max(260, 62 * rows)
+  bare = alt.Axis(labels=False, ticks=False, title=None, tickCount=4, domain=False, grid=not (many or any(logs)))
+  panel_axes = {name: encoding.copy() for name, encoding in axes.items()}
+  for encoding in panel_axes.values():
+    encoding.axis = bare
   means = lines[(lines["line"] == "mean") & lines["label"].isin(front)]
   breaks = means.groupby("label", sort=False).tail(1).assign(y=np.nan)  # one path with gaps is drawn faster
   means = pd.concat([means, breaks]).sort_index(kind="stable").reset_index()[["x", "y"]].reset_index()
@@ -354,12 +282,8 @@ def _printed(
   single = styles.assign(front=True, colour=styles["colour"].replace(IDLE, MUTED))
   if many:
     single["dash"] = [DASHES[0]] * len(single)
-  small = alt.layer(
-    grey.encode(x="x:Q", y="y:Q", order="index:Q"),
-    *_layers(single, True, None, singles),
-    *_rule(target),
-    data=alt.NamedData("lines"),
-  ).encode(**panel)
+  layers = [grey.encode(x="x:Q", y="y:Q", order="index:Q"), *_layers(single, True, singles, legend=None)]
+  small = alt.layer(*layers, *_rule(target), data=alt.NamedData("lines")).encode(**panel_axes)
   facet = alt.Facet("label:N", sort=styles["label"].tolist(), header=alt.Header(title=None))
   panel_height = 46 if many else max(40, (height - 22 * rows) // rows)
   panels = small.properties(width=panel_width, height=panel_height).facet(facet, columns=columns, spacing=6)
@@ -369,18 +293,16 @@ def _printed(
 
 
 def _cut(lines: DataFrame, limits: tuple[float, float]) -> DataFrame:
-  """Cut lines and bands at the limits of y, so that they need no clipping, which takes ten times as long to draw."""
-  import pandas as pd
-
+  """Cut lines and bands at the limits of y, as a PNG with clip paths takes a hundred times as long to draw."""
   parts = []
   for (label, line), part in lines.groupby(["label", "line"], sort=False):
     y, place = part["y"].to_numpy() - limits[0], np.arange(len(part))
     crossing = np.flatnonzero(y[1:] * y[:-1] < 0)
     place = np.sort([*place, *(crossing + y[crossing] / (y[crossing] - y[crossing + 1]))])
     columns = {name: np.interp(place, np.arange(len(part)), part[name]) for name in ("x", "y", "low", "high")}
-    part = pd.DataFrame({"label": label, "line": line} | columns)
-    parts.append(part[part["y"] >= limits[0] - 1e-9])
+    parts.append(pd.DataFrame({"label": label, "line": line} | columns))
   cut = pd.concat(parts, ignore_index=True)
+  cut = cut[cut["y"] >= limits[0] - 1e-9]
   return cut.assign(low=cut["low"].clip(*limits), high=cut["high"].clip(*limits))
 
 
@@ -390,68 +312,56 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
   It is the large axes of the printed figures with bands. The page's script puts the chosen columns into the first two
   calculations of the specification, x and y, and their titles and scales into the encoding.
   """
-  import altair as alt
-
   comparison = tables.comparison
   metrics = [name for name in COLUMNS if name not in COSTS and _present(comparison, name)]
   if not metrics:
     return None
-  merged, ups = None, {}
+
+  def choice(name: str, log: bool) -> dict[str, Any]:
+    labels = [figure.label_format(name, is_log) for is_log in (False, True)]
+    return {"title": frames.quantity(name).title, "log": log, "label": labels}
+
+  merged, ups = pd.DataFrame(), {}
   for y in metrics:
     lines, log = data(comparison, y)
-    means = lines[lines["line"] == "mean"].drop(columns="line")
     limits = accuracy_limits(lines, [comparison.target]) if y == "test_accuracy" and len(lines) else None
-    ups[y] = {"title": formats.NAMES.get(y) or y.replace("_", " "), "log": log, "target": target_of(comparison, y),
-              "domain": limits, "label": [figure.label_format(y, log) for log in (False, True)]}  # fmt: skip
+    ups[y] = choice(y, log) | {"target": target_of(comparison, y), "domain": limits}
+    means = lines[lines["line"] == "mean"].drop(columns="line")
     means = means.rename(columns={"y": y, "low": f"{y}_low", "high": f"{y}_high"})
-    merged = means if merged is None else merged.merge(means, how="outer")
-  assert merged is not None
-  costs = [name for name in (*COSTS, *merged.columns) if name in merged and (name in COSTS or PREDICTED in name)]
-  across = {
-    x: {"title": words_across(x)[x in COSTS], "log": is_log(comparison, x),
-        "label": [figure.label_format(x, log) for log in (False, True)]}
-    for x in dict.fromkeys(costs)
-  }  # fmt: skip
+    merged = merged.merge(means, how="outer") if len(merged.columns) else means
+  costs = [name for name in dict.fromkeys((*COSTS, *merged.columns)) if name in merged and name not in ups]
+  across = {x: choice(x, is_log(comparison, x)) for x in costs if x in COSTS or x.startswith(PREDICTED)}
+  styles = figure.styles(tables)
+  styles = styles[styles["label"].isin(set(merged["label"]))]
   shown = alt.selection_point(name="shown", fields=["label"], bind="legend", toggle="true")
   search = alt.param(
     name="search", value="", bind=alt.binding(input="search", name="find ", placeholder="part of a label")
   )
-  seen = f"indexof(lower(datum.label), lower({search.name})) >= 0"
   opacity = alt.condition(shown, alt.value(1), alt.value(0.06))
-  styles = figure.styles(tables)
-  styles = styles[styles["label"].isin(set(merged["label"]))]
-  x, y = "examples", comparison.metric
-  legend = alt.Legend(orient="bottom", symbolLimit=0)
-  layers = _layers(styles, True, legend, clip=True, opacity=opacity)
+  layers = _layers(styles, True, clip=True, legend=alt.Legend(symbolLimit=0), opacity=opacity)
   titles = {"label:N": "algorithm", "x:Q": "x", "y:Q": "y", "low:Q": "95 % from", "high:Q": "to"}
   tooltip = [alt.Tooltip(field, title=title, format=".4~s") for field, title in titles.items()]
   points = alt.Chart().mark_point(size=90, filled=True, opacity=0, clip=True).encode(x="x:Q", y="y:Q", tooltip=tooltip)
-  chart = alt.layer(*layers, points, *_rule(comparison.target), data=alt.NamedData("curves"))
-  chart = chart.transform_calculate(x="0", y="0", low="0", high="0").transform_filter(seen)
-  chart = chart.encode(**_encodings(x, y, (False, False), None)).add_params(
-    shown, search, alt.selection_interval(bind="scales", name="zoom")
+  x, y = "examples", comparison.metric
+  chart = (
+    alt.layer(*layers, points, *_rule(comparison.target), data=alt.NamedData("curves"))
+    .transform_calculate(x="0", y="0", low="0", high="0")
+    .transform_filter(f"indexof(lower(datum.label), lower({search.name})) >= 0")
+    .encode(**_encodings(x, y, (False, False), None))
+    .add_params(shown, search, alt.selection_interval(bind="scales", name="zoom"))
+    .properties(width="container", height=380, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
   )
-  spec = chart.properties(
-    width="container", height=380, autosize=alt.AutoSizeParams(type="fit-x", contains="padding")
-  ).to_dict()
-  kept = _thinned(merged.sort_values(["label", "step"], kind="stable"))
   values = [
-    {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in line.items() if value == value}
-    for line in kept.to_dict("records")
+    {key: float(f"{value:.5g}") if isinstance(value, float) else value for key, value in row.items() if value == value}
+    for row in _thinned(merged.sort_values(["label", "step"], kind="stable")).to_dict("records")
   ]
+  spec = chart.to_dict()
   spec |= {"config": figure.SCREEN, "datasets": spec.get("datasets", {}) | {"curves": values}}
   return {"spec": spec, "x": across, "y": ups, "initial": [x, y]}
 
 
-def _thinned(lines: DataFrame) -> DataFrame:
-  """Return evenly spaced lines of each label, so that the page holds about POINTS values."""
-  most = max(40, POINTS // (lines["label"].nunique() * len(lines.columns)))
-  number = lines.groupby("label").cumcount()
-  count = lines.groupby("label")["label"].transform("size")
-  every = np.maximum(1, np.ceil(count / most)).astype(int)
-  return lines[(number % every == 0) | (number == count - 1)]
-
-
-def embedded(shown: dict[str, Any]) -> str:
-  """Return JSON for a script element of the page, which no label can end."""
-  return json.dumps(shown, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+def _thinned(rows: DataFrame) -> DataFrame:
+  """Return evenly spaced rows of each label, so that the page holds about POINTS values."""
+  most = max(40, POINTS // (rows["label"].nunique() * len(rows.columns)))
+  number, count = rows.groupby("label").cumcount(), rows.groupby("label")["label"].transform("size")
+  return rows[(number % np.maximum(1, np.ceil(count / most)).astype(int) == 0) | (number == count - 1)]

@@ -4,20 +4,22 @@ import base64
 import gzip
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
+import pandas as pd
+import vl_convert
 
 from ddl.names import slug
 from ddl.report import frames
 from ddl.report.frames import Frames
 from ddl.report.reader import ComparisonRecord, DataFrame
-
-if TYPE_CHECKING:
-  import altair as alt  # it takes a third of a second to import
 
 FOLDER, FORMATS = "figures", ("svg", "pdf", "png", "csv")  # beside the page
 WIDE, NARROW = 691, 310  # points: 9.6 inches, and 4.3 for a paper's column
@@ -36,16 +38,20 @@ CONFIG: dict[str, Any] = {
   "font": "Helvetica, Arial, sans-serif",
   "background": "white",
   "padding": 6,
-  "view": {"stroke": None},
+  "view": {"stroke": None, "continuousWidth": WIDE - 60, "continuousHeight": 300},
   "title": {"anchor": "start", "color": INK, "fontSize": 13, "subtitleColor": MUTED, "subtitleFontSize": 11,
             "subtitlePadding": 4, "offset": 10, "frame": "group"},
   "axis": {"domainColor": MUTED, "gridColor": GRID, "tickColor": MUTED, "labelColor": INK, "titleColor": INK,
            "titleFontWeight": "normal", "labelFontSize": 10, "titleFontSize": 11, "labelOverlap": "greedy"},
   "legend": {"labelColor": INK, "labelFontSize": 10, "title": None, "symbolSize": 200, "labelLimit": 260,
-             "symbolStrokeWidth": 2, "symbolType": "stroke", "columnPadding": 12},
+             "symbolStrokeWidth": 2, "symbolType": "stroke", "columnPadding": 12, "orient": "bottom", "columns": 4},
   "header": {"labelColor": INK, "labelFontSize": 10, "labelAnchor": "start", "title": None, "labelLimit": 150,
              "labelPadding": 2},
 }  # fmt: skip
+NARROW_CONFIG = CONFIG | {
+  "view": {"stroke": None, "continuousWidth": NARROW - 50, "continuousHeight": 220},
+  "legend": CONFIG["legend"] | {"columns": 2},
+}
 SCREEN = CONFIG | {part: CONFIG[part] | {"labelFontSize": 12, "titleFontSize": 13} for part in ("axis", "legend")}
 
 
@@ -70,7 +76,7 @@ class Figure:
 
   def spec(self, title: bool = True, narrow: bool = False) -> dict[str, Any]:
     """Return the Vega-Lite specification."""
-    spec = self.chart(narrow) | {"config": CONFIG}
+    spec = self.chart(narrow) | {"config": NARROW_CONFIG if narrow else CONFIG}
     if title:
       characters = (NARROW if narrow else WIDE) // 7
       spec["title"] = {
@@ -91,13 +97,11 @@ class Figure:
     svg = re.sub(r'(?: d|transform)="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
-  def content(self, kind: str, svg: str | None = None, dpi: int = DPI) -> bytes:
-    """Return the content of a file. kind: one of FORMATS; svg: another one than that for a screen."""
-    import vl_convert
-
+  def content(self, kind: str, title: bool = True, narrow: bool = False, dpi: int = DPI) -> bytes:
+    """Return the content of a file. kind: one of FORMATS; the others: see `save`."""
     if kind == "csv":
       return self.data.to_csv(index=False).encode()
-    svg = svg or self.svg
+    svg = self.svg if title and not narrow else rendered(self.spec(title, narrow))
     if kind == "svg":
       return svg.encode()
     return vl_convert.svg_to_pdf(svg) if kind == "pdf" else vl_convert.svg_to_png(svg, scale=dpi / 72)
@@ -120,8 +124,7 @@ class Figure:
       raise ValueError(f"path must end in {', '.join(f'.{each}' for each in FORMATS)}, got {path.name}.")
     if not path.parent.is_dir():
       raise FileNotFoundError(f"{path.parent} is no folder; make it, or save {path.name} elsewhere")
-    plain = kind == "csv" or (title and not narrow)
-    path.write_bytes(self.content(kind, None if plain else rendered(self.spec(title, narrow))))
+    path.write_bytes(self.content(kind, title, narrow))
     return path
 
   def _repr_png_(self) -> bytes:
@@ -137,24 +140,20 @@ def save_all(folder: Path, figures: Iterable[Figure]) -> None:
       (folder / FOLDER / f"{figure.name}.{kind}").write_bytes(figure.content(kind))
 
 
-def specification(chart: "alt.TopLevelMixin", **data: DataFrame) -> dict[str, Any]:
+def specification(chart: alt.TopLevelMixin, **data: DataFrame) -> dict[str, Any]:
   """Return the Vega-Lite specification of a chart of named data, which is faster than a chart of frames."""
   spec = chart.to_dict(validate=False)
   records = {name: frame.astype(object).where(frame.notna(), None).to_dict("records") for name, frame in data.items()}
   return spec | {"datasets": spec.get("datasets", {}) | records}
 
 
-def png(chart: "alt.TopLevelMixin", **data: DataFrame) -> bytes:
+def png(chart: alt.TopLevelMixin, **data: DataFrame) -> bytes:
   """Return a chart of named data as PNG, in twice the resolution of a screen."""
-  import vl_convert
-
   return vl_convert.svg_to_png(rendered(specification(chart, **data) | {"config": CONFIG}), scale=2)
 
 
 def rendered(spec: dict[str, Any]) -> str:
   """Return the SVG of a Vega-Lite specification."""
-  import vl_convert
-
   return vl_convert.vegalite_to_svg(spec)
 
 
@@ -165,46 +164,36 @@ def styles(tables: Frames) -> DataFrame:
   those of groups, dashes tell the members of a group apart. In a grid of one group the colours are those of its first
   key's values in their order.
   """
-  import pandas as pd
-
-  results = tables.comparison.results
-  groups, front = [result.info["group"] for result in results], _front(tables)
-  grid = axes(tables.comparison)
-  single = len(set(groups)) == 1 and bool(grid)
-  order = sorted(dict.fromkeys(groups), key=lambda group: not front & {
-    label for label, other in zip(tables.labels, groups, strict=True) if other == group})  # fmt: skip
-  lines, used = [], {}
-  for label, group, result in zip(tables.labels, groups, results, strict=True):
-    if single:
+  infos, front, grid = tables.comparison.infos, _front(tables), axes(tables.comparison)
+  groups = sorted(dict.fromkeys(info["group"] for info in infos), key=lambda group: not any(
+    info["group"] == group and info["label"] in front for info in infos))  # fmt: skip
+  rows, members = [], Counter()
+  for info in infos:
+    place, dash = groups.index(info["group"]), 0
+    if len(groups) == 1 and grid:
       (key, values), *_ = grid.items()
-      place = values.index(result.info["point"][key])
+      place = values.index(info["point"][key])
       colour = SEQUENCE[round(place * (len(SEQUENCE) - 1) / (len(values) - 1))]
-      dash = used[place] = used.get(place, -1) + 1
     else:
-      place = order.index(group)
-      used[group] = used.get(group, -1) + 1
-      colour, dash = COLOURS[place % len(COLOURS)], place // len(COLOURS) + used[group]
-    ahead = label in front
-    lines.append((label, colour if ahead else IDLE, DASHES[dash % len(DASHES)], ahead))
-  return pd.DataFrame(lines, columns=["label", "colour", "dash", "front"])
+      colour, dash = COLOURS[place % len(COLOURS)], place // len(COLOURS)
+    ahead = info["label"] in front
+    rows.append((info["label"], colour if ahead else IDLE, DASHES[(dash + members[place]) % len(DASHES)], ahead))
+    members[place] += 1
+  return pd.DataFrame(rows, columns=["label", "colour", "dash", "front"])
 
 
 def _front(tables: Frames) -> set[str]:
   """Return all labels of few; of many the best in each cost and in the metric by turns."""
   if len(tables.table) <= MANY:
     return set(tables.labels)
-  comparison = tables.comparison
-  ranked = [
-    frames.ranking(tables, quantity).ranked
-    for quantity in (*frames.costs(comparison)[1:], frames.scores(comparison)[0])
-  ]
+  ranked = [frames.ranking(tables, quantity).ranked for quantity in frames.headline_quantities(tables.comparison)]
   front = dict.fromkeys(label for turn in zip_longest(*ranked) for label in turn if label)
   return set(list(front)[: len(COLOURS)])
 
 
 def axes(comparison: ComparisonRecord) -> dict[str, list[Any]]:
   """Return the keys of the grid with several values among the labels, and these values: numbers in their order."""
-  points = [result.info["point"] for result in comparison.results]
+  points = [info["point"] for info in comparison.infos]
   keys = {}
   for key, values in comparison.info["grid"].items():
     present = [value for value in values if any(key in point and point[key] == value for point in points)]
@@ -219,41 +208,44 @@ def numeric(values: Sequence[Any]) -> bool:
 
 
 def by_label(
-  field: str, labels: Sequence[str], legend: Any, colours: Sequence[str] = (), dashes: Sequence[Any] = ()
+  field: str, labels: Sequence[str], colours: Sequence[str] = (), dashes: Sequence[Any] = (), **legend: Any
 ) -> dict[str, Any]:
   """Return the encodings of lines by label: colours, and dashes where there are more labels than colours."""
-  import altair as alt
-
   colours = colours or [COLOURS[number % len(COLOURS)] for number in range(len(labels))]
   dashes = dashes or [DASHES[number // len(COLOURS) % len(DASHES)] for number in range(len(labels))]
   return {
-    "color": alt.Color(f"{field}:N", scale=alt.Scale(domain=labels, range=colours), legend=legend),
-    "strokeDash": alt.StrokeDash(f"{field}:N", scale=alt.Scale(domain=labels, range=dashes), legend=legend),
+    "color": alt.Color(f"{field}:N", scale=alt.Scale(domain=labels, range=colours), **legend),
+    "strokeDash": alt.StrokeDash(f"{field}:N", scale=alt.Scale(domain=labels, range=dashes), **legend),
   }
 
 
 LOG_DIGIT = "round(datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9)))"
+LABELS = {  # of axes, as Vega expressions
+  "test_accuracy": "format(100 * datum.value, '.4~g') + ' %'",
+  "bytes_sent": "replace(format(datum.value, '.3~s'), /([kMGTP]?)$/, ' $1B')",
+  "examples": "format(datum.value, '.3~s')",
+  "step": "format(datum.value, '.3~s')",
+  "seconds": "abs(datum.value) < 1 ? replace(format(datum.value, '.3~s'), /([mµn]?)$/, ' $1s') "
+  ": format(datum.value, '~g') + ' s'",
+}
 
 
 def label_format(metric: str, log: bool = False) -> str:
   """Return the Vega expression of an axis' labels with units; a log axis has them at 1, 2, 3 and 5."""
-  text = "format(datum.value, '~g')"
-  if metric == "test_accuracy":
-    text = "format(100 * datum.value, '.4~g') + ' %'"
-  elif metric == "bytes_sent":
-    text = "replace(format(datum.value, '.3~s'), /([kMGTP]?)$/, ' $1B')"
-  elif metric in ("examples", "step"):
-    text = "format(datum.value, '.3~s')"
-  elif "seconds" in metric:
-    small = "replace(format(datum.value, '.3~s'), /([mµn]?)$/, ' $1s')"
-    text = f"abs(datum.value) < 1 ? {small} : format(datum.value, '~g') + ' s'"
+  text = LABELS.get("seconds" if "seconds" in metric else metric, "format(datum.value, '~g')")
   return f"indexof([1, 2, 3, 5], {LOG_DIGIT}) < 0 ? '' : {text}" if log else text
+
+
+def axis(metric: str, title: str, log: bool, tick_count: int = 6, **scale: Any) -> dict[str, Any]:
+  """Return the scale and the axis of a channel, with labels in the unit of the metric."""
+  return {
+    "scale": alt.Scale(type="log" if log else "linear", nice=False, **scale),
+    "axis": alt.Axis(title=title + ", log scale" * log, tickCount=tick_count, labelExpr=label_format(metric, log)),
+  }
 
 
 def bundle() -> str:
   """Return the JavaScript of Vega-Embed, Vega-Lite and Vega for a page that works offline, as base64 of gzip."""
-  import vl_convert
-
   return base64.b64encode(
     gzip.compress(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed").encode(), mtime=0)
   ).decode()

@@ -45,24 +45,24 @@ def interval(kind: str, mean: float, ends: tuple[float, float]) -> str:
   return _text(ends, " to ", *_unit(kind, mean))
 
 
-def seconds(value: float) -> str:
-  """Return seconds with a prefix."""
-  return figure("seconds", value)
+def estimate(kind: str, scale: str, value: float) -> str:
+  """Return a ratio with three digits, or a difference in its unit, of accuracies in points."""
+  if scale == "ratio":
+    return f"{value:,.{decimals(value, 3)}f}"
+  return figure(kind, value).replace(" %", " points")
 
 
 def _unit(kind: str, value: float) -> tuple[float, str, int]:
   """Return the scale, the name and the decimals of the unit for a value."""
-  if kind in ("seconds", "virtual_seconds"):
-    scale, unit = next((unit for unit in SECONDS if abs(value) >= unit[0]), SECONDS[-1] if value else SECONDS[0])
-    return scale, unit, decimals(value / scale, 3)
   if kind == "test_accuracy":
     return 0.01, "%", 2
-  if kind == "bytes_sent":
-    scale, unit = next((unit for unit in BYTES if abs(value) >= unit[0]), BYTES[-1])
-    return scale, unit, decimals(value / scale, 3) if scale > 1 else 0
   if kind in ("step", "examples"):
     return (1e6, "M", decimals(value / 1e6, 3)) if abs(value) >= 1e7 else (1.0, "", 0)
-  return 1.0, "", min(6, decimals(value, 3))
+  if kind not in ("seconds", "virtual_seconds", "bytes_sent"):
+    return 1.0, "", min(6, decimals(value, 3))
+  units = BYTES if kind == "bytes_sent" else SECONDS if value else SECONDS[:1]
+  scale, unit = next((unit for unit in units if abs(value) >= unit[0]), units[-1])
+  return scale, unit, 0 if unit == "B" else decimals(value / scale, 3)
 
 
 def _text(values: Sequence[float], between: str, scale: float, unit: str, places: int) -> str:
@@ -104,8 +104,3 @@ def share(part: float) -> str:
   if part in (0, 1):
     return f"{100 * part:.0f} %"
   return "under 0.1 %" if part < 0.0005 else "over 99.9 %" if part >= 0.9995 else f"{100 * part:.1f} %"
-
-
-def signed(value: float) -> str:
-  """Return a number with two decimals and a true minus."""
-  return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")

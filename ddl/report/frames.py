@@ -1,6 +1,6 @@
 """The model of a comparison: pandas frames of metrics, runs, results (`table`) and pairs, and the files of them.
 
-Unmet targets, diverged runs and statistics of too few seeds are missing values: empty in CSV, null in JSON.
+docs/howto/frames.md describes their columns.
 """
 
 import json
@@ -11,44 +11,42 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from ddl.names import Place, comparable
 from ddl.report import formats, statistics
 from ddl.report.reader import COLUMNS, PREDICTED, SCORES, ComparisonRecord, DataFrame, Result, RunRecord
-from ddl.report.statistics import LEVEL, MOST
+from ddl.report.statistics import MOST
 
 METRICS, TABLE, PAIRS, FINDINGS = "metrics.csv", "table.csv", "pairs.csv", "findings.json"
 PERPLEXITY = "test_perplexity"
+PAIR_TYPES = {
+  "quantity": "str", "cluster": "str", "first": "str", "second": "str", "scale": "str", "estimate": "float64",
+  "low": "float64", "high": "float64", "p": "float64", "p_holm": "float64", "significant": "boolean",
+  "effect_size": "float64", "seeds": "int64", "missing_first": "int64", "missing_second": "int64",
+  "more_seeds": "Int64", "more_seeds_capped": "boolean",
+}  # fmt: skip
 DETERMINED = ("step", "examples", "train_loss", "test_loss", "test_accuracy", "distance")  # by the computation only
 
 
 class Quantity(NamedTuple):
-  """A figure of each run: a score at the end of training, or a cost of reaching the target."""
+  """A figure of each run: a score at the end of training, or a cost of reaching the target; see `quantity`."""
 
   metric: str  # a column of the metrics frame
-  cluster: str = ""  # of predicted seconds
+  cluster: str  # of predicted seconds, else ""
+  name: str  # its column in the frames of runs and results
+  title: str
+  unit: str  # the metric whose unit it has, for `formats`
+  is_score: bool
 
-  @property
-  def name(self) -> str:
-    """Its column in the frames of runs and results."""
-    if self.metric in SCORES:
-      return self.metric
-    return f"{PREDICTED}_to_target_{self.cluster}" if self.cluster else f"{self.metric}_to_target"
 
-  @property
-  def title(self) -> str:
-    """Return the metric in words."""
-    return f"predicted seconds on {self.cluster}" if self.cluster else formats.NAMES[self.metric]
-
-  @property
-  def is_score(self) -> bool:
-    """Whether it is a score, and no cost."""
-    return self.metric in SCORES
-
-  @property
-  def unit(self) -> str:
-    """The metric whose unit it has, for `formats`."""
-    return "seconds" if self.cluster else self.metric
+def quantity(metric: str) -> Quantity:
+  """Return a column of the metrics frame as a score or a cost."""
+  cluster = metric.removeprefix(f"{PREDICTED}_") if metric.startswith(PREDICTED) else ""
+  is_score = metric in SCORES
+  name = metric if is_score else f"{PREDICTED}_to_target_{cluster}" if cluster else f"{metric}_to_target"
+  title = f"predicted seconds on {cluster}" if cluster else formats.NAMES.get(metric) or metric.replace("_", " ")
+  return Quantity(metric, cluster, name, title, "seconds" if cluster else metric, is_score)
 
 
 class Frames(NamedTuple):
@@ -58,11 +56,6 @@ class Frames(NamedTuple):
   runs: DataFrame
   table: DataFrame
   pairs: DataFrame
-
-  @property
-  def quantities(self) -> list[Quantity]:
-    """All quantities, in the order of the table."""
-    return quantities(self.comparison)
 
   @property
   def labels(self) -> list[str]:
@@ -84,17 +77,22 @@ def scores(comparison: ComparisonRecord) -> list[Quantity]:
   """Return the target's metric, and the perplexity where there is one."""
   runs = [run for result in comparison.results for run in result.runs]
   also = comparison.metric != PERPLEXITY and any(np.isfinite(run.columns[PERPLEXITY]).any() for run in runs)
-  return [Quantity(comparison.metric), *[Quantity(PERPLEXITY)] * also]
+  return [quantity(comparison.metric), *[quantity(PERPLEXITY)] * also]
 
 
 def costs(comparison: ComparisonRecord) -> list[Quantity]:
   """Return what reaching the target is counted in; the last one is time."""
-  return [Quantity(metric) for metric in ("step", "examples", "bytes_sent", comparison.seconds)]
+  return [quantity(metric) for metric in ("step", "examples", "bytes_sent", comparison.seconds)]
+
+
+def headline_quantities(comparison: ComparisonRecord) -> list[Quantity]:
+  """Return what the findings are about: examples, bytes, time and the target's metric."""
+  return [*costs(comparison)[1:], quantity(comparison.metric)]
 
 
 def quantities(comparison: ComparisonRecord) -> list[Quantity]:
   """Return scores, costs, and the seconds predicted for each cluster."""
-  clusters = [Quantity(f"{PREDICTED}_{name}", name) for name in comparison.clusters]
+  clusters = [quantity(f"{PREDICTED}_{name}") for name in comparison.clusters]
   return [*scores(comparison), *costs(comparison), *clusters]
 
 
@@ -106,19 +104,7 @@ def build(comparison: ComparisonRecord) -> Frames:
 
 
 def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
-  """Every evaluation: a line for each label, seed and step, in the order of the comparison.
-
-  Columns: label; seed; step, of each worker; examples, of all workers together; train_loss, since the evaluation
-  before; test_loss; test_perplexity, its exponential, of language models; test_accuracy, a fraction; distance, of the
-  workers from their mean; with config.noise_batches also grad_norm2 and grad_noise, estimates of |G|^2 and tr(Sigma),
-  and noise_scale, the ratio of their means, in examples; bytes_sent, per worker, in bytes; seconds, measured;
-  virtual_seconds; present, workers that made the step, with elastic membership; predicted_seconds_NAME, in seconds,
-  for every cluster of the comparison. Columns without any value are left out.
-  With a grid there are, behind the seed, group, the label without the grid, and a column for each key of the grid, in
-  full as in the config (algorithm.period, where labels say "period"), missing where the label does not read it.
-  """
-  import pandas as pd
-
+  """Return every evaluation: a row for each label, seed and step, in the order of the comparison."""
   comparison = comparison.whole or comparison  # with the seeds that only some labels have
   keys = comparison.info["grid"]
   frames = [
@@ -147,41 +133,39 @@ def _place(info: Mapping[str, Any], keys: Sequence[str], lines: int) -> dict[str
 
 
 def runs_frame(comparison: ComparisonRecord) -> DataFrame:
-  """What every run came to: a line for each label and seed that there should be.
+  """Return the outcome of every run: a row for each label and seed that there should be.
 
   Columns: label; run, such as "seed 0"; problem, why it has no final score, "" for a finished one; early and
-  fell_back, as in `table_frame`; first, the examples at the evaluation before which an early one met the target;
-  label_fell_back, whether the mean over the seeds that met the target missed it again, or each of them did; silent,
-  whether no run of the label sent anything; same, the first label with the same runs; and a column for each quantity.
+  fell_back, as in the table; label_fell_back, whether the mean over the seeds that met the target missed it again, or
+  each of them did; silent, whether no run of the label sent anything; same, the first label with the same runs; and a
+  column for each quantity.
   """
-  import pandas as pd
-
-  shares = [_shares(result, run) for result in comparison.results for run in result.runs]
+  ends, gap = {}, 0.0  # shares of the label's budget
+  for result in comparison.results:
+    steps = {run.name: run.columns["step"] / result.info["settings"]["steps"] for run in result.runs}
+    ends[result.info["label"]] = {name: share[-1] for name, share in steps.items()}
+    gap = max([gap, *(np.diff(share).max(initial=0) for share in steps.values())])
   # Evaluations fall on round boundaries, so that complete runs end up to one evaluation apart.
-  gap = max((np.diff(share).max(initial=0) for share in shares), default=0)
-  enough = max((share[-1] for share in shares), default=0) - gap
-  names = [quantity.name for quantity in quantities(comparison)]
-  lines: list[dict[str, Any]] = []
-  first_with: dict[Any, str] = {}
+  enough = max((end for shares in ends.values() for end in shares.values()), default=0) - gap
+  blank = {"early": False, "fell_back": False} | {quantity.name: math.nan for quantity in quantities(comparison)}
+  rows, first_with = [], {}
   for result in comparison.results:
     label, runs = result.info["label"], {run.name: run for run in result.runs}
     content = tuple((run.name, *(run.columns[name].tobytes() for name in DETERMINED)) for run in result.runs)
-    of_label = {
+    of_label = blank | {
       "label": label,
       "label_fell_back": _mean_falls_back(comparison, result),
       "silent": bool(runs) and all(run.columns["bytes_sent"][-1] == 0 for run in result.runs),
       "same": first_with.setdefault(content, label) if content else "",
     }
-    blank = {"early": False, "first": 0.0, "fell_back": False} | dict.fromkeys(names, math.nan)
-    longest = max((_shares(result, run)[-1] for run in result.runs), default=0)
     for name in comparison.seeds[label]:
-      line = of_label | blank | {"run": name, "problem": "no metrics"}
+      outcome = {"problem": "has no metrics"}
       if name in runs:
-        last = _shares(result, runs[name])[-1]
-        line |= _outcome(comparison, runs[name], last < longest or last <= enough)
-      lines.append(line)
-  others = ["early", "first", "fell_back", "label_fell_back", "silent", "same"]
-  return pd.DataFrame(lines, columns=["label", "run", "problem", *others, *names])
+        is_short = ends[label][name] < max(ends[label].values()) or ends[label][name] <= enough
+        outcome = _outcome(comparison, runs[name], is_short)
+      rows.append(of_label | {"run": name} | outcome)
+  flags = dict.fromkeys(("early", "fell_back", "label_fell_back", "silent"), bool)
+  return pd.DataFrame(rows, columns=["label", "run", "problem", "same", *flags, *list(blank)[2:]]).astype(flags)
 
 
 def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[str, Any]:
@@ -198,8 +182,7 @@ def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[
   if not problem:
     line |= {quantity.name: float(run.columns[quantity.metric][-1]) for quantity in scores(comparison)}
   if met := statistics.crossing(steps, values, comparison.target, comparison.higher_is_better):
-    first = float(run.columns["examples"][steps >= met.step][0]) if met.unseen else 0.0
-    line |= {"early": met.unseen, "first": first, "fell_back": met.missed_again}
+    line |= {"early": met.unseen, "fell_back": met.missed_again}
     for quantity in quantities(comparison):
       if not quantity.is_score:
         line[quantity.name] = float(np.interp(met.step, steps, run.columns[quantity.metric]))
@@ -209,121 +192,75 @@ def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[
 def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
   """Return whether the mean of the runs that met the target, or each of them, misses it at a later evaluation."""
   how = comparison.target, comparison.higher_is_better
-  curves = [(run.columns["step"], run.columns[comparison.metric]) for run in result.runs]
-  met = [(curve, crossing) for curve in curves if (crossing := statistics.crossing(*curve, *how))]
-  again = [crossing.missed_again for _, crossing in met]
-  mean = statistics.mean_curve([curve for curve, _ in met])
-  if mean is None or not any(again):
+  curves, again = [], []
+  for steps, values in ((run.columns["step"], run.columns[comparison.metric]) for run in result.runs):
+    if met := statistics.crossing(steps, values, *how):
+      rows = statistics.finite_rows(values)
+      curves.append((steps[rows], values[rows]))
+      again.append(met.missed_again)
+  if not any(again):
     return False
-  crossing = statistics.crossing(*mean, *how)
-  return all(again) or bool(crossing and crossing.missed_again)
-
-
-def _shares(result: Result, run: RunRecord) -> np.ndarray:
-  """Return the steps of a run as shares of its label's budget."""
-  return run.columns["step"] / result.info["settings"]["steps"]
+  steps, values = statistics.common_grid(curves)
+  mean = statistics.crossing(steps, values.mean(axis=0), *how) if len(steps) else None
+  return all(again) or bool(mean and mean.missed_again)
 
 
 def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
-  """All pairs of labels: a line for each quantity and pair, in the order of the comparison.
-
-  Columns: quantity, a name as in `metrics_frame` (the score is that of the end, costs are those of the target) or
-  predicted_seconds; cluster, of predicted seconds; first, second, the labels; scale, "difference" (first minus
-  second, in the unit of the quantity) or "ratio" (first over second); estimate, its mean over the seeds that both
-  have, of ratios the geometric one; low, high, its 95 % interval, of this pair only; p, of the two-sided paired
-  t-test, of ratios on the logarithm (accuracies spread at least as much as their rounding to whole examples); p_holm,
-  adjusted for all tested pairs of the quantity; significant, whether p_holm is below 0.05; effect_size, Hedges' g_z,
-  in standard deviations of the paired differences; seeds, that both have; missing_first, missing_second, the seeds of
-  which that label has no figure, so that there is no test: all from low to effect_size is missing, as it is for one
-  and the same run under two labels; more_seeds, that would separate the pair with a power of 0.8 if its mean and
-  spread stay as they are, missing where it is separate already or no number would; more_seeds_capped, whether it
-  takes more than that.
-  """
-  import pandas as pd
-
-  places = {each.info["label"]: Place(each.info["group"], each.info["point"]) for each in comparison.results}
+  """Return all pairs of labels: a row for each quantity and pair, in the order of the comparison."""
+  places = {info["label"]: Place(info["group"], info["point"]) for info in comparison.infos}
   family = [pair for pair in combinations(places, 2) if comparable(*(places[label] for label in pair))]
   same = runs.groupby("label")["same"].first().to_dict() if len(runs) else {}
-  lines = []
+  rows = []
   for quantity in quantities(comparison):
-    figures: dict[str, dict[str, float]] = {label: {} for label in places}
-    for label, run, value in zip(runs["label"], runs["run"], runs[quantity.name], strict=True):
-      if not math.isnan(value):
-        figures[label][run] = value
+    measured = runs.dropna(subset=quantity.name)
+    figures = {
+      label: dict(zip(seeds["run"], seeds[quantity.name], strict=True))
+      for label in places
+      for seeds in [measured[measured["label"] == label]]
+    }
     missing = {label: len(comparison.seeds[label]) - len(figures[label]) for label in places}
     untested = {
       (a, b)
       for a, b in family
-      if not (figures[a] and figures[b])
-      or missing[a]
-      or missing[b]
-      or (same[a] and same[a] == same[b] and figures[a] == figures[b])
+      if missing[a] or missing[b] or (same.get(a) and same.get(a) == same.get(b) and figures[a] == figures[b])
     }
-    values = [value for seeds in figures.values() for value in seeds.values()]
-    resolution = statistics.share_resolution(values) if quantity.metric == "test_accuracy" else 0.0
+    is_share = quantity.metric == "test_accuracy"
+    resolution = statistics.share_resolution(measured[quantity.name]) if is_share else 0.0
     tests = statistics.paired_tests(figures, not quantity.is_score, family, resolution, untested)
+    named = {"quantity": PREDICTED if quantity.cluster else quantity.metric, "cluster": quantity.cluster or None}
     for (a, b), pair in tests.items():
-      low, high = pair.interval or (None, None)
-      lines.append(
-        (
-          PREDICTED if quantity.cluster else quantity.metric, quantity.cluster or None, a, b,
-          "ratio" if pair.ratio else "difference", pair.mean, low, high, pair.p, pair.p_holm,
-          None if pair.p_holm is None else pair.p_holm < LEVEL, pair.effect, pair.seeds, missing[a], missing[b],
-          pair.more_seeds and min(pair.more_seeds, MOST), None if pair.more_seeds is None else pair.more_seeds > MOST,
-        )
-      )  # fmt: skip
-  columns = {
-    "quantity": "str", "cluster": "str", "first": "str", "second": "str", "scale": "str", "estimate": "float64",
-    "low": "float64", "high": "float64", "p": "float64", "p_holm": "float64", "significant": "boolean",
-    "effect_size": "float64", "seeds": "int64", "missing_first": "int64", "missing_second": "int64",
-    "more_seeds": "Int64", "more_seeds_capped": "boolean",
-  }  # fmt: skip
-  return pd.DataFrame(lines, columns=list(columns)).astype(columns)
+      row = named | {"first": a, "second": b} | pair._asdict()
+      row |= {"missing_first": missing[a], "missing_second": missing[b]}
+      if pair.more_seeds is not None:
+        row |= {"more_seeds": min(pair.more_seeds, MOST), "more_seeds_capped": pair.more_seeds > MOST}
+      rows.append(row)
+  return pd.DataFrame(rows, columns=list(PAIR_TYPES)).astype(PAIR_TYPES)
 
 
 def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame) -> DataFrame:
-  """The table of results: a line for each label, in the order of the comparison.
-
-  Columns: label; seeds, that there should be (where labels have different seeds, those that all have: the figures are
-  of these); finished, those that used the whole budget and ended finite; reached, those that met the target; early,
-  those of them that met it before the first evaluation, so that what it cost is mostly invented; fell_back, those of
-  them that missed it again at a later evaluation; and of each quantity NAME four columns, NAME, NAME_low, NAME_high,
-  NAME_mark. Quantities are the score at the end (test_accuracy, a fraction, or test_loss), test_perplexity of language
-  models, and what was spent when the curve first met the target, interpolated between evaluations: step_to_target,
-  examples_to_target (of all workers), bytes_sent_to_target (bytes per worker), seconds_to_target (measured) or
-  virtual_seconds_to_target, and, in seconds, predicted_seconds_to_target_CLUSTER. NAME is the mean over the seeds that
-  have the figure, of costs the geometric one; low and high are its 95 % interval. The mark is "best" (the best mean of
-  several), "tied" (tested with the best, or as good, and no algorithm is significantly better), "partial" (not of all
-  seeds, so not ranked) or missing. With a grid there are, behind the label, the columns group and one for each key, as
-  in `metrics_frame`: `table.pivot(index="workers", columns="group", ...)`.
-  """
-  import pandas as pd
-
-  labels = [result.info["label"] for result in comparison.results]
-  of_label = {label: runs[runs["label"] == label] for label in labels}
-  keys = comparison.info["grid"]
-  places = [_place(result.info, keys, 1) for result in comparison.results]
-  columns: dict[str, Any] = {"label": labels}
-  columns |= {key: [place[key][0] for place in places] for key in (["group", *keys] if keys else [])}
-  columns["seeds"] = [len(comparison.seeds[label]) for label in labels]
-  columns["finished"] = [int(of_label[label][comparison.metric].notna().sum()) for label in labels]
-  columns["reached"] = [int(of_label[label]["step_to_target"].notna().sum()) for label in labels]
-  columns |= {name: [int(of_label[label][name].sum()) for label in labels] for name in ("early", "fell_back")}
+  """Return the table of results: a row for each label, in the order of the comparison."""
+  labels, keys = [info["label"] for info in comparison.infos], comparison.info["grid"]
+  places = [_place(info, keys, 1) for info in comparison.infos]
+  table = pd.DataFrame(
+    {"label": labels} | {key: [place[key][0] for place in places] for key in (["group", *keys] if keys else [])}
+  )
+  counts = runs.groupby("label").count().reindex(labels, fill_value=0)
+  sums = runs.groupby("label")[["early", "fell_back"]].sum().reindex(labels, fill_value=0)
+  table["seeds"] = [len(comparison.seeds[label]) for label in labels]
+  for name, column in (("finished", comparison.metric), ("reached", "step_to_target")):
+    table[name] = counts[column].to_numpy()
+  table[["early", "fell_back"]] = sums.to_numpy().astype("int64")
   for quantity in quantities(comparison):
-    name = quantity.name
-    estimates = [estimate(quantity.metric, of_label[label][name].dropna().tolist()) for label in labels]
-    columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = map(list, zip(*estimates, strict=True))
-    counts = [int(of_label[label][name].notna().sum()) for label in labels]
-    columns[f"{name}_mark"] = [
-      "partial" if 0 < n < seeds else None for n, seeds in zip(counts, columns["seeds"], strict=True)
-    ]
-  table = pd.DataFrame(columns).astype({name: "str" for name in columns if name.endswith("_mark")})
+    name, count = quantity.name, counts[quantity.name].to_numpy()
+    values = [runs[name][runs["label"] == label].dropna().tolist() for label in labels]
+    table[[name, f"{name}_low", f"{name}_high"]] = [estimate(quantity.metric, seeds) for seeds in values]
+    is_partial = (count > 0) & (count < table["seeds"])
+    table[f"{name}_mark"] = pd.Series("partial", table.index).where(is_partial).astype("str")
   frames = Frames(comparison, runs, table, pairs)
   for quantity in quantities(comparison):
-    order = ranking(frames, quantity)
+    order, column = ranking(frames, quantity), f"{quantity.name}_mark"
     if len(order.ranked) > 1:
       marks = dict.fromkeys(order.rivals, "tied") | dict.fromkeys(order.best, "best")
-      column = f"{quantity.name}_mark"
       table[column] = table["label"].map(marks.get).fillna(table[column]).astype("str")
   return table
 
@@ -333,11 +270,9 @@ def estimate(metric: str, values: Sequence[float]) -> tuple[float, float, float]
   if not values:
     return math.nan, math.nan, math.nan
   if metric not in SCORES:
-    mean, span = statistics.log_summary(values)
-    low, high = span or (math.nan, math.nan)
-    return mean, low, high
+    return statistics.log_summary(values)
   mean, half = statistics.summary(values)
-  low, high = (math.nan, math.nan) if half is None else statistics.interval_ends(metric, mean, half)
+  low, high = statistics.interval_ends(metric, mean, math.nan if half is None else half)
   return mean, float(low), float(high)
 
 
@@ -350,25 +285,19 @@ class Ranking(NamedTuple):
   unjudged: list[str]  # labels without a test against the best: in a grid not all pairs are tested
 
 
-def ranking(frames: Frames, quantity: Quantity, among: Sequence[str] | None = None) -> Ranking:
+def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   """Rank the labels with a figure of every seed by their mean; in bytes only those that send anything.
 
   No two of the first and its rivals that are tested differ significantly.
-
-  Args:
-    among: labels to rank; None: all.
   """
   comparison, runs, table, _ = frames
   mean = dict(zip(table["label"], table[quantity.name], strict=True))
-  whole = table[quantity.name].notna() & (table[f"{quantity.name}_mark"] != "partial")
+  whole = table[quantity.name].notna() & (table[f"{quantity.name}_mark"] != "partial") & (not comparison.disjoint)
   silent = set(runs["label"][runs["silent"]]) if quantity.metric == "bytes_sent" else set()
   sign = -1 if quantity.metric == "test_accuracy" else 1
-  counted = [
-    label
-    for label in table["label"][whole]
-    if not comparison.disjoint and label not in silent and (among is None or label in among)
-  ]
-  ranked = sorted(counted, key=lambda label: sign * mean[label])
+  ranked = sorted(
+    (label for label in table["label"][whole] if label not in silent), key=lambda label: sign * mean[label]
+  )
   best = [label for label in ranked if mean[label] == mean[ranked[0]]]
   tests, same = verdicts(frames, quantity), dict(zip(runs["label"], runs["same"], strict=True))
 
@@ -391,16 +320,13 @@ def verdicts(frames: Frames, quantity: Quantity) -> dict[tuple[str, str], int | 
 
   With one seed it is the order in that seed.
   """
-  pairs = of_quantity(frames.pairs, quantity)
-  signs = np.sign(pairs["estimate"] - (pairs["scale"] == "ratio")).fillna(0).astype(int)
   verdict_of: dict[tuple[str, str], int | None] = {}
-  for first, second, sign, significant, seeds in zip(
-    pairs["first"], pairs["second"], signs, pairs["significant"].astype(object), pairs["seeds"], strict=True
-  ):
-    verdict = sign if frames.single and seeds else None
-    if isinstance(significant, bool | np.bool_):
-      verdict = sign if significant else 0
-    verdict_of[first, second], verdict_of[second, first] = verdict, None if verdict is None else -verdict
+  for pair in of_quantity(frames.pairs, quantity).itertuples():
+    verdict = None
+    if (frames.single and pair.seeds) or not pd.isna(pair.significant):
+      is_settled = frames.single or pair.significant
+      verdict = int(np.nan_to_num(np.sign(pair.estimate - (pair.scale == "ratio")))) if is_settled else 0
+    verdict_of[pair.first, pair.second], verdict_of[pair.second, pair.first] = verdict, verdict and -verdict
   return verdict_of
 
 
@@ -426,20 +352,24 @@ def pair(frames: Frames, quantity: Quantity, first: str, second: str) -> dict[st
   return line | ends | {"first": first, "second": second}
 
 
-def trials_frame(labels: Mapping[str, Any]) -> DataFrame:
-  """A sweep's trials: label, trial, outcome, each key that was tuned, and the scores on the validation split."""
-  import pandas as pd
+def detectable_difference(frames: Frames) -> tuple[int, int, float] | None:
+  """Return the seeds, the pairs of the largest family, and the effect size that a test of these detects; None: no test.
 
-  trials = pd.DataFrame(
-    [
-      {"label": label, "trial": number, "outcome": trial["outcome"]}
-      | {f"{section}.{key}": value for section, keys in trial["setting"].items() for key, value in keys.items()}
-      | (trial["validation"] or {})
-      for label, entry in labels.items()
-      for number, trial in enumerate(entry["trials"])
-    ]
-  )
-  return trials.infer_objects()
+  The power is 0.8. The effect size is in standard deviations of the paired differences.
+  """
+  seeds, tested = int(frames.table["seeds"].min()), frames.pairs.dropna(subset="p")
+  most = max(tested.groupby(["quantity", "cluster"], dropna=False).size(), default=0)
+  return (seeds, most, statistics.detectable(seeds, statistics.LEVEL / most)) if seeds > 1 and most else None
+
+
+def trials_frame(labels: Mapping[str, Any]) -> DataFrame:
+  """Return a sweep's trials: label, trial, outcome, scores on the validation split, and each key that was tuned."""
+  rows = [
+    {"label": label, "trial": number, "outcome": trial["outcome"]} | (trial["validation"] or {}) | trial["setting"]
+    for label, entry in labels.items()
+    for number, trial in enumerate(entry["trials"])
+  ]
+  return pd.json_normalize(rows)
 
 
 def write(folder: Path, frames: Frames, findings: Sequence[tuple[str, str]]) -> None:
@@ -451,17 +381,9 @@ def write(folder: Path, frames: Frames, findings: Sequence[tuple[str, str]]) -> 
     "title": frames.comparison.info["title"],
     "target": frames.comparison.info["target"],
     "findings": [{"subject": subject or None, "text": text} for subject, text in findings],
-    "table": _records(frames.table),
-    "pairs": _records(frames.pairs),
   }
+  for name, frame in (("table", frames.table), ("pairs", frames.pairs)):
+    finite = frame.replace([math.inf, -math.inf], math.nan).astype(object)
+    content[name] = finite.where(finite.notna(), None).to_dict("records")
   text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
   (folder / FINDINGS).write_text(text + "\n", encoding="utf-8")
-
-
-def _records(frame: DataFrame) -> list[dict[str, Any]]:
-  """Return the lines for JSON, which knows neither NaN nor infinity."""
-  lines = frame.astype(object).where(frame.notna(), None).to_dict("records")
-  return [
-    {str(key): None if isinstance(value, float) and not math.isfinite(value) else value for key, value in line.items()}
-    for line in lines
-  ]

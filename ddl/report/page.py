@@ -3,29 +3,33 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+
+import jinja2
+import markupsafe
 
 from ddl.report import clusters, curves, figure, formats, frames, grid, reader, schedule, sentences, settings, tables
 from ddl.report.figure import Figure
 from ddl.report.frames import Frames
 
-TAXONOMY = ("parallelism", "optimization", "scheduling", "pattern", "payload")
 TEMPLATES = Path(__file__).with_name("templates")
 UNITS = r"%|(?:[nµm]?s|[kMGTP]?B(?:/s)?|M)\b"
 OLD = ("accuracy_on_*", "loss_on_*", "grid_*")  # figures of clusters or keys that the page may no longer have
 
 
+MODULES = clusters, formats, frames, grid, sentences, settings, tables  # that templates call
+
+
 def table(folder: Path) -> str:
-  """Return the comparison as plain text of at most 100 columns. Raises as `write_report` does."""
-  return tables.text_table(frames.build(reader.read(Path(folder))))
+  """Return the table of a comparison, and sentences on it and its clusters, as text. Raises as `write_report` does."""
+  results = frames.build(reader.read(Path(folder)))
+  return "\n\n".join([tables.text_table(results), *clusters.sentences_of(results)])
 
 
 def pictures(folder: Path, comparison: reader.ComparisonRecord) -> list[Figure]:
   """Return the figures of a comparison's page, not yet drawn. Raises as `write_report` does."""
   results = frames.build(comparison)
-  section = grid.section(results)
-  drawn = [*(section.pictures if section else []), *curves.pictures(results), *curves.on_clusters(results)]
-  return drawn + schedule.pictures(folder, comparison)
+  drawn = [each for key in figure.axes(comparison) for each in grid.section(results, key)["figures"]]
+  return [*drawn, *curves.pictures(results), *curves.on_clusters(results), *schedule.pictures(folder, comparison)]
 
 
 def write_tables(folder: Path) -> None:
@@ -53,67 +57,44 @@ def write_report(folder: Path) -> Path:
   comparison = reader.read(folder)
   info, results = comparison.info, frames.build(comparison)
   _write_tables(folder, results)  # before figures, which may fail
-  grid_section = grid.section(results)
-  cluster_section, curve_figures = clusters.section(results), curves.pictures(results)
-  schedules = schedule.pictures(folder, comparison)
+  sections = {key: grid.section(results, key) for key in figure.axes(comparison)}
+  figures = {"curves": curves.pictures(results), "schedules": schedule.pictures(folder, comparison)}
+  figures |= {"clusters": curves.on_clusters(results)}
   for old in [path for pattern in OLD for path in (folder / figure.FOLDER).glob(pattern)]:
     old.unlink()
-  drawn = [*(grid_section.pictures if grid_section else []), *curve_figures]
-  figure.save_all(folder, [*drawn, *(cluster_section.pictures if cluster_section else []), *schedules])
-  entries, chart = info["algorithms"], curves.interactive(results)
-  taxonomy = {"algorithm": [tables.Cell(entry["title"], details=(entry["citation"],)) for entry in entries]}
-  taxonomy |= {axis: [tables.Cell(entry["taxonomy"][axis]) for entry in entries] for axis in TAXONOMY}
-  if any(entry["sends"] for entry in entries):
-    taxonomy["a worker sends"] = [tables.Cell(entry["sends"]) for entry in entries]
-  shown = settings.settings(info)
+  for drawn in (*figures.values(), *(section["figures"] for section in sections.values())):
+    figure.save_all(folder, drawn)
+  chart = curves.interactive(results)
   text = template("report.html").render(
     title=info["title"],
     info=info,
-    labels=results.labels,
-    workers=formats.between(settings.of_labels(info, "workers"), "worker"),
-    batch=formats.between(settings.of_labels(info, "batch")),
-    seeds=sentences.seeds_text(comparison),
-    findings=sentences.findings(results),
-    caveats=sentences.caveats(results),
-    goal=comparison.goal,
-    results=tables.results(results),
-    method=sentences.method(results),
-    notes=sentences.notes(results),
-    how_to_read=sentences.how_to_read(results),
-    pairs=tables.pair_tables(results),
-    chart=chart,
-    chart_data=chart and curves.embedded(chart),
-    bundle=chart and figure.bundle(),
-    curves=curve_figures,
-    clusters=cluster_section,
-    grid=grid_section,
-    schedules=schedules,
-    taxonomy=taxonomy,
-    settings=shown,
-    setting_columns={head: list(map(tables.Cell, texts)) for head, texts in shown.columns.items()},
+    results=results,
+    figures=figures,
+    grid_sections=sections,
+    shown_settings=settings.settings(info),
     config=json.dumps(settings.without_unset(info["config"]), indent=2, ensure_ascii=False),
+    chart=chart,
+    bundle=chart and figure.bundle(),
   )
   path = folder / "report.html"
   path.write_text(text, encoding="utf-8")
   return path
 
 
-def template(name: str) -> Any:
+def template(name: str) -> jinja2.Template:
   """Return the Jinja template of this name, which may include the others; an undefined variable is an error.
 
-  Its variable `css` is the shared style; the filter `unbroken` keeps 97.2 ± 1.2 % on one line, a number with its unit.
+  The filter `unbroken` keeps 97.2 ± 1.2 % on one line, a number with its unit.
   """
-  import jinja2  # here: most commands write no page
-  import markupsafe
-
-  loader = jinja2.FileSystemLoader(TEMPLATES)
   environment = jinja2.Environment(
-    autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
+    autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    loader=jinja2.FileSystemLoader(TEMPLATES),
+  )  # fmt: skip
+  environment.filters["unbroken"] = lambda text: re.sub(
+    rf"(?<=[\d)]) (?=±|{UNITS})|(?<=±) ", "\N{NO-BREAK SPACE}", text
   )
-  environment.filters["unbroken"] = _unbroken
-  environment.globals["css"] = markupsafe.Markup((TEMPLATES / "page.css").read_text(encoding="utf-8"))
+  environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+  css = markupsafe.Markup((TEMPLATES / "page.css").read_text(encoding="utf-8"))
+  environment.globals["css"] = css
+  environment.globals |= {module.__name__.rpartition(".")[2]: module for module in MODULES}
   return environment.get_template(name)
-
-
-def _unbroken(text: str) -> str:
-  return re.sub(rf"(?<=[\d)]) (?=±|{UNITS})|(?<=±) ", "\N{NO-BREAK SPACE}", text)

@@ -1,6 +1,5 @@
 """A comparison's folder in memory: comparison.json and each run's metrics as columns."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ PREDICTED = "predicted_seconds"  # the prefix of a column for each cluster
 
 NEEDED = ("title", "command", "config", "target", "versions", "device", "git", "data", "model", "seeds", "algorithms")
 ENTRY = ("label", "name", "title", "citation", "taxonomy", "hyper", "settings", "failed", "runs")  # of an algorithm
+BUDGET = "workers", "batch", "steps"  # their product is the number of examples
 
 
 class RunRecord(NamedTuple):
@@ -50,7 +50,6 @@ class Result(NamedTuple):
 
   info: dict[str, Any]
   runs: list[RunRecord]
-  missing: list[str]  # the runs that should have metrics and do not
   layouts: set[Layout]  # of its runs; empty where it is not known
 
 
@@ -62,6 +61,16 @@ class ComparisonRecord(NamedTuple):
   results: list[Result]
   whole: "ComparisonRecord | None" = None  # with the seeds that only some labels have, where there are such
   folder: Path = Path()
+
+  @property
+  def infos(self) -> list[dict[str, Any]]:
+    """The entries of the algorithms in comparison.json."""
+    return [result.info for result in self.results]
+
+  @property
+  def layouts(self) -> list[Layout]:
+    """The distinct layouts of each label's runs."""
+    return [layout for result in self.results for layout in result.layouts]
 
   @property
   def disjoint(self) -> bool:
@@ -117,11 +126,7 @@ def read(folder: Path) -> ComparisonRecord:
   path = folder / COMPARISON
   if not path.is_file():
     raise FileNotFoundError(f"{path} does not exist; `python run.py compare` writes it")
-  try:
-    info = json.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, RecursionError) as error:
-    raise ValueError(f"{path} is not JSON: {error}") from error
-  info = _completed(path, info)
+  info = _completed(path, read_json(path, f"; `python run.py compare --resume --workdir={folder}` writes it anew"))
   metric = info["target"]["metric"]
   if metric not in SCORES:
     raise ValueError(f"{path}: the target's metric is {metric!r}; must be {' or '.join(SCORES)}")
@@ -133,9 +138,7 @@ def read(folder: Path) -> ComparisonRecord:
     for run, columns in runs:
       if seconds == "virtual_seconds" and np.isnan(columns[seconds]).any():
         raise ValueError(f"{path}: {entry['label']}, {run} has lines without virtual_seconds; run the comparison again")
-    names = [run.name for run in runs]
-    missing = [name for name in map(run_name, entry["runs"]) if name not in names]
-    results.append(Result(entry, runs, missing, _layouts(entry["settings"]["workers"], paths)))
+    results.append(Result(entry, runs, _layouts(entry["settings"]["workers"], paths)))
   _add_predicted_seconds(path, info, results)
   return _aligned(ComparisonRecord(info, metric, float(info["target"]["value"]), seconds, results, folder=folder))
 
@@ -170,21 +173,19 @@ def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 def _aligned(whole: ComparisonRecord) -> ComparisonRecord:
   """Return the comparison of the seeds that all labels have; the same where all have the same, or none is common."""
-  names = {tuple(each) for each in whole.seeds.values() if each}
+  names = {tuple(runs) for runs in whole.seeds.values() if runs}
   if len(names) < 2:
     return whole
   if whole.disjoint:
-    seeds = sorted({seed_of(name) for each in names for name in each})
-    return whole._replace(info=whole.info | {"seeds": seeds})
-  kept = common_runs({each["label"]: each["runs"] for each in whole.info["algorithms"]})
+    return whole._replace(info=whole.info | {"seeds": sorted({seed_of(name) for runs in names for name in runs})})
+  common = common_runs({entry["label"]: entry["runs"] for entry in whole.info["algorithms"]})
   results = []
-  for each in whole.results:
-    paths = kept[each.info["label"]]
-    common = set(map(run_name, paths))
-    runs, missing = [run for run in each.runs if run.name in common], [name for name in each.missing if name in common]
-    results.append(each._replace(info=each.info | {"runs": paths}, runs=runs, missing=missing))
-  seeds = next([seed_of(path) for path in paths] for paths in kept.values() if paths)
-  info = whole.info | {"seeds": seeds, "algorithms": [each.info for each in results]}
+  for result in whole.results:
+    paths = common[result.info["label"]]
+    runs = [run for run in result.runs if run.name in map(run_name, paths)]
+    results.append(result._replace(info=result.info | {"runs": paths}, runs=runs))
+  seeds = next([seed_of(path) for path in paths] for paths in common.values() if paths)
+  info = whole.info | {"seeds": seeds, "algorithms": [result.info for result in results]}
   return whole._replace(info=info, results=results, whole=whole)
 
 
@@ -193,21 +194,22 @@ def seed_of(run: str) -> int:
   return int(run_name(run).rpartition(" ")[2])
 
 
-def _completed(path: Path, info: Any) -> dict[str, Any]:
+def _completed(path: Path, info: dict[str, Any]) -> dict[str, Any]:
   """Return the content with what files of older versions lack; ValueError where the file does not determine it."""
-  lacking = [key for key in NEEDED if not isinstance(info, dict) or key not in info]
+  lacking = set(NEEDED) - info.keys()
   if not lacking:
-    lacking = sorted({f"algorithms.{key}" for each in info["algorithms"] for key in ENTRY if key not in each})
-  if not lacking and any(not {"workers", "batch", "steps"} <= each["settings"].keys() for each in info["algorithms"]):
-    lacking = ["algorithms.settings of workers, batch and steps"]
+    entries = info["algorithms"]
+    lacking = {f"algorithms.{key}" for entry in entries for key in ENTRY if key not in entry} or {
+      f"algorithms.settings.{key}" for entry in entries for key in BUDGET if key not in entry["settings"]
+    }
   if lacking:
     raise ValueError(
-      f"{path} lacks {', '.join(lacking)}, as of an older version; `python run.py compare --resume "
+      f"{path} lacks {', '.join(sorted(lacking))}, as of an older version; `python run.py compare --resume "
       f"--workdir={path.parent}` writes it anew from the runs"
     )
   info = {"expected": [], "grid": {}} | info
   blank = {"virtual": None, "tuned": None, "events": None, "lockstep": None, "point": {}, "sends": ""}
-  return info | {"algorithms": [blank | {"group": each["label"]} | each for each in info["algorithms"]]}
+  return info | {"algorithms": [blank | {"group": entry["label"]} | entry for entry in info["algorithms"]]}
 
 
 def run_name(path: str | Path) -> str:

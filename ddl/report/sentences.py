@@ -1,14 +1,14 @@
-"""The findings of a comparison as up to five sentences, and notes on how to read its tables."""
+"""The findings of a comparison as up to five sentences, and notes on single labels and on what seconds are."""
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ddl.names import pluralize
 from ddl.report import formats, frames
 from ddl.report.frames import Frames, Quantity
 from ddl.report.reader import ComparisonRecord, seed_of
-from ddl.report.statistics import LEVEL, MOST, detectable
 from ddl.run.folder import change_text
 
 Sentence = tuple[str, str]  # a subject, and what is found
@@ -17,164 +17,122 @@ EARLY = "\N{DAGGER}"  # behind costs of reaching the target before the first eva
 FELL = "\N{DOUBLE DAGGER}"  # behind costs of a target that is met, and missed again later
 EARLY_TEXT = "Reached before the first evaluation"
 FELL_TEXT = "Met, and missed again at a later evaluation, by the mean over the seeds that met it or by each of them"
-APART = "Not all labels have the same seeds"
-CLAIMS = {
-  "examples": "Fewest examples", "bytes_sent": "Fewest bytes per worker", "seconds": "Fastest",
-  "virtual_seconds": "Fastest in virtual time",
-}  # fmt: skip
+DIFFERENT_SEEDS = "Not all labels have the same seeds"
+CLAIMS = {"examples": "Fewest examples", "bytes_sent": "Fewest bytes per worker"}
+COUNTED = ("examples", "bytes_sent", "step")  # of which one takes many, and not long
 
 
 def findings(tables: Frames) -> list[Sentence]:
   """Return at most five sentences: who is best in examples, bytes, time and the metric, and what is not settled."""
-  comparison = tables.comparison
-  if not (tables.table["finished"] + tables.table["reached"]).any():
+  comparison, table = tables.comparison, tables.table
+  if not (table["finished"] + table["reached"]).any():
     return [("Result", "No algorithm has a result.")]
   if comparison.disjoint:
     return [("Ranking", "none: no seed is common to all labels.")]
-  goal, complete = comparison.goal, tables.complete
   sentences = []
-  if not complete:
-    some = tables.table[tables.table["reached"] > 0].to_dict("records")
-    partial = [f"{formats.named(line['label'])} ({line['reached']} of {line['seeds']})" for line in some]
+  if not tables.complete:
+    some = table[table["reached"] > 0].itertuples()
+    partial = [f"{formats.named(line.label)} ({line.reached} of {line.seeds})" for line in some]
     text = f"; with some seeds {formats.listed(partial, labels=False)}" if partial else ""
-    sentences = [(f"{goal} {formats.NAMES[comparison.metric]}", f"no algorithm reaches it with every seed{text}.")]
-  for quantity in frames.costs(comparison)[1:]:
-    ranking = frames.ranking(tables, quantity, complete)
-    if not ranking.ranked:
-      continue
-    claim = f"{CLAIMS[quantity.metric]} to {goal}"
-    if quantity.metric == "bytes_sent" and len(ranking.ranked) < len(complete):
-      claim += ", of those that send any"
-    if quantity.metric == "seconds" and (where := layout(comparison)):
-      claim += f" as measured with {where}"
-    text = claim_text(tables, quantity, ranking)
-    if len(complete) == 1 and len(tables.table) > 1:
-      text = f"{text[:-1]}; no other reaches {goal}{'' if tables.single else ' with every seed'}."
-    sentences.append((claim, text))
-  quantity = frames.scores(comparison)[0]
-  ranking = frames.ranking(tables, quantity)
-  if ranking.ranked:
-    word = "Highest" if comparison.higher_is_better else "Lowest"
-    sentences.append((f"{word} final {quantity.title}", claim_text(tables, quantity, ranking)))
+    sentences = [(f"{comparison.goal} {formats.NAMES[comparison.metric]}", f"reached by none with every seed{text}.")]
+  for quantity in frames.headline_quantities(comparison):
+    if parts := ranking_text(tables, quantity):
+      sentences.append((claim(tables, quantity), f"{'; '.join(parts)}."))
   return [*sentences, *unsettled(tables)]
-
-
-def claim_text(tables: Frames, quantity: Quantity, ranking: frames.Ranking) -> str:
-  """Return the best label and its difference from others, or those that do not differ significantly from it."""
-  tied = [ranking.ranked[0], *ranking.rivals]
-  figures = [f"{formats.named(label)} ({_figure(tables, quantity, label)})" for label in tied[:FEW]]
-  names = formats.listed(figures + [pluralize(len(tied) - FEW, "other")] * (len(tied) > FEW), labels=False)
-  if ranking.rivals and not is_short(ranking):
-    return f"no clear winner; {names} do not differ significantly."
-  text = f"{names}, not significantly different" if ranking.rivals else names
-  others = [label for label in ranking.ranked if label not in tied]
-  baseline = _baseline(tables)
-  if baseline in others and (saving := _saving(tables, quantity, tied[0], baseline)):
-    text += f"; {formats.named(tied[0])} takes {saving}" if ranking.rivals else f", {saving}"
-  elif others and not ranking.rivals:
-    text += f"; {next_one(tables, quantity, others[0], tied[0])}"
-  untested = f"; no test with {pluralize(len(ranking.unjudged), 'other')}" if ranking.unjudged else ""
-  return f"{text}{untested}."
-
-
-def is_short(ranking: frames.Ranking) -> bool:
-  """Return whether those level with the best are few, and others are significantly worse."""
-  level = 1 + len(ranking.rivals)
-  return level <= FEW and level + len(ranking.unjudged) < len(ranking.ranked)
-
-
-def headlines(tables: Frames) -> list[str]:
-  """Return who is best in examples, bytes, time and the metric, in a few words."""
-  told = [*frames.costs(tables.comparison)[1:], frames.scores(tables.comparison)[0]]
-  return list(dict.fromkeys(headline(tables, quantity) for quantity in told))
 
 
 def headline(tables: Frames, quantity: Quantity) -> str:
   """Return who is best in a quantity, for the title of a figure."""
-  goal = tables.comparison.goal
-  ranking = frames.ranking(tables, quantity, None if quantity.is_score else tables.complete)
-  if not ranking.ranked:
-    return f"No algorithm {'has a result' if quantity.is_score else f'reaches {goal} with every seed'}"
-  if ranking.rivals and not is_short(ranking):
-    return f"No clear winner in {f'final {quantity.title}' if quantity.is_score else f'{quantity.title} to {goal}'}"
-  best = [ranking.ranked[0], *ranking.rivals]
-  names, one = formats.listed(best), len(best) == 1
-  figure = " to ".join(dict.fromkeys(_figure(tables, quantity, label) for label in (best[0], best[-1])))
+  none = "none has a result" if quantity.is_score else "reached by none with every seed"
+  return f"{claim(tables, quantity)}: {[*ranking_text(tables, quantity), none][0]}"
+
+
+def headlines(tables: Frames) -> list[str]:
+  """Return who is best in examples, bytes, time and the metric, a sentence each."""
+  return [f"{headline(tables, quantity)}." for quantity in frames.headline_quantities(tables.comparison)]
+
+
+def claim(tables: Frames, quantity: Quantity) -> str:
+  """Return what the first in a quantity is: "Fewest examples to 95 %"."""
+  comparison = tables.comparison
   if quantity.is_score:
-    word = "highest" if quantity.metric == "test_accuracy" else "lowest"
-    return f"{names} end{'s' * one} with the {word} {quantity.title} ({figure})"
-  claims = {"examples": "with the fewest examples", "bytes_sent": "with the fewest bytes"}
-  if len(tables.complete) == 1:
-    only = "Only " * (len(tables.table) > 1)
-    return f"{only}{names} reaches {goal}, after {figure}{' examples' * (quantity.metric == 'examples')}"
-  return f"{names} reach{'es' * one} {goal} {claims.get(quantity.metric, 'first')} ({figure})"
+    return f"{'Highest' if comparison.higher_is_better else 'Lowest'} final {quantity.title}"
+  text = f"{CLAIMS.get(quantity.metric, 'Fastest')}{' in virtual time' * (quantity.metric == 'virtual_seconds')}"
+  text += f" to {comparison.goal}"
+  if quantity.cluster:
+    text += f" on {quantity.cluster}"
+  if quantity.metric == "bytes_sent" and set(tables.complete) & set(tables.runs["label"][tables.runs["silent"]]):
+    text += ", of those that send any"
+  if quantity.metric == "seconds" and (hardware := layout(comparison)):
+    text += f" as measured with {hardware}"
+  return text
 
 
-def _figure(tables: Frames, quantity: Quantity, label: str) -> str:
-  mean = tables.table.set_index("label").loc[label, quantity.name]
-  return formats.figure(quantity.unit, mean) + ("" if quantity.is_score else signs(tables).get(label, ""))
+def ranking_text(tables: Frames, quantity: Quantity) -> list[str]:
+  """Return the best labels with their figures, then how another one compares; [] where none is ranked."""
+  ranking = frames.ranking(tables, quantity)
+  if not ranking.ranked:
+    return []
+  best, marks = [ranking.ranked[0], *ranking.rivals], {} if quantity.is_score else signs(tables)
+  mean = dict(zip(tables.labels, tables.table[quantity.name], strict=True))
+  figures = [
+    f"{formats.named(label)} ({formats.figure(quantity.unit, mean[label])}{marks.get(label, '')})"
+    for label in best[:FEW]
+  ]
+  names = formats.listed(figures + [pluralize(len(best) - FEW, "other")] * (len(best) > FEW), labels=False)
+  is_clear = len(best) <= FEW and len(best) + len(ranking.unjudged) < len(ranking.ranked)
+  if ranking.rivals and not is_clear:
+    return ["no clear winner", f"{names} do not differ significantly"]
+  parts = [names + ", not significantly different" * bool(ranking.rivals)]
+  others = [label for label in ranking.ranked if label not in best]
+  baseline = [info["label"] for info in tables.comparison.infos if info["name"] == "sync_sgd"]
+  if len(baseline) == 1 and baseline[0] in others:
+    parts.append(difference(tables, quantity, baseline[0], best[0]))
+  elif others and not ranking.rivals:
+    parts.append(difference(tables, quantity, others[0], best[0]))
+  if ranking.unjudged:
+    parts.append(f"no test with {pluralize(len(ranking.unjudged), 'other')}")
+  if not quantity.is_score and len(tables.complete) == 1 < len(tables.table):
+    parts.append(f"no other reaches {tables.comparison.goal}{'' if tables.single else ' with every seed'}")
+  return parts
 
 
-def _baseline(tables: Frames) -> str:
-  """Return the label of synchronous SGD, "" for none or several."""
-  names = [result.info["label"] for result in tables.comparison.results if result.info["name"] == "sync_sgd"]
-  return names[0] if len(names) == 1 else ""
-
-
-def _saving(tables: Frames, quantity: Quantity, best: str, baseline: str) -> str:
-  """Return how much less of a cost the best takes than the baseline; "" where that is not significant."""
-  pair = frames.pair(tables, quantity, best, baseline)
-  if quantity.is_score or pair is None or pair["significant"] is not True or pair["scale"] != "ratio":
-    return ""
-  less = "fewer" if quantity.metric in ("examples", "bytes_sent") else "less"
-  if pair["estimate"] > 0.5:
-    return f"{100 * (1 - pair['estimate']):.0f} % {less} than {baseline}"
-  return f"{100 * pair['estimate']:.2g} % of {baseline}'s"
-
-
-def next_one(tables: Frames, quantity: Quantity, label: str, best: str) -> str:
-  """Return the difference of the second of a ranking from the best one: "B, the next, takes 1.30 times as many"."""
-  subject = f"{formats.named(label)}, the next,"
+def difference(tables: Frames, quantity: Quantity, label: str, best: str) -> str:
+  """Return how a label compares with the best one: "B takes 1.30 times as many (95 % interval 1.10 to 1.54)"."""
   pair = frames.pair(tables, quantity, label, best)
   if pair is None:
-    return f"{subject} is not tested against it"
-  mean, ends = pair["estimate"], (pair["low"], pair["high"])
+    return f"{formats.named(label)} is not tested against it"
+  values, is_below = [pair["estimate"], pair["low"], pair["high"]], pair["estimate"] < 0
+  if is_below and pair["scale"] == "difference":
+    values = [-pair["estimate"], -pair["high"], -pair["low"]]
+  mean, low, high = (formats.estimate(quantity.unit, pair["scale"], value) for value in values)
+  text = f"{formats.named(label)} takes {mean} more"
   if pair["scale"] == "ratio":
-    mean_text, *end_texts = (f"{value:,.{formats.decimals(value, 3)}f}" for value in (mean, *ends))
-    text = f"takes {mean_text} times as {'many' if quantity.metric in ('examples', 'bytes_sent', 'step') else 'long'}"
-  else:
-    values = (mean, *ends) if mean >= 0 else (-mean, -ends[1], -ends[0])
-    mean_text, *end_texts = (formats.figure(quantity.unit, value).replace(" %", " points") for value in values)
-    text = f"is {mean_text} {'higher' if mean > 0 else 'lower'}" if quantity.is_score else f"takes {mean_text} more"
+    text = f"{formats.named(label)} takes {mean} times as {'many' if quantity.metric in COUNTED else 'long'}"
+  elif quantity.is_score:
+    text = f"{formats.named(label)} is {mean} {'lower' if is_below else 'higher'}"
   if math.isnan(pair["low"]):
-    return f"{subject} {text}" + " in the one seed" * tables.single
-  doubt = "" if pair["significant"] is True else ", not significant"
-  return f"{subject} {text} (95 % interval {end_texts[0]} to {end_texts[1]}{doubt})"
+    return text + " in the one seed" * tables.single
+  return f"{text} (95 % interval {low} to {high}{'' if pair['significant'] is True else ', not significant'})"
 
 
 def unsettled(tables: Frames) -> list[Sentence]:
-  """Return what the tests leave open: the significant pairs of each quantity, and which needs the fewest more seeds."""
+  """Return the pairs of each quantity that do not differ significantly, and which needs the fewest more seeds."""
   if tables.single:
     text = "no interval and no test of significance; another seed may give another order."
     return [("One seed only", text)] if len(tables.table) > 1 else []
-  counts, nearest = [], []
-  for quantity in (frames.scores(tables.comparison)[0], *frames.costs(tables.comparison)[1:]):
-    pairs = frames.of_quantity(tables.pairs, quantity)
-    tested = pairs[pairs["p"].notna()]
-    alike = tested[~tested["significant"].astype(bool)]
-    if len(alike):
-      counts.append(f"{len(alike)} of {len(tested)} in {quantity.title}")
-      nearest += [
-        (line["more_seeds"], formats.listed([line["first"], line["second"]]), quantity.title)
-        for line in alike[alike["more_seeds"].notna() & (alike["more_seeds"] <= MOST)].to_dict("records")
-        if not line["more_seeds_capped"]
-      ]
-  if not counts:
+  titles = {quantity.metric: quantity.title for quantity in frames.headline_quantities(tables.comparison)}
+  tested = tables.pairs[tables.pairs["quantity"].isin(titles)].dropna(subset="p")
+  alike, sizes = tested[~tested["significant"].astype(bool)], tested["quantity"].value_counts()
+  if not len(alike):
     return []
-  text = f"{formats.listed(counts, labels=False)}"
-  if nearest:
-    count, labels, title = min(nearest)
-    text += f"; {pluralize(count, 'more seed')} would separate {labels} in {title}, at the spread seen here"
+  counts = alike["quantity"].value_counts(sort=False).items()
+  text = formats.listed([f"{count} of {sizes[name]} in {titles[name]}" for name, count in counts], labels=False)
+  separable = alike[alike["more_seeds_capped"].eq(False).fillna(False)]
+  if len(separable):
+    pair = separable.loc[separable["more_seeds"].astype(int).idxmin()]
+    text += f"; {pluralize(pair['more_seeds'], 'more seed')} would separate "
+    text += f"{formats.listed([pair['first'], pair['second']])} in {titles[pair['quantity']]}, at the spread seen here"
   return [("Pairs without a significant difference", f"{text}.")]
 
 
@@ -183,29 +141,22 @@ def expected(tables: Frames) -> list[Sentence]:
   pairs = tables.comparison.info["expected"]
   if not pairs:
     return []
-  verdicts: dict[int, list[str]] = {-1: [], 1: [], 0: []}
-  for sooner, later in pairs:
-    verdicts[order(tables, sooner, later)].append(f"{sooner} before {later}")
+  orders = _by_key((order(tables, *pair), f"{pair[0]} before {pair[1]}") for pair in pairs)
   words = {-1: "", 1: "the other way round: ", 0: "not significantly different: "}
-  texts = [words[sign] + formats.listed(names, 20) for sign, names in verdicts.items() if names]
-  single = " in the one seed, which shows no spread" if tables.single else ""
-  subject = (
-    f"{len(verdicts[-1])} of {len(pairs)} expected orderings in {formats.NAMES[tables.comparison.seconds]} came out"
-  )
-  return [(f"{subject}{single}", "; ".join(texts) + ".")]
+  texts = [word + formats.listed(orders[sign], 20) for sign, word in words.items() if sign in orders]
+  subject = f"{len(orders.get(-1, []))} of {len(pairs)} expected orderings"
+  subject += f" in {formats.NAMES[tables.comparison.seconds]} came out"
+  return [(f"{subject}{' in the one seed, which shows no spread' * tables.single}", "; ".join(texts) + ".")]
 
 
 def order(tables: Frames, first: str, second: str) -> int:
   """Return -1 where the first is sooner at the target, 1 where the second is, 0 where that is not settled."""
-  lines = {line["label"]: line for line in tables.table.to_dict("records")}
-  if first not in lines or second not in lines:
-    return 0
-  complete = tables.complete
+  reached, complete = dict(zip(tables.labels, tables.table["reached"], strict=True)), tables.complete
   if first in complete and second in complete:
     return frames.verdicts(tables, frames.costs(tables.comparison)[-1]).get((first, second)) or 0
-  if first in complete and not lines[second]["reached"]:
+  if first in complete and reached.get(second) == 0:
     return -1
-  return int(second in complete and not lines[first]["reached"])
+  return int(second in complete and reached.get(first) == 0)
 
 
 def signs(tables: Frames) -> dict[str, str]:
@@ -214,53 +165,54 @@ def signs(tables: Frames) -> dict[str, str]:
   return {label: EARLY * bool(line.early) + FELL * bool(line.label_fell_back) for label, line in runs.iterrows()}
 
 
-def notes(tables: Frames) -> list[str]:
-  """Return sentences on single labels: their marks and failures; and what seconds are."""
-  comparison = tables.comparison
-  texts = [f"{sign} {meaning}: {text}" for sign, meaning, text in marked_labels(tables)]
-  same: dict[str, list[str]] = {}  # labels by the first with the same runs
-  for label, first in dict(zip(tables.runs["label"], tables.runs["same"], strict=True)).items():
-    same.setdefault(first or label, []).append(label)
-  if twins := [formats.listed(labels, 6) for labels in same.values() if len(labels) > 1]:
-    texts.append(f"The same at every evaluation, so not tested against each other: {'; '.join(twins)}.")
-  sampled: dict[str, list[str]] = {}
-  for info in (result.info for result in comparison.results):
-    sends = info["sends"] or ""
-    if formats.SAMPLED in sends or (info["taxonomy"]["pattern"] == "round robin" and sends):
-      sampled.setdefault(sends, []).append(info["label"])
-  texts += [f"Bytes of {formats.listed(labels, 6)}: {sends}." for sends, labels in sampled.items()]
-  texts += [change_text(change) for change in comparison.info.get("changed_inputs", [])]
-  for result in comparison.results:
-    runs = tables.runs[(tables.runs["label"] == result.info["label"]) & (tables.runs["problem"] != "")]
-    problems = [f"{run}: {text}" if text == "no metrics" else f"{run} {text}"
-                for run, text in sorted(zip(runs["run"], runs["problem"], strict=True),
-                                        key=lambda line: line[1] != "no metrics")]  # fmt: skip
-    texts += [f"{result.info['label']}: {text}." for text in [result.info["failed"], *problems] if text]
-  return texts + clock(comparison)
-
-
 def marked_labels(tables: Frames) -> list[tuple[str, str, str]]:
   """Return the marks of costs, their meanings, and the labels that have them."""
-  runs, seeds = tables.runs, dict(zip(tables.table["label"], tables.table["seeds"], strict=True))
-  marked = []
-  if runs["early"].any():
-    by_examples: dict[float, list[str]] = {}
-    for label, early in runs[runs["early"].astype(bool)].groupby("label", sort=False):
-      some = f" ({len(early)} of {seeds[label]} seeds)" if len(early) < seeds[label] else ""
-      by_examples.setdefault(early["first"].max(), []).append(formats.named(str(label)) + some)
-    labels = "; ".join(
-      f"{formats.listed(names, labels=False)}, at {formats.figure('examples', first)} examples"
-      for first, names in by_examples.items()
-    )
-    advice = "the cost is interpolated from the untrained start and mostly invented; evaluate more often: "
-    marked.append((EARLY, EARLY_TEXT, f"{labels}; {advice}config.eval_every."))
-  if runs["label_fell_back"].any():
-    fell = runs[runs["label_fell_back"].astype(bool)].groupby("label", sort=False)["fell_back"].sum()
-    labels = [formats.named(str(label)) + f" ({count})" * (seeds[label] > 1) for label, count in fell.items()]
-    several = "in brackets the number of seeds that do; " if any(seeds[label] > 1 for label in fell.index) else ""
-    text = f"{formats.listed(labels, labels=False)}; {several}costs are of the first time."
-    marked.append((FELL, FELL_TEXT, text))
+  advice = (
+    "the cost is interpolated from the untrained start and mostly invented; evaluate more often: config.eval_every."
+  )
+  marks = (
+    (EARLY, EARLY_TEXT, "early", "early", advice),
+    (FELL, FELL_TEXT, "label_fell_back", "fell_back", "costs are of the first time."),
+  )
+  seeds, marked = dict(zip(tables.labels, tables.table["seeds"], strict=True)), []
+  for sign, meaning, flag, count, text in marks:
+    counts = tables.runs[tables.runs[flag]].groupby("label", sort=False)[count].sum().items()
+    labels = [formats.named(label) + f" ({n} of {seeds[label]} seeds)" * (n < seeds[label]) for label, n in counts]
+    if labels:
+      marked.append((sign, meaning, f"{formats.listed(labels, labels=False)}; {text}"))
   return marked
+
+
+def notes(tables: Frames) -> list[str]:
+  """Return sentences on single labels: their marks and failures; and what seconds are."""
+  comparison, runs = tables.comparison, tables.runs
+  infos = comparison.infos
+  texts = [f"{sign} {meaning}: {text}" for sign, meaning, text in marked_labels(tables)]
+  first_of = dict(zip(runs["label"], runs["same"], strict=True)).items()
+  twins = [labels for labels in _by_key((first or label, label) for label, first in first_of).values() if labels[1:]]
+  if twins:
+    lists = "; ".join(formats.listed(labels, 6) for labels in twins)
+    texts.append(f"The same at every evaluation, so not tested against each other: {lists}.")
+  sampled = [
+    (info["sends"], info["label"])
+    for info in infos
+    if info["sends"] and (formats.SAMPLED in info["sends"] or info["taxonomy"]["pattern"] == "round robin")
+  ]
+  texts += [f"Bytes of {formats.listed(labels, 6)}: {sends}." for sends, labels in _by_key(sampled).items()]
+  texts += [change_text(change) for change in comparison.info.get("changed_inputs", [])]
+  for info in infos:
+    failed = runs[(runs["label"] == info["label"]) & (runs["problem"] != "")]
+    problems = [f"{run} {problem}" for run, problem in zip(failed["run"], failed["problem"], strict=True)]
+    texts += [f"{info['label']}: {text}." for text in [info["failed"], *problems] if text]
+  return [*texts, clock(comparison)]
+
+
+def _by_key(pairs: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:
+  """Return the texts of each key, in the order in which the keys occur first."""
+  texts: dict[Any, list[str]] = {}
+  for key, text in pairs:
+    texts.setdefault(key, []).append(text)
+  return texts
 
 
 def seed_counts(comparison: ComparisonRecord) -> dict[str, int]:
@@ -271,29 +223,19 @@ def seed_counts(comparison: ComparisonRecord) -> dict[str, int]:
   return {label: len(runs) for label, runs in whole.seeds.items()}
 
 
-def seeds_text(comparison: ComparisonRecord) -> str:
-  """Return the number of seeds for a heading."""
-  if comparison.disjoint:
-    counts = [len(runs) for runs in comparison.seeds.values() if runs]
-    return f"{formats.between(counts, 'seed')}, none common to all"
-  text, most = pluralize(len(comparison.info["seeds"]), "seed"), max(seed_counts(comparison).values(), default=0)
-  return f"the {text} that all have, of up to {most}" if most else text
-
-
-def apart(comparison: ComparisonRecord) -> str:
-  """Return which labels have seeds that others lack, and the command that trains the others; "" for none."""
+def different_seeds(comparison: ComparisonRecord) -> list[Sentence]:
+  """Return which labels have seeds that others lack, and the command that trains the others; [] for none."""
   if not seed_counts(comparison):
-    return ""
-  groups: dict[tuple[int, ...], list[str]] = {}  # labels by their seeds
-  for label, runs in (comparison.whole or comparison).seeds.items():
-    groups.setdefault(tuple(map(seed_of, runs)), []).append(label)
+    return []
+  whole = comparison.whole or comparison
+  groups = _by_key((tuple(map(seed_of, runs)), label) for label, runs in whole.seeds.items())
   present = "; ".join(f"{formats.listed(labels, 6)}: {_numbers(seeds)}" for seeds, labels in groups.items())
   used = f"figures, ranks and tests are of {_numbers(comparison.info['seeds'])}, which all have"
   if comparison.disjoint:
     used = "no seed is common to all, so that nothing is ranked"
-  wanted = ",".join(map(str, sorted({seed for seeds in groups for seed in seeds})))
+  wanted = ",".join(map(str, sorted({seed_of(run) for runs in whole.seeds.values() for run in runs})))
   command = f"python run.py compare --resume --workdir={shlex.quote(str(comparison.folder))}"
-  return f"{present}; {used}. `{command} --config.compare.seeds={wanted}` trains the others."
+  return [(DIFFERENT_SEEDS, f"{present}; {used}. `{command} --config.compare.seeds={wanted}` trains the others.")]
 
 
 def _numbers(seeds: Sequence[int]) -> str:
@@ -301,29 +243,25 @@ def _numbers(seeds: Sequence[int]) -> str:
   return f"{word} {formats.listed(list(map(str, seeds)))}" if seeds else "none"
 
 
-def clock(comparison: ComparisonRecord) -> list[str]:
-  """Return sentences on what seconds are: virtual, or measured on the hardware that ran all workers."""
+def clock(comparison: ComparisonRecord) -> str:
+  """Return a sentence on what seconds are: virtual, or measured on the hardware that ran all workers."""
   if comparison.virtual:
-    groups: dict[str, list[str]] = {}  # labels by the components of their virtual time
-    for result in comparison.results:
-      groups.setdefault(result.info["virtual"].rstrip("."), []).append(result.info["label"])
-    texts = [text + (f" ({formats.listed(labels)})" if len(groups) > 1 else "") for text, labels in groups.items()]
-    return [f"Seconds are virtual, not measured: {'; '.join(texts)}."]
-  where, layouts = layout(comparison), [each for result in comparison.results for each in result.layouts]
-  if layouts:
-    per_device = sorted({each.workers // each.devices for each in layouts})
-    workers = f"{' or '.join(map(str, per_device))} worker{'s' * (per_device[-1] > 1)} per device"
-    where = f" on {where}" + f", {workers}" * (per_device != [1])
-    where += ", and no message crossed a network" * all(each.processes == 1 for each in layouts)
-    together = max(each.together for each in layouts)
-    where += f"; up to {together} seeds ran side by side and share their seconds" * (together > 1)
+    infos = comparison.infos
+    groups = _by_key((info["virtual"].rstrip("."), info["label"]) for info in infos)
+    texts = [f"{text}{f' ({formats.listed(labels)})' * (len(groups) > 1)}" for text, labels in groups.items()]
+    return f"Seconds are virtual, not measured: {'; '.join(texts)}."
+  hardware, layouts = layout(comparison), comparison.layouts
+  text = f" with {hardware}" * bool(hardware)
+  text += ", and no message crossed a network" * (bool(layouts) and all(each.processes == 1 for each in layouts))
+  together = max((each.together for each in layouts), default=1)
+  text += f"; up to {together} seeds ran side by side and share their seconds" * (together > 1)
   others = "see the section on other clusters" if comparison.clusters else "compare --cluster=... predicts those"
-  return [f"Seconds are measured{where}; they do not rank the algorithms on a cluster: {others}."]
+  return f"Seconds are measured{text}; they do not rank the algorithms on a cluster: {others}."
 
 
 def layout(comparison: ComparisonRecord) -> str:
   """Return the numbers of workers and of their devices as text, "" where they are not known."""
-  layouts = [each for result in comparison.results for each in result.layouts]
+  layouts = comparison.layouts
   if not layouts:
     return ""
   devices = sorted({each.devices for each in layouts})
@@ -343,46 +281,6 @@ def method(tables: Frames) -> str:
   )
 
 
-def how_to_read(tables: Frames) -> list[str]:
-  """Return sentences on what the figures are, for the page's fold."""
-  comparison = tables.comparison
-  sentences = [
-    f"Steps, examples, bytes and seconds are those spent when the curve first meets {comparison.goal}, interpolated "
-    "linearly between the evaluations before and after. Examples count all workers together, bytes are those sent per "
-    "worker."
-  ]
-  if tables.single:
-    return [method(tables), *sentences]
-  sentences += [
-    f"{method(tables)} Means of costs are geometric.",
-    "Seeds are paired: all algorithms start from the same parameters and see the data in the same order. The test is "
-    "of the differences within seeds (of costs: of the ratios), which may be significant although two intervals "
-    "overlap: p below 5 % after Holm's correction for all tested pairs of the column.",
-    "A pair without a figure of every seed has no test, as the seeds that have one are selected by the outcome.",
-  ]
-  if comparison.info["grid"]:
-    sentences.append(
-      "In a grid two algorithms are tested at the same point, and two points of one algorithm where they differ in one "
-      "key. A point that no test compares with the best has no mark."
-    )
-  return sentences + detectable_difference(tables)
-
-
-def detectable_difference(tables: Frames) -> list[str]:
-  """Return the smallest difference that so many seeds find."""
-  seeds = int(tables.table["seeds"].min())
-  tested = tables.pairs[tables.pairs["p"].notna()]
-  most = max(tested.groupby(["quantity", "cluster"], dropna=False).size(), default=0)
-  if seeds < 2 or not most:
-    return []
-  size = detectable(seeds, LEVEL / most)
-  pairs = pluralize(most, "tested pair")
-  return [
-    f"With {seeds} seeds and {pairs} a difference is found with a probability of 80 % if it is "
-    f"{float(f'{size:.2g}'):,.10g} times the standard deviation of the paired differences or more."
-  ]
-
-
 def plain(sentence: Sentence) -> str:
   """Return a sentence with its subject in front."""
   return f"{sentence[0]}: {sentence[1]}" if sentence[0] else sentence[1]
@@ -390,4 +288,4 @@ def plain(sentence: Sentence) -> str:
 
 def caveats(tables: Frames) -> list[Sentence]:
   """Return which labels have other seeds, and the expected orderings."""
-  return ([(APART, text)] if (text := apart(tables.comparison)) else []) + expected(tables)
+  return different_seeds(tables.comparison) + expected(tables)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ddl.names import pluralize, short_name
 from ddl.report import formats
+from ddl.report.reader import BUDGET
 
 CLOCKS = ("times", "network", "barrier")  # sections that only virtual and predicted seconds depend on
 UNITS = {
@@ -14,7 +15,6 @@ UNITS = {
   "steps": "of each worker, with a server or peers on average",
   "eval_every": "steps between evaluations", "noise_batches": "of an evaluation, for the gradient noise",
 }  # fmt: skip
-BUDGET = "workers", "batch", "steps"  # their product is the number of examples
 RATE = "optimizer.learning_rate"
 
 
@@ -29,29 +29,27 @@ def settings(info: Mapping[str, Any]) -> Settings:
   entries = info["algorithms"]
   left_out = () if info.get("clusters") or any(entry["virtual"] for entry in entries) else CLOCKS
   flat = [_flat({k: v for k, v in entry["settings"].items() if k not in left_out}) for entry in entries]
-  flat = [{k: short_name(v) if k.endswith(".name") else v for k, v in values.items()} for values in flat]
-  keys = dict.fromkeys(key for values in flat for key in values)
-  texts_of = {key: [_text(values[key]) if key in values else "" for values in flat] for key in keys}
+  texts_of = {
+    key: [values.get(key, "") for values in flat] for key in dict.fromkeys(key for each in flat for key in each)
+  }
   columns, note = {}, ""
   if RATE in texts_of:
     columns["learning rate"] = texts_of.pop(RATE)
-    origins = [_origin(entry.get("tuned")) for entry in entries]
-    if len(set(origins)) > 1:
-      columns["the rate is from"] = origins
-    else:
-      note = f"The learning rates are from {origins[0]}."
+    columns["the rate is from"] = [_origin(entry.get("tuned")) for entry in entries]
+    if len(set(columns["the rate is from"])) == 1:
+      note = f"The learning rates are from {columns.pop('the rate is from')[0]}."
   columns["hyper-parameters"] = [
     ", ".join(f"{_words(name)} {_text(value)}" for name, value in entry["hyper"].items()) or "none" for entry in entries
   ]
   shared: dict[str, str] = {}
   for key, texts in texts_of.items():
     section, _, rest = key.partition(".")
+    unit = UNITS.get(key, "")
     if len(set(texts)) > 1:
-      columns[_words(key) + (f" ({UNITS[key]})" if key in UNITS else "")] = texts
+      columns[_words(key) + f" ({unit})" * bool(unit)] = texts
       continue
     part = texts[0] if rest in ("", "name") else f"{_words(rest)} {texts[0]}"
-    part += f" {UNITS[key]}" if key in UNITS else ""
-    title = _words(section)
+    title, part = _words(section), f"{part} {unit}".rstrip()
     shared[title] = f"{shared[title]}, {part}" if title in shared else part
   budgets = {math.prod(budget) for budget in zip(*(of_labels(info, key) for key in BUDGET), strict=True)}
   shared["examples"] = f"{formats.between(budgets)} of all workers together"
@@ -69,11 +67,15 @@ def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
   return {k: without_unset(v) if isinstance(v, Mapping) else v for k, v in config.items() if v is not None}
 
 
-def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-  flat = {}
+def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
+  """Return the leaves of a tree as text, by their keys joined with dots; names of functions without their file."""
+  texts = {}
   for key, value in tree.items():
-    flat |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-  return flat
+    if isinstance(value, Mapping):
+      texts |= _flat(value, f"{above}{key}.")
+    else:
+      texts[f"{above}{key}"] = _text(short_name(value) if above and key == "name" else value)
+  return texts
 
 
 def _origin(tuned: Mapping[str, Any] | None) -> str:
@@ -81,9 +83,8 @@ def _origin(tuned: Mapping[str, Any] | None) -> str:
   if not tuned or RATE not in tuned["keys"]:
     return "the config, not from a sweep (--tuned)"
   others = [_words(key.rpartition(".")[2]) for key in tuned["keys"] if key != RATE]
-  beside = f", that tuned {formats.listed(others)} too" if others else ""
   count = f" of {pluralize(tuned['trials'], 'trial')}" if tuned["trials"] else ""
-  return f"a sweep{count}{beside}"
+  return f"a sweep{count}" + (f", that tuned {formats.listed(others)} too" if others else "")
 
 
 def _words(key: str) -> str:
@@ -96,5 +97,5 @@ def _text(value: Any) -> str:
   if isinstance(value, bool):
     return "yes" if value else "no"
   if isinstance(value, list):
-    return "(" + ", ".join(map(_text, value)) + ")"
+    return f"({', '.join(map(_text, value))})"
   return "not set" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

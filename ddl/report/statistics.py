@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import optimize, special, stats
 
-Span = tuple[float, float]  # the ends of an interval
-RANGE: Mapping[str, Span] = {  # of metrics whose true mean cannot lie outside
+RANGE = {  # of metrics whose true mean cannot lie outside
   "test_accuracy": (0.0, 1.0),
   "test_perplexity": (1.0, math.inf),
   "distance": (0.0, math.inf),
@@ -49,16 +48,17 @@ def interval_ends(metric: str, mean: Any, half: Any) -> tuple[Any, Any]:
   return np.clip(mean - half, least, most), np.clip(mean + half, least, most)
 
 
-def log_summary(values: Sequence[float] | np.ndarray) -> tuple[float, Span | None]:
-  """Return the geometric mean and its 95 % interval, exp(mean(log v) -+ t s(log v) / sqrt(n)).
+def log_summary(values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
+  """Return the geometric mean and the ends of its 95 % interval, exp(mean(log v) -+ t s(log v) / sqrt(n)).
 
-  The interval is None for fewer than two values. With a value of 0 return the arithmetic mean and no interval.
+  The ends are NaN for fewer than two values. With a value of 0 return the arithmetic mean and no interval.
   """
   values = np.sort(np.asarray(values, np.float64))  # the order of seeds must not change the last digit
   if not (values > 0).all():
-    return float(values.mean()), None
+    return float(values.mean()), math.nan, math.nan
   mean, half = summary(np.log(values))
-  return float(np.exp(mean)), None if half is None else (float(np.exp(mean - half)), float(np.exp(mean + half)))
+  half = math.nan if half is None else half
+  return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
 
 
 class Crossing(NamedTuple):
@@ -89,36 +89,31 @@ def crossing(steps: np.ndarray, values: np.ndarray, target: float, higher_is_bet
   return Crossing(step, after == 1 and steps[0] == 0, again)
 
 
-def mean_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray] | None:
-  """Return the mean of curves (x, y) at every x that all of them cover, up to the first value that is not finite.
-
-  Between its own points a curve is interpolated linearly. None without curves.
-  """
-  prefixes = [(x[: _finite(y)], y[: _finite(y)]) for x, y in curves if _finite(y)]
-  if not prefixes:
-    return None
-  start, end = max(x[0] for x, _ in prefixes), min(x[-1] for x, _ in prefixes)
-  grid = np.unique(np.concatenate([x for x, _ in prefixes]))
-  grid = grid[(grid >= start) & (grid <= end)]
-  return grid, np.mean([np.interp(grid, x, y) for x, y in prefixes], axis=0)
+def finite_rows(values: np.ndarray) -> np.ndarray:
+  """Return the rows from the first finite value up to the next one that is not."""
+  rows = np.flatnonzero(np.isfinite(values))
+  return rows[: np.argmax(np.append(np.diff(rows), 2) > 1) + 1]
 
 
-def _finite(values: np.ndarray) -> int:
-  """Return the length of the finite prefix."""
-  bad = ~np.isfinite(values)
-  return int(np.argmax(bad)) if bad.any() else len(values)
+def common_grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+  """Return every x [points] that all curves (x, y) cover, and their interpolated y [curves, points] there."""
+  grid = np.unique(np.concatenate([x for x, _ in curves]))
+  grid = grid[(grid >= max(x[0] for x, _ in curves)) & (grid <= min(x[-1] for x, _ in curves))]
+  return grid, np.array([np.interp(grid, x, y) for x, y in curves])
 
 
 class Pair(NamedTuple):
-  """Two labels over their common seeds: first minus second, or first over second."""
+  """Two labels over their common seeds; the fields are columns of the frame of pairs."""
 
-  mean: float  # of a ratio the geometric one; NaN without a common seed
-  interval: Span | None  # Student's, 95 %, of this pair only; None for fewer than two seeds and without a test
-  ratio: bool
+  scale: str  # "difference", the first minus the second, or "ratio", the first over the second
+  estimate: float  # of a ratio the geometric mean; NaN without a common seed
   seeds: int  # common ones
+  low: float | None = None  # Student's 95 % interval, of this pair only
+  high: float | None = None
   p: float | None = None  # of the two-sided test
   p_holm: float | None = None  # adjusted for all tested pairs of the family
-  effect: float | None = None  # `hedges_gz`
+  significant: bool | None = None
+  effect_size: float | None = None  # `hedges_gz`
   more_seeds: int | None = None  # `more_seeds`
 
 
@@ -140,17 +135,15 @@ def paired_tests(
     untested: pairs of the family that have only a mean.
   """
   pairs, sizes = {}, {}
-  for pair in family:
-    pairs[pair], sizes[pair] = _paired(figures[pair[0]], figures[pair[1]], ratio, resolution)
-    if pair in untested:
-      pairs[pair] = Pair(pairs[pair].mean, None, pairs[pair].ratio, pairs[pair].seeds)
-  tested = [pair for pair in pairs if pairs[pair].p is not None]
-  for pair, p_holm in zip(tested, holm([pairs[pair].p for pair in tested]), strict=True):
-    differs = p_holm < LEVEL and pairs[pair].mean != pairs[pair].ratio
-    count = None
-    if not differs and sizes[pair] > 0:
-      count = more_seeds(sizes[pair], pairs[pair].seeds, LEVEL / len(tested))
-    pairs[pair] = pairs[pair]._replace(p_holm=p_holm, more_seeds=count)
+  for first, second in family:
+    pair, sizes[first, second] = _paired(figures[first], figures[second], ratio, resolution)
+    pairs[first, second] = Pair(*pair[:3]) if (first, second) in untested else pair
+  tested = [labels for labels, pair in pairs.items() if pair.p is not None]
+  for labels, p_holm in zip(tested, holm([pairs[labels].p for labels in tested]), strict=True):
+    pair, significant = pairs[labels], p_holm < LEVEL
+    differs = significant and pair.estimate != (pair.scale == "ratio")
+    count = more_seeds(sizes[labels], pair.seeds, LEVEL / len(tested)) if sizes[labels] > 0 and not differs else None
+    pairs[labels] = pair._replace(p_holm=p_holm, significant=significant, more_seeds=count)
   return pairs
 
 
@@ -159,28 +152,30 @@ def _paired(
 ) -> tuple[Pair, float]:
   """Return the uncorrected pair, and |mean| / s of its differences: 0 where the mean is 0 or nothing spreads."""
   common = [seed for seed in first if seed in second]
-  if not common:
-    return Pair(math.nan, None, ratio, 0), 0.0
   a, b = (np.array([values[seed] for seed in common], np.float64) for values in (first, second))
-  ratio = ratio and min(a.min(), b.min()) > 0
+  ratio = ratio and (not common or min(a.min(), b.min()) > 0)
+  name, count = "ratio" if ratio else "difference", len(common)
+  if not common:
+    return Pair(name, math.nan, 0), 0.0
   if ratio:
     a, b = np.log(a), np.log(b)
   differences = a - b
   scale = 1.0 if ratio else np.maximum(np.abs(a), np.abs(b))
   differences[np.abs(differences) <= ROUNDING * scale] = 0.0
-  count, mean = len(common), float(differences.mean())
-  deviation = max(float(differences.std(ddof=1)), resolution / math.sqrt(6)) if count > 1 else math.nan
-  half = float(special.stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count) if count > 1 else math.nan
-  with np.errstate(over="ignore"):  # two seeds may have an interval from 0 to infinity
-    shown, low, high = np.exp([mean, mean - half, mean + half]).tolist() if ratio else (mean, mean - half, mean + half)
-  pair = Pair(shown, (low, high) if count > 1 else None, ratio, count)
+  mean = float(differences.mean())
   if count == 1:
-    return pair, 0.0
+    return Pair(name, float(np.exp(mean)) if ratio else mean, 1), 0.0
+  deviation = max(float(differences.std(ddof=1)), resolution / math.sqrt(6))
+  half = float(special.stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
+  values = [mean, mean - half, mean + half]
+  with np.errstate(over="ignore"):  # two seeds may have an interval from 0 to infinity
+    estimate, low, high = np.exp(values).tolist() if ratio else values
+  pair = Pair(name, estimate, count, low, high)
   if deviation <= ROUNDING * np.max(scale):  # the same difference with every seed
     return pair._replace(p=float(mean == 0)), 0.0
   size = mean / deviation
   p = 2 * float(special.stdtr(count - 1, -abs(size) * math.sqrt(count)))
-  return pair._replace(p=p, effect=hedges_gz(size, count)), abs(size)
+  return pair._replace(p=p, effect_size=hedges_gz(size, count)), abs(size)
 
 
 def share_resolution(values: Sequence[float]) -> float:

@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ddl.names import text as value_text
@@ -16,6 +16,7 @@ from ddl.report.statistics import LEVEL, MOST
 WIDTH = 100  # characters of a line for a terminal
 LABEL = 16  # characters of a label that a wide table keeps
 SHOWN = 100  # pairs of a quantity on the page; pairs.csv has all
+TAXONOMY = ("parallelism", "optimization", "scheduling", "pattern", "payload")
 MINUS, DIVIDED = "\N{MINUS SIGN}", "\N{DIVISION SIGN}"
 MARKS = "*: best mean; ~: not significantly worse"
 
@@ -72,53 +73,51 @@ def results(tables: Frames) -> dict[str, list[Cell]]:
   return columns
 
 
-class PairTable(NamedTuple):
-  """The pairs of a quantity."""
-
-  title: str
-  summary: str
-  labels: list[str]
-  columns: dict[str, list[Cell]]
-  left_out: int  # pairs that only pairs.csv has
+def of_texts(columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
+  """Return columns of plain cells."""
+  return {head: list(map(Cell, texts)) for head, texts in columns.items()}
 
 
-def pair_tables(tables: Frames) -> list[PairTable]:
-  """Return a table per quantity, the smallest p first; [] where one seed or one algorithm leaves nothing to test."""
+def taxonomy(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Cell]]:
+  """Return the columns of the table of algorithms."""
+  columns = {axis: [entry["taxonomy"][axis] for entry in entries] for axis in TAXONOMY}
+  columns |= {"a worker sends": [entry["sends"] for entry in entries]} if any(e["sends"] for e in entries) else {}
+  return {"algorithm": [Cell(entry["title"], "", (entry["citation"],)) for entry in entries]} | of_texts(columns)
+
+
+def pair_tables(tables: Frames) -> list[dict[str, Any]]:
+  """Return the variables of a table per quantity, the smallest p first; [] where nothing is left to test."""
   if tables.single or len(tables.table) < 2:
     return []
-  return [_pair_table(tables, quantity) for quantity in tables.quantities]
+  return [_pair_table(tables, quantity) for quantity in frames.quantities(tables.comparison)]
 
 
-def _pair_table(tables: Frames, quantity: Quantity) -> PairTable:
+def _pair_table(tables: Frames, quantity: Quantity) -> dict[str, Any]:
   pairs = frames.of_quantity(tables.pairs, quantity).sort_values(["p_holm", "p"], kind="stable")
-  tested, goal = pairs["p"].notna(), "" if quantity.is_score else f" to {tables.comparison.goal}"
-  lines = pairs.astype(object).where(pairs.notna(), None).head(SHOWN).to_dict("records")
-  columns = {
-    "difference" if quantity.is_score else "ratio": [_estimate(quantity, line) for line in lines],
-    "p after Holm": [_p(line["p_holm"], line["p"]) for line in lines],
-    "effect size": [Cell("" if line["effect_size"] is None else f"{line['effect_size']:.2f}") for line in lines],
-    "seeds": [_seeds(line) for line in lines],
-    "more seeds": [Cell(_more(line)) for line in lines],
-  }
+  goal = "" if quantity.is_score else f" to {tables.comparison.goal}"
+  rows = list(pairs.astype(object).where(pairs.notna(), None).head(SHOWN).itertuples())
   signs = {"ratio": DIVIDED, "difference": MINUS}
-  return PairTable(
-    title=f"{'final ' * quantity.is_score}{quantity.title}{goal}",
-    summary=f"{pairs['significant'].sum()} of {tested.sum()} tested pairs significantly different",
-    labels=[f"{line['first']} {signs[line['scale']]} {line['second']}" for line in lines],
-    columns=columns,
-    left_out=len(pairs) - len(lines),
-  )
+  return {
+    "title": f"{'final ' * quantity.is_score}{quantity.title}{goal}",
+    "summary": f"{pairs['significant'].sum()} of {pairs['p'].notna().sum()} tested pairs significantly different",
+    "labels": [f"{row.first} {signs[row.scale]} {row.second}" for row in rows],
+    "columns": {
+      "difference" if quantity.is_score else "ratio": [_estimate(quantity, row) for row in rows],
+      "p after Holm": [_p(row.p_holm, row.p) for row in rows],
+      "effect size": [Cell("" if row.effect_size is None else f"{row.effect_size:.2f}") for row in rows],
+      "seeds": [_seeds(row) for row in rows],
+      "more seeds": [Cell(_more(row)) for row in rows],
+    },
+    "left_out": len(pairs) - len(rows),
+  }
 
 
-def _estimate(quantity: Quantity, line: dict[str, Any]) -> Cell:
-  mean, ends = line["estimate"], (line["low"], line["high"])
-  if mean is None:
+def _estimate(quantity: Quantity, row: Any) -> Cell:
+  if row.estimate is None:
     return Cell("none", "partial")
-  if line["scale"] == "ratio":
-    texts = [f"{value:,.{formats.decimals(mean, 3)}f}" for value in (mean, *ends) if value is not None]
-    return Cell(texts[0], details=(" to ".join(texts[1:]),) if texts[1:] else ())
-  details = () if ends[0] is None else (formats.interval(quantity.unit, mean, ends).replace(" %", " points"),)
-  return Cell(formats.figure(quantity.unit, mean).replace(" %", " points"), details=details)
+  ends = [formats.estimate(quantity.unit, row.scale, end) for end in (row.low, row.high) if end is not None]
+  details = (" to ".join(ends).replace(" points to ", " to "),) if ends else ()
+  return Cell(formats.estimate(quantity.unit, row.scale, row.estimate), details=details)
 
 
 def _p(adjusted: float | None, p: float | None) -> Cell:
@@ -128,16 +127,16 @@ def _p(adjusted: float | None, p: float | None) -> Cell:
   return Cell(texts[0], "best" if adjusted < LEVEL else "", (f"{texts[1]} uncorrected",))
 
 
-def _seeds(line: dict[str, Any]) -> Cell:
+def _seeds(row: Any) -> Cell:
   """Return the common seeds, and which of the two labels has no figure of how many."""
-  lacking = [(line[side], line[f"missing_{side}"]) for side in ("first", "second")]
-  return Cell(str(line["seeds"]), details=tuple(f"{label}: {count} without" for label, count in lacking if count))
+  missing = {row.first: row.missing_first, row.second: row.missing_second}
+  return Cell(str(row.seeds), details=tuple(f"{label}: {count} without" for label, count in missing.items() if count))
 
 
-def _more(line: dict[str, Any]) -> str:
-  if line["more_seeds"] is None:
-    return "separate" if line["significant"] else ""
-  return f"more than {MOST:,}" if line["more_seeds_capped"] else f"{line['more_seeds']:,}"
+def _more(row: Any) -> str:
+  if row.more_seeds is None:
+    return "separate" if row.significant else ""
+  return f"more than {MOST:,}" if row.more_seeds_capped else f"{row.more_seeds:,}"
 
 
 def text_table(tables: Frames) -> str:
@@ -153,7 +152,7 @@ def text_lines(tables: Frames) -> list[str]:
   """Return a head, a rule and a line per label; for the marks see MARKS."""
   comparison = tables.comparison
   columns = _point_columns(comparison)
-  labels = [result.info["group"] for result in comparison.results] if columns else tables.labels
+  labels = [info["group"] for info in comparison.infos] if columns else tables.labels
   columns |= varying(comparison)
   for number, quantity in enumerate(frames.scores(comparison)):
     title = quantity.metric.removeprefix("test_") if number else quantity.title
@@ -178,9 +177,9 @@ def text_lines(tables: Frames) -> list[str]:
 
 def _point_columns(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
   """Return columns of the keys of the grid that have several values."""
-  points, keys = [result.info["point"] for result in comparison.results], list(comparison.info["grid"])
+  points, keys = [info["point"] for info in comparison.infos], list(comparison.info["grid"])
   columns = {words(key, keys): [value_text(point[key]) if key in point else "-" for point in points] for key in keys}
-  return {word: list(map(Cell, texts)) for word, texts in columns.items() if len(set(texts)) > 1}
+  return of_texts({word: texts for word, texts in columns.items() if len(set(texts)) > 1})
 
 
 def _marked(cells: Sequence[Cell]) -> list[str]:

@@ -8,7 +8,7 @@ from ddl.config import unread_keys
 from ddl.config.catalog import has_server
 from ddl.config.experiment import Experiment
 from ddl.errors import OptionError
-from ddl.report import schedule
+from ddl.report import draw_schedule
 from ddl.run.train import train
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
@@ -28,7 +28,7 @@ def main(line: CommandLine) -> int:
     from experiments.dryrun.explain import explain  # here: most runs need none of it
 
     options = replace(options, hooks=(*options.hooks, explain))
-  options = replace(options, hooks=(*options.hooks, schedule.draw))
+  options = replace(options, hooks=(*options.hooks, draw_schedule))
   unread_keys.check_virtual("train", line.paths, [algorithm])
   train(Experiment.from_config(line.config), options)
   return 0

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddl.report.figure import NARROW, WIDE, Figure, by_label, label_format, specification
+from ddl.report.figure import Figure, by_label, label_format, specification
 from ddl.run.folder import METRICS
 from experiments.netbench.cases import CASES, Case, Measured
 from experiments.netbench.group import ProcessGroup
@@ -52,19 +52,18 @@ def picture(network: NamespaceNetwork, curves: Curves) -> Figure:
   rows = [(label, *point) for label, points in curves.items() for point in points]
   data = pd.DataFrame(rows, columns=["algorithm", "seconds", "test_accuracy"])
   name, title = f"netbench_{network.rate / 1e6:g}mbit", f"{first} completes its steps first"
-  return Figure(name, title, subtitle, f"{subtitle}: {ends}.", [caption], lambda narrow: _drawn(data, narrow), data)
+  return Figure(name, title, subtitle, f"{subtitle}: {ends}.", [caption], lambda narrow: _drawn(data), data)
 
 
-def _drawn(data: Any, narrow: bool) -> dict[str, Any]:
+def _drawn(data: Any) -> dict[str, Any]:
   import altair as alt
 
   labels = data["algorithm"].unique().tolist()
-  channels = by_label("algorithm", labels, alt.Legend(orient="bottom", columns=2 if narrow else 4))
+  channels = by_label("algorithm", labels)
   seconds = alt.Axis(labelExpr=label_format("seconds", log=True))
   drawn = alt.Chart(alt.NamedData("curves")).mark_line(point={"size": 25}).encode(
     x=alt.X("seconds:Q", scale=alt.Scale(type="log", nice=False), axis=seconds),
     y=alt.Y("test_accuracy:Q", title="test accuracy", axis=alt.Axis(labelExpr=label_format("test_accuracy"))),
     **channels,
   )  # fmt: skip
-  drawn = drawn.properties(width=NARROW - 60 if narrow else WIDE - 60, height=220 if narrow else 300)
   return specification(drawn, curves=data[data["seconds"] > 0])

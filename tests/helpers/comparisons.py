@@ -137,7 +137,7 @@ def finding_of(folder: Path) -> dict[str, str]:
 
 
 def quantity(folder: Path, metric: str) -> frames.Quantity:
-  (found,) = [each for each in frames_of(folder).quantities if each.metric == metric]
+  (found,) = [each for each in frames.quantities(reader.read(folder)) if each.metric == metric]
   return found
 
 

@@ -67,7 +67,7 @@ def test_a_finished_comparison_gets_its_clusters_without_training(folder):
   assert [entry["name"] for entry in entries] == ["ethernet_10g", "h100_ib400"]
   assert entries[0]["link"] == "between nodes" and entries[1]["link"] == "inside a node"
   for entry in entries:
-    assert f"On {entry['name']} with 2 workers: " in out
+    assert f"Fastest to 50 % on {entry['name']} with 2 workers: " in out
     matrices = 2 * (2 * 64 * 64 + 3 * 64 * 64 + 3 * 64 * 10)  # forward, weights, and inputs but for the first layer's
     assert matrices < entry["flop_per_example"] < 1.2 * matrices
     for label, figures in entry["algorithms"].items():
@@ -81,7 +81,7 @@ def test_a_finished_comparison_gets_its_clusters_without_training(folder):
   assert "On other clusters" in page and "predicted time to 50 %" in page and "arXiv 1708.02983, table 2" in page
   assert page.count('<figure id="accuracy_on_') == 2
   for picture, entry in zip(curves.on_clusters(frames_of(path)), entries, strict=True):
-    assert f"predicted time on {entry['name']}" in picture.svg and picture.svg.startswith("<svg")
+    assert f"predicted seconds on {entry['name']}" in picture.svg and picture.svg.startswith("<svg")
     assert f"predicted_seconds_{entry['name']}" in picture.data
   assert "One node of h100_ib400 holds all workers" in page
 
@@ -100,29 +100,15 @@ def test_the_report_is_made_from_the_folder_alone(folder):
     assert (table[f"{column_of}_low"] > 0).all() and (table[f"{column_of}_low"] < table[column_of]).all()
     winner = table[column_of].idxmin()
     assert entry["break_even"]["winner"] == winner  # both by the geometric mean
-    (sentence,) = [text for text in clusters.sentences(path) if text.startswith(f"On {name} ")]
-    assert sentence.startswith(f"On {name} with 2 workers: {winner} reaches 50 % first")
+    (sentence,) = [text for text in clusters.sentences_of(found) if f" on {name} with 2 workers: " in text]
+    assert re.split(r": (?:no clear winner; )?", sentence)[1].startswith(f"{winner} (")
 
 
 def test_the_seconds_leave_out_what_a_wrapper_computes_and_say_so(folder):
   found = frames_of(folder[0])
-  label, notes = found.labels[1], clusters.section(found).notes
-  found.comparison.results[1].info["settings"]["wrapper"] = {"name": "topk", "share": 0.1}
-  (more,) = set(clusters.section(found).notes) - set(notes)
-  assert label in more
-
-
-def test_pictures_of_clusters_that_the_page_no_longer_has_go(folder, tmp_path):
-  path = tmp_path / "compare"
-  shutil.copytree(folder[0], path)
-  pictures = {p.name for p in path.glob("figures/*")}
-  info = json.loads((path / "comparison.json").read_text())
-  info["clusters"] = info["clusters"][1:]
-  (path / "comparison.json").write_text(json.dumps(info))
-  undrawn_page(path)
-  assert pictures - {p.name for p in path.glob("figures/*")} == {
-    f"accuracy_on_ethernet_10g.{kind}" for kind in ("csv", "pdf", "png", "svg")
-  }
+  assert clusters.caveats(found)["wrapped"] == []
+  found.comparison.infos[1]["settings"]["wrapper"] = {"name": "topk", "share": 0.1}
+  assert clusters.caveats(found)["wrapped"] == found.labels[1:]
 
 
 def test_seconds_of_other_runs_are_refused(folder, tmp_path):
@@ -137,8 +123,8 @@ def test_seconds_of_other_runs_are_refused(folder, tmp_path):
 
 def test_a_target_that_no_algorithm_reaches(folder):
   found = frames.build(reader.read(folder[0])._replace(target=1.1))
-  assert "no algorithm reaches 110 %" in clusters.sentences_of(found)[0]
-  cells = column(found, clusters.quantity("ethernet_10g"))
+  assert clusters.sentences_of(found)[0].startswith("Fastest to 110 % on ethernet_10g with 2 workers: reached by none")
+  cells = column(found, frames.quantity("predicted_seconds_ethernet_10g"))
   assert [cell.text for cell in cells] == ["never", "never"]
 
 
@@ -160,22 +146,25 @@ def on_cluster(path, runs, seeds=None):
      "algorithms": {label: {"seconds": [clock] * count} for label, count in counts.items()}}
   ]  # fmt: skip
   (path / "comparison.json").write_text(json.dumps(info))
-  return clusters.sentences(path)[0].partition(": ")[2]
+  return clusters.sentences_of(frames_of(path))[0]
 
 
 def test_a_cluster_names_no_first_where_others_are_sooner_in_some_seeds(tmp_path):
   runs = {"sync": at(*[17] * 5), "local": at(4, 4, 4, 0, 0), "late": at(0, 0, 0, 0, 19)}
   told = on_cluster(tmp_path / "one", runs)
-  assert told.startswith("only sync reaches 95 % with every seed, after 170 ms; local does in 3 of 5 seeds, 4.2 times ")
-  assert "sooner" in told and "late does in 1 of 5 seeds, 1.1 times later" in told and "first" not in told
+  claim = "Fastest to 95 % on near with 8 workers"
+  assert told.startswith(f"{claim} with every seed: sync (170 ms); no other reaches 95 % with every seed; local ")
+  assert "reaches it in 3 of 5 seeds, where it takes 0.235 times as long; late" in told and "takes 1.12 times" in told
   told = on_cluster(tmp_path / "two", runs | {"slow": at(*[19] * 5)})
-  assert told.startswith("of the 2 that reach 95 % with every seed, sync does first") and "; local does in 3 of" in told
+  assert told.startswith(f"{claim} with every seed: sync (170 ms); slow takes 1.12 times") and "3 of 5 seeds" in told
   told = on_cluster(tmp_path / "none", {"sync": runs["sync"], "never": at(*[0] * 5)})
-  assert told == "only sync reaches 95 % with every seed, after 170 ms."
+  assert told.startswith(f"{claim}: sync (170 ms); no other reaches 95 % with every seed. At every bandwidth ")
 
 
 def test_clusters_have_seconds_of_the_seeds_that_all_have(tmp_path):
-  assert on_cluster(tmp_path, {"sync": at(*[9] * 4), "slow": at(*[12] * 2)}, {"sync": 2}).startswith("sync ")
+  assert on_cluster(tmp_path, {"sync": at(*[9] * 4), "slow": at(*[12] * 2)}, {"sync": 2}).startswith(
+    "Fastest to 95 % on near with 8 workers: sync "
+  )
   frame = frames.metrics_frame(reader.read(tmp_path))
   assert frame.query("seed > 1").predicted_seconds_near.isna().all()
   assert frame.query("seed < 2").predicted_seconds_near.notna().all()
@@ -219,4 +208,4 @@ def test_clusters_that_do_not_fit_are_refused_before_anything_runs(wrong, tmp_pa
   ],
 )
 def test_an_interval_has_the_unit_of_its_mean(mean, ends, text, interval):
-  assert formats.seconds(mean) == text and formats.interval("seconds", mean, ends) == interval
+  assert formats.figure("seconds", mean) == text and formats.interval("seconds", mean, ends) == interval

@@ -63,13 +63,6 @@ def test_two_seeds_are_drawn_and_no_band(tmp_path):
     assert found.low.notna().all() == (count == 3)
 
 
-def test_bands_of_accuracies_stay_between_0_and_1(tmp_path):
-  ends = {"easgd": (0.999, 0.97, 0.998), "local_sgd": (0.001, 0.02, 0.0)}
-  folder = comparison(tmp_path, {label: [rising(0.1, 0.05, end) for end in each] for label, each in ends.items()})
-  found, _ = curves.data(reader.read(folder), "test_accuracy")
-  assert found.low.min() == 0 and found.high.max() == 1
-
-
 def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):
   seeds = [rising(0.1, 0.5) for _ in range(3)]
   for seed, last in zip(seeds, (0.02, 0.08, 0.04), strict=True):
@@ -120,14 +113,6 @@ def test_an_algorithm_that_fails_does_not_squeeze_the_others(tmp_path):
   folder = comparison(tmp_path, runs)
   (note,) = [text for text in drawn(folder, "examples", "test_accuracy").caption if "12.00 %" in text]
   assert "dasgd" in note and "local_sgd" not in note and 0.7 < limits(folder)[0] < 0.86
-
-
-def test_lines_are_cut_at_the_limits(tmp_path):
-  folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.3, 0.95, 0.97)] * 3})
-  lines = curves.data(reader.read(folder), "test_accuracy")[0].rename(columns={"examples": "x"})
-  cut = curves._cut(lines, (0.8, 0.96))
-  assert cut.y.min() == pytest.approx(0.8) and cut.high.max() <= 0.96
-  assert cut.x.iloc[0] == pytest.approx(1280 + 1280 * (0.8 - 0.3) / (0.95 - 0.3))
 
 
 def test_algorithms_that_send_nothing_are_not_drawn_against_bytes(tmp_path):

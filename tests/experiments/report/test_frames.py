@@ -67,7 +67,7 @@ def test_a_seed_that_diverges_stops_or_is_missing_is_noted_and_not_averaged(tmp_
   row = table_of(folder).loc["easgd"]
   assert (row.seeds, row.finished, row.reached) == (4, 1, 1)
   assert row.test_accuracy == 0.97 and row.test_accuracy_mark == row.step_to_target_mark == "partial"
-  problems = ["", "diverged at step 20", "no metrics", "stopped at step 10"]
+  problems = ["", "diverged at step 20", "has no metrics", "stopped at step 10"]
   assert runs_of(folder, "easgd").problem.tolist() == problems
   assert all(text in " ".join(sentences.notes(frames_of(folder))) for text in problems)
   text = page.table(folder)
@@ -142,16 +142,6 @@ def test_those_not_significantly_different_from_the_best_are_so_among_themselves
   """The best mean spreads so much that none differs significantly from it; but one of the others beats the other."""
   seeds = {"wide": at(1, 2, 12), "near": at(6, 6, 6), "far": at(8, 8, 8)}
   assert ranked(comparison(tmp_path, seeds), "examples") == (["wide", "near", "far"], ["near"])
-
-
-def test_one_test_example_with_every_seed_is_not_a_significant_difference_of_accuracy(tmp_path):
-  runs = {
-    label: [rising(0.1, (count + more) / 360) for count in (340, 345, 349)] for label, more in (("a", 1), ("b", 0))
-  }
-  folder = comparison(tmp_path, runs)
-  pair = frames.pair(frames_of(folder), quantity(folder, "test_accuracy"), "a", "b")
-  assert pair["p"] == pytest.approx(0.0513, abs=1e-4)  # t = sqrt(18), 2 df
-  assert table_of(folder).test_accuracy_mark.to_dict() == {"a": "best", "b": "tied"}
 
 
 def test_the_frame_of_metrics_has_every_evaluation(small):
@@ -260,13 +250,13 @@ SOON, LATE = rising(0.1, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.97)
 
 def test_a_target_reached_before_the_first_evaluation_is_marked(tmp_path):
   folder = comparison(tmp_path, {"easgd": [SOON] * 2, "local_sgd": [SOON, LATE], "dasgd": [LATE] * 2})
-  assert table_of(folder).early.tolist() == [2, 1, 0] and set(runs_of(folder, "easgd")["first"]) == {1280}
+  assert table_of(folder).early.tolist() == [2, 1, 0]
   for name in COSTS:
     assert [cell.text.endswith(sentences.EARLY) for cell in cells(folder, name)] == [True, True, False]
   assert not any(sentences.EARLY in cell.text for cell in cells(folder, "test_accuracy"))
   for text in (page.table(folder), page_of(folder), (folder / "findings.json").read_text()):
     text = " ".join(text.replace("\N{NO-BREAK SPACE}", " ").split())
-    assert sentences.EARLY_TEXT in text and "local_sgd (1 of 2 seeds)" in text and "1,280" in text
+    assert sentences.EARLY_TEXT in text and "local_sgd (1 of 2 seeds)" in text
 
 
 # Of one seed of each the mean keeps 95 %: 96, then 95.5 %.
@@ -279,7 +269,7 @@ def test_a_target_that_is_missed_again_is_marked(tmp_path):
   for name in COSTS:
     assert [cell.text.endswith(sentences.FELL) for cell in cells(folder, name)] == [False, False, True]
   text = " ".join(page.table(folder).split())
-  assert f'{sentences.FELL_TEXT}: "dasgd, delay 2" (2);' in text and sentences.FELL_TEXT in page_of(folder)
+  assert f'{sentences.FELL_TEXT}: "dasgd, delay 2";' in text and sentences.FELL_TEXT in page_of(folder)
 
 
 def test_the_mark_is_of_the_seeds_that_the_figure_is_of(tmp_path):
@@ -305,14 +295,14 @@ def test_labels_are_ranked_and_tested_on_the_seeds_that_all_have(longer):
   assert found.table.seeds.tolist() == [3, 3, 3] and ranked(longer, "examples")[0] == ["a", "b", "c"]
   alone = table_of(comparison(longer / "same", {"a": at(4, 6, 5), "b": at(6, 9, 7)}))
   assert table_of(longer).step_to_target["a"] == alone.step_to_target["a"]
-  told = finding_of(longer)[sentences.APART]
+  told = finding_of(longer)[sentences.DIFFERENT_SEEDS]
   assert told.startswith("a: seeds 0, 1, 2, 3 and 4; b and c: seeds 0, 1 and 2; ")
   assert f"`python run.py compare --resume --workdir={longer} --config.compare.seeds=0,1,2,3,4`" in told
   head, _, *lines = page.table(longer).splitlines()
   assert "own seeds" in head and [line.split()[1] for line in lines[:3]] == ["5", "3", "3"]
-  assert "the 3 seeds that all have, of up to 5." in page_of(longer)
+  assert "per worker, 3 seeds.<" in page_of(longer)
   assert len(set(frames.metrics_frame(found.comparison).query("label == 'a'").seed)) == 5  # all that there is
-  assert sentences.APART not in finding_of(longer / "same") and reader.read(longer / "same").whole is None
+  assert sentences.DIFFERENT_SEEDS not in finding_of(longer / "same") and reader.read(longer / "same").whole is None
 
 
 def test_without_a_common_seed_nothing_is_ranked(tmp_path):
@@ -324,8 +314,8 @@ def test_without_a_common_seed_nothing_is_ranked(tmp_path):
   (folder / "comparison.json").write_text(json.dumps(info))
   assert reader.read(folder).disjoint and ranked(folder, "step") == ([], [])
   assert table_of(folder).test_accuracy_mark.isna().all()
-  assert "--config.compare.seeds=0,1,7,8" in finding_of(folder)[sentences.APART]
-  assert "2 seeds, none common to all." in page_of(folder) and page.table(folder)
+  assert "--config.compare.seeds=0,1,7,8" in finding_of(folder)[sentences.DIFFERENT_SEEDS]
+  assert "no seed is common to all" in page_of(folder) and page.table(folder)
 
 
 def test_a_pair_is_tested_only_where_both_have_a_figure_of_every_seed(tmp_path):
@@ -339,15 +329,6 @@ def test_a_pair_is_tested_only_where_both_have_a_figure_of_every_seed(tmp_path):
   assert all(pd.isna(described[name]) for name in empty)
 
 
-def test_a_diverged_seed_takes_its_label_out_of_the_tests(tmp_path):
-  broken = rising(0.1, 0.2, 0.3)
-  broken[-1]["train_loss"] = float("nan")
-  runs = {label: [rising(0.1, 0.4, high + 0.02 * n) for n in range(3)] for label, high in (("a", 0.9), ("b", 0.8))}
-  folder = comparison(tmp_path, runs | {"c": [*[rising(0.1, 0.3, 0.5 + 0.01 * n) for n in range(2)], broken]})
-  lines = frames.of_quantity(frames_of(folder).pairs, quantity(folder, "test_accuracy"))
-  assert [(line.first, line.second) for line in lines[lines.p.notna()].itertuples()] == [("a", "b")]
-
-
 def test_one_run_under_two_labels_is_not_tested(tmp_path):
   same = at(4, 6, 5)
   folder = comparison(tmp_path, {"a": same, "twin": same, "b": at(6, 9, 7)})
@@ -355,12 +336,3 @@ def test_one_run_under_two_labels_is_not_tested(tmp_path):
   assert lines.p.notna().to_dict() == {("a", "twin"): False, ("a", "b"): True, ("twin", "b"): True}
   assert table_of(folder).step_to_target_mark.tolist()[:2] == ["best", "best"]
   assert any("a and twin" in note for note in sentences.notes(frames_of(folder)))
-
-
-def test_gradient_noise_has_columns(tmp_path):
-  lines = rising(0.1, 0.5, 0.9, 0.96)
-  for line, scale in zip(lines, (20.0, None, 40.0, 60.0), strict=True):
-    line.update({"grad_norm2": 0.5, "grad_noise": 10.0} | ({} if scale is None else {"noise_scale": scale}))
-  frame = frames.metrics_frame(reader.read(comparison(tmp_path, {"easgd": [lines]})))
-  assert frame["grad_norm2"].tolist() == [0.5] * 4 and frame["grad_noise"].tolist() == [10.0] * 4
-  assert np.isnan(frame["noise_scale"][1]) and frame["noise_scale"][3] == 60.0

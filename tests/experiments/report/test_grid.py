@@ -9,7 +9,7 @@ from helpers.comparisons import Tags, comparison, frames_of, quantity, rising, t
 from helpers.grids import grid
 
 from ddl.names import comparable
-from ddl.report import frames, page, tables
+from ddl.report import figure, frames, page, reader, tables
 from ddl.report import grid as grids
 from ddl.report.sentences import EARLY
 
@@ -19,7 +19,7 @@ LACKS = {"sync": ["algorithm.period"]}
 
 def charts(folder, key):
   found = frames_of(folder)
-  return {grids.title(found, chart): chart for chart in grids.charts(found, key)}
+  return {chart.title: chart for chart in grids.charts(found, key)}
 
 
 def constant(group, point, seed):
@@ -58,14 +58,7 @@ def test_names_are_categories_in_their_order(tmp_path):
   chart = charts(path, "schedule.name")["Final test loss against schedule"]
   assert dict(zip(chart.points.x, chart.points.tick, strict=True)) == {0: "linear", 1: "constant"}
   assert list(dict.fromkeys(chart.points.panel)) == ["repeat True", "repeat False"]
-  assert grids.slopes(frames_of(path), chart) == []
-
-
-@pytest.mark.parametrize(
-  ("values", "log"), [((1, 2, 4), True), ((2, 20), True), ((2, 4), False), ((1, 2, 3), False), ((0, 10), False)]
-)
-def test_log_axes(values, log):
-  assert grids.is_log_key(values) is log
+  assert grids.slopes(chart) == {}
 
 
 def test_the_speedup_is_over_the_fewest_workers_seed_by_seed(tmp_path):
@@ -89,11 +82,11 @@ def test_slopes_are_those_of_the_logarithms_with_students_interval(tmp_path):
     return 0.05 * point["workers"] ** (-0.4, -0.5, -0.6)[seed]
 
   path = grid(tmp_path, {"workers": (1, 2, 4, 8)}, loss, groups=("local",))
-  (found,) = grids.slopes(frames_of(path), charts(path, "workers")["Final test loss against workers"])
+  (found,) = grids.slopes(charts(path, "workers")["Final test loss against workers"]).values()
   half = 4.302652729911275 * 0.1 / math.sqrt(3)  # t(0.975, 2) s / sqrt(n)
-  assert found.mean == pytest.approx(-0.5) and found.interval == pytest.approx((-0.5 - half, -0.5 + half))
+  assert found == pytest.approx([-0.5, -0.5 - half, -0.5 + half])
   two = grid(tmp_path / "two", {"workers": (1, 2)}, loss, groups=("local",))
-  assert grids.slopes(frames_of(two), charts(two, "workers")["Final test loss against workers"]) == []
+  assert grids.slopes(charts(two, "workers")["Final test loss against workers"]) == {}
 
 
 def test_a_speedup_over_an_early_baseline_is_marked_and_there_is_no_slope(tmp_path):
@@ -103,11 +96,13 @@ def test_a_speedup_over_an_early_baseline_is_marked_and_there_is_no_slope(tmp_pa
   for name, first in (("early", soon), ("calm", late)):
     runs = dict(zip(places, ([first] * 2, [late] * 2, [late] * 2), strict=True))
     path = comparison(tmp_path / name, runs, settings=sizes, places=places, grid={"workers": [1, 2, 4]})
-    (key,) = grids.section(frames_of(path)).keys
-    notes = " ".join(note for picture in (*key.pictures, *key.costs) for note in picture.caption)
-    speedup = next(each for each in key.pictures if "speedup" in each.name)
+    key = grids.section(frames_of(path), "workers")
+    notes = " ".join(note for picture in key["figures"] for note in picture.caption)
+    speedup = next(each for each in key["shown"] if "speedup" in each.name)
     assert (EARLY in speedup.title) == (EARLY in notes) == (name == "early")
-    assert {cell.kind for cell in key.slopes.columns["steps to 95 %"]} == ({"partial"} if name == "early" else {""})
+    assert {cell.kind for cell in key["slopes"]["columns"]["steps to 95 %"]} == (
+      {"partial"} if name == "early" else {""}
+    )
 
 
 def test_a_mean_of_some_seeds_is_marked(tmp_path):
@@ -117,8 +112,7 @@ def test_a_mean_of_some_seeds_is_marked(tmp_path):
 
 def test_budgets_of_a_grid_with_steps_are_each_its_own(tmp_path):
   path = grid(tmp_path, {"workers": (1, 8), "steps": (40,)}, constant)
-  assert (table_of(path).finished == 3).all() and grids.section(frames_of(path)).keys[0].title == "workers"
-  assert len(grids.section(frames_of(path)).keys) == 1
+  assert (table_of(path).finished == 3).all() and list(figure.axes(reader.read(path))) == ["workers"]
 
 
 @pytest.mark.filterwarnings("error")
@@ -153,8 +147,8 @@ def test_the_page_has_a_section_with_a_figure_of_each_key_and_quantity(folder):
 )
 def test_figures_of_a_grid_are_drawn(tmp_path, keys):
   path = grid(tmp_path, keys, lambda group, point, seed: 0.01 / (1 + point.get("workers", 1)) * (1 + 0.1 * seed))
-  for key in grids.section(frames_of(path)).keys:
-    for picture in (*key.pictures, *key.costs):
+  for key in figure.axes(reader.read(path)):
+    for picture in grids.section(frames_of(path), key)["figures"]:
       assert picture.title and picture.svg.startswith("<svg") and len(picture.data) > 0
       assert picture.spec(narrow=True)
 

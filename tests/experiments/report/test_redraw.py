@@ -7,10 +7,7 @@ import pytest
 from helpers.commands import Command, complaint
 from helpers.comparisons import comparison, rising, undrawn, undrawn_page
 
-from ddl.config import base, default_experiment
-from ddl.config.comparison import variants
 from ddl.report import page as report
-from ddl.run.folder import RunFolder
 
 SMALL = (
   "--config=configs/digits_compare.py", "--config.steps=20", "--config.eval_every=10", "--config.workers=2",
@@ -100,23 +97,9 @@ def test_the_file_of_an_older_version_is_drawn_or_refused_in_one_line(tmp_path):
     ({k: v for k, v in new.items() if k != "seeds"}, "lacks seeds,"),
     (new | {"algorithms": [without]}, r"lacks algorithms\.runs, algorithms\.settings,"),
     (new | {"algorithms": [new["algorithms"][0] | {"settings": less}]}, "steps"),
-    ([], "lacks"),
+    ([], "holds no object"),
   ):
     file.write_text(json.dumps(lacking))
     with pytest.raises(ValueError, match=word) as error:
       report.write_report(folder)
     assert "compare --resume" in str(error.value) and "\n" not in str(error.value)
-
-
-def test_labels_keep_the_order_of_the_file():
-  config = base()
-  config.compare.algorithms = {label: {"algorithm": {"name": "sync_sgd"}} for label in ("z", "a", "m")}
-  assert list(variants(config)) == ["z", "a", "m"]
-
-
-def test_only_the_same_experiment_reopens_a_run(tmp_path):
-  there = RunFolder(tmp_path / "run")
-  there.create(default_experiment(steps=3), {})
-  there.reopen(default_experiment(steps=3))
-  with pytest.raises(ValueError, match="steps: 3 there, 4 here"):
-    there.reopen(default_experiment(steps=4))

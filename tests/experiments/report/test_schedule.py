@@ -42,12 +42,6 @@ def test_spans_tile_the_time_of_each_worker(barrier, seed, death_rate, lock_free
   assert total(found, UNKNOWN) == 0 and not found.beneath.any()
 
 
-def test_a_lone_worker_never_waits_and_a_lock_free_server_keeps_nobody_waiting():
-  for alone in (events_of(workers=1), events_of(arrivals=Arrivals(blocks=1), service=2.0)):
-    assert list(spans(alone).kind) == [COMPUTING, EXCHANGING] * len(alone.worker)  # an exchange is one span
-  assert total(spans(events_of(service=2.0)), WAITING) > 10
-
-
 def test_in_a_round_robin_all_but_one_wait():
   events = events_of(arrivals=Arrivals("round_robin"), visits=40)
   found = spans(events)

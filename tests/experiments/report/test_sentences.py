@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers.comparisons import comparison, finding_of, frames_of, metrics, ranked, realistic, rising
+from helpers.comparisons import comparison, finding_of, frames_of, metrics, ranked, rising
 
 from ddl.report import formats, frames, sentences
 
@@ -25,20 +25,17 @@ def test_the_cheapest_are_named_with_their_saving_over_synchronous_sgd(tmp_path)
   }
   for (claim, label), quantity in zip(winners.items(), frames.costs(found.comparison)[1:], strict=True):
     pair = frames.pair(found, quantity, label, "sync_sgd")
+    times = formats.estimate("", "ratio", 1 / pair["estimate"])
     assert (
-      pair["significant"] and told[claim].startswith(f"{label} (") and f"{100 * pair['estimate']:.2g} %" in told[claim]
+      pair["significant"] and told[claim].startswith(f"{label} (") and f"sync_sgd takes {times} times" in told[claim]
     )
-  less = {"sync_sgd": meets_at(8, 11, 8), "local_sgd": meets_at(6, 8, 6), "easgd": meets_at(9, 12, 9)}
-  folder = comparison(tmp_path / "less", less)
-  pair = frames.pair(frames_of(folder), frames.Quantity("examples"), "local_sgd", "sync_sgd")
-  assert f"{100 * (1 - pair['estimate']):.0f} % fewer than sync_sgd" in finding_of(folder)["Fewest examples to 95 %"]
 
 
 def test_how_much_more_the_next_one_takes_is_the_ratio_that_was_tested(tmp_path):
   late = [rising(*[0.1] * number, *[0.95] * (8 - number)) for number in (4, 5, 6)]
   early = [rising(*[0.1] * number, *[0.99] * (8 - number)) for number in (2, 2, 3)]
   folder = comparison(tmp_path, {"easgd": late, "local_sgd": early})
-  pair = frames.pair(frames_of(folder), frames.Quantity("examples"), "easgd", "local_sgd")
+  pair = frames.pair(frames_of(folder), frames.quantity("examples"), "easgd", "local_sgd")
   told = finding_of(folder)["Fewest examples to 95 %"]
   assert [f"{pair[name]:.2f}" for name in ("estimate", "low", "high")] == re.findall(r"\d\.\d\d", told)
   assert "4.00 points lower" in finding_of(folder)["Highest final test accuracy"]
@@ -86,10 +83,6 @@ def test_algorithms_that_send_nothing_do_not_win_in_bytes(tmp_path):
   (text,) = [text for claim, text in finding_of(folder).items() if "bytes" in claim]
   assert text.startswith("easgd (")
   assert "independent" not in ranked(folder, "bytes_sent")[0]
-
-
-def test_a_diverged_seed_is_no_best(tmp_path):
-  assert not any("dasgd d=4" in text for text in finding_of(realistic(tmp_path)).values())
 
 
 def test_what_is_not_settled_tells_the_fewest_more_seeds(tmp_path):
