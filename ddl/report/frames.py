@@ -112,8 +112,8 @@ def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
   before; test_loss; test_perplexity, its exponential, of language models; test_accuracy, a fraction; distance, of the
   workers from their mean; with config.noise_batches also grad_norm2 and grad_noise, estimates of |G|^2 and tr(Sigma),
   and noise_scale, the ratio of their means, in examples; bytes_sent, per worker, in bytes; seconds, measured;
-  virtual_seconds; present, workers that made the step, with elastic membership; predicted_seconds_NAME, in seconds,
-  for every cluster of the comparison. Columns without any value are left out.
+  virtual_seconds; present, workers that took part in the step, where some fail; predicted_seconds_NAME, in seconds, for
+  every cluster of the comparison. Columns without any value are left out.
   With a grid there are, behind the seed, group, the label without the grid, and a column for each key of the grid, in
   full as in the config (algorithm.period, where labels say "period"), missing where the label does not read it.
   """
