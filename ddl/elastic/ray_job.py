@@ -215,7 +215,7 @@ class RayJob:
     number, resume = self._next.number + 1, self._resume()
     self._next = replace(self._next, number=number, ranks=(*actors,), coordinator=address, resume=resume)
     begun = [keeper.begin.remote(number, self._next.survivors, self._next.step) for keeper in self._keepers.values()]
-    self._ray.wait(begun, num_returns=len(begun), timeout=GRACE)
+    self._ray.wait(begun, num_returns=len(begun), timeout=self._options.join_timeout)  # a new one imports its modules
     return actors
 
   def _get(self, ref: Any) -> Any:
