@@ -34,7 +34,7 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import, in the order 
   "hosts": {"errors", "memory"},
   "engine": (KERNEL | {"contract", "hosts", "memory", "names"}) - {"ranges"},
   "asynchronous": KERNEL | {"contract", "engine", "events", "hosts", "memory"},
-  "elastic": KERNEL | {"engine", "events", "hosts"},
+  "elastic": KERNEL | {"asynchronous", "engine", "events", "hosts", "names"},
   "config": CONFIG - {"config", "hosts", "engine", "asynchronous", "elastic", "perf"},
   "run": CONFIG,
   "costs": CONFIG | {"run"},

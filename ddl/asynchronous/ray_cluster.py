@@ -59,10 +59,12 @@ def require() -> Any:
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
   os.environ.setdefault("RAY_enable_worker_prestart", "0")  # processes for every slot, whether it is used or not
   os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # says nothing of GPUs to those that asked for none
+  os.environ.setdefault("RAY_worker_niceness", "0")  # 15 else: the run would wait for all other programs
+  os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # which is handled, and reported
   try:
     import ray
   except ImportError as error:
-    raise ValueError("the runtime ray needs Ray: pip install -r requirements-ray.txt") from error
+    raise ValueError("Ray must be installed: pip install -r requirements-ray.txt") from error
   return ray
 
 
@@ -80,6 +82,7 @@ def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
     with warnings.catch_warnings():  # Ray sets up its processes in Python between fork and exec, which they only pass
       warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
       ray.init(num_cpus=slots, include_dashboard=dashboard, _node_ip_address=LOOPBACK, **quiet)
+    _end_agents_with_ray()
     if ray.util.get_node_ip_address() != LOOPBACK:
       ray.shutdown()
       raise OptionError(ONE_HOST, "0 before ray is imported, or Ray would open ports to the network")
@@ -95,6 +98,31 @@ def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
     ray.init(address, **quiet)
   except (OSError, RuntimeError, subprocess.SubprocessError) as error:
     raise ValueError(f"Ray: no cluster answers at {address}: {str(error).splitlines()[0]}") from error
+
+
+AGENTS = """
+import os, select, signal, sys, time
+raylet, *agents = map(os.pidfd_open, map(int, sys.argv[1:]))
+select.select([raylet], [], [])
+time.sleep(5)
+for agent in agents:
+  try:
+    signal.pidfd_send_signal(agent, signal.SIGKILL)
+  except ProcessLookupError:
+    pass
+"""
+
+
+def _end_agents_with_ray() -> None:
+  """End Ray's two agents of this machine 5 s after Ray; where its driver was killed, they stay for another minute."""
+  for raylet in _children(os.getpid()):
+    if (Path("/proc") / raylet / "comm").read_text() == "raylet\n" and hasattr(os, "pidfd_open"):
+      agents = [pid for pid in _children(raylet) if "Agent" in (Path("/proc") / pid / "cmdline").read_text()]
+      subprocess.Popen([sys.executable, "-IS", "-c", AGENTS, raylet, *agents], start_new_session=True)
+
+
+def _children(pid: int | str) -> list[str]:
+  return [child for tasks in Path("/proc").glob(f"{pid}/task/*/children") for child in tasks.read_text().split()]
 
 
 def process_environment(dtype: np.dtype, gpus: float, local: bool) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from ddl.ranges import NonNegativeFloat, NonNegativeInt, PositiveInt, Range, che
 ALL = ("train", "compare", "sweep")  # the commands that take `RunOptions`
 RUNS = ("train", "compare")
 READ_BY = {  # runtime: options that no other one reads
-  "ray": ("shards", "ray_address", "worker_cpus", "worker_gpus"),
+  "ray": ("shards",),
   "simulator": ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "overlap", "replay"),
 }
+ON_RAY = ("ray_address", "worker_cpus", "worker_gpus")  # options of workers, or processes, that Ray starts
 SAVED = ("checkpoint_every", "max_restarts", "resume")  # options of a runtime that saves models
 
 
@@ -41,7 +42,7 @@ class RunOptions:
   join_timeout: Annotated[float, Range(1, 1e6), Flag("seconds in which all processes must join")] = 60.0
   peer_timeout: Annotated[float, Range(3, 1e6), Flag("seconds of silence after which a process is lost")] = 30.0
   max_restarts: Annotated[
-    NonNegativeInt, Flag("restarts from the last checkpoint after a process was killed or lost")
+    NonNegativeInt, Flag("restarts from the last checkpoint, or replacements, after a process has failed")
   ] = 0
   virtual_grad: Annotated[
     str, Flag("gradients of a device's workers: one copy each, batched, a loop", ("auto", "unroll", "vmap", "map"))
@@ -69,8 +70,12 @@ class RunOptions:
   ] = False
   shards: Annotated[PositiveInt, Flag("Ray actors that the master consists of", commands=("train",))] = 1
   ray_address: Annotated[str, Flag("host:port of a Ray cluster; default: this machine", commands=("train",))] = ""
-  worker_cpus: Annotated[NonNegativeFloat, Flag("CPUs that each of Ray's workers asks for", commands=("train",))] = 1.0
-  worker_gpus: Annotated[NonNegativeFloat, Flag("GPUs that each of Ray's workers asks for", commands=("train",))] = 0.0
+  worker_cpus: Annotated[
+    NonNegativeFloat, Flag("CPUs that each worker, or process, asks of Ray", commands=("train",))
+  ] = 1.0
+  worker_gpus: Annotated[
+    NonNegativeFloat, Flag("GPUs that each worker, or process, asks of Ray", commands=("train",))
+  ] = 0.0
   compilation_cache: Annotated[
     str, Flag("folder of compiled programs; auto: JAX_COMPILATION_CACHE_DIR, else ~/.cache/ddl/jax; off: none")
   ] = "auto"
@@ -97,6 +102,9 @@ class RunOptions:
         if name in changed and self.runtime != runtime:
           advice = f"Only runtime={runtime} reads it."
           raise OptionError(name, f"left out with runtime={self.runtime}", changed[name], advice)
+    for name in ON_RAY:
+      if name in changed and self.runtime != "ray" and self.processes == 1:
+        raise OptionError(name, f"left out with runtime={self.runtime} and processes=1", changed[name])
     if self.members == 1 and "sharding" in changed:
       raise OptionError("sharding", "left out with members=1, as it is over the devices of a worker", self.sharding)
     for name in SAVED:

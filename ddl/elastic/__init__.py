@@ -1,18 +1,17 @@
 """Runs whose membership changes, in virtual time or with their processes."""
 
-from ddl.elastic.processes import Generation, MemoryStore, of_processes, supervise
+from ddl.elastic.keeper import KeeperStore, Membership, trainer_of_process
 from ddl.elastic.trainer import PRESENCE, ElasticClock, ElasticTrainer, Held, Rows, check, in_virtual_time
 
 __all__ = [
   "PRESENCE",
   "ElasticClock",
   "ElasticTrainer",
-  "Generation",
   "Held",
-  "MemoryStore",
+  "KeeperStore",
+  "Membership",
   "Rows",
   "check",
   "in_virtual_time",
-  "of_processes",
-  "supervise",
+  "trainer_of_process",
 ]

@@ -136,6 +136,7 @@ class Held(NamedTuple):
 
   carry: Carry
   ids: Ids  # of the workers that have its rows
+  changes: int = 1  # of the membership so far
   read: bool = False  # from a checkpoint of other workers than those of now, by each process for itself
 
 
@@ -226,9 +227,8 @@ class ElasticTrainer(SingleRunTrainer):
 
   def start(self, key: jax.Array, step: int = 0) -> Held:
     """Return what is held before the first step; with a step the same of those that have made the step before it."""
-    self._initial, ids = key, self.presence.at(max(step - 1, 0))
-    trainer, read = self._of_checkpoint(ids)
-    return Held(trainer.start(key), ids, read)
+    self._initial = key
+    return self._held(step, lambda trainer: trainer.start(key))
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
     """Return `saved` after a step as shapes, types and shardings."""
@@ -241,9 +241,7 @@ class ElasticTrainer(SingleRunTrainer):
 
   def restored(self, saved: Carry, step: int) -> Held:
     """Invert `saved` after a step."""
-    ids = self.presence.at(max(step - 1, 0))
-    trainer, read = self._of_checkpoint(ids)
-    return Held(trainer.restored(saved), ids, read)
+    return self._held(step, lambda trainer: trainer.restored(saved))
 
   def consensus(self, carry: Held) -> Consensus:
     """See `CompiledTrainer.consensus`."""
@@ -262,11 +260,13 @@ class ElasticTrainer(SingleRunTrainer):
     """Dispatch the calls as `CompiledTrainer.run` does. feed: of the workers `fed`, absent ones included."""
     held = carry
     del carry
-    for ids, group in groupby(calls, lambda call: self.presence.at(call.first)):
-      own = [*group]
-      held = self.regroup(held, ids, own[0].first)
-      for call, after, losses in self.of(ids).run(held.carry, own, self._rows_of(feed, ids), key, ids):
-        held = Held(after, ids)
+    for count, group in groupby(calls, lambda call: self.presence.count(call.first)):
+      same = [*group]
+      for _, ids in self.presence.changes[held.changes : count]:
+        held = self.regroup(held, ids, same[0].first)
+      ids = held.ids
+      for call, after, losses in self.of(ids).run(held.carry, same, self._rows_of(feed, ids), key, ids):
+        held = Held(after, ids, count)
         yield call, held, losses
 
   def losses(self, call: Call, losses: jax.Array) -> np.ndarray:
@@ -322,11 +322,13 @@ class ElasticTrainer(SingleRunTrainer):
     new = self.rows(Held(after.start_from(params, extra, key), ids))
     return Held(put(after, rows, ids, step, first, new), ids)
 
-  def _of_checkpoint(self, ids: Ids) -> tuple[CompiledTrainer, bool]:
-    """Return the trainer that a checkpoint of these workers is read for, and whether it is a reader's."""
+  def _held(self, step: int, carry: Callable[[CompiledTrainer], Carry]) -> Held:
+    """Return the state after `step` steps. carry: the trainer that a checkpoint of its workers is read for -> it."""
+    last = max(step - 1, 0)
+    ids, changes = self.presence.at(last), self.presence.count(last)
     if self._reader is None or ids == self._now:
-      return self.of(ids), False
-    return self._reader(ids), True
+      return Held(carry(self.of(ids)), ids, changes)
+    return Held(carry(self._reader(ids)), ids, changes, read=True)
 
   def _of_held(self, held: Held) -> CompiledTrainer:
     return self._reader(held.ids) if held.read and self._reader else self.of(held.ids)

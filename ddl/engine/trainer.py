@@ -1,6 +1,7 @@
 """The interface between the training loop and what runs the steps.
 
-Implemented by `CompiledTrainer`, `Simulator`, `ElasticTrainer` and `RealTimeTrainer` (threads and Ray).
+Implemented by `CompiledTrainer`, `Simulator`, `RealTimeTrainer` (threads and Ray), and in virtual time for workers that
+fail and join.
 """
 
 from collections.abc import Callable, Iterator, Sequence

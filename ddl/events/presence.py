@@ -28,14 +28,21 @@ class Segment(NamedTuple):
 
 
 class Presence(NamedTuple):
-  """Who is present from which step on."""
+  """The workers that are present at each step.
 
-  workers: int  # that there are
-  changes: tuple[tuple[int, Ids], ...]  # (first step, those present from it on); the first one is of step 0
+  Workers that are lost and replaced before the same step are two changes at this step: without them, and with them.
+  """
+
+  workers: int  # in total
+  changes: tuple[tuple[int, Ids], ...]  # (first step, workers present from it on); the first change is at step 0
+
+  def count(self, step: int) -> int:
+    """Return the number of changes up to the start of a step."""
+    return bisect_right(self.changes, step, key=lambda change: change[0])
 
   def at(self, step: int) -> Ids:
-    """Return the ids of the workers that make this step."""
-    return self.changes[bisect_right(self.changes, step, key=lambda change: change[0]) - 1][1]
+    """Return the ids of the workers that take part in this step."""
+    return self.changes[self.count(step) - 1][1]
 
   def segments(self, first: int, last: int) -> list[Segment]:
     """Return the steps first..last-1, cut where the presence changes."""
@@ -48,7 +55,7 @@ class Presence(NamedTuple):
 
   def describe(self, steps: int) -> str:
     """Describe the losses and returns in so many steps in words."""
-    present = [{*each.ids} for each in self.segments(0, steps)]
+    present = [{*ids} for step, ids in self.changes if step < steps]
     losses = sum(len(a - b) for a, b in pairwise(present))
     returns = sum(len(b - a) for a, b in pairwise(present))
     lowest = min(map(len, present), default=self.workers)
@@ -66,7 +73,9 @@ def everyone(workers: int) -> Presence:
 def check(presence: Presence, round_steps: int = 1) -> None:
   """Check a presence. ValueError, one line, for what is none, or changes within a round of so many steps."""
   first = [step for step, _ in presence.changes]
-  if not first or first[0] or any(a >= b for a, b in pairwise(first)):
+  replaced = [a[0] == b[0] > 0 and {*a[1]} < {*b[1]} for a, b in pairwise(presence.changes)]
+  rises = [a < b or both for a, b, both in zip(first, first[1:], replaced, strict=False)]
+  if not first or first[0] or not all(rises):
     raise OptionError("the steps at which presence changes", "rising from 0", first[:9])
   for step, ids in presence.changes:
     if not ids or [*ids] != sorted({*ids}) or not {*ids} <= {*range(presence.workers)}:
@@ -81,8 +90,10 @@ def check(presence: Presence, round_steps: int = 1) -> None:
 
 
 def save(path: Path, presence: Presence) -> None:
-  """Write the changes as JSON: [[first step, [ids]], ...]."""
-  path.write_text(json.dumps(presence.changes) + "\n")
+  """Write the changes as JSON: [[first step, [ids]], ...]; a crash leaves the old file or the new one."""
+  temporary = path.with_name(f"{path.name}.tmp")
+  temporary.write_text(json.dumps(presence.changes) + "\n")
+  temporary.replace(path)
 
 
 def load(path: Path, workers: int) -> Presence:

@@ -39,7 +39,7 @@ def record(
   if options.init_from:
     values["init_from"] = str(files.local(options.init_from).absolute())
   if options.replay:
-    values["replay"] = run_dir.PRESENCE if config.elastic else run_dir.EVENTS
+    values["replay"] = run_dir.PRESENCE if options.replay.endswith(".json") else run_dir.EVENTS
   more = {"only": list(only), "cluster": cluster_file.absolute(cluster), "tuned": run_dir.TUNED if tuned else ""}
   values |= {name: value for name, value in more.items() if value}
   return {

@@ -15,7 +15,7 @@ from ddl.api import Algorithm, Data, Model, ServerAlgorithm
 from ddl.asynchronous.simulator import Simulator
 from ddl.config.catalog import factory
 from ddl.config.experiment import Experiment
-from ddl.config.options import RunOptions
+from ddl.config.options import ON_RAY, RunOptions
 from ddl.config.user_code import is_address
 from ddl.contract import of_collective, of_model, of_server, trace_model
 from ddl.data import checks
@@ -256,14 +256,27 @@ def compared_in_virtual_time(experiments: Iterable[Experiment]) -> bool:
 
 
 def trainer_of_process(
-  components: Components, options: RunOptions, generation: elastic.Generation
+  components: Components, options: RunOptions, membership: elastic.Membership
 ) -> elastic.ElasticTrainer:
-  """Return the trainer of one process of a job whose processes fail and join."""
-  every = generation.layout(generation.ids())
-  trainer = elastic.of_processes(partial(_of_round, components, options, every), generation)
+  """Return the trainer of one process of an elastic job."""
+  every = membership.layout(membership.ids())
+  trainer = elastic.trainer_of_process(partial(_of_round, components, options, every), membership)
   experiment = components.experiment
-  trainer.follow(generation.alone, 1, _by_workers(experiment), experiment.label)
+  trainer.follow(membership.presence, 1, _by_workers(experiment), experiment.label)
   return trainer
+
+
+def check_loss(components: Components, processes: int) -> None:
+  """Check that the algorithm can continue without one of several processes. ValueError, one line, if it cannot."""
+  experiment = components.experiment
+  everyone, share = tuple(range(experiment.workers)), experiment.workers // processes
+  round_steps = virtual_time.round_steps(cast(Algorithm, components.algorithm))
+  params: Any = jax.eval_shape(lambda: components.model.init(jax.random.key(0)))[0]  # starts no devices
+  try:
+    presence = Presence(experiment.workers, ((0, everyone), (round_steps, everyone[share:])))
+    elastic.check(_by_workers(experiment), params, presence)
+  except ValueError as error:
+    raise ValueError(f"config.elastic with {experiment.label}: {error}") from error
 
 
 def _by_workers(experiment: Experiment) -> Callable[[int], Algorithm]:
@@ -323,6 +336,9 @@ def check_options(
       )
     if not is_job and not (deaths or options.replay):
       warnings.warn("config.elastic has no effect: config.times.death_rate is 0", stacklevel=2)
+  for name, value in options.changed().items():
+    if name in ON_RAY and options.runtime == "simulator" and not is_job:
+      raise OptionError(name, "left out with config.elastic=False", value, "Ray does not start these processes.")
   if members == 1:
     return
   if experiment.has_server:

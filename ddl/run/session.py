@@ -63,7 +63,7 @@ def session(
     options: of the command.
     workers: the largest number of workers.
     reference: see `Session`.
-    job: the number of processes of an elastic job; 0: none.
+    job: the number of processes, of which some may have failed; 0: all run.
   """
   hooks = tuple(resolved(options.hooks))
   with compilation_cache.active(options.compilation_cache) as hits:

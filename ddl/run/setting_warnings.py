@@ -30,7 +30,7 @@ def _of_wrapper(experiment: Experiment) -> None:
 
 
 def _of_memory(experiment: Experiment) -> None:
-  """Warn of random-k's memory in the loop of an elastic algorithm (the limit is that of `randomk`'s docstring)."""
+  """Warn of random-k's memory in the loop of an algorithm with a center (the limit: see `randomk`)."""
   name, alpha = experiment.algorithm.short_name, experiment.algorithm.get("alpha")
   if experiment.wrapper.name != "randomk" or experiment.algorithm.name not in COLLECTIVE or not alpha:
     return

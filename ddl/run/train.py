@@ -1,6 +1,5 @@
 """One run of one algorithm, as an ordinary function of its experiment and options."""
 
-import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +11,12 @@ from ddl import elastic, hosts
 from ddl.api import Algorithm, Data
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
-from ddl.elastic.supervision import Memory, Order
-from ddl.run import checkpoints, loop, processes, realtime, replay, virtual_time
+from ddl.errors import OptionError
+from ddl.run import checkpoints, loop, realtime, replay, virtual_time
 from ddl.run.batch import Batch, Diverged, SeedRun
-from ddl.run.build import Components, build, check_options, make_trainer, trainer_of_process
+from ddl.run.build import Components, build, check_loss, check_options, make_trainer, trainer_of_process
 from ddl.run.checkpoints import Restored, RunCheckpoints, Store
-from ddl.run.exit_codes import Failed, Stopped, exit_code
+from ddl.run.exit_codes import Failed, Stopped
 from ddl.run.folder import EVENTS, METRICS, RESULT, RunFolder, about, metric_lines, read_result
 from ddl.run.hooks import SaveModels, TensorBoard, UserHooks
 from ddl.run.metrics import Evaluation, Evaluator, Losses
@@ -25,8 +24,6 @@ from ddl.run.processes import check_processes, launch, launches, say
 from ddl.run.progress import has_bar
 from ddl.run.session import Session, open_folder, session
 from ddl.run.workdir import check_folder, resume_command
-
-MEMBERS = "members.json"  # the addresses of the supervisors of a job
 
 
 def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str, Any]:
@@ -42,21 +39,19 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   path = open_folder("train", experiment.label, options)
   if options.runtime != "simulator":
     realtime.check(experiment, options.runtime)
-  is_job = experiment.elastic and max(options.processes, hosts.processes()) > 1
-  if not is_job or hosts.processes() == 1:  # a process that rejoins a job finds its folder in use
-    check_folder(path, experiment, options)
+  check_folder(path, experiment, options)
   if options.resume and (path / RESULT).exists():
     if (path / METRICS).exists():
       metric_lines(path / METRICS)  # raises for a damaged line
     say(f"{_text(read_result(path))}\n{path} is complete")
     return read_result(path)
+  if experiment.elastic and max(options.processes, hosts.processes()) > 1:
+    return _train_on_ray(experiment, options, path)
   if launches(options):
-    check_options(build(experiment), options, is_job)  # before any process starts, so that an error is printed once
+    check_options(build(experiment), options)  # before any process starts, so that an error is printed once
     absolute = replace(options, workdir=str(path))
-    launch(train, experiment, absolute, experiment.workers, RunFolder(path).has_begun, is_job)
+    launch(train, experiment, absolute, experiment.workers, RunFolder(path).has_begun)
     return read_result(path)
-  if is_job:
-    return _supervise(experiment, options, path)
   with session(path, options, experiment.workers) as started:
     components = _components(experiment, started)
     folder = _folder(components, started)
@@ -131,48 +126,52 @@ def _stopped_text(step: int, steps: int, path: Path, options: RunOptions) -> str
   return f"stopped at step {step} of {steps} and saved; resume with: {resume_command('train', path, options.command)}"
 
 
-def _supervise(experiment: Experiment, options: RunOptions, path: Path) -> dict[str, Any]:
-  """Supervise this process of an elastic job; return the last line of metrics.
+def _train_on_ray(experiment: Experiment, options: RunOptions, path: Path) -> dict[str, Any]:
+  """Train in processes that Ray starts, of which some may fail; return the last line of metrics.
 
   Raises:
-    Failed: if the job failed, or continues without this process.
-    ValueError: if the processes do not find each other, or differ.
+    Failed: if too few processes are left.
+    Stopped: after SIGTERM or Ctrl-C; the run is saved.
+    ValueError: if Ray is missing or too small, or what a process raised.
   """
-  check_processes(experiment.workers, hosts.processes(), options)
-  code = elastic.supervise(
-    partial(_train_in_job, experiment, options, path, hosts.member()),
-    partial(exit_code, "train"),
-    same=processes.text(experiment.to_json(), options),
-    differs=processes.difference,
-    check=(lambda: None) if hosts.RESTARTED in os.environ else lambda: check_folder(path, experiment, options),
-    begun=RunFolder(path).has_begun,
-    file=path / MEMBERS,
-    join_timeout=options.join_timeout,
-    silence=options.peer_timeout,
-  )
-  if code:
-    raise Failed(code)
-  return read_result(path)
+  from ddl.elastic.ray_job import JobFailed, RayJob
 
-
-def _train_in_job(
-  experiment: Experiment, options: RunOptions, path: Path, me: Any, order: Order, memory: Memory
-) -> int:
-  """Train in one process of a job, from what the survivors hold or from a checkpoint; return the exit code."""
+  if hosts.processes() > 1:
+    advice = "Ray starts the others: see processes and ray_address."
+    raise OptionError("num_processes", "1 with config.elastic=True", hosts.processes(), advice)
+  components = build(experiment)  # before any process starts, so that an error is printed once
+  check_options(components, options, is_job=True)
+  check_processes(experiment.workers, options.processes, options)
+  check_loss(components, options.processes)
   round_steps = virtual_time.round_steps(cast(Algorithm, experiment.make_algorithm()))
-  generation = elastic.Generation(order, memory, me.rank, me.count, experiment.workers, round_steps)
-  options = replace(options, resume=options.resume or bool(order.stay) or order.resume)
+  first = elastic.Membership(options.processes, experiment.workers, round_steps, tuple(range(options.processes)))
+  run = partial(_train_in_process, experiment, replace(options, workdir=str(path)), path.absolute())
+  say("starting Ray and its processes")
+  job = RayJob(run, first, options, RunFolder(path).has_begun, lambda text: hosts.tell(f"train: {text}"))
   try:
-    with session(path, options, experiment.workers, generation.first, generation.processes) as started:
-      components = _components(experiment, started, is_job=True)
-      folder, trainer = _folder(components, started), trainer_of_process(components, options, generation)
-      store = elastic.MemoryStore(_checkpoints(experiment, options), generation, Restored)
-      _run(components, folder, trainer, store, started, elastic.ElasticClock(trainer))
+    return job.train()
+  except JobFailed as error:
+    resume = resume_command("train", path, options.command)
+    raise Failed(128 + job.signal if job.signal else 1, f"{error}; resume with: {resume}") from error
   except Stopped as stopped:
-    if hosts.is_main():
-      print(stopped.message, flush=True)
-    return 128 + stopped.args[1]
-  return 0
+    stopped.args = stopped.args[0], job.signal or stopped.args[1]
+    raise
+
+
+def _train_in_process(
+  experiment: Experiment, options: RunOptions, path: Path, membership: elastic.Membership
+) -> dict[str, Any]:
+  """Train in one process of an elastic job, from the states of the survivors or a checkpoint; see `train`."""
+  options = replace(
+    options,
+    resume=options.resume or bool(membership.survivors) or membership.resume,
+    peer_timeout=max(100.0, 10 * options.peer_timeout),  # after which JAX ends all: the driver is to be first
+  )
+  with session(path, options, experiment.workers, membership.reference, membership.processes) as started:
+    components = _components(experiment, started, is_job=True)
+    folder, trainer = _folder(components, started), trainer_of_process(components, options, membership)
+    store = elastic.KeeperStore(_checkpoints(experiment, options), membership, Restored)
+    return _run(components, folder, trainer, store, started, elastic.ElasticClock(trainer))
 
 
 def _data_text(data: Data) -> str:

@@ -14,7 +14,7 @@ def explain(info: StepInfo) -> None:
   """Print them at the start of a run, with seconds if the devices' cluster is known. A hook."""
   if not info.first:
     return
-  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all: of an elastic run's workers
+  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all: where workers fail and join
   experiment, cluster = components.experiment, cluster_of(trainer.workers.device)
   cluster = cluster and with_published(cluster, str(experiment.model.name))
   batch = batch_shapes(components.data, experiment.batch)

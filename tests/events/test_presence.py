@@ -121,7 +121,7 @@ def test_what_a_presence_tells(tmp_path):
 
 @pytest.mark.parametrize(
   "text", ["", "{}", "[[0]]", "[[0, 1]]", "[[0, []]]", "[[1, [0]]]", "[[0, [0, 4]]]", "[[0, [1, 0]]]", "[[0, [true]]]",
-           "[[0, [0]], [2, [1]]]", "[[0, [0]], [0, [0]]]", "[" * 10000]
+           "[[0, [0]], [2, [1]]]", "[[0, [0]], [0, [0]]]", "[[0, [0]], [2, [0, 1]], [2, [0]]]", "[" * 10000]
 )  # fmt: skip
 def test_a_damaged_record_is_told_in_a_line(text, tmp_path):
   (tmp_path / "presence.json").write_text(text)

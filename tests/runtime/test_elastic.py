@@ -37,6 +37,7 @@ ALL = tuple(range(P))
 CHANGES = {
   "a loss": ((0, ALL), (6, (0, 2, 3))),
   "a loss and a return": ((0, ALL), (3, (0, 1, 3)), (9, ALL)),
+  "a replacement": ((0, ALL), (6, (0, 2, 3)), (6, ALL)),
   "a swap": ((0, (0, 1, 2)), (6, (1, 2, 3))),
   "all but one": ((0, ALL), (3, (2,)), (6, (0, 1, 2))),
 }

@@ -116,6 +116,11 @@ def test_a_comparison_of_going_on_and_waiting(tmp_path):
     (["--config.algorithm.name=sharded_sync_sgd", "--config.times.death_rate=0.3"], ["depends on how many there are"]),
     (["--members=2"], ["members must be 1", "config.elastic=True"]),
     (["--processes=2", "--config.times.death_rate=0.1"], ["death_rate must be 0", "got 0.1"]),
+    (["--processes=2", "--config.algorithm.name=sharded_sync_sgd"], ["depends on how many there are"]),
+    (["--processes=2", "--ray_address=127.0.0.1:9"], ["no cluster answers at 127.0.0.1:9"]),
+    (["--num_processes=2", "--process_id=0", "--coordinator=127.0.0.1:1"], ["num_processes must be 1", "ray_address"]),
+    (["--processes=2", "--ray_address=127.0.0.1:9", "--config.elastic=False"], ["ray_address", "config.elastic=False"]),
+    (["--ray_address=127.0.0.1:9"], ["ray_address must be left out", "processes=1"]),
     (["--replay=nowhere.json"], ["nowhere.json", "no such file"]),
   ],
 )

@@ -1,0 +1,231 @@
+"""The state of the workers in the memory of each node, from which a job continues after a process has failed."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ddl import hosts
+from ddl.elastic.trainer import PRESENCE, ElasticTrainer, Rows
+from ddl.engine.compiled_trainer import CompiledTrainer
+from ddl.engine.workers import Workers, divisors, on_devices
+from ddl.events import presence
+from ddl.events.presence import Ids, Presence
+
+ROUNDS = 3  # stored per process: one process can be a round ahead of another, whose newest is still on its way
+
+
+class Report(NamedTuple):
+  """What a keeper tells the driver."""
+
+  silence: dict[int, float]  # rank -> seconds since its last heartbeat
+  steps: dict[int, list[int]]  # rank -> the steps after which its state is stored
+  text: str  # printed by the main process since the last report
+
+
+class Keeper:
+  """An actor that stores the state of a node's processes after each round, and receives their heartbeats."""
+
+  def __init__(self) -> None:
+    """Store nothing."""
+    self._states = dict[int, dict[int, tuple[str, list[np.ndarray]]]]()  # rank -> step -> state
+    self._pids, self._heartbeats = dict[int, int](), dict[int, float]()
+    self._membership, self._stop, self._text = -1, 0, ""
+
+  def begin(self, membership: int, ranks: Sequence[int], step: int) -> None:
+    """Kill the processes of the last membership; keep the states of these ranks after a step only."""
+    for pid in self._pids.values():
+      with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)  # also ends a process that is stopped, which `ray.kill` does not
+    self._states = {rank: {step: self._states[rank][step]} for rank in ranks if step in self._states.get(rank, {})}
+    self._pids, self._heartbeats, self._membership = {}, {}, membership
+
+  def store(self, membership: int, rank: int, step: int, record: str, leaves: Sequence[np.ndarray]) -> None:
+    """Store the state of a process after a step.
+
+    record: its figures as JSON; leaves: copied, as Ray drops what a process that dies has sent.
+    """
+    if membership == self._membership:
+      states = self._states.setdefault(rank, {})
+      states[step] = record, [np.array(leaf) for leaf in leaves]
+      for oldest in sorted(states)[:-ROUNDS]:
+        del states[oldest]
+
+  def read(self, rank: int, step: int) -> tuple[str, list[np.ndarray]]:
+    """Return what `store` received."""
+    return self._states[rank][step]
+
+  def heartbeat(self, membership: int, rank: int, pid: int, text: str) -> int:
+    """Record that a process is alive, and what it printed; return the signal by which it is to stop, or 0."""
+    if membership == self._membership:
+      self._pids[rank], self._heartbeats[rank] = pid, time.monotonic()
+    self._text += text
+    return self._stop
+
+  def stop(self, number: int) -> None:
+    """Stop the processes at their next heartbeat, as by a signal."""
+    self._stop = number
+
+  def report(self) -> Report:
+    """Return the report since the last one."""
+    now, text, self._text = time.monotonic(), self._text, ""
+    return Report(
+      {rank: now - last for rank, last in self._heartbeats.items()},
+      {rank: sorted(states) for rank, states in self._states.items()},
+      text,
+    )
+
+
+@dataclass
+class Membership:
+  """The processes that train together until one fails or joins, as one of them sees it.
+
+  A process has the same workers in each membership: process r of N those from r p / N on.
+  """
+
+  processes: int  # of the job
+  workers: int  # of the job
+  round_steps: int  # after which a state is stored
+  ranks: tuple[int, ...]  # of all processes of this membership
+  rank: int = -1  # of this process
+  number: int = -1  # of memberships before
+  survivors: tuple[int, ...] = ()  # those that have a state after `step`; (): a start, or from a checkpoint
+  step: int = -1
+  resume: bool = False  # whether there may be a checkpoint
+  coordinator: str = ""  # HOST:PORT of the first process
+  keeper: Any = None  # of this node
+  keepers: dict[int, Any] = field(default_factory=dict)  # survivor -> the keeper of its state
+
+  def ids(self, ranks: tuple[int, ...] | None = None) -> Ids:
+    """Return the workers of some processes of the job, by default of all of this membership."""
+    share = self.workers // self.processes
+    return tuple(rank * share + i for rank in (self.ranks if ranks is None else ranks) for i in range(share))
+
+  @property
+  def reference(self) -> int:
+    """The index of the process that the others must equal: the first survivor."""
+    return self.ranks.index((self.survivors or self.ranks)[0])
+
+  @property
+  def own_ids(self) -> Ids:
+    """The workers of this process."""
+    return self.ids((self.rank,))
+
+  @property
+  def presence(self) -> Presence:
+    """The presence of a run that begins with this membership."""
+    return Presence(self.workers, ((0, self.ids()),))
+
+  def layout(self, ids: Ids) -> Workers:
+    """Return these workers, of whole processes of this membership, on the devices of those processes."""
+    indices = [index for index, rank in enumerate(self.ranks) if {*self.ids((rank,))} <= {*ids}]
+    return on_devices(len(ids), [device for index in indices for device in self._devices(index)], 1)
+
+  def _devices(self, index: int) -> list[Any]:
+    devices = sorted((d for d in jax.devices() if d.process_index == index), key=lambda d: d.id)
+    even = divisors(self.workers // self.processes)
+    return devices[: max(d for d in even if d <= len(devices))]
+
+  def continued(self, before: Presence, step: int) -> Presence:
+    """Return the presence with the workers of this membership from a step on."""
+    changes = tuple(change for change in before.changes if change[0] < step)
+    for ranks in (self.survivors, self.ranks):
+      if ranks and (not changes or changes[-1][1] != self.ids(ranks)):
+        changes += ((step, self.ids(ranks)),)
+    return before._replace(changes=changes)
+
+
+def trainer_of_process(make: Callable[[Workers], CompiledTrainer], membership: Membership) -> ElasticTrainer:
+  """Return the trainer of one process of a membership. make: workers on devices -> their trainer."""
+  of = cache(make)
+  trainer = ElasticTrainer(
+    lambda ids: of(membership.layout(ids)),
+    membership.presence,
+    membership.own_ids,
+    hosts.share,
+    lambda ids: of(on_devices(len(ids), jax.local_devices()[:1], 1)),
+  )
+  trainer.layout |= {"devices": 0, "processes": membership.processes, "elastic": True}
+  return trainer
+
+
+class KeeperStore:
+  """A store that sends the state of each round to the keeper, in addition to the checkpoints on disk.
+
+  Implements `ddl.run.checkpoints.Store`.
+  """
+
+  def __init__(self, checkpoints: Any, membership: Membership, restored: Callable[..., Any]):
+    """checkpoints: a store; restored: makes a `Restored` of carry, figures, first step, streams and `joined`."""
+    self._checkpoints, self._membership, self._restored = checkpoints, membership, restored
+    self._sent: Any = None  # the last state that was sent
+
+  def restore(self, batch: Any, resume: bool) -> Any:
+    """Return the state of the survivors, else that of the newest checkpoint; None: start at step 0."""
+    membership, trainer, folder = self._membership, batch.trainer, batch.runs[0].folder
+    state, file, now = self._checkpoints.restore(batch, False), folder.path / PRESENCE, membership.presence
+    if membership.survivors:
+      state, now = self._read(trainer, batch.initial_key)
+    elif resume and self._checkpoints.steps():
+      before = trainer.presence = presence.load(file, membership.workers) if file.exists() else now
+      if state := self._checkpoints.restore(batch, True):  # with rows for the workers of its step
+        state, now = state._replace(joined=True), membership.continued(before, state.figures[0]["step"])
+    trainer.presence = now
+    if folder.writes:
+      folder.path.mkdir(parents=True, exist_ok=True)
+      presence.save(file, now)
+    return state
+
+  def _read(self, trainer: ElasticTrainer, key: jax.Array) -> tuple[Any, Presence]:
+    """Return the state in which the survivors continue, and the presence. key: of the start, for those that join."""
+    import ray
+
+    membership = self._membership
+    survives = membership.rank in membership.survivors
+    source = membership.rank if survives else membership.survivors[0]
+    text, leaves = ray.get(membership.keepers[source].read.remote(source, membership.step))
+    record, rows = json.loads(text), None
+    if survives:
+      treedef = jax.tree.structure(trainer.all.own)
+      rows = Rows(treedef.unflatten(leaves), treedef.unflatten(record["own"]), membership.own_ids)
+    before = Presence(membership.workers, tuple((step, tuple(ids)) for step, ids in record["presence"]))
+    now = membership.continued(before, membership.step)
+    held = trainer.placed(rows, membership.ids(membership.survivors), membership.ids(), membership.step, key)
+    streams = [(membership.step, record["streams"] if survives else {})]
+    return self._restored(held._replace(changes=len(now.changes)), [record["figures"]], 0, streams, True), now
+
+  def due(self, first: int, step: int) -> bool:
+    """Return whether a round ends, or a checkpoint is due."""
+    return step % self._membership.round_steps == 0 or self._checkpoints.due(first, step)
+
+  def __call__(self, state: Any) -> None:
+    """Save a checkpoint where that is due; send the state of a complete round."""
+    import ray
+
+    self._checkpoints(state)
+    membership, batch = self._membership, state.batch
+    if state.step == 0 or state.carry is None or state.step % membership.round_steps:
+      return
+    rows = batch.trainer.rows(state.carry)
+    own = [bool(leaf) for leaf in jax.tree.leaves(rows.own)]
+    record = {"figures": batch.figures[0], "streams": batch.stream_states(0), "own": own}
+    text = json.dumps(record | {"presence": batch.trainer.presence.changes})
+    if self._sent:  # one state at a time
+      ray.get(self._sent)
+    send = membership.keeper.store.remote
+    self._sent = send(membership.number, membership.rank, state.step, text, jax.tree.leaves(rows.carry))
+
+  def finished(self, run: int) -> None:
+    """Do nothing: the last state is in the checkpoint."""
+
+  def close(self) -> None:
+    """Wait for what is being saved."""
+    self._checkpoints.close()

@@ -1,0 +1,328 @@
+"""Elastic training with real processes on Ray: one actor per process, and a new group of them after each failure.
+
+The driver starts the actors, and waits for one to fail. It then ends all others too, as a process can join a group of
+`jax.distributed` only once, and starts the next membership, which continues from the states in the keepers.
+"""
+
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ddl import hosts
+from ddl.asynchronous import ray_cluster
+from ddl.elastic.keeper import Keeper, Membership, Report
+from ddl.names import pluralize
+
+ATTEMPTS = 3  # memberships in a row that may end after the same step without the loss of a process
+HEARTBEAT = 0.5  # seconds between two heartbeats of a process, and two reports of a keeper
+GRACE = 3.0  # seconds in which the effects of a failure on the other processes are waited for
+REPLACEMENT = 10.0  # seconds that survivors wait for a replacement to start; a later one joins them
+SAVING = 15.0  # seconds from a request to stop to the end
+FORWARDED = ("JAX_", "XLA_", "DDL_", "TF_CPP_")  # beginnings of environment variables that the processes inherit
+
+
+class JobFailed(Exception):
+  """An elastic job cannot continue. args: why, in one line."""
+
+
+class TrainingProcess:
+  """An actor that trains in one membership."""
+
+  def __init__(self, run: Callable[[Membership], Any]):
+    """run: trains; its modules are imported here, while the processes of the last membership may still train."""
+    self._run = run
+
+  def node(self) -> str:
+    """Return the id of its node."""
+    import ray
+
+    return ray.get_runtime_context().get_node_id()
+
+  def address(self) -> str:
+    """Return an address of its node that is free for the coordinator of `jax.distributed`."""
+    import ray
+
+    with socket.socket() as server:
+      server.bind(("", 0))
+      return f"{ray.util.get_node_ip_address()}:{server.getsockname()[1]}"
+
+  def train(self, membership: Membership) -> Any:
+    """Return what `run` returns. SIGTERM ends this process only, unless the driver asks all of them to stop."""
+    import ray
+
+    (signals, wakeup), (printed, stdout) = os.pipe(), os.pipe()
+    for pipe in (signals, wakeup, printed):
+      os.set_blocking(pipe, False)
+    signal.set_wakeup_fd(wakeup)  # receives each signal, whatever its handler does
+    first, stopping, lock = membership.ranks[0] == membership.rank, threading.Event(), threading.Lock()
+    if first:
+      os.dup2(stdout, 1)
+      sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
+
+    def heartbeat() -> None:
+      with lock:
+        text = _read(printed).decode(errors="replace")
+        number: Any = ray.get(membership.keeper.heartbeat.remote(membership.number, membership.rank, os.getpid(), text))
+      if number and not stopping.is_set():
+        stopping.set()
+        os.kill(os.getpid(), number)
+
+    def repeat() -> None:
+      with suppress(Exception):  # the keeper has failed, and with it the state of this process
+        while signal.SIGTERM not in _read(signals) or stopping.is_set():
+          heartbeat()
+          select.select([signals], [], [], HEARTBEAT)
+      os._exit(1)
+
+    threading.Thread(target=repeat, daemon=True).start()
+    try:
+      if len(membership.ranks) > 1:
+        hosts.declare(membership.coordinator, len(membership.ranks), membership.ranks.index(membership.rank))
+      return self._run(membership)
+    except KeyboardInterrupt as error:
+      raise RuntimeError("stopped before the first step") from error
+    finally:
+      sys.stdout.flush()
+      heartbeat()
+
+
+def _read(pipe: int) -> bytes:
+  try:
+    return os.read(pipe, 2**16)
+  except BlockingIOError:
+    return b""
+
+
+class Outcome(NamedTuple):
+  """How a membership ended."""
+
+  results: dict[int, Any]  # rank -> what `run` returned
+  errors: dict[int, Exception]  # rank -> what it raised
+  failed: set[int]  # ranks whose process, or node, died or sent no heartbeat
+  joined: set[int]  # ranks that can join
+
+
+class RayJob:
+  """The driver of an elastic job."""
+
+  def __init__(
+    self, run: Callable[[Membership], Any], first: Membership, options: Any, resume: Callable[[], bool],
+    say: Callable[[str], None],
+  ):  # fmt: skip
+    """Start or join Ray.
+
+    Args:
+      run: trains in a process of a membership; it is pickled.
+      first: the first membership, of all processes.
+      options: `RunOptions` of the job.
+      resume: returns whether there may be a checkpoint now.
+      say: prints a line on stderr.
+
+    Raises:
+      ValueError: if Ray is not installed, or its cluster cannot be reached.
+    """
+    local = not options.ray_address
+    if local:
+      os.environ.setdefault(ray_cluster.ONE_HOST, "0")
+    self._ray, self._run, self._next, self._options = ray_cluster.require(), run, first, options
+    self._resume, self._say, self._replacements = resume, say, options.max_restarts
+    self._started = not self._ray.is_initialized()
+    if self._started:
+      cpus = int(np.ceil(2 * first.processes * options.worker_cpus))  # also of the next membership
+      ray_cluster.connect(options.ray_address or None, cpus=cpus)
+    kind = np.dtype(np.float64 if jax.config.values["jax_enable_x64"] else np.float32)
+    self._environment = ray_cluster.process_environment(kind, options.worker_gpus, local)
+    self._environment["env_vars"] |= {key: value for key, value in os.environ.items() if key.startswith(FORWARDED)}
+    self._keepers, self._nodes = dict[str, Any](), dict[int, str]()  # node -> keeper; rank -> node
+    self._starting = dict[int, tuple[Any, Any]]()  # rank -> an actor of the next membership, and its node
+    self._attempts: list[int] = []  # the steps of memberships that ended without the loss of a process
+    self.signal = 0  # by which the job was asked to stop
+
+  def train(self) -> Any:
+    """Run the job to its end; return what the first process returned.
+
+    Raises:
+      JobFailed: if too few processes are left, training fails again and again at the same step, or is stopped early.
+      Exception: what a process raised, where no other one failed.
+    """
+    before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+      while not self.signal:
+        actors = self._start()
+        outcome = self._watch(actors)
+        for actor in actors.values():
+          self._ray.kill(actor)
+        if min(actors) in outcome.results:
+          return outcome.results[min(actors)]
+        self._decide(outcome, {*actors})
+      raise JobFailed("stopped before the first step")
+    finally:
+      for number, handler in before.items():
+        signal.signal(number, handler)
+      for actor in (*(actor for actor, _ in self._starting.values()), *self._keepers.values()):
+        self._ray.kill(actor)
+      if self._started:
+        self._ray.shutdown()
+
+  def _on_signal(self, number: int, _frame: object) -> None:
+    if self.signal:  # the second time
+      sys.exit(128 + number)
+    self.signal = number
+
+  def _request(self, ranks: Iterable[int]) -> None:
+    """Create actors of the next membership, where there are none; the survivors' on the nodes of their keepers."""
+    for rank in {*ranks} - {*self._starting}:
+      node, strategy = self._nodes.get(rank), "SPREAD"
+      if node in self._keepers:
+        strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=True)
+      kind = self._ray.remote(num_cpus=self._options.worker_cpus, num_gpus=self._options.worker_gpus)(TrainingProcess)
+      actor = kind.options(scheduling_strategy=strategy, runtime_env=self._environment).remote(self._run)
+      self._starting[rank] = actor, actor.node.remote()
+
+  def _ready(self, ranks: Collection[int], seconds: float) -> set[int]:
+    """Return those of some ranks whose actor of the next membership runs within some seconds."""
+    nodes = {self._starting[rank][1]: rank for rank in ranks}
+    ready = self._ray.wait([*nodes], num_returns=len(nodes), timeout=seconds)[0] if nodes else []
+    return {nodes[node] for node in ready}
+
+  def _start(self) -> dict[int, Any]:
+    """Return the actors of the next membership, without replacements that take longer than the survivors."""
+    ranks, needed = self._next.ranks, self._next.survivors or self._next.ranks
+    self._request(ranks)
+    if late := {*needed} - self._ready(needed, self._options.join_timeout):
+      seconds = f"{self._options.join_timeout:g} s"
+      raise ValueError(f"Ray did not start {_names(late)} within {seconds}. Check the CPUs and GPUs that they ask for.")
+    actors = dict[int, Any]()
+    for rank in sorted(self._ready(ranks, REPLACEMENT)):
+      actors[rank], node = self._starting.pop(rank)
+      self._nodes[rank] = node = str(self._get(node))
+      if node not in self._keepers:
+        strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+        kind = self._ray.remote(num_cpus=0, scheduling_strategy=strategy, runtime_env=self._environment)(Keeper)
+        self._keepers[node] = kind.remote()
+    address = self._get(actors[min(actors)].address.remote())
+    number, resume = self._next.number + 1, self._resume()
+    self._next = replace(self._next, number=number, ranks=(*actors,), coordinator=address, resume=resume)
+    begun = [keeper.begin.remote(number, self._next.survivors, self._next.step) for keeper in self._keepers.values()]
+    self._ray.wait(begun, num_returns=len(begun), timeout=self._options.join_timeout)  # a new one imports its modules
+    return actors
+
+  def _get(self, ref: Any) -> Any:
+    try:
+      return self._ray.get(ref)
+    except self._ray.exceptions.RayError as error:
+      raise ValueError(f"Ray could not start a process: {str(error).strip().splitlines()[-1]}") from error
+
+  def _watch(self, actors: dict[int, Any]) -> Outcome:
+    """Wait until all processes of a membership end, one fails, or another can join."""
+    outcome, begin, deadline, stopping = Outcome({}, {}, set(), set()), time.monotonic(), float("inf"), False
+    running = dict[Any, int]()
+    for rank, actor in actors.items():
+      running[actor.train.remote(replace(self._next, rank=rank, keeper=self._keepers[self._nodes[rank]]))] = rank
+    while running and time.monotonic() < deadline and not outcome.joined:
+      for ref in self._ray.wait([*running], timeout=HEARTBEAT)[0]:
+        self._collect(ref, running.pop(ref), outcome)
+      reports = self._reports()
+      silence = dict.fromkeys(running.values(), time.monotonic() - begin)
+      silence |= {rank: seconds for report in reports.values() for rank, seconds in report.silence.items()}
+      limit = GRACE if outcome.errors else self._options.peer_timeout
+      outcome.failed.update(rank for rank in running.values() if silence[rank] > limit or self._lost(rank))
+      if self.signal and not stopping:
+        stopping, deadline = True, time.monotonic() + SAVING
+        for keeper in self._keepers.values():
+          keeper.stop.remote(self.signal)
+      if outcome.failed or outcome.errors:
+        deadline = min(deadline, time.monotonic() + GRACE)
+      elif any(max(steps) > self._next.step for report in reports.values() for steps in report.steps.values()):
+        outcome.joined.update(self._ready({*self._starting} - {*actors}, 0))
+        if not self._options.worker_gpus:  # actors of the next membership import their modules meanwhile
+          self._request(actors)
+    return outcome
+
+  def _lost(self, rank: int) -> bool:
+    return self._nodes[rank] not in self._keepers
+
+  def _collect(self, ref: Any, rank: int, outcome: Outcome) -> None:
+    try:
+      outcome.results[rank] = self._ray.get(ref)
+    except self._ray.exceptions.RayTaskError as error:
+      known = isinstance(error.cause, (ValueError, OSError)) or self.signal  # of others, the process's traceback
+      outcome.errors[rank] = error.cause if known else error
+    except self._ray.exceptions.RayError:
+      outcome.failed.add(rank)
+
+  def _reports(self) -> dict[str, Report]:
+    """Return the report of each keeper; print what the main process has printed. A keeper without one has failed."""
+    reports = dict[str, Report]()
+    for node, ref in {node: keeper.report.remote() for node, keeper in self._keepers.items()}.items():
+      try:
+        reports[node] = self._ray.get(ref, timeout=self._options.peer_timeout)
+        print(reports[node].text, end="", flush=True)
+      except (self._ray.exceptions.RayActorError, self._ray.exceptions.GetTimeoutError):
+        self._ray.kill(self._keepers.pop(node))
+    return reports
+
+  def _decide(self, outcome: Outcome, ranks: set[int]) -> None:
+    """Determine the ranks of the next membership, and the step and state from which they continue."""
+    failed, total = outcome.failed, f"of {self._next.processes}"
+    if min(ranks) in failed:  # it has the coordinator: the others may have died of that, and their states are intact
+      failed = {rank for rank in failed if rank == min(ranks) or self._lost(rank)}
+    replaced = {*sorted(failed)[: self._replacements]}
+    errors = {rank: error for rank, error in sorted(outcome.errors.items()) if not _is_collective(error)}
+    if self.signal or (errors and not failed):
+      for rank, error in errors.items():
+        if self.signal or not self._next.survivors or rank in self._next.survivors:
+          raise error
+        self._say(f"process {rank} {total}: {error}")  # a new one differs: the others continue without it
+      failed |= {*errors}
+    if self.signal:
+      raise JobFailed("stopped before the state could be saved")
+    keepers = dict[int, dict[int, Any]]()  # step -> rank -> keeper of its state
+    for node, report in self._reports().items():
+      for rank in report.steps.keys() & (ranks - failed):
+        for step in report.steps[rank]:
+          keepers.setdefault(step, {})[rank] = self._keepers[node]
+    step = max(keepers, key=lambda step: (len(keepers[step]), step), default=-1)
+    if not failed and not outcome.joined:
+      self._attempts = [before for before in self._attempts if before == step] + [step]
+      if len(self._attempts) == ATTEMPTS:
+        error = next(iter(outcome.errors.values()), "no process responded")
+        reason = str(getattr(error, "cause", error)).partition("\n")[0]
+        raise JobFailed(f"training failed {ATTEMPTS} times in a row after step {max(step, 0)}: {reason}")
+    self._replacements -= len(replaced)
+    remaining = (ranks - failed) | outcome.joined | replaced
+    if not keepers and len(remaining) < self._next.processes:
+      raise JobFailed(f"{_names(failed)} {total} failed, and no other process has completed a round")
+    for rank in failed:
+      del self._nodes[rank]
+      if rank in self._starting and rank not in replaced:
+        self._ray.kill(self._starting.pop(rank)[0])
+    events = [f"{_names(failed)} {total} failed"] * bool(failed) + ["a new one starts"] * bool(replaced)
+    events += [f"{_names(outcome.joined)} {total} joined"] * bool(outcome.joined)
+    count = pluralize(len(remaining), "process")
+    self._say(f"{', '.join(events) or 'a connection was lost'}; {count} {total} continue from step {max(step, 0)}")
+    sources = keepers.get(step, {})
+    self._next = replace(
+      self._next, ranks=tuple(sorted(remaining)), survivors=tuple(sorted(sources)), step=step, keepers=sources
+    )
+
+
+def _names(ranks: Collection[int]) -> str:
+  return f"process{'es' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}"
+
+
+def _is_collective(error: Exception) -> bool:
+  """Return whether an error may follow from the end of another process, or of a connection."""
+  cause = getattr(error, "cause", error)
+  return (isinstance(cause, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(cause)) or "Gloo" in str(cause)
