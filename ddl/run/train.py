@@ -53,7 +53,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   if launches(options):
     check_options(build(experiment), options, is_job)  # before any process starts, so that an error is printed once
     absolute = replace(options, workdir=str(path))
-    launch(train, experiment, absolute, experiment.workers, RunFolder(path).has_begun, is_job)
+    launch(train, experiment, absolute, experiment.workers, RunFolder(path).has_begun)
     return read_result(path)
   if is_job:
     return _supervise(experiment, options, path)
