@@ -32,11 +32,10 @@ _handlers: list[Any] = []  # of SIGABRT, for the life of the process
 
 def tell(text: str) -> None:
   """Print a line on stderr, after what stdout has; nothing if the process that read them was killed."""
-  for stream in (sys.stdout, sys.stderr):
-    with contextlib.suppress(OSError):
-      if stream is sys.stderr:
-        print(text, file=stream)
-      stream.flush()
+  with contextlib.suppress(OSError):
+    sys.stdout.flush()
+  with contextlib.suppress(OSError):
+    print(text, file=sys.stderr, flush=True)
 
 
 def format_exit(line: Callable[[str, int], str]) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ddl import memory
-from ddl.hosts.abort import report_aborts
+from ddl.errors import OptionError
+from ddl.hosts.abort import is_loss, report_aborts
 from ddl.hosts.launcher import follow_launcher
 from ddl.hosts.process_info import ProcessInfo, check_address, check_seconds, host_port, member, set_member, whence
 
@@ -66,10 +67,10 @@ def _join(me: ProcessInfo, join_timeout: float, peer_timeout: float) -> None:
   host, port = check_address(me.coordinator) if me.coordinator else ("", 0)
   listen_at = _listen_address(me, host, port) if me.coordinator and me.rank == 0 else None
   report_aborts(lambda log: _explain(log, me, join_timeout, peer_timeout))
-  # A proxy of the environment would delay or prevent the connection to process 0.
-  direct = os.environ.get(DIRECT) or os.environ.get("no_proxy") or ""
-  os.environ[DIRECT] = ",".join(filter(None, [direct, host])) if host else "*"
-  jax.config.update("jax_check_proxy_envs", False)
+  if host:  # a proxy of the environment would delay or prevent the connection to process 0
+    direct = os.environ.get(DIRECT) or os.environ.get("no_proxy") or ""
+    os.environ[DIRECT] = ",".join(filter(None, [direct, host]))
+    jax.config.update("jax_check_proxy_envs", False)  # which warns of one
   jax.config.update("jax_enable_preemption_service", False)  # its handler of SIGTERM would replace ours
   try:
     jax.distributed.initialize(
@@ -85,14 +86,17 @@ def _join(me: ProcessInfo, join_timeout: float, peer_timeout: float) -> None:
     devices = Counter(device.process_index for device in jax.devices())
     if len({*devices.values()}) > 1:
       got = ", ".join(f"{number} in process {rank}" for rank, number in sorted(devices.items())[:8])
-      raise ValueError(f"devices must be equally many in all processes, got {got}. Pass all the same num_processes.")
+      raise OptionError("devices", "equally many in all processes", got, "Pass the same num_processes to all.")
     # Connect the processes now: the first collective waits 30 s, and later one of them may still be compiling.
     counts = np.ravel(multihost_utils.process_allgather(np.int32(me.count)))
-  except RuntimeError as error:
-    raise ValueError(f"the processes could not be joined: {_first_line(str(error))}{_name_advice(host)}") from error
-  if different := next((r for r, count in enumerate(counts) if count != counts[0]), 0):
-    sizes = f"process {different} has num_processes={counts[different]}, and process 0 has num_processes={counts[0]}"
-    raise ValueError(f"num_processes must be equal in all processes: {sizes}.")
+    if different := next((other for other, count in enumerate(counts) if count != counts[0]), 0):
+      got = f"{counts[0]} in process 0 and {counts[different]} in process {different}"
+      raise OptionError("num_processes", "equal in all processes", got)
+  except OptionError:
+    raise
+  except (RuntimeError, ValueError) as error:
+    kind = RuntimeError if is_loss(error) else ValueError  # of Gloo, or of JAX
+    raise kind(f"{_first_line(str(error))}{_name_advice(host)}") from error
 
 
 def _listen_address(me: ProcessInfo, host: str, port: int) -> str:
