@@ -8,7 +8,6 @@ from collections import Counter
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
 from ddl import memory
@@ -88,10 +87,7 @@ def _join(me: ProcessInfo, join_timeout: float, peer_timeout: float) -> None:
       got = ", ".join(f"{number} in process {rank}" for rank, number in sorted(devices.items())[:8])
       raise OptionError("devices", "equally many in all processes", got, "Pass the same num_processes to all.")
     # Connect the processes now: the first collective waits 30 s, and later one of them may still be compiling.
-    counts = np.ravel(multihost_utils.process_allgather(np.int32(me.count)))
-    if different := next((other for other, count in enumerate(counts) if count != counts[0]), 0):
-      got = f"{counts[0]} in process 0 and {counts[different]} in process {different}"
-      raise OptionError("num_processes", "equal in all processes", got)
+    multihost_utils.sync_global_devices("joined")
   except OptionError:
     raise
   except (RuntimeError, ValueError) as error:

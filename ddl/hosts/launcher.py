@@ -1,9 +1,7 @@
 """Processes on this machine, started and watched by this one, and their end when it ends."""
 
-import contextlib
 import multiprocessing
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -13,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
+from ddl.hosts.abort import tell
 from ddl.hosts.process_info import JOINED, ProcessInfo, member
 
 LAUNCHER = "DDL_LAUNCHER"  # the pid of the process that started this one, which does not outlive it
@@ -104,7 +103,7 @@ def launch(count: int, command: Sequence[str]) -> int:
   if code < 0:
     name = f"process {infos[first].rank} of {infos[first].count}" if infos[first].count > 1 else "the process"
     others = ", so the others were stopped" * (len(infos) > 1)
-    sys.stderr.write(f"{name} was killed by {signal.Signals(-code).name}{others}\n")
+    tell(f"{name} was killed by {signal.Signals(-code).name}{others}")
   if signals and code not in (0, 2):
     return 128 + signals[-1]
   return code if code >= 0 else 128 - code
@@ -120,7 +119,7 @@ def _infos(count: int) -> list[ProcessInfo]:
 
 
 class _Lines:
-  """The lines of a process on stderr, passed on at once except the newest, which is held for a moment.
+  """The lines of a process on stderr, passed on with its rank except the newest, which waits for the next or the end.
 
   An error of all processes, such as an invalid option, is the last line of each, and only rank 0 prints it.
   """
@@ -134,25 +133,17 @@ class _Lines:
     """Pass on the newest line, unless rank 0 has printed it."""
     self._thread.join(1.0)  # longer only if a child of the process, which has ended, has the pipe
     if not repeated:
-      self._write(self._newest)
+      self._write()
 
   def _read(self) -> None:
-    while True:
-      if not select.select([self._pipe], [], [], FAILING if self._newest else None)[0]:
-        self._write(self._newest)
-        self._newest = b""
-        continue
-      new = os.read(self._pipe.fileno(), 2**16)
-      if not new:
-        return
-      *lines, self._newest = (self._newest + new).splitlines(keepends=True)
-      self._write(b"".join(lines))
+    for line in self._pipe:
+      if line.strip():
+        self._write()
+        self._newest = line
 
-  def _write(self, text: bytes) -> None:
-    lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
-    with contextlib.suppress(OSError):
-      sys.stderr.write("".join(f"[{self._rank}] {line}\n" for line in lines))
-      sys.stderr.flush()
+  def _write(self) -> None:
+    if self._newest:
+      tell(f"[{self._rank}] {self._newest.decode(errors='replace').rstrip()}")
 
 
 def release() -> None:

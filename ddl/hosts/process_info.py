@@ -5,8 +5,7 @@ JAX detects clusters too, but only when its processes join, and the number decid
 
 import os
 import zlib
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ddl.errors import OptionError
 
@@ -14,7 +13,6 @@ JOINED = "DDL_PROCESS"  # a `ProcessInfo` as text, in the environment of the pro
 FLAGS = "coordinator, num_processes and process_id"
 SINGLE = "num_processes=1 for a run of one process"
 MAX_SECONDS = 1e6  # of a timeout
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class ProcessInfo(NamedTuple):
@@ -135,7 +133,9 @@ def _cluster(count: int | None, kubernetes: bool) -> tuple[ProcessInfo, int | No
     return ProcessInfo(rank, size, cluster="Slurm"), local
   if kubernetes and "JOB_COMPLETION_INDEX" in env and "KUBERNETES_SERVICE_HOST" in env:
     rank = _number("JOB_COMPLETION_INDEX", "Kubernetes")
-    return ProcessInfo(rank, _completions() if count is None else count, cluster="Kubernetes"), None
+    if count is None:
+      raise OptionError("num_processes", "set to the completions of the Job", None, f"Or pass {SINGLE}.")
+    return ProcessInfo(rank, count, cluster="Kubernetes"), None
   return ProcessInfo(), None
 
 
@@ -155,21 +155,3 @@ def _open_mpi_coordinator(me: ProcessInfo) -> str:
   if env.get("OMPI_COMM_WORLD_LOCAL_SIZE") == env["OMPI_COMM_WORLD_SIZE"]:
     return f"127.0.0.1:{20000 + zlib.crc32(env.get('PMIX_NAMESPACE', '').encode()) % 20000}"
   raise OptionError("coordinator", "set: Open MPI 5 does not tell the host of process 0, which must have a free port")
-
-
-def _completions() -> int:
-  """Return the number of pods of this pod's Indexed Job."""
-  try:
-    import kubernetes  # pyright: ignore[reportMissingImports]
-
-    kubernetes.config.load_incluster_config()
-    client: Any = kubernetes.client
-    namespace = SERVICE_ACCOUNT.read_text()
-    pod = client.CoreV1Api().read_namespaced_pod(os.environ["HOSTNAME"], namespace)
-    return client.BatchV1Api().read_namespaced_job(pod.metadata.labels["job-name"], namespace).spec.completions
-  except ImportError:
-    reason = 'the package kubernetes is not installed (pip install "jax[k8s]")'
-  except Exception as error:  # of its client: no permission, no service, no network
-    reason = " ".join(str(error).split())[:200]
-  advice = f"Kubernetes could not be asked: {reason}; pass {SINGLE} otherwise."
-  raise OptionError("num_processes", "set to the completions of the Job", None, advice)

@@ -215,7 +215,14 @@ def text(
 ) -> str:
   """Return what all processes must have in common, as JSON."""
   common = {name: value for name, value in asdict(options).items() if name not in PER_PROCESS}
-  values = {"config": config, "options": common, "versions": folder.about(())["versions"], "code": _code()}
+  versions = folder.about(())["versions"]
+  values = {
+    "num_processes": hosts.processes(),
+    "config": config,
+    "options": common,
+    "versions": versions,
+    "code": _code(),
+  }
   if data:
     values |= {"data": {"description": data.meta["description"]}, "inputs": inputs}
   return json.dumps(values, sort_keys=True, default=str)
