@@ -215,14 +215,8 @@ def text(
 ) -> str:
   """Return what all processes must have in common, as JSON."""
   common = {name: value for name, value in asdict(options).items() if name not in PER_PROCESS}
-  versions = folder.about(())["versions"]
-  values = {
-    "num_processes": hosts.processes(),
-    "config": config,
-    "options": common,
-    "versions": versions,
-    "code": _code(),
-  }
+  values = {"config": config, "options": common, "versions": folder.about(())["versions"], "code": _code()}
+  values["num_processes"] = hosts.processes()
   if data:
     values |= {"data": {"description": data.meta["description"]}, "inputs": inputs}
   return json.dumps(values, sort_keys=True, default=str)
