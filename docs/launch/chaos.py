@@ -35,6 +35,7 @@ JOBS = {
 }
 FIRST, LONGEST = 4.0, 12.0  # seconds from a kill to the next
 LAUNCHER = 0.2  # share of the kills that hit the command itself
+ACTOR = b"ray::TrainingProcess"
 SECONDS = 900.0  # in which a job ends
 RELATIVE, ABSOLUTE = 0.05, 0.01  # rounding of losses, accuracies and distances in another layout
 
@@ -69,12 +70,12 @@ def disturb(job: str, folder: Path, draw: random.Random, kills: int) -> int:
         raise SystemExit(f"{job} failed with code {code}:\n{folder.with_suffix('.log').read_text()[-3000:]}")
       process = start(job, folder, log)
     elif count < kills and time.monotonic() > kill_at:
-      children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-      victim = process.pid if draw.random() < LAUNCHER or not children else int(draw.choice(children))
+      trains = training(job, process.pid)
+      victim = process.pid if draw.random() < LAUNCHER or not trains else draw.choice(trains)
       os.kill(victim, signal.SIGKILL)
       if victim == process.pid:
         process.wait()
-        wait_for_end([int(child) for child in children])
+        wait_for_end(trains)
       count, kill_at = count + 1, time.monotonic() + draw.uniform(FIRST, LONGEST)
     time.sleep(0.05)
   return count
@@ -85,6 +86,15 @@ def start(job: str, folder: Path, log: Any) -> "subprocess.Popen[bytes]":
   resume = ["--resume"] if any(folder.rglob("config.json")) else []
   command = [sys.executable, RUN, *JOBS[job], f"--workdir={folder}", *resume]
   return subprocess.Popen(command, cwd=RUN.parent, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def training(job: str, launcher: int) -> list[int]:
+  """Return the processes that train: those that a launcher started, or the actors of an elastic job on Ray."""
+  children = [int(pid) for pid in Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()]
+  if job != "elastic":
+    return children
+  actors = [pid for child in children for pid in training(job, child)]
+  return [pid for pid in children if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(ACTOR)] + actors
 
 
 def wait_for_end(pids: list[int], seconds: float = 30.0) -> None:
