@@ -11,7 +11,6 @@ COMMANDS = {
   "scale": "predicted scaling curves on a cluster: --model=vgg_a --cluster=cori_fdr --nodes=1,2,...,128",
   "bench": "examples per second against a plain optax loop: [--only=...] [--json=FILE]",
   "netbench": "rounds over a slow link against the same without communication: --bandwidth=200mbit --latency=5ms",
-  "chaos": "a job whose processes are killed, stopped and cut off at random: [--config=...] --minutes=2",
   "plan": "examples, workers, servers, delay and period, and why: --config=... or --model=vgg_a, --cluster=cori_fdr",
   "dryrun": "the step compiled for devices that are not here: --config=... --topology=v5e:4x4 [--algorithms=a,b]",
   "calibrate": "measures this machine's steps and collectives: the cluster 'measured'; [--processes=2] [--json=FILE]",

@@ -19,7 +19,6 @@ from ddl.hosts import exchange
 
 KEPT = 2  # the newest ones: a run goes on from the last but one if the last was damaged
 MARGIN = 2**17  # bytes beside its arrays that a checkpoint takes at most, of a small model
-SECONDS = 600.0  # that one process may take longer than another to read
 
 
 class Damaged(ValueError):
@@ -93,7 +92,7 @@ class Checkpoints:
         restored = handler.restore(where / item, args=args)
     except Exception as error:  # orbax, tensorstore and json each raise their own
       reason = f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0][:200]
-    if reasons := [each for each in exchange(reason, SECONDS) if each]:
+    if reasons := [each for each in exchange(reason) if each]:
       raise Damaged(f"{where} cannot be read ({reasons[0]})")
     return restored
 

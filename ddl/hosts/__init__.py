@@ -1,10 +1,12 @@
-"""Groups of processes: who this one is, how they are started, meet and join, and how they agree."""
+"""Groups of processes: their ranks, and how they are launched, join and agree."""
 
+from ddl.hosts.abort import exit_for_loss, format_exit, is_loss, leave, tell
 from ddl.hosts.agree import Vote, exchange, share
-from ddl.hosts.join import JOIN_TIMEOUT, in_order, is_main, join, leave
-from ddl.hosts.launcher import RESTARTED, command_line, follow_launcher, launch, launched
-from ddl.hosts.process_info import JOINED, LAUNCHER, ProcessInfo, declare, member, processes
-from ddl.hosts.watch import GRACE, PEER_TIMEOUT, end, in_words, lost, tell
+from ddl.hosts.join import JOIN_TIMEOUT, PEER_TIMEOUT, in_order, is_main, join, join_group
+from ddl.hosts.launcher import LAUNCHER, command_line, follow_launcher, launch, launched
+from ddl.hosts.process_info import JOINED, ProcessInfo, declare, member, processes
+
+GRACE, RESTARTED = 3.0, "DDL_RESTARTED"  # of ddl.elastic, until it drops them
 
 __all__ = [
   "GRACE",
@@ -17,17 +19,18 @@ __all__ = [
   "Vote",
   "command_line",
   "declare",
-  "end",
   "exchange",
+  "exit_for_loss",
   "follow_launcher",
+  "format_exit",
   "in_order",
-  "in_words",
+  "is_loss",
   "is_main",
   "join",
+  "join_group",
   "launch",
   "launched",
   "leave",
-  "lost",
   "member",
   "processes",
   "share",

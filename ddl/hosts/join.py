@@ -1,166 +1,177 @@
-"""Joining a group of processes by `jax.distributed`, and what each of them then has to know of it."""
+"""Joining a group of processes with `jax.distributed`, and the reasons why that fails."""
 
-import contextlib
-import json
+import errno
 import os
-import subprocess
-import sys
+import re
+import socket
+from collections import Counter
 from typing import Any
 
 import jax
-from jax._src import distributed, xla_bridge  # see `_Service` and `_gloo_at`
 from jax.experimental import multihost_utils
-from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 
 from ddl import memory
-from ddl.hosts import rendezvous
+from ddl.errors import OptionError
+from ddl.hosts.abort import is_loss, report_aborts
 from ddl.hosts.launcher import follow_launcher
-from ddl.hosts.process_info import check_address, check_seconds, member, whence
-from ddl.hosts.watch import PEER_TIMEOUT, start
+from ddl.hosts.process_info import ProcessInfo, check_address, check_seconds, host_port, member, set_member, whence
 
 JOIN_TIMEOUT = 60.0  # seconds
+PEER_TIMEOUT = 30.0  # seconds without a heartbeat after which a process is lost
+LATE = 5.0  # seconds by which JAX exceeds its initialization_timeout
 DIRECT = "no_grpc_proxy"  # hosts that gRPC connects to without a proxy
-SERVICE = """
-import json, sys, time
-from jaxlib import _jax
-address, count, settings = json.loads(sys.argv[1])
-service = _jax.get_distributed_runtime_service(address, count, **settings)
-print("ready", flush=True)
-if sys.stdin.readline():
-  service.shutdown()
-else:
-  time.sleep(5)
-"""
-ENDING = 10.0  # seconds for the end of the service, which gives calls under way 5
 
 
-def join(seconds: float = JOIN_TIMEOUT, silence: float | None = PEER_TIMEOUT) -> None:
-  """Join this process to its group, if it is one of several. Call before any device use.
+def join(
+  coordinator: str,
+  processes: int,
+  rank: int,
+  *,
+  gpu: int | None = None,
+  join_timeout: float = JOIN_TIMEOUT,
+  peer_timeout: float = PEER_TIMEOUT,
+) -> None:
+  """Join a group of processes. Call before any device is used, once per process.
 
-  seconds: in which all processes have to come; silence: seconds after which one counts as lost, see `lost`; None: a
-  supervisor watches them.
+  A process that does not join, or is lost later, ends the others with one line on stderr: exit code 2 before all have
+  joined, 1 after that. A process that fails calls `leave`, as an ordinary exit waits for all others.
+
+  Args:
+    coordinator: HOST:PORT of process 0, which listens there.
+    processes: number of processes of the group; 1 does nothing.
+    rank: of this process.
+    gpu: the only GPU that this process uses; None: all.
+    join_timeout: seconds in which all processes must join.
+    peer_timeout: seconds without a heartbeat after which a process is lost.
 
   Raises:
-    ValueError: in every process that came, if not all did, or they contradict each other; see `rendezvous.meet`; or for
-      a timeout out of its range.
+    ValueError: if the address cannot be used, the processes differ in their number, or a timeout is out of range.
   """
-  me = member()
-  check_seconds("join_timeout", seconds)
-  if silence is not None:
-    check_seconds("peer_timeout", silence)
+  _join(ProcessInfo(rank, processes, coordinator, gpu), join_timeout, peer_timeout)
+
+
+def join_group(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT) -> None:
+  """Join the group that flags, a launcher or the cluster's environment describe, if any; see `join`."""
   follow_launcher()
+  _join(member(), join_timeout, peer_timeout)
+
+
+def _join(me: ProcessInfo, join_timeout: float, peer_timeout: float) -> None:
+  check_seconds("join_timeout", join_timeout)
+  check_seconds("peer_timeout", peer_timeout)
   if me.count == 1:
     return
+  set_member(me)
   memory.keep_freed()  # a call is many programs where messages are in the background
+  host, port = check_address(me.coordinator) if me.coordinator else ("", 0)
+  listen_at = _listen_address(me, host, port) if me.coordinator and me.rank == 0 else None
+  report_aborts(lambda log: _explain(log, me, join_timeout, peer_timeout))
+  if host:  # a proxy of the environment would delay or prevent the connection to process 0
+    direct = os.environ.get(DIRECT) or os.environ.get("no_proxy") or ""
+    os.environ[DIRECT] = ",".join(filter(None, [direct, host]))
+    jax.config.update("jax_check_proxy_envs", False)  # which warns of one
+  jax.config.update("jax_enable_preemption_service", False)  # its handler of SIGTERM would replace ours
   try:
-    met = rendezvous.meet(me.rank, me.count, *check_address(me.coordinator), seconds)
-  except ValueError as error:
-    raise ValueError(f"{error}{whence(me)}") from error
-  _jax.get_distributed_runtime_service = _Service
-  _without_proxy(met.coordinator)
-  jax.distributed.initialize(
-    met.coordinator,
-    me.count,
-    me.rank,
-    me.gpu,
-    cluster_detection_method="deactivate",  # all is known, and it would choose GPUs of its own for `launch`'s processes
-    initialization_timeout=max(10, round(seconds)),
-    coordinator_bind_address=met.coordinator,  # the default are all addresses of the host
-    heartbeat_timeout_seconds=max(
-      100, round(10 * (silence or 0))
-    ),  # `lost` is to be first: JAX ends with a page of C++ log
-  )
-  if silence is not None:  # before devices: each waits for those of all others, in C++
-    start(met.address, silence)
-  _gloo_at(met.address)
-  # Connections are made by the first collective, which waits 30 s for the others: now, as later one of them may still
-  # be compiling.
-  multihost_utils.sync_global_devices("joined")
-
-
-def _without_proxy(coordinator: str) -> None:
-  """Let gRPC connect to process 0 directly: by a proxy of the environment it waits, and JAX ends with a page of log."""
-  others = os.environ.get(DIRECT) or os.environ.get("no_proxy") or ""
-  os.environ[DIRECT] = ",".join(filter(None, [others, coordinator.rpartition(":")[0].strip("[]")]))
-  jax.config.update("jax_check_proxy_envs", False)  # which warns of that
-
-
-class _Service:
-  """JAX's coordination service in a process of its own, which outlives a process 0 that fails by some seconds.
-
-  Where the service's process is gone, JAX kills all others at once with a page of C++ log; now `lost` comes first.
-  """
-
-  def __init__(self, address: str, count: int, **settings: Any):
-    self._process = subprocess.Popen(
-      [sys.executable, "-c", SERVICE, json.dumps([address, count, settings])],
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.DEVNULL,  # pages of C++ log where a process ends before all have registered
-      start_new_session=True,  # a terminal's Ctrl-C is for those that are to save
+    jax.distributed.initialize(
+      me.coordinator or None,
+      me.count,
+      me.rank,
+      me.gpu,
+      cluster_detection_method="deactivate" if me.coordinator else None,
+      initialization_timeout=max(1, round(join_timeout - LATE)),
+      heartbeat_timeout_seconds=round(peer_timeout),
+      coordinator_bind_address=listen_at,
     )
-    assert self._process.stdout
-    if not self._process.stdout.readline():
-      raise ValueError(f"the coordination service could not start at {address}")
-
-  def shutdown(self) -> None:
-    """End it: all processes are done.
-
-    The others may not have read that yet, and JAX ends one with SIGABRT whose connection closes before it has. So the
-    service waits for calls under way, up to 5 s, and this process for the service: where process 0 is the main one of
-    a container, all others there are killed when it ends.
-    """
-    try:
-      self._process.communicate(b"\n", timeout=ENDING)
-    except subprocess.TimeoutExpired:
-      self._process.kill()
-      self._process.wait()
+    devices = Counter(device.process_index for device in jax.devices())
+    if len({*devices.values()}) > 1:
+      got = ", ".join(f"{number} in process {rank}" for rank, number in sorted(devices.items())[:8])
+      raise OptionError("devices", "equally many in all processes", got, "Pass the same num_processes to all.")
+    # Connect the processes now: the first collective waits 30 s, and later one of them may still be compiling.
+    multihost_utils.sync_global_devices("joined")
+  except OptionError:
+    raise
+  except (RuntimeError, ValueError) as error:
+    kind = RuntimeError if is_loss(error) else ValueError  # of Gloo, or of JAX
+    raise kind(f"{_first_line(str(error))}{_name_advice(host)}") from error
 
 
-def _gloo_at(address: str) -> None:
-  """Make the CPU's collectives listen at the address by which this process reaches the others.
-
-  JAX names none, and gloo takes that which the host's name resolves to: 127.0.1.1 on many hosts, where nobody else
-  comes; and the network on others, where processes on one machine need loopback alone.
-  """
-  if jax.config.values["jax_cpu_collectives_implementation"] != "gloo":
-    return
-  client = distributed.global_state.client
-  _without_gloo_on_stdout()
-
-  def make() -> Any:
-    gloo: Any = _jax.make_gloo_tcp_collectives
-    return xla_bridge.make_cpu_client(gloo(distributed_client=client, hostname=address))
-
-  xla_bridge.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
-
-
-def _without_gloo_on_stdout() -> None:
-  """Keep Python's standard output, and drop that of C++: gloo prints a line there for each group that it connects."""
-  sys.stdout.flush()
-  kept = os.dup(1)
-  with open(os.devnull, "wb") as nowhere:
-    os.dup2(nowhere.fileno(), 1)
-  sys.stdout = os.fdopen(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, buffering=1)
+def _listen_address(me: ProcessInfo, host: str, port: int) -> str:
+  """Return the address at which process 0 listens; ValueError, one line, if it cannot."""
+  try:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+  except (OSError, UnicodeError):
+    return f"[::]:{port}"  # a name that is not known yet, as a new pod's
+  # All hosts take the same address first, even where one has no IPv6.
+  family, *_, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+  local = str(address[0])
+  if local.startswith("127.") and not host.startswith("127.") and host != "localhost":
+    local = "0.0.0.0"  # a host whose own name is at loopback does not know its address
+  try:
+    socket.create_server((local, port), family=family).close()
+  except OSError as error:
+    if error.errno == errno.EADDRINUSE:
+      raise ValueError(f"port {port} is in use at {me.coordinator}; choose another one in coordinator") from error
+    advice = "coordinator must name the host of process 0"
+    raise ValueError(f"process 0 cannot listen at {me.coordinator} ({error.strerror}); {advice}") from error
+  return host_port(local, port)
 
 
-def leave(code: int) -> None:
-  """End a process of a group at once: an ordinary exit would wait for the others, which wait for this one."""
-  if jax.distributed.is_initialized():
-    with contextlib.suppress(OSError):
-      sys.stdout.flush()
-    os._exit(code)
+def _explain(log: str, me: ProcessInfo, join_timeout: float, peer_timeout: float) -> tuple[str, int]:
+  """Return why JAX aborts this process, from the log of its coordination service, and the exit code."""
+  silent = re.search(r"stopped sending heartbeats\):\s*(\d+)", log)
+  where = me.coordinator or f"the coordinator that {me.cluster} names"
+  if "different incarnation" in log or "already in error" in log:
+    return f"another process joined {where} with the number of one of its processes", 1
+  if unexpected := re.search(r"Unexpected task registered with task=(\d+)", log):
+    return f"process {unexpected[1]} joined {where}, where process 0 has a smaller num_processes", 2
+  if "RegisterTask" in log:
+    reason = f"not all {me.count} processes joined at {where} within {join_timeout:g} s"
+    return f"{reason}{_unreached(me)}; start all, each with its own process_id, or raise join_timeout{whence(me)}", 2
+  if silent:
+    return f"process {silent[1]} of {me.count} sent no heartbeat for {peer_timeout:g} s", 1
+  if "/Heartbeat" in log and me.rank:
+    return f"process 0 of {me.count} answered no heartbeat for {peer_timeout:g} s", 1
+  if "Failed to send RPC" in log and me.rank:
+    return f"process 0 of {me.count} exited or cannot be reached", 1
+  return _first_line(log.partition("absl::Status: ")[2]), 1
+
+
+def _unreached(me: ProcessInfo) -> str:
+  """Return why this process does not reach process 0; "" if it does."""
+  if me.rank == 0 or not me.coordinator:
+    return ""
+  try:
+    socket.create_connection(check_address(me.coordinator), timeout=2).close()
+  except OSError as error:
+    why = "unknown host" if isinstance(error, socket.gaierror) else (error.strerror or "no answer").lower()
+    return f": process 0 was not reached ({why})"
+  return ""
+
+
+def _name_advice(coordinator: str) -> str:
+  """Return advice where Gloo listens at the loopback address only, as it takes that of the host's name."""
+  try:
+    local = socket.gethostbyname(socket.gethostname())
+  except OSError:
+    return ""
+  if not local.startswith("127.") or coordinator.startswith("127.") or coordinator == "localhost":
+    return ""
+  return f"; {socket.gethostname()} is {local} here: give it an address in /etc/hosts that the other hosts reach"
+
+
+def _first_line(text: str) -> str:
+  return text.strip().partition("\n")[0][:300]
 
 
 def is_main() -> bool:
   """Return whether this process writes the files and the terminal."""
-  return jax.process_index() == 0
+  return member().rank == 0
 
 
 def in_order(result: Any) -> Any:
   """Return the result of a program with collectives, which on CPUs is waited for.
 
-  They run programs that do not depend on each other at the same time: Gloo then takes the messages of one for those of
-  the other, and collectives of many wait for each other's threads for ever.
+  XLA runs independent programs on CPUs at the same time: Gloo then takes the messages of one for those of the other,
+  and collectives of many programs wait for each other's threads forever.
   """
   return jax.block_until_ready(result) if jax.default_backend() == "cpu" else result

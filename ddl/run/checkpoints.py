@@ -11,7 +11,7 @@ from flax import serialization
 
 from ddl import files
 from ddl.api import Model, Tree
-from ddl.engine.checkpoint import SECONDS, Checkpoints, Damaged
+from ddl.engine.checkpoint import Checkpoints, Damaged
 from ddl.engine.consensus import Consensus
 from ddl.engine.placement import gather
 from ddl.hosts import exchange, is_main
@@ -156,7 +156,7 @@ class RunCheckpoints(Store):
     if not isinstance(figures, dict) or {*NEW_RUN, "layout"} - {*figures, "crc"}:
       raise Damaged(f"{folder.checkpoints / str(step)} cannot be read (it lacks figures)")
     figures.setdefault("crc", None)  # of an older one, whose metrics are not checked bit for bit
-    if wrong := next(filter(None, exchange(folder.damage(figures["lines"], figures["crc"]), SECONDS)), ""):
+    if wrong := next(filter(None, exchange(folder.damage(figures["lines"], figures["crc"]))), ""):
       raise DamagedMetrics(wrong)
     layout = figures["layout"]
     elsewhere = any(layout.get(key) != self._layout.get(key) for key in ("devices", "members", "sharding", "processes"))

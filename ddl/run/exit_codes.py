@@ -56,12 +56,13 @@ def exit_code(command: str, call: Callable[[], int]) -> int:
     return "what was saved is kept" + "".join(f"; resume with: {each}" for each in resume)
 
   end_by_sigterm(lambda: hosts.tell(f"{command}: stopped by SIGTERM while compiling; {saved()}"))
-  hosts.in_words(lambda lost: f"{command}: {lost}, so that this process ends too; {saved()}")
+  hosts.format_exit(
+    lambda reason, code: f"{command}: {reason}" + (f"; this process exits too; {saved()}" if code == 1 else "")
+  )
   try:
     return _called(command, call)
   except _Terminated:
-    hosts.tell(f"{command}: stopped by SIGTERM; {saved()}")
-    hosts.leave(143)
+    hosts.leave(143, f"{command}: stopped by SIGTERM; {saved()}")
     return 143
   finally:
     _resume.reset(token)
@@ -101,31 +102,19 @@ def _called(command: str, call: Callable[[], int]) -> int:
     if message and hosts.is_main():
       hosts.tell(f"{command}: {message[0]}")
     return code
-  except (ValueError, OSError) as error:
-    _end_if_lost(error)
-    hosts.tell(f"{command}: {_text(error)}")
-    hosts.leave(2)
-    return 2
   except KeyboardInterrupt:
-    hosts.tell(f"{command}: interrupted")
-    hosts.leave(130)
+    hosts.leave(130, f"{command}: interrupted")
     return 130
   except Exception as error:
+    if hosts.is_loss(error):
+      hosts.exit_for_loss(error)
+    text = f"{command}: {_text(error)}"
     if isinstance(error, MemoryError) or (isinstance(error, jax.errors.JaxRuntimeError) and EXHAUSTED in str(error)):
       reason = str(error).strip().partition("\n")[0] or "out of memory"
-      hosts.tell(f"{command}: too large for this machine: {reason}")
-      hosts.leave(2)
-      return 2
-    if hosts.processes() == 1:
+      text = f"{command}: too large for this machine: {reason}"
+    elif not isinstance(error, (ValueError, OSError)):
+      if hosts.processes() > 1:
+        hosts.leave(1, traceback.format_exc().strip())
       raise
-    _end_if_lost(error)
-    hosts.tell(traceback.format_exc().strip())
-    hosts.leave(1)
-    raise
-
-
-def _end_if_lost(error: Exception) -> None:
-  """End with the line that names the lost process, if a collective failed because of one."""
-  failed = isinstance(error, RuntimeError) or "Gloo" in str(error)
-  if hosts.processes() > 1 and hosts.lost(hosts.GRACE if failed else 0.0):
-    hosts.end()
+    hosts.leave(2, text)
+    return 2

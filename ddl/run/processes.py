@@ -1,9 +1,10 @@
 """Devices and local processes of a run, output of the main process, and what all processes must have in common."""
 
+import dataclasses
 import hashlib
+import importlib
 import json
 import logging
-import pickle
 import signal
 import sys
 import tempfile
@@ -14,41 +15,45 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jax
+import numpy as np
 
 from ddl import hosts
 from ddl.api import Data
 from ddl.config.options import RunOptions
 from ddl.engine.execution import check_threads, cpu_devices
 from ddl.engine.workers import divisors
+from ddl.errors import OptionError
 from ddl.run import folder
 from ddl.run.exit_codes import Failed, exit_code
 
 ROOT = Path(__file__).parents[2]
+TYPE = "type of a dataclass or tuple"  # a key in JSON that no mapping has
+RESTART = 6.0  # seconds after which the processes of the other hosts have ended too, before any of them resumes
 CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from ddl.run import processes as p; p.child(sys.argv[2])"
 
 
 def start_devices(workers: int, options: RunOptions, job: int = 0) -> None:
-  """Sets the CPU devices and joins the other processes, before any other use of JAX; afterwards they stay as they are.
+  """Set the CPU devices and join the other processes, before any other use of JAX; later calls change nothing.
 
-  Devices that a caller chose by JAX's own setting stay too, unless the options name a number.
+  A number of devices set by JAX's own option stays, unless the options have one.
 
-  job: processes of a job of which some are lost, and that a supervisor watches; 0: all are here.
+  job: number of processes of an elastic job; 0: this is no such job.
 
   Raises:
     ValueError: if the processes do not divide the workers or the devices.
   """
   processes = check_processes(workers, job or hosts.processes(), options)
-  chosen = jax.config.values["jax_num_cpu_devices"]  # -1: by nobody
-  mine = options.devices // processes or (chosen if chosen > 0 else cpu_devices(workers, processes, options.members))
+  configured = jax.config.values["jax_num_cpu_devices"]  # -1: not set
+  default = configured if configured > 0 else cpu_devices(workers, processes, options.members)
   try:
-    jax.config.update("jax_num_cpu_devices", mine)
+    jax.config.update("jax_num_cpu_devices", options.devices // processes or default)
   except RuntimeError:  # an earlier call of this process started them
     return
-  hosts.join(options.join_timeout, None if job else options.peer_timeout)
+  hosts.join_group(options.join_timeout, options.peer_timeout)
 
 
 def check_processes(workers: int, processes: int, options: RunOptions) -> int:
-  """The number of processes, if it divides the devices, and these can carry the workers evenly.
+  """Return the number of processes, if it divides the devices, and these can carry the workers evenly.
 
   Raises:
     ValueError: if it does not, or for more devices than a process can have.
@@ -71,48 +76,48 @@ def check_processes(workers: int, processes: int, options: RunOptions) -> int:
 
 
 def launches(options: RunOptions) -> bool:
-  """Return whether the run is for processes that this one starts: several, or those that are restarted."""
+  """Return whether this process starts others that run: several, or those that are restarted."""
   several = options.runtime == "simulator" and options.processes > 1 and hosts.processes() == 1
   return options.max_restarts > 0 or several
 
 
-def launch(
-  function: Any, value: Any, options: RunOptions, workers: int, begun: Callable[[], bool], apart: bool = False
-) -> None:
-  """Calls `function(value, options)` in `options.processes` processes on this machine; one if it is one of several.
+def launch(function: Any, value: Any, options: RunOptions, workers: int, begun: Callable[[], bool]) -> None:
+  """Call `function(value, options)` in `options.processes` processes on this machine; one if it is one of several.
 
-  Where one is killed or lost, all start again, up to `options.max_restarts` times; apart: that one does, and the others
-  go on. begun: whether there is something to resume then. Raises Failed if they ended otherwise than well.
+  If one is killed or lost, all start again, up to `options.max_restarts` times.
+
+  Args:
+    function: of a module, such as `train`.
+    value: its first argument, of dataclasses, collections and numbers.
+    options: its second argument.
+    workers: the largest number of workers.
+    begun: returns whether a restart has something to resume.
+
+  Raises:
+    Failed: if the processes failed.
   """
   check_processes(workers, options.processes, options)
-  if apart:
-    if code := _launched(function, value, replace(options, max_restarts=0), options.max_restarts):
-      raise Failed(code)
-    return
   for restart in range(options.max_restarts + 1):
-    code = _launched(function, value, replace(options, max_restarts=0))
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+      file.write(to_json([_address(function), value, replace(options, max_restarts=0)]))
+      file.flush()
+      code = hosts.launch(options.processes, [sys.executable, "-c", CHILD, str(ROOT), file.name])
     if code in (0, 2, 128 + signal.SIGTERM, 128 + signal.SIGINT) or restart == options.max_restarts:
       break
     if hosts.processes() > 1:
-      time.sleep(2 * hosts.GRACE)  # the others' processes end before any of them looks at what has begun
+      time.sleep(RESTART)
     options = replace(options, resume=begun())
     print(f"{function.__name__}: restart {restart + 1} of {options.max_restarts}", file=sys.stderr, flush=True)
   if code:
     raise Failed(code)
 
 
-def _launched(function: Any, value: Any, options: RunOptions, apart: int | None = None) -> int:
-  with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
-    pickle.dump((function, value, options), file)
-    file.flush()
-    return hosts.launch(options.processes, [sys.executable, "-c", CHILD, str(ROOT), file.name], apart)
-
-
 def child(file: str) -> NoReturn:
-  """Call the pickled function, in a process of `launch`; end with the exit code."""
+  """Call the function in a file of `launch`, in one of its processes; exit with the code."""
   hosts.follow_launcher()
   logging.getLogger("absl").setLevel(logging.CRITICAL)  # what libraries log as errors comes as exceptions too
-  function, value, options = pickle.loads(Path(file).read_bytes())
+  address, value, options = from_json(Path(file).read_text())
+  function = _load(address)
 
   def call() -> int:
     function(value, options)
@@ -121,13 +126,57 @@ def child(file: str) -> NoReturn:
   sys.exit(exit_code(function.__name__, call))
 
 
+def to_json(value: Any) -> str:
+  """Return dataclasses, named tuples, collections, numbers and functions of modules as JSON; see `from_json`."""
+  return json.dumps(_encoded(value))
+
+
+def from_json(text: str) -> Any:
+  """Return what `to_json` was given, with functions as MODULE:NAME."""
+
+  def decoded(fields: dict[str, Any]) -> Any:
+    if TYPE not in fields:
+      return fields
+    cls = _load(fields.pop(TYPE))
+    return tuple(fields["items"]) if cls is tuple else cls(**fields)
+
+  return json.loads(text, object_hook=decoded)
+
+
+def _encoded(value: Any) -> Any:
+  if dataclasses.is_dataclass(value):
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {TYPE: _address(type(value))} | _encoded(fields)
+  if isinstance(value, tuple):
+    named: Any = value
+    fields = named._asdict() if hasattr(value, "_asdict") else {"items": [*value]}
+    return {TYPE: _address(type(value))} | _encoded(fields)
+  if isinstance(value, Mapping):
+    return {key: _encoded(each) for key, each in value.items()}
+  if isinstance(value, list):
+    return [_encoded(each) for each in value]
+  return _address(value) if callable(value) else value.item() if isinstance(value, np.generic) else value
+
+
+def _address(value: Any) -> str:
+  """Return MODULE:NAME of a class or function."""
+  if "<" in value.__qualname__ or value.__module__ == "__main__":
+    raise OptionError("hooks", "functions of a module with several processes", value.__qualname__)
+  return f"{value.__module__}:{value.__qualname__}"
+
+
+def _load(address: str) -> Any:
+  module, _, name = address.partition(":")
+  return getattr(importlib.import_module(module), name)
+
+
 def say(text: str) -> None:
-  """Prints in the main process."""
+  """Print in the main process."""
   if hosts.is_main():
     print(text, flush=True)
 
 
-OWN = (
+PER_PROCESS = (
   "workdir",
   "command",
   "recorded",
@@ -138,7 +187,7 @@ OWN = (
   "compilation_cache",
   "print_table",
   "hooks",
-)  # may be each process's own
+)  # options that may differ between processes
 
 
 def check(
@@ -147,35 +196,37 @@ def check(
   """Compare config, options, versions, code and data of all processes, which each call this once.
 
   inputs: fingerprints of the data and of files, see `ddl.run.inputs`.
-  first: the process that the others are compared with, where those that differ from it are to end alone; else 0.
+  first: the process that the others must equal, where only those that differ fail; None: process 0, and all fail.
 
   Raises:
-    ValueError: with the first difference, or if another process does not come to this within a minute.
+    ValueError: with the first difference.
   """
   if hosts.processes() == 1:
     return
-  said = hosts.exchange(text(config, options, data, inputs))
-  for rank, other in enumerate(said):
-    if other != said[first or 0] and (first is None or rank == hosts.member().rank):
-      raise ValueError(difference(said[first or 0], other, rank, first or 0))
+  texts = hosts.exchange(text(config, options, data, inputs))
+  reference = texts[first or 0]
+  for rank, other in enumerate(texts):
+    if other != reference and (first is None or rank == hosts.member().rank):
+      raise ValueError(difference(reference, other, rank, first or 0))
 
 
 def text(
   config: Mapping[str, Any], options: RunOptions, data: Data | None = None, inputs: Mapping[str, str] | None = None
 ) -> str:
   """Return what all processes must have in common, as JSON."""
-  chosen = {name: value for name, value in asdict(options).items() if name not in OWN}
-  mine = {"config": config, "options": chosen, "versions": folder.about(())["versions"], "code": _code()}
+  common = {name: value for name, value in asdict(options).items() if name not in PER_PROCESS}
+  values = {"config": config, "options": common, "versions": folder.about(())["versions"], "code": _code()}
+  values["num_processes"] = hosts.processes()
   if data:
-    mine |= {"data": {"description": data.meta["description"]}, "inputs": inputs}
-  return json.dumps(mine, sort_keys=True, default=str)
+    values |= {"data": {"description": data.meta["description"]}, "inputs": inputs}
+  return json.dumps(values, sort_keys=True, default=str)
 
 
-def difference(here: str, there: str, rank: int, first: int = 0) -> str:
-  """Return the first difference of two such texts, of the process `first` and of another one, in words."""
-  one, other = (folder.flat(json.loads(each)) for each in (here, there))
-  key = next(key for key in sorted({*one, *other}) if one.get(key) != other.get(key))
-  differ = f"{key} is {one.get(key)} in process {first} and {other.get(key)} in process {rank}"
+def difference(reference: str, other: str, rank: int, first: int = 0) -> str:
+  """Return a line with the first difference between the texts of the processes `first` and `rank`."""
+  values, others = (folder.flat(json.loads(json_text)) for json_text in (reference, other))
+  key = next(key for key in sorted({*values, *others}) if values.get(key) != others.get(key))
+  differ = f"{key} is {values.get(key)} in process {first} and {others.get(key)} in process {rank}"
   return f"all processes must run the same: {differ}"
 
 

@@ -20,8 +20,8 @@ from ddl.run.folder import EXPERIMENT
 from experiments.command_line import config_flag, shared_flags
 from experiments.command_line.config_flag import CommandLine
 
-WITH_CONFIG = ("train", "compare", "sweep", "plan", "dryrun", "chaos", "list")
-OPTIONAL_CONFIG = ("plan", "chaos", "list")  # which have a layer table, a job or all names without one
+WITH_CONFIG = ("train", "compare", "sweep", "plan", "dryrun", "list")
+OPTIONAL_CONFIG = ("plan", "list")  # which have a layer table or all names without one
 RESUMABLE = ("train", "compare", "sweep")
 
 

@@ -146,7 +146,6 @@ def test_a_flag_that_is_given_twice_with_one_value(ran):
     ("bench", ["--rivals", "--asynchronous"], "rivals, asynchronous"),
     ("sweep", ["--config=configs/digits_compare.py", "--init_from=x"], "init_from must be left out"),
     ("dryrun", [f"--config={DIGITS}", "--resume"], "resume must be left out"),
-    ("chaos", ["--resume"], "resume must be left out"),
     ("list", [f"--config={DIGITS}", "--markdown=x"], "markdown"),
   ],
 )
@@ -159,7 +158,7 @@ def test_a_flag_that_a_command_does_not_read(ran, command, arguments, words):
 @pytest.mark.parametrize(
   "command, flag", [
     ("train", "join_timeout"), ("train", "peer_timeout"), ("train", "worker_cpus"), ("plan", "efficiency"),
-    ("plan", "exposed"), ("scale", "jitter"), ("scale", "bucket"), ("tokenize", "validation"), ("chaos", "minutes"),
+    ("plan", "exposed"), ("scale", "jitter"), ("scale", "bucket"), ("tokenize", "validation"),
   ],
 )  # fmt: skip
 def test_a_flag_that_is_not_finite(ran, command, flag, value):

@@ -5,18 +5,18 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
+import time
 
 import pytest
 from helpers.commands import Command, complaint
 from helpers.forks import ROOT
 
 from ddl import hosts
-from ddl.hosts import JOINED, process_info, rendezvous
+from ddl.hosts import JOINED, process_info
 
 TRAIN = (
   "train", "--config=configs/digits.py", "--config.workers=2", "--devices=2", "--config.steps=4",
-  "--config.eval_every=4", "--join_timeout=2",
+  "--config.eval_every=4", "--join_timeout=6",
 )  # fmt: skip
 
 
@@ -28,63 +28,58 @@ def where():
     return f"127.0.0.1:{free.getsockname()[1]}"
 
 
-def started(folder, coordinator, rank, count=2):
-  flags = (f"--coordinator={coordinator}", f"--num_processes={count}", f"--process_id={rank}")
+def started(folder, coordinator, rank, count=2, *more):
+  flags = (f"--coordinator={coordinator}", f"--num_processes={count}", f"--process_id={rank}", *more)
   return Command(*TRAIN, *flags, f"--workdir={folder}/run")
 
 
-ALONE = """
-import os, sys
+KILLED = """
+import os
 from ddl import hosts
+import jax
 if os.environ[hosts.JOINED].startswith("1/"):
-  sys.modules["ddl.hosts.join"]._gloo_at = lambda address: os.kill(os.getpid(), 9)
+  jax.distributed.initialize = lambda *_, initialize=jax.distributed.initialize, **named: (
+    initialize(*_, **named), os.kill(os.getpid(), 9)
+  )
 hosts.declare()
-hosts.join(10, 2.0)
+hosts.join_group(20, 3.0)
 """
-
-
-def test_one_that_is_killed_before_its_devices_is_missed(where):
-  """The other one waits for its devices in C++."""
-  ends = [
-    subprocess.Popen(
-      [sys.executable, "-c", ALONE], cwd=ROOT, env=os.environ | {JOINED: f"{rank}/2@{where}"}, stderr=-1, text=True
-    )
-    for rank in (0, 1)
-  ]
-  try:
-    told = ends[0].communicate(timeout=40)[1]
-    assert [each.wait(10) for each in ends] == [1, -signal.SIGKILL]
-    assert told.splitlines()[-1] == "process 1 of 2 has ended"
-  finally:
-    for each in ends:
-      each.kill()
-
-
-EARLY = """
-import os, sys, threading, time
+SHUTDOWN = """
+import os, time
 from ddl import hosts
-joining, made = sys.modules["ddl.hosts.join"], []
-service = joining._Service
-joining._Service = lambda *settings, **named: made.append(service(*settings, **named)) or made[0]
 hosts.declare()
-hosts.join(30, None)
-for each in made:
-  threading.Thread(target=each.shutdown, daemon=True).start()
-time.sleep(1.5)
-os._exit(0)
+hosts.join_group(30, 30)
+time.sleep(float(os.environ[hosts.JOINED].startswith(os.environ["LATE"])))
 """
 
 
-def test_the_service_ends_after_the_calls_under_way(where):
-  """Process 0 can have ended before another one has read that all have come to the end: JAX would abort that one."""
-  ends = [
+def ends(script, coordinator, **variables):
+  """Return the exit codes and the lines on stderr of two processes that run a script."""
+  processes = [
     subprocess.Popen(
-      [sys.executable, "-c", EARLY], cwd=ROOT, env=os.environ | {JOINED: f"{rank}/2@{where}"}, stderr=-1, text=True
+      [sys.executable, "-c", script], cwd=ROOT, env=os.environ | variables | {JOINED: f"{rank}/2@{coordinator}"},
+      stderr=subprocess.PIPE, text=True,
     )
     for rank in (0, 1)
-  ]
-  told = [each.communicate(timeout=40)[1] for each in ends]
-  assert [each.returncode for each in ends] == [0, 0], told
+  ]  # fmt: skip
+  try:
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    return [process.returncode for process in processes], errors
+  finally:
+    for process in processes:
+      process.kill()
+
+
+def test_one_that_is_killed_before_it_has_devices_is_lost(where):
+  """The other one waits for its devices in C++."""
+  codes, errors = ends(KILLED, where)
+  assert codes == [1, -signal.SIGKILL]
+  assert errors[0] == "process 1 of 2 sent no heartbeat for 3 s\n"
+
+
+@pytest.mark.parametrize("late", ["0/", "1/"])
+def test_a_process_that_ends_later_ends_well(late, where):
+  assert ends(SHUTDOWN, where, LATE=late) == ([0, 0], ["", ""])
 
 
 @pytest.mark.slow
@@ -94,35 +89,40 @@ def test_two_train_as_one(where, tmp_path):
   assert (tmp_path / "run" / "result.json").exists()
 
 
-def test_one_that_never_comes(where, tmp_path):
+def test_one_that_never_joins(where, tmp_path):
+  began = time.monotonic()
   line = complaint(started(tmp_path, where, 0).end())
-  assert line.startswith(f"train: process 1 of 2 has not come to {where} within 2 s; start all, or wait longer")
+  assert line.startswith(
+    f"train: not all 2 processes joined at {where} within 6 s; start all, each with its own process_id"
+  )
+  assert time.monotonic() - began < 40
 
 
-def test_a_process_0_that_never_comes_and_a_host_that_is_none(where, tmp_path):
-  nowhere = started(tmp_path, where, 1), started(tmp_path, "no.such.host.invalid:1234", 1)
-  refused, unknown = (complaint(each.end()) for each in nowhere)
-  assert refused.startswith(f"train: process 0 was not reached at {where} within 2 s: connection refused")
-  assert "no.such.host.invalid:1234 within 2 s: unknown host" in unknown
+def test_a_process_0_that_never_starts_and_an_unknown_host(where, tmp_path):
+  processes = started(tmp_path, where, 1), started(tmp_path, "no.such.host.invalid:1234", 1)
+  refused, unknown = (complaint(process.end()) for process in processes)
+  assert f"joined at {where} within 6 s: process 0 was not reached (connection refused)" in refused
+  assert "no.such.host.invalid:1234 within 6 s: process 0 was not reached (unknown host)" in unknown
 
 
-def test_two_that_contradict_each_other(where):
-  """Three processes have come as two: the second with a number that is taken."""
-  found = []
+@pytest.mark.parametrize(
+  "rank, count, words",
+  [
+    (2, 3, "process 2 joined {}, where process 0 has a smaller num_processes"),
+    (1, 3, "devices must be equally many in all processes, got 6 in process 0, 4 in process 1. "),
+  ],
+)
+def test_processes_that_contradict_each_other(rank, count, words, where, tmp_path):
+  more = ("--config.workers=12", "--devices=12")
+  first, second = started(tmp_path, where, 0, 2, *more), started(tmp_path, where, rank, count, *more)
+  assert complaint(second.end()).startswith(f"train: {words.format(where)}")
+  complaint(first.end())
 
-  def come(rank, count):
-    with pytest.raises(ValueError) as error:
-      rendezvous.meet(rank, count, "127.0.0.1", int(where.split(":")[1]), 5.0)
-    found.append(str(error.value))
 
-  for others, words in (((1, 3), (1, 3)), "two processes have process_id=1"), (((1, 4),), "num_processes=4"):
-    found.clear()
-    threads = [threading.Thread(target=come, args=each) for each in ((0, 3), *others)]
-    for each in threads:
-      each.start()
-    for each in threads:
-      each.join(10)
-    assert len(found) == len(threads) and all(words in line for line in found), found
+def test_two_of_one_number(where, tmp_path):
+  first, *others = [started(tmp_path, where, rank, 3, "--config.workers=3", "--devices=3") for rank in (0, 1, 1)]
+  for process in (first, *others):
+    assert "start all, each with its own process_id, " in complaint(process.end())
 
 
 def test_a_port_in_use(tmp_path):
@@ -154,11 +154,8 @@ def place(monkeypatch, variables):
   "variables, rank, count, where",
   [
     (STEP, 0, 1, ""),  # one task in the step
-    (STEP | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, 3, 4, "node7:61441"),
-    (STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "gpu[003-015,20],x"}, 0, 2, "gpu003:61441"),
-    (STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a[1-2]b[3-4],x"}, 0, 2, "a1b3:61441"),
-    (STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}, 0, 2, "127.0.0.1:61441"),
-    ({key: value for key, value in STEP.items() if key != "SLURM_STEP_NUM_TASKS"}, 0, 8, "node7:61441"),
+    (STEP | {"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, 3, 4, ""),  # JAX detects the coordinator
+    ({key: value for key, value in STEP.items() if key != "SLURM_STEP_NUM_TASKS"}, 0, 8, ""),
     ({key: value for key, value in STEP.items() if key != "SLURM_STEP_ID"}, 0, 1, ""),  # the script of a job
     (MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "a"}, 1, 2, "127.0.0.1:35907"),
     (MPI | {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, 0, 1, ""),
@@ -176,7 +173,6 @@ def test_a_place_by_the_variables_of_a_cluster(variables, rank, count, where, mo
     STEP | {"SLURM_STEP_NUM_TASKS": "two"},
     STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "5"},
     STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": ""},
-    STEP | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "", "SLURM_NODELIST": ""},
     STEP | {"SLURM_STEP_NUM_TASKS": "0"},
     MPI | {"OMPI_COMM_WORLD_SIZE": ""},
     {"OMPI_COMM_WORLD_SIZE": "2"},
@@ -189,12 +185,13 @@ def test_variables_that_cannot_be_name_the_way_out(variables, monkeypatch):
   assert "\n" not in str(error.value)
 
 
-def test_a_step_of_several_tasks_of_which_one_trains_names_the_way_out(where, monkeypatch):
-  """Eight tasks are in the step, and only this one runs ddl."""
-  variables = STEP | {"SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "1"}
-  place(monkeypatch, variables | {"JAX_COORDINATOR_PORT": where.partition(":")[2]})
-  with pytest.raises(ValueError, match=r"processes 1, 2, 3, .* have not come to .*Slurm.*num_processes=1"):
-    hosts.join(0.3, 30.0)
+def test_a_step_of_several_tasks_of_which_one_trains_names_the_way_out(where, tmp_path):
+  """Eight tasks are in the step, and only this one runs ddl. JAX detects the coordinator."""
+  variables = STEP | {"SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "localhost"}
+  flags = (*TRAIN, "--config.workers=8", "--devices=8", f"--workdir={tmp_path}/run")
+  line = complaint(Command(*flags, JAX_COORDINATOR_PORT=where.partition(":")[2], **variables).end())
+  assert "not all 8 processes joined at the coordinator that Slurm names within 6 s" in line
+  assert line.endswith("Slurm started 8 processes; pass num_processes=1 for a run of one process")
 
 
 @pytest.mark.parametrize(

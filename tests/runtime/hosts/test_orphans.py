@@ -11,16 +11,16 @@ import pytest
 from helpers.forks import ROOT
 
 from ddl.hosts import LAUNCHER
-from ddl.hosts import launcher as orphans
 
 MARK = "DDL_TESTS_ORPHANS"
 CHILD = """
-import ctypes, multiprocessing, signal, time
-from ddl.hosts import launcher as orphans
-orphans.SAVING = 1.0
+import ctypes, multiprocessing, os, signal, time
+from ddl.hosts import launcher
+launcher.SAVING = 1.0
 signal.signal(signal.SIGTERM, lambda *_: None)
 multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,)).start()  # as those that read ahead
-orphans.follow_launcher()
+launcher.follow_launcher()
+assert launcher.LAUNCHER not in os.environ  # its own children have another launcher
 print("follows", flush=True)
 ctypes.CDLL(None).sleep(60)  # in C, as in a collective
 """
@@ -83,17 +83,6 @@ def test_a_process_that_waits_in_c_ends_with_its_launcher_and_its_children(start
   launcher.kill()
   launcher.wait()
   wait(lambda: not left(), 10)
-
-
-def test_a_child_does_not_take_its_grandparent_for_its_launcher(monkeypatch):
-  monkeypatch.setenv(LAUNCHER, str(os.getppid()))
-  try:
-    orphans.follow_launcher()
-    assert LAUNCHER not in os.environ and not orphans.launcher_ended()
-  finally:
-    orphans.release()
-    orphans._launcher.clear()
-    orphans._released.clear()
 
 
 @pytest.mark.slow

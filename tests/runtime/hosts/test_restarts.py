@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -81,9 +80,8 @@ def test_it_is_not_restarted_once_more_than_asked_nor_where_it_was_asked_to_stop
 def test_what_a_restart_is_for(codes, resumed, end, monkeypatch):
   left, found = [*codes], []
 
-  def launch(count, command, apart):
-    assert apart is None
-    found.append(pickle.loads(Path(command[-1]).read_bytes())[2])
+  def launch(count, command):
+    found.append(processes.from_json(Path(command[-1]).read_text())[2])
     return left.pop(0)
 
   monkeypatch.setattr(hosts, "launch", launch)
