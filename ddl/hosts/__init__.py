@@ -6,15 +6,11 @@ from ddl.hosts.join import JOIN_TIMEOUT, PEER_TIMEOUT, in_order, is_main, join, 
 from ddl.hosts.launcher import LAUNCHER, command_line, follow_launcher, launch, launched
 from ddl.hosts.process_info import JOINED, ProcessInfo, declare, member, processes
 
-GRACE, RESTARTED = 3.0, "DDL_RESTARTED"  # of ddl.elastic, until it drops them
-
 __all__ = [
-  "GRACE",
   "JOINED",
   "JOIN_TIMEOUT",
   "LAUNCHER",
   "PEER_TIMEOUT",
-  "RESTARTED",
   "ProcessInfo",
   "Vote",
   "command_line",

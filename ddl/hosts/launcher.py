@@ -144,20 +144,3 @@ class _Lines:
   def _write(self) -> None:
     if self._newest:
       tell(f"[{self._rank}] {self._newest.decode(errors='replace').rstrip()}")
-
-
-def release() -> None:
-  """Do nothing: of `ddl.elastic.supervision`, until it is deleted."""
-
-
-def launcher_ended() -> bool:
-  """Do nothing: of `ddl.elastic.supervision`, until it is deleted."""
-  return False
-
-
-def kill_later() -> None:
-  """Do nothing: of `ddl.elastic.supervision`, until it is deleted."""
-
-
-def kill_children() -> None:
-  """Do nothing: of `ddl.elastic.supervision`, until it is deleted."""
