@@ -1,4 +1,4 @@
-"""The runs of a label, of a comparison or a sweep: in batches where that is faster."""
+"""Train the runs of one label of a comparison or a sweep, several side by side where that is faster."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from ddl.report.reader import SCORES
 from ddl.run import build, checkpoints, inputs
 from ddl.run import folder as run_dir
 from ddl.run import loop as train_loop
-from ddl.run.batch import Batch, Diverged, LoopHook, SeedRun
+from ddl.run.batch import Batch, BatchRun, Diverged, LoopHook
 from ddl.run.build import Components, compared_in_virtual_time
 from ddl.run.checkpoints import RunCheckpoints
 from ddl.run.exit_codes import Stopped
@@ -40,7 +40,7 @@ class ExistingRuns(NamedTuple):
 
   complete: set[Path]
   saved: dict[Path, int]  # the step of the last checkpoint of incomplete runs, -1 without one
-  read: Mapping[str, Sequence[str]]  # by label that is not asked for: its runs, which are read as they are
+  not_requested: Mapping[str, Sequence[str]]  # runs by label that this command does not train
 
   def done(self, path: Path) -> dict[str, Any]:
     """Return the last step of each run, None for a complete one, by its folder in that of the command."""
@@ -72,7 +72,7 @@ def check_metrics(path: Path, existing: ExistingRuns) -> None:
 def to_train(comparison: Comparison, path: Path, existing: ExistingRuns) -> list[str]:
   """Return the labels that are asked for and have incomplete seeds."""
   names = [f"seed-{seed}" for seed in comparison.seeds]
-  asked = [label for label in comparison.experiments if label not in existing.read]
+  asked = [label for label in comparison.experiments if label not in existing.not_requested]
   return [label for label in asked if any(path / slug(label) / name not in existing.complete for name in names)]
 
 
@@ -94,9 +94,9 @@ def run(
   virtual = compared_in_virtual_time(comparison.experiments.values())
   for label, built in components.items():
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
-    if label in existing.read:
+    if label in existing.not_requested:
       runs[label] = [
-        run for run in existing.read[label] if path / run in existing.complete or path / run in existing.saved
+        run for run in existing.not_requested[label] if path / run in existing.complete or path / run in existing.saved
       ]
       ended += sum((path / run / run_dir.RESULT).exists() for run in runs[label])
       if failures := [file for run in runs[label] if (file := path / run / run_dir.FAILED).exists()]:
@@ -137,17 +137,17 @@ class LabelRuns:
   evaluator: Evaluator
   options: RunOptions
   fingerprints: Mapping[str, str]  # of the label's inputs, see `ddl.run.inputs`
-  most: int  # runs in a batch, if they fit
+  max_runs: int  # side by side
   traced: Sequence[str] = ()  # see `build.traced_settings`
 
   @cached_property
   def width(self) -> int:
-    """The largest number of runs in a batch: those of a small model are faster together."""
+    """The number of runs side by side: several only for small models, which are faster that way."""
     experiment, options = self.components.experiment, self.options
     workers = make_workers(experiment.workers, options.devices or None, options.members)
     steps = build.execution(self.components, workers, options).steps_per_call
     call_bytes = steps * build.step_bytes(self.components, workers)
-    return min(self.most, execution.most_together(self.components.model, workers.count, call_bytes))
+    return min(self.max_runs, execution.most_together(self.components.model, workers.count, call_bytes))
 
   @cached_property
   def trainer(self) -> Trainer:
@@ -184,12 +184,12 @@ class LabelRuns:
             shutil.rmtree(run.folder.checkpoints, ignore_errors=True)  # of a run that is complete
           yield run.folder.path, outcome, run.clock
 
-  def _run(self, folder: Path, experiment: Experiment) -> SeedRun:
+  def _run(self, folder: Path, experiment: Experiment) -> BatchRun:
     clock = build.follow(self.trainer, experiment)
     run_folder = RunFolder(folder, writes=hosts.is_main(), inputs=self.fingerprints)
     clock.keep(run_folder)
     components, values = build.variant(self.components, experiment), experiment.numbers(self.traced)
-    return SeedRun(components, run_folder, clock, folder in self.existing.saved, values)
+    return BatchRun(components, run_folder, clock, folder in self.existing.saved, values)
 
   def _train(self, batch: Batch, more_hooks: Sequence[LoopHook]) -> list[dict[str, Any] | Diverged]:
     unit = "seed" if self.command == "compare" else "run"
@@ -208,7 +208,10 @@ class LabelRuns:
       raise
 
   def _groups(self, folders: Sequence[Path]) -> list[list[Path]]:
-    """Return the runs of each batch, as recorded before the first of them: a resume gives each run the same bits."""
+    """Return which runs form each batch.
+
+    This is recorded before they start, so that a resume puts each run into the same lane, with the same bits.
+    """
     parent, known = self.path / slug(self.label), self.existing
     file = parent / GROUPS
     groups = [[parent / run for run in group] for group in files.read_json(file)["runs"]] if file.exists() else []

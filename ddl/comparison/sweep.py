@@ -69,15 +69,15 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
       run_dir.record(path, run_dir.about(options.command), options.recorded, computed_from, existing.done(path))
     model = next(iter(firsts.values())).model
     metric = judged_by(settings.metric, model, data.validation, data.meta.get("task", ""))
-    metric = "loss" if metric == "perplexity" else metric  # the one is the other's logarithm
+    metric = "loss" if metric == "perplexity" else metric  # it has the same order, as the loss is its logarithm
     storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
     for label, components in firsts.items():
       fingerprints = inputs.of_label(computed_from, components.experiment)
-      one_trial = LabelRuns(
+      first_trial = LabelRuns(
         "sweep", path, label, components, existing, evaluator, started.options, fingerprints,
-        most=len(settings.seeds) or 1,
+        max_runs=len(settings.seeds) or 1,
       )  # fmt: skip
-      results[label] = _LabelSweep(settings, study.LabelStudy(storage, settings, label, metric), one_trial).run()
+      results[label] = _LabelSweep(settings, study.LabelStudy(storage, settings, label, metric), first_trial).run()
     good = {label: result for label, result in results.items() if result["best"]}
     if good and hosts.is_main():
       _write(path / run_dir.TUNED, good, options)
@@ -93,17 +93,17 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
 class _LabelSweep:
   """The trials of one label; those that differ in traced settings share a compiled program."""
 
-  def __init__(self, settings: Sweep, trials: study.LabelStudy, one_trial: LabelRuns):
-    """Prepare the trials. one_trial: the runs of the label's first trial."""
-    self._sweep, self._study, self._one_trial = settings, trials, one_trial
-    self._experiment = settings.experiments[one_trial.label]
+  def __init__(self, settings: Sweep, trials: study.LabelStudy, first_trial: LabelRuns):
+    """Prepare the trials. first_trial: the runs of the label's first trial."""
+    self._sweep, self._study, self._first_trial = settings, trials, first_trial
+    self._experiment = settings.experiments[first_trial.label]
     self._one_by_one = (
       settings.pruning or settings.sampler == "tpe"
     )  # each trial depends on the results of those before
 
   def run(self) -> dict[str, Any]:
     """Run the unfinished trials; return the label's entry of tuned.json."""
-    sweep, label, finished = self._sweep, self._one_trial.label, len(self._study.finished())
+    sweep, label, finished = self._sweep, self._first_trial.label, len(self._study.finished())
     text = ", ".join(f"{key} in {bounds}" for key, bounds in sweep.spaces[label].items())
     complete = f", {finished} of which are complete" if finished else ""
     say(f"{label}: {pluralize(sweep.trials, 'trial')} of {text}{complete}")
@@ -129,24 +129,24 @@ class _LabelSweep:
 
   def _components(self, point: Point) -> build.Components:
     """Build the experiment of a trial, which checks it. Raises ValueError for invalid settings."""
-    components = build.build(self._experiment_of(point), self._one_trial.components.data)
-    build.check_options(components, self._one_trial.options)
+    components = build.build(self._experiment_of(point), self._first_trial.components.data)
+    build.check_options(components, self._first_trial.options)
     return components
 
   def _experiment_of(self, point: Point) -> Experiment:
     return self._experiment.changed(by_section(point))
 
   def _program(self, components: build.Components, traced: Sequence[str]) -> LabelRuns:
-    """Return the runs of trials with the same structure."""
+    """Return what trains all trials whose compiled-in settings are equal."""
     one_by_one = self._sweep.pruning or compared_in_virtual_time([components.experiment])
     trials = self._sweep.trials if traced and not self._one_by_one else 1
-    most = 1 if one_by_one else trials * self._one_trial.most
-    return replace(self._one_trial, components=components, most=most, traced=traced)
+    max_runs = 1 if one_by_one else trials * self._first_trial.max_runs
+    return replace(self._first_trial, components=components, max_runs=max_runs, traced=traced)
 
   def _run_trials(self, program: LabelRuns, trials: Sequence[Trial]) -> None:
     """Run trials of the same structure, and tell their outcomes to the study."""
     try:
-      program.trainer  # noqa: B018, which is made here
+      program.trainer  # noqa: B018, built on first access, which may raise
     except ValueError as error:
       self._tell_invalid(trials, error)
       return
@@ -172,7 +172,7 @@ class _LabelSweep:
       say(f"  {_words(point)}: {_words(mean) if mean else outcome}")
 
   def _folder(self, trial: Any, seed: int) -> Path:
-    return self._one_trial.path / slug(self._one_trial.label) / f"trial-{trial.number}" / f"seed-{seed}"
+    return self._first_trial.path / slug(self._first_trial.label) / f"trial-{trial.number}" / f"seed-{seed}"
 
   def _tell_invalid(self, trials: Sequence[Trial], error: ValueError) -> None:
     say(f"  {error}")
@@ -213,7 +213,7 @@ def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -
   """Build the first valid trial.
 
   Raises:
-    ValueError: if none can: then the trials are not at fault, but the config.
+    ValueError: if all trials are invalid: then the config is at fault, not the values that are tried.
   """
   wrong: list[ValueError] = []
   for point in tries:

@@ -41,7 +41,7 @@ class Keeper:
     self._membership, self._stop, self._text = -1, 0, ""
 
   def begin(self, membership: int, ranks: Sequence[int], step: int) -> None:
-    """Kill the processes of the last membership; keep the states of these ranks after a step only."""
+    """Kill the processes of the previous membership; of the states keep only those of these ranks after this step."""
     for pid in self._pids.values():
       with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)  # also ends a process that is stopped, which `ray.kill` does not
@@ -88,7 +88,7 @@ class Keeper:
 class Membership:
   """The processes that train together until one fails or joins, as one of them sees it.
 
-  A process has the same workers in each membership: process r of N those from r p / N on.
+  A process has the same workers in each membership: process r of N has p / N of the p workers, from r p / N on.
   """
 
   processes: int  # of the job
@@ -96,9 +96,9 @@ class Membership:
   round_steps: int  # after which a state is stored
   ranks: tuple[int, ...]  # of all processes of this membership
   rank: int = -1  # of this process
-  number: int = -1  # of memberships before
+  number: int = -1  # index of this membership, from 0
   survivors: tuple[int, ...] = ()  # those that have a state after `step`; (): a start, or from a checkpoint
-  step: int = -1
+  step: int = -1  # from which the survivors continue; -1: none
   resume: bool = False  # whether there may be a checkpoint
   coordinator: str = ""  # HOST:PORT of the first process
   keeper: Any = None  # of this node
@@ -125,7 +125,7 @@ class Membership:
     return Presence(self.workers, ((0, self.ids()),))
 
   def layout(self, ids: Ids) -> Workers:
-    """Return these workers, of whole processes of this membership, on the devices of those processes."""
+    """Place these workers, all those of one or more processes, on the devices of their processes."""
     indices = [index for index, rank in enumerate(self.ranks) if {*self.ids((rank,))} <= {*ids}]
     return on_devices(len(ids), [device for index in indices for device in self._devices(index)], 1)
 

@@ -26,9 +26,9 @@ from ddl.names import pluralize
 
 ATTEMPTS = 3  # memberships in a row that may end after the same step without the loss of a process
 HEARTBEAT = 0.5  # seconds between two heartbeats of a process, and two reports of a keeper
-GRACE = 3.0  # seconds in which the effects of a failure on the other processes are waited for
+GRACE = 3.0  # seconds to wait until a failure shows in the other processes
 REPLACEMENT = 10.0  # seconds that survivors wait for a replacement to start; a later one joins them
-SAVING = 15.0  # seconds from a request to stop to the end
+SAVING = 15.0  # seconds to save after a request to stop
 FORWARDED = ("JAX_", "XLA_", "DDL_", "TF_CPP_")  # beginnings of environment variables that the processes inherit
 
 
@@ -40,7 +40,7 @@ class TrainingProcess:
   """An actor that trains in one membership."""
 
   def __init__(self, run: Callable[[Membership], Any]):
-    """run: trains; its modules are imported here, while the processes of the last membership may still train."""
+    """run: the training function; unpickling it imports its modules while the previous membership still trains."""
     self._run = run
 
   def node(self) -> str:
@@ -180,8 +180,8 @@ class RayJob:
       sys.exit(128 + number)
     self.signal = number
 
-  def _request(self, ranks: Iterable[int]) -> None:
-    """Create actors of the next membership, where there are none; the survivors' on the nodes of their keepers."""
+  def _create_actors(self, ranks: Iterable[int]) -> None:
+    """Create an actor for each rank of the next membership that has none, a survivor's on its keeper's node."""
     for rank in {*ranks} - {*self._starting}:
       node, strategy = self._nodes.get(rank), "SPREAD"
       if node in self._keepers:
@@ -191,15 +191,15 @@ class RayJob:
       self._starting[rank] = actor, actor.node.remote()
 
   def _ready(self, ranks: Collection[int], seconds: float) -> set[int]:
-    """Return those of some ranks whose actor of the next membership runs within some seconds."""
+    """Return those of these ranks whose new actor runs within `seconds`."""
     nodes = {self._starting[rank][1]: rank for rank in ranks}
     ready = self._ray.wait([*nodes], num_returns=len(nodes), timeout=seconds)[0] if nodes else []
     return {nodes[node] for node in ready}
 
   def _start(self) -> dict[int, Any]:
-    """Return the actors of the next membership, without replacements that take longer than the survivors."""
+    """Start the next membership and return its actors by rank; a replacement that is not ready in time joins later."""
     ranks, needed = self._next.ranks, self._next.survivors or self._next.ranks
-    self._request(ranks)
+    self._create_actors(ranks)
     if late := {*needed} - self._ready(needed, self._options.join_timeout):
       seconds = f"{self._options.join_timeout:g} s"
       raise ValueError(f"Ray did not start {_names(late)} within {seconds}. Check the CPUs and GPUs that they ask for.")
@@ -246,8 +246,8 @@ class RayJob:
         deadline = min(deadline, time.monotonic() + GRACE)
       elif any(max(steps) > self._next.step for report in reports.values() for steps in report.steps.values()):
         outcome.joined.update(self._ready({*self._starting} - {*actors}, 0))
-        if not self._options.worker_gpus:  # actors of the next membership import their modules meanwhile
-          self._request(actors)
+        if not self._options.worker_gpus:  # create the next actors early, so that their imports overlap with training
+          self._create_actors(actors)
     return outcome
 
   def _lost(self, rank: int) -> bool:
@@ -257,7 +257,9 @@ class RayJob:
     try:
       outcome.results[rank] = self._ray.get(ref)
     except self._ray.exceptions.RayTaskError as error:
-      known = isinstance(error.cause, (ValueError, OSError)) or self.signal  # of others, the process's traceback
+      known = (
+        isinstance(error.cause, (ValueError, OSError)) or self.signal
+      )  # other errors keep the traceback of the process
       outcome.errors[rank] = error.cause if known else error
     except self._ray.exceptions.RayError:
       outcome.failed.add(rank)
@@ -276,15 +278,15 @@ class RayJob:
   def _decide(self, outcome: Outcome, ranks: set[int]) -> None:
     """Determine the ranks of the next membership, and the step and state from which they continue."""
     failed, total = outcome.failed, f"of {self._next.processes}"
-    if min(ranks) in failed:  # it has the coordinator: the others may have died of that, and their states are intact
+    if min(ranks) in failed:  # it hosts the coordinator, so that its death ends the others, whose states are intact
       failed = {rank for rank in failed if rank == min(ranks) or self._lost(rank)}
     replaced = {*sorted(failed)[: self._replacements]}
-    errors = {rank: error for rank, error in sorted(outcome.errors.items()) if not _is_collective(error)}
+    errors = {rank: error for rank, error in sorted(outcome.errors.items()) if not _may_follow_from_loss(error)}
     if self.signal or (errors and not failed):
       for rank, error in errors.items():
         if self.signal or not self._next.survivors or rank in self._next.survivors:
           raise error
-        self._say(f"process {rank} {total}: {error}")  # a new one differs: the others continue without it
+        self._say(f"process {rank} {total}: {error}")  # of a new process only: the others continue without it
       failed |= {*errors}
     if self.signal:
       raise JobFailed("stopped before the state could be saved")
@@ -322,7 +324,7 @@ def _names(ranks: Collection[int]) -> str:
   return f"process{'es' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}"
 
 
-def _is_collective(error: Exception) -> bool:
-  """Return whether an error may follow from the end of another process, or of a connection."""
+def _may_follow_from_loss(error: Exception) -> bool:
+  """Return whether an error may only be a consequence of another process's death or of a lost connection."""
   cause = getattr(error, "cause", error)
   return (isinstance(cause, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(cause)) or "Gloo" in str(cause)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from ddl.hosts.join import in_order
+from ddl.hosts.join import wait_on_cpu
 
 
 def exchange(text: str) -> list[str]:
@@ -46,12 +46,12 @@ class Vote:
   def cast(self, stop: bool, after: Any = None) -> object:
     """Start a vote, whose result goes to `count` later, in the same order in all processes.
 
-    after: what was dispatched before, see `in_order`.
+    after: what was dispatched before, see `wait_on_cpu`.
     """
     if self._single:
       return stop
-    in_order(after)
-    return in_order(self._any(jax.make_array_from_process_local_data(self._split, np.array([stop]))))
+    wait_on_cpu(after)
+    return wait_on_cpu(self._any(jax.make_array_from_process_local_data(self._split, np.array([stop]))))
 
   def count(self, vote: object) -> bool:
     """Return the outcome."""

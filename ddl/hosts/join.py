@@ -19,7 +19,7 @@ from ddl.hosts.process_info import ProcessInfo, check_address, check_seconds, ho
 JOIN_TIMEOUT = 60.0  # seconds
 PEER_TIMEOUT = 30.0  # seconds without a heartbeat after which a process is lost
 LATE = 5.0  # seconds by which JAX exceeds its initialization_timeout
-DIRECT = "no_grpc_proxy"  # hosts that gRPC connects to without a proxy
+NO_PROXY = "no_grpc_proxy"  # hosts that gRPC connects to without a proxy
 
 
 def join(
@@ -62,13 +62,13 @@ def _join(me: ProcessInfo, join_timeout: float, peer_timeout: float) -> None:
   if me.count == 1:
     return
   set_member(me)
-  memory.keep_freed()  # a call is many programs where messages are in the background
+  memory.keep_freed()  # background messages split a call into many programs, which reuse freed memory
   host, port = check_address(me.coordinator) if me.coordinator else ("", 0)
   listen_at = _listen_address(me, host, port) if me.coordinator and me.rank == 0 else None
   report_aborts(lambda log: _explain(log, me, join_timeout, peer_timeout))
   if host:  # a proxy of the environment would delay or prevent the connection to process 0
-    direct = os.environ.get(DIRECT) or os.environ.get("no_proxy") or ""
-    os.environ[DIRECT] = ",".join(filter(None, [direct, host]))
+    direct = os.environ.get(NO_PROXY) or os.environ.get("no_proxy") or ""
+    os.environ[NO_PROXY] = ",".join(filter(None, [direct, host]))
     jax.config.update("jax_check_proxy_envs", False)  # which warns of one
   jax.config.update("jax_enable_preemption_service", False)  # its handler of SIGTERM would replace ours
   try:
@@ -85,7 +85,7 @@ def _join(me: ProcessInfo, join_timeout: float, peer_timeout: float) -> None:
     devices = Counter(device.process_index for device in jax.devices())
     if len({*devices.values()}) > 1:
       got = ", ".join(f"{number} in process {rank}" for rank, number in sorted(devices.items())[:8])
-      raise OptionError("devices", "equally many in all processes", got, "Pass the same num_processes to all.")
+      raise OptionError("devices", "the same number in all processes", got, "Pass the same num_processes to all.")
     # Connect the processes now: the first collective waits 30 s, and later one of them may still be compiling.
     multihost_utils.sync_global_devices("joined")
   except OptionError:
@@ -101,11 +101,11 @@ def _listen_address(me: ProcessInfo, host: str, port: int) -> str:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
   except (OSError, UnicodeError):
     return f"[::]:{port}"  # a name that is not known yet, as a new pod's
-  # All hosts take the same address first, even where one has no IPv6.
+  # Prefer IPv4, as a host may lack IPv6.
   family, *_, address = min(found, key=lambda info: info[0] != socket.AF_INET)
   local = str(address[0])
   if local.startswith("127.") and not host.startswith("127.") and host != "localhost":
-    local = "0.0.0.0"  # a host whose own name is at loopback does not know its address
+    local = "0.0.0.0"  # the host's name resolves to loopback: listen on all interfaces
   try:
     socket.create_server((local, port), family=family).close()
   except OSError as error:
@@ -121,7 +121,7 @@ def _explain(log: str, me: ProcessInfo, join_timeout: float, peer_timeout: float
   silent = re.search(r"stopped sending heartbeats\):\s*(\d+)", log)
   where = me.coordinator or f"the coordinator that {me.cluster} names"
   if "different incarnation" in log or "already in error" in log:
-    return f"another process joined {where} with the number of one of its processes", 1
+    return f"another process joined {where} with a process_id that is already taken", 1
   if unexpected := re.search(r"Unexpected task registered with task=(\d+)", log):
     return f"process {unexpected[1]} joined {where}, where process 0 has a smaller num_processes", 2
   if "RegisterTask" in log:
@@ -149,7 +149,7 @@ def _unreached(me: ProcessInfo) -> str:
 
 
 def _name_advice(coordinator: str) -> str:
-  """Return advice where Gloo listens at the loopback address only, as it takes that of the host's name."""
+  """Return advice if this host's name resolves to loopback, where Gloo then listens, out of reach of other hosts."""
   try:
     local = socket.gethostbyname(socket.gethostname())
   except OSError:
@@ -168,8 +168,8 @@ def is_main() -> bool:
   return member().rank == 0
 
 
-def in_order(result: Any) -> Any:
-  """Return the result of a program with collectives, which on CPUs is waited for.
+def wait_on_cpu(result: Any) -> Any:
+  """Return the result of a program with collectives; on CPUs wait for it first.
 
   XLA runs independent programs on CPUs at the same time: Gloo then takes the messages of one for those of the other,
   and collectives of many programs wait for each other's threads forever.

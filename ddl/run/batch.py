@@ -28,34 +28,34 @@ NEW_RUN: dict[str, Any] = {  # the figures of a run before its first step; a che
 
 
 class Diverged(ValueError):
-  """The loss is no longer finite."""
+  """A loss, a metric or a parameter of a run is no longer finite."""
 
 
-class SeedRun(NamedTuple):
+class BatchRun(NamedTuple):
   """One run of a batch."""
 
   components: Components
   folder: RunFolder
   clock: RunClock
-  resume: bool = False  # its folder contains its beginning
+  resume: bool = False  # whether it continues from what is in its folder
   values: Mapping[str, float] = {}  # of traced settings
 
 
 class Batch:
   """The state of runs that one trainer executes together.
 
-  A run has the same bits whatever the other runs are, but not with another width or lane. A lane without a run repeats
-  the first one.
+  The compiled program has `width` lanes, one per run; an unused lane repeats the first run. The result of a run does
+  not depend on the other runs, but its last bits may depend on its lane and the width.
   """
 
-  def __init__(self, runs: Sequence[SeedRun], trainer: Trainer, lanes: Sequence[int] = (0,), width: int = 1):
+  def __init__(self, runs: Sequence[BatchRun], trainer: Trainer, lanes: Sequence[int] = (0,), width: int = 1):
     """lanes: of the runs; width: the number of lanes of the compiled program."""
     self.runs, self.trainer, self.lanes = runs, trainer, lanes
     self._in_lane = [lanes.index(lane) if lane in lanes else 0 for lane in range(width)]
     self.figures: list[dict[str, Any]] = [dict(NEW_RUN) for _ in runs]
     self.diverged: dict[int, Diverged] = {}
     self._streams: list[StreamFeed] = []
-    self.checkpoint_note: Callable[[], str] = lambda: "there was no checkpoint yet"  # of a divergence
+    self.checkpoint_note: Callable[[], str] = lambda: "there was no checkpoint yet"  # ends a divergence's message
 
   @property
   def experiment(self) -> Any:
@@ -104,7 +104,7 @@ class Batch:
   def start(self) -> Any:
     """Return the carry before the first step."""
 
-    def of_run(run: SeedRun) -> Any:
+    def of_run(run: BatchRun) -> Any:
       key = initial_key(run.components.experiment.seed)
       return self.trainer.start(RunKey(key, run.values) if run.values else key)
 
@@ -126,7 +126,7 @@ class Batch:
   def feed(self, streams: Sequence[tuple[int, dict[str, Any]]] = (), joined: bool = False) -> Any:
     """Return the batches of all lanes: [workers, steps, ...], or [workers, runs, steps, ...].
 
-    streams: of each run (step, states of its streams) at which they continue; joined: whether some workers start here.
+    streams: (step, states of the streams) of each run, from which to continue; joined: whether some workers are new.
     """
     feeds = [run.components.training_feed([*self.trainer.fed]) for run in self.runs]
     self._streams = [feed for feed in feeds if isinstance(feed, StreamFeed)]
@@ -158,7 +158,7 @@ class Batch:
     models = self.trainer.consensuses(carry)
 
     def check(run: int) -> None:
-      # The distance is finite only if all parameters are: a finite loss may leave others behind.
+      # The distance is finite only if all parameters are; the loss may be finite although some are not.
       distance = host_distance(models[self.lanes[run]])
       if distance is not None and not math.isfinite(distance):
         raise NotFinite(f"its parameters are not finite after step {step}")
@@ -180,11 +180,11 @@ class LoopStep:
 
   batch: Batch
   first: int  # the first step of the call
-  step: int  # the step after its last one: completed by the workers, on average
+  step: int  # steps completed after the call: the mean over workers if they are asynchronous
   losses: np.ndarray  # [lanes, steps of the call]
   nbytes: float  # sent and received by a worker since step 0, on average
   seconds: float  # of training since step 0, per run: without compilation, evaluation and saving
-  carry: Any = None  # None: the next call runs already
+  carry: Any = None  # None if the next call has already started
   stopping: bool = False  # this is the last step before a requested stop
 
   @cached_property

@@ -39,13 +39,13 @@ from ddl.sharding import Rules, columns
 
 
 class Components(NamedTuple):
-  """An experiment made real."""
+  """The objects built from an experiment."""
 
   experiment: Experiment
   data: Data
   model: Model
   algorithm: Algorithm | ServerAlgorithm
-  order: ExampleSampler | None  # None: of a stream
+  order: ExampleSampler | None  # None if the training set is a stream
 
   def feed(self, workers: list[int]) -> Feed:
     """Return the batches of these workers: (first step, steps) -> arrays [len(workers), steps, batch, ...].
@@ -74,12 +74,12 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   """Build the objects of an experiment. data: already loaded, if several experiments share it.
 
   Raises:
-    ValueError: whatever the parts find wrong with their settings.
+    ValueError: for an invalid setting of a part.
   """
   algorithm = experiment.make_algorithm()
   if experiment.elastic and experiment.has_server:
     raise ValueError(
-      f"config.elastic must be False with {experiment.algorithm.short_name}, which continues without a worker that "
+      f"config.elastic must be False with {experiment.algorithm.short_name}, which already continues when a worker "
       "dies, got True."
     )
   pull = _pull(experiment)
@@ -94,15 +94,15 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   _check_contract(experiment, algorithm, model, data)
   example = sum(x.nbytes for x in data.train.take(np.zeros(1, np.int64)).values())
   step = experiment.workers // hosts.processes() * min(experiment.batch, data.train.size) * example
-  what = f"config.workers is {experiment.workers}: the examples of one step of all"
+  what = f"config.workers={experiment.workers}: the examples of one step of all workers"
   memory.require(step + 16 * experiment.workers, what)
   order = _order(experiment, data)
-  setting_warnings.warn(experiment, algorithm, pull)  # nothing is refused any more: an error is one line alone
+  setting_warnings.warn(experiment, algorithm, pull)  # last, so that no warning precedes the line of an error
   return Components(experiment, data, model, algorithm, order)
 
 
 def _check_contract(experiment: Experiment, algorithm: Any, model: Model, data: Data) -> None:
-  """Trace the functions of user-defined parts. ValueError, one line, for one that returns what it must not."""
+  """Trace the functions of user-defined parts. Raises ValueError, one line, if one returns a wrong structure."""
   own = [kind for kind in ("model", "algorithm", "wrapper") if is_address(getattr(experiment, kind).name)]
   try:
     if "model" in own:
@@ -170,10 +170,12 @@ def _order(experiment: Experiment, data: Data) -> ExampleSampler | None:
 
 
 def _pull(experiment: Experiment) -> float:
-  """Return p alpha where all workers can pull at a center at the same time; an own algorithm's alpha is anything.
+  """Return workers x alpha, the joint pull if all workers pull at the center at once; 0 if one pulls at a time.
+
+  The alpha of a user-defined algorithm may mean something else, so that 0 is returned.
 
   Raises:
-    ValueError: if alpha is not in 0..1 where one worker at a time does.
+    OptionError: if one worker at a time pulls and alpha is outside [0, 1].
   """
   alpha = experiment.algorithm.get("alpha", 0.0)
   if is_address(experiment.algorithm.name):
@@ -219,9 +221,9 @@ def make_trainer(
 
 
 def traced_settings(components: Components, paths: Iterable[str]) -> list[str]:
-  """Return which settings, as "section.key", can be arguments of the compiled program of an experiment.
+  """Return those settings, "section.key", that can be arguments of a program, so that different values share it.
 
-  A server's schedule and an elastic membership have programs of their own, and a traced number is of the default type.
+  None for an algorithm with a server, an elastic run, or parameters of another type than JAX's default float.
   """
   experiment = components.experiment
   types = {x.dtype for x in jax.tree.leaves(jax.eval_shape(components.model.init, jax.random.key(0))[0])}
@@ -231,7 +233,7 @@ def traced_settings(components: Components, paths: Iterable[str]) -> list[str]:
 
 
 def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = None) -> RunClock:
-  """Let a trainer follow the schedule or the membership of an experiment with another seed; return its clock.
+  """Set a trainer to the schedule or the membership of an experiment with another seed; return the run's clock.
 
   Raises:
     ValueError: for an algorithm that does not support the membership.
@@ -241,7 +243,7 @@ def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = Non
     return EventClock(experiment.workers, trainer.events, trainer.plans.seconds)
   if not isinstance(trainer, elastic.ElasticTrainer):
     if recorded:
-      raise ValueError("replay of a membership must be with config.elastic=True, got False.")
+      raise OptionError("replay", "a schedule of visits with config.elastic=False", "a membership")
     return LockstepClock(experiment, trainer.algorithm, trainer.traffic)
   every = trainer.all
   clock = LockstepClock(experiment, every.algorithm, every.traffic, recorded or True)
@@ -266,7 +268,7 @@ def trainer_of_process(
   return trainer
 
 
-def check_loss(components: Components, processes: int) -> None:
+def check_process_loss(components: Components, processes: int) -> None:
   """Check that the algorithm can continue without one of several processes. ValueError, one line, if it cannot."""
   experiment = components.experiment
   everyone, share = tuple(range(experiment.workers)), experiment.workers // processes
@@ -295,7 +297,7 @@ def _compiled(components: Components, options: RunOptions, workers: Workers) -> 
 
 
 def _of_round(components: Components, options: RunOptions, every: Workers, workers: Workers) -> CompiledTrainer:
-  """Return the trainer of some workers, with calls of at most a round: each of several trainers compiles one."""
+  """Return a trainer of some workers with calls of at most a round: an elastic run has several, which each compile."""
   round_steps = virtual_time.round_steps(cast(Algorithm, components.algorithm))
   longest = min(execution(components, every, options).steps_per_call, round_steps)
   options = replace(vectorized(options, components.model), steps_per_call=options.steps_per_call or longest)
@@ -313,9 +315,9 @@ def vectorized(options: RunOptions, model: Model) -> RunOptions:
 def check_options(
   components: Components, options: RunOptions, is_job: bool = False, clusters: Collection[str] = ()
 ) -> None:
-  """Check the options of several devices per worker, and of a membership that changes.
+  """Check the options for workers of several devices and for elastic runs.
 
-  is_job: whether membership changes with real processes. clusters: for which seconds are predicted.
+  is_job: whether this is an elastic job, whose real processes may fail. clusters: for which seconds are predicted.
 
   Raises:
     ValueError: if workers cannot have several devices, or the members of one cannot share its model or batch.
@@ -324,7 +326,7 @@ def check_options(
   if experiment.elastic:
     deaths = experiment.times.get("death_rate")
     if clusters:
-      raise ValueError("cluster must be empty with config.elastic=True: the losses of workers depend on the machine.")
+      raise OptionError("cluster", "empty with config.elastic=True, as the machine decides when workers fail", clusters)
     if members > 1:
       raise OptionError("members", "1 with config.elastic=True", members)
     if is_job and deaths:
@@ -347,7 +349,9 @@ def check_options(
     parts = experiment.microbatches * members
     if experiment.batch % parts:
       among = (
-        "the members that share it" if parts == members else f"{members} members of {experiment.microbatches} parts"
+        "the members that share it"
+        if parts == members
+        else f"{members} members x {experiment.microbatches} microbatches"
       )
       raise OptionError("config.batch", f"a multiple of {parts}, {among}", experiment.batch)
 
@@ -376,7 +380,7 @@ AUTO = "auto"
 
 
 def with_auto(model: Model, experiment: Experiment, members: int) -> Model:
-  """Return the model with rules named "auto", if it has "hybrid" ones, for these workers of so many members."""
+  """Return the model with sharding rules "auto", chosen for the workers and their members, if it has "hybrid" ones."""
   if "hybrid" not in model.rules:
     return model
   return model._replace(rules={**model.rules, AUTO: _rules(model, experiment, members)})
@@ -389,7 +393,7 @@ def _rules(model: Model, experiment: Experiment, members: int) -> Rules:
   sums = {groups: sum(_least(layer, total, nodes, groups) for layer in table) for groups in divisors(nodes)}
   best = nodes // min(sums, key=lambda groups: (sums[groups], -groups))  # N / G*
   words = f"{', '.join(split)} by outputs" if split else "all layers by examples"
-  note = f"{words}; the fewest bytes of {nodes} devices have workers of {best}"
+  note = f"{words}; on {nodes} devices workers of {best} send the fewest bytes"
   return columns([layer.name for layer in table], model.rules["hybrid"].batch, split)._replace(note=note)
 
 
@@ -405,7 +409,7 @@ def _inside(layer: Layer, total: int, nodes: int, groups: int) -> float:
 
 
 def _across(layer: Layer, total: int, nodes: int) -> float:
-  """Return the bytes of a node if all share the examples."""
+  """Return the bytes of a node if the layer is not split and all nodes share the examples."""
   return hybrid.volume(layer, total, nodes, nodes).total
 
 

@@ -95,7 +95,7 @@ def run(
       for run in batch.active:
         batch.diverge(run, error)
     finally:
-      # After an error of one of several processes the others wait for it, and for what is being saved.
+      # In a group of processes not after an error: closing would wait for the other processes.
       if jax.process_count() == 1 or not isinstance(sys.exception(), Exception):
         batch.close()
         store.close()
@@ -106,12 +106,12 @@ def run(
       for hook in hooks:
         hook.finished(run)
     if batch.active and (stopped_at is not None or (stop.number is not None and jax.process_count() == 1)):
-      raise Stopped(steps, stop.number or signal.SIGTERM)  # what would come after this batch must not begin
+      raise Stopped(steps, stop.number or signal.SIGTERM)  # do not start the next batch
     return [batch.diverged.get(run) or figures["last"] for run, figures in enumerate(batch.figures)]
 
 
 def _open(batch: Batch, store: Store, about: dict[str, Any]) -> Restored:
-  """Create the folders, or reopen them with the lines of metrics that their checkpoints cover."""
+  """Create the folders, or reopen them without the lines of metrics that were written after their checkpoints."""
   for run in batch.runs:
     if run.resume:
       run.folder.reopen(run.components.experiment)
@@ -127,9 +127,11 @@ def _open(batch: Batch, store: Store, about: dict[str, Any]) -> Restored:
 
 
 def warm_up(batch: Batch, label: str) -> None:
-  """Run the first calls and discard them: the first time is slower, and seconds are to be compared."""
+  """Run the first calls and discard them, so that their slow first execution does not count in compared seconds."""
   trainer, every = batch.trainer, batch.experiment.eval_every
-  calls = trainer.plan(0, batch.experiment.steps, every)  # of the whole run, which decides which programs are equal
+  calls = trainer.plan(
+    0, batch.experiment.steps, every
+  )  # the plan of the whole run decides which calls share a program
   calls = [call for call in calls if call.end <= 2 * every]
   with bar(f"{label}: compiling", len(calls)) as shown:
     for _, carry, _ in trainer.run(batch.start(), calls, batch.feed(), batch.key()):
@@ -172,7 +174,7 @@ class StopRequest:
 
   def _note(self, number: int, _frame: Any) -> None:
     if self.number is not None and number == signal.SIGINT:
-      leave(128 + number)  # a process of a group, whose clean-up could wait for the others
+      leave(128 + number)  # exits if this is one of several processes, as a clean-up could wait for the others
       raise KeyboardInterrupt
     self.number = number
     self._then()

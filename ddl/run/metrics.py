@@ -24,7 +24,7 @@ from ddl.config.experiment import noise_key
 from ddl.engine.consensus import Consensus, NotFinite, host_distance, unstacked
 from ddl.engine.local_step import gradient_of
 from ddl.engine.placement import beside, gather, is_split, local
-from ddl.hosts import in_order
+from ddl.hosts import wait_on_cpu
 from ddl.run.batch import Batch, LoopHook, LoopStep
 from ddl.run.build import Components
 from ddl.run.folder import text_of
@@ -49,7 +49,7 @@ class Evaluator:
     """Return {"loss": mean, "accuracy": mean where there is one} of each model; one program tests them all."""
     of = local([each[:2] for each in models])
     params, alone = of[0][0], len(of) == 1
-    waits = in_order if is_split(params) else lambda figures: figures
+    waits = wait_on_cpu if is_split(params) else lambda figures: figures
     sums: list[tuple[int, Tree]] = [
       (len(jax.tree.leaves(batch)[0]), waits([self._metrics(*of[0], batch)] if alone else self._together(of, batch)))
       for batch in self._all(params)

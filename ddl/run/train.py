@@ -13,8 +13,8 @@ from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
 from ddl.errors import OptionError
 from ddl.run import checkpoints, loop, realtime, replay, virtual_time
-from ddl.run.batch import Batch, Diverged, SeedRun
-from ddl.run.build import Components, build, check_loss, check_options, make_trainer, trainer_of_process
+from ddl.run.batch import Batch, BatchRun, Diverged
+from ddl.run.build import Components, build, check_options, check_process_loss, make_trainer, trainer_of_process
 from ddl.run.checkpoints import Restored, RunCheckpoints, Store
 from ddl.run.exit_codes import Failed, Stopped
 from ddl.run.folder import EVENTS, METRICS, RESULT, RunFolder, about, metric_lines, read_result
@@ -66,13 +66,14 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
 
 
 def _components(experiment: Experiment, started: Session, is_job: bool = False) -> Components:
-  """Build the experiment, and compare it with that of the other processes."""
+  """Build and check the objects of an experiment."""
   components = build(experiment)
   check_options(components, started.options, is_job)
   return components._replace(model=checkpoints.started_from(started.options.init_from, components.model))
 
 
 def _folder(components: Components, started: Session) -> RunFolder:
+  """Agree with the other processes on the experiment and its data; return the folder of the run."""
   experiment = components.experiment
   fingerprints = started.agree(experiment.to_json(), [experiment], components.data)
   return RunFolder(started.path, hosts.is_main(), started.options.recorded, fingerprints)
@@ -94,7 +95,7 @@ def _run(
   say(f"{trainer.describe()}\n{_data_text(components.data)}")
   if options.runtime == "simulator" and not has_bar():
     say("compiling")
-  batch = Batch([SeedRun(components, folder, clock, options.resume)], trainer)
+  batch = Batch([BatchRun(components, folder, clock, options.resume)], trainer)
   hooks = [
     Losses(),
     Evaluation(batch, Evaluator(components.model, components.data.test), options.batch_stats),
@@ -122,7 +123,7 @@ def _run(
 def _stopped_text(step: int, steps: int, path: Path, options: RunOptions) -> str:
   if options.runtime == "threads":
     kept = f"its metrics and {EVENTS} are in {path}"
-    return f"stopped at step {step} of {steps}; {kept}; threads save no checkpoints, so that it can't be resumed"
+    return f"stopped at step {step} of {steps}; {kept}; threads save no checkpoints, so it cannot be resumed"
   return f"stopped at step {step} of {steps} and saved; resume with: {resume_command('train', path, options.command)}"
 
 
@@ -132,7 +133,7 @@ def _train_on_ray(experiment: Experiment, options: RunOptions, path: Path) -> di
   Raises:
     Failed: if too few processes are left.
     Stopped: after SIGTERM or Ctrl-C; the run is saved.
-    ValueError: if Ray is missing or too small, or what a process raised.
+    ValueError: if Ray is missing or has too few CPUs or GPUs, or a process raised it.
   """
   from ddl.elastic.ray_job import JobFailed, RayJob
 
@@ -142,7 +143,7 @@ def _train_on_ray(experiment: Experiment, options: RunOptions, path: Path) -> di
   components = build(experiment)  # before any process starts, so that an error is printed once
   check_options(components, options, is_job=True)
   check_processes(experiment.workers, options.processes, options)
-  check_loss(components, options.processes)
+  check_process_loss(components, options.processes)
   round_steps = virtual_time.round_steps(cast(Algorithm, experiment.make_algorithm()))
   first = elastic.Membership(options.processes, experiment.workers, round_steps, tuple(range(options.processes)))
   run = partial(_train_in_process, experiment, replace(options, workdir=str(path)), path.absolute())
@@ -165,7 +166,7 @@ def _train_in_process(
   options = replace(
     options,
     resume=options.resume or bool(membership.survivors) or membership.resume,
-    peer_timeout=max(100.0, 10 * options.peer_timeout),  # after which JAX ends all: the driver is to be first
+    peer_timeout=max(100.0, 10 * options.peer_timeout),  # JAX aborts all then; the driver notices a loss earlier
   )
   with session(path, options, experiment.workers, membership.reference, membership.processes) as started:
     components = _components(experiment, started, is_job=True)

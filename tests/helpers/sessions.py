@@ -22,7 +22,7 @@ from ddl.engine.workers import make_workers
 from ddl.hosts import Vote
 from ddl.models.modules import from_flax
 from ddl.run import loop
-from ddl.run.batch import Batch, Diverged, SeedRun
+from ddl.run.batch import Batch, BatchRun, Diverged
 from ddl.run.build import build
 from ddl.run.checkpoints import RunCheckpoints
 from ddl.run.folder import RunFolder
@@ -94,7 +94,7 @@ class Run:
     """Runs or resumes it."""
     store = RunCheckpoints(self.steps, checkpoint_every, keep_final)
     (outcome,) = run_batch(
-      Batch([SeedRun(self.experiment, RunFolder(path), self.clock, resume)], self.trainer),
+      Batch([BatchRun(self.experiment, RunFolder(path), self.clock, resume)], self.trainer),
       store, self.evaluator, **options,
     )  # fmt: skip
     if isinstance(outcome, Diverged):
@@ -109,7 +109,7 @@ class Run:
     for seed in seeds:
       made = build(replace(self.experiment.experiment, seed=seed))._replace(model=self.experiment.model)
       folder = RunFolder(path / f"seed-{seed}")
-      runs.append(SeedRun(made, folder, self.clock, resume and folder.begun))
+      runs.append(BatchRun(made, folder, self.clock, resume and folder.begun))
     batch = Batch(runs, self.trainer, list(seeds.values()), width)
     return run_batch(batch, RunCheckpoints(self.steps), self.evaluator, **options)
 

@@ -14,7 +14,7 @@ from ddl.api import Model
 from ddl.config.options import RunOptions
 from ddl.engine.consensus import Consensus
 from ddl.run import metrics as noise_scale
-from ddl.run.batch import Batch, SeedRun
+from ddl.run.batch import Batch, BatchRun
 from ddl.run.build import build, make_trainer
 from ddl.run.checkpoints import RunCheckpoints
 from ddl.run.folder import RunFolder
@@ -114,7 +114,7 @@ def lines_of(path, runtime, count):
       store = NoStore()
     else:
       (trainer, clock), store = make_trainer(components, RunOptions(devices=1)), RunCheckpoints(4)
-    run_batch(Batch([SeedRun(components, folder, clock)], trainer), store, evaluator)
+    run_batch(Batch([BatchRun(components, folder, clock)], trainer), store, evaluator)
   return metrics(path)
 
 

@@ -14,7 +14,7 @@ from ddl.config.experiment import initial_key, training_key
 from ddl.config.options import RunOptions
 from ddl.engine.consensus import Consensus
 from ddl.engine.execution import ExecutionConfig
-from ddl.run.batch import Batch, SeedRun
+from ddl.run.batch import Batch, BatchRun
 from ddl.run.build import build, make_trainer
 from ddl.run.checkpoints import RunCheckpoints
 from ddl.run.folder import RunFolder
@@ -83,7 +83,7 @@ def test_batch_statistics_are_estimated_again(tmp_path, runtime):
     trainer = clock = ThreadsTrainer(components, folder)
     store = NoStore()
   evaluator = Evaluator(components.model, components.data.test)
-  run_batch(Batch([SeedRun(components, folder, clock)], trainer), store, evaluator, batch_stats="reestimate")
+  run_batch(Batch([BatchRun(components, folder, clock)], trainer), store, evaluator, batch_stats="reestimate")
   params, statistics = components.model.init(initial_key(0))
   for name, batches in (("as they are", 0), ("estimated", 20)):
     for step in range(batches):

@@ -109,7 +109,7 @@ def test_a_process_0_that_never_starts_and_an_unknown_host(where, tmp_path):
   "rank, count, words",
   [
     (2, 3, "process 2 joined {}, where process 0 has a smaller num_processes"),
-    (1, 3, "devices must be equally many in all processes, got 6 in process 0, 4 in process 1. "),
+    (1, 3, "devices must be the same number in all processes, got 6 in process 0, 4 in process 1. "),
   ],
 )
 def test_processes_that_contradict_each_other(rank, count, words, where, tmp_path):
