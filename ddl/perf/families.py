@@ -50,9 +50,7 @@ FRAGMENTS = 4
 
 def message_bytes(nbytes: float, name: str) -> float:
   """Return the bytes in a format of what takes `nbytes` in float32; ValueError for an unknown format."""
-  if name not in FORMATS:
-    raise ValueError(f"no number format named '{name}'; known are {', '.join(FORMATS)}")
-  return units.amount("bytes of a message", nbytes) * FORMATS[name] / FLOAT
+  return units.amount("bytes of a message", nbytes) * FORMATS[units.choice("gradients", name, FORMATS)] / FLOAT
 
 
 def encode_seconds(nbytes: float, name: str, device: Device) -> float:

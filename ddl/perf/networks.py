@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ddl.perf import units
 from ddl.perf.layers import Attention, Embedding, FusedAttention, Layer, Loss, Pointwise, Residual, Table, Tied, dense
 
 CONVOLUTIONAL, TRANSFORMER = "convolutional", "transformer"  # tables of networks.toml
@@ -34,9 +35,8 @@ def title(name: str) -> str:
 
 @cache
 def table(name: str) -> Table:
-  """Return the layers of a network; ValueError, with the known names, for an unknown one."""
-  if name not in names():
-    raise ValueError(f"no network named '{name}'; known are {', '.join(names())}")
+  """Return the layers of a network; OptionError for an unknown one."""
+  units.choice("model", name, names())
   if name in _read()[TRANSFORMER]:
     return transformer(transformer_sizes(name))
   entry = _entry(CONVOLUTIONAL, name)

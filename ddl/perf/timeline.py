@@ -274,5 +274,4 @@ def _check(step: Pass, exchanges: Sequence[TimelineExchange], order: str) -> Non
   figures = np.concatenate([np.asarray(each, np.float64) for each in step])
   if not (np.isfinite(figures) & (figures >= 0)).all() or not step.seconds > 0:
     raise ValueError("invalid pass: seconds and bytes must be finite and 0 or more, and a step above 0 s")
-  if order not in ORDERS:
-    raise ValueError(f"unknown order '{order}' of messages; known are {', '.join(ORDERS)}")
+  units.choice("order", order, ORDERS)

@@ -13,9 +13,9 @@ from ddl.costs import scale
 from ddl.models import MODELS
 from ddl.perf import cluster_file, scale_text, scaling
 from ddl.perf.cluster import Cluster
-from ddl.perf.plan_text import columns
 from ddl.perf.scale_text import Curve
 from ddl.perf.scaling import StepWork, Transport
+from ddl.perf.units import columns
 from ddl.run.workdir import writable
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine

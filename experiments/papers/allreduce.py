@@ -1,9 +1,9 @@
-"""Published times of NCCL's all-reduce against `ddl.perf.library_costs`, by the system they were measured on."""
+"""Published times of NCCL's all-reduce against `ddl.perf.collectives`, by the system they were measured on."""
 
 import statistics
 from collections.abc import Callable, Iterable
 
-from ddl.perf import collectives, library_costs
+from ddl.perf import collectives
 from ddl.perf.cluster import NCCL, NVLINK_LATENCY, LinkModel, NetworkModel
 from experiments.papers.page import Config, Section, remarks, table
 
@@ -52,7 +52,9 @@ def network(curve: Config) -> NetworkModel:
 def seconds(curve: Config, nbytes: int) -> float:
   """Of NCCL, as predicted."""
   workers = curve.per_node * curve.nodes
-  return min(library_costs.all_reduce(nbytes, workers, network(curve), not curve.alone).values())
+  system = network(curve)
+  assert system.library
+  return min(collectives.library_all_reduces(nbytes, workers, system, system.library, not curve.alone).values())
 
 
 def plain(curve: Config, nbytes: int) -> float:

@@ -357,7 +357,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
   "arguments, says",
   [
     (["--cluster="], "cluster must be one of asr"),
-    (["--cluster=cory"], "did you mean 'cori_fdr'?"),
+    (["--cluster=cory"], "Did you mean 'cori_fdr'?"),
     (["--model=vgg_b"], "got 'vgg_b'. Did you mean 'vgg_a'?"),
     (["--nodes=1,2,...,7,9"], "--nodes=1,2,...,7,9"),
     (["--nodes=0,1"], "--nodes=0,1"),
