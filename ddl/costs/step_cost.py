@@ -13,12 +13,14 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from ddl.api import Algorithm, Model, ServerAlgorithm, Tree
+from ddl.api import Algorithm, Data, Model, ServerAlgorithm, Tree
 from ddl.asynchronous.worker_round import FULL, Worker, make_worker_round
+from ddl.data import DATA
 from ddl.engine.calls import Call, Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import Workers, on_devices
+from ddl.errors import OptionError
 from ddl.group_recorder import Recorder
 from ddl.perf import units
 from ddl.perf.device import LayerWork
@@ -30,6 +32,12 @@ from ddl.run.build import Components, params_bytes, with_auto
 from ddl.schedule import Due
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
+# Sizes of models on whose synthetic data steps are counted and measured.
+SIZES: dict[str, dict[str, Any]] = {
+  "mlp": {"hidden": (512, 512)},
+  "lenet": {"channels": (16, 32), "kernel": 5, "hidden": 128},
+  "transformer": {"layers": 2, "width": 128, "heads": 4},
+}
 
 
 class Leaf(NamedTuple):
@@ -38,6 +46,13 @@ class Leaf(NamedTuple):
   name: str
   nbytes: int  # of its gradient
   share: float  # of the step's FLOP
+
+
+def synthetic(model: str, pixels: int = 28, size: int = 8192) -> Data:
+  """Return so many random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
+  if model == "transformer":
+    return DATA["synthetic"](task="language", shape=(64,), num_outputs=64, examples=size)
+  return DATA["synthetic"](shape=(pixels, pixels, 1), examples=size)
 
 
 def param_shapes(model: Model) -> Tree:
@@ -238,9 +253,7 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
     return compiled_step(components, examples).peak + others
 
   if count > size:
-    raise ValueError(
-      f"{count} workers are more than the {size} examples of {config.data.short_name}; give at most {size}"
-    )
+    raise OptionError("workers", f"at most {size}, the examples of {config.data.short_name}", count)
   return Job(
     title=f"{model_title(components)} on {config.data.short_name}",
     params_bytes=nbytes,

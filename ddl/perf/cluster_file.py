@@ -105,12 +105,7 @@ def absolute(names: Iterable[str]) -> list[str]:
 
 
 def read_cluster(name: str) -> Cluster:
-  """Return the cluster of a TOML file.
-
-  Raises:
-    ValueError: one line that names the file and the key, for one that is missing, unknown or out of its range.
-    FileNotFoundError: if there is no such file.
-  """
+  """Return the cluster of a TOML file."""
   path = files.regular(name)
   if (size := path.stat().st_size) > MOST_BYTES:
     raise OptionError(name, f"a file of at most {MOST_BYTES} bytes", f"{size} bytes", EXAMPLE)

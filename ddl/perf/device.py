@@ -80,9 +80,6 @@ def step_seconds(step: Step, examples: float, device: Device, efficiency: Effici
     examples: b, per worker.
     device: its peak, memory bandwidth, width and start.
     efficiency: shares of the peak and of the memory bandwidth.
-
-  Raises:
-    ValueError: for no examples, an invalid efficiency, or a device without peak or memory bandwidth.
   """
   if not examples > 0:
     raise ValueError(f"examples per worker must be above 0, got {examples:g}.")

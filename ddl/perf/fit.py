@@ -44,9 +44,6 @@ def fit_link(
     nbytes: of each message.
     seconds: of each message.
     cost: (bytes, link) -> seconds of what was measured; None: one message, latency + n / bandwidth.
-
-  Raises:
-    ValueError: for invalid measurements, or of fewer than two sizes.
   """
   n, measured = _checked(seconds, nbytes)
   if len(set(n)) < 2:
@@ -71,9 +68,6 @@ def fit_rates(
   Args:
     kinds: of each measured step.
     fed: bytes of its input.
-
-  Raises:
-    ValueError: for fewer steps than there are terms.
   """
   work, measured = _checked(seconds, flop, nbytes, *([fed] if any(fed) else []))
   names = list(dict.fromkeys(kinds))
@@ -102,9 +96,6 @@ def fit_efficiency(
     peak: FLOP per second of one worker.
     examples: per worker and step, one per measurement.
     seconds: of the steps.
-
-  Raises:
-    ValueError: for invalid measurements, a step faster than the peak allows, or fewer than two sizes.
   """
   b, t = _checked(seconds, examples)
   scale = units.positive("FLOP per example", flop_per_example) / units.positive("peak (FLOP/s)", peak)

@@ -56,9 +56,6 @@ def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> S
     table: the layers with weights.
     extra_copies: of the parameters, beside the paper's three: 1 for momentum, 2 for Adam, 1 for a center.
     width: bytes of a value of the feature maps; copies of the parameters stay in float32.
-
-  Raises:
-    ValueError: for an empty table or a negative number of copies.
   """
   if not table:
     raise ValueError("table must have at least one layer, got none.")

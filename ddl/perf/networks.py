@@ -111,9 +111,6 @@ def convolution(
   Args:
     kernel: (kh, kw), or (k,) for both.
     same: whether it is padded so that a stride of 1 keeps the size.
-
-  Raises:
-    ValueError: if the kernel does not fit into the map.
   """
   sides = kernel[0], kernel[-1]
   out = _size_out(size, sides[0], stride, same), _size_out(size, sides[1], stride, same)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ddl.errors import OptionError
 from ddl.perf import bounds, collectives, hybrid, server
 from ddl.perf.batch import ENOUGH, ConvolutionProgram, WorkerBatch
 from ddl.perf.cluster import Cluster, NetworkModel
@@ -35,16 +36,12 @@ class WorkerCounts(NamedTuple):
 
 
 def counts(cluster: Cluster, requested: int, least: float, first: int = 1) -> WorkerCounts:
-  """Return the numbers to choose from.
-
-  ValueError for a requested number that the cluster does not have, or that can't hold the job.
-  """
+  """Return the numbers to choose from."""
   limit = cluster.workers or MOST_WORKERS
   if not 0 <= requested <= limit:
-    raise ValueError(f"number of workers must be from 1 to {limit:,} on this cluster, got {requested}.")
-  if first > min(requested or limit, limit):
-    advice = f"give --workers={first} or more" if requested else f"the cluster has {limit:,}"
-    raise ValueError(f"the parameters and their copies need {first} devices; {advice}")
+    raise OptionError("workers", f"from 1 to {limit:,} on this cluster", requested)
+  if first > (workers := min(requested or limit, limit)):
+    raise OptionError("workers", f"{first} or more, which hold the parameters and their copies", workers)
   return WorkerCounts(max(cluster.workers or max(TRIED, requested), first), least, first)
 
 

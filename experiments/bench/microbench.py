@@ -27,8 +27,7 @@ from ddl.api import Algorithm
 from ddl.config import default_experiment
 from ddl.config.experiment import initial_key, training_key
 from ddl.config.options import RunOptions
-from ddl.costs.step_cost import analyse, param_shapes
-from ddl.costs.workloads import SIZES, synthetic
+from ddl.costs.step_cost import SIZES, analyse, param_shapes, synthetic
 from ddl.engine.calls import Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.rounds import worker_keys

@@ -13,7 +13,7 @@ from typing import Any
 BEGAN = time.perf_counter()  # before what imports JAX
 
 from ddl import hosts  # noqa: E402
-from ddl.costs.workloads import synthetic  # noqa: E402
+from ddl.costs.step_cost import synthetic  # noqa: E402
 from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, WORKLOADS, Block, Workload  # noqa: E402
 
 BLOCK_SECONDS = 1.0

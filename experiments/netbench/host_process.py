@@ -23,7 +23,7 @@ from ddl import memory
 from ddl.config import default_experiment
 from ddl.config.experiment import Experiment, initial_key, training_key
 from ddl.config.options import RunOptions
-from ddl.costs.workloads import synthetic
+from ddl.costs.step_cost import synthetic
 from ddl.run import build
 from ddl.run.processes import start_devices
 from experiments.netbench.cases import EXAMPLES, MODEL

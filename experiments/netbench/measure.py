@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ddl.costs.step_cost import param_shapes
-from ddl.costs.workloads import synthetic
+from ddl.costs.step_cost import param_shapes, synthetic
 from ddl.perf.cluster import LinkModel
 from ddl.perf.units import bytes_text, seconds_text
 from ddl.run import build

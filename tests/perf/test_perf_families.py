@@ -101,7 +101,7 @@ def test_full_sharding_by_hand(width):
   apart = families.sharded_seconds(JOB, there._replace(overlap=False), 8, 1.0, 8)
   assert apart == pytest.approx(1 + 4 * gather + 2 * scatter)
   assert families.sharded_seconds(JOB, there, 1, 1.0, 1) == 1.0
-  with pytest.raises(ValueError, match="3 shards do not divide 8 workers"):
+  with pytest.raises(ValueError, match="shards must be a divisor of 8 workers, got 3"):
     families.sharded_seconds(JOB, there, 8, 1.0, 3)
 
 

@@ -311,7 +311,7 @@ def test_work_of_a_table():
   [
     (lambda: curve("sync_sgd", JOB, cluster(), [], batch=1), "number of workers"),
     (lambda: curve("sync_sgd", JOB, cluster(), [0, 1], batch=1), "number of workers"),
-    (lambda: curve("sync_sgd", JOB, cluster(), [1, 8], batch=4), "give at least 8"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [1, 8], batch=4), "batch must be at least 8"),
     (lambda: curve("sync_sgd", JOB, cluster(limit=4), [1, 8], batch=8), "has 4"),
     (lambda: curve("sync_sgd", JOB, cluster(bandwidth=0), [1, 8], batch=8), "bandwidth"),
     (lambda: curve("dasgd", JOB, cluster(), [2], batch=2, delay=-1), "delay"),

@@ -146,15 +146,18 @@ def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
       "not even one example fits in 1.07 GB: a step on one needs",
     ),
     (("--model=vgg_a", "--cluster=pcie_8gpu", "--workers=9"), "from 1 to 8"),
-    (("--model=llama_7b", "--cluster=h100_ib400", "--workers=1"), "need 2 devices; give --workers=2 or more"),
+    (("--model=llama_7b", "--cluster=h100_ib400", "--workers=1"), "workers must be 2 or more, which hold"),
     (
       ("--model=vgg_a", "--cluster=cori_fdr", "--workers=0"),
       "--workers=0 is invalid",
     ),
     (("--model=alexnet", "--cluster=fdr", "--workers=1000000000"), "from 1 to 65,536"),
-    ((DIGITS, "--cluster=fdr", "--workers=5000"), "5000 workers are more than the 1437 examples of digits"),
+    ((DIGITS, "--cluster=fdr", "--workers=5000"), "workers must be at most 1437, the examples of digits, got 5000."),
     (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "exposed must be a finite number, got nan."),
-    (("--model=vgg_a", "--cluster=asr", "--batch=100000"), "100000 examples per worker are too many: 2039 is the most"),
+    (
+      ("--model=vgg_a", "--cluster=asr", "--batch=100000"),
+      "examples per worker must be at most 2039, which fit into the device's",
+    ),
     (
       ("--model=vgg_a", "--cluster=cori_fdr", "--json=/no/such/file"),
       "json must be a file in an existing folder",

@@ -12,8 +12,7 @@ import pytest
 from helpers.commands import ROOT
 
 from ddl.config import default_experiment
-from ddl.costs.step_cost import param_shapes
-from ddl.costs.workloads import synthetic
+from ddl.costs.step_cost import param_shapes, synthetic
 from ddl.perf.cluster import LinkModel
 from ddl.run import build
 from experiments.netbench import expected, measure, network

@@ -187,7 +187,7 @@ SMALL = (
     (("--cluster=h100_ib40",), "got 'h100_ib40'. Did you mean 'h100_ib400'?"),
     (
       ("--cluster=fdr,pcie_8gpu", "--config.workers=16", "--config.times.slow=()"),
-      "8 workers; config.workers is 16: config.workers=8 fits",
+      "config.workers must be at most 8 on",
     ),
   ],
 )
