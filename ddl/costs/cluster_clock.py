@@ -44,9 +44,8 @@ def pattern_of(
 ) -> Pattern:
   """Return the algorithm's pattern on so many workers.
 
-  Args:
-    params: one worker's, as arrays or shapes; nothing is allocated.
-    visit: bytes up and down of a visit among several workers, where these are known; to find them takes seconds.
+  params: one worker's, as arrays or shapes; nothing is allocated. visit: bytes up and down of a visit among several
+  workers, where these are known; to find them takes seconds.
   """
   if isinstance(algorithm, Algorithm):
     Schedule(algorithm.exchanges)
@@ -176,12 +175,8 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
   others, but the workers of a node share its link: a worker round is not shorter than `server.node_seconds`, as in
   `ddl.perf.scaling`.
 
-  Args:
-    config: of the run.
-    pattern: of its algorithm.
-    cluster: with as many workers as the config has.
-    step: FLOP and memory traffic of a microbatch, on each of a worker's devices.
-    members: these devices. Their collectives in a step are not hidden; an exchange has the links of all of them.
+  cluster: with as many workers as the config has; step: FLOP and memory traffic of a microbatch, on each of a worker's
+  devices, the members. Their collectives in a step are not hidden; an exchange has the links of all of them.
   """
   workers, visits = config.workers, pattern.visits
   part = config.batch // config.microbatches

@@ -5,6 +5,7 @@ what the worker gave to them. XLA counts a loop's body once, so the step is unro
 a step of k microbatches costs as much as k steps.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from jax.extend import core
 
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm, Tree
 from ddl.asynchronous.worker_round import FULL, Worker, make_worker_round
+from ddl.config.experiment import initial_key, training_key
 from ddl.data import DATA
 from ddl.engine.calls import Call, Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
@@ -73,10 +75,6 @@ def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
   its elements is used once per position of the result. Arrays without a product (biases, scales, embeddings) have 0;
   work of no array (products of activations, elementwise work) is thereby spread in the same proportion. If no array
   is in a product, shares are those of the sizes. The backward pass takes twice the forward pass, array by array.
-
-  Args:
-    model: its loss is traced.
-    batch: shapes of a batch.
   """
   traced = loss_jaxpr(model, batch)
   arrays = jax.tree_util.tree_flatten_with_path(param_shapes(model))[0]
@@ -117,23 +115,11 @@ def _is_jaxpr(x: Any) -> bool:
 
 
 class Compiled(NamedTuple):
-  """A compiled program on this backend; memory in bytes."""
+  """Cost of a compiled program on this backend."""
 
   flop: float  # all arithmetic, additions and comparisons too; taps of a convolution on padding are left out
   nbytes: float  # read and written by the fused operations
-  arguments: int
-  outputs: int
-  aliased: int  # outputs in the place of donated arguments
-  temporary: int
-  code: int
-
-  @property
-  def peak(self) -> int:
-    """Bytes while it runs: arguments + outputs - aliased + temporary + code.
-
-    XLA's own peak is not it: on a CPU that leaves out the temporary buffers.
-    """
-    return self.arguments + self.outputs - self.aliased + self.temporary + self.code
+  peak: int  # bytes of memory while it runs
 
 
 def compiled_step(components: Components, examples: int, members: int = 1, sharding: str = "") -> Compiled:
@@ -180,17 +166,14 @@ def batch_shapes(components: Components, examples: int) -> Tree:
 
 
 def analyse(compiled: Any) -> Compiled:
-  """Return XLA's cost and memory analysis of a compiled function (`jax.stages.Compiled`)."""
+  """Return XLA's cost and memory analysis of a compiled function (`jax.stages.Compiled`).
+
+  XLA's own peak is not the memory while it runs: on a CPU that leaves out the temporary buffers.
+  """
   cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
-  return Compiled(
-    flop=cost.get("flops", 0.0),
-    nbytes=cost.get("bytes accessed", 0.0),
-    arguments=memory.argument_size_in_bytes,
-    outputs=memory.output_size_in_bytes,
-    aliased=memory.alias_size_in_bytes,
-    temporary=memory.temp_size_in_bytes,
-    code=memory.generated_code_size_in_bytes,
-  )
+  peak = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+  peak += memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
+  return Compiled(cost.get("flops", 0.0), cost.get("bytes accessed", 0.0), peak)
 
 
 def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
@@ -232,6 +215,24 @@ def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
   batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)
   keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
   return jax.jit(step, donate_argnums=0).lower(*jax.eval_shape(start, jax.random.key(0)), batches, keys).compile()
+
+
+def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[int], float]:
+  """Return a function of a number of steps to their seconds, through the trainer that `train` uses, input included."""
+  feed, key = components.training_feed(trainer.workers.local), training_key(0)
+  carry, first = trainer.start(initial_key(0)), 0
+
+  def seconds(steps: int) -> float:
+    nonlocal carry, first
+    calls = trainer.plan(first, first + steps, 10**9)
+    first += steps
+    began = time.perf_counter()
+    for _, latest, _losses in trainer.run(carry, calls, feed, key):
+      carry = latest
+    jax.block_until_ready(carry)
+    return time.perf_counter() - began
+
+  return seconds
 
 
 def experiment_job(components: Components, workers: int | None = None) -> Job:

@@ -111,9 +111,7 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0) -> TriedSizes:
 def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) -> WorkerBatch:
   """Return the smallest power of two from `job.least` on with ENOUGH of the best rate that fits; or the requested X.
 
-  Args:
-    requested: X; 0: chosen.
-    micro: number of microbatches, which share the requested X evenly.
+  requested: X, which `micro` microbatches share evenly; 0: chosen.
   """
   sizes = tried_sizes(job, cluster, requested // micro)
   examples = requested // micro or sizes.enough
@@ -250,11 +248,8 @@ def efficiency_table(
 ) -> list[EfficiencyRow]:  # fmt: skip
   """Return a row for each size.
 
-  Args:
-    steps: seconds of a worker's step on a size, without any exchange.
-    share: of a round spent waiting, at most, which sets the periods.
-    sharded: whether the parameters are in pieces, so that only islands can average.
-    critical: the critical batch in examples, where it is known.
+  steps: seconds of a worker's step on a size, without any exchange; share: of a round spent waiting, at most, by which
+  periods are set; sharded: whether the parameters are in pieces, so that only islands can average.
   """
   land, rows = islands(cluster, workers), []
   for size in sizes:

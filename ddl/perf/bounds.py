@@ -145,10 +145,6 @@ def overtaken(times: Mapping[str, Seconds], start: float, end: float) -> tuple[s
   """Return (the first to overtake the one ahead at `start`, the bandwidth where it does) on the way to `end`, or None.
 
   Two bandwidths per decade are searched for a change of the lead, which `break_even` then solves for.
-
-  Args:
-    times: bandwidth in bytes per second -> seconds, of each.
-    start, end: bandwidths, finite and above 0, either the larger.
   """
   units.positive("start bandwidth", start)
   units.positive("end bandwidth", end)

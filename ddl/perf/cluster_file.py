@@ -230,9 +230,7 @@ def path() -> Path:
 def save(cluster: Cluster, figures: dict[str, Any]) -> None:
   """Replace the calibration of this machine.
 
-  Args:
-    cluster: of one worker per node, its network a single link.
-    figures: further figures of the measurement, saved beside the cluster.
+  cluster: of one worker per node, its network a single link; figures: of the measurement, saved beside the cluster.
   """
   device, link = cluster.device, cluster.network.between
   rates = {key: getattr(device, key) for key in ("peak", "memory_bandwidth", "memory", "start")}

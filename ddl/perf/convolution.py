@@ -60,11 +60,8 @@ class BatchChoice(NamedTuple):
 def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> AlgorithmChoice:
   """Return the fastest algorithms within `bound` bytes of workspace (M_bound).
 
-  Args:
-    costs: of each algorithm in each layer.
-    bound: bytes that are left for workspaces.
-    shared: one workspace for all layers (the largest counts): layers are independent. Otherwise one for each (the sum
-      counts), by scipy's mixed-integer solver.
+  shared: one workspace for all layers (the largest counts): layers are independent. Otherwise one for each (the sum
+  counts), by scipy's mixed-integer solver.
 
   Raises:
     DoesNotFit: if no choice fits, with the bytes that would do.
@@ -122,13 +119,7 @@ def best_batch(
 ) -> tuple[BatchChoice, ...]:  # fmt: skip
   """Solve the program for each mini-batch X that fits, as X changes T, M and M_bound; the best throughput first.
 
-  Args:
-    memory: of a step (M_FM + M_MP + M_C); what it leaves of `limit` is M_bound.
-    limit: bytes of the device.
-    batches: the mini-batches to try.
-    costs: X -> of each algorithm in each layer.
-    other_seconds: X -> of all that is no convolution.
-    shared: one workspace for all layers.
+  What a step's memory (M_FM + M_MP + M_C) leaves of `limit` is M_bound. other_seconds: of all that is no convolution.
   """
   choices, problems = [], {}
   for examples in sorted(set(batches)):

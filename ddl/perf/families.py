@@ -80,9 +80,7 @@ def synchronous_seconds(
 ) -> float:
   """Seconds of a step whose gradients are sent in a format of FORMATS.
 
-  Args:
-    examples: of a worker's step, in all its microbatches.
-    micro: number of microbatches.
+  examples: of a worker's step, in all its microbatches.
   """
   part = examples / micro
   alone = step_seconds(job.step, part, cluster.device, cluster.efficiency)
@@ -223,12 +221,7 @@ def streaming(
   P fragments are sent each every H steps: T = T_step + P max(0, T_message(n / P) - d T_step) / H,
   d = ceil(T_message / T_step) up to H / P, where the next fragment leaves.
 
-  Args:
-    step: seconds of a local step.
-    message: (bytes) -> seconds of an average.
-    nbytes: of all parameters in float32.
-    name: the format that is sent.
-    overlap: whether an exchange can run beside the steps.
+  message: (bytes) -> seconds of an average; nbytes: of all parameters in float32, which are sent in the format `name`.
   """
   turn = units.count("period", period) // units.count("fragments", fragments)
   seconds = message(message_bytes(nbytes / fragments, name))

@@ -108,9 +108,7 @@ def convolution(
 ) -> Layer:  # fmt: skip
   """Return a convolution of square maps of size x size.
 
-  Args:
-    kernel: (kh, kw), or (k,) for both.
-    same: whether it is padded so that a stride of 1 keeps the size.
+  kernel: (kh, kw), or (k,) for both; same: whether it is padded so that a stride of 1 keeps the size.
   """
   sides = kernel[0], kernel[-1]
   out = _size_out(size, sides[0], stride, same), _size_out(size, sides[1], stride, same)
@@ -122,9 +120,8 @@ def convolution(
 def residual(blocks: Sequence[int], wider: int) -> Table:
   """Return a residual network on 224x224 images.
 
-  Args:
-    blocks: of each stage.
-    wider: maps of a block's output over those inside: 4 for bottlenecks, 1 for two 3x3 convolutions.
+  blocks: of each stage; wider: maps of a block's output over those inside, 4 for bottlenecks, 1 for two 3x3
+  convolutions.
   """
   layers: list[Layer] = []
 

@@ -158,9 +158,7 @@ def all_workers(
 ) -> tuple[PlanRow, PlanRow]:  # fmt: skip
   """Return the rows on weak and on strong scaling of synchronous SGD, whose gradients leave as they appear.
 
-  Args:
-    exact: (workers, examples of each, microbatches) -> seconds of its step.
-    measured: R_O of a single worker, see `plan.plan`.
+  exact: (workers, examples of each, microbatches) -> seconds of its step; measured: R_O of a single worker, see `plan`.
   """
   x, micro, step, least = batch.examples, batch.micro, batch.step, counts.least
   started = cluster.device._replace(start=0.0)  # the start cancels out of T_C, where it would leave its rounding
@@ -254,12 +252,8 @@ def choose_periods(
 ) -> tuple[int, tuple[int, int, int, int], list[PlanRow]]:
   """Return DaSGD's delay, the periods of DaSGD, local SGD, EASGD and asynchronous EASGD, and the rows of all.
 
-  Args:
-    message, visit: seconds of an all-reduce, and of a worker's visit to the servers.
-    served: seconds that the servers are busy with the visits of all workers.
-    step: seconds of a local step.
-    share: of a round spent waiting, at most.
-    overlap: whether an exchange can run beside the steps.
+  message, visit: seconds of an all-reduce, and of a worker's visit to the servers, which are busy with the visits of
+  all workers for `served` seconds; share: of a round spent waiting, at most.
   """
   hidden = int(overlap)  # steps beside which an exchange can run, of the algorithms whose delay is 1
   delay, why = 0, f"an exchange of {seconds_text(message)} never runs beside the steps here"

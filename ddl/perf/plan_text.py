@@ -27,10 +27,8 @@ def text(
 ) -> str:  # fmt: skip
   """Return the plan.
 
-  Args:
-    name: of the cluster.
-    sends: what the config's algorithm sends.
-    ends: by the device's efficiency in words, the same settings at each end of a range of it.
+  sends: what the config's algorithm sends; ends: by the device's efficiency in words, the same settings at each end of
+  its range.
   """
   lines = [f"{job.title} on {cluster.title}", *textwrap.wrap(f"source: {cluster.source}", WIDTH)]
   if plan.settings.step < SHORTEST:

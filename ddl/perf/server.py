@@ -52,11 +52,6 @@ def served_seconds(nbytes: float, workers: int, link: LinkModel, network: Networ
   """Seconds for which the servers' links, p (n G / S) (2 - duplex), or that of a full node are busy with p visits.
 
   That is a visit of every worker: no worker round is shorter.
-
-  Args:
-    nbytes: up, and as many down.
-    link: of a server.
-    network: of the workers.
   """
   check_servers(servers, nbytes)
   busy = check_link("a server's link", link).busy_seconds(nbytes, nbytes)

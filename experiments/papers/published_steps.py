@@ -4,10 +4,12 @@ Fewer than 16 images are left out: a step is then mostly the start of its kernel
 rows with recomputation where the model needs it, and one length of each where it does not; "selective" recomputation of
 torchtitan stands as half of the forward pass.
 
-The points of the fit were chosen before any fit; all other points are held out. sum_i rho(log predicted_i - log
-measured_i) is minimized, rho as in `ddl.perf.fit`. Two looks at the held-out points went into the model, and
-count against it: GoogLeNet went over to the fitted networks, as no other one there has maps that do not fill tiles, and
-the tile was chosen, which the fitted points prefer too.
+The points of the fit, by the column `use` of published_steps.csv, were chosen before any fit: in float32 six networks
+on one or two devices of each generation, MosaicML's 125M, 760M and 3B with 2048 and 8192 tokens on two devices, and the
+only points of a group. All other points are held out. sum_i rho(log predicted_i - log measured_i) is minimized, rho as
+in `ddl.perf.fit`. Two looks at the held-out points went into the model, and count against it: GoogLeNet went over to
+the fitted networks, as no other one there has maps that do not fill tiles, and the tile was chosen, which the fitted
+points prefer too.
 """
 
 import csv
@@ -33,16 +35,6 @@ from experiments.papers.page import Section, table
 
 SCALE = 0.1  # error from which a point counts as an outlier
 MEMORY_2016 = 0.405  # share of the memory bandwidth of convolutions with the libraries of 2016, fitted too
-DEVICES = ("k80", "m60", "gtx1080ti", "p100", "v100")  # one or two of each generation
-NETWORKS = ("alexnet", "alexnet_groups", "alexnet_v2", "googlenet", "vgg16", "resnet50")
-LANGUAGE = ("mpt_125m", "mpt_760m", "mpt_3b")  # with 2048 and 8192 tokens
-SINGLE = (  # device, format, network, source and images: the only point of a group
-  ("v100", "bfloat16", "bert_large 128", "nv_bert", 64),
-  ("v100", "float32", "bert_large 128", "nv_bert", 32),
-  ("v100", "bfloat16", "resnet50", "nv_mxnet", 192),
-  ("a100_80gb", "bfloat16", "resnet50", "nv_mxnet", 256),
-  ("a100_80gb", "tf32", "resnet50", "nv_mxnet", 256),
-)
 
 
 class PublishedStep(NamedTuple):
@@ -56,6 +48,7 @@ class PublishedStep(NamedTuple):
   source: str  # of published_steps.toml
   devices: int = 1  # that shared the parameters' states, and passed them on during the step
   recomputed: float = 0.0  # share of the forward pass that the backward pass computes again
+  use: str = "run"  # "fitted", or held out: another "network" or "device", or another "run" of a fitted one
 
   @property
   def text(self) -> str:
@@ -68,7 +61,6 @@ class PredictedStep(NamedTuple):
   """A published step with its prediction."""
 
   point: PublishedStep
-  role: str  # "fitted", or held out: "network", "device", "run" (of a fitted network and device)
   predicted: float  # seconds
 
   @property
@@ -98,8 +90,8 @@ def _point(row: dict[str, str]) -> PublishedStep:
   examples, reported = int(row["examples"]), float(row["reported"])
   tokens = int(row["network"].split()[1]) if row["unit"] == "tokens/s" else 1
   seconds = reported / 1e3 if row["unit"] == "ms" else examples * tokens / reported
-  given = row["device"], row["format"], row["network"], examples, seconds, row["source"]
-  return PublishedStep(*given, int(row["devices"]), float(row["recomputed"]))
+  step = row["device"], row["format"], row["network"], examples, seconds, row["source"]
+  return PublishedStep(*step, int(row["devices"]), float(row["recomputed"]), row["use"])
 
 
 @cache
@@ -119,24 +111,6 @@ def network(name: str) -> Table:
   else:
     sizes = networks.transformer_sizes(model)
   return transformer(sizes._replace(tokens=length, positions=length if sizes.positions else 0))
-
-
-def role(point: PublishedStep) -> str:
-  """Return how a point is used."""
-  model, _, tokens = point.network.partition(" ")
-  if (point.device, point.form, point.network, point.source, point.examples) in SINGLE:
-    return "fitted"
-  if point.form == "float32" and not tokens:
-    if point.device not in DEVICES or point.source == "torch_5.0":
-      return "device"
-    return "fitted" if point.network in NETWORKS else "network"
-  if point.source == "mosaic" and point.device in ("a100_80gb", "h100"):
-    if model not in LANGUAGE:
-      return "network"
-    return "fitted" if int(tokens) in (2048, 8192) else "run"
-  if point.device in ("a100_40gb", "h100_96gb", "h200"):
-    return "device"
-  return "network" if point.source == "titan" else "run"
 
 
 def known(generation: str, kind: str, form: str = "float32") -> Shares:
@@ -174,7 +148,7 @@ def predict(point: PublishedStep, shares: Shares | None = None) -> float:
 @cache
 def results() -> list[PredictedStep]:
   """Return all points with their predictions."""
-  return [PredictedStep(point, role(point), predict(point)) for point in points()]
+  return [PredictedStep(point, predict(point)) for point in points()]
 
 
 def minimize(
@@ -202,7 +176,7 @@ def fit_convolutions() -> dict[str, float]:
     memory = value[f"memory {sources()[point.source]['libraries']}"]
     return Shares(value[f"product {generation}"], memory, value[f"winograd {generation}"], start=value["start"])
 
-  chosen = [p for p in points() if p.form == "float32" and not p.source.startswith("nv_bert") and role(p) == "fitted"]
+  chosen = [p for p in points() if p.form == "float32" and not p.source.startswith("nv_bert") and p.use == "fitted"]
   return dict(zip(names, minimize(chosen, [0.5] * 8 + [0.4, 0.6, 2e-4], shares), strict=True))
 
 
@@ -214,12 +188,12 @@ def fit_transformers() -> dict[str, float]:
     value: dict[str, float] = dict(zip(names, x, strict=True))
     return Shares(value[f"product {chips()[point.device].generation}"], value["memory"], attention=value["attention"])
 
-  chosen = [p for p in points() if p.source == "mosaic" and role(p) == "fitted"]
+  chosen = [p for p in points() if p.source == "mosaic" and p.use == "fitted"]
   return dict(zip(names, minimize(chosen, [0.7, 0.6, 0.5, 0.6], shares), strict=True))
 
 
 TITLE = "Device steps: published against predicted"
-ROLES = {
+USES = {
   "fitted": "fitted",
   "network": "held out: other networks",
   "device": "held out: other devices",
@@ -231,7 +205,7 @@ HALF = Efficiency(0.5)  # of the peak, and all of the memory bandwidth: what was
 def section() -> Section:
   """The summary."""
   found = results()
-  held = [abs(r.error) for r in found if r.role != "fitted"]
+  held = [abs(r.error) for r in found if r.point.use != "fitted"]
   values = {
     "points": len(found),
     "devices": len({r.point.device for r in found}),
@@ -260,7 +234,7 @@ def _cells(result: PredictedStep) -> list[str]:
   point = result.point
   return [
     chips()[point.device].title, FORMS[point.form], point.text, str(point.devices), seconds_text(point.seconds),
-    seconds_text(result.predicted), f"{100 * result.error:+.1f} %", ROLES[result.role], point.source,
+    seconds_text(result.predicted), f"{100 * result.error:+.1f} %", USES[result.point.use], point.source,
   ]  # fmt: skip
 
 
@@ -268,10 +242,10 @@ def _summary(found: Sequence[PredictedStep]) -> list[tuple[str, ...]]:
   rows = []
   groups = dict.fromkeys((kind_of(network(r.point.network)), r.point.form) for r in found)
   for kind, form in groups:
-    for use, words in ROLES.items():
+    for use, words in USES.items():
       errors = [
         abs(r.error) for r in found
-        if r.role == use and (kind_of(network(r.point.network)), r.point.form) == (kind, form)
+        if r.point.use == use and (kind_of(network(r.point.network)), r.point.form) == (kind, form)
       ]  # fmt: skip
       if errors:
         largest = f"{100 * max(errors):.1f} %"
@@ -306,7 +280,7 @@ def _half(point: PublishedStep, winograd: bool) -> float:
 
 def _program(point: PublishedStep) -> list[str]:
   errors = [f"{100 * (predicted(point) / point.seconds - 1):+.0f} %" for predicted in PROGRAM.values()]
-  held = "" if role(point) == "fitted" else " (held out)"
+  held = "" if point.use == "fitted" else " (held out)"
   return [f"{chips()[point.device].title}, {point.text}{held}", seconds_text(point.seconds), *errors]
 
 

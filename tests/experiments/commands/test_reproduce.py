@@ -290,7 +290,7 @@ def test_device_steps_have_every_point_and_the_medians_of_the_held_out_ones():
   found = published_steps.results()
   page, told = published_steps.steps_page("a command"), "\n".join(published_steps.section().remarks)
   assert page.count("| held out: ") + page.count("| fitted |") == len(found) == 275
-  held = [abs(result.error) for result in found if result.role != "fitted"]
+  held = [abs(result.error) for result in found if result.point.use != "fitted"]
   assert f"of the {len(held)} held-out steps is {100 * statistics.median(held):.1f} %" in told
   assert statistics.median(held) < 0.15
 

@@ -58,7 +58,7 @@ def test_equal_steps_or_doubling_meet_the_end(first, step, more):
   ["", "0,1", "-1", "1,x", "1,...,8", "...,8", "1,2,...", "1,2,...,7,9", "4,2", "2,2", "1,4,...,9", "1,2.5", "1,70000"],
 )
 def test_numbers_that_cannot_be(text):
-  with pytest.raises(ValueError, match="--nodes") as error:
+  with pytest.raises(ValueError, match="nodes must be") as error:
     counts("nodes", text)
   assert "\n" not in str(error.value)
 
@@ -340,7 +340,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
   done = Command(
     "scale",
     "--model=mlp",
-    "--cluster=measured",
+    "measure must be left out unless model is",
     "--nodes=1,2",
     "--batch=64",
     "--measure",
@@ -359,20 +359,20 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--cluster="], "cluster must be one of asr"),
     (["--cluster=cory"], "Did you mean 'cori_fdr'?"),
     (["--model=vgg_b"], "got 'vgg_b'. Did you mean 'vgg_a'?"),
-    (["--nodes=1,2,...,7,9"], "--nodes=1,2,...,7,9"),
-    (["--nodes=0,1"], "--nodes=0,1"),
-    (["--nodes=1,2", "--workers=1,2"], "not both"),
+    (["--nodes=1,2,...,7,9"], "got 1,2,...,7,9"),
+    (["--nodes=0,1"], "nodes must be numbers from 1"),
+    (["--nodes=1,2", "--workers=1,2"], "nodes must be left out with workers"),
     (["--nodes=1,2,...,128", "--batch=64"], "batch must be at least 128"),
     (["--batch=0"], "batch"),
     (["--algorithms=sgd"], "got 'sgd'"),
     (["--algorithms="], "algorithms must be one or more names"),
-    (["--cluster=asr", "--nodes=1,32"], "--nodes=1,32: asr has 16 nodes of 1 worker; --nodes=1 fits"),
-    (["--cluster=pcie_8gpu", "--nodes=16"], "--nodes=16: pcie_8gpu has 1 node of 8 workers; --nodes=1 fits"),
-    (["--cluster=pcie_8gpu", "--workers=2,4,16", "--nodes="], "pcie_8gpu has 8 workers; --workers=2,4 fits"),
+    (["--cluster=asr", "--nodes=1,32"], "nodes must be at most 16, as asr has 16 nodes of 1 worker, got 1,32. 1 fits."),
+    (["--cluster=pcie_8gpu", "--nodes=16"], "pcie_8gpu has 1 node of 8 workers, got 16. 1 fits."),
+    (["--cluster=pcie_8gpu", "--workers=2,4,16", "--nodes="], "pcie_8gpu has 8 workers, got 2,4,16. 2,4 fits."),
     (["--jitter=-1"], "jitter"),
     (["--jitter=1e9"], "jitter"),
     (["--workdir=/proc/nothing"], "workdir must be a folder that can be written, got /proc/nothing"),
-    (["--measure", "--model=mlp"], "--cluster=measured"),
+    (["--measure", "--model=mlp"], "measure must be left out unless model is"),
     (["--scaling=weak", "--batch=100000"], "batch must be at most"),
     (["--order=priority", "--algorithms=dasgd"], "order must be fifo"),
     (["--servers=10000000000", "--algorithms=async_sgd"], "servers"),
