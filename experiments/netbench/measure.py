@@ -135,10 +135,6 @@ COLUMNS = {
   "algorithm": 17, "batch": 7, "period, delay": 14, "bytes": 9, "alone": 9, "round": 9, "ratio": 7, "link": 9,
   "exposed": 9, "predicted": 10, "error": 8,
 }  # fmt: skip
-LEGEND = (
-  "of a round of `period` steps on each host: bytes that a host sends, the round without communication (alone), the "
-  "round, their ratio (median of pairs), the link's own time for the messages, what of it shows, the cost model"
-)
 
 
 def head() -> str:

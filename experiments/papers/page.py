@@ -64,10 +64,9 @@ def error(row: ReportedRow, column: str) -> float:
   return row.predicted[column].value / row.reported - 1
 
 
-def errors(section: Section, column: str, *, headlines: bool = False) -> list[float]:
-  """Absolute relative errors of the rows that the column was not fitted on. headlines: of those rows alone."""
-  rows = [row for row in section.rows if not row.predicted[column].fitted]
-  return [abs(error(row, column)) for row in rows if row.kind == HEADLINE or not headlines]
+def errors(section: Section, column: str) -> list[float]:
+  """Return the absolute relative errors of the rows that the column was not fitted on."""
+  return [abs(error(row, column)) for row in section.rows if not row.predicted[column].fitted]
 
 
 def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
