@@ -115,11 +115,23 @@ def _is_jaxpr(x: Any) -> bool:
 
 
 class Compiled(NamedTuple):
-  """Cost of a compiled program on this backend."""
+  """A compiled program on this backend; memory in bytes."""
 
   flop: float  # all arithmetic, additions and comparisons too; taps of a convolution on padding are left out
   nbytes: float  # read and written by the fused operations
-  peak: int  # bytes of memory while it runs
+  arguments: int
+  outputs: int
+  aliased: int  # outputs in the place of donated arguments
+  temporary: int
+  code: int
+
+  @property
+  def peak(self) -> int:
+    """Bytes while it runs: arguments + outputs - aliased + temporary + code.
+
+    XLA's own peak is not it: on a CPU that leaves out the temporary buffers.
+    """
+    return self.arguments + self.outputs - self.aliased + self.temporary + self.code
 
 
 def compiled_step(components: Components, examples: int, members: int = 1, sharding: str = "") -> Compiled:
@@ -166,14 +178,17 @@ def batch_shapes(components: Components, examples: int) -> Tree:
 
 
 def analyse(compiled: Any) -> Compiled:
-  """Return XLA's cost and memory analysis of a compiled function (`jax.stages.Compiled`).
-
-  XLA's own peak is not the memory while it runs: on a CPU that leaves out the temporary buffers.
-  """
+  """Return XLA's cost and memory analysis of a compiled function (`jax.stages.Compiled`)."""
   cost, memory = compiled.cost_analysis(), compiled.memory_analysis()
-  peak = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-  peak += memory.temp_size_in_bytes + memory.generated_code_size_in_bytes
-  return Compiled(cost.get("flops", 0.0), cost.get("bytes accessed", 0.0), peak)
+  return Compiled(
+    flop=cost.get("flops", 0.0),
+    nbytes=cost.get("bytes accessed", 0.0),
+    arguments=memory.argument_size_in_bytes,
+    outputs=memory.output_size_in_bytes,
+    aliased=memory.alias_size_in_bytes,
+    temporary=memory.temp_size_in_bytes,
+    code=memory.generated_code_size_in_bytes,
+  )
 
 
 def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
