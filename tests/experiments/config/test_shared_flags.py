@@ -35,7 +35,7 @@ def test_all_commands_are_imported_into_one_process(order):
     (["--cluster=cori"], "Did you mean 'cori_fdr'?"),
     (["--cluster=asr", "--batch=0"], "batch"),
     (["--cluster=asr", "--servers=0"], "servers"),
-    (["--cluster=asr", "--workers=x"], "--workers=x is"),
+    (["--cluster=asr", "--workers=x"], "workers must be"),
   ],
 )
 def test_invalid_values(wrong, command, arguments, words):
