@@ -21,6 +21,7 @@ from ddl.engine import compiled_program, traffic
 from ddl.engine.compiled_program import Collective
 from ddl.engine.placement import Placement
 from ddl.engine.workers import on_devices
+from ddl.errors import OptionError
 from ddl.events.record import Events
 from ddl.events.schedule import visits
 from ddl.events.times import TIMES
@@ -43,12 +44,8 @@ def pattern_of(
 ) -> Pattern:
   """Return the algorithm's pattern on so many workers.
 
-  Args:
-    params: one worker's, as arrays or shapes; nothing is allocated.
-    visit: bytes up and down of a visit among several workers, where these are known; to find them takes seconds.
-
-  Raises:
-    ValueError: for a clock that does not fit, or a collective inside a loop of JAX, whose repetitions are not seen.
+  params: one worker's, as arrays or shapes; nothing is allocated. visit: bytes up and down of a visit among several
+  workers, where these are known; to find them takes seconds.
   """
   if isinstance(algorithm, Algorithm):
     Schedule(algorithm.exchanges)
@@ -112,10 +109,8 @@ def of(components: Components, members: int, sharding: str) -> Members:
 def check_devices(members: int) -> None:
   """Refuse a worker whose devices are not all in this process, which compiles its step."""
   if members > len(jax.local_devices()):
-    raise ValueError(
-      f"processes must be fewer with cluster and members={members}, whose devices must be in one process. Predict the "
-      "finished comparison in one process."
-    )
+    condition = f"fewer with cluster and members={members}, whose devices must be in one process"
+    raise OptionError("processes", condition, advice="Predict the finished comparison in one process.")
 
 
 def collective_seconds(each: Collective, cluster: Cluster, devices: int) -> float:
@@ -147,15 +142,13 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
     clusters[cluster_file.display_name(name)] = with_published(cluster, model)
   for name, cluster in clusters.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:
-      fits = f"config.workers={cluster.workers // members} fits"
-      have, each = "workers" if members == 1 else "devices", f" of {members} members" * (members > 1)
-      raise ValueError(f"{name} has {cluster.workers} {have}; config.workers is {config.workers}{each}: {fits}")
+      have = "workers" if members == 1 else f"devices for workers of {members} members"
+      condition = f"at most {cluster.workers // members} on {name}, which has {cluster.workers} {have}"
+      raise OptionError("config.workers", condition, config.workers)
   scaled = [each for each, factory in TIMES.items() if "seconds" in keywords(factory)]
   if clusters and config.times.name not in scaled:
-    raise ValueError(
-      f"config.times.name must be one of {', '.join(scaled)} with cluster, which sets the seconds of a step, got "
-      f"{config.times.name}."
-    )
+    condition = f"one of {', '.join(scaled)} with cluster, which sets the seconds of a step"
+    raise OptionError("config.times.name", condition, config.times.name)
   return clusters
 
 
@@ -182,12 +175,8 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
   others, but the workers of a node share its link: a worker round is not shorter than `server.node_seconds`, as in
   `ddl.perf.scaling`.
 
-  Args:
-    config: of the run.
-    pattern: of its algorithm.
-    cluster: with as many workers as the config has.
-    step: FLOP and memory traffic of a microbatch, on each of a worker's devices.
-    members: these devices. Their collectives in a step are not hidden; an exchange has the links of all of them.
+  cluster: with as many workers as the config has; step: FLOP and memory traffic of a microbatch, on each of a worker's
+  devices, the members. Their collectives in a step are not hidden; an exchange has the links of all of them.
   """
   workers, visits = config.workers, pattern.visits
   part = config.batch // config.microbatches

@@ -9,7 +9,7 @@ import optax
 from ddl.algorithms import COLLECTIVE
 from ddl.config.catalog import entry, factory, keyword_arguments, keywords, make_algorithm, named
 from ddl.costs.cluster_clock import pattern_of, vector
-from ddl.costs.workloads import SIZES, synthetic
+from ddl.errors import OptionError
 from ddl.models import MODELS
 from ddl.names import short_name
 from ddl.perf import networks, scaling
@@ -55,8 +55,8 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
   from ddl.costs import step_cost  # here: a table needs no compiler
   from ddl.run.build import build
 
-  model = {"name": name, **SIZES.get(name, {})}
-  components = build(default_experiment(model=model, workers=1, batch=examples), synthetic(name))
+  model = {"name": name, **step_cost.SIZES.get(name, {})}
+  components = build(default_experiment(model=model, workers=1, batch=examples), step_cost.synthetic(name))
   job = step_cost.experiment_job(components)
   work, title = scaling.work_of(job.step, job.params_bytes), step_cost.model_title(components)
   placed = place(Job(name, sum(work.nbytes), work.parts, StepMemory(0.0, 0.0)), cluster)
@@ -67,19 +67,19 @@ def large_enough(workers: Sequence[int], job: Job) -> list[int]:
   """Return the numbers of workers that can hold a job's states; ValueError if none does."""
   counts = [count for count in workers if count >= job.split]
   if not counts:
-    raise ValueError(f"{job.title}: its states are split over {job.split} devices; give workers={job.split} or more")
+    raise OptionError("workers", f"{job.split} or more, over which the states of {job.title} are split", max(workers))
   return counts
 
 
 def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:
   """Return, by algorithm, those of period and delay that are set and that it takes; ValueError if none takes one."""
   if not names:
-    raise ValueError("algorithms is empty; name some, with commas between, as `python run.py list` shows them")
+    raise OptionError("algorithms", "one or more names, such as sync_sgd,dasgd")
   values = {key: value for key, value in (("period", period), ("delay", delay)) if value is not None}
   taken = {name: {key: values[key] for key in values if key in keywords(factory("algorithm", name))} for name in names}
   for key, value in values.items():
     if not any(key in each for each in taken.values()):
-      raise ValueError(f"--{key}={value} is read by none of {', '.join(names)}")
+      raise OptionError(key, f"left out, as none of {', '.join(names)} reads it", value)
   return taken
 
 
@@ -91,7 +91,7 @@ def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
   def pattern(workers: int) -> Pattern:
     spec = entry("algorithm", name)
     if workers > MOST_GRAPH and name in COLLECTIVE and spec.taxonomy.pattern == "peer to peer":
-      raise ValueError(f"{name} supports up to {MOST_GRAPH:,} workers, got {workers:,}.")
+      raise OptionError("workers", f"at most {MOST_GRAPH:,} for {name}", f"{workers:,}")
     unset = {key: 1 for key, each in keywords(spec.factory).items() if each.default is each.empty}  # a first step
     values = keyword_arguments("algorithm", {"name": name, **unset, **settings}, workers)
     pattern = pattern_of(make_algorithm(name, optax.sgd(0.1), workers, values), vector(*nbytes), workers, *sizes)
@@ -106,11 +106,7 @@ def curves(
   work: StepWork, cluster: Cluster, workers: Sequence[int], algorithms: Mapping[str, Mapping[str, int]],
   transport: Transport, *, batch: int, weak: bool, jitter: float, largest: float = float("inf"),
 ) -> list[Curve]:  # fmt: skip
-  """Return a curve for each algorithm with its settings, in their order.
-
-  Raises:
-    ValueError: as `scaling.curve`, for invalid settings, an order without effect, or if no point's examples fit.
-  """
+  """Return a curve for each algorithm with its settings, in their order."""
   drawn = []
   with bar("", len(algorithms) * len(workers)) as progress:
     for name, values in algorithms.items():
@@ -125,13 +121,10 @@ def curves(
       drawn.append(Curve(short_name(name), sent(max(workers)), transport, points, largest=largest))
   if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in drawn)):
     names = ", ".join(curve.algorithm for curve in drawn)
-    raise ValueError(f"order={transport.order} changes nothing: no gradients leave layer by layer in {names} here")
+    raise OptionError("order", f"fifo, as no gradients leave layer by layer in {names} here", transport.order)
   last = drawn[0].points[-1]
   if not drawn[0].possible:
     most = largest if weak else largest * last.workers
-    raise ValueError(
-      f"{last.examples:,} examples on each of {last.workers:,} workers do not fit: a worker's memory "
-      f"({bytes_text(cluster.device.memory)}) holds {largest:,}; give batch={most} at most"
-      + (" or more workers" if not weak else "")
-    )
+    condition = f"at most {most}, as {bytes_text(cluster.device.memory)} of memory hold {largest:,} examples"
+    raise OptionError("batch", condition, batch, "" if weak else "Or take more workers.")
   return drawn

@@ -5,6 +5,7 @@ what the worker gave to them. XLA counts a loop's body once, so the step is unro
 a step of k microbatches costs as much as k steps.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -13,12 +14,15 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from ddl.api import Algorithm, Model, ServerAlgorithm, Tree
+from ddl.api import Algorithm, Data, Model, ServerAlgorithm, Tree
 from ddl.asynchronous.worker_round import FULL, Worker, make_worker_round
+from ddl.config.experiment import initial_key, training_key
+from ddl.data import DATA
 from ddl.engine.calls import Call, Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import Workers, on_devices
+from ddl.errors import OptionError
 from ddl.group_recorder import Recorder
 from ddl.perf import units
 from ddl.perf.device import LayerWork
@@ -30,6 +34,12 @@ from ddl.run.build import Components, params_bytes, with_auto
 from ddl.schedule import Due
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
+# Sizes of models on whose synthetic data steps are counted and measured.
+SIZES: dict[str, dict[str, Any]] = {
+  "mlp": {"hidden": (512, 512)},
+  "lenet": {"channels": (16, 32), "kernel": 5, "hidden": 128},
+  "transformer": {"layers": 2, "width": 128, "heads": 4},
+}
 
 
 class Leaf(NamedTuple):
@@ -38,6 +48,13 @@ class Leaf(NamedTuple):
   name: str
   nbytes: int  # of its gradient
   share: float  # of the step's FLOP
+
+
+def synthetic(model: str, pixels: int = 28, size: int = 8192) -> Data:
+  """Return so many random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
+  if model == "transformer":
+    return DATA["synthetic"](task="language", shape=(64,), num_outputs=64, examples=size)
+  return DATA["synthetic"](shape=(pixels, pixels, 1), examples=size)
 
 
 def param_shapes(model: Model) -> Tree:
@@ -58,10 +75,6 @@ def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
   its elements is used once per position of the result. Arrays without a product (biases, scales, embeddings) have 0;
   work of no array (products of activations, elementwise work) is thereby spread in the same proportion. If no array
   is in a product, shares are those of the sizes. The backward pass takes twice the forward pass, array by array.
-
-  Args:
-    model: its loss is traced.
-    batch: shapes of a batch.
   """
   traced = loss_jaxpr(model, batch)
   arrays = jax.tree_util.tree_flatten_with_path(param_shapes(model))[0]
@@ -219,6 +232,24 @@ def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
   return jax.jit(step, donate_argnums=0).lower(*jax.eval_shape(start, jax.random.key(0)), batches, keys).compile()
 
 
+def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[int], float]:
+  """Return a function of a number of steps to their seconds, through the trainer that `train` uses, input included."""
+  feed, key = components.training_feed(trainer.workers.local), training_key(0)
+  carry, first = trainer.start(initial_key(0)), 0
+
+  def seconds(steps: int) -> float:
+    nonlocal carry, first
+    calls = trainer.plan(first, first + steps, 10**9)
+    first += steps
+    began = time.perf_counter()
+    for _, latest, _losses in trainer.run(carry, calls, feed, key):
+      carry = latest
+    jax.block_until_ready(carry)
+    return time.perf_counter() - began
+
+  return seconds
+
+
 def experiment_job(components: Components, workers: int | None = None) -> Job:
   """Return FLOP, bytes and exact memory by XLA, and the memory model's count; ValueError for too many workers.
 
@@ -238,9 +269,7 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
     return compiled_step(components, examples).peak + others
 
   if count > size:
-    raise ValueError(
-      f"{count} workers are more than the {size} examples of {config.data.short_name}; give at most {size}"
-    )
+    raise OptionError("workers", f"at most {size}, the examples of {config.data.short_name}", count)
   return Job(
     title=f"{model_title(components)} on {config.data.short_name}",
     params_bytes=nbytes,

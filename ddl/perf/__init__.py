@@ -1,1 +1,4 @@
-"""The cost model: seconds, bytes and integers only. NumPy and SciPy, no JAX."""
+"""The cost model: seconds, bytes and integers only. NumPy and SciPy, no JAX.
+
+Every function raises ValueError, one line, for invalid arguments.
+"""

@@ -20,6 +20,7 @@ nothing in a job of the kind.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ddl.errors import OptionError
 from ddl.perf import collectives, families, units
 from ddl.perf.bounds import smallest_delay, smallest_period
 from ddl.perf.cluster import Cluster
@@ -95,12 +96,9 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0) -> TriedSizes:
   fits = largest_fitting(job, cluster.device.memory)
   largest = min(fits, job.most or fits)
   if units.count("examples per worker", requested, 0) > largest:
-    room = (
-      f"there are {largest} for each worker"
-      if largest == job.most
-      else f"{largest} is the most that fits into the device's {bytes_text(cluster.device.memory)}"
-    )
-    raise ValueError(f"{requested} examples per worker are too many: {room}")
+    memory = f"which fit into the device's {bytes_text(cluster.device.memory)}"
+    limit = "the data of each" if largest == job.most else memory
+    raise OptionError("examples per worker", f"at most {largest}, {limit}", requested)
   last = min(largest, max(LARGEST, job.least, requested))
   tried = sorted({*(2**i for i in range(last.bit_length())), min(requested or job.least, last), last})
   steps = {x: step_seconds(job.step, x, cluster.device, cluster.efficiency) for x in tried}
@@ -113,12 +111,7 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0) -> TriedSizes:
 def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) -> WorkerBatch:
   """Return the smallest power of two from `job.least` on with ENOUGH of the best rate that fits; or the requested X.
 
-  Args:
-    requested: X; 0: chosen.
-    micro: number of microbatches, which share the requested X evenly.
-
-  Raises:
-    ValueError: as `tried_sizes`, for a microbatch.
+  requested: X, which `micro` microbatches share evenly; 0: chosen.
   """
   sizes = tried_sizes(job, cluster, requested // micro)
   examples = requested // micro or sizes.enough
@@ -255,11 +248,8 @@ def efficiency_table(
 ) -> list[EfficiencyRow]:  # fmt: skip
   """Return a row for each size.
 
-  Args:
-    steps: seconds of a worker's step on a size, without any exchange.
-    share: of a round spent waiting, at most, which sets the periods.
-    sharded: whether the parameters are in pieces, so that only islands can average.
-    critical: the critical batch in examples, where it is known.
+  steps: seconds of a worker's step on a size, without any exchange; share: of a round spent waiting, at most, by which
+  periods are set; sharded: whether the parameters are in pieces, so that only islands can average.
   """
   land, rows = islands(cluster, workers), []
   for size in sizes:

@@ -8,7 +8,7 @@ servers hide the exchange. T = T_C + T_O: only the compute T_C shrinks with the 
 overhead of ONE worker over its compute. An overhead that grows with G breaks the first lemma: take R_O at the G in
 question then. The second leaves out latency and the server's own time.
 
-All times are in seconds; every function raises ValueError for invalid numbers.
+All times are in seconds.
 """
 
 import math
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
+from ddl.errors import OptionError
 from ddl.perf import units
 
 ROUNDING = 1 - 1e-12  # a quotient that is an integer but for its rounding stays one
@@ -28,8 +29,7 @@ Seconds = Callable[[float], float]  # to the target, of a bandwidth in bytes per
 def round_seconds(*, step: float, message: float, period: int = 1, delay: int = 0) -> float:
   """period * step + max(0, message - min(delay, period) * step): a message that has `delay` steps to arrive.
 
-  With a delay above the period several are in flight on one link: a longer delay then hides no more. ValueError for
-  negative seconds, a period below 1 or a negative delay.
+  With a delay above the period several are in flight on one link: a longer delay then hides no more.
   """
   units.count("period", period)
   units.count("delay", delay, 0)
@@ -45,26 +45,21 @@ def smallest_delay(message: float, step: float) -> int:
 
 def exposed_share(message: float, step: float, *, period: int, delay: int) -> float:
   """Share of a round spent waiting: e / (tau T_step + e), e = max(0, T_comm - d T_step). 0 <= delay <= period."""
-  units.count("period", period)
   if not 0 <= delay <= period:
-    raise ValueError(f"delay must be from 0 to the period of {period}, got {delay}.")
-  exposed = max(0.0, units.amount("exchange (s)", message) - delay * units.positive("step (s)", step))
-  return exposed / (period * step + exposed)
+    raise OptionError("delay", f"from 0 to the period of {period}", delay)
+  whole = round_seconds(step=step, message=message, period=period, delay=delay)
+  return (whole - period * step) / whole
 
 
 def smallest_period(message: float, step: float, *, share: float, delay: int = 0) -> int:
-  """Return the smallest tau >= max(1, d) of at most that exposed share: tau >= e (1 - share) / (share T_step).
-
-  Raises:
-    ValueError: also for a share of 0 that no period reaches with this delay.
-  """
+  """Return the smallest tau >= max(1, d) of at most that exposed share: tau >= e (1 - share) / (share T_step)."""
   units.count("delay", delay, 0)
   if not 0 <= share < 1:
-    raise ValueError(f"share of the round must be at least 0 and below 1, got {share:g}.")
+    raise OptionError("share of the round", "at least 0 and below 1", f"{share:g}")
   if smallest_delay(message, step) <= delay:
     return max(1, delay)
   if not share:
-    raise ValueError(f"no period hides it with a delay of {delay}; a delay of {smallest_delay(message, step)} does")
+    raise OptionError("delay", f"{smallest_delay(message, step)} or more where nothing may be exposed", delay)
   exposed = message - delay * step
   return max(1, delay, math.ceil(exposed * (1 - share) / (share * step) * ROUNDING))
 
@@ -81,7 +76,7 @@ def smallest_queued_period(served: float, step: float, *, share: float) -> int:
 def efficiency(workers: float, overhead: float) -> float:
   """Alpha = (1 + R_O) / (1 + G R_O), in (0, 1]: the speed-up (T_C + T_O) / (T_C / G + T_O) over G."""
   if not workers >= 1:
-    raise ValueError(f"number of workers must be at least 1, got {workers:g}.")
+    raise OptionError("number of workers", "at least 1", f"{workers:g}")
   units.amount("overhead over compute", overhead)
   return (1 + overhead) / (1 + workers * overhead)
 
@@ -95,7 +90,7 @@ def workers_for(share: float, overhead: float) -> float:
 def overhead_for(share: float, workers: float) -> float:
   """R_O = (1 - alpha) / (alpha G - 1): the overhead with which G workers have the efficiency alpha, above 1 / G."""
   if not _share(share) * workers > 1:
-    raise ValueError(f"efficiency must be above 1/{workers:g}, which any overhead leaves, got {share:g}.")
+    raise OptionError("efficiency", f"above 1/{workers:g}, which any overhead leaves", f"{share:g}")
   return (1 - share) / (share * workers - 1)
 
 
@@ -133,7 +128,7 @@ def break_even(first: Seconds, second: Seconds, low: float, high: float) -> floa
   sends less. 0 < low < high.
   """
   if not 0 < low < high < np.inf:
-    raise ValueError(f"bandwidths must be 0 < low < high, got {low:g} to {high:g} bytes/s.")
+    raise OptionError("bandwidths", "0 < low < high", f"{low:g} to {high:g} bytes/s")
 
   def difference(log: float) -> float:
     return first(float(np.exp(log))) - second(float(np.exp(log)))
@@ -150,10 +145,6 @@ def overtaken(times: Mapping[str, Seconds], start: float, end: float) -> tuple[s
   """Return (the first to overtake the one ahead at `start`, the bandwidth where it does) on the way to `end`, or None.
 
   Two bandwidths per decade are searched for a change of the lead, which `break_even` then solves for.
-
-  Args:
-    times: bandwidth in bytes per second -> seconds, of each.
-    start, end: bandwidths, finite and above 0, either the larger.
   """
   units.positive("start bandwidth", start)
   units.positive("end bandwidth", end)

@@ -9,10 +9,10 @@ in docs/reproduction.md.
 """
 
 import math
-from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
+from ddl.errors import OptionError
 from ddl.perf import units
 from ddl.perf.device import Device, Efficiency
 
@@ -42,19 +42,11 @@ class Torus(NamedTuple):
 
 @cache
 def _nearest_box(workers: int, axes: int) -> tuple[int, ...]:
-  return min(_boxes(workers, axes), key=lambda box: (sum(box), box))
-
-
-def _boxes(workers: int, axes: int) -> Iterator[tuple[int, ...]]:
-  """Yield all boxes of so many chips, their lengths ascending."""
   if axes == 1:
-    yield (workers,)
-    return
-  for length in range(1, math.isqrt(workers) + 1):
-    if workers % length == 0:
-      for rest in _boxes(workers // length, axes - 1):
-        if rest[0] >= length:
-          yield (length, *rest)
+    return (workers,)
+  lengths = (length for length in range(1, workers + 1) if workers % length == 0)
+  boxes = (tuple(sorted((length, *_nearest_box(workers // length, axes - 1)))) for length in lengths)
+  return min(boxes, key=lambda box: (sum(box), box))
 
 
 class Protocol(NamedTuple):
@@ -127,7 +119,7 @@ def check_link(name: str, link: LinkModel) -> LinkModel:
   units.amount(f"{name}: latency (s)", link.latency)
   units.share(f"{name}: duplex", link.duplex)
   if not link.bandwidth > 0:
-    raise ValueError(f"{name}: bandwidth (bytes/s) must be above 0, got {link.bandwidth:g}.")
+    raise OptionError(f"{name}: bandwidth (bytes/s)", "above 0", f"{link.bandwidth:g}")
   return link
 
 

@@ -3,7 +3,6 @@
 All are in the format of docs/howto/clusters.md; the calibration is JSON, with further figures beside the cluster.
 """
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -12,90 +11,57 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddl import files
+from ddl.errors import OptionError
+from ddl.perf import units
 from ddl.perf.cluster import NCCL, Cluster, LinkModel, NetworkModel, Torus, Uplink
 from ddl.perf.device import Device, Efficiency, chips, device_data
 from ddl.perf.device_step import kind_of_model
-from ddl.ranges import Range, check, integers
+from ddl.ranges import Range, check
 
 FOLDER = Path(__file__).with_name("clusters")
 MEASURED = "measured"
 SUFFIX = ".toml"
+EXAMPLE = "docs/howto/clusters.md has an example."
 MOST_BYTES = 2**20  # of a file
+MOST_WORKERS = 2**20
 LIBRARIES = {"": None, "NCCL": NCCL}
 LEVELS = ("inside", "between")  # a node; nodes
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a value
-
-SECONDS = Range(0, 3600, unit="seconds")
-BYTES = Range(1e3, 1e18, unit="bytes")
-RATE = Range(1e3, 1e21, unit="bytes per second")
-SHARE = Range(1e-4, 1)
-COUNT = integers(1, 2**20)
+KINDS = {
+  "a number": (int, float), "an integer": int, "a text in quotes": str, "true or false": bool, "a list": list,
+}  # fmt: skip
 
 
 class FileKey(NamedTuple):
-  """A key of a table of the file."""
+  """A key of a table of the file, as cluster_keys.toml has it."""
 
   meaning: str  # with the unit and an example
-  kind: type = float  # float takes integers too
+  kind: str = "a number"  # of KINDS
   default: Any = None  # None: it has to be there
   valid: Range | None = None  # of a number
 
 
-HALF = FileKey("examples with which half of that efficiency is reached", float, 0.0, Range(0, 1e6, unit="examples"))
-LINK = {
-  "latency": FileKey("seconds of a message, such as 30e-6", valid=SECONDS),
-  "bandwidth": FileKey("bytes per second one way, such as 1.25e9 for 10 Gbit/s", valid=RATE),
-  "duplex": FileKey("share of receiving that overlaps sending", default=1.0, valid=Range(0, 1)),
-}
-TABLES: dict[str, dict[str, FileKey]] = {
-  "": {
-    "title": FileKey("what the cluster is, in a line", str),
-    "source": FileKey("where the figures are from, and what is assumed", str),
-    "overlap": FileKey("whether an exchange runs while the devices compute", bool, True),
-  },
-  "device": {
-    "format": FileKey(f"number format of the peak: {', '.join(WIDTHS)}", str),
-    "peak": FileKey(
-      "FLOP per second in that format, such as 165e12", valid=Range(1e9, 1e21, unit="FLOP per second")
-    ),
-    "memory_bandwidth": FileKey("bytes per second, such as 1008e9", valid=RATE._replace(low=1e8)),
-    "memory": FileKey("bytes, such as 24e9", valid=BYTES),
-    "efficiency": FileKey("share of the peak that a step of many examples reaches, such as 0.4", valid=SHARE),
-    "half": HALF,
-    "chip": FileKey("a device of `list`'s data sheets, whose published steps then tell the efficiency", str, ""),
-    "start": FileKey("seconds of every step, whatever it computes, such as 100e-6", default=0.0, valid=SECONDS),
-  },
-  "nodes": {
-    "devices": FileKey("devices of a node", int, 1, COUNT),
-    "count": FileKey("nodes that there are; 0: no limit known", int, 0, COUNT._replace(zero=True)),
-    "card": FileKey(
-      "bytes per second of a device's own network card; 0: all of a node share its link",
-      default=0.0, valid=RATE._replace(zero=True),
-    ),
-    "library": FileKey("of the collectives: NCCL, or empty for the costs of textbooks", str, ""),
-    "sites": FileKey(
-      "sites over which the nodes are spread, each with one of them unless there is a [link.site]", int, 1, COUNT
-    ),
-    "reduces": FileKey('levels whose switches add up what they are sent, of "inside" and "between"', list, []),
-  },
-  "link.device": LINK,  # between the devices of a node, of each
-  "link.node": LINK,  # between nodes, of each node
-  "link.site": LINK,  # between sites, of each site
-  "link.host": LINK,  # between a device and its host
-  "uplink": {  # of oversubscribed switches
-    "nodes": FileKey("nodes under one switch", int, valid=COUNT),
-    "share": FileKey("of the nodes' bandwidth that leads to other switches, such as 0.333 for 3 to 1", valid=SHARE),
-  },
-  "torus": {  # of devices that are wired only to neighbours
-    "axes": FileKey("axes of the torus, such as 3", int, valid=integers(1, 6)),
-    "ring": FileKey(
-      "an axis of a slice is a ring if its length is a multiple of this, and a line otherwise", int, valid=COUNT
-    ),
-  },
-}  # fmt: skip
+def _file_key(range: tuple[float, float] | None = None, unit: str = "", zero: bool = False, **key: Any) -> FileKey:
+  integer = key.get("kind") == "an integer"
+  return FileKey(**key, valid=Range(*range, unit=unit, zero=zero, integer=integer) if range else None)
+
+
+def _tables() -> dict[str, dict[str, FileKey]]:
+  """Return the keys by table, "" above all tables."""
+  schema = tomllib.loads(Path(__file__).with_name("cluster_keys.toml").read_text(encoding="utf-8"))
+  tables = {name: {key: _file_key(**entry) for key, entry in table.items()} for name, table in schema.items()}
+  links = {f"link.{name}": tables["link"] for name in ("device", "node", "site", "host")}
+  return (
+    {"": tables["cluster"]}
+    | {name: tables[name] for name in ("device", "nodes")}
+    | links
+    | {name: tables[name] for name in ("uplink", "torus")}
+  )
+
+
+TABLES = _tables()
 TOP = ("device", "nodes", "link", "uplink", "torus")
-EFFICIENCY = {"best": TABLES["device"]["efficiency"], "half": HALF}  # of a kind of model, in a calibration
-TYPES = {float: "a number", int: "an integer", str: "a text in quotes", bool: "true or false", list: "a list"}
+EFFICIENCY = {"best": TABLES["device"]["efficiency"], "half": TABLES["device"]["half"]}  # of a kind, in a calibration
 
 
 def built_in() -> list[str]:
@@ -115,21 +81,12 @@ def named(name: str) -> Cluster:
     ValueError: one line, for an unknown name, `measured` before a calibration, or a file that describes no cluster.
     FileNotFoundError: for a file that does not exist.
   """
-  if name in built_in():
-    return _built_in(name)
   if name.endswith(SUFFIX):
     return read_cluster(name)
-  if name == MEASURED:
-    calibration = load()
-    if not calibration:
-      raise ValueError(f"no cluster named '{MEASURED}' yet: run `python run.py calibrate` first")
+  if name == MEASURED and (calibration := load()):
     return calibration[0]
-  raise ValueError(f"no cluster named '{name}': {_hint(name, names())}known are {', '.join(names())}")
-
-
-def _hint(name: str, known: list[str]) -> str:
-  near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-  return f"did you mean '{near[0]}'? " if near else ""
+  advice = f"`python run.py calibrate` adds '{MEASURED}'." if name == MEASURED else ""
+  return _built_in(units.choice("cluster", name, names(), advice))
 
 
 @cache
@@ -148,19 +105,14 @@ def absolute(names: Iterable[str]) -> list[str]:
 
 
 def read_cluster(name: str) -> Cluster:
-  """Return the cluster of a TOML file.
-
-  Raises:
-    ValueError: one line that names the file and the key, for one that is missing, unknown or out of its range.
-    FileNotFoundError: if there is no such file.
-  """
+  """Return the cluster of a TOML file."""
   path = files.regular(name)
-  if path.stat().st_size > MOST_BYTES:
-    raise ValueError(f"{name} has {path.stat().st_size} bytes and is no cluster; docs/howto/clusters.md has an example")
+  if (size := path.stat().st_size) > MOST_BYTES:
+    raise OptionError(name, f"a file of at most {MOST_BYTES} bytes", f"{size} bytes", EXAMPLE)
   try:
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
   except (ValueError, RecursionError) as error:  # ValueError: no TOML, no UTF-8, or an integer of thousands of digits
-    raise ValueError(f"{name} is not valid TOML ({error}); docs/howto/clusters.md has an example") from error
+    raise OptionError(name, f"valid TOML ({error})", advice=EXAMPLE) from error
   try:
     return parse(tables)
   except ValueError as error:
@@ -171,20 +123,21 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
   """Return the cluster of a file's tables; ValueError, one line, for an invalid key."""
   links = tables.get("link", {})
   if not isinstance(links, Mapping):
-    raise ValueError("link must be a table, [link.node] with latency and bandwidth")
+    raise OptionError("link", "a table, [link.node] with latency and bandwidth")
   by_name = {"": {key: value for key, value in tables.items() if key not in TOP}}
   by_name |= {name: tables.get(name, {}) for name in ("device", "nodes")}
   by_name |= {name: tables[name] for name in ("uplink", "torus") if name in tables}
   by_name |= {f"link.{name}": table for name, table in links.items()}
-  values = {name: _values(name, table, TABLES.get(name)) for name, table in by_name.items()}
+  for name in by_name:
+    units.choice("table", f"[{name}]" if name else "", ["", *(f"[{known}]" for known in TABLES if known)])
+  values = {name: _values(name, table, TABLES[name]) for name, table in by_name.items()}
   device, nodes = values["device"], values["nodes"]
   link = {name: LinkModel(*map(float, values[f"link.{name}"].values())) for name in links}
   network = _network(nodes, link, values)
-  _check_choice("device.format", device["format"], WIDTHS)
-  _check_choice("device.chip", device["chip"], ["", *sorted([*chips(), *device_data()["without_sheet"]])])
-  workers = nodes["count"] * nodes["devices"]
-  if workers > COUNT.high:
-    raise ValueError(f"nodes.count x nodes.devices must be at most {COUNT.high}, got {workers}.")
+  units.choice("device.format", device["format"], WIDTHS)
+  units.choice("device.chip", device["chip"], ["", *sorted([*chips(), *device_data()["without_sheet"]])])
+  if (workers := nodes["count"] * nodes["devices"]) > MOST_WORKERS:
+    raise OptionError("nodes.count x nodes.devices", f"at most {MOST_WORKERS}", workers)
   rates = (float(device[key]) for key in ("peak", "memory_bandwidth", "memory", "start"))
   return Cluster(
     title=values[""]["title"],
@@ -198,34 +151,21 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
   )
 
 
-def _check_choice(key: str, value: str, choices: Iterable[str]) -> None:
-  if value not in choices:
-    raise ValueError(f"{key} must be one of {', '.join(filter(None, choices))}, got '{value}'.")
-
-
-def _values(name: str, table: Any, keys: Mapping[str, FileKey] | None) -> dict[str, Any]:
+def _values(name: str, table: Any, keys: Mapping[str, FileKey]) -> dict[str, Any]:
   """Return the values of a table, with defaults. name: "" for the keys above all tables."""
-  prefix = f"[{name}] " if name else ""
-  if keys is None:
-    raise ValueError(f"[{name}] is unknown; tables are {', '.join(f'[{each}]' for each in TABLES if each)}")
   if not isinstance(table, Mapping):
-    raise ValueError(f"{name} must be a table, [{name}] with {', '.join(keys)}, got {table!r:.40}.")
+    raise OptionError(name, f"a table, [{name}] with {', '.join(keys)}", f"{table!r:.40}")
   for key in table:
-    if key not in keys:
-      known = [*keys, *([] if name else TOP)]
-      raise ValueError(f"{prefix}has no key '{key}': {_hint(key, known)}keys are {', '.join(known)}")
+    units.choice(f"key of [{name}]" if name else "key", key, [*keys, *([] if name else TOP)])
   values = {}
   for key, (meaning, kind, default, valid) in keys.items():
-    value = table.get(key, default)
-    if value is None:
-      raise ValueError(f"{prefix}lacks '{key}': {meaning}")
-    wanted = (int, float) if kind is float else kind
-    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
-      raise ValueError(f"{prefix}{key} must be {TYPES[kind]}, {meaning}; got {value!r:.80}.")
+    option, value = f"{name}.{key}" if name else key, table.get(key, default)
+    if not isinstance(value, KINDS[kind]) or (isinstance(value, bool) and kind != "true or false"):
+      raise OptionError(option, f"{kind}, {meaning}", "nothing" if value is None else f"{value!r:.80}")
     if isinstance(value, str) and not value.isprintable():
-      raise ValueError(f"{prefix}{key} must be one printable line, got {value!r:.80}.")
+      raise OptionError(option, "one printable line", f"{value!r:.80}")
     if valid:
-      check(f"{name}.{key}", value, valid)
+      check(option, value, valid)
     values[key] = value
   return values
 
@@ -236,16 +176,16 @@ def _network(
   """Return the network. nodes: of [nodes]; link: by the name behind "link."; values: of [uplink] and [torus]."""
   per_node, count, sites = (nodes[key] for key in ("devices", "count", "sites"))
   if count and sites > count:
-    raise ValueError(f"nodes.sites must be at most nodes.count, {count}, got {sites}.")
+    raise OptionError("nodes.sites", f"at most nodes.count, {count}", sites)
   if per_node > 1 and "device" not in link:
-    raise ValueError(f"[link.device] is missing, as a node has {per_node} devices; it has latency and bandwidth")
+    raise OptionError("[link.device]", f"set, with latency and bandwidth, as a node has {per_node} devices")
   if "node" not in link and (count != 1 or per_node == 1):
-    raise ValueError("[link.node] is missing; it has latency and bandwidth between nodes")
-  _check_choice("nodes.library", nodes["library"], LIBRARIES)
+    raise OptionError("[link.node]", "set, with latency and bandwidth between nodes")
+  units.choice("nodes.library", nodes["library"], LIBRARIES)
   if not all(level in LEVELS for level in nodes["reduces"]):
-    raise ValueError(f"nodes.reduces must have only {', '.join(LEVELS)}, got {nodes['reduces']!r:.80}.")
+    raise OptionError("nodes.reduces", f"a list of {', '.join(LEVELS)}", f"{nodes['reduces']!r:.80}")
   if "torus" in values and per_node > 1:
-    raise ValueError(f"[torus] is for single devices, and nodes.devices is {per_node}; leave one of them out")
+    raise OptionError("nodes.devices", "1 with [torus], which is for single devices", per_node)
   network = NetworkModel(
     link.get("node") or link["device"],
     link["device"] if per_node > 1 else None,
@@ -268,12 +208,10 @@ def _in_sites(network: NetworkModel, count: int, site: LinkModel) -> NetworkMode
   """
   m, rest = divmod(count, network.sites)
   if network.sites == 1 or not count or rest:
-    raise ValueError(
-      f"[link.site] needs two or more sites of as many nodes each, got nodes.count {count}, "
-      f"nodes.sites {network.sites}."
-    )
+    condition = "two or more with [link.site], of as many nodes each"
+    raise OptionError("nodes.sites", condition, f"{network.sites} of nodes.count {count}")
   if network.library or network.uplink or network.torus or network.reduces:
-    raise ValueError("[link.site] goes with neither nodes.library, nodes.reduces, [uplink] nor [torus]")
+    raise OptionError("[link.site]", "without nodes.library, nodes.reduces, [uplink] and [torus]")
   d, near, nodes = network.per_node, network.inside or network.between, network.between
   steps = d * m - 1
   if not steps:
@@ -292,9 +230,7 @@ def path() -> Path:
 def save(cluster: Cluster, figures: dict[str, Any]) -> None:
   """Replace the calibration of this machine.
 
-  Args:
-    cluster: of one worker per node, its network a single link.
-    figures: further figures of the measurement, saved beside the cluster.
+  cluster: of one worker per node, its network a single link; figures: of the measurement, saved beside the cluster.
   """
   device, link = cluster.device, cluster.network.between
   rates = {key: getattr(device, key) for key in ("peak", "memory_bandwidth", "memory", "start")}
@@ -319,22 +255,24 @@ def load() -> tuple[Cluster, dict[str, Any]] | None:
   advice = "; `python run.py calibrate` writes a new one"
   figures = files.read_json(path(), advice)
   try:
-    tables = figures.pop("cluster", None)
-    if not isinstance(tables, dict):
-      raise ValueError("cluster must be a table")
-    cluster = parse(tables)
+    cluster = parse(_table(figures, "cluster"))
+    figures.pop("cluster")
     check("overhead", figures.get("overhead", 0.0), Range(0, 1e9))
     _efficiencies(figures)
   except ValueError as error:
-    raise ValueError(f"{path()} is no calibration ({error}){advice}") from error
+    raise ValueError(f"{path()} must be a calibration: {error}{advice}") from error
   return cluster, figures
+
+
+def _table(figures: Mapping[str, Any], key: str, default: Any = None) -> dict[str, Any]:
+  if not isinstance(table := figures.get(key, default), dict):
+    raise OptionError(key, "a table", f"{table!r:.40}")
+  return table
 
 
 def _efficiencies(figures: Mapping[str, Any]) -> dict[str, Efficiency]:
   """Return the efficiency curves of a calibration, by the kind of a model."""
-  curves = figures.get("efficiencies", {})
-  if not isinstance(curves, dict):
-    raise ValueError(f"efficiencies must be a table, got {curves!r:.40}.")
+  curves = _table(figures, "efficiencies", {})
   return {kind: Efficiency(**_values(f"efficiencies.{kind}", curve, EFFICIENCY)) for kind, curve in curves.items()}
 
 

@@ -5,16 +5,29 @@ result of an all-gather. L is the latency, G = 1 / bandwidth. A round in which a
 takes m G (2 - duplex) (arXiv 1602.06709); where it only sends or receives, m G. The reduction's arithmetic is free.
 The costs of one link are those of Thakur, Rabenseifner, Gropp 2005 and the survey arXiv 1802.09941.
 
+A library takes the cheapest of its algorithms and protocols. An algorithm is a number of steps in the nodes and between
+them, and bytes that a worker's link and a node's link carry each way, both at once, so that the slower one counts:
+
+  seconds = call + steps inside * hop + steps between * (hop + trips * L) + max(inside, between) of bytes G / share
+
+For m workers in each of q nodes, p in all:
+
+  ring      2 (p - q) and 2 (q - 1) steps; 2 n (p - 1) / p inside and between
+  tree      2 (m - 1) and 2 ceil(log2 q) steps, a chain in each node: 2 n inside (n of two), 2 n between (n of two)
+  switches  2 and 2 ceil(log2 q) steps; n (1 + 1 / m) inside, between as the tree
+
+Where the switches between nodes add up, 2 steps and n bytes between.
+
 Every function raises ValueError, one line, for invalid workers, bytes or links, and for unknown algorithms.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from ddl.perf import library_costs, units
-from ddl.perf.cluster import LinkModel, NetworkModel, check_link
+from ddl.perf import units
+from ddl.perf.cluster import Library, LinkModel, NetworkModel, Protocol, check_link
 
 Cost = Callable[[float, int, LinkModel], float]  # (bytes, workers, link) -> seconds
 NEAR = ("ring", "tree")  # algorithms whose partners are neighbours, so that few messages cross a switch at once
@@ -126,33 +139,48 @@ def on_torus(nbytes: float, workers: int, network: NetworkModel) -> float:
 def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: str = "best") -> float:
   """Seconds on a network whose workers are numbered node by node.
 
-  algorithm: "best" is the choice of the library, where the network has one, else the cheapest of all; "torus",
-  "switches" and "hierarchical" (the cheapest with one algorithm inside and one between nodes, and of the flat ones
-  where there is only one level), one of ALL_REDUCE, or of a library's such as "ring/LL".
+  algorithm: "best" is the choice of the library, where the network has one, else the cheapest of `all_reduces`; or one
+  of these, such as "ring/LL" of a library; or one of the textbook, where "hierarchical" is the cheapest with one
+  algorithm inside and one between nodes, and the cheapest of all where there is only one level.
   """
-  per_node, nodes, link = _shape(workers, network)
-  _levels(nbytes, workers, link)
-  two = per_node > 1 and nodes > 1
+  seconds = all_reduces(nbytes, workers, network)
   if algorithm == "best":
-    return min(_all_reduces(nbytes, workers, network).values())
-  if algorithm == "hierarchical" and two:
-    ways = [(inside, between) for inside in INSIDE for between in ALL_REDUCE]
-    return min(hierarchical(nbytes, workers, network, *way) for way in ways)
-  if algorithm == "hierarchical":
-    return min(all_reduce(nbytes, workers, network, name) for name in ALL_REDUCE)
-  special = _special(nbytes, workers, network)
-  if algorithm in special:
-    return special[algorithm]
-  cost = _named(ALL_REDUCE, algorithm, "hierarchical", "best", *special)
-  if nodes == 1:
-    return cost(nbytes, workers, link)
-  if not two:
-    return cost(nbytes, workers, network.way_out(workers, algorithm not in NEAR))
-  if algorithm == "ring":  # one worker of a node sends to the next node while the others send inside
-    return max(cost(nbytes, workers, link), cost(nbytes, workers, network.way_out(workers)))
-  if algorithm == "butterfly":  # at distances from per_node on, all workers of a node send n bytes at once
-    return cost(nbytes, per_node, link) + cost(nbytes * per_node, nodes, network.way_out(workers, True))
-  return hierarchical(nbytes, workers, network, algorithm, algorithm)  # near partners first: that is by levels
+    return min(seconds.values())
+  if algorithm in seconds:
+    return seconds[algorithm]
+  flat = _textbook(nbytes, workers, network)
+  flat.setdefault("hierarchical", min(flat.values()))
+  return _named(flat, algorithm, "best", *seconds)
+
+
+def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
+  """Seconds of the all-reduces of a network: on its torus, of its library, or else of the textbook and in switches."""
+  if network.torus:
+    return {"torus": on_torus(nbytes, workers, network)}
+  if network.library:
+    return library_all_reduces(nbytes, workers, network, network.library)
+  switches = {"switches": in_switches(nbytes, workers, network)} if network.reduces else {}
+  return _textbook(nbytes, workers, network) | switches
+
+
+def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
+  """Seconds of ALL_REDUCE, and of the best way by levels where there are two."""
+  per_node, nodes, link = _shape(workers, network)
+  way, crossing = network.way_out(workers), network.way_out(workers, everyone=True)
+  if nodes == 1 or per_node == 1:
+    links = {name: link if nodes == 1 else way if name in NEAR else crossing for name in ALL_REDUCE}
+    return {name: cost(nbytes, workers, links[name]) for name, cost in ALL_REDUCE.items()}
+  ways = {(a, b): hierarchical(nbytes, workers, network, a, b) for a in INSIDE for b in ALL_REDUCE}
+  ring, butterfly = ALL_REDUCE["ring"], ALL_REDUCE["butterfly"]
+  return {
+    # one worker of a node sends to the next node while the others send inside
+    "ring": max(ring(nbytes, workers, link), ring(nbytes, workers, way)),
+    "tree": ways["tree", "tree"],  # near partners first: that is by levels
+    # at distances from per_node on, all workers of a node send n bytes at once
+    "butterfly": butterfly(nbytes, per_node, link) + butterfly(nbytes * per_node, nodes, crossing),
+    "halving_doubling": ways["halving_doubling", "halving_doubling"],
+    "hierarchical": min(ways.values()),
+  }
 
 
 def one_way(kind: str, nbytes: float, workers: int, network: NetworkModel) -> float:
@@ -163,7 +191,7 @@ def one_way(kind: str, nbytes: float, workers: int, network: NetworkModel) -> fl
   if network.torus:
     return on_torus(nbytes, workers, network) / 2
   if network.library:
-    return min(library_costs.one_way(kind, nbytes, workers, network).values())
+    return _library_one_way(kind, nbytes, workers, network, network.library)
   inside = min(cost(nbytes, per_node, link) for cost in costs.values())
   away = min(cost(nbytes, nodes, network.way_out(workers, name not in NEAR)) for name, cost in costs.items())
   if "ring" not in costs or nodes == 1 or per_node == 1:
@@ -210,35 +238,13 @@ def network_bound(nbytes: float, workers: int, network: NetworkModel) -> float:
 
 
 def table(nbytes: float, workers: int, network: NetworkModel) -> dict[str, tuple[float, float]]:
-  """Seconds of every all-reduce of the network and their ratio to the lower bound (1 where both are 0), cheapest first.
-
-  Those of its library where it has one, that on the torus where it is one, else all of the textbook.
-  """
+  """Seconds of `all_reduces` and their ratio to the lower bound (1 where both are 0), cheapest first."""
   bound = network_bound(nbytes, workers, network)
-  seconds = _all_reduces(nbytes, workers, network)
+  seconds = all_reduces(nbytes, workers, network)
   return {
     name: (cost, cost / bound if bound else 1.0 if not cost else math.inf)
     for name, cost in sorted(seconds.items(), key=lambda item: item[1])
   }
-
-
-def _all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
-  """Seconds of the all-reduces that are possible on this network: without two levels there is none by levels."""
-  special = _special(nbytes, workers, network)
-  if network.torus or network.library:
-    return dict(special)
-  per_node, nodes, _ = _shape(workers, network)
-  names = [*ALL_REDUCE, *(["hierarchical"] if per_node > 1 and nodes > 1 else [])]
-  return {name: all_reduce(nbytes, workers, network, name) for name in names} | dict(special)
-
-
-def _special(nbytes: float, workers: int, network: NetworkModel) -> Mapping[str, float]:
-  """Seconds of the all-reduces that the network has beside those of the textbook."""
-  if network.torus:
-    return {"torus": on_torus(nbytes, workers, network)}
-  if network.library:
-    return library_costs.all_reduce(nbytes, workers, network)
-  return {"switches": in_switches(nbytes, workers, network)} if network.reduces else {}
 
 
 def _shape(workers: int, network: NetworkModel) -> tuple[int, int, LinkModel]:
@@ -250,6 +256,74 @@ def _shape(workers: int, network: NetworkModel) -> tuple[int, int, LinkModel]:
 
 
 def _named(entries: dict[str, Any], name: str, *others: str) -> Any:
-  if name not in entries:
-    raise ValueError(f"unknown collective {name!r}; known are {', '.join((*entries, *others))}")
+  units.choice("collective", name, dict.fromkeys((*entries, *others)))
   return entries[name]
+
+
+class LibraryAlgorithm(NamedTuple):
+  """An algorithm's steps and bytes on both levels."""
+
+  inside: int  # steps
+  between: int
+  near: float  # bytes each way of a worker's link
+  far: float  # bytes each way of a node's link
+
+
+def library_all_reduces(
+  nbytes: float, workers: int, network: NetworkModel, library: Library, processes: bool = True
+) -> dict[str, float]:
+  """Seconds by algorithm and protocol, such as "ring/LL".
+
+  processes: one process of each worker; otherwise one drives all of a node, and starts its devices one after the other
+  while the last call is still on its way, so that the larger counts.
+  """
+  _levels(nbytes, workers, _shape(workers, network)[2])
+  if workers == 1:
+    return {"ring/LL": 0.0}
+  started = library.launch * (1 if processes else network.together(workers))
+  return {
+    f"{name}/{protocol.name}": max(started, _library_seconds(name, algorithm, protocol, workers, network, library))
+    for name, algorithm in _library_algorithms(nbytes, workers, network).items()
+    for protocol in ((library.switch,) if name == "switches" else library.protocols)
+  }
+
+
+def _library_one_way(kind: str, nbytes: float, workers: int, network: NetworkModel, library: Library) -> float:
+  """Seconds of reduce_scatter or all_gather on the ring, of reduce or broadcast on the tree: half of an all-reduce."""
+  if workers == 1:
+    return 0.0
+  name = "ring" if kind in ("reduce_scatter", "all_gather") else "tree"
+  both = _library_algorithms(nbytes, workers, network)[name]
+  near, far = (min(sent / 2, nbytes) for sent in (both.near, both.far))
+  if name == "tree":  # all links carry all of it
+    near, far = (nbytes if sent else 0.0 for sent in (both.near, both.far))
+  half = LibraryAlgorithm(both.inside // 2, both.between // 2, near, far)
+  return min(_library_seconds(name, half, protocol, workers, network, library) for protocol in library.protocols)
+
+
+def _library_algorithms(nbytes: float, workers: int, network: NetworkModel) -> dict[str, LibraryAlgorithm]:
+  together, nodes = network.together(workers), network.nodes(workers)
+  depth, far = 2 * (nodes - 1).bit_length(), nbytes * min(nodes - 1, 2)  # of two nodes, each sends all once
+  if nodes > 1 and "between" in network.reduces:
+    depth, far = 2, nbytes
+  ring = 2 * nbytes * (workers - 1) / workers
+  inside, between = ring if together > 1 else 0.0, ring if nodes > 1 else 0.0
+  algorithms = {
+    "ring": LibraryAlgorithm(2 * (workers - nodes), 2 * (nodes - 1), inside, between),
+    "tree": LibraryAlgorithm(2 * (together - 1), depth, nbytes * min(together - 1, 2), far),
+  }
+  if together > 1 and "inside" in network.reduces:
+    algorithms["switches"] = LibraryAlgorithm(2, depth, nbytes * (1 + 1 / together), far)
+  return algorithms
+
+
+def _library_seconds(
+  name: str, algorithm: LibraryAlgorithm, protocol: Protocol, workers: int, network: NetworkModel, library: Library
+) -> float:
+  link, out = network.inside or network.between, network.way_out(workers)
+  steps = algorithm.inside * (protocol.inside + link.latency)
+  steps += algorithm.between * (protocol.between + protocol.trips * out.latency)
+  inside = protocol.share * (1 if name == "switches" else library.inside)
+  between = library.between * (1 if name == "switches" else protocol.share)
+  near, far = link.busy_seconds(algorithm.near, algorithm.near), out.busy_seconds(algorithm.far, algorithm.far)
+  return protocol.call + steps + max(near / inside, far / between)

@@ -14,7 +14,7 @@ implementation is not in them.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,17 +60,15 @@ class BatchChoice(NamedTuple):
 def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> AlgorithmChoice:
   """Return the fastest algorithms within `bound` bytes of workspace (M_bound).
 
-  Args:
-    costs: of each algorithm in each layer.
-    bound: bytes that are left for workspaces.
-    shared: one workspace for all layers (the largest counts): layers are independent. Otherwise one for each (the sum
-      counts), by scipy's mixed-integer solver.
+  shared: one workspace for all layers (the largest counts): layers are independent. Otherwise one for each (the sum
+  counts), by scipy's mixed-integer solver.
 
   Raises:
     DoesNotFit: if no choice fits, with the bytes that would do.
-    ValueError: for invalid costs.
   """
-  seconds, workspace = _checked(costs)
+  seconds, workspace = costs.seconds, costs.workspace
+  if not np.isfinite(seconds).any(axis=1).all():
+    raise ValueError("each layer must have an algorithm of finite seconds.")
   least = np.where(np.isfinite(seconds), workspace, np.inf).min(axis=1)
   needed = float(least.max(initial=0.0) if shared else least.sum())
   if not needed <= bound:
@@ -101,12 +99,9 @@ def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, boun
   upper: Any = allowed.ravel().astype(float)  # scipy's types allow only numbers
   while True:
     result = milp(
-      seconds.ravel() / scale,
-      integrality=np.ones(seconds.size),
-      bounds=Bounds(0, upper),
-      constraints=constraints,
+      seconds.ravel() / scale, integrality=np.ones(seconds.size), bounds=Bounds(0, upper), constraints=constraints,
       options={"mip_rel_gap": 0.0},
-    )
+    )  # fmt: skip
     if result.x is None:
       raise RuntimeError(f"the solver failed: {result.message}")
     chosen = result.x.reshape(layers, count).argmax(axis=1)
@@ -119,27 +114,12 @@ def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, boun
 
 
 def best_batch(
-  memory: StepMemory,
-  limit: float,
-  batches: Iterable[int],
-  costs: Callable[[int], AlgorithmCosts],
-  *,
-  other_seconds: Callable[[int], float] = lambda examples: 0.0,
-  shared: bool = False,
-) -> tuple[BatchChoice, ...]:
+  memory: StepMemory, limit: float, batches: Iterable[int], costs: Callable[[int], AlgorithmCosts], *,
+  other_seconds: Callable[[int], float] = lambda examples: 0.0, shared: bool = False,
+) -> tuple[BatchChoice, ...]:  # fmt: skip
   """Solve the program for each mini-batch X that fits, as X changes T, M and M_bound; the best throughput first.
 
-  Args:
-    memory: of a step (M_FM + M_MP + M_C); what it leaves of `limit` is M_bound.
-    limit: bytes of the device.
-    batches: the mini-batches to try.
-    costs: X -> of each algorithm in each layer.
-    other_seconds: X -> of all that is no convolution.
-    shared: one workspace for all layers.
-
-  Raises:
-    DoesNotFit: if no mini-batch fits, with what the smallest one needs.
-    ValueError: for no mini-batch to try, or invalid costs.
+  What a step's memory (M_FM + M_MP + M_C) leaves of `limit` is M_bound. other_seconds: of all that is no convolution.
   """
   choices, problems = [], {}
   for examples in sorted(set(batches)):
@@ -157,21 +137,6 @@ def best_batch(
       f"a mini-batch of {first} needs {bytes_text(memory.total(first))} of {bytes_text(limit)}; {problems[first]}"
     )
   return tuple(sorted(choices, key=lambda x: (-x.throughput, x.examples)))
-
-
-def _checked(costs: AlgorithmCosts) -> tuple[np.ndarray, np.ndarray]:
-  seconds, workspace = np.asarray(costs.seconds, float), np.asarray(costs.workspace, float)
-  if seconds.ndim != 2 or seconds.shape != workspace.shape or seconds.shape[1] != len(costs.algorithms):
-    raise ValueError(
-      f"costs of shapes {seconds.shape} and {workspace.shape} are not [layers, {len(costs.algorithms)} algorithms]"
-    )
-  able = np.isfinite(seconds)
-  valid = np.isfinite(workspace[able]) & (workspace[able] >= 0)
-  if np.isnan(seconds).any() or (seconds < 0).any() or not valid.all():
-    raise ValueError("invalid costs: seconds must be 0 or more, or infinite; workspaces must be finite and 0 or more")
-  if not able.any(axis=1).all():
-    raise ValueError(f"layer {int(np.argmin(able.any(axis=1)))} has no algorithm of finite seconds")
-  return seconds, workspace
 
 
 def direct(layer: Layer, examples: int) -> tuple[float, float, float]:
@@ -217,22 +182,38 @@ def stride_one(layer: Layer) -> bool:
   return all(o >= i - k + 1 for i, k, o in zip(layer.size_in, layer.kernel, layer.size_out, strict=True))
 
 
-def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], AlgorithmCosts]:
-  """X -> seconds and bytes of workspace of each convolution; its three passes share the workspace."""
-  layers = [x for x in table if is_convolution(x)]
+Work = Callable[[str, Layer, tuple[float, float, float], int], LayerWork | None]
+
+
+def tabulated(
+  layers: Sequence[Layer], device: Device, efficiency: Efficiency, work: Work
+) -> Callable[[int], AlgorithmCosts]:
+  """X -> seconds and bytes of workspace of convolutions; their three passes share the workspace.
+
+  work: (algorithm, layer, its counts of a pass, X) -> work of a training step; None where the algorithm is not used.
+  """
 
   def costs(examples: int) -> AlgorithmCosts:
     seconds = np.full((len(layers), len(ALGORITHMS)), np.inf)
     workspace = np.zeros_like(seconds)
     for k, layer in enumerate(layers):
-      for i, algorithm in enumerate(ALGORITHMS.values()):
-        if counts := algorithm(layer, examples):
-          flop, moved, kept = counts
-          passes = LayerWork(PASSES * flop / examples, PASSES * moved / examples)
-          seconds[k, i], workspace[k, i] = part_seconds(passes, examples, device, efficiency), device.width * kept
+      for i, (name, count) in enumerate(ALGORITHMS.items()):
+        counts = count(layer, examples)
+        if counts and (part := work(name, layer, counts, examples)):
+          seconds[k, i] = part_seconds(part, examples, device, efficiency)
+          workspace[k, i] = device.width * counts[2]
     return AlgorithmCosts(tuple(ALGORITHMS), seconds, workspace)
 
   return costs
+
+
+def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], AlgorithmCosts]:
+  """X -> costs of each convolution's algorithms by their FLOP and bytes, with the same share of the peak for all."""
+
+  def work(_name: str, _layer: Layer, counts: tuple[float, float, float], examples: int) -> LayerWork:
+    return LayerWork(PASSES * counts[0] / examples, PASSES * counts[1] / examples)
+
+  return tabulated([*filter(is_convolution, table)], device, efficiency, work)
 
 
 def other_seconds(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], float]:

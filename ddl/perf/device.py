@@ -74,15 +74,6 @@ def step_seconds(step: Step, examples: float, device: Device, efficiency: Effici
   """Return start + the sum of `part_seconds` over the parts.
 
   F b / efficiency(b) is F (b + half) / best. The optimizer's update is left out.
-
-  Args:
-    step: its parts, or only its FLOP per example.
-    examples: b, per worker.
-    device: its peak, memory bandwidth, width and start.
-    efficiency: shares of the peak and of the memory bandwidth.
-
-  Raises:
-    ValueError: for no examples, an invalid efficiency, or a device without peak or memory bandwidth.
   """
   if not examples > 0:
     raise ValueError(f"examples per worker must be above 0, got {examples:g}.")

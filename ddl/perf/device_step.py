@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ddl.perf import networks
-from ddl.perf.convolution import ALGORITHMS, AlgorithmCosts, stride_one
-from ddl.perf.device import WIDTHS, Device, Efficiency, LayerWork, chips, device_data, part_seconds, step_seconds
+from ddl.perf.convolution import AlgorithmCosts, stride_one, tabulated
+from ddl.perf.device import WIDTHS, Device, Efficiency, LayerWork, chips, device_data, step_seconds
 from ddl.perf.layers import Attention, Layer, Table, has_attention, is_convolution, is_map_scale, params
 from ddl.perf.units import percent
 
@@ -156,28 +156,18 @@ def measured_costs(
 
   device: with the step's start.
   """
-  layers = [(layer, i == 0) for i, layer in enumerate(table) if is_convolution(layer)]
+  layers = [*filter(is_convolution, table)]
 
-  def costs(examples: int) -> AlgorithmCosts:
-    seconds = np.full((len(layers), len(ALGORITHMS)), np.inf)
-    workspace = np.zeros_like(seconds)
-    for k, (layer, first) in enumerate(layers):
-      for i, (name, counts) in enumerate(ALGORITHMS.items()):
-        counted, slower = counts(layer, examples), cost(name, shares)
-        if counted is None or not np.isfinite(slower) or (name == "fft" and min(layer.kernel) < 5):
-          continue
-        part = LayerWork(flop(layer, first) * slower, layer.moved, 3 * layer.params)
-        seconds[k, i] = part_seconds(part, examples, device, shares.efficiency)
-        workspace[k, i] = device.width * counted[2]
-    return AlgorithmCosts(tuple(ALGORITHMS), seconds, workspace)
+  def work(name: str, layer: Layer, _counts: tuple[float, float, float], _examples: int) -> LayerWork | None:
+    slower = cost(name, shares)
+    if not np.isfinite(slower) or (name == "fft" and min(layer.kernel) < 5):
+      return None
+    return LayerWork(flop(layer, layer is table[0]) * slower, layer.moved, 3 * layer.params)
 
-  names = {layer.name: "direct" for layer, _ in layers}
+  costs = tabulated(layers, device, shares.efficiency, work)
+  names = {layer.name: "direct" for layer in layers}
   direct = device_step(table, device, shares._replace(start=0.0), algorithms=names)
-
-  def other(examples: int) -> float:
-    return direct.seconds(examples) - float(costs(examples).seconds[:, 0].sum())
-
-  return costs, other
+  return costs, lambda examples: direct.seconds(examples) - float(costs(examples).seconds[:, 0].sum())
 
 
 class ShareRange(NamedTuple):

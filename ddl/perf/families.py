@@ -26,6 +26,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ddl.errors import OptionError
 from ddl.perf import collectives, patterns, scaling, server, units
 from ddl.perf.bounds import round_seconds, smallest_delay, smallest_period
 from ddl.perf.cluster import Cluster, NetworkModel
@@ -50,9 +51,7 @@ FRAGMENTS = 4
 
 def message_bytes(nbytes: float, name: str) -> float:
   """Return the bytes in a format of what takes `nbytes` in float32; ValueError for an unknown format."""
-  if name not in FORMATS:
-    raise ValueError(f"no number format named '{name}'; known are {', '.join(FORMATS)}")
-  return units.amount("bytes of a message", nbytes) * FORMATS[name] / FLOAT
+  return units.amount("bytes of a message", nbytes) * FORMATS[units.choice("gradients", name, FORMATS)] / FLOAT
 
 
 def encode_seconds(nbytes: float, name: str, device: Device) -> float:
@@ -81,12 +80,7 @@ def synchronous_seconds(
 ) -> float:
   """Seconds of a step whose gradients are sent in a format of FORMATS.
 
-  Args:
-    examples: of a worker's step, in all its microbatches.
-    micro: number of microbatches.
-
-  Raises:
-    ValueError: for an unknown format, or as `ddl.perf.collectives`.
+  examples: of a worker's step, in all its microbatches.
   """
   part = examples / micro
   alone = step_seconds(job.step, part, cluster.device, cluster.efficiency)
@@ -109,21 +103,22 @@ def powersgd_seconds(job: Job, cluster: Cluster, workers: int, examples: float, 
   return alone + encode + patterns.seconds(powersgd(job.table, RANK), workers, cluster.network)
 
 
-def sharded_seconds(job: Job, cluster: Cluster, workers: int, step: float, shards: int, name: str = "float32") -> float:
+def sharded_seconds(
+  job: Job, cluster: Cluster, workers: int, step: float, shards: int, name: str = "float32", micro: int = 1
+) -> float:
   """Seconds of a step whose parameters are in as many pieces as `shards`, on neighbouring workers.
 
   Args:
     step: seconds of the step without any exchange.
     shards: number of pieces, which divides the workers; each set of pieces has a copy in other workers.
     name: the format of the gradients.
-
-  Raises:
-    ValueError: if the shards do not divide the workers, or for an unknown format.
+    micro: number of microbatches, each of which gathers the parameters and scatters its gradients.
   """
   if shards < 1 or workers % shards:
-    raise ValueError(f"{shards} shards do not divide {workers} workers")
+    raise OptionError("shards", f"a divisor of {workers} workers", shards)
   if workers == 1:
     return step
+  step /= micro
   network = cluster.network
   inner = network._replace(sites=1) if shards <= network.together(workers) else network  # in one node where it fits
   outer = network.of_groups(shards)
@@ -136,10 +131,10 @@ def sharded_seconds(job: Job, cluster: Cluster, workers: int, step: float, shard
   gather, scatter, between = sum(gathers), sum(scatters), sum(copies)
   encode = encode_seconds(job.params_bytes, name, cluster.device)
   if not cluster.overlap:
-    return step + 2 * gather + scatter + between + encode
+    return micro * (step + 2 * gather + scatter + between + encode)
   first, last = gathers[0], scatters[0] + copies[0]  # the first unit's gradients come last
   forward, backward = max(step / 3, gather), max(2 * step / 3, gather + scatter, between)
-  return first + forward + backward + last + encode
+  return micro * (first + forward + backward + last + encode)
 
 
 def shard_units(job: Job) -> list[float]:
@@ -162,10 +157,7 @@ def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
 
 
 def shardings(network: NetworkModel, workers: int, shards: int = 1) -> dict[str, int]:
-  """Numbers of pieces by name: all workers, and those of a node where they are at least `shards`; none for one worker.
-
-  In both, each microbatch gathers the parameters and scatters its gradients, as no worker has room for all.
-  """
+  """Numbers of pieces by name: all workers, and those of a node where they are at least `shards`; none for one."""
   pieces = {"fsdp": workers} if workers >= max(2, shards) else {}
   near = network.together(workers)
   if pieces and network.nodes(workers) > 1 and near >= max(2, shards) and workers % near == 0:
@@ -183,9 +175,9 @@ def exact_seconds(
   """
   if shards == 1:
     return synchronous_seconds(job, cluster, workers, examples, gradients, micro)
-  step = step_seconds(job.step, examples / micro, cluster.device, cluster.efficiency)
+  step = micro * step_seconds(job.step, examples / micro, cluster.device, cluster.efficiency)
   pieces = shardings(cluster.network, workers, shards).values()
-  return min((micro * sharded_seconds(job, cluster, workers, step, n, gradients) for n in pieces), default=math.inf)
+  return min((sharded_seconds(job, cluster, workers, step, n, gradients, micro) for n in pieces), default=math.inf)
 
 
 class Islands(NamedTuple):
@@ -229,12 +221,7 @@ def streaming(
   P fragments are sent each every H steps: T = T_step + P max(0, T_message(n / P) - d T_step) / H,
   d = ceil(T_message / T_step) up to H / P, where the next fragment leaves.
 
-  Args:
-    step: seconds of a local step.
-    message: (bytes) -> seconds of an average.
-    nbytes: of all parameters in float32.
-    name: the format that is sent.
-    overlap: whether an exchange can run beside the steps.
+  message: (bytes) -> seconds of an average; nbytes: of all parameters in float32, which are sent in the format `name`.
   """
   turn = units.count("period", period) // units.count("fragments", fragments)
   seconds = message(message_bytes(nbytes / fragments, name))
@@ -280,12 +267,11 @@ def speed(settings: FamilySettings, algorithm: str, setting: str, seconds: float
 
 def families(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> tuple[Speed, ...]:
   """Every family that the job and the cluster allow. share: of a round spent waiting, at most, where periods wait."""
-  if settings.shards > 1:
-    return (*sharded(job, cluster, settings), *between(job, cluster, settings, share))
+  whole = settings.shards == 1  # each worker holds all parameters
   return (
-    *synchronous(job, cluster, settings),
+    *(synchronous(job, cluster, settings) if whole else ()),
     *sharded(job, cluster, settings),
-    *averaging(settings, cluster),
+    *(averaging(settings, cluster) if whole else ()),
     *between(job, cluster, settings, share),
   )
 
@@ -304,13 +290,9 @@ def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Sp
 def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
   """Synchronous SGD with sharded parameters, in each of `shardings`."""
   s = settings
+  run, how = (job, cluster, s.workers, s.step), (s.gradients, s.micro)
   pieces = shardings(cluster.network, s.workers, s.shards)
-  return [speed(s, name, f"{n} shards", _in_pieces(job, cluster, s, s.workers, n)) for name, n in pieces.items()]
-
-
-def _in_pieces(job: Job, cluster: Cluster, settings: FamilySettings, workers: int, shards: int) -> float:
-  s = settings
-  return s.micro * sharded_seconds(job, cluster, workers, s.step / s.micro, shards, s.gradients)
+  return [speed(s, name, f"{n} shards", sharded_seconds(*run, n, *how)) for name, n in pieces.items()]
 
 
 def between(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> list[Speed]:
@@ -336,7 +318,7 @@ def inside_seconds(job: Job, land: Islands, settings: FamilySettings) -> float:
   """Seconds of a step of synchronous SGD inside an island."""
   s = settings
   if s.shards > 1:
-    return _in_pieces(job, land.inside, s, land.members, land.members)
+    return sharded_seconds(job, land.inside, land.members, s.step, land.members, s.gradients, s.micro)
   return synchronous_seconds(job, land.inside, land.members, s.examples, s.gradients, s.micro)
 
 

@@ -40,13 +40,7 @@ def fit_link(
 ) -> tuple[LinkModel, np.ndarray]:
   """Return the link under which `cost` is nearest to the measurements, and predicted / measured - 1 of each.
 
-  Args:
-    nbytes: of each message.
-    seconds: of each message.
-    cost: (bytes, link) -> seconds of what was measured; None: one message, latency + n / bandwidth.
-
-  Raises:
-    ValueError: for invalid measurements, or of fewer than two sizes.
+  cost: (bytes, link) -> seconds of what was measured; None: one message, latency + n / bandwidth.
   """
   n, measured = _checked(seconds, nbytes)
   if len(set(n)) < 2:
@@ -67,13 +61,6 @@ def fit_rates(
   """Return the rates nearest to measured steps, by kind, and predicted / measured - 1 of each step.
 
   Kinds share all but their FLOP per second.
-
-  Args:
-    kinds: of each measured step.
-    fed: bytes of its input.
-
-  Raises:
-    ValueError: for fewer steps than there are terms.
   """
   work, measured = _checked(seconds, flop, nbytes, *([fed] if any(fed) else []))
   names = list(dict.fromkeys(kinds))
@@ -96,15 +83,6 @@ def fit_efficiency(
 
   t(b) = F (b + half) / (peak best) is linear in 1 / best and half / best, so that the optimum within 0 < best <= 1 and
   half >= 0 is the global one.
-
-  Args:
-    flop_per_example: F of a training step.
-    peak: FLOP per second of one worker.
-    examples: per worker and step, one per measurement.
-    seconds: of the steps.
-
-  Raises:
-    ValueError: for invalid measurements, a step faster than the peak allows, or fewer than two sizes.
   """
   b, t = _checked(seconds, examples)
   scale = units.positive("FLOP per example", flop_per_example) / units.positive("peak (FLOP/s)", peak)

@@ -9,6 +9,7 @@ import math
 from functools import cache
 from typing import NamedTuple
 
+from ddl.errors import OptionError
 from ddl.perf import units
 from ddl.perf.layers import FLOAT, Layer, Table
 
@@ -37,7 +38,8 @@ class LayerGroups(NamedTuple):
 def volume(layer: Layer, batch: float, workers: int, groups: int, duplex: float = 1.0) -> Volume:
   """Volume of the paper: 2 * 4 ifm iw ih mb / G, none at G = N, and 4 ifm ofm kw kh (2 - ov) G / N, none at G = 1."""
   _check(batch, workers, duplex)
-  _check_groups(workers, groups)
+  if groups not in _divisors(workers):
+    raise OptionError("groups", f"one of the divisors of {workers} workers, {_divisors(workers)}", groups)
   model = 0.0 if groups == workers else 2 * FLOAT * layer.input_values * batch / groups
   data = 0.0 if groups == 1 else FLOAT * layer.weights * (2 - duplex) * groups / workers
   return Volume(model, data)
@@ -47,9 +49,8 @@ def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
   """Return the divisors of N that leave each group an example and each node an output map; ValueError if none does."""
   groups = [g for g in _divisors(workers) if g <= batch and workers // g <= layer.outputs]
   if not groups:
-    raise ValueError(
-      f"{layer.name}: {workers} workers cannot share {batch:g} examples and {layer.outputs} outputs; take fewer workers"
-    )
+    condition = f"few enough to share {batch:g} examples and {layer.outputs} outputs"
+    raise OptionError(f"{layer.name}: workers", condition, workers)
   return groups
 
 
@@ -77,9 +78,4 @@ def _check(batch: float, workers: int, duplex: float) -> None:
   units.count("number of workers", workers)
   units.share("duplex", duplex)
   if not 1 <= batch < math.inf:
-    raise ValueError(f"batch must be finite and at least 1, got {batch:g}.")
-
-
-def _check_groups(workers: int, groups: int) -> None:
-  if groups not in _divisors(workers):
-    raise ValueError(f"{groups} groups do not divide {workers} workers; take one of {_divisors(workers)}")
+    raise OptionError("batch", "finite and at least 1", f"{batch:g}")

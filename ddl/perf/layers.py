@@ -74,14 +74,14 @@ class Layer(NamedTuple):
     return 3 * (self.input_values + self.activations)
 
 
+NOTHING = property(lambda layer: 0)
+
+
 class Embedding(Layer):
   """Rows of a matrix [inputs, outputs], one for each token: parameters and a look-up, no products."""
 
   __slots__ = ()
-
-  @property
-  def macs(self) -> int:
-    return 0
+  macs = NOTHING
 
   @property
   def input_values(self) -> int:
@@ -92,34 +92,21 @@ class Tied(Layer):
   """A dense layer on each token that shares the weights of another layer: products without parameters."""
 
   __slots__ = ()
-
-  @property
-  def params(self) -> int:
-    return 0
+  params = NOTHING
 
 
 class Pointwise(Layer):
   """A function of each token without parameters: activation function, residual sum, loss."""
 
   __slots__ = ()
-
-  @property
-  def weights(self) -> int:
-    return 0
-
-  @property
-  def params(self) -> int:
-    return 0
+  weights = params = NOTHING
 
 
 class Residual(Pointwise):
   """A residual sum, whose output replaces that of the branch, so that nothing more is saved."""
 
   __slots__ = ()
-
-  @property
-  def saved(self) -> int:
-    return 0
+  saved = NOTHING
 
 
 class Loss(Pointwise):

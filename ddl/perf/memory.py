@@ -52,13 +52,8 @@ SINGLE = StateFormat("float32 with Adam", 4, 4, 8, 4)
 def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> StepMemory:
   """M_FM = sum_{i=0..L} B_i H_i D_i, M_MP + M_C = sum of parameters * copies, in bytes; i = 0 is the input.
 
-  Args:
-    table: the layers with weights.
-    extra_copies: of the parameters, beside the paper's three: 1 for momentum, 2 for Adam, 1 for a center.
-    width: bytes of a value of the feature maps; copies of the parameters stay in float32.
-
-  Raises:
-    ValueError: for an empty table or a negative number of copies.
+  extra_copies: of the parameters, beside the paper's three: 1 for momentum, 2 for Adam, 1 for a center; width: bytes of
+  a value of the feature maps; copies of the parameters stay in float32.
   """
   if not table:
     raise ValueError("table must have at least one layer, got none.")

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ddl.perf import units
 from ddl.perf.layers import Attention, Embedding, FusedAttention, Layer, Loss, Pointwise, Residual, Table, Tied, dense
 
 CONVOLUTIONAL, TRANSFORMER = "convolutional", "transformer"  # tables of networks.toml
@@ -34,9 +35,8 @@ def title(name: str) -> str:
 
 @cache
 def table(name: str) -> Table:
-  """Return the layers of a network; ValueError, with the known names, for an unknown one."""
-  if name not in names():
-    raise ValueError(f"no network named '{name}'; known are {', '.join(names())}")
+  """Return the layers of a network; OptionError for an unknown one."""
+  units.choice("model", name, names())
   if name in _read()[TRANSFORMER]:
     return transformer(transformer_sizes(name))
   entry = _entry(CONVOLUTIONAL, name)
@@ -108,12 +108,7 @@ def convolution(
 ) -> Layer:  # fmt: skip
   """Return a convolution of square maps of size x size.
 
-  Args:
-    kernel: (kh, kw), or (k,) for both.
-    same: whether it is padded so that a stride of 1 keeps the size.
-
-  Raises:
-    ValueError: if the kernel does not fit into the map.
+  kernel: (kh, kw), or (k,) for both; same: whether it is padded so that a stride of 1 keeps the size.
   """
   sides = kernel[0], kernel[-1]
   out = _size_out(size, sides[0], stride, same), _size_out(size, sides[1], stride, same)
@@ -125,9 +120,8 @@ def convolution(
 def residual(blocks: Sequence[int], wider: int) -> Table:
   """Return a residual network on 224x224 images.
 
-  Args:
-    blocks: of each stage.
-    wider: maps of a block's output over those inside: 4 for bottlenecks, 1 for two 3x3 convolutions.
+  blocks: of each stage; wider: maps of a block's output over those inside, 4 for bottlenecks, 1 for two 3x3
+  convolutions.
   """
   layers: list[Layer] = []
 

@@ -7,6 +7,7 @@ recomputes activations, each only if it must. The gathering of split weights is 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ddl.errors import OptionError
 from ddl.perf import device_step, networks
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import Step, step_parts
@@ -103,9 +104,6 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
 
   With fewer workers than that over all of them, or over the fewest that it takes. Activations are recomputed where a
   sequence does not fit otherwise.
-
-  Raises:
-    ValueError: if its activations alone do not fit, with their bytes.
   """
   form, limit = MIXED if cluster.device.width == 2 else SINGLE, cluster.device.memory
 
@@ -116,7 +114,7 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
   least = next((2**i for i in range(MOST_SPLIT.bit_length()) if memory(2**i)), 0)
   if not least:
     need = training_memory(table, form, recomputed=True).per_example
-    raise ValueError(f"a sequence does not fit: its activations need {bytes_text(need)} of {bytes_text(limit)}")
+    raise OptionError("activations of a sequence", f"at most {bytes_text(limit)}", bytes_text(need))
   split, whole = least, training_memory(table, form)
   while split > 1 and whole.fixed > limit / 4 * split and (not workers or 2 * split <= workers):
     split *= 2

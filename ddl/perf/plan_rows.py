@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ddl.errors import OptionError
 from ddl.perf import bounds, collectives, hybrid, server
 from ddl.perf.batch import ENOUGH, ConvolutionProgram, WorkerBatch
 from ddl.perf.cluster import Cluster, NetworkModel
@@ -35,16 +36,12 @@ class WorkerCounts(NamedTuple):
 
 
 def counts(cluster: Cluster, requested: int, least: float, first: int = 1) -> WorkerCounts:
-  """Return the numbers to choose from.
-
-  ValueError for a requested number that the cluster does not have, or that can't hold the job.
-  """
+  """Return the numbers to choose from."""
   limit = cluster.workers or MOST_WORKERS
   if not 0 <= requested <= limit:
-    raise ValueError(f"number of workers must be from 1 to {limit:,} on this cluster, got {requested}.")
-  if first > min(requested or limit, limit):
-    advice = f"give --workers={first} or more" if requested else f"the cluster has {limit:,}"
-    raise ValueError(f"the parameters and their copies need {first} devices; {advice}")
+    raise OptionError("workers", f"from 1 to {limit:,} on this cluster", requested)
+  if first > (workers := min(requested or limit, limit)):
+    raise OptionError("workers", f"{first} or more, which hold the parameters and their copies", workers)
   return WorkerCounts(max(cluster.workers or max(TRIED, requested), first), least, first)
 
 
@@ -161,9 +158,7 @@ def all_workers(
 ) -> tuple[PlanRow, PlanRow]:  # fmt: skip
   """Return the rows on weak and on strong scaling of synchronous SGD, whose gradients leave as they appear.
 
-  Args:
-    exact: (workers, examples of each, microbatches) -> seconds of its step.
-    measured: R_O of a single worker, see `plan.plan`.
+  exact: (workers, examples of each, microbatches) -> seconds of its step; measured: R_O of a single worker, see `plan`.
   """
   x, micro, step, least = batch.examples, batch.micro, batch.step, counts.least
   started = cluster.device._replace(start=0.0)  # the start cancels out of T_C, where it would leave its rounding
@@ -257,12 +252,8 @@ def choose_periods(
 ) -> tuple[int, tuple[int, int, int, int], list[PlanRow]]:
   """Return DaSGD's delay, the periods of DaSGD, local SGD, EASGD and asynchronous EASGD, and the rows of all.
 
-  Args:
-    message, visit: seconds of an all-reduce, and of a worker's visit to the servers.
-    served: seconds that the servers are busy with the visits of all workers.
-    step: seconds of a local step.
-    share: of a round spent waiting, at most.
-    overlap: whether an exchange can run beside the steps.
+  message, visit: seconds of an all-reduce, and of a worker's visit to the servers, which are busy with the visits of
+  all workers for `served` seconds; share: of a round spent waiting, at most.
   """
   hidden = int(overlap)  # steps beside which an exchange can run, of the algorithms whose delay is 1
   delay, why = 0, f"an exchange of {seconds_text(message)} never runs beside the steps here"

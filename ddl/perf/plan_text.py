@@ -7,9 +7,8 @@ from types import MappingProxyType
 from ddl.perf.batch import EfficiencyRow
 from ddl.perf.cluster import Cluster
 from ddl.perf.placement import Job
-from ddl.perf.plan import TrainingPlan
-from ddl.perf.recommendation import SHORTEST
-from ddl.perf.units import percent, rate_text, seconds_text
+from ddl.perf.plan import SHORTEST, TrainingPlan
+from ddl.perf.units import columns, percent, rate_text, seconds_text
 
 WIDTH = 118
 CELLS = {  # of a row: what a column is called, with what is in brackets in it
@@ -28,10 +27,8 @@ def text(
 ) -> str:  # fmt: skip
   """Return the plan.
 
-  Args:
-    name: of the cluster.
-    sends: what the config's algorithm sends.
-    ends: by the device's efficiency in words, the same settings at each end of a range of it.
+  sends: what the config's algorithm sends; ends: by the device's efficiency in words, the same settings at each end of
+  its range.
   """
   lines = [f"{job.title} on {cluster.title}", *textwrap.wrap(f"source: {cluster.source}", WIDTH)]
   if plan.settings.step < SHORTEST:
@@ -87,10 +84,3 @@ def _speeds(plan: TrainingPlan) -> list[str]:
     for each in plan.speeds
   ]
   return columns([head, *rows], left=2)
-
-
-def columns(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
-  """Return lines of aligned columns, the first `left` ones to the left."""
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  pads = [str.ljust if i < left else str.rjust for i in range(len(widths))]
-  return ["  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)) for row in rows]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ddl.errors import OptionError
 from ddl.perf import patterns, server, timeline, units
 from ddl.perf.cluster import Cluster, check_link
 from ddl.perf.device import LayerWork, Step, part_seconds, step_parts, step_seconds
@@ -189,10 +190,9 @@ def _visits(run: Scenario) -> tuple[float, float]:
 def _check_jitter(steps: int, workers: int, events: int) -> None:
   """Refuse rounds with too many steps to simulate one by one. events: of one step in all rounds."""
   if steps > MOST_STEPS or events * steps * workers > MOST_EVENTS:
-    raise ValueError(
-      f"with jitter a round must have at most {MOST_STEPS:,} steps, and at most {MOST_EVENTS // events:,} of all "
-      f"workers, got {steps:,} of {workers:,} workers each. Take a shorter period, fewer workers or no jitter."
-    )
+    condition = f"at most {MOST_STEPS:,}, and {MOST_EVENTS // events:,} of all workers"
+    advice = "Take a shorter period, fewer workers or no jitter."
+    raise OptionError("steps of a round with jitter", condition, f"{steps:,} of {workers:,} workers each", advice)
 
 
 def _paces(steps: int, workers: int, jitter: float) -> np.ndarray:
@@ -233,9 +233,6 @@ def curve(
     recorded: the algorithm's patterns with the job's bytes.
     batch: examples of all workers per step; with `weak`, of each.
     jitter: standard deviation of a step's compute time over its mean, lognormal and independent.
-
-  Raises:
-    ValueError: one line, for invalid values, such as fewer examples than workers.
   """
   transport = transport or Transport()
   transport = transport._replace(overlap=transport.overlap and cluster.overlap)
@@ -297,11 +294,11 @@ def _check(
   units.count("number of workers", min(workers, default=0))
   units.count("batch", batch)
   if limit and most > limit:
-    raise ValueError(f"{most} workers: this cluster has {limit}")
+    raise OptionError("workers", f"at most {limit} on this cluster", most)
   if not weak and batch < most:
-    raise ValueError(f"a batch of {batch} has less than one example for each of {most} workers; give at least {most}")
+    raise OptionError("batch", f"at least {most}, an example for each worker", batch)
   if not 0 <= jitter <= MOST_JITTER:
-    raise ValueError(f"jitter must be from 0 to {MOST_JITTER:g} times the mean of a step, got {jitter:g}.")
+    raise OptionError("jitter", f"from 0 to {MOST_JITTER:g} times the mean of a step", f"{jitter:g}")
   if not transport.bucket >= 0:
-    raise ValueError(f"bucket must be at least 0 bytes, got {transport.bucket:g}.")
+    raise OptionError("bucket", "at least 0 bytes", f"{transport.bucket:g}")
   check_link("the network", cluster.network.between)

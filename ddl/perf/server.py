@@ -9,8 +9,6 @@ update of n bytes moves 3 n through the server's memory (reads the center and th
 share too, and takes at most as long as n over the link: it costs nothing here, and a lock costs nothing.
 You, Buluc, Demmel 2017, arXiv 1708.02983; Zou et al. 2017, arXiv 1709.06622.
 
-Every function raises ValueError, one line, for more servers than parameters and for other invalid numbers.
-
 In its queue workers compute, send a message and get a reply. A message is spread evenly over the servers and its parts
 leave together, so that all servers see the same: one is simulated, with its line in, its processor, its line out. The
 fewest servers that hide all messages are those of the lemma of arXiv 1709.06622.
@@ -22,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ddl.errors import OptionError
 from ddl.perf import units
 from ddl.perf.cluster import LinkModel, NetworkModel, check_link
 from ddl.perf.layers import FLOAT
@@ -53,11 +52,6 @@ def served_seconds(nbytes: float, workers: int, link: LinkModel, network: Networ
   """Seconds for which the servers' links, p (n G / S) (2 - duplex), or that of a full node are busy with p visits.
 
   That is a visit of every worker: no worker round is shorter.
-
-  Args:
-    nbytes: up, and as many down.
-    link: of a server.
-    network: of the workers.
   """
   check_servers(servers, nbytes)
   busy = check_link("a server's link", link).busy_seconds(nbytes, nbytes)
@@ -69,7 +63,7 @@ def check_servers(servers: int, nbytes: float) -> int:
   units.count("number of servers", servers)
   most = max(1, int(units.amount("bytes of a message", nbytes)) // FLOAT)
   if servers > most:
-    raise ValueError(f"{servers} servers are more than the {most} parameters; give at most {most}")
+    raise OptionError("servers", f"at most {most}, the number of parameters", servers)
   return servers
 
 
@@ -82,23 +76,12 @@ class QueueMeans(NamedTuple):
 
   round_seconds: float  # a worker round: compute, send, be served, receive
   wait_seconds: float  # of it without computing
-  utilisation: float  # share of the time in which a server's busiest part (a line or its processor) works
-  rounds_per_second: float  # of all workers together
 
 
 def simulate(
-  *,
-  workers: int,
-  servers: int,
-  nbytes: float,
-  bandwidth: float,
-  compute_seconds: float | np.ndarray,
-  service_seconds: float = 0.0,
-  latency: float = 0.0,
-  full_duplex: bool = False,
-  overlap: float = 0.0,
-  rounds: int = 40,
-) -> QueueMeans:
+  *, workers: int, servers: int, nbytes: float, bandwidth: float, compute_seconds: float | np.ndarray,
+  service_seconds: float = 0.0, latency: float = 0.0, full_duplex: bool = False, overlap: float = 0.0, rounds: int = 40,
+) -> QueueMeans:  # fmt: skip
   """Simulate `workers` at `servers` until the slowest has made `rounds`; the second half is measured.
 
   Args:
@@ -110,30 +93,24 @@ def simulate(
     full_duplex: requests and replies have a line each; otherwise they share one.
     overlap: share of a round, 0..1, that a worker computes from when its message leaves until it waits for the reply.
     rounds: at least 4.
-
-  Raises:
-    ValueError: one line, for invalid values, such as more servers than bytes.
   """
   units.count("number of workers", workers)
   units.count("number of servers", servers)
   units.count("rounds", rounds, 4)
   if not bandwidth > 0:
-    raise ValueError(f"bandwidth of a server must be above 0, got {bandwidth:g}.")
+    raise OptionError("bandwidth of a server", "above 0", f"{bandwidth:g}")
   units.amount("service_seconds", service_seconds)
   units.amount("latency", latency)
   units.share("overlap", overlap)
   if servers > units.positive("nbytes", nbytes):
-    raise ValueError(f"{servers} servers are more than {nbytes:g} bytes; give at most one server per byte")
+    raise OptionError("servers", f"at most one server per byte of {nbytes:g}", servers)
   computing = np.asarray(compute_seconds, np.float64)
   computing = computing if computing.ndim else np.full((1, workers), computing)
   if computing.ndim != 2 or computing.shape[1] != workers or not (np.isfinite(computing) & (computing > 0)).all():
-    raise ValueError(
-      f"compute_seconds must be a number or [rounds, {workers}], all above 0; got {list(computing.shape)}"
-    )
+    raise OptionError("compute_seconds", f"a number or [rounds, {workers}], all above 0", list(computing.shape))
   line = nbytes / servers / bandwidth
   stages = (("in", line), ("processor", service_seconds), ("out" if full_duplex else "in", line))
   free = {part: 0.0 for part, _ in stages}
-  worked: dict[str, list[tuple[float, float]]] = {part: [] for part in free}
   begun: list[list[float]] = [[] for _ in range(workers)]  # when the message of each round of each worker left
   missing = [0] * workers  # of two: the reply, and the share of the round that does not need it
   order, heap = count(), []  # (time, arrival order, worker, stage); before the stages SHARE and ROUND are computed
@@ -158,23 +135,15 @@ def simulate(
         at(now + (1 - overlap) * seconds, worker, ROUND)
     else:
       part, takes = stages[stage]
-      worked[part].append((max(now, free[part]), max(now, free[part]) + takes))
-      free[part] = worked[part][-1][1]
+      free[part] = max(now, free[part]) + takes
       at(free[part] + (latency if stage == len(stages) - 1 else 0.0), worker, stage + 1)
-  return _measured(begun, computing, worked, rounds // 2)
+  return _measured(begun, computing, rounds // 2)
 
 
-def _measured(begun: list[list[float]], seconds: np.ndarray, worked: dict, first: int) -> QueueMeans:
-  since, until = max(b[first] for b in begun), min(b[-1] for b in begun)
-  rounds, computing = [], []
+def _measured(begun: list[list[float]], seconds: np.ndarray, first: int) -> QueueMeans:
+  since, rounds, computing = max(times[first] for times in begun), [], []
   for worker, times in enumerate(begun):
     steady = [i for i, time in enumerate(times) if time >= since]
     rounds.append((times[steady[-1]] - times[steady[0]]) / (len(steady) - 1))
     computing.append(np.mean([seconds[i % len(seconds), worker] for i in steady[:-1]]))
-  busy = [sum(max(0.0, min(b, until) - max(a, since)) for a, b in spans) for spans in worked.values()]
-  return QueueMeans(
-    round_seconds=float(np.mean(rounds)),
-    wait_seconds=float(np.mean(rounds) - np.mean(computing)),
-    utilisation=float(max(busy) / (until - since)),
-    rounds_per_second=float(np.sum(1 / np.array(rounds))),
-  )
+  return QueueMeans(float(np.mean(rounds)), float(np.mean(rounds) - np.mean(computing)))

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ddl.errors import OptionError
 from ddl.perf import units
 
 
@@ -173,15 +174,9 @@ def warm_up(exchanges: Sequence[TimelineExchange]) -> int:
 
 
 def simulate(
-  step: Pass,
-  cost: Callable[[float], float],
-  exchanges: Sequence[TimelineExchange] = (),
-  *,
-  bucket: float = 0.0,
-  order: str = "fifo",
-  overlap: bool = True,
-  paces: np.ndarray | None = None,
-) -> Timeline:
+  step: Pass, cost: Callable[[float], float], exchanges: Sequence[TimelineExchange] = (), *, bucket: float = 0.0,
+  order: str = "fifo", overlap: bool = True, paces: np.ndarray | None = None,
+) -> Timeline:  # fmt: skip
   """Simulate steps whose gradients are sent layer by layer as they appear, and the exchanges between them.
 
   All workers share one link, which carries one message at a time to its end. A message leaves when the last worker
@@ -195,9 +190,6 @@ def simulate(
     overlap: False: messages leave after the backward pass, and all workers wait for them, whatever the delay.
     paces: [steps, workers] multiples of the step's seconds, whose second half is measured; None: one worker with
       multiples of 1.
-
-  Raises:
-    ValueError: one line, for invalid values.
   """
   _check(step, exchanges, order)
   period = round_steps(exchanges)
@@ -261,7 +253,7 @@ def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:
 def _whole_rounds(paces: np.ndarray, period: int) -> np.ndarray:
   """Return the paces of whole rounds; ValueError for invalid ones."""
   if paces.ndim != 2 or len(paces) < 2 * period or not (np.isfinite(paces) & (paces > 0)).all():
-    raise ValueError(f"invalid paces {list(paces.shape)}: must be [steps, workers], above 0, of at least two rounds")
+    raise OptionError("paces", "[steps, workers], above 0, of at least two rounds", list(paces.shape))
   return paces[: len(paces) // period * period]
 
 
@@ -270,9 +262,8 @@ def _check(step: Pass, exchanges: Sequence[TimelineExchange], order: str) -> Non
     units.count("period", each.period)
     units.count("delay", each.delay, 0)
   if len({len(each) for each in step}) != 1 or not len(step.forward):
-    raise ValueError(f"invalid pass of {[len(each) for each in step]} layers: must have the same in each of its parts")
+    raise OptionError("numbers of layers of a pass", "equal and above 0", [len(each) for each in step])
   figures = np.concatenate([np.asarray(each, np.float64) for each in step])
   if not (np.isfinite(figures) & (figures >= 0)).all() or not step.seconds > 0:
-    raise ValueError("invalid pass: seconds and bytes must be finite and 0 or more, and a step above 0 s")
-  if order not in ORDERS:
-    raise ValueError(f"unknown order '{order}' of messages; known are {', '.join(ORDERS)}")
+    raise OptionError("seconds and bytes of a pass", "finite and 0 or more, and those of a step above 0 s")
+  units.choice("order", order, ORDERS)

@@ -1,6 +1,9 @@
-"""Bytes, seconds and shares as text, and checks of arguments that each return the value or name it in one line."""
+"""Bytes, seconds, shares and tables as text, and checks of arguments that return the value or name it in one line."""
 
 import math
+from collections.abc import Iterable, Sequence
+
+from ddl.errors import OptionError, nearest
 
 
 def bytes_text(nbytes: float) -> str:
@@ -29,29 +32,45 @@ def percent(share: float) -> str:
   return f"{100 * share:.3g} %"
 
 
+def columns(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
+  """Return lines of aligned columns, the first `left` ones to the left."""
+  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+  pads = [str.ljust if i < left else str.rjust for i in range(len(widths))]
+  return ["  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)) for row in rows]
+
+
 def count(name: str, value: float, least: int = 1) -> int:
   """Return an integer of at least `least`."""
   if not value >= least or value % 1:
-    raise ValueError(f"{name} must be an integer of {least} or more, got {value:g}.")
+    raise OptionError(name, f"an integer of {least} or more", f"{value:g}")
   return int(value)
 
 
 def amount(name: str, value: float) -> float:
   """Return a finite number of 0 or more."""
   if not 0 <= value < math.inf:
-    raise ValueError(f"{name} must be finite and 0 or more, got {value:g}.")
+    raise OptionError(name, "finite and 0 or more", f"{value:g}")
   return value
 
 
 def positive(name: str, value: float) -> float:
   """Return a finite number above 0."""
   if not 0 < value < math.inf:
-    raise ValueError(f"{name} must be finite and above 0, got {value:g}.")
+    raise OptionError(name, "finite and above 0", f"{value:g}")
   return value
 
 
 def share(name: str, value: float) -> float:
   """Return a number from 0 to 1."""
   if not 0 <= value <= 1:
-    raise ValueError(f"{name} must be from 0 to 1, got {value:g}.")
+    raise OptionError(name, "from 0 to 1", f"{value:g}")
+  return value
+
+
+def choice(name: str, value: str, known: Iterable[str], advice: str = "") -> str:
+  """Return one of the known texts."""
+  known = [*known]
+  if value not in known:
+    advice = " ".join(filter(None, (nearest(value, known), advice)))
+    raise OptionError(name, f"one of {', '.join(filter(None, known))}", f"'{value}'", advice)
   return value

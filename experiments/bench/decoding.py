@@ -9,7 +9,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -29,15 +29,14 @@ DRAINED = 0.7  # seconds, in which a side uses up what it has decoded while othe
 
 
 def files(side: int) -> list[bytes]:
-  """JPEG files of smoothed noise, of some 3 bits a pixel."""
-  rng = np.random.default_rng(0)
-  found = []
+  """Return JPEG files of smoothed noise, of some 3 bits a pixel."""
+  rng, encoded = np.random.default_rng(0), []
   for _ in range(IMAGES):
     coarse = Image.fromarray(rng.integers(0, 256, (max(1, side // 8),) * 2 + (3,), dtype=np.uint8))
     file = io.BytesIO()
     coarse.resize((side, side), Image.Resampling.BICUBIC).save(file, "JPEG", quality=QUALITY)
-    found.append(file.getvalue())
-  return found
+    encoded.append(file.getvalue())
+  return encoded
 
 
 def decode(file: bytes) -> np.ndarray:
@@ -46,47 +45,33 @@ def decode(file: bytes) -> np.ndarray:
 
 
 def sides(encoded: Sequence[bytes], count: int) -> dict[str, Callable[[], int]]:
-  """Name -> a call that makes the next batch of float32 images and returns its size.
+  """Return by name a call that decodes the next batch to float32 images and returns its size.
 
   The processes run ahead of the calls, as they would in training; the others begin when they are called.
   """
-  pool = ThreadPoolExecutor(count)
-  starts = itertools.count(0, BATCH)
+  pool, starts = ThreadPoolExecutor(count), itertools.count(0, BATCH)
 
   def batch() -> list[bytes]:
     first = next(starts)
     return [encoded[index % IMAGES] for index in range(first, first + BATCH)]
 
-  def one() -> list[np.ndarray]:
-    return list(map(decode, batch()))
-
-  def threads() -> list[np.ndarray]:
-    return list(pool.map(decode, batch()))
-
-  def single() -> list[np.ndarray]:
-    return list(grain.MapDataset.source(batch()).map(decode).to_iter_dataset())
-
-  def pieces() -> list[np.ndarray]:
-    chosen = batch()
-    cut = [chosen[start : start + PIECE] for start in range(0, BATCH, PIECE)]
-    made = grain.MapDataset.source(cut).map(lambda piece: list(map(decode, piece))).to_iter_dataset()
-    return [image for piece in made for image in piece]
+  def pieces() -> Iterator[np.ndarray]:
+    files = batch()
+    cut = grain.MapDataset.source([files[start : start + PIECE] for start in range(0, BATCH, PIECE)])
+    return itertools.chain.from_iterable(cut.map(lambda piece: list(map(decode, piece))).to_iter_dataset())
 
   ahead = grain.MultiprocessingOptions(num_workers=count, per_worker_buffer_size=2)
   stream: Iterator[Any] = iter(
     grain.MapDataset.source(encoded).map(decode).repeat().to_iter_dataset().batch(BATCH).mp_prefetch(ahead)
   )
-
-  def stacked(make: Callable[[], list[np.ndarray]]) -> Callable[[], int]:
-    return lambda: len(source.pixels(np.stack(make())))
-
-  return {
-    "one thread": stacked(one),
-    f"{count} threads": stacked(threads),
-    "grain's threads, one image each": stacked(single),
-    f"grain's threads, {PIECE} images each": stacked(pieces),
-    f"{count} worker processes": lambda: len(source.pixels(next(stream))),
+  decoders: dict[str, Callable[[], Iterable[np.ndarray]]] = {
+    "one thread": lambda: map(decode, batch()),
+    f"{count} threads": lambda: pool.map(decode, batch()),
+    "grain's threads, one image each": lambda: grain.MapDataset.source(batch()).map(decode).to_iter_dataset(),
+    f"grain's threads, {PIECE} images each": pieces,
   }
+  calls = {name: lambda d=decoder: len(source.pixels(np.stack([*d()]))) for name, decoder in decoders.items()}
+  return calls | {f"{count} worker processes": lambda: len(source.pixels(next(stream)))}
 
 
 def rate(call: Callable[[], int], seconds: float) -> float:
@@ -100,13 +85,13 @@ def rate(call: Callable[[], int], seconds: float) -> float:
 def main(side: int = 224, count: int = os.cpu_count() or 1) -> None:
   """Print the median rates, and the median ratios to one thread over turns that follow each other."""
   encoded = files(side)
-  made = sides(encoded, count)
-  turns = [{name: _turn(call) for name, call in made.items()} for _ in range(TURNS + 1)][1:]  # the first starts all
-  first = next(iter(made))
+  calls = sides(encoded, count)
+  turns = [{name: _turn(call) for name, call in calls.items()} for _ in range(TURNS + 1)][1:]  # the first starts all
+  first = next(iter(calls))
   print(f"{side} x {side} pixels, {sum(map(len, encoded)) / IMAGES / 1e3:.1f} kB each, {os.cpu_count()} cores")
-  for name in made:
-    found = statistics.median(turn[name] for turn in turns)
-    print(f"{name:34}{found:8,.0f} images/s{statistics.median(turn[name] / turn[first] for turn in turns):7.2f}")
+  for name in calls:
+    median = statistics.median(turn[name] for turn in turns)
+    print(f"{name:34}{median:8,.0f} images/s{statistics.median(turn[name] / turn[first] for turn in turns):7.2f}")
 
 
 def _turn(call: Callable[[], int]) -> float:

@@ -27,13 +27,13 @@ from ddl.api import Algorithm
 from ddl.config import default_experiment
 from ddl.config.experiment import initial_key, training_key
 from ddl.config.options import RunOptions
-from ddl.costs.step_cost import analyse, param_shapes
-from ddl.costs.workloads import SIZES, synthetic
+from ddl.costs.step_cost import SIZES, analyse, param_shapes, synthetic, timed_steps
 from ddl.engine.calls import Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.rounds import worker_keys
 from ddl.engine.workers import AXIS as AXES
 from ddl.engine.workers import PackedGroup, Workers, make_workers
+from ddl.errors import OptionError
 from ddl.group import Group
 from ddl.perf.device_step import kind_of_model
 from ddl.run import build, processes
@@ -93,36 +93,25 @@ def timed(call: Callable[[], Any]) -> Callable[[int], float]:
 
 def trainer_blocks(trainer: CompiledTrainer, components: build.Components) -> tuple[TimedBlock, TimedBlock]:
   """Return blocks of (steps through the trainer, input included; the same compiled calls on one input)."""
-  feed, key = components.training_feed(trainer.workers.local), training_key(0)
-  state: dict[str, Any] = {"carry": trainer.start(initial_key(0)), "step": 0}
+  seconds, carry = timed_steps(components, trainer), trainer.start(initial_key(0))
   _, cycle = trainer.schedule.cycle(0)
   whole = trainer.execution.steps_per_call // cycle * cycle or cycle
 
-  def loop(count: int) -> float:
-    first = state["step"]
-    calls = trainer.plan(first, first + count * whole, 10**9)
-    began = time.perf_counter()
-    for _, carry, _losses in trainer.run(state["carry"], calls, feed, key):
-      state["carry"] = carry
-    jax.block_until_ready(state["carry"])
-    state["step"] += count * whole
-    return time.perf_counter() - began
-
   def compute(count: int) -> float:
-    first = state["step"]
-    (call,) = trainer.plan(first, first + whole, 10**9)
-    batches, step = trainer.workers.put(feed(first, whole)), trainer.workers.replicate(np.int32(first))
-    keys = _keys(trainer)
-    fn = trainer.compiled(call.kind, state["carry"], batches, step, keys, ())
-    jax.block_until_ready((state["carry"], batches))
+    (call,) = trainer.plan(0, whole, 10**9)
+    batches = trainer.workers.put(components.training_feed(trainer.workers.local)(0, whole))
+    step, keys = trainer.workers.replicate(np.int32(0)), _keys(trainer)
+    fn = trainer.compiled(call.kind, carry, batches, step, keys, ())
+    jax.block_until_ready((carry, batches))
 
     def run() -> Any:
-      state["carry"], losses = fn(state["carry"], batches, step, keys, ())
-      return state["carry"], losses
+      nonlocal carry
+      carry, losses = fn(carry, batches, step, keys, ())
+      return carry, losses
 
     return timed(run)(count)
 
-  return TimedBlock(loop, whole), TimedBlock(compute, whole)
+  return TimedBlock(lambda count: seconds(count * whole), whole), TimedBlock(compute, whole)
 
 
 def _keys(trainer: CompiledTrainer) -> jax.Array:
@@ -258,7 +247,7 @@ def memory_bytes() -> float:
 def launch(command: str, count: int = 2) -> int:
   """Run this command in so many processes, 2 or more, joined as those of a run; return the exit code."""
   if not 2 <= count <= MOST:
-    raise ValueError(f"--processes must be from 2 to {MOST} for {command}, got {count}.")
+    raise OptionError("processes", f"from 2 to {MOST} for {command}", count)
   return hosts.launch(count, hosts.command_line())
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ddl.costs.workloads import synthetic
+from ddl.costs.step_cost import synthetic
 from experiments.bench.workloads import Block, Workload
 
 RIVALS = ("vmap", "devices", "torch")

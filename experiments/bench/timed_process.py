@@ -3,6 +3,7 @@
 python -m experiments.bench.timed_process ddl "mlp 8x64" local_sgd [RunOptions as JSON]
 """
 
+import itertools
 import json
 import resource
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 BEGAN = time.perf_counter()  # before what imports JAX
 
 from ddl import hosts  # noqa: E402
-from ddl.costs.workloads import synthetic  # noqa: E402
+from ddl.costs.step_cost import synthetic  # noqa: E402
 from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, WORKLOADS, Block, Workload  # noqa: E402
 
 BLOCK_SECONDS = 1.0
@@ -46,39 +47,36 @@ def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
 
 
 def ddl_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Block, Any]:
-  """Blocks through the trainer that `train` uses, input included; and that trainer."""
+  """Return blocks through the trainer that `train` uses, input included; and that trainer."""
+  from ddl.costs.step_cost import timed_steps
+
+  components, trainer = _prepare(workload, algorithm, settings)
+  if algorithm not in ASYNCHRONOUS:
+    return timed_steps(components, trainer), trainer
+  return _waves(components, trainer), trainer
+
+
+def _waves(components: Any, trainer: Any) -> Block:
+  """Return blocks of the waves of one schedule, again and again."""
   import jax
 
   from ddl.config.experiment import initial_key, training_key
 
-  components, trainer = _prepare(workload, algorithm, settings)
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
-  carry, waves = trainer.start(initial_key(0)), []
-  if algorithm in ASYNCHRONOUS:
-    waves = trainer.plan(0, SCHEDULE, SCHEDULE)
-  done = 0  # steps, or waves
-
-  def next_calls(steps: int) -> list[Any]:
-    nonlocal done
-    if not waves:
-      done += steps
-      return trainer.plan(done - steps, done, 10**9)
-    calls = []
-    while sum(call.steps for call in calls) < steps:
-      calls.append(waves[done % len(waves)])
-      done += 1
-    return calls
+  carry, waves = trainer.start(initial_key(0)), itertools.cycle(trainer.plan(0, SCHEDULE, SCHEDULE))
 
   def block(steps: int) -> float:
     nonlocal carry
-    calls = next_calls(steps)
+    calls = []
+    while sum(call.steps for call in calls) < steps:
+      calls.append(next(waves))
     began = time.perf_counter()
     for _, latest, _losses in trainer.run(carry, calls, feed, key):
       carry = latest
     jax.block_until_ready(carry)
     return (time.perf_counter() - began) * steps / sum(call.steps for call in calls)
 
-  return block, trainer
+  return block
 
 
 def one_by_one_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> Block:
@@ -116,18 +114,20 @@ def one_by_one_side(workload: Workload, algorithm: str, settings: dict[str, Any]
 
 
 def _side(side: str, workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Block, Any]:
-  """The side's blocks, and its trainer if it is ddl's."""
+  """Return the side's blocks, and its trainer if it is ddl's."""
   from experiments.bench import rivals
 
-  if side == "ddl":
-    return ddl_side(workload, algorithm, settings)
-  if side == "one":
-    return one_by_one_side(workload, algorithm, settings), None
-  if side == "plain":
-    return rivals.plain_side(workload), None
-  if side == "torch":
-    return rivals.torch_side(workload, algorithm), None
-  return rivals.jax_side(workload, algorithm, side), None
+  match side:
+    case "ddl":
+      return ddl_side(workload, algorithm, settings)
+    case "one":
+      return one_by_one_side(workload, algorithm, settings), None
+    case "plain":
+      return rivals.plain_side(workload), None
+    case "torch":
+      return rivals.torch_side(workload, algorithm), None
+    case layout:
+      return rivals.jax_side(workload, algorithm, layout), None
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ddl.costs.workloads import SIZES
+from ddl.costs.step_cost import SIZES
 
 Block = Callable[[int], float]  # runs so many steps, returns their seconds
 

@@ -60,7 +60,8 @@ def _on_link(
   """Measure and print the cases on the link of now; return their figures."""
   given = measure.probe(net)
   asked = f"{measure.bandwidth_text(net.rate)}, {seconds_text(net.latency)} one way"
-  print(f"link: {asked}; gives {measure.bandwidth_text(given['rate'])}, {seconds_text(given['latency'])}", flush=True)
+  gives = f"{measure.bandwidth_text(given['rate'])}, {seconds_text(given['latency'])}"
+  print(f"link: {asked}; gives {gives}; shaped by {net.shaper}", flush=True)
   found, rows = [], measure.rows(net, joined, alone, names, TURNS.value)
   measured = next(rows)
   assert isinstance(measured, Measured)

@@ -10,6 +10,7 @@ from absl import flags
 
 from ddl import files
 from ddl.config.experiment import Experiment
+from ddl.errors import OptionError
 from ddl.perf import cluster_file, networks
 from ddl.perf.families import FORMATS
 from ddl.perf.patterns import Pattern
@@ -31,12 +32,12 @@ def read(folder: str) -> float:
   """
   path = files.local(folder)
   if not (path / run_dir.METRICS).exists():
-    raise ValueError(f"--run={folder}: no {run_dir.METRICS} there; give the folder of a run, such as runs/NAME/seed-0")
+    raise OptionError("run", f"the folder of a run with {run_dir.METRICS}, such as runs/NAME/seed-0", folder)
   files.regular(path / run_dir.METRICS)  # else a pipe would be waited for
   scales = read_run(path).columns.get(SCALE, np.empty(0))
   scales = scales[np.isfinite(scales)]
   if not len(scales):
-    raise ValueError(f"--run={folder} has measured no noise scale; train it with --config.noise_batches=16")
+    raise OptionError("run", "a run that measured its noise scale", folder, "Train it with config.noise_batches=16.")
   return float(scales[-1])
 
 
@@ -57,17 +58,15 @@ def main(line: CommandLine) -> int:
   config = line.config
   name, cluster = shared_flags.one_cluster()
   if (config is None) == (not MODEL.value):
-    raise ValueError(f"give either --config=FILE or --model=NAME; known models are {', '.join(networks.names())}")
+    raise OptionError("model", f"set to one of {', '.join(networks.names())} if no config is set, and only then")
   if WORKERS.value and not (WORKERS.value.isdecimal() and int(WORKERS.value)):
-    raise ValueError(
-      f"--workers={WORKERS.value} is invalid: must be one integer of 1 or more; default: the config's, or chosen"
-    )
+    raise OptionError("workers", "one integer of 1 or more", WORKERS.value)
   workers = int(WORKERS.value or 0) or (config.workers if config is not None else 0)
   batch, origin, micro = BATCH.value or 0, "as given", config.microbatches if config is not None else 1
   if not batch and config is not None:
     batch, origin = config.batch, "config.batch, which --batch overrides"
   if BATCH.value and batch % micro:
-    raise ValueError(f"--batch must be a multiple of config.microbatches, {micro}, got {batch}.")
+    raise OptionError("batch", f"a multiple of config.microbatches, {micro}", batch)
   noise = read(RUN.value) if RUN.value else 0.0
   request = PlanRequest(
     batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin, GRADIENTS.value, noise, micro

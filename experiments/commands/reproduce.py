@@ -1,39 +1,16 @@
 """`python run.py reproduce`: docs/reproduction.md, reported against predicted numbers of papers, theory against ddl."""
 
+import importlib
 from pathlib import Path
 
 from absl import flags
 
-from configs import (
-  reproduce_allreduce,
-  reproduce_das,
-  reproduce_dasgd,
-  reproduce_easgd,
-  reproduce_gossip,
-  reproduce_sc17_gpus,
-  reproduce_sc17_parts,
-  reproduce_sc17_weak,
-  reproduce_scaling,
-  reproduce_sites,
-  reproduce_zou,
-)
 from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
-from experiments.papers import (
-  allreduce,
-  das,
-  dasgd,
-  device_steps,
-  easgd,
-  gossip,
-  sc17_gpus,
-  sc17_knl,
-  scaling,
-  sites,
-  zou,
-)
-from experiments.papers.page import MEMORY, SECONDARY, Section, markdown, summary
+from experiments.papers import allreduce, das, dasgd, easgd, gossip, published_steps, sc17, scaling, sites, zou
+from experiments.papers.page import MEMORY, SECONDARY, Config, Section, markdown, summary
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 COMMAND = "python run.py reproduce"
 CHECK = flags.DEFINE_bool("check", False, "write nothing; exit code 1 unless the pages are current")
@@ -56,7 +33,7 @@ def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
   checks = CHECK.value if check is None else check
   if not checks:
     writable(PAGE.parent, "the page's folder")
-  now = {PAGE: page(), PAGE.with_name("device_steps.md"): device_steps.page(COMMAND)}
+  now = {PAGE: page(), PAGE.with_name("device_steps.md"): published_steps.steps_page(COMMAND)}
   if not checks:
     for file, text in now.items():
       file.write_text(text)
@@ -72,21 +49,26 @@ def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
 
 def sections() -> list[Section]:
   """Return a section per table, in the order of the page."""
-  weak = sc17_knl.weak(reproduce_sc17_weak.get_config())
+  config = {path.stem.removeprefix("reproduce_"): _config(path.stem) for path in CONFIGS.glob("reproduce_*.py")}
+  weak = sc17.weak(config["sc17_weak"])
   return [
-    das.section(reproduce_das.get_config()),
-    sc17_gpus.section(reproduce_sc17_gpus.get_config(), weak),
-    sc17_knl.parts(reproduce_sc17_parts.get_config()),
+    das.section(config["das"]),
+    sc17.gpus(config["sc17_gpus"], weak),
+    sc17.parts(config["sc17_parts"]),
     weak,
-    dasgd.section(reproduce_dasgd.get_config()),
-    allreduce.section(reproduce_allreduce.get_config()),
-    scaling.section(reproduce_scaling.get_config()),
-    sites.section(reproduce_sites.get_config()),
-    device_steps.section(),
-    zou.section(reproduce_zou.get_config()),
-    easgd.section(reproduce_easgd.get_config()),
-    gossip.section(reproduce_gossip.get_config()),
+    dasgd.section(config["dasgd"]),
+    allreduce.section(config["allreduce"]),
+    scaling.section(config["scaling"]),
+    sites.section(config["sites"]),
+    published_steps.section(),
+    zou.section(config["zou"]),
+    easgd.section(config["easgd"]),
+    gossip.section(config["gossip"]),
   ]
+
+
+def _config(name: str) -> Config:
+  return importlib.import_module(f"configs.{name}").get_config()
 
 
 def page() -> str:

@@ -10,12 +10,13 @@ from absl import flags
 from ddl import files
 from ddl.algorithms import COLLECTIVE
 from ddl.costs import scale
+from ddl.errors import OptionError
 from ddl.models import MODELS
 from ddl.perf import cluster_file, scale_text, scaling
 from ddl.perf.cluster import Cluster
-from ddl.perf.plan_text import columns
 from ddl.perf.scale_text import Curve
 from ddl.perf.scaling import StepWork, Transport
+from ddl.perf.units import columns
 from ddl.run.workdir import writable
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
@@ -75,7 +76,7 @@ def main(line: CommandLine) -> int:
   if MEASURE.value:
     most = cluster.workers or 1
     if workers[0] != 1 or most not in workers:
-      raise ValueError(f"--measure measures 1 and {most} workers, as this machine was calibrated: use --nodes=1,{most}")
+      raise OptionError("nodes", f"1,{most} with measure, as this machine was calibrated", ",".join(map(str, workers)))
     from experiments.bench import microbench
 
     share = batch if weak else max(1, batch // most)
@@ -116,18 +117,17 @@ def _check_measure(cluster: str, model: str) -> None:
   if not MEASURE.value:
     return
   if cluster != cluster_file.MEASURED or model not in MODELS:
-    raise ValueError(
-      f"--measure runs ddl's own models on this machine: --model can be {', '.join(MODELS)}, with --cluster=measured"
-    )
+    condition = f"left out unless model is one of {', '.join(MODELS)}, and cluster is measured"
+    raise OptionError("measure", condition, f"{model} on {cluster}")
   if server := [name for name in _algorithms() if name not in COLLECTIVE]:
-    raise ValueError(f"--measure supports only collective algorithms, got {', '.join(server)}.")
+    raise OptionError("algorithms", "collective ones with measure", ", ".join(server))
 
 
 def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
   """Numbers of --nodes or --workers, or doubled up to 128 nodes, the cluster's workers or `most`."""
   per_node, limit = cluster.network.per_node, cluster.workers or math.inf
   if NODES.value and WORKERS.value:
-    raise ValueError("give --nodes or --workers, not both")
+    raise OptionError("nodes", "left out with workers", NODES.value)
   if WORKERS.value:
     return _fitting("workers", WORKERS.value, limit, f"{name} has {limit:,} workers")
   if NODES.value:
@@ -142,7 +142,7 @@ def _fitting(flag: str, text: str, most: float, has: str) -> list[int]:
   numbers = counts(flag, text)
   if numbers[-1] > most:
     fit = [n for n in numbers if n <= most] or [most]
-    raise ValueError(f"--{flag}={text}: {has}; --{flag}={','.join(map(str, fit))} fits")
+    raise OptionError(flag, f"at most {most:,}, as {has}", text, f"{','.join(map(str, fit))} fits.")
   return numbers
 
 
@@ -153,13 +153,13 @@ def counts(flag: str, text: str) -> list[int]:
   try:
     numbers = [int(part) for i, part in enumerate(parts) if i not in dots]
   except ValueError as error:
-    raise ValueError(f"--{flag}={text} is not a list of integers such as 1,2,4 or 1,2,...,128") from error
+    raise OptionError(flag, "a list of integers such as 1,2,4 or 1,2,...,128", text) from error
   if dots:
     if len(dots) > 1 or dots[0] < 2 or dots[0] != len(parts) - 2:
-      raise ValueError(f"--{flag}={text}: ... stands between two numbers at least and the last one, as in 1,2,...,128")
+      raise OptionError(flag, "numbers with ... only between the second one or a later one and the last one", text)
     numbers = [*numbers[:-1], *_between(flag, *numbers[-3:])]
   if not all(1 <= n <= MOST for n in numbers) or any(a >= b for a, b in pairwise(numbers)):
-    raise ValueError(f"--{flag}={text}: numbers from 1 to {MOST:,}, each larger than the one before")
+    raise OptionError(flag, f"numbers from 1 to {MOST:,}, each larger than the one before", text)
   return numbers
 
 
@@ -171,5 +171,6 @@ def _between(flag: str, first: int, second: int, last: int) -> list[int]:
       return doubled[: doubled.index(last) + 1]
   step = second - first
   if step < 1 or last <= second or (last - second) % step or (last - second) // step > 200:
-    raise ValueError(f"--{flag}: {first},{second},... reaches {last} neither by doubling nor in up to 200 equal steps")
+    condition = "doubled numbers, or up to 200 equal steps, that reach the last one"
+    raise OptionError(flag, condition, f"{first},{second},...,{last}")
   return list(range(second + step, last + 1, step))

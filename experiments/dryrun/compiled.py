@@ -16,6 +16,7 @@ from ddl.engine import execution as compiler_options
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.placement import find_rules
 from ddl.engine.workers import divisors, on_devices
+from ddl.errors import OptionError
 from ddl.perf.cluster import Cluster
 from ddl.run.build import execution_of, make_model, with_auto
 from ddl.run.compilation_cache import AUTO, OFF
@@ -40,13 +41,11 @@ def check_workers(target: Target, workers: int, members: int) -> None:
   count = len(target.devices)
   if count % members:
     fits = ", ".join(map(str, divisors(count)))
-    raise ValueError(f"--members={members} does not divide the {count} devices of {target.name}; members can be {fits}")
+    raise OptionError("members", f"one of {fits}, which divide the {count} devices of {target.name}", members)
   rows = count // members
   if workers % rows:
-    raise ValueError(
-      f"config.workers is {workers}; {target.name} has {count} devices, {rows} rows of {members} "
-      f"member{'s' * (members > 1)}: workers can be {rows}, {2 * rows}, ... or left out"
-    )
+    condition = f"{rows}, {2 * rows}, ... or left out, as {target.name} has {count} devices, {rows} for each member"
+    raise OptionError("config.workers", condition, workers)
 
 
 def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
@@ -54,7 +53,7 @@ def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
   target, options = job.target, job.options
   algorithm = experiment.make_algorithm()
   if not isinstance(algorithm, Algorithm):
-    raise ValueError(f"'{label}' has a server and no compiled collectives: dryrun compiles collective algorithms alone")
+    raise OptionError("config.algorithm.name", "a collective algorithm for dryrun, as a server is not compiled", label)
   workers = on_devices(experiment.workers, target.devices, options.members)
   batch = batch_shapes(job.data, experiment.batch)
   step = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(batch)) * max(1, len(workers.local))
@@ -62,7 +61,7 @@ def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
     model = with_auto(make_model(experiment, job.data), experiment, options.members)
     parts = experiment.microbatches * options.members
     if options.members > 1 and find_rules(model, options.sharding).splits_batch and experiment.batch % parts:
-      raise ValueError(f"config.batch is {experiment.batch}; invalid: must be a multiple of {parts} for the members")
+      raise OptionError("config.batch", f"a multiple of {parts} for the members", experiment.batch)
     execution = execution_of(model, workers, step, options)
     trainer = CompiledTrainer(algorithm, model, workers, execution)
     flags = compiler_options.options(workers.device) if job.overlaps else {}

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -21,10 +20,11 @@ from ddl.engine.calls import Call
 from ddl.engine.compiled_program import Collective, Events
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.run.exit_codes import EXHAUSTED
+from ddl.run.folder import write_whole
 
 NEEDS = re.compile(r"(?:Used |HLO temporaries \()([\d.]+)([KMGT]?)\b")  # of the TPU compiler when it gives up
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-EDITION = 1  # of what is kept
+EDITION = 2  # of what is kept
 MOST = 500  # files that are kept
 MOST_STEPS = 100_000  # that are planned beyond a run's, until its rounds repeat
 VERSIONS = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin")
@@ -33,15 +33,15 @@ VERSIONS = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin")
 class DryRunProgram(NamedTuple):
   """A kind of calls as one device runs it; bytes, those of memory per device."""
 
-  count: int  # of such calls in the steps that are looked at
   steps: int  # of a call
-  arguments: float
-  outputs: float  # beside the arguments that they take the place of
-  temporary: float
-  code: float
-  refused: float  # what it would need, where the compiler gives up for lack of memory, else 0
   events: Events
-  collectives: tuple[Collective, ...]
+  arguments: float = 0.0
+  outputs: float = 0.0  # beside the arguments that they take the place of
+  temporary: float = 0.0
+  code: float = 0.0
+  refused: float = 0.0  # what it would need, where the compiler gives up for lack of memory, else 0
+  collectives: tuple[Collective, ...] = ()
+  count: int = 1  # of such calls in the steps that are looked at
 
   @property
   def peak(self) -> float:
@@ -86,34 +86,27 @@ def analyse(
 
   batch: shapes [batch, ...] of one worker and step; options: of the compiler; cache: a folder, or None.
   """
-  found = []
+  programs = []
   for call, count in steady(trainer, steps, every):
     lowered = trainer.lowered(call.kind, *trainer.shapes(call, batch))
     file = cache / f"{_key(lowered, trainer, options)}.json" if cache else None
-    kept = _load(file)
-    if kept is None:
-      kept = _compiled(lowered, trainer, call, options)
-      _save(file, kept)
-    found.append(_program(count, kept))
-  return found
+    program = _load(file)
+    if program is None:
+      program = _compiled(lowered, trainer, call, options)
+      _save(file, program)
+    programs.append(program._replace(count=count))
+  return programs
 
 
 def of_run(trainer: CompiledTrainer, batch: Tree, steps: int, every: int) -> list[DryRunProgram]:
   """The same of the programs that a run on this machine's devices then makes its steps with."""
-  found = []
-  for call, count in steady(trainer, steps, every):
-    executable: Any = trainer.compiled(call.kind, *trainer.shapes(call, batch))
-    found.append(_program(count, _read(executable, trainer, call)))
-  return found
+  return [
+    _read(trainer.compiled(call.kind, *trainer.shapes(call, batch)), trainer, call)._replace(count=count)
+    for call, count in steady(trainer, steps, every)
+  ]
 
 
-def _program(count: int, kept: dict[str, Any]) -> DryRunProgram:
-  kept["collectives"] = tuple(Collective(*each) for each in kept["collectives"])
-  return DryRunProgram(count=count, **kept)
-
-
-def _compiled(lowered: Any, trainer: CompiledTrainer, call: Call, options: Mapping[str, str]) -> dict[str, Any]:
-  none = dict.fromkeys(("arguments", "outputs", "temporary", "code", "refused"), 0)
+def _compiled(lowered: Any, trainer: CompiledTrainer, call: Call, options: Mapping[str, str]) -> DryRunProgram:
   try:
     executable = execution.compiled(lowered, options)
   except jax.errors.JaxRuntimeError as error:
@@ -122,23 +115,22 @@ def _compiled(lowered: Any, trainer: CompiledTrainer, call: Call, options: Mappi
     match = NEEDS.search(str(error))
     stays = device_bytes(trainer.carry)
     needs = max(float(match[1]) * UNITS[match[2]], stays) if match else stays
-    return {**none, "steps": call.steps, "refused": needs, "events": [], "collectives": []}
+    return DryRunProgram(call.steps, [], refused=needs)
   return _read(executable, trainer, call)
 
 
-def _read(executable: Any, trainer: CompiledTrainer, call: Call) -> dict[str, Any]:
+def _read(executable: Any, trainer: CompiledTrainer, call: Call) -> DryRunProgram:
   schedule = hlo_schedule.read(executable.as_text(), trainer.workers.mesh)
   memory = executable.memory_analysis()
-  return {
-    "steps": call.steps,
-    "arguments": memory.argument_size_in_bytes,
-    "outputs": memory.output_size_in_bytes - memory.alias_size_in_bytes,
-    "temporary": memory.temp_size_in_bytes,
-    "code": memory.generated_code_size_in_bytes,
-    "refused": 0,
-    "events": schedule.events,
-    "collectives": [list(each) for each in schedule.collectives],
-  }
+  return DryRunProgram(
+    steps=call.steps,
+    arguments=memory.argument_size_in_bytes,
+    outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
+    temporary=memory.temp_size_in_bytes,
+    code=memory.generated_code_size_in_bytes,
+    events=schedule.events,
+    collectives=tuple(schedule.collectives),
+  )
 
 
 def device_bytes(tree: Any) -> float:
@@ -157,23 +149,22 @@ def _key(lowered: Any, trainer: CompiledTrainer, options: Mapping[str, str]) -> 
   return hashlib.sha256(json.dumps(about).encode() + lowered.as_text().encode()).hexdigest()[:32]
 
 
-def _load(file: Path | None) -> dict[str, Any] | None:
+def _load(file: Path | None) -> DryRunProgram | None:
   if file is None or not file.exists():
     return None
   try:
-    return json.loads(file.read_text())
+    program = DryRunProgram(*json.loads(file.read_text()))
   except ValueError:  # not finished before its process was killed
     return None
+  return program._replace(collectives=tuple(Collective(*each) for each in program.collectives))
 
 
-def _save(file: Path | None, kept: dict[str, Any]) -> None:
+def _save(file: Path | None, program: DryRunProgram) -> None:
   if file is None:
     return
   with contextlib.suppress(OSError):  # without a cache it only takes longer
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = file.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps(kept))
-    new.replace(file)
+    write_whole(file, json.dumps(program))
     entries = sorted(file.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
     for old in entries[:-MOST]:
       old.unlink(missing_ok=True)

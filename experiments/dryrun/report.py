@@ -17,7 +17,7 @@ from ddl.names import pluralize
 from ddl.perf.cluster import Cluster
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
-from ddl.perf.units import bytes_text, percent, seconds_text
+from ddl.perf.units import bytes_text, columns, percent, seconds_text
 from experiments.dryrun import overlap
 from experiments.dryrun.program import DryRunProgram, device_bytes
 
@@ -161,7 +161,7 @@ def summary(found: Sequence[Figures], cluster: Cluster | None) -> str:
     row += [f"{each.flop:.3g}", bytes_text(each.moved), bytes_text(each.sent)]
     times = (each.compute, each.exposed, each.hidden, each.seconds, each.predicted)
     rows.append(row + ([seconds_text(value) if value else "0" for value in times] if cluster else []))
-  return aligned(rows)
+  return "\n".join(columns(rows, left=1))
 
 
 def collectives(each: Figures, priced: bool) -> str:
@@ -177,7 +177,7 @@ def collectives(each: Figures, priced: bool) -> str:
   left = each.rows[MOST_ROWS:]
   collectives = pluralize(round(sum(row.times for row in left)), "collective")
   more = f"\n  and {pluralize(len(left), 'smaller kind')} of {collectives} a step"
-  return aligned(rows) + more * bool(left)
+  return "\n".join(columns(rows, left=1)) + more * bool(left)
 
 
 def verdict(each: Figures, cluster: Cluster) -> str:
@@ -212,13 +212,6 @@ def too_large(each: Figures, limit: float, other: Figures | None, target: str) -
   if kept < limit:
     ways.append("or a smaller config.batch, config.microbatches above 1 or config.model.remat for the activations")
   return line + (", ".join(ways) or "no number of members up to 16 fits; a smaller model, or devices with more memory")
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-  """Columns of equal width, the first to the left."""
-  widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-  lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-  return "\n".join(line.rstrip() for line in lines)
 
 
 def _share(row: CollectiveRow) -> str:

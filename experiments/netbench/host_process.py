@@ -12,18 +12,15 @@ first thing that the process does.
 import json
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
-
 from ddl import memory
 from ddl.config import default_experiment
-from ddl.config.experiment import Experiment, initial_key, training_key
+from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
-from ddl.costs.workloads import synthetic
+from ddl.costs.step_cost import synthetic, timed_steps
 from ddl.run import build
 from ddl.run.processes import start_devices
 from experiments.netbench.cases import EXAMPLES, MODEL
@@ -44,20 +41,7 @@ def block_of(case: Mapping[str, Any], workers: int) -> Callable[[int], float]:
     warnings.simplefilter("ignore", UserWarning)  # of settings that learn badly: only the speed counts here
     components = build.build(experiment_of(case, workers), synthetic("mlp", 8, EXAMPLES))
   trainer: Any = build.make_trainer(components, options)[0]
-  feed, key = components.training_feed(trainer.workers.local), training_key(0)
-  carry, done = trainer.start(initial_key(0)), 0
-
-  def block(steps: int) -> float:
-    nonlocal carry, done
-    calls = trainer.plan(done, done + steps, 10**9)
-    done += steps
-    began = time.perf_counter()
-    for _, latest, _losses in trainer.run(carry, calls, feed, key):
-      carry = latest
-    jax.block_until_ready(carry)
-    return time.perf_counter() - began
-
-  return block
+  return timed_steps(components, trainer)
 
 
 def train(asked: Mapping[str, Any], workers: int) -> dict[str, Any]:

@@ -6,12 +6,12 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ddl.costs.step_cost import param_shapes
-from ddl.costs.workloads import synthetic
+from ddl.costs.step_cost import param_shapes, synthetic
+from ddl.errors import OptionError
 from ddl.perf.cluster import LinkModel
 from ddl.perf.units import bytes_text, seconds_text
 from ddl.run import build
@@ -26,31 +26,26 @@ TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def bandwidth(text: str) -> float:
-  """Return bits per second of "200mbit"; ValueError for none, or one that the link cannot carry."""
-  found = _number("bandwidth", text, RATES, "200mbit")
-  if not 1e6 <= found <= 1e10:
-    raise ValueError(f"--bandwidth={text}; invalid: must be from 1mbit to 10gbit")
-  return found
+  """Return bits per second of "200mbit"."""
+  return _number("bandwidth", text, RATES, (1e6, 1e10), "from 1mbit to 10gbit, such as 200mbit")
 
 
 def latency(text: str) -> float:
-  """Return seconds of "5ms"; ValueError for none, or one above a second."""
-  found = _number("latency", text, TIMES, "5ms")
-  if found > 1:
-    raise ValueError(f"--latency={text}; invalid: must be at most 1s, one way")
-  return found
+  """Return seconds of "5ms"."""
+  return _number("latency", text, TIMES, (0.0, 1.0), "at most 1s, one way, such as 5ms")
+
+
+def _number(option: str, text: str, units: dict[str, float], limits: tuple[float, float], condition: str) -> float:
+  match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([a-z]+)", text.strip().lower())
+  value = float(match[1]) * units[match[2]] if match and match[2] in units else math.nan
+  if not limits[0] <= value <= limits[1]:
+    raise OptionError(option, f"a number and one of {', '.join(units)}, {condition}", text)
+  return value
 
 
 def bandwidth_text(rate: float) -> str:
   """50e6 -> 50 Mbit/s."""
   return f"{rate / 1e9:.3g} Gbit/s" if rate >= 1e9 else f"{rate / 1e6:.3g} Mbit/s"
-
-
-def _number(flag: str, text: str, units: dict[str, float], example: str) -> float:
-  found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([a-z]+)", text.strip().lower())
-  if not found or found[2] not in units:
-    raise ValueError(f"--{flag}={text}; invalid: must be a number and one of {', '.join(units)}, such as {example}")
-  return float(found[1]) * units[found[2]]
 
 
 BOUND = 120.0  # seconds that no answer may take
@@ -140,25 +135,22 @@ COLUMNS = {
   "algorithm": 17, "batch": 7, "period, delay": 14, "bytes": 9, "alone": 9, "round": 9, "ratio": 7, "link": 9,
   "exposed": 9, "predicted": 10, "error": 8,
 }  # fmt: skip
-LEGEND = (
-  "of a round of `period` steps on each host: bytes that a host sends, the round without communication (alone), the "
-  "round, their ratio (median of pairs), the link's own time for the messages, what of it shows, the cost model"
-)
 
 
 def head() -> str:
-  """The names of the columns."""
-  return "".join(f"{name:<{width}}" if name == "algorithm" else f"{name:>{width}}" for name, width in COLUMNS.items())
+  """Return the names of the columns."""
+  return _aligned(COLUMNS)
 
 
 def line(row: SpeedRow) -> str:
-  """A row."""
-  cells = (
+  """Return the cells of a row."""
+  return _aligned((
     row.label, str(row.batch), f"{row.period}, {row.delay}", bytes_text(row.nbytes), seconds_text(row.alone),
     seconds_text(row.seconds), f"{row.ratio:.2f}", seconds_text(row.link), seconds_text(row.exposed),
     seconds_text(row.predicted), f"{100 * row.error:+.0f} %",
-  )  # fmt: skip
-  widths = list(COLUMNS.values())
-  return f"{cells[0]:<{widths[0]}}" + "".join(
-    f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True)
-  )
+  ))  # fmt: skip
+
+
+def _aligned(cells: Iterable[str]) -> str:
+  first, *others = [f"{cell:>{width}}" for cell, width in zip(cells, COLUMNS.values(), strict=True)]
+  return "".join([f"{first.strip():<{COLUMNS['algorithm']}}", *others])

@@ -1,11 +1,14 @@
-"""Hosts that are network namespaces, joined by `link`: nothing of them outlives the process that made them.
+"""Hosts that are network namespaces, joined by a link of a bandwidth and a latency: nothing outlives the process.
 
-The namespaces have no name: each lives as long as the process that holds it, which ends with its standard input, and a
-tun device as long as the link that has it open. So a crash, a Ctrl-C or a SIGKILL leaves nothing to remove.
+The kernel shapes the link where it has tbf and netem; otherwise `link.py` carries packets between tun devices. The
+namespaces have no name: each lives as long as the process that holds it, which ends with its standard input, and so do
+its devices; a tun device lives as long as the link that has it open. So a crash, a Ctrl-C or a SIGKILL leaves nothing
+to remove.
 """
 
 import contextlib
 import fcntl
+import functools
 import os
 import struct
 import subprocess
@@ -18,7 +21,8 @@ TUN = Path("/dev/net/tun")
 TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
 TUNSETOFFLOAD, TUN_F_CSUM = 0x400454D0, 1
 CAP_SYS_ADMIN, CAP_NET_ADMIN = 21, 12
-MTU = 60000  # bytes of a packet: few packets, as each is carried by Python
+MTU = 60000  # bytes of a packet: few packets, as each of a tun device is carried by Python
+QUEUE = 2**26  # bytes that wait for the kernel's link: several windows of TCP, so that none is lost
 # The connections of all runs are equal: windows above bandwidth x delay at once, no model of the path, no new start
 SETTINGS = {
   "tcp_rmem": "4096 4194304 16777216", "tcp_wmem": "4096 4194304 16777216", "tcp_congestion_control": "reno",
@@ -47,8 +51,22 @@ def check_rights(mask: int | None = None) -> None:
       "this makes network namespaces, which takes root (CAP_SYS_ADMIN and CAP_NET_ADMIN): run it as root, e.g. with "
       "sudo, or in a container started with --privileged"
     )
-  if not TUN.exists():
-    raise ValueError(f"there is no {TUN}: load it with `modprobe tun`, or give the container --device={TUN}")
+  if not TUN.exists() and not kernel_shapes():
+    raise ValueError(
+      f"the kernel has no tbf and netem, and there is no {TUN}: load it with `modprobe tun`, or give the container "
+      f"--device={TUN}"
+    )
+
+
+@functools.cache
+def kernel_shapes() -> bool:
+  """Return whether the kernel has all that KernelLink takes, by a trial in a namespace that ends with it."""
+  trial = """ip link add a type veth peer name b && ip link add c type bridge
+    tc qdisc add dev a root tbf rate 1mbit burst 10kb limit 1mb && tc qdisc add dev b root netem delay 1ms"""
+  try:
+    return not subprocess.run(["unshare", "--net", "sh", "-ec", trial], capture_output=True, check=False).returncode
+  except FileNotFoundError:
+    return False
 
 
 def address(host: int) -> str:
@@ -56,31 +74,84 @@ def address(host: int) -> str:
   return f"10.77.0.{host + 1}"
 
 
+class KernelLink:
+  """Virtual Ethernet to a bridge, shaped by the kernel: tbf for what a host sends, netem for the way to a host."""
+
+  title = "the kernel (tbf, netem)"
+
+  def __init__(self, pids: Sequence[int], rate: float, latency: float, stack: contextlib.ExitStack):
+    """pids: of the processes that hold the hosts' namespaces."""
+    self._pids, self._hub = pids, stack.enter_context(_holder("hub", "")).pid
+    self.devices = ["eth0"] * len(pids)
+    _run("ip", "link", "add", "bridge", "type", "bridge", pid=self._hub)
+    _run("ip", "link", "set", "bridge", "mtu", str(MTU), "up", pid=self._hub)
+    for host, pid in enumerate(pids):
+      ends = ("type", "veth", "peer", "name", f"port{host}", "netns", str(self._hub))
+      _run("ip", "link", "add", "eth0", "netns", str(pid), *ends)
+      _run("ip", "link", "set", f"port{host}", "master", "bridge", "mtu", str(MTU), "up", pid=self._hub)
+    self.set(rate, latency)
+
+  def set(self, rate: float, latency: float) -> None:
+    """Change the bandwidth, bits per second, and the latency, seconds."""
+    burst = max(2 * MTU, round(rate / 8 * 0.004))  # bytes; the kernel's clock ticks every few milliseconds at worst
+    sent = ("tbf", "rate", f"{rate:.0f}", "burst", str(burst), "limit", str(QUEUE))
+    received = ("netem", "delay", f"{1e6 * latency:.0f}us", "limit", "100000") if latency else ("pfifo",)
+    for host, pid in enumerate(self._pids):
+      _run("tc", "qdisc", "replace", "dev", "eth0", "root", *sent, pid=pid)
+      _run("tc", "qdisc", "replace", "dev", f"port{host}", "root", *received, pid=self._hub)
+
+  def connect(self, host: int, connected: bool) -> None:
+    """Lose all packets from and to a host, or no more."""
+    _run("ip", "link", "set", f"port{host}", "up" if connected else "down", pid=self._hub)
+
+
+class TunLink:
+  """A process that carries the packets of tun devices, as `link.py` has it."""
+
+  title = "a process between tun devices"
+
+  def __init__(self, pids: Sequence[int], rate: float, latency: float, stack: contextlib.ExitStack):
+    """pids: of the processes that hold the hosts' namespaces."""
+    self.devices = [f"ddl{os.getpid()}h{host}" for host in range(len(pids))]
+    files = [_tun(device) for device in self.devices]
+    for device, pid in zip(self.devices, pids, strict=True):
+      _run("ip", "link", "set", device, "netns", str(pid))
+    ends = [f"{file}:{address(host)}" for host, file in enumerate(files)]
+    script = str(Path(__file__).with_name("link.py"))
+    words = ["nice", "-n", "-10", sys.executable, "-I", "-S", script, str(rate), str(latency), *ends]
+    self._process = subprocess.Popen(_mortal(words), stdin=subprocess.PIPE, text=True, pass_fds=files, **APART)
+    stack.enter_context(_ending(self._process))
+    for file in files:
+      os.close(file)  # only the link's, with which the devices end
+
+  def set(self, rate: float, latency: float) -> None:
+    """Change the bandwidth, bits per second, and the latency, seconds."""
+    self._send(f"set {rate} {latency}")
+
+  def connect(self, host: int, connected: bool) -> None:
+    """Lose all packets from and to a host, or no more."""
+    self._send(f"{'mend' if connected else 'cut'} {host}")
+
+  def _send(self, line: str) -> None:
+    assert self._process.stdin
+    self._process.stdin.write(line + "\n")
+    self._process.stdin.flush()
+
+
 class NamespaceNetwork:
   """Hosts 0, 1, ... and the link between them, a context manager that ends them."""
 
   def __init__(self, hosts: int, rate: float, latency: float):
-    """rate: bits per second of each host, one way; latency: seconds, one way.
-
-    Raises:
-      ValueError: if this machine does not let one.
-    """
+    """rate: bits per second of each host, one way; latency: seconds, one way."""
     self.hosts, self.rate, self.latency = hosts, rate, latency
-    self._holders: list[subprocess.Popen[str]] = []
     with contextlib.ExitStack() as stack:
       names = "127.0.0.1 localhost\\n" + "".join(f"{address(h)} host{h}\\n" for h in range(hosts))
-      devices = []
-      for host in range(hosts):
-        self._holders.append(stack.enter_context(_holder(host, names)))
-        devices.append(_tun(f"ddl{os.getpid()}h{host}", stack))
-        self._attach(host, f"ddl{os.getpid()}h{host}")
-      script = str(Path(__file__).with_name("link.py"))
-      ends = [f"{device}:{address(host)}" for host, device in enumerate(devices)]
-      words = ["nice", "-n", "-10", sys.executable, "-I", "-S", script, str(rate), str(latency), *ends]
-      self._link = subprocess.Popen(_mortal(words), stdin=subprocess.PIPE, text=True, pass_fds=devices, **APART)
-      stack.enter_context(_ending(self._link))
-      for device in devices:
-        os.close(device)  # the link's alone, and with it they go
+      self._pids = [stack.enter_context(_holder(f"host{host}", names)).pid for host in range(hosts)]
+      self._link = (KernelLink if kernel_shapes() else TunLink)(self._pids, rate, latency, stack)
+      for host, (pid, device) in enumerate(zip(self._pids, self._link.devices, strict=True)):
+        _run("ip", "link", "set", device, "mtu", str(MTU), "txqueuelen", "1000", pid=pid)
+        _run("ip", "address", "add", f"{address(host)}/24", "dev", device, pid=pid)
+        _run("ip", "link", "set", device, "up", pid=pid)
       self._stack = stack.pop_all()
 
   def __enter__(self) -> "NamespaceNetwork":
@@ -89,54 +160,45 @@ class NamespaceNetwork:
   def __exit__(self, *_: object) -> None:
     self._stack.close()
 
+  @property
+  def shaper(self) -> str:
+    """What shapes the link."""
+    return self._link.title
+
   def set(self, rate: float, latency: float) -> None:
     """Give the link another bandwidth, bits per second, and latency, seconds."""
     self.rate, self.latency = rate, latency
-    self._tell(f"set {rate} {latency}")
+    self._link.set(rate, latency)
 
   def cut(self, host: int) -> None:
     """Lose all packets from and to a host, until `mend`."""
-    self._tell(f"cut {host}")
+    self._link.connect(host, False)
 
   def mend(self, host: int) -> None:
     """Undo `cut`."""
-    self._tell(f"mend {host}")
+    self._link.connect(host, True)
 
   def start(self, host: int, words: Sequence[str], core: int, **settings: Any) -> subprocess.Popen[str]:
     """Start a process on a host, on one core of this machine; it is killed when this process ends."""
-    inside = ["nsenter", f"--target={self._holders[host].pid}", "--net", "--uts", "--mount"]
+    inside = ["nsenter", f"--target={self._pids[host]}", "--net", "--uts", "--mount"]
     place = ["env", f"--chdir={os.getcwd()}", "taskset", "--cpu-list", str(core)]  # another namespace begins at /
     return subprocess.Popen(_mortal([*inside, *place, *words]), text=True, **settings, **APART)
 
-  def _tell(self, line: str) -> None:
-    assert self._link.stdin
-    self._link.stdin.write(line + "\n")
-    self._link.stdin.flush()
 
-  def _attach(self, host: int, device: str) -> None:
-    """Move a device into the host, with its address."""
-    pid = self._holders[host].pid
-    inside = ("nsenter", f"--target={pid}", "--net")
-    _run("ip", "link", "set", device, "netns", str(pid))
-    _run(*inside, "ip", "link", "set", device, "mtu", str(MTU), "txqueuelen", "1000")
-    _run(*inside, "ip", "address", "add", f"{address(host)}/24", "dev", device)
-    _run(*inside, "ip", "link", "set", device, "up")
-
-
-def _holder(host: int, names: str) -> Any:
-  """A process that holds a namespace until its standard input ends."""
+def _holder(name: str, names: str) -> Any:
+  """Hold a namespace by a process until its standard input ends. name: of the host; names: its /etc/hosts."""
   settings = " ".join(f"{key}={value.replace(' ', '_')}" for key, value in SETTINGS.items())
-  words = ["unshare", "--net", "--uts", "--mount", "sh", "-c", HOLD, "sh", f"host{host}", names, settings]
+  words = ["unshare", "--net", "--uts", "--mount", "sh", "-c", HOLD, "sh", name, names, settings]
   process = subprocess.Popen(_mortal(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **APART)
   assert process.stdout
   if process.stdout.readline() != "held\n":
     process.wait()
-    raise ValueError("netbench could not make a network namespace here; what the system said stands above")
+    raise ValueError("netbench could not make a network namespace; the system's message is above.")
   return _ending(process)
 
 
-def _tun(name: str, stack: contextlib.ExitStack) -> int:
-  """A new tun device, which is there until its file descriptor is closed."""
+def _tun(name: str) -> int:
+  """Return the file of a new tun device, which lives until the file is closed."""
   device = os.open(TUN, os.O_RDWR | os.O_CLOEXEC)
   try:
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI | IFF_VNET_HDR))
@@ -161,7 +223,9 @@ def _ending(process: subprocess.Popen[str]) -> Any:
     process.wait()
 
 
-def _run(*words: str) -> None:
-  done = subprocess.run(words, capture_output=True, text=True, check=False)
+def _run(*words: str, pid: int | None = None) -> None:
+  """Run a command, in the network of a process; ValueError with its message if it fails."""
+  inside = ("nsenter", f"--target={pid}", "--net") if pid else ()
+  done = subprocess.run((*inside, *words), capture_output=True, text=True, check=False)
   if done.returncode:
     raise ValueError(f"netbench: `{' '.join(words)}` failed: {done.stderr.strip()}")

@@ -22,8 +22,8 @@ def answer(address: str) -> None:
   with connection:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for _ in range(PINGS):
-      connection.sendall(_exactly(connection, 1))
-    left = int.from_bytes(_exactly(connection, 8), "big")
+      connection.sendall(connection.recv(1))
+    left = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "big")
     while left:
       left -= len(connection.recv(min(BLOCK, left)))
     connection.sendall(b"!")
@@ -37,24 +37,14 @@ def ask(address: str, nbytes: int) -> dict[str, float]:
     for _ in range(PINGS):
       began = time.perf_counter()
       connection.sendall(b"?")
-      _exactly(connection, 1)
+      connection.recv(1)
       pings.append(time.perf_counter() - began)
     latency = statistics.median(pings) / 2
     began = time.perf_counter()
     connection.sendall(nbytes.to_bytes(8, "big") + bytes(nbytes))
-    _exactly(connection, 1)
+    connection.recv(1)
     took = time.perf_counter() - began - 2 * latency
   return {"latency": latency, "rate": 8 * nbytes / took}
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-  found = b""
-  while len(found) < count:
-    part = connection.recv(count - len(found))
-    if not part:
-      raise ConnectionError("the other host has gone")
-    found += part
-  return found
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 from ddl.perf import bounds, cluster_file, networks
 from ddl.perf.collectives import all_reduce
 from ddl.perf.layers import params_bytes
-from experiments.papers import paleo
-from experiments.papers.page import Config, Section, remarks, table
+from experiments.papers import page, paleo
+from experiments.papers.page import Config, Section, table
 
 
 def section(config: Config) -> Section:
@@ -22,14 +22,11 @@ def section(config: Config) -> Section:
   nbytes = params_bytes(networks.table(config.networks[config.compared][0]))
   tree = paleo.tree_seconds(nbytes, config.workers, paleo.BANDWIDTHS[config.bandwidth])
   best = all_reduce(nbytes, config.workers, cluster_file.named(config.cluster).network)
-  text = remarks(
-    "dasgd", config=config, gigabits=paleo.BANDWIDTHS[config.bandwidth] * 8e-9, cases=len(rows),
-    enough=sum(row[3] == "100 %" for row in rows), best_ms=1e3 * best, tree_ms=1e3 * tree, ratio=tree / best,
+  return page.read(
+    "dasgd", config=config, gigabits=paleo.BANDWIDTHS[config.bandwidth] * 8e-9, cases=table(head, rows),
+    count=len(rows), enough=sum(row[3] == "100 %" for row in rows), best_ms=1e3 * best, tree_ms=1e3 * tree,
+    ratio=tree / best,
   )  # fmt: skip
-  fitted = "nothing."
-  return Section(
-    "DaSGD: when the exchange is hidden", "configs/reproduce_dasgd.py", fitted, [], remarks=[table(head, rows), *text]
-  )
 
 
 def _cells(config: Config, what: str, message: float, step: float) -> tuple[str, ...]:

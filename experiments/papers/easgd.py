@@ -18,7 +18,8 @@ from ddl.algorithms.server.original_easgd import original_easgd
 from ddl.api import Algorithm, Visit
 from ddl.as_optax import as_optax
 from ddl.report.figure import COLOURS, INK, png
-from experiments.papers.page import Config, Section, remarks, table
+from experiments.papers import page
+from experiments.papers.page import Config, Section, table
 
 STABLE = 1 + 1e-9  # of a spectral radius: on the boundary it is 1 up to rounding
 TITLES = {
@@ -121,13 +122,10 @@ def section(config: Config) -> Section:
     etas, alphas, found = _map(name, workers, config.points)
     inside = (etas[:, None] <= 2) & (alphas <= (published(etas[:, None])))
     counts[name] = ((inside & (found > STABLE)).sum(), (~inside & (found <= STABLE)).sum())
-  text = remarks(
-    "easgd", config=config, points=config.points**2, original=counts["original_easgd"],
-    mixed=counts["round_robin_easgd"], sync=counts["easgd"], limit=2 / (p + 1), center=2 / p,
-  )  # fmt: skip
-  return Section(
-    "EASGD: where it is stable", "configs/reproduce_easgd.py", "nothing.", [], remarks=[table(head, rows), *text],
-    picture=("easgd_stability.png", lambda: draw(config)),
+  return page.read(
+    "easgd", picture=lambda: draw(config), config=config, radii=table(head, rows), points=config.points**2,
+    original=counts["original_easgd"], mixed=counts["round_robin_easgd"], sync=counts["easgd"], limit=2 / (p + 1),
+    center=2 / p,
   )  # fmt: skip
 
 

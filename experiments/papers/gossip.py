@@ -17,7 +17,8 @@ from ddl.as_optax import as_optax
 from ddl.engine.consensus import agree
 from ddl.group import Group
 from ddl.report.figure import COLOURS, png
-from experiments.papers.page import Config, Section, remarks, table
+from experiments.papers import page
+from experiments.papers.page import Config, Section, table
 
 
 class Decay(NamedTuple):
@@ -38,10 +39,7 @@ def section(config: Config) -> Section:
     gap = f"{1 - found.predicted:.4f}"
     rows.append((graph.replace("_", " "), f"{found.predicted:.4f}", gap, measured))
   head = ("graph", "second eigenvalue", "spectral gap", f"measured, rounds {config.settled} to {config.rounds}")
-  return Section(
-    "Gossip: how soon workers agree", "configs/reproduce_gossip.py", "nothing.", [],
-    remarks=[table(head, rows), *remarks("gossip", config=config)], picture=("gossip_decay.png", lambda: draw(config)),
-  )  # fmt: skip
+  return page.read("gossip", picture=lambda: draw(config), config=config, rates=table(head, rows))
 
 
 def decays(config: Config) -> dict[str, Decay]:

@@ -1,6 +1,7 @@
 """Reported against predicted as Markdown: rows, sections, and the median error of what was not fitted."""
 
 import statistics
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,9 +46,17 @@ class Section(NamedTuple):
   uncounted: str = ""  # why the headline leaves the table out
 
 
-def remarks(name: str, **values: Any) -> list[str]:
-  """Return the paragraphs of NAME.md beside this file, with these values in its braces."""
-  return Path(__file__).with_name(f"{name}.md").read_text(encoding="utf-8").format(**values).strip().split("\n\n")
+def read(
+  name: str, rows: Sequence[ReportedRow] = (), picture: Callable[[], bytes] | None = None, **values: Any
+) -> Section:
+  """Return the section of NAME.md beside this file: TOML with the fields of `Section`, then Markdown.
+
+  values: of the expressions in braces in both, tables among them.
+  """
+  _, head, body = Path(__file__).with_name(f"{name}.md").read_text(encoding="utf-8").split("+++\n", 2)
+  facts = {key: each.format(**values) if isinstance(each, str) else each for key, each in tomllib.loads(head).items()}
+  drawn = (facts.pop("picture"), picture) if picture else None
+  return Section(rows=rows, remarks=body.format(**values).strip().split("\n\n"), picture=drawn, **facts)
 
 
 def error(row: ReportedRow, column: str) -> float:
@@ -55,10 +64,9 @@ def error(row: ReportedRow, column: str) -> float:
   return row.predicted[column].value / row.reported - 1
 
 
-def errors(section: Section, column: str, *, headlines: bool = False) -> list[float]:
-  """Absolute relative errors of the rows that the column was not fitted on. headlines: of those rows alone."""
-  rows = [row for row in section.rows if not row.predicted[column].fitted]
-  return [abs(error(row, column)) for row in rows if row.kind == HEADLINE or not headlines]
+def errors(section: Section, column: str) -> list[float]:
+  """Return the absolute relative errors of the rows that the column was not fitted on."""
+  return [abs(error(row, column)) for row in section.rows if not row.predicted[column].fitted]
 
 
 def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
@@ -118,6 +126,11 @@ def number(value: float, unit: str) -> str:
   """Three digits (seconds: an integer) and the unit."""
   text = f"{value:.0f}" if unit == "s" or abs(value) >= 99.95 else f"{value:.3g}"
   return f"{text}x" if unit == "x" else f"{text} {unit}"
+
+
+def summed(errors: Sequence[float]) -> tuple[str, str, str]:
+  """Return the number, the median and the largest of errors."""
+  return str(len(errors)), _percent(errors), f"{100 * max(errors):.0f} %"
 
 
 def _percent(found: Sequence[float]) -> str:

@@ -1,16 +1,19 @@
-"""Published training steps on single devices, and the shares of ddl/perf/devices.toml that were fitted on some of them.
+"""Published training steps on single devices against predicted ones, and the shares that were fitted on some of them.
 
 Fewer than 16 images are left out: a step is then mostly the start of its kernels. Of MosaicML's table there are the
 rows with recomputation where the model needs it, and one length of each where it does not; "selective" recomputation of
 torchtitan stands as half of the forward pass.
 
-The points of the fit were chosen before any fit; all other points are held out. sum_i rho(log predicted_i - log
-measured_i) is minimized, rho as in `ddl.perf.fit`. Two looks at the held-out points went into the model, and
-count against it: GoogLeNet went over to the fitted networks, as no other one there has maps that do not fill tiles, and
-the tile was chosen, which the fitted points prefer too.
+The points of the fit, by the column `use` of published_steps.csv, were chosen before any fit: in float32 six networks
+on one or two devices of each generation, MosaicML's 125M, 760M and 3B with 2048 and 8192 tokens on two devices, and the
+only points of a group. All other points are held out. sum_i rho(log predicted_i - log measured_i) is minimized, rho as
+in `ddl.perf.fit`. Two looks at the held-out points went into the model, and count against it: GoogLeNet went over to
+the fitted networks, as no other one there has maps that do not fill tiles, and the tile was chosen, which the fitted
+points prefer too.
 """
 
 import csv
+import statistics
 import tomllib
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -21,23 +24,17 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from ddl.perf import device_step, networks
-from ddl.perf.device import chips
-from ddl.perf.device_step import Shares, kind_of
-from ddl.perf.layers import Table
+from ddl.perf.convolution import choose, modelled, other_seconds
+from ddl.perf.device import Efficiency, chips, step_seconds
+from ddl.perf.device_step import FORMS, KINDS, Shares, extra, fastest, flop, kind_of
+from ddl.perf.layers import Table, is_map_scale, parts
 from ddl.perf.networks import TransformerSizes, transformer
+from ddl.perf.units import percent, seconds_text
+from experiments.papers import page
+from experiments.papers.page import Section, table
 
 SCALE = 0.1  # error from which a point counts as an outlier
 MEMORY_2016 = 0.405  # share of the memory bandwidth of convolutions with the libraries of 2016, fitted too
-DEVICES = ("k80", "m60", "gtx1080ti", "p100", "v100")  # one or two of each generation
-NETWORKS = ("alexnet", "alexnet_groups", "alexnet_v2", "googlenet", "vgg16", "resnet50")
-LANGUAGE = ("mpt_125m", "mpt_760m", "mpt_3b")  # with 2048 and 8192 tokens
-SINGLE = (  # device, format, network, source and images: the only point of a group
-  ("v100", "bfloat16", "bert_large 128", "nv_bert", 64),
-  ("v100", "float32", "bert_large 128", "nv_bert", 32),
-  ("v100", "bfloat16", "resnet50", "nv_mxnet", 192),
-  ("a100_80gb", "bfloat16", "resnet50", "nv_mxnet", 256),
-  ("a100_80gb", "tf32", "resnet50", "nv_mxnet", 256),
-)
 
 
 class PublishedStep(NamedTuple):
@@ -51,6 +48,7 @@ class PublishedStep(NamedTuple):
   source: str  # of published_steps.toml
   devices: int = 1  # that shared the parameters' states, and passed them on during the step
   recomputed: float = 0.0  # share of the forward pass that the backward pass computes again
+  use: str = "run"  # "fitted", or held out: another "network" or "device", or another "run" of a fitted one
 
   @property
   def text(self) -> str:
@@ -63,7 +61,6 @@ class PredictedStep(NamedTuple):
   """A published step with its prediction."""
 
   point: PublishedStep
-  role: str  # "fitted", or held out: "network", "device", "run" (of a fitted network and device)
   predicted: float  # seconds
 
   @property
@@ -93,8 +90,8 @@ def _point(row: dict[str, str]) -> PublishedStep:
   examples, reported = int(row["examples"]), float(row["reported"])
   tokens = int(row["network"].split()[1]) if row["unit"] == "tokens/s" else 1
   seconds = reported / 1e3 if row["unit"] == "ms" else examples * tokens / reported
-  given = row["device"], row["format"], row["network"], examples, seconds, row["source"]
-  return PublishedStep(*given, int(row["devices"]), float(row["recomputed"]))
+  step = row["device"], row["format"], row["network"], examples, seconds, row["source"]
+  return PublishedStep(*step, int(row["devices"]), float(row["recomputed"]), row["use"])
 
 
 @cache
@@ -114,24 +111,6 @@ def network(name: str) -> Table:
   else:
     sizes = networks.transformer_sizes(model)
   return transformer(sizes._replace(tokens=length, positions=length if sizes.positions else 0))
-
-
-def role(point: PublishedStep) -> str:
-  """Return how a point is used."""
-  model, _, tokens = point.network.partition(" ")
-  if (point.device, point.form, point.network, point.source, point.examples) in SINGLE:
-    return "fitted"
-  if point.form == "float32" and not tokens:
-    if point.device not in DEVICES or point.source == "torch_5.0":
-      return "device"
-    return "fitted" if point.network in NETWORKS else "network"
-  if point.source == "mosaic" and point.device in ("a100_80gb", "h100"):
-    if model not in LANGUAGE:
-      return "network"
-    return "fitted" if int(tokens) in (2048, 8192) else "run"
-  if point.device in ("a100_40gb", "h100_96gb", "h200"):
-    return "device"
-  return "network" if point.source == "titan" else "run"
 
 
 def known(generation: str, kind: str, form: str = "float32") -> Shares:
@@ -166,9 +145,10 @@ def predict(point: PublishedStep, shares: Shares | None = None) -> float:
   return step.seconds(point.examples)
 
 
+@cache
 def results() -> list[PredictedStep]:
   """Return all points with their predictions."""
-  return [PredictedStep(point, role(point), predict(point)) for point in points()]
+  return [PredictedStep(point, predict(point)) for point in points()]
 
 
 def minimize(
@@ -196,7 +176,7 @@ def fit_convolutions() -> dict[str, float]:
     memory = value[f"memory {sources()[point.source]['libraries']}"]
     return Shares(value[f"product {generation}"], memory, value[f"winograd {generation}"], start=value["start"])
 
-  chosen = [p for p in points() if p.form == "float32" and not p.source.startswith("nv_bert") and role(p) == "fitted"]
+  chosen = [p for p in points() if p.form == "float32" and not p.source.startswith("nv_bert") and p.use == "fitted"]
   return dict(zip(names, minimize(chosen, [0.5] * 8 + [0.4, 0.6, 2e-4], shares), strict=True))
 
 
@@ -208,5 +188,137 @@ def fit_transformers() -> dict[str, float]:
     value: dict[str, float] = dict(zip(names, x, strict=True))
     return Shares(value[f"product {chips()[point.device].generation}"], value["memory"], attention=value["attention"])
 
-  chosen = [p for p in points() if p.source == "mosaic" and role(p) == "fitted"]
+  chosen = [p for p in points() if p.source == "mosaic" and p.use == "fitted"]
   return dict(zip(names, minimize(chosen, [0.7, 0.6, 0.5, 0.6], shares), strict=True))
+
+
+TITLE = "Device steps: published against predicted"
+USES = {
+  "fitted": "fitted",
+  "network": "held out: other networks",
+  "device": "held out: other devices",
+  "run": "held out: other sizes and programs",
+}
+HALF = Efficiency(0.5)  # of the peak, and all of the memory bandwidth: what was assumed of every device
+
+
+def section() -> Section:
+  """The summary."""
+  found = results()
+  held = [abs(r.error) for r in found if r.point.use != "fitted"]
+  values = {
+    "points": len(found),
+    "devices": len({r.point.device for r in found}),
+    "held": len(held),
+    "median": _percent(held),
+    "largest": f"{100 * max(held):.0f} %",
+    "summary": table(("kind", "format", "points", "number", "median error", "largest"), _summary(found)),
+    "program": table(("step", "measured", *PROGRAM), [_program(point) for point in _program_points()]),
+    "medians": ", ".join(f"{name} {_percent([abs(e) for e in errors])}" for name, errors in by_column().items()),
+    "kepler": _kepler(),
+    "why": table(WHY, [_why(name) for name in ("vgg16", "resnet50", "inception_v3")]),
+  }
+  return page.read("device_steps", **values)
+
+
+def steps_page(command: str) -> str:
+  """All steps, on a page of their own."""
+  head = f"# {TITLE}\n\nMade by `{command}`; do not edit. What the columns mean, and what comes out, is on"
+  head += " [Reproduction](reproduction.md). Error is predicted / measured - 1, of the seconds of a step.\n"
+  origins = table(("source", "what it is"), [(name, source["text"]) for name, source in sources().items()])
+  body = ["device", "format", "step", "of devices", "measured", "predicted", "error", "used as", "source"]
+  return "\n".join([head, origins, "", table(body, [_cells(result) for result in results()]), ""])
+
+
+def _cells(result: PredictedStep) -> list[str]:
+  point = result.point
+  return [
+    chips()[point.device].title, FORMS[point.form], point.text, str(point.devices), seconds_text(point.seconds),
+    seconds_text(result.predicted), f"{100 * result.error:+.1f} %", USES[result.point.use], point.source,
+  ]  # fmt: skip
+
+
+def _summary(found: Sequence[PredictedStep]) -> list[tuple[str, ...]]:
+  rows = []
+  groups = dict.fromkeys((kind_of(network(r.point.network)), r.point.form) for r in found)
+  for kind, form in groups:
+    for use, words in USES.items():
+      errors = [
+        abs(r.error) for r in found
+        if r.point.use == use and (kind_of(network(r.point.network)), r.point.form) == (kind, form)
+      ]  # fmt: skip
+      if errors:
+        largest = f"{100 * max(errors):.1f} %"
+        rows.append((KINDS[kind], FORMS[form], words, str(len(errors)), _percent(errors), largest))
+  return rows
+
+
+PROGRAM = {  # column: seconds of a point
+  "half of the peak": lambda point: _half(point, winograd=False),
+  "and 0-1 program": lambda point: _half(point, winograd=True),
+  "fitted, direct": lambda point: predict(point, shares_of(point)._replace(winograd=0.0)),
+  "fitted, 0-1 program": predict,
+}
+
+
+def _program_points() -> list[PublishedStep]:
+  """TensorFlow's with the larger batch, and ResNet-50 on V100."""
+  found = [p for p in points() if p.source == "tf" and (p.examples > 32 or p.device == "k80")]
+  small = {("k80", "inception_v3", 32), ("k80", "resnet50", 32)}  # measured with 64 too
+  found = [p for p in found if (p.device, p.network, p.examples) not in small]
+  return found + [p for p in points() if (p.source, p.network, p.examples) == ("mxnet", "resnet50", 128)]
+
+
+def _half(point: PublishedStep, winograd: bool) -> float:
+  """Seconds as predicted before: the roofline of the table's layers alone, or with modelled algorithms for them."""
+  layers, device = network(point.network), chips()[point.device].device(point.form)
+  if not winograd:
+    return step_seconds(parts(layers), point.examples, device, HALF)
+  chosen = choose(modelled(layers, device, HALF)(point.examples), float("inf"), shared=True)
+  return chosen.seconds + other_seconds(layers, device, HALF)(point.examples)
+
+
+def _program(point: PublishedStep) -> list[str]:
+  errors = [f"{100 * (predicted(point) / point.seconds - 1):+.0f} %" for predicted in PROGRAM.values()]
+  held = "" if point.use == "fitted" else " (held out)"
+  return [f"{chips()[point.device].title}, {point.text}{held}", seconds_text(point.seconds), *errors]
+
+
+WHY = ("64 images on P100", "in whole tiles", "3x3, stride 1", "what follows convolutions", "of it, normalization")
+
+
+def _why(name: str) -> list[str]:
+  """Filled FLOP over those of the network, share of Winograd's layers in them, share of the traffic in the step."""
+  layers, shares = network(name), convolution_shares("pascal", "2016")
+  step = device_step.device_step(layers, chips()["p100"].device("float32"), shares)
+  filled = [flop(layer, i == 0) for i, layer in enumerate(layers)]
+  fast = sum(f for f, layer in zip(filled, layers, strict=True) if fastest(layer, shares) == "winograd")
+  moving = [part for part in step.parts if not part.flop and not part.held]
+  seconds = step_seconds(moving, 64, step.device._replace(start=0.0), step.efficiency) / step.seconds(64)
+  normal = sum(extra(x) for x in layers if x.normalized or is_map_scale(x)) / max(1.0, sum(map(extra, layers)))
+  products = sum(layer.train_flop for layer in layers if not is_map_scale(layer))
+  figures = f"{sum(filled) / products:.2f} times the FLOP", *(percent(x) for x in (fast / sum(filled), seconds, normal))
+  return [name, *figures]
+
+
+def by_column() -> dict[str, list[float]]:
+  """Return the errors of the shown points by the columns of PROGRAM."""
+  shown = _program_points()
+  return {name: [predicted(p) / p.seconds - 1 for p in shown] for name, predicted in PROGRAM.items()}
+
+
+def _kepler() -> str:
+  """Median errors of the K40c with cuDNN 5.0, without and with the algorithms that came for it in 5.1."""
+  kepler = [p for p in points() if (p.source, p.device) == ("torch_5.0", "k40c")]
+  shares: tuple[Shares, ...] = tuple(convolution_shares("kepler", "2016", winograd) for winograd in (False, True))
+  medians = [statistics.median(_seconds(p, each) / p.seconds - 1 for p in kepler) for each in shares]
+  return " and ".join(f"{100 * median:+.0f} %" for median in medians)
+
+
+def _seconds(point: PublishedStep, shares: Shares) -> float:
+  device = chips()[point.device].device(point.form)
+  return device_step.device_step(network(point.network), device, shares).seconds(point.examples)
+
+
+def _percent(found: Sequence[float]) -> str:
+  return f"{100 * statistics.median(found):.1f} %"

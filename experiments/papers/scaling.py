@@ -8,8 +8,8 @@ from ddl.perf.cluster import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY, LinkModel
 from ddl.perf.collectives import all_reduce
 from ddl.perf.device import LayerWork
 from ddl.perf.timeline import Pass, simulate
-from experiments.papers.allreduce import summed
-from experiments.papers.page import Config, Section, remarks, table
+from experiments.papers import page
+from experiments.papers.page import Config, Section, summed, table
 
 
 class PublishedPoint(NamedTuple):
@@ -54,13 +54,8 @@ def section(config: Config) -> Section:
     base = config.systems[name]
     body.append((name, f"{base.devices[0]}: {base.rates[0]:.5g}", cells.replace("%", " %"), base.source))
   head = ("", "base: examples per second", "devices: examples per second (errors: beside it, after it)", "source")
-  return Section(
-    "Scaling: given the rate of the fewest devices", "configs/reproduce_scaling.py", "nothing.", [],
-    remarks=[
-      table(("predicted", "points", "number", "median error", "largest"), rows),
-      *remarks("scaling", config=config, systems=len(found)), table(head, body),
-    ],
-  )  # fmt: skip
+  summary = table(("predicted", "points", "number", "median error", "largest"), rows)
+  return page.read("scaling", config=config, systems=len(found), summary=summary, rates=table(head, body))
 
 
 def points(config: Config, system: Config) -> list[PublishedPoint]:
@@ -114,7 +109,3 @@ def _work(config: Config, system: Config) -> scaling.StepWork:
     return scaling.work(networks.table(system.network))
   parts = (LayerWork(1e9),) * config.pieces  # FLOP: their number has no effect
   return scaling.StepWork(parts, (system.network / config.pieces,) * config.pieces)
-
-
-def _percent(point: PublishedPoint, column: str) -> str:
-  return f"{100 * point.error(column):+.1f} %"

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from ddl.perf.cluster import LinkModel, NetworkModel
 from ddl.perf.collectives import all_reduce
-from experiments.papers.allreduce import summed
-from experiments.papers.page import Config, Section, remarks, table
+from experiments.papers import page
+from experiments.papers.page import Config, Section, summed, table
 
 
 class SitePoint(NamedTuple):
@@ -30,10 +30,6 @@ def section(config: Config) -> Section:
   rows = [(name, *summed([abs(point.error) for point in each])) for name, each in sets.items()]
   none = [abs(point.alone / point.published - 1) for point in sites]
   rows.append(("baseline: sites of a cloud, as in one", *summed(none)))
-  told = remarks(
-    "sites", examples=config.google.examples, value_bytes=config.google.value_bytes,
-    none=100 * statistics.median(none), worst=100 * max(none), unexplained=_unexplained(config.google),
-  )  # fmt: skip
   one = [(p.name, f"{p.alone:.1f}", f"{p.published:.1f}", f"{p.predicted:.1f}", _percent(p.error)) for p in sites]
   head = ["steps per exchange", *(f"{bandwidth / 1e6:,.0f} Mbit/s" for bandwidth in config.shaped.bandwidths)]
   two = []
@@ -42,14 +38,10 @@ def section(config: Config) -> Section:
     for k in range(0, len(each), width):
       cells = (f"{p.published:g} ({_percent(p.error)})" for p in each[k : k + width])
       two.append((f"{each[k].name}, {name}", *cells))
-  return Section(
-    "Slow links: several sites, and hosts on a shaped link", "configs/reproduce_sites.py", "nothing.", [],
-    remarks=[
-      table(("predicted", "number", "median error", "largest"), rows), *told,
-      f"Examples per second; {config.google.source}.",
-      table(("sites x GPUs", "in one site", "published", "predicted", "error"), one),
-      f"Per cent of the time that a host computes (error); {config.shaped.source}.", table(head, two),
-    ],
+  return page.read(
+    "sites", config=config, none=100 * statistics.median(none), worst=100 * max(none),
+    unexplained=_unexplained(config.google), summary=table(("predicted", "number", "median error", "largest"), rows),
+    sites=table(("sites x GPUs", "in one site", "published", "predicted", "error"), one), shaped=table(head, two),
   )  # fmt: skip
 
 

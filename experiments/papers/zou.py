@@ -6,14 +6,16 @@ from ddl.perf.device import step_seconds
 from ddl.perf.layers import params_bytes, parts
 from ddl.perf.timeline import Pass
 from ddl.perf.units import seconds_text
-from experiments.papers.page import Config, Section, remarks, table
+from experiments.papers import page
+from experiments.papers.page import Config, Section, table
 
 
 def section(config: Config) -> Section:
   """Tables of GPUs, of an overhead that grows, and of servers."""
-  text = remarks("zou", config=config, nbytes=config.nbytes / 1e6)
-  found = [text[0], _gpus(config), text[1], _grown(config.grown), text[2], _servers(config), *text[3:]]
-  return Section("Zou et al. 2017: GPUs and servers", "configs/reproduce_zou.py", "nothing.", [], remarks=found)
+  return page.read(
+    "zou", config=config, nbytes=config.nbytes / 1e6, gpus=_gpus(config), grown=_grown(config.grown),
+    servers=_servers(config),
+  )  # fmt: skip
 
 
 def simulated_efficiency(gpus: int, overhead: float) -> float:

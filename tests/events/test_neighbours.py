@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl.config import default_experiment
-from ddl.costs.step_cost import param_shapes
-from ddl.costs.workloads import synthetic
+from ddl.costs.step_cost import param_shapes, synthetic
 from ddl.engine import traffic
 from ddl.events.lockstep import ExchangeSeconds, walk
 from ddl.run import virtual_time

@@ -25,7 +25,7 @@ from experiments.commands.plan import record
 DEVICE, NODES = cluster_file.TABLES["device"], cluster_file.TABLES["nodes"]
 RANGES = {  # of the fields of a cluster
   Device: {key: DEVICE[key].valid for key in ("peak", "memory_bandwidth", "memory", "start")},
-  Efficiency: {"best": DEVICE["efficiency"].valid, "half": DEVICE["half"].valid, "memory": cluster_file.SHARE},
+  Efficiency: {"best": DEVICE["efficiency"].valid, "half": DEVICE["half"].valid, "memory": DEVICE["efficiency"].valid},
   LinkModel: {key: each.valid for key, each in cluster_file.TABLES["link.node"].items()},
   NetworkModel: {"per_node": NODES["devices"].valid, "sites": NODES["sites"].valid, "card": NODES["card"].valid},
   Uplink: {key: each.valid for key, each in cluster_file.TABLES["uplink"].items()},

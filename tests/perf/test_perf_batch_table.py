@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddl.perf import batch, families, networks, placement, recommendation
+from ddl.perf import batch, families, networks, placement
 from ddl.perf.batch import tried_sizes
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
@@ -10,7 +10,7 @@ from ddl.perf.device import Device, Efficiency, LayerWork
 from ddl.perf.layers import params_bytes, parts
 from ddl.perf.memory import StepMemory, step_memory
 from ddl.perf.placement import IMAGES, Job, UsualBatch
-from ddl.perf.plan import PlanRequest, plan
+from ddl.perf.plan import PlanRequest, pick, plan
 
 PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9), usual=IMAGES)
 SLOW = Cluster("a test", Device(1e13, 1e12, 16e9), Efficiency(0.5), NetworkModel(LinkModel(0.0, 1e9)), "none")
@@ -134,16 +134,16 @@ def test_parameters_that_one_worker_cannot_hold_are_shared():
 
 def test_the_simplest_of_the_nearly_fastest_is_advised():
   one, other = speed("sync_sgd", 95.0), speed("sync_sgd", 99.0, setting="bfloat16 gradients")
-  assert recommendation.pick([one, other, speed("dasgd", 100.0, 1)]) == one
-  assert recommendation.pick([one._replace(rate=50.0), other, speed("dasgd", 100.0, 1)]) == other
-  assert recommendation.pick([one._replace(rate=50.0), speed("dasgd", 100.0, 1)]).algorithm == "dasgd"
+  assert pick([one, other, speed("dasgd", 100.0, 1)]) == one
+  assert pick([one._replace(rate=50.0), other, speed("dasgd", 100.0, 1)]) == other
+  assert pick([one._replace(rate=50.0), speed("dasgd", 100.0, 1)]).algorithm == "dasgd"
   late = [one._replace(rate=50.0), speed("dasgd", 100.0, 9), speed("local_sgd", 95.0, 17), speed("diloco", 90.0, 500)]
-  assert recommendation.pick(late).algorithm == "diloco"  # nobody has shown the others to train with so long waits
+  assert pick(late).algorithm == "diloco"  # nobody has shown the others to train with so long waits
   slow = speed("sync_sgd", 60.0, setting="PowerSGD, rank 4")
-  assert recommendation.pick([slow, speed("diloco", 100.0, 500)], language=False) == slow
-  assert recommendation.pick([slow, speed("diloco", 100.0, 500)], language=True).algorithm == "diloco"
-  assert recommendation.pick([slow, speed("diloco", 130.0, 500)], language=False).algorithm == "diloco"
-  assert recommendation.pick([one._replace(rate=1.0), speed("easgd", 100.0, 1)]).algorithm == "sync_sgd"
+  assert pick([slow, speed("diloco", 100.0, 500)], language=False) == slow
+  assert pick([slow, speed("diloco", 100.0, 500)], language=True).algorithm == "diloco"
+  assert pick([slow, speed("diloco", 130.0, 500)], language=False).algorithm == "diloco"
+  assert pick([one._replace(rate=1.0), speed("easgd", 100.0, 1)]).algorithm == "sync_sgd"
 
 
 def test_what_one_worker_does_as_fast_is_said():

@@ -14,7 +14,7 @@ from ddl.perf.layers import Layer, params
 from ddl.perf.memory import StepMemory
 from ddl.perf.placement import Job, place, with_shares
 from experiments.papers import published_steps
-from experiments.papers.published_steps import SCALE, convolution_shares, network, predict, role, shares_of, sources
+from experiments.papers.published_steps import SCALE, convolution_shares, network, predict, shares_of, sources
 
 GOAL = 0.15  # of the median error
 V100 = chips()["v100"].device("float32")._replace(chip="v100")
@@ -28,7 +28,7 @@ def results():
 def test_the_held_out_steps_are_within_the_goal(results):
   errors = defaultdict(list)
   for result in results:
-    errors[result.role].append(abs(result.error))
+    errors[result.point.use].append(abs(result.error))
   assert {use: len(found) for use, found in errors.items()} == {"fitted": 78, "network": 87, "device": 84, "run": 26}
   for use in ("network", "device", "run"):
     assert statistics.median(errors[use]) < 0.6 * GOAL, use
@@ -38,7 +38,7 @@ def test_the_held_out_steps_are_within_the_goal(results):
 def test_the_errors_that_plan_tells_are_those_of_the_held_out_steps(results):
   errors = defaultdict(list)
   for result in results:
-    if result.role != "fitted":
+    if result.point.use != "fitted":
       errors[kind_of(network(result.point.network)), result.point.form].append(abs(result.error))
   stored = {(kind, form): row for kind, forms in device_data()["errors"].items() for form, row in forms.items()}
   assert errors.keys() == stored.keys()
@@ -52,8 +52,8 @@ def test_no_point_is_in_two_roles_and_all_have_a_source(results):
            r.point.devices) for r in results]  # fmt: skip
   assert len(set(keys)) == len(keys)
   assert all(result.point.source in sources() and result.point.seconds > 0 for result in results)
-  chosen = {r.point.device for r in results if r.role == "fitted" and r.point.form == "float32"}
-  assert not chosen & {r.point.device for r in results if r.role == "device" and r.point.source != "torch_5.0"}
+  chosen = {r.point.device for r in results if r.point.use == "fitted" and r.point.form == "float32"}
+  assert not chosen & {r.point.device for r in results if r.point.use == "device" and r.point.source != "torch_5.0"}
 
 
 def total(points, shares):
@@ -67,7 +67,7 @@ def total(points, shares):
 def test_no_other_share_of_a_generation_is_nearer(generation, name):
   chosen = [
     p for p in published_steps.points()
-    if p.form == "float32" and " " not in p.network and role(p) == "fitted"
+    if p.form == "float32" and " " not in p.network and p.use == "fitted"
     and chips()[p.device].generation == generation
   ]  # fmt: skip
   found = total(chosen, shares_of)
@@ -78,7 +78,7 @@ def test_no_other_share_of_a_generation_is_nearer(generation, name):
 
 @pytest.mark.parametrize("name", ["product", "memory", "attention"])
 def test_no_other_share_of_transformers_is_nearer(name):
-  chosen = [p for p in published_steps.points() if p.source == "mosaic" and role(p) == "fitted"]
+  chosen = [p for p in published_steps.points() if p.source == "mosaic" and p.use == "fitted"]
   found = total(chosen, shares_of)
   for factor in (0.98, 1.02):
     assert found < total(chosen, lambda p, f=factor: (s := shares_of(p))._replace(**{name: f * getattr(s, name)}))

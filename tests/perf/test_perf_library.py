@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import collectives, library_costs, networks, scaling, server
+from ddl.perf import collectives, networks, scaling, server
 from ddl.perf.cluster import NCCL, LinkModel, NetworkModel, Torus, Uplink
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
@@ -70,14 +70,16 @@ def test_one_worker_sends_nothing(nbytes, network):
 @settings(deadline=None)
 def test_half_of_an_all_reduce_is_no_dearer_than_all_of_it(nbytes, p, network):
   if network.library:
-    ring = [s for name, s in library_costs.all_reduce(nbytes, p, network).items() if name.startswith("ring")]
+    ring = [
+      s for name, s in collectives.library_all_reduces(nbytes, p, network, NCCL).items() if name.startswith("ring")
+    ]
     assert collectives.one_way("all_gather", nbytes, p, network) * ABOVE <= min(ring)
 
 
 @pytest.mark.parametrize("kind, times", [("all_gather", 0.5), ("reduce_scatter", 0.5), ("broadcast", 4 / 7)])
 def test_one_way_a_large_message_takes_half(kind, times):
   """Of a ring's all-reduce: n (p - 1) / p of 2 n (p - 1) / p bytes; the tree's broadcast sends n."""
-  whole = library_costs.all_reduce(1e13, 8, H100)["ring/Simple"]
+  whole = collectives.library_all_reduces(1e13, 8, H100, NCCL)["ring/Simple"]
   assert collectives.one_way(kind, 1e13, 8, H100) == pytest.approx(times * whole, rel=1e-3)
 
 
@@ -107,9 +109,11 @@ def test_protocols_give_way_to_those_with_more_bandwidth():
 
 
 def test_a_process_of_several_devices_starts_one_after_the_other():
-  apart, alone = (min(library_costs.all_reduce(KB, 8, H100, processes=each).values()) for each in (True, False))
+  apart, alone = (
+    min(collectives.library_all_reduces(KB, 8, H100, NCCL, processes=each).values()) for each in (True, False)
+  )
   assert alone == 8 * NCCL.launch > apart
-  large = [min(library_costs.all_reduce(GB, 8, H100, processes=each).values()) for each in (True, False)]
+  large = [min(collectives.library_all_reduces(GB, 8, H100, NCCL, processes=each).values()) for each in (True, False)]
   assert large[0] == large[1]
 
 
@@ -178,8 +182,3 @@ def test_switches_that_add_up_need_half_of_the_bytes():
 def test_switches_where_they_are_not_are_no_algorithm():
   with pytest.raises(ValueError, match="'switches'"):
     collectives.all_reduce(1.0, 8, NetworkModel(LinkModel(0.0, 1e9)), "switches")
-
-
-def test_a_library_is_needed_for_its_costs():
-  with pytest.raises(ValueError, match="has no library"):
-    library_costs.all_reduce(1.0, 8, NetworkModel(LinkModel(0.0, 1e9)))

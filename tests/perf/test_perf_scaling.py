@@ -289,7 +289,7 @@ def test_a_delay_of_many_periods_hides_what_one_hides(at_once):
 )
 def test_jitter_of_rounds_that_are_too_long_is_refused(pattern):
   job = StepWork((LayerWork(1e9),), (4e6,))
-  with pytest.raises(ValueError, match="with jitter a round must have at most 5,000 steps"):
+  with pytest.raises(ValueError, match="steps of a round with jitter must be at most 5,000"):
     scaling.curve(lambda _: pattern, job, named("ethernet_10g"), [16], batch=32, weak=True, jitter=0.1)
 
 
@@ -311,8 +311,8 @@ def test_work_of_a_table():
   [
     (lambda: curve("sync_sgd", JOB, cluster(), [], batch=1), "number of workers"),
     (lambda: curve("sync_sgd", JOB, cluster(), [0, 1], batch=1), "number of workers"),
-    (lambda: curve("sync_sgd", JOB, cluster(), [1, 8], batch=4), "give at least 8"),
-    (lambda: curve("sync_sgd", JOB, cluster(limit=4), [1, 8], batch=8), "has 4"),
+    (lambda: curve("sync_sgd", JOB, cluster(), [1, 8], batch=4), "batch must be at least 8"),
+    (lambda: curve("sync_sgd", JOB, cluster(limit=4), [1, 8], batch=8), "workers must be at most 4"),
     (lambda: curve("sync_sgd", JOB, cluster(bandwidth=0), [1, 8], batch=8), "bandwidth"),
     (lambda: curve("dasgd", JOB, cluster(), [2], batch=2, delay=-1), "delay"),
     (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, jitter=math.nan), "jitter"),

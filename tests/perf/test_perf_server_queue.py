@@ -74,7 +74,6 @@ def test_agrees_with_a_machine_of_queues(workers, line, service, latency, full_d
   )  # fmt: skip
   expected = machine(turns, line, service, latency, full_duplex, overlap, 12)
   assert found.round_seconds == pytest.approx(np.mean(expected), rel=1e-9)
-  assert found.rounds_per_second == pytest.approx(np.sum(1 / np.array(expected)), rel=1e-9)
 
 
 @given(some, some, some, some, st.booleans())
@@ -99,7 +98,6 @@ def test_overlapped_messages_cost_what_the_servers_line_takes(workers, compute, 
   trip = 2 * line  # of one message, up and down, however many lines there are
   assert found.round_seconds >= max(compute, busy) * (1 - 1e-9)
   assert found.round_seconds == pytest.approx(max(compute, busy, trip), rel=0.02)
-  assert found.utilisation == pytest.approx(busy / found.round_seconds, rel=0.15)  # messages cut off by the window
 
 
 def knee(most, **settings):

@@ -143,7 +143,7 @@ def test_sequence(size, channels, outputs, stride, odd):
 
 
 def test_errors():
-  with pytest.raises(ValueError, match=r"no network named 'vgg'; known are lenet, .*vgg_a"):
+  with pytest.raises(ValueError, match=r"model must be one of lenet, .*vgg_a.*, got 'vgg'"):
     table("vgg")
   assert table("vgg_a") is networks.table("vgg_a")
   with pytest.raises(ValueError, match=r"conv: a 5x5 kernel does not fit into a map of 4x4"):

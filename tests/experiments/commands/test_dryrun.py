@@ -173,9 +173,9 @@ def test_a_missing_compiler_is_named_with_the_command_that_installs_it(name, fil
 def test_workers_and_members_that_do_not_divide_the_devices():
   eight = Target("v5e:2x4", [None] * 8, V5E)
   compiled.check_workers(eight, 16, 1)
-  with pytest.raises(ValueError, match="members can be 1, 2, 4, 8"):
+  with pytest.raises(ValueError, match="members must be one of 1, 2, 4, 8"):
     compiled.check_workers(eight, 8, 3)
-  with pytest.raises(ValueError, match="workers can be 4, 8"):
+  with pytest.raises(ValueError, match="workers must be 4, 8"):
     compiled.check_workers(eight, 6, 2)
 
 

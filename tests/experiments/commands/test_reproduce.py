@@ -15,8 +15,8 @@ from ddl.perf.device import Efficiency, step_seconds
 from ddl.perf.hybrid import choices
 from ddl.perf.layers import train_flop
 from experiments.commands import reproduce
-from experiments.papers import das, device_steps, sc17_gpus, sc17_knl, zou
-from experiments.papers.das_step import Terms, all_reduce_rate, step
+from experiments.papers import das, published_steps, sc17, zou
+from experiments.papers.das import Terms, all_reduce_rate, step
 from experiments.papers.page import (
   BETWEEN,
   MEMORY,
@@ -207,28 +207,28 @@ def test_das_terms_are_what_was_measured():
   assert ethernet == Terms(True, 1460 / 1538, 17 / 18)
 
 
-@pytest.mark.parametrize("reading", [sc17_gpus.TURNS, sc17_gpus.TOGETHER])
+@pytest.mark.parametrize("reading", [sc17.TURNS, sc17.TOGETHER])
 def test_rounds_of_the_gpus(reading):
   config = reproduce_sc17_gpus.get_config()
-  found = sc17_gpus.rounds(config, reading)
+  found = sc17.rounds(config, reading)
   original, first, second, third = found.values()
   assert original.total == pytest.approx(1) and original.communication == pytest.approx(0.87)
   assert original.host_parameters / first.host_parameters == pytest.approx(8 / 3)  # P / log2 P
-  assert original.computing / first.computing == pytest.approx(8 if reading == sc17_gpus.TURNS else 1)
+  assert original.computing / first.computing == pytest.approx(8 if reading == sc17.TURNS else 1)
   assert third.hidden == pytest.approx(min(second.device_parameters, second.data + second.computing))
-  gains = sc17_gpus.gains(found)
+  gains = sc17.gains(found)
   assert gains["whole"] == pytest.approx(gains["first"] * gains["second"] * gains["third"])
 
 
 def test_the_reading_of_copies_through_the_host():
   """m = 86 / 16 of a round of 100, an exchange of 2 (p - 1) / p m; half of that between GPUs, half of it hidden."""
-  found = sc17_gpus.rounds(reproduce_sc17_gpus.get_config(), sc17_gpus.STAGED)
+  found = sc17.rounds(reproduce_sc17_gpus.get_config(), sc17.STAGED)
   m = 2 * 7 / 8 * 86 / 16
   totals = [100, m + 14, m / 2 + 14, m / 4 + 14]
   assert [100 * each.total for each in found.values()] == pytest.approx(totals)
-  gains = sc17_gpus.gains(found)
+  gains = sc17.gains(found)
   assert [*gains.values()] == pytest.approx([4.27, 1.25, 1.14, 6.12], abs=5e-3)
-  third = found[sc17_gpus.SYNC3]
+  third = found[sc17.SYNC3]
   assert (third.device_parameters - third.hidden) / third.total == pytest.approx(0.144, abs=5e-4)
 
 
@@ -236,7 +236,7 @@ def test_overlap_hides_a_short_exchange():
   config = reproduce_sc17_gpus.get_config()
   with config.unlocked():
     config.parameters = 0.2
-  third = sc17_gpus.rounds(config, sc17_gpus.TOGETHER)[sc17_gpus.SYNC3]
+  third = sc17.rounds(config, sc17.TOGETHER)[sc17.SYNC3]
   assert third.hidden == pytest.approx(third.device_parameters)
   assert third.total == pytest.approx(third.data + third.computing)
 
@@ -244,14 +244,14 @@ def test_overlap_hides_a_short_exchange():
 @given(st.floats(0, 1), st.sampled_from([4, 8, 16]))
 def test_amdahl_is_exact_where_the_law_holds(serial, fitted):
   seconds = {p: 1605 * (serial + (1 - serial) / p) for p in (1, 4, 8, 16)}
-  assert sc17_knl.amdahl(seconds, fitted) == pytest.approx(seconds)
+  assert sc17.amdahl(seconds, fitted) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("network", ["GoogLeNet", "VGG-19"])
 def test_weak_scaling(network):
   config = reproduce_sc17_weak.get_config()
-  best, _ = sc17_knl.efficiencies(config, network, "best")
-  tree, step = sc17_knl.efficiencies(config, network, "tree")
+  best, _ = sc17.efficiencies(config, network, "best")
+  tree, step = sc17.efficiencies(config, network, "tree")
   assert step > 0 and best[0] == tree[0] == 1
   assert best == sorted(best, reverse=True) and tree == sorted(tree, reverse=True)
   assert 1 / tree[-1] - 1 == pytest.approx(6 * (1 / tree[1] - 1))  # log2 64 levels
@@ -287,17 +287,17 @@ def test_dasgd_cases(sections):
 
 
 def test_device_steps_have_every_point_and_the_medians_of_the_held_out_ones():
-  found = device_steps.results()
-  page, told = device_steps.page("a command"), "\n".join(device_steps.section().remarks)
+  found = published_steps.results()
+  page, told = published_steps.steps_page("a command"), "\n".join(published_steps.section().remarks)
   assert page.count("| held out: ") + page.count("| fitted |") == len(found) == 275
-  held = [abs(result.error) for result in found if result.role != "fitted"]
+  held = [abs(result.error) for result in found if result.point.use != "fitted"]
   assert f"of the {len(held)} held-out steps is {100 * statistics.median(held):.1f} %" in told
   assert statistics.median(held) < 0.15
 
 
 def test_the_program_belongs_to_the_step():
   """With the fitted shares it brings every point nearer but one; with half of the peak it made Inception v3 worse."""
-  columns = list(device_steps._by_column().values())
+  columns = list(published_steps.by_column().values())
   half, program, direct, fast = ([abs(error) for error in column] for column in columns)
   assert statistics.median(fast) < 0.1 < 0.2 < min(map(statistics.median, (half, program, direct)))
   assert sum(a < b for a, b in zip(program, half, strict=True)) < len(half)

@@ -32,10 +32,10 @@ def test_all_commands_are_imported_into_one_process(order):
   [
     (["--cluster="], "cluster must be one of asr"),
     (["--cluster=asr,fdr"], "got asr, fdr. Only compare takes several."),
-    (["--cluster=cori"], "did you mean 'cori_fdr'?"),
+    (["--cluster=cori"], "Did you mean 'cori_fdr'?"),
     (["--cluster=asr", "--batch=0"], "batch"),
     (["--cluster=asr", "--servers=0"], "servers"),
-    (["--cluster=asr", "--workers=x"], "--workers=x is"),
+    (["--cluster=asr", "--workers=x"], "workers must be"),
   ],
 )
 def test_invalid_values(wrong, command, arguments, words):

@@ -1,21 +1,24 @@
-"""You, Buluc, Demmel 2017, arXiv 1708.02983: eight GPUs on a host, as a timeline of the parts of a round.
+"""You, Buluc, Demmel 2017, arXiv 1708.02983 (SC17): eight GPUs on a host, a chip in parts, weak scaling over 64 chips.
 
-A round uses the examples of one batch of each of P workers. In units of Original EASGD's round: messages of the
-parameters, copies of the examples, and the rest (forward, backward, updates). Two things are not known: whether the
-workers of Original EASGD compute in turns, as the order of its algorithm says, or at the same time; and how the
-exchange of Sync EASGD is made, by the paper's tree or by something else.
+The GPUs are a timeline of the parts of a round, which uses the examples of one batch of each of P workers. In units of
+Original EASGD's round: messages of the parameters, copies of the examples, and the rest (forward, backward, updates).
+Two things are not known: whether the workers of Original EASGD compute in turns, as the order of its algorithm says, or
+at the same time; and how the exchange of Sync EASGD is made, by the paper's tree or by something else.
 """
 
 import statistics
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddl.perf import bounds, cluster_file, networks
 from ddl.perf.cluster import LinkModel
-from ddl.perf.collectives import ALL_REDUCE, BROADCAST, REDUCE
+from ddl.perf.collectives import ALL_REDUCE, BROADCAST, REDUCE, all_reduce
 from ddl.perf.layers import FLOAT, params_bytes
-from experiments.papers import sc17_knl
+from experiments.papers import page
 from experiments.papers.page import (
+  BETWEEN,
   HEADLINE,
+  MEMORY,
+  PAPER,
   PRODUCT,
   SECONDARY,
   Config,
@@ -23,10 +26,11 @@ from experiments.papers.page import (
   ReportedRow,
   Section,
   errors,
-  remarks,
   table,
 )
 
+SAME, AMDAHL = "baseline: the same chip", "Amdahl's law fitted"
+NOTHING, BEST, TREE = "baseline: no communication", "best all-reduce fitted", "tree fitted"
 TOGETHER, TURNS, STAGED = "computing together", "computing in turns", "together, staged through the host"
 ORIGINAL, SYNC1, SYNC2, SYNC3 = "Original EASGD", "Sync EASGD 1", "Sync EASGD 2", "Sync EASGD 3"
 
@@ -93,8 +97,8 @@ NAMES = {
 }
 
 
-def section(config: Config, weak: Section) -> Section:
-  """Table of the readings. weak: weak scaling of the same paper, where an exchange is judged too."""
+def gpus(config: Config, weak: Section) -> Section:
+  """Return the table of the readings. weak: weak scaling of the same paper, where an exchange is judged too."""
   readings = {reading: rounds(config, reading) for reading in (TOGETHER, TURNS, STAGED)}
   share = 100 * readings[TOGETHER][ORIGINAL].communication
   fits = {reading: Prediction(share, fitted=True) for reading in readings}
@@ -115,18 +119,13 @@ def section(config: Config, weak: Section) -> Section:
   ]
   head = ("share of Original EASGD's round, %", "CPU-GPU parameters", "GPU-GPU parameters", "CPU-GPU data")
   parts = table((*head, "forward, backward, updates", "hidden", "total"), cells)
-  *text, law = _text(config, readings, weak)
-  fitted = (
-    f"the ratio of computing to a message, on the {share:.0f} % of communication of Original EASGD "
-    f"({100 * config.parameters:.0f} % parameters and {100 * config.data:.0f} % data)."
+  return page.read(
+    "sc17_gpus", rows, config=config, parts=parts, law=_law(config.law), **_figures(config, readings, weak)
   )
-  title = f"SC17: {config.workers} GPUs, LeNet on MNIST"
-  found = [parts, *text, law, _law(config.law)]
-  return Section(title, "configs/reproduce_sc17_gpus.py", fitted, rows, TOGETHER, found)
 
 
-def _text(config: Config, readings: dict[str, dict[str, GpuRound]], weak: Section) -> list[str]:
-  """Remarks."""
+def _figures(config: Config, readings: dict[str, dict[str, GpuRound]], weak: Section) -> dict[str, Any]:
+  """Return the values of the remarks."""
   first, share = readings[TOGETHER][SYNC1], 100 * readings[TOGETHER][ORIGINAL].communication
   staged = readings[STAGED]
   exposed = staged[SYNC3].device_parameters - staged[SYNC3].hidden
@@ -136,29 +135,29 @@ def _text(config: Config, readings: dict[str, dict[str, GpuRound]], weak: Sectio
   left = config.left / config.gains.whole  # % of Original EASGD's time
   room = 100 / config.gains.first - 100 * (first.computing + first.data)
   tree = 100 * first.host_parameters
-  return remarks(
-    "sc17_gpus",
-    config=config,
-    megabytes=nbytes / 1e6,
-    visit_ms=1e3 * visit,
-    rest_us=1e6 * (1 - config.parameters - config.data) * visit / config.parameters,
-    share=share,
-    other=100 - share,
-    left=left,
-    computing=100 / config.gains.whole - left,
-    room=room,
-    tree=tree,
-    cheaper=tree / room,
-    packed=sum(map(link.seconds, layers)) / link.seconds(sum(layers)),
-    law_megabytes=params_bytes(networks.table(config.law.network)) / 1e6,
-    staged=gains(staged),
-    staged_exchange=100 * staged[SYNC1].host_parameters,
-    staged_message=100 * config.parameters / (2 * config.workers),
-    staged_left=100 * staged[SYNC3].communication,
-    staged_parameters=100 * exposed / staged[SYNC3].total,
-    ring=100 * statistics.median(errors(weak, sc17_knl.BEST)),
-    tree_weak=100 * statistics.median(errors(weak, sc17_knl.TREE)),
-  )
+  return {
+    "parameters": 100 * config.parameters,
+    "data": 100 * config.data,
+    "megabytes": nbytes / 1e6,
+    "visit_ms": 1e3 * visit,
+    "rest_us": 1e6 * (1 - config.parameters - config.data) * visit / config.parameters,
+    "share": share,
+    "other": 100 - share,
+    "left": left,
+    "computing": 100 / config.gains.whole - left,
+    "room": room,
+    "tree": tree,
+    "cheaper": tree / room,
+    "packed": sum(map(link.seconds, layers)) / link.seconds(sum(layers)),
+    "law_megabytes": params_bytes(networks.table(config.law.network)) / 1e6,
+    "staged": gains(staged),
+    "staged_exchange": 100 * staged[SYNC1].host_parameters,
+    "staged_message": 100 * config.parameters / (2 * config.workers),
+    "staged_left": 100 * staged[SYNC3].communication,
+    "staged_parameters": 100 * exposed / staged[SYNC3].total,
+    "ring": 100 * statistics.median(errors(weak, BEST)),
+    "tree_weak": 100 * statistics.median(errors(weak, TREE)),
+  }
 
 
 def _law(law: Config) -> str:
@@ -168,3 +167,74 @@ def _law(law: Config) -> str:
     robin, tree = round_robin_seconds(nbytes, workers, link), BROADCAST["tree"](nbytes, workers, link)
     cells.append((str(workers), f"{robin:.3f} s", f"{tree:.3f} s", f"{robin / tree:.3g}"))
   return table(("workers", "one after the other", "tree", "ratio"), cells)
+
+
+def amdahl(seconds: dict[int, float], fitted: int) -> dict[int, float]:
+  """T(p) = T(1) (s + (1 - s) / p) with s from T(fitted)."""
+  whole = seconds[1]
+  serial = (seconds[fitted] / whole - 1 / fitted) / (1 - 1 / fitted)
+  return {parts: whole * (serial + (1 - serial) / parts) for parts in seconds}
+
+
+def parts(config: Config) -> Section:
+  """Seconds to the same accuracy with the chip in parts."""
+  seconds = dict(config.seconds)
+  curve, other = amdahl(seconds, config.fitted), amdahl(seconds, config.other)
+  rows = [
+    ReportedRow(
+      f"{p} parts",
+      reported,
+      "s",
+      {SAME: Prediction(seconds[1]), AMDAHL: Prediction(curve[p], p == config.fitted)},
+      source=SECONDARY,
+    )
+    for p, reported in seconds.items()
+    if p > 1
+  ]
+  last, before, first = sorted(seconds, reverse=True)[:3]
+  return page.read(
+    "sc17_parts", rows, config=config, last=last, before=before, first=first, late=seconds[before] / seconds[last],
+    early=seconds[first] / seconds[before],
+    others=" and ".join(f"{other[p]:.0f} s for {p}" for p in seconds if p not in (1, config.other)),
+  )  # fmt: skip
+
+
+def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[float], float]:
+  """(T(1) / T(N) of each number of nodes, seconds of a step), from T(N) = step + all-reduce(N), fitted on one N."""
+  inputs, links = config.networks[network], cluster_file.named(config.cluster).network
+  nbytes = params_bytes(networks.table(inputs.network))
+  reported = inputs.seconds[config.nodes.index(config.fitted)] / inputs.seconds[0]
+  step = all_reduce(nbytes, config.fitted, links, algorithm) / (reported - 1)
+  return [step / (step + all_reduce(nbytes, nodes, links, algorithm)) for nodes in config.nodes], step
+
+
+def weak(config: Config) -> Section:
+  """Efficiency over the number of nodes."""
+  rows, steps, lost, more = [], [], [], []
+  for name, inputs in config.networks.items():
+    best, step = efficiencies(config, name, "best")
+    tree, _ = efficiencies(config, name, "tree")
+    steps.append(f"{1e3 * step:.0f} ms for {name}")
+    for i, nodes in enumerate(config.nodes):
+      if nodes == 1:
+        continue
+      abstract = (name, nodes) == (config.headline.network, config.headline.nodes)
+      reported = config.headline.reported if abstract else 100 * inputs.seconds[0] / inputs.seconds[i]
+      fits = nodes == config.fitted
+      predicted = {
+        NOTHING: Prediction(100.0),
+        BEST: Prediction(100 * best[i], fits),
+        TREE: Prediction(100 * tree[i], fits),
+      }
+      what, last = f"{name}, {nodes} nodes ({config.cores * nodes} cores)", nodes == config.nodes[-1]
+      source = PAPER if abstract else MEMORY
+      rows.append(ReportedRow(what, reported, "%", predicted, source=source, kind=HEADLINE if last else BETWEEN))
+    lost.append(f"{100 * (1 - best[-1]):.1f} % (reported: {100 - rows[-1].reported:.1f} %, {name})")
+    more.append(f"{100 * (1 - tree[-1]):.1f} %")
+  headline = config.headline
+  seconds = config.networks[headline.network].seconds
+  own = seconds[0] / seconds[config.nodes.index(headline.nodes)]
+  return page.read(
+    "sc17_weak", rows, config=config, headline=headline, cores=config.cores * headline.nodes, own=100 * own,
+    steps=" and ".join(steps), nodes=config.nodes[-1], lost=" and ".join(lost), more=" and ".join(more),
+  )  # fmt: skip
