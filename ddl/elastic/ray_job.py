@@ -257,9 +257,8 @@ class RayJob:
     try:
       outcome.results[rank] = self._ray.get(ref)
     except self._ray.exceptions.RayTaskError as error:
-      known = (
-        isinstance(error.cause, (ValueError, OSError)) or self.signal
-      )  # other errors keep the traceback of the process
+      # Other errors keep the traceback of the process.
+      known = isinstance(error.cause, (ValueError, OSError)) or self.signal
       outcome.errors[rank] = error.cause if known else error
     except self._ray.exceptions.RayError:
       outcome.failed.add(rank)
