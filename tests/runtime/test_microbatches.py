@@ -107,4 +107,4 @@ def test_an_experiment_has_them(wrong):
   wrong([DIGITS, "--config.microbatches=5"], "config.microbatches must be a divisor", "got 5", "config.batch=16")
   wrong([DIGITS, "--config.microbatches=0"], "config.microbatches must be an integer >= 1, got 0")
   wrong([DIGITS, "--config.microbatches=8", "--config.batch=8", "--members=2", "--devices=2", "--config.workers=1"],
-        "config.batch is 8", "multiple of 16")  # fmt: skip
+        "config.batch must be a multiple of 16", "got 8")  # fmt: skip
