@@ -164,5 +164,5 @@ def test_nobody_is_asked_by_one_worker():
   ],
 )
 def test_what_would_be_counted_once_is_refused(ask):
-  with pytest.raises(ValueError, match="^a collective of an algorithm must be outside loops"):
+  with pytest.raises(ValueError, match=r"^a collective of an algorithm must be outside loops"):
     record(ask, X, workers=8)
