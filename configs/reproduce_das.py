@@ -23,7 +23,7 @@ def get_config():
   config.framing = 1460 / 1538  # TCP payload of an Ethernet frame of 1500 bytes, preamble and gap included
   config.kinds = {"cori_fdr": "fdr", "asr": "fdr", "aws_c4_8xlarge": "ethernet"}
   config.cores = {"cori_fdr": 32, "asr": 28, "aws_c4_8xlarge": 18}  # of a node
-  rows = {  # network of ddl.perf.networks, cluster of ddl.perf; reported: times the speed of one node
+  rows = {  # network of ddl.perf.neural_networks, cluster of ddl.perf; reported: times the speed of one node
     "VGG-A, 128 nodes": row("vgg_a", 512, 128, "cori_fdr", 90.0),
     "VGG-A, 64 nodes": row("vgg_a", 256, 64, "cori_fdr", 53.0),
     "OverFeat-FAST, 64 nodes": row("overfeat_fast", 256, 64, "cori_fdr", 42.0),

@@ -12,8 +12,8 @@ from ddl.costs.cluster_clock import pattern_of, vector
 from ddl.errors import OptionError
 from ddl.models import MODELS
 from ddl.names import short_name
-from ddl.perf import networks, scaling
-from ddl.perf.batch import largest_fitting
+from ddl.perf import neural_networks, scaling
+from ddl.perf.batch_size import largest_fitting
 from ddl.perf.cluster import Cluster
 from ddl.perf.memory import StepMemory, largest_batch
 from ddl.perf.patterns import Pattern
@@ -45,8 +45,8 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
 
   examples: of the step that XLA counts.
   """
-  named("model", dict.fromkeys(networks.names()) | MODELS, name)
-  if name in networks.names():
+  named("model", dict.fromkeys(neural_networks.names()) | MODELS, name)
+  if name in neural_networks.names():
     placed = table_job(name, cluster)
     work = scaling.work_of(placed.job.step, placed.job.params_bytes)
     counted = "layer table, 6 FLOP per multiply-accumulate"

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ddl.perf import networks
+from ddl.perf import neural_networks
 from ddl.perf.convolution import AlgorithmCosts, stride_one, tabulated
 from ddl.perf.device import WIDTHS, Device, Efficiency, LayerWork, chips, device_data, step_seconds
 from ddl.perf.layers import Attention, Layer, Table, has_attention, is_convolution, is_map_scale, params
@@ -197,7 +197,7 @@ def kind_of(table: Table) -> str:
 
 def kind_of_model(name: str) -> str:
   """Return the kind of a model of `ddl.models` or of a layer table; "" for any other."""
-  return kind_of(networks.table(name)) if name in networks.names() else MODEL_KINDS.get(name, "")
+  return kind_of(neural_networks.table(name)) if name in neural_networks.names() else MODEL_KINDS.get(name, "")
 
 
 @cache

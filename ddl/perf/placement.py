@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ddl.errors import OptionError
-from ddl.perf import device_step, networks
+from ddl.perf import device_step, neural_networks
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import Step, step_parts
 from ddl.perf.device_step import Shares
@@ -86,7 +86,7 @@ class ParameterStates(NamedTuple):
 
 def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
   """Place a layer table: convolutions trained by SGD with momentum, transformers by Adam. workers: 0 if not known."""
-  table, width = networks.table(name), cluster.device.width
+  table, width = neural_networks.table(name), cluster.device.width
   if not has_attention(table):
     memory = step_memory(table, extra_copies=1, width=width)
     return place(Job(name, params_bytes(table), parts(table), memory, table, usual=IMAGES), cluster)

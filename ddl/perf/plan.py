@@ -14,9 +14,9 @@ from functools import cache
 from typing import NamedTuple
 
 from ddl.names import pluralize
-from ddl.perf import batch as batches
+from ddl.perf import batch_size as batches
 from ddl.perf import collectives, families, plan_rows, scaling
-from ddl.perf.batch import BatchSize, EfficiencyRow, WorkerBatch, choose_batch, examples_factor, tried_sizes
+from ddl.perf.batch_size import BatchSize, EfficiencyRow, WorkerBatch, choose_batch, examples_factor, tried_sizes
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import step_seconds
 from ddl.perf.families import FamilySettings, Speed

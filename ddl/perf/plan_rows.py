@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ddl.errors import OptionError
 from ddl.perf import bounds, collectives, hybrid, server
-from ddl.perf.batch import ENOUGH, ConvolutionProgram, WorkerBatch
+from ddl.perf.batch_size import ENOUGH, ConvolutionProgram, WorkerBatch
 from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.device import Device, fixed_seconds, part_terms, step_parts, step_seconds
 from ddl.perf.layers import Table, is_convolution, train_flop

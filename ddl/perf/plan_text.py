@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from ddl.perf.batch import EfficiencyRow
+from ddl.perf.batch_size import EfficiencyRow
 from ddl.perf.cluster import Cluster
 from ddl.perf.placement import Job
 from ddl.perf.plan import SHORTEST, TrainingPlan

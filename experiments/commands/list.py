@@ -15,7 +15,7 @@ from ddl.config.user_code import is_address
 from ddl.errors import OptionError
 from ddl.events import times
 from ddl.names import short_name
-from ddl.perf import cluster_file, networks
+from ddl.perf import cluster_file, neural_networks
 from ddl.perf.layers import params
 from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
@@ -54,8 +54,8 @@ def main(line: CommandLine | None = None) -> int:
   for key, meaning in NETWORK.items():
     print(f"  {key:17} = {getattr(Network, key)!s:5} {meaning}")
   print("--model of plan and scale: layer tables")
-  for name in networks.names():
-    print(f"  {name:17} {networks.title(name)}, {params(networks.table(name)):,} parameters")
+  for name in neural_networks.names():
+    print(f"  {name:17} {neural_networks.title(name)}, {params(neural_networks.table(name)):,} parameters")
   print("--cluster")
   for name in cluster_file.built_in():
     cluster = cluster_file.named(name)

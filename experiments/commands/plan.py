@@ -11,7 +11,7 @@ from absl import flags
 from ddl import files
 from ddl.config.experiment import Experiment
 from ddl.errors import OptionError
-from ddl.perf import cluster_file, networks
+from ddl.perf import cluster_file, neural_networks
 from ddl.perf.families import FORMATS
 from ddl.perf.patterns import Pattern
 from ddl.perf.placement import Job, place, table_job
@@ -58,7 +58,7 @@ def main(line: CommandLine) -> int:
   config = line.config
   name, cluster = shared_flags.one_cluster()
   if (config is None) == (not MODEL.value):
-    raise OptionError("model", f"set to one of {', '.join(networks.names())} if no config is set, and only then")
+    raise OptionError("model", f"set to one of {', '.join(neural_networks.names())} if no config is set, and only then")
   if WORKERS.value and not (WORKERS.value.isdecimal() and int(WORKERS.value)):
     raise OptionError("workers", "one integer of 1 or more", WORKERS.value)
   workers = int(WORKERS.value or 0) or (config.workers if config is not None else 0)

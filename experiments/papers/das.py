@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from scipy.optimize import root_scalar
 
-from ddl.perf import cluster_file, hybrid, networks, scaling, timeline
+from ddl.perf import cluster_file, hybrid, neural_networks, scaling, timeline
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import Efficiency, LayerWork, step_seconds
 from ddl.perf.layers import Layer, Table, parts, train_flop
@@ -160,7 +160,7 @@ def _figures(config: Config) -> dict[str, Any]:
     f"{name} {100 * found.waiting / found.seconds:.0f} % and {100 * max(0.0, found.exposed) / found.seconds:.0f} %"
     for name, found in ((name, at(name)) for name in config.rows)
   )
-  frame = train_flop(networks.table("cd_dnn")) / train_flop(networks.table(config.rows[few].network))
+  frame = train_flop(neural_networks.table("cd_dnn")) / train_flop(neural_networks.table(config.rows[few].network))
   fdr = {larger: terms(config, "cori_fdr", larger).rate for larger in (False, True)}
   return {
     "parts": waits,
@@ -194,7 +194,7 @@ def _fitted(config: Config) -> tuple[float, float]:
 def _step(inputs: Config, share: float, *, half: float = 0.0, start: float = 0.0, terms: Terms = PLAIN) -> DasStep:
   cluster: Cluster = cluster_file.named(inputs.cluster)
   return step(
-    networks.table(inputs.network), inputs.batch, inputs.nodes, cluster, Efficiency(share, half), terms, start
+    neural_networks.table(inputs.network), inputs.batch, inputs.nodes, cluster, Efficiency(share, half), terms, start
   )
 
 
@@ -203,7 +203,12 @@ def _span(config: Config, inputs: Config) -> tuple[float, float]:
   cluster = cluster_file.named(inputs.cluster)
   found = [
     step(
-      networks.table(network), batch, inputs.nodes, cluster, Efficiency(share), terms(config, inputs.cluster, larger)
+      neural_networks.table(network),
+      batch,
+      inputs.nodes,
+      cluster,
+      Efficiency(share),
+      terms(config, inputs.cluster, larger),
     ).speedup
     for network, batch, share, larger in itertools.product(
       inputs.networks, inputs.batches, config.shares, (False, True)

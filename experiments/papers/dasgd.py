@@ -1,6 +1,6 @@
 """Zhou et al. 2020, arXiv 2006.00441: when the exchange of DaSGD is hidden, in the model of its authors' code."""
 
-from ddl.perf import bounds, cluster_file, networks
+from ddl.perf import bounds, cluster_file, neural_networks
 from ddl.perf.collectives import all_reduce
 from ddl.perf.layers import params_bytes
 from experiments.papers import page, paleo
@@ -11,15 +11,17 @@ def section(config: Config) -> Section:
   """Seconds of a step and of an exchange, the smallest delay, and the share of time that is spent computing."""
   rows = []
   for title, (name, flattened) in config.networks.items():
-    message = paleo.tree_seconds(params_bytes(networks.table(name)), config.workers, paleo.BANDWIDTHS[config.bandwidth])
+    message = paleo.tree_seconds(
+      params_bytes(neural_networks.table(name)), config.workers, paleo.BANDWIDTHS[config.bandwidth]
+    )
     for batch in config.batches:
-      step = paleo.step_seconds(networks.table(name), batch, flattened=flattened)
+      step = paleo.step_seconds(neural_networks.table(name), batch, flattened=flattened)
       rows.append(_cells(config, f"{title}, batch {batch}", message, step))
   head = (
     "", "reported", "predicted: 100 % hidden when", f"hidden with d = {config.delay}", "step", "exchange",
     "synchronous SGD", f"local SGD, tau = {config.period}", f"DaSGD, tau = {config.period}, d = {config.delay}",
   )  # fmt: skip
-  nbytes = params_bytes(networks.table(config.networks[config.compared][0]))
+  nbytes = params_bytes(neural_networks.table(config.networks[config.compared][0]))
   tree = paleo.tree_seconds(nbytes, config.workers, paleo.BANDWIDTHS[config.bandwidth])
   best = all_reduce(nbytes, config.workers, cluster_file.named(config.cluster).network)
   return page.read(

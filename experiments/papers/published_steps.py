@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
-from ddl.perf import device_step, networks
+from ddl.perf import device_step, neural_networks
 from ddl.perf.convolution import choose, modelled, other_seconds
 from ddl.perf.device import Efficiency, chips, step_seconds
 from ddl.perf.device_step import FORMS, KINDS, Shares, extra, fastest, flop, kind_of
 from ddl.perf.layers import Table, is_map_scale, parts
-from ddl.perf.networks import TransformerSizes, transformer
+from ddl.perf.neural_networks import TransformerSizes, transformer
 from ddl.perf.units import percent, seconds_text
 from experiments.papers import page
 from experiments.papers.page import Section, table
@@ -99,17 +99,17 @@ def network(name: str) -> Table:
   """Return the table of a point's network."""
   if name == "alexnet_groups":
     grouped = ("conv2", "conv4", "conv5")
-    return tuple(x._replace(groups=2) if x.name in grouped else x for x in networks.table("alexnet"))
+    return tuple(x._replace(groups=2) if x.name in grouped else x for x in neural_networks.table("alexnet"))
   model, _, tokens = name.partition(" ")
   if not tokens:
-    return networks.table(model)
+    return neural_networks.table(model)
   length = int(tokens)
   if model == "bert_large":
     return transformer(TransformerSizes(tokens=length, predicted=length * 20 // 128, **_data()["network"][model]))
   if model in _data()["network"]:
     sizes = TransformerSizes(tokens=length, **_data()["network"][model])
   else:
-    sizes = networks.transformer_sizes(model)
+    sizes = neural_networks.transformer_sizes(model)
   return transformer(sizes._replace(tokens=length, positions=length if sizes.positions else 0))
 
 

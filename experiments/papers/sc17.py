@@ -9,7 +9,7 @@ at the same time; and how the exchange of Sync EASGD is made, by the paper's tre
 import statistics
 from typing import Any, NamedTuple
 
-from ddl.perf import bounds, cluster_file, networks
+from ddl.perf import bounds, cluster_file, neural_networks
 from ddl.perf.cluster import LinkModel
 from ddl.perf.collectives import ALL_REDUCE, BROADCAST, REDUCE, all_reduce
 from ddl.perf.layers import FLOAT, params_bytes
@@ -129,8 +129,8 @@ def _figures(config: Config, readings: dict[str, dict[str, GpuRound]], weak: Sec
   first, share = readings[TOGETHER][SYNC1], 100 * readings[TOGETHER][ORIGINAL].communication
   staged = readings[STAGED]
   exposed = staged[SYNC3].device_parameters - staged[SYNC3].hidden
-  link, nbytes = cluster_file.named(config.cluster).network.between, params_bytes(networks.table(config.network))
-  layers = [FLOAT * layer.params for layer in networks.table(config.network)]
+  link, nbytes = cluster_file.named(config.cluster).network.between, params_bytes(neural_networks.table(config.network))
+  layers = [FLOAT * layer.params for layer in neural_networks.table(config.network)]
   visit = 2 * link.seconds(nbytes)
   left = config.left / config.gains.whole  # % of Original EASGD's time
   room = 100 / config.gains.first - 100 * (first.computing + first.data)
@@ -149,7 +149,7 @@ def _figures(config: Config, readings: dict[str, dict[str, GpuRound]], weak: Sec
     "tree": tree,
     "cheaper": tree / room,
     "packed": sum(map(link.seconds, layers)) / link.seconds(sum(layers)),
-    "law_megabytes": params_bytes(networks.table(config.law.network)) / 1e6,
+    "law_megabytes": params_bytes(neural_networks.table(config.law.network)) / 1e6,
     "staged": gains(staged),
     "staged_exchange": 100 * staged[SYNC1].host_parameters,
     "staged_message": 100 * config.parameters / (2 * config.workers),
@@ -161,7 +161,7 @@ def _figures(config: Config, readings: dict[str, dict[str, GpuRound]], weak: Sec
 
 
 def _law(law: Config) -> str:
-  link, nbytes = cluster_file.named(law.cluster).network.between, params_bytes(networks.table(law.network))
+  link, nbytes = cluster_file.named(law.cluster).network.between, params_bytes(neural_networks.table(law.network))
   cells = []
   for workers in law.workers:
     robin, tree = round_robin_seconds(nbytes, workers, link), BROADCAST["tree"](nbytes, workers, link)
@@ -202,7 +202,7 @@ def parts(config: Config) -> Section:
 def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[float], float]:
   """(T(1) / T(N) of each number of nodes, seconds of a step), from T(N) = step + all-reduce(N), fitted on one N."""
   inputs, links = config.networks[network], cluster_file.named(config.cluster).network
-  nbytes = params_bytes(networks.table(inputs.network))
+  nbytes = params_bytes(neural_networks.table(inputs.network))
   reported = inputs.seconds[config.nodes.index(config.fitted)] / inputs.seconds[0]
   step = all_reduce(nbytes, config.fitted, links, algorithm) / (reported - 1)
   return [step / (step + all_reduce(nbytes, nodes, links, algorithm)) for nodes in config.nodes], step

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import NamedTuple
 
-from ddl.perf import cluster_file, networks, scaling
+from ddl.perf import cluster_file, neural_networks, scaling
 from ddl.perf.cluster import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY, LinkModel, NetworkModel
 from ddl.perf.collectives import all_reduce
 from ddl.perf.device import LayerWork
@@ -105,7 +105,7 @@ def _step(config: Config, system: Config, overlap: bool) -> float:
 
 def _work(config: Config, system: Config) -> scaling.StepWork:
   """Of the table, or of equal layers."""
-  if system.network in networks.names():
-    return scaling.work(networks.table(system.network))
+  if system.network in neural_networks.names():
+    return scaling.work(neural_networks.table(system.network))
   parts = (LayerWork(1e9),) * config.pieces  # FLOP: their number has no effect
   return scaling.StepWork(parts, (system.network / config.pieces,) * config.pieces)

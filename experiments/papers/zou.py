@@ -1,6 +1,6 @@
 """Zou et al. 2017, arXiv 1709.06622: both lemmas worked out, and against simulations that do not know them."""
 
-from ddl.perf import bounds, cluster_file, networks, server, timeline
+from ddl.perf import bounds, cluster_file, neural_networks, server, timeline
 from ddl.perf.collectives import all_reduce
 from ddl.perf.device import step_seconds
 from ddl.perf.layers import params_bytes, parts
@@ -51,7 +51,7 @@ def _gpus(config: Config) -> str:
 
 def _grown(config: Config) -> str:
   """An all-reduce takes longer among more GPUs: the lemma with R_O of the fewest, and with that of each number."""
-  cluster, layers = cluster_file.named(config.cluster), networks.table(config.network)
+  cluster, layers = cluster_file.named(config.cluster), neural_networks.table(config.network)
   alone = step_seconds(parts(layers), config.batch, cluster.device, cluster.efficiency)
   overheads = {g: all_reduce(params_bytes(layers), g, cluster.network) / alone for g in config.gpus}
   rows = []

@@ -8,7 +8,7 @@ import pytest
 from ddl.costs.step_cost import loss_jaxpr, products
 from ddl.engine.local_step import gradient_of
 from ddl.models import MODELS
-from ddl.perf import networks
+from ddl.perf import neural_networks
 from ddl.perf.layers import params
 
 IMAGENET = {side: {"task": "classification", "shape": (side, side, 3), "num_outputs": 1000} for side in (224, 227, 231)}
@@ -52,9 +52,9 @@ def test_parameters_and_multiply_accumulates(name):
   _, count, expected = NETWORKS[name]
   assert sum(x.size for x in jax.tree.leaves(shapes(name))) == count
   assert macs(name) == expected
-  if name in networks.names():
-    assert params(networks.table(name)) == count
-    real = [layer for layer in networks.table(name) if layer.groups == 1]  # without scales and shifts
+  if name in neural_networks.names():
+    assert params(neural_networks.table(name)) == count
+    real = [layer for layer in neural_networks.table(name) if layer.groups == 1]  # without scales and shifts
     assert sum(layer.macs for layer in real) == expected
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddl.perf import collectives, hybrid, networks, plan_rows
+from ddl.perf import collectives, hybrid, neural_networks, plan_rows
 from ddl.perf.cluster import LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.units import seconds_text
@@ -30,9 +30,9 @@ def test_packing_is_advised_where_latency_counts():
 
 
 def test_dense_layers_are_those_in_groups():
-  _, value, why, _ = plan_rows.groups(networks.table("vgg_a"), 256, 64, 1.0)
-  choices = hybrid.choices(networks.table("vgg_a"), 256, 64, 1.0)
+  _, value, why, _ = plan_rows.groups(neural_networks.table("vgg_a"), 256, 64, 1.0)
+  choices = hybrid.choices(neural_networks.table("vgg_a"), 256, 64, 1.0)
   assert value == f"{sum(c.kind != 'data' for c in choices)} of {len(choices)} layers" and value.startswith("3 of")
   fc6 = next(c for c in choices if c.layer == "fc6")
   assert f"fc6 {fc6.kind} G = {fc6.groups}" in why and "conv" not in why
-  assert plan_rows.groups(networks.table("nin"), 4096, 2, 1.0)[1].startswith("0 of")
+  assert plan_rows.groups(neural_networks.table("nin"), 4096, 2, 1.0)[1].startswith("0 of")

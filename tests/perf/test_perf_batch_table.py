@@ -2,8 +2,8 @@
 
 import pytest
 
-from ddl.perf import batch, families, networks, placement
-from ddl.perf.batch import tried_sizes
+from ddl.perf import batch_size, families, neural_networks, placement
+from ddl.perf.batch_size import tried_sizes
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.device import Device, Efficiency, LayerWork
@@ -17,7 +17,7 @@ SLOW = Cluster("a test", Device(1e13, 1e12, 16e9), Efficiency(0.5), NetworkModel
 
 
 def job(name):
-  table = networks.table(name)
+  table = neural_networks.table(name)
   return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1), table, usual=IMAGES)
 
 
@@ -94,8 +94,8 @@ def test_a_known_critical_batch_sets_the_examples():
     assert min(row.relative for row in found.table) == 1
     more = 1 + 16 * found.settings.examples / critical
     assert f"= {more:.3g} times the examples" in " ".join(found.recommendation.lines)
-  assert batch.examples_factor(300, 100) == 4
-  assert batch.seconds_factor(300, 100, 3.0) == pytest.approx(3 * (1 / 300 + 1 / 100))
+  assert batch_size.examples_factor(300, 100) == 4
+  assert batch_size.seconds_factor(300, 100, 3.0) == pytest.approx(3 * (1 / 300 + 1 / 100))
 
 
 def test_a_language_models_usual_batch_is_one_of_tokens():
@@ -165,5 +165,5 @@ def test_the_table_stays_short_and_has_what_matters():
   for network, name in (("alexnet", "dasgd_v100_10g"), ("resnet50", "two_sites_1g"), ("nin", "tpu_v5e")):
     found = plan(job(network), named(name), PlanRequest())
     sizes = [row.size for row in found.table]
-    assert len(sizes) <= batch.MOST_ROWS + 1 and sizes == sorted(sizes)
+    assert len(sizes) <= batch_size.MOST_ROWS + 1 and sizes == sorted(sizes)
     assert found.settings.examples in [size.examples for size in sizes] and found.enough in sizes

@@ -9,7 +9,7 @@ from ddl.config import default_experiment
 from ddl.costs.step_cost import batch_shapes, compiled_step, leaves
 from ddl.models import MODELS
 from ddl.perf.layers import params_bytes, train_flop
-from ddl.perf.networks import sequence
+from ddl.perf.neural_networks import sequence
 from ddl.run.build import build
 
 BATCH = 32

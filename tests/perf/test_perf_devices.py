@@ -6,7 +6,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from ddl.perf import networks
+from ddl.perf import neural_networks
 from ddl.perf.cluster_file import named
 from ddl.perf.device import Device, chips, device_data, step_seconds
 from ddl.perf.device_step import Shares, cost, device_step, extra, fastest, find, flop, kind_of, measured_costs
@@ -114,14 +114,14 @@ def test_the_fastest_algorithm_that_applies():
 
 
 def test_a_step_is_the_sum_of_its_parts():
-  table, shares = networks.table("vgg16"), convolution_shares("volta")
+  table, shares = neural_networks.table("vgg16"), convolution_shares("volta")
   step = device_step(table, V100, shares)
   assert step.seconds(32) == pytest.approx(step_seconds(step.parts, 32, step.device, step.efficiency))
   assert step.device.start == pytest.approx(16 * shares.start)
   assert step.seconds(32) < device_step(table, V100, shares, algorithms={x.name: "direct" for x in table}).seconds(32)
   whole = device_step(table, V100, Shares(0.5, whole=True))
   assert sum(part.flop for part in whole.parts) == sum(layer.train_flop for layer in table)
-  net = networks.table("gpt2_124m")
+  net = neural_networks.table("gpt2_124m")
   once, again = (device_step(net, V100, Shares(0.5), recomputed=x) for x in (0.0, 1.0))
   more = sum(p.flop for p in again.parts) - sum(p.flop for p in once.parts)
   assert more == pytest.approx(sum(layer.forward_flop for layer in net))
@@ -131,7 +131,7 @@ def test_a_step_is_the_sum_of_its_parts():
 
 
 def test_the_program_and_the_step_have_the_same_seconds():
-  table, shares = networks.table("vgg16"), convolution_shares("volta")
+  table, shares = neural_networks.table("vgg16"), convolution_shares("volta")
   step = device_step(table, V100, shares)
   costs, other = measured_costs(table, step.device, shares)
   assert costs(32).seconds.min(axis=1).sum() + other(32) == pytest.approx(step.seconds(32))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import fit, networks
+from ddl.perf import fit, neural_networks
 from ddl.perf.device import Device, Efficiency, fixed_seconds, step_seconds
 from ddl.perf.layers import params, parts, pass_bytes, train_flop
 
@@ -72,7 +72,7 @@ def test_errors(change, key):
 @settings(deadline=None)
 @given(st.sampled_from(["lenet", "vgg_a", "nin", "resnet50"]), st.floats(1, 300), bests, halves, st.floats(1.0, 100.0))
 def test_roofline(name, examples, best, half, faster):
-  table, efficiency = networks.table(name), Efficiency(best, half)
+  table, efficiency = neural_networks.table(name), Efficiency(best, half)
   step = step_seconds(parts(table), examples, DEVICE, efficiency)
   compute = step_seconds(train_flop(table), examples, DEVICE, efficiency)
   memory = sum(3 * pass_bytes(layer, examples) for layer in table) / DEVICE.memory_bandwidth
@@ -92,7 +92,7 @@ def test_roofline(name, examples, best, half, faster):
 
 def test_a_layer_is_bound_by_one_of_two():
   """VGG-A's first dense layer moves its weights for few examples; its second convolution computes."""
-  table = {layer.name: layer for layer in networks.table("vgg_a")}
+  table = {layer.name: layer for layer in neural_networks.table("vgg_a")}
   full = Efficiency(1.0)
   assert step_seconds(parts((table["fc6"],)), 1, DEVICE, full) == pytest.approx(3 * pass_bytes(table["fc6"], 1) / 1e10)
   assert step_seconds(parts((table["conv2_1"],)), 1, DEVICE, full) == table["conv2_1"].train_flop / 1e12

@@ -11,7 +11,7 @@ from ddl.algorithms.collective.streaming_diloco import streaming_diloco
 from ddl.algorithms.collective.sync_sgd import sync_sgd
 from ddl.algorithms.wrappers import int8, powersgd
 from ddl.costs.cluster_clock import pattern_of, vector
-from ddl.perf import collectives, families, networks, scaling
+from ddl.perf import collectives, families, neural_networks, scaling
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.device import Device, Efficiency, LayerWork, step_seconds
@@ -56,7 +56,7 @@ def test_powersgd_sends_what_the_algorithm_sends():
 
 def test_powersgd_leaves_out_what_holds_nothing():
   """A tied output layer sends nothing of its own."""
-  table = networks.table("gpt2_124m")
+  table = neural_networks.table("gpt2_124m")
   first, second = families.powersgd(table, 4)
   assert 0 < first.nbytes + second.nbytes < params_bytes(table) / 50
 

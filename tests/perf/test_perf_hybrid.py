@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from ddl.group_recorder import Sent
-from ddl.perf import networks
+from ddl.perf import neural_networks
 from ddl.perf.hybrid import best, choices, possible_groups, volume
 from ddl.perf.layers import Layer, part
 from experiments.papers.das import group_work
 
-FC6 = next(layer for layer in networks.table("vgg_a") if layer.name == "fc6")  # 25088 to 4096
+FC6 = next(layer for layer in neural_networks.table("vgg_a") if layer.name == "fc6")  # 25088 to 4096
 
 
 @st.composite
@@ -53,7 +53,7 @@ def test_numbers_of_the_example():
 
 
 def test_choices_of_vgg_a():
-  kinds = {c.layer: (c.kind, c.groups) for c in choices(networks.table("vgg_a"), 256, 64)}
+  kinds = {c.layer: (c.kind, c.groups) for c in choices(neural_networks.table("vgg_a"), 256, 64)}
   assert all(kinds[name] == ("data", 64) for name in kinds if name.startswith("conv"))
   assert [kinds[name] for name in ("fc6", "fc7", "fc8")] == [("hybrid", 4), ("hybrid", 4), ("hybrid", 8)]
   assert best(Layer("tiny batch", 4096, 4096), 1, 8).kind == "model"
@@ -70,7 +70,7 @@ def test_flop_per_byte(layer, examples, duplex):
 
 def test_least_examples_that_hide_the_exchange():
   """336 FLOP per byte: a dense layer needs 224 examples per node, VGG-A's last convolutions 1.14, the first less."""
-  found = [336.0 / flop_per_byte(layer, 1.0) for layer in networks.table("vgg_a")]
+  found = [336.0 / flop_per_byte(layer, 1.0) for layer in neural_networks.table("vgg_a")]
   assert found[0] == pytest.approx(336 / 75264) and found[7] == pytest.approx(336 / 294) and found[8] == 224
 
 
@@ -151,7 +151,7 @@ def test_errors():
     best(Layer("dense", 10, 10), 2, 64)
 
 
-@pytest.mark.parametrize("layer", networks.table("vgg_a"), ids=lambda layer: layer.name)
+@pytest.mark.parametrize("layer", neural_networks.table("vgg_a"), ids=lambda layer: layer.name)
 def test_what_a_node_of_a_group_moves(layer):
   """Of 8 nodes with 32 examples in G groups: strips of weights and outputs, and all inputs of the group."""
   data = group_work(layer, 8, 8)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddl.perf import bounds, networks
+from ddl.perf import bounds, neural_networks
 from ddl.perf.layers import Layer, params_bytes
 from experiments.papers import paleo
 
@@ -130,7 +130,7 @@ def test_no_share_is_exposed_where_the_delay_hides_all():
   ],
 )
 def test_hiding_condition(network, flattened, steps, message, least, sync, local, dasgd):
-  table = networks.table(network)
+  table = neural_networks.table(network)
   found = paleo.tree_seconds(params_bytes(table), 256, paleo.BANDWIDTHS["infiniband"])
   assert found == pytest.approx(message, rel=0.005)
   for i, examples in enumerate((128, 32)):

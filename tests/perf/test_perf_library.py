@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import collectives, networks, scaling, server
+from ddl.perf import collectives, neural_networks, scaling, server
 from ddl.perf.cluster import NCCL, LinkModel, NetworkModel, Torus, Uplink
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
@@ -125,7 +125,7 @@ def test_an_instant_library_has_only_its_share_of_the_bandwidth():
 
 def test_a_worker_has_one_card():
   """A visit to a server with ResNet-50 is eight times as long as with all cards of a node; the node's link is whole."""
-  nbytes = params_bytes(networks.table("resnet50"))
+  nbytes = params_bytes(neural_networks.table("resnet50"))
   alone, whole = H100.worker_link(16), H100._replace(card=None).worker_link(16)
   seconds = [server.visit_seconds(nbytes, nbytes, link, 1) for link in (alone, whole)]
   assert seconds == pytest.approx([4.1e-3, 0.52e-3], rel=0.02)

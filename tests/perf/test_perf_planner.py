@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import bounds, collectives, networks, scaling, server
-from ddl.perf.batch import ENOUGH, choose_batch
+from ddl.perf import bounds, collectives, neural_networks, scaling, server
+from ddl.perf.batch_size import ENOUGH, choose_batch
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
 from ddl.perf.device import Device, Efficiency, LayerWork, step_seconds
@@ -30,7 +30,7 @@ def cluster(bandwidth=1e9, latency=1e-5, half=0.0, memory=16e9, workers=None, du
 
 
 def job(name, **keys):
-  table = networks.table(name)
+  table = neural_networks.table(name)
   return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1), table, **keys)
 
 
@@ -126,11 +126,11 @@ def test_a_plan_and_a_scaling_curve_have_one_step():
   """ResNet-50 on H100 is bound by memory: the FLOP alone would be half of the step."""
   there = named("h100_ib400")
   found = plan(job("resnet50"), there, PlanRequest(batch=64, workers=16))
-  gradients = Pattern(local=(Op("all_reduce", params_bytes(networks.table("resnet50"))),))
-  work = scaling.work(networks.table("resnet50"))
+  gradients = Pattern(local=(Op("all_reduce", params_bytes(neural_networks.table("resnet50"))),))
+  work = scaling.work(neural_networks.table("resnet50"))
   alone, together = scaling.curve(lambda _: gradients, work, there, [1, 16], batch=64, weak=True)
   assert found.settings.step == pytest.approx(alone.seconds, rel=1e-12)
-  flop = step_seconds(train_flop(networks.table("resnet50")), 64, there.device, there.efficiency)
+  flop = step_seconds(train_flop(neural_networks.table("resnet50")), 64, there.device, there.efficiency)
   assert alone.seconds > 1.5 * flop
   told = rows(found)
   assert told["step"].value in told["examples per worker"].why and told["step"].value in told["delay (DaSGD)"].why

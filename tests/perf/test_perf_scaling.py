@@ -12,7 +12,7 @@ from scipy import integrate, stats
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.config.catalog import keywords
 from ddl.costs.scale import recorded
-from ddl.perf import bounds, collectives, networks, scaling
+from ddl.perf import bounds, collectives, neural_networks, scaling
 from ddl.perf.bounds import round_seconds
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
@@ -118,7 +118,7 @@ def test_an_overhead_that_does_not_grow_is_the_lemmas():
 
 def test_small_batches_lose_the_start_and_the_weights_that_every_step_moves():
   """ResNet-50 on H100 without any exchange: all that keeps it from the speed of one worker's batch."""
-  points = curve("independent", work(networks.table("resnet50")), named("h100_ib400"), [1, 4, 64], batch=64)
+  points = curve("independent", work(neural_networks.table("resnet50")), named("h100_ib400"), [1, 4, 64], batch=64)
   for point in points[1:]:
     assert point.losses["small batches"] == pytest.approx(point.seconds - points[0].seconds / point.workers)
     assert point.losses["small batches"] > 0 and point.limit == "small batches"
@@ -214,7 +214,7 @@ def test_nodes_with_fast_links_inside_help():
 def test_every_cluster_has_a_curve(name):
   there = named(name)
   counts = [n for n in (1, 2, 4, 16) if not there.workers or n <= there.workers]
-  points = curve("sync_sgd", work(networks.table("vgg_a")), there, counts, batch=256)
+  points = curve("sync_sgd", work(neural_networks.table("vgg_a")), there, counts, batch=256)
   assert [p.speedup for p in points] == sorted(p.speedup for p in points) or stops(points)
   assert all(np.isfinite(p.seconds) and p.efficiency <= 1 + 1e-9 for p in points)
 
@@ -230,7 +230,7 @@ def test_every_cluster_has_a_curve(name):
 @pytest.mark.sampled(3)
 def test_a_point_is_what_plan_says(name, there):
   """The same cluster, model, workers and batch: closed forms and the timeline with its queue."""
-  table, there = networks.table(name), named(there)
+  table, there = neural_networks.table(name), named(there)
   job = Job(name, 4.0 * sum(layer.params for layer in table), parts(table), step_memory(table, extra_copies=1), table)
   found = plan(job, there, PlanRequest(batch=32, workers=16))
   chosen = found.settings
@@ -295,7 +295,7 @@ def test_jitter_of_rounds_that_are_too_long_is_refused(pattern):
 
 def test_work_of_a_table():
   """Of VGG-A as reported in arXiv 1602.06709: 7485.5 M multiply-accumulates of convolutions, 132.9 M parameters."""
-  job = work(networks.table("vgg_a"))
+  job = work(neural_networks.table("vgg_a"))
   assert sum(part.flop for part in job.parts) == pytest.approx(6 * (7485.5e6 + 123.634e6), rel=1e-3)
   assert sum(job.nbytes) == pytest.approx(4 * 132.86e6, rel=1e-3)
   shown = timeline_of(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import networks
+from ddl.perf import neural_networks
 from ddl.perf.layers import FusedAttention, Layer, Pointwise, params, params_bytes, pass_bytes, train_flop
-from ddl.perf.networks import convolution, sequence, table
+from ddl.perf.neural_networks import convolution, sequence, table
 
 
 def forward_flop(table):
@@ -40,7 +40,7 @@ def forward_flop(table):
   ],
 )
 def test_parameters(name, expected):
-  assert params(networks.table(name)) == expected
+  assert params(neural_networks.table(name)) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,12 @@ def test_parameters(name, expected):
   ],
 )
 def test_multiply_accumulates(name, millions):
-  assert forward_flop(networks.table(name)) / 2e6 == pytest.approx(millions, abs=0.06)
+  assert forward_flop(neural_networks.table(name)) / 2e6 == pytest.approx(millions, abs=0.06)
 
 
 def test_multiply_accumulates_of_resnet50():
   """4.09 billion without its normalisations, which add 0.3 %."""
-  table = networks.table("resnet50")
+  table = neural_networks.table("resnet50")
   plain = [layer for layer in table if layer.groups == 1]
   assert forward_flop(plain) / 2 == pytest.approx(4.0892e9, rel=1e-4)
   assert 1.002 < forward_flop(table) / forward_flop(plain) < 1.004
@@ -77,7 +77,7 @@ def test_multiply_accumulates_of_resnet50():
 )
 def test_networks_of_das(name, convolutions, macs, dense, gflop):
   """Weights and multiply-accumulates in millions, and GFLOP of training on one example: all to the printed digit."""
-  table = networks.table(name)
+  table = neural_networks.table(name)
   slides = [layer for layer in table if not layer.dense]
   assert sum(layer.weights for layer in slides) / 1e6 == pytest.approx(convolutions, abs=5e-4)
   assert sum(layer.macs for layer in slides) / 1e6 == pytest.approx(macs, abs=0.05)
@@ -89,20 +89,20 @@ def test_positions():
   """1.5 ow oh of the convolutions, whose inputs are the published ones."""
 
   def ratios(name):
-    return [1.5 * layer.size_out[0] * layer.size_out[1] for layer in networks.table(name) if not layer.dense]
+    return [1.5 * layer.size_out[0] * layer.size_out[1] for layer in neural_networks.table(name) if not layer.dense]
 
   assert ratios("vgg_a") == [75264, 18816, 4704, 4704, 1176, 1176, 294, 294]
   assert ratios("overfeat_fast") == [4704, 864, 216, 216, 216]
 
 
 def test_messages_of_sc17():
-  assert params_bytes(networks.table("alexnet")) / 1e6 == pytest.approx(249, abs=0.6)
-  assert params_bytes(networks.table("vgg19")) / 1e6 == pytest.approx(575, abs=0.5)
+  assert params_bytes(neural_networks.table("alexnet")) / 1e6 == pytest.approx(249, abs=0.6)
+  assert params_bytes(neural_networks.table("vgg19")) / 1e6 == pytest.approx(575, abs=0.5)
 
 
-@pytest.mark.parametrize("name", networks.names())
+@pytest.mark.parametrize("name", neural_networks.names())
 def test_sums(name):
-  table = networks.table(name)
+  table = neural_networks.table(name)
   names = [layer.name for layer in table]
   assert len(set(names)) == len(names)
   assert all(min(*layer.size_in, *layer.size_out) >= 1 for layer in table)
@@ -115,7 +115,7 @@ def test_sums(name):
 
 def test_branches_join():
   """The maps of a module's four branches are the next one's input; a pooling halves the size between them."""
-  by_module = groupby(networks.table("googlenet"), key=lambda layer: layer.name.partition("/")[0])
+  by_module = groupby(neural_networks.table("googlenet"), key=lambda layer: layer.name.partition("/")[0])
   modules = [(name, list(layers)) for name, layers in by_module if name[0] in "345"]
   assert [name for name, _ in modules] == ["3a", "3b", "4a", "4b", "4c", "4d", "4e", "5a", "5b"]
   for (_, one), (_, after) in pairwise(modules):
@@ -145,6 +145,6 @@ def test_sequence(size, channels, outputs, stride, odd):
 def test_errors():
   with pytest.raises(ValueError, match=r"model must be one of lenet, .*vgg_a.*, got 'vgg'"):
     table("vgg")
-  assert table("vgg_a") is networks.table("vgg_a")
+  assert table("vgg_a") is neural_networks.table("vgg_a")
   with pytest.raises(ValueError, match=r"conv: a 5x5 kernel does not fit into a map of 4x4"):
     convolution("conv", 1, 1, 4, (5,), same=False)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from ddl.perf import networks
+from ddl.perf import neural_networks
 from ddl.perf.cluster_file import named
 from ddl.perf.device import chips
 from ddl.perf.layers import Attention, FusedAttention, params, params_bytes, train_flop
 from ddl.perf.memory import MIXED, SINGLE, training_memory
-from ddl.perf.networks import TransformerSizes, transformer
+from ddl.perf.neural_networks import TransformerSizes, transformer
 from ddl.perf.placement import fitting
 from experiments.papers import published_steps
 from experiments.papers.published_steps import network
@@ -33,7 +33,7 @@ def forward_flop(table):
   ],
 )
 def test_parameters(name, expected):
-  assert params(networks.table(name)) == expected
+  assert params(neural_networks.table(name)) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_parameters_of_mosaics_table(size, tokens, expected):
 
 def test_flop_of_a_token_are_those_of_the_scaling_laws():
   """6 per parameter of the products and 12 layers width tokens of the scores, half of it if the mask is skipped."""
-  net = networks.transformer_sizes("gpt2_124m")._replace(fused=False)
+  net = neural_networks.transformer_sizes("gpt2_124m")._replace(fused=False)
   dense = [layer for layer in transformer(net) if not isinstance(layer, Attention) and "norm" not in layer.name]
   products = 12 * 12 * 768**2 + 768 * 50257
   assert train_flop(dense) == 6 * 1024 * products
@@ -91,25 +91,27 @@ def test_recomputation_keeps_the_blocks_inputs():
 def test_sixteen_bytes_a_parameter():
   """ZeRO, arXiv 1910.02054: 1.5 billion parameters need 24 GB of states, 7.5 billion 120 GB."""
   assert MIXED.states == SINGLE.states == 16
-  assert training_memory(networks.table("gpt2_1558m"), MIXED).fixed == pytest.approx(24.9e9, rel=1e-2)
-  whole = training_memory(networks.table("llama_7b"), MIXED)
-  assert whole.fixed == 16 * params(networks.table("llama_7b")) == 4 * params_bytes(networks.table("llama_7b"))
-  assert training_memory(networks.table("llama_7b"), MIXED, split=8).fixed == whole.fixed / 8
+  assert training_memory(neural_networks.table("gpt2_1558m"), MIXED).fixed == pytest.approx(24.9e9, rel=1e-2)
+  whole = training_memory(neural_networks.table("llama_7b"), MIXED)
+  assert (
+    whole.fixed == 16 * params(neural_networks.table("llama_7b")) == 4 * params_bytes(neural_networks.table("llama_7b"))
+  )
+  assert training_memory(neural_networks.table("llama_7b"), MIXED, split=8).fixed == whole.fixed / 8
   with pytest.raises(ValueError, match=r"split must be .*got 0"):
-    training_memory(networks.table("llama_7b"), MIXED, split=0)
+    training_memory(neural_networks.table("llama_7b"), MIXED, split=0)
 
 
 def test_a_model_is_split_only_if_it_must_be():
   """ZeRO's table: 7.5 billion parameters do not fit whole into any device of today; 1.5 billion fit into 40 GB."""
   h100, a100 = named("h100_ib400"), named("cloud_100g")
-  assert fitting(networks.table("gpt2_1558m"), a100)[1:3] == (1, False)
-  assert fitting(networks.table("llama_7b"), h100)[1:3] == (8, False)
-  assert fitting(networks.table("llama_7b"), h100, workers=4)[1:3] == (4, False)
-  assert fitting(networks.table("llama_7b"), h100, workers=1)[1:3] == (2, False)  # fewer than it takes
-  large = fitting(networks.table("llama_70b"), h100)
+  assert fitting(neural_networks.table("gpt2_1558m"), a100)[1:3] == (1, False)
+  assert fitting(neural_networks.table("llama_7b"), h100)[1:3] == (8, False)
+  assert fitting(neural_networks.table("llama_7b"), h100, workers=4)[1:3] == (4, False)
+  assert fitting(neural_networks.table("llama_7b"), h100, workers=1)[1:3] == (2, False)  # fewer than it takes
+  large = fitting(neural_networks.table("llama_70b"), h100)
   assert (large.split, large.recomputed) == (64, True) and large.memory.total(7) < 80e9
   with pytest.raises(ValueError, match="activations of a sequence must be at most"):
-    fitting(networks.table("llama_70b"), h100._replace(device=h100.device._replace(memory=1e9)))
+    fitting(neural_networks.table("llama_70b"), h100._replace(device=h100.device._replace(memory=1e9)))
 
 
 @pytest.mark.parametrize("point", [p for p in published_steps.points() if p.source == "mosaic"], ids=lambda p: p.text)

@@ -8,7 +8,7 @@ from ddl.config.catalog import keywords
 from ddl.config.experiment import NETWORK, Network
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
-from ddl.perf import networks
+from ddl.perf import neural_networks
 from experiments.command_line import cli
 
 
@@ -22,8 +22,8 @@ def out(capsys):
 
 def test_layer_tables(out):
   lines = out.split("--model of plan and scale: layer tables\n")[1].split("\n--cluster")[0].splitlines()
-  assert [line.split()[0] for line in lines] == networks.names()
-  assert all(networks.title(line.split()[0]) in line for line in lines)
+  assert [line.split()[0] for line in lines] == neural_networks.names()
+  assert all(neural_networks.title(line.split()[0]) in line for line in lines)
   resnet = next(line for line in lines if line.split()[0] == "resnet50")
   assert "ResNet-50" in resnet and resnet.endswith(" 25,557,032 parameters")  # torchvision's
 

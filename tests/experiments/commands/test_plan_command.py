@@ -13,7 +13,7 @@ from helpers.commands import Command
 from ddl.config import default_experiment
 from ddl.costs.step_cost import batch_shapes, compiled_step, counted, experiment_job, feature_maps, leaves
 from ddl.models import MODELS
-from ddl.perf import networks
+from ddl.perf import neural_networks
 from ddl.perf.cluster_file import named
 from ddl.perf.layers import params_bytes, train_flop
 from ddl.perf.memory import StepMemory
@@ -45,7 +45,7 @@ def test_a_layer_table(tmp_path):
   done = Command("plan", "--model=alexnet", "--cluster=dasgd_v100_10g", "--workers=16", f"--json={file}").end()
   assert done.code == 0, done.error
   told = json.loads(file.read_text())
-  table = networks.table("alexnet")
+  table = neural_networks.table("alexnet")
   assert told["settings"]["params_bytes"] == params_bytes(table)
   assert told["settings"]["workers"] == 16
   row = next(row for row in told["rows"] if row["quantity"] == "efficiency of the step")
@@ -270,7 +270,7 @@ def test_feature_maps_of_a_convolution():
     for n in (1, 2)
   )
   assert two == 2 * one
-  assert one >= 4 * sum(layer.activations for layer in networks.table("lenet"))
+  assert one >= 4 * sum(layer.activations for layer in neural_networks.table("lenet"))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import reproduce_das, reproduce_sc17_gpus, reproduce_sc17_parts, reproduce_sc17_weak, reproduce_zou
-from ddl.perf import cluster_file, networks
+from ddl.perf import cluster_file, neural_networks
 from ddl.perf.cluster import LinkModel, NetworkModel
 from ddl.perf.device import Efficiency, step_seconds
 from ddl.perf.hybrid import choices
@@ -146,7 +146,7 @@ def test_marks_of_sources(sections):
 @given(st.sampled_from(["vgg_a", "overfeat_fast", "cd_dnn"]), st.sampled_from([1, 2, 16, 64]), st.floats(0, 2))
 def test_das_without_a_network_loses_only_to_small_batches(name, nodes, half):
   perfect = FDR._replace(network=NetworkModel(LinkModel(0.0, math.inf)))
-  found = step(networks.table(name), 256, nodes, perfect, Efficiency(0.5, half)).speedup
+  found = step(neural_networks.table(name), 256, nodes, perfect, Efficiency(0.5, half)).speedup
   assert found == pytest.approx((256 + half) / (256 / nodes + half))
 
 
@@ -154,7 +154,7 @@ def test_das_without_a_network_loses_only_to_small_batches(name, nodes, half):
 @given(st.sampled_from(["vgg_a", "cd_dnn"]), st.sampled_from([2, 16, 64]), st.floats(1e7, 1e10), st.floats(1, 10))
 def test_das_is_never_slower_with_more_bandwidth_nor_faster_than_n(name, nodes, bandwidth, factor):
   slow, fast = (
-    step(networks.table(name), 256, nodes, FDR._replace(network=NetworkModel(LinkModel(1e-6, b))), IDEAL).speedup
+    step(neural_networks.table(name), 256, nodes, FDR._replace(network=NetworkModel(LinkModel(1e-6, b))), IDEAL).speedup
     for b in (bandwidth, bandwidth * factor)
   )
   assert slow <= fast * (1 + 1e-9) and fast <= nodes * (1 + 1e-9)
@@ -163,7 +163,7 @@ def test_das_is_never_slower_with_more_bandwidth_nor_faster_than_n(name, nodes, 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(["vgg_a", "cd_dnn"]), st.sampled_from([2, 16, 64]), st.floats(1e6, 1e10))
 def test_das_takes_no_less_than_its_bytes_do(name, nodes, bandwidth):
-  table, link = networks.table(name), LinkModel(1e-6, bandwidth)
+  table, link = neural_networks.table(name), LinkModel(1e-6, bandwidth)
   alone = step_seconds(train_flop(table), 256, FDR.device, IDEAL)
   seconds = step(table, 256, nodes, FDR._replace(network=NetworkModel(link)), IDEAL).seconds
   chosen = [choice.volume for choice in choices(table, 256, nodes)]
@@ -173,14 +173,14 @@ def test_das_takes_no_less_than_its_bytes_do(name, nodes, bandwidth):
 
 def test_das_on_one_node_is_one():
   for terms in (Terms(), Terms(True, 0.4, 0.9)):
-    assert step(networks.table("vgg_a"), 256, 1, FDR, Efficiency(0.5, 3.0), terms).speedup == pytest.approx(1)
+    assert step(neural_networks.table("vgg_a"), 256, 1, FDR, Efficiency(0.5, 3.0), terms).speedup == pytest.approx(1)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.sampled_from(["vgg_a", "overfeat_fast", "cd_dnn"]), st.sampled_from([2, 16, 64]), st.floats(0.05, 1))
 def test_das_with_slower_links_or_fewer_cores_is_slower(name, nodes, share):
   full, slow, few = (
-    step(networks.table(name), 256, nodes, FDR, IDEAL, Terms(True, *each)).seconds
+    step(neural_networks.table(name), 256, nodes, FDR, IDEAL, Terms(True, *each)).seconds
     for each in ((1.0, 1.0), (share, 1.0), (1.0, share))
   )
   assert full <= slow * (1 + 1e-9) and full <= few * (1 + 1e-9) <= full / share * (1 + 2e-9)
@@ -189,7 +189,7 @@ def test_das_with_slower_links_or_fewer_cores_is_slower(name, nodes, share):
 def test_das_both_halves_of_a_slow_exchange():
   """Data parallel on a link that alone counts: 2 (p - 1) / p of the weights, where the volume has them once."""
   link = LinkModel(0.0, 1e6)
-  lone = networks.table("vgg_a")[:8]  # convolutions: each has as many groups as nodes with many examples
+  lone = neural_networks.table("vgg_a")[:8]  # convolutions: each has as many groups as nodes with many examples
   slow = FDR._replace(network=NetworkModel(link))
   once, twice = (step(lone, 4096, 4, slow, IDEAL, Terms(halves)) for halves in (False, True))
   weights = 4 * sum(layer.weights for layer in lone)

@@ -15,7 +15,7 @@ from ddl.config.catalog import keywords
 from ddl.costs import scale, step_cost
 from ddl.costs.step_cost import SIZES, synthetic
 from ddl.engine import traffic
-from ddl.perf import cluster_file, networks, scale_text, scaling
+from ddl.perf import cluster_file, neural_networks, scale_text, scaling
 from ddl.perf.cluster import NetworkModel
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
@@ -65,7 +65,7 @@ def test_numbers_that_cannot_be(text):
 
 @pytest.mark.parametrize("name", sorted(COLLECTIVE | SERVER))
 def test_every_algorithm_has_a_curve(name):
-  work = scaling.work(networks.table("lenet"))
+  work = scaling.work(neural_networks.table("lenet"))
   how = Transport(servers=2)
   found = scale.curves(work, named("cori_fdr"), [1, 4], {name: {}}, how, batch=64, weak=True, jitter=0.0)
   assert found[0].points[0].efficiency == 1 and 0 < found[0].points[1].efficiency <= 1 + 1e-9
@@ -118,7 +118,7 @@ def test_what_does_not_fit_has_no_figures_and_no_place_in_the_picture():
   found = {"sync_sgd": {}}, Transport()
   settings = {"batch": 4096, "weak": False, "jitter": 0.0}
   largest = room(there.device.memory)
-  needed = step_memory(networks.table("vgg_a"), extra_copies=1)
+  needed = step_memory(neural_networks.table("vgg_a"), extra_copies=1)
   assert needed.total(largest) <= there.device.memory < needed.total(largest + 1)
   (curve,) = scale.curves(work, there, [8, 16, 32], *found, largest=largest, **settings)
   assert 4096 / 16 <= largest < 4096 / 8 and curve.possible == curve.points[1:]
@@ -150,7 +150,7 @@ def test_room_for_an_own_model_is_what_xla_needs():
 
 def test_the_order_of_gradients():
   found = {"sync_sgd": {}, "local_sgd": {}}
-  work, there = scaling.work(networks.table("vgg_a")), named("cori_fdr")
+  work, there = scaling.work(neural_networks.table("vgg_a")), named("cori_fdr")
   curves = {
     order: scale.curves(
       work, there, [1, 128], found, Transport(bucket=0.0, order=order), batch=512, weak=False, jitter=0.0
@@ -258,7 +258,7 @@ def test_a_single_number_is_drawn_from_one_worker_on():
 @pytest.mark.parametrize("bandwidth", [2e8, 2e9, 2e10])
 def test_the_bars_of_a_step_are_its_timeline(order, bandwidth):
   there = named("cori_fdr").with_bandwidth(64, bandwidth)
-  work = scaling.work(networks.table("overfeat_fast"))
+  work = scaling.work(neural_networks.table("overfeat_fast"))
   shown = scaling.timeline_of(
     scaling.Scenario(
       scale.recorded("sync_sgd", sum(work.nbytes))(64), work, there, 64, 4, Transport(bucket=0.0, order=order)
@@ -318,7 +318,7 @@ def test_the_command(tmp_path):
 
 
 def test_what_was_measured_stands_beside_the_prediction():
-  work = scaling.work(networks.table("lenet"))
+  work = scaling.work(neural_networks.table("lenet"))
   points = scaling.curve(lambda _: SYNC, work, named("cori_fdr"), [1, 2], batch=64)
   took = {1: points[0].seconds * 2, 2: points[1].seconds / 1.25}
   curve = scale_text.Curve("sync_sgd", SYNC, Transport(), points, took)

@@ -1,4 +1,4 @@
-"""Layer tables of networks by name, built from the operations and sizes in networks.toml.
+"""Layer tables of networks by name, built from the operations and sizes in neural_networks.toml.
 
 Residual networks (He et al. 2015, arXiv 1512.03385): as in torchvision a bottleneck halves the maps in its 3x3
 convolution; in the paper it is in the first 1x1, which changes no parameters. Each convolution has no bias and is
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ddl.perf import units
 from ddl.perf.layers import Attention, Embedding, FusedAttention, Layer, Loss, Pointwise, Residual, Table, Tied, dense
 
-CONVOLUTIONAL, TRANSFORMER = "convolutional", "transformer"  # tables of networks.toml
+CONVOLUTIONAL, TRANSFORMER = "convolutional", "transformer"  # tables of neural_networks.toml
 MAPS = (64, 128, 256, 512)  # of the 3x3 convolutions in each stage of a residual network
 
 
@@ -60,7 +60,7 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
 
 
 def sequence(size: int, maps: int, operations: Sequence[Any], *, normalized: bool = False) -> Table:
-  """Return the layers with weights of a network on `maps` maps of size x size; operations: see networks.toml.
+  """Return the layers with weights of a network on `maps` maps of size x size; operations: see neural_networks.toml.
 
   normalized: whether a batch normalization follows each convolution, whose shift is the bias.
   """
@@ -167,7 +167,7 @@ class TransformerSizes(NamedTuple):
 
 
 def transformer_sizes(name: str) -> TransformerSizes:
-  """Return the sizes of a transformer of networks.toml."""
+  """Return the sizes of a transformer of neural_networks.toml."""
   entry = _entry(TRANSFORMER, name)
   return TransformerSizes(**{key: entry[key] for key in TransformerSizes._fields if key in entry})
 
