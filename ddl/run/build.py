@@ -243,7 +243,7 @@ def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = Non
     return EventClock(experiment.workers, trainer.events, trainer.plans.seconds)
   if not isinstance(trainer, elastic.ElasticTrainer):
     if recorded:
-      raise OptionError("replay", "a schedule of visits with config.elastic=False", "a membership")
+      raise OptionError("config.elastic", "True to replay a membership", False)
     return LockstepClock(experiment, trainer.algorithm, trainer.traffic)
   every = trainer.all
   clock = LockstepClock(experiment, every.algorithm, every.traffic, recorded or True)
@@ -393,7 +393,7 @@ def _rules(model: Model, experiment: Experiment, members: int) -> Rules:
   sums = {groups: sum(_least(layer, total, nodes, groups) for layer in table) for groups in divisors(nodes)}
   best = nodes // min(sums, key=lambda groups: (sums[groups], -groups))  # N / G*
   words = f"{', '.join(split)} by outputs" if split else "all layers by examples"
-  note = f"{words}; on {nodes} devices workers of {best} send the fewest bytes"
+  note = f"{words}; on {nodes} devices the fewest bytes are sent by workers of {best}"
   return columns([layer.name for layer in table], model.rules["hybrid"].batch, split)._replace(note=note)
 
 

@@ -130,4 +130,4 @@ def test_what_cannot_come_and_go_is_refused(arguments, words, wrong, tmp_path):
 
 def test_a_presence_needs_elastic(wrong, killed, tmp_path):
   wrong(["--config=configs/digits.py", f"--replay={killed[0] / 'presence.json'}", f"--workdir={tmp_path / 'run'}"],
-        "replay", "config.elastic=True")  # fmt: skip
+        "config.elastic must be True to replay a membership, got False")  # fmt: skip

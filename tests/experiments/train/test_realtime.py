@@ -153,7 +153,7 @@ def test_a_stop_on_threads_keeps_metrics_and_events(tmp_path, number):
   os.kill(command.process.pid, number)
   done = command.end(60)
   assert done.code == 128 + number and "Traceback" not in done.error
-  assert "stopped at step" in done.out.splitlines()[-1] and "can't be resumed" in done.out.splitlines()[-1]
+  assert "stopped at step" in done.out.splitlines()[-1] and "cannot be resumed" in done.out.splitlines()[-1]
   events = record.load(tmp_path / "a" / "events.npz")
   record.check(events, 3)
   assert len(events.worker) >= metrics(tmp_path / "a")[-1]["visits"]
