@@ -69,6 +69,7 @@ def test_each_run_equals_the_algorithm_with_its_constants(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.sampled(4)
 def test_an_optimizer_with_traced_settings_equals_the_one_with_constants(name):
   more = {"weight_decay": 0.1, "clip_norm": 0.5, "momentum": 0.9}
   numbers = {

@@ -94,7 +94,8 @@ def test_ranges_choices_and_several_seeds(tmp_path):
   assert ddl.load(tmp_path / "s").info == found.info and found.tuned.name == "tuned.json"
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", "sharded_sync_sgd", pytest.param("async_sgd", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algorithm", ["easgd", "sharded_sync_sgd", "async_sgd"])
+@pytest.mark.sampled(3)
 def test_each_trial_equals_the_run_of_its_setting(tmp_path, algorithm):
   bounds, fixed = ({"alpha": (0.05, 0.4)}, {"period": 2}) if algorithm == "easgd" else ({}, {})
   space = {"a": {**bounds, "optimizer": {"momentum": (0.1, 0.9)}}}

@@ -45,7 +45,8 @@ def alone(tmp_path_factory):
   return folder
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_single_process_goes_on(number, alone, tmp_path):
   job = Command(*SHORT, "--max_restarts=1", f"--workdir={tmp_path / 'run'}")
   job.wait_for(lambda: len(metrics(tmp_path / "run")) > 4)
