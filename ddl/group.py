@@ -105,8 +105,8 @@ class Group:
     Raises:
       ValueError: if `sources` has not one entry per worker, or a source twice or outside 0..p-1.
     """
-    given = [s for s in sources if s is not None]
-    if len(sources) != self.size() or len({*given}) < len(given) or not {*given} <= {*range(self.size())}:
+    senders = [s for s in sources if s is not None]
+    if len(sources) != self.size() or len({*senders}) < len(senders) or not {*senders} <= {*range(self.size())}:
       raise ValueError(f"permute: invalid sources {list(sources)}: must be {self.size()} different ranks or None")
     if len(self.axes) == 1:
       rounds = [(_complete({s: i for i, s in enumerate(sources) if s is not None}, len(sources)), None, None)]

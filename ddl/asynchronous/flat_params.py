@@ -29,8 +29,8 @@ def visit_trees(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees
 
 def leads_of(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
   """Return, for each leaf of `visit_trees`, the axes before the parameters' own; -1 if independent of their number."""
-  here, more = visit_trees(algorithm, size, dtype), visit_trees(algorithm, size + 1, dtype)
-  return jax.tree.map(lambda a, b: -1 if a.shape == b.shape else len(a.shape) - 1, here, more)
+  trees, larger_trees = visit_trees(algorithm, size, dtype), visit_trees(algorithm, size + 1, dtype)
+  return jax.tree.map(lambda a, b: -1 if a.shape == b.shape else len(a.shape) - 1, trees, larger_trees)
 
 
 def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:

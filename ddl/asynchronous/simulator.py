@@ -135,11 +135,11 @@ class Simulator(SingleRunTrainer):
 
   def losses(self, call: SimulatorCall, losses: jax.Array) -> np.ndarray:
     """Return the losses of the steps that were made: [steps made]."""
-    made = np.zeros(losses.shape[:2], bool)
+    has_step = np.zeros(losses.shape[:2], bool)
     for k, wave in enumerate(call.waves):
       events = list(wave.visits)
-      made[self.events.worker[events], k] = self.plans.has_steps[events]
-    return np.asarray(losses)[made].ravel()
+      has_step[self.events.worker[events], k] = self.plans.has_steps[events]
+    return np.asarray(losses)[has_step].ravel()
 
   def nbytes(self, call: SimulatorCall) -> float:
     """Return the bytes that a worker sends and receives in a call, on average over the workers."""

@@ -45,7 +45,10 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   for label, experiment in asked.items():
     for seed in comparison.seeds:
       check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
-  given, (comparison, options, read, kept) = (comparison, options), record.joined(path, comparison, options)
+  requested, (comparison, options, read, earlier_tuned) = (
+    (comparison, options),
+    record.joined(path, comparison, options),
+  )
   existing = label_runs.existing_runs(path, "*/seed-*", read)
   label_runs.check_metrics(path, existing)
   workers = {each.workers for each in asked.values()}
@@ -57,7 +60,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     build.check_options(each, options, clusters=comparison.clusters)
   predict.check_clusters(comparison.clusters, comparison.experiments.values(), options)
   if launches(options):
-    launch(compare, given[0], replace(given[1], workdir=str(path)), max(workers), path.exists)
+    launch(compare, requested[0], replace(requested[1], workdir=str(path)), max(workers), path.exists)
     return files.read_json(path / folder.COMPARISON) | {"folder": str(path)}
   with session(path, options, max(workers)) as started:
     options = started.options
@@ -84,7 +87,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     runs, failed, ended = label_runs.run(comparison, components, path, existing, options, computed_from)
     page = {}
     if hosts.is_main():
-      page = record.content(path, comparison, components, runs, failed, tuned | kept, options, metric)
+      page = record.content(path, comparison, components, runs, failed, tuned | earlier_tuned, options, metric)
       record.write(path / folder.COMPARISON, page)
       try:
         if comparison.clusters:

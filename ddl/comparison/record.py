@@ -209,11 +209,11 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
     clusters = tuple(str(each.get("file") or each["name"]) for each in record.get("clusters", ()))
     grid = {key: tuple(map(restored, values)) for key, values in record.get("grid", {}).items()}
     with inputs.allowed_code(path, options.trust_code, options.allow_changed_inputs):
-      kept = {label: _experiment(path, entries[label]) for label in entries if label not in comparison.experiments}
+      recorded = {label: _experiment(path, entries[label]) for label in entries if label not in comparison.experiments}
   except (KeyError, TypeError, AttributeError):  # as damaged, or older
     return unchanged
-  earlier = {label: experiment for label, experiment in kept.items() if experiment is not None}
-  if gone := [label for label in kept if label not in earlier]:
+  earlier = {label: experiment for label, experiment in recorded.items() if experiment is not None}
+  if gone := [label for label in recorded if label not in earlier]:
     say(f"no run of {', '.join(gone)} is left in {path}, so that the report goes without")
   clusters = comparison.clusters or clusters
   if not earlier:
@@ -273,8 +273,8 @@ def _recording(options: RunOptions, whole: Comparison) -> RunOptions:
     section = recorded["config"]["compare"]["algorithms"]  # what it lacks, a resume keeps from comparison.json
     asked = recorded["options"].get("only", [])
     names = [*asked, *(group for group in groups if group in section and group not in asked)] if asked else []
-    given = {"only": names, "cluster": list(whole.clusters)}
-    recorded |= {"options": recorded["options"] | {key: value for key, value in given.items() if value}}
+    flag_values = {"only": names, "cluster": list(whole.clusters)}
+    recorded |= {"options": recorded["options"] | {key: value for key, value in flag_values.items() if value}}
     arguments = without(recorded["arguments"], ("only", "cluster"))
     recorded |= {"arguments": [*arguments, *flags] if arguments else []}  # a notebook has none
   return replace(options, command=command, recorded=recorded)

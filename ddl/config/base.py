@@ -107,8 +107,8 @@ def with_user_keys(config: Config, sections: Any = None) -> Config:
   for kind in REGISTRIES:
     values, new = config.get(kind), (config if sections is None else sections).get(kind)
     if isinstance(new, Mapping | ConfigDict) and is_address(new.get("name")):
-      given = {key: value for key, value in values.items() if value is not None} | {"name": new["name"]}
-      config[kind] = with_keys(kind, given, base()[kind])
+      settings = {key: value for key, value in values.items() if value is not None} | {"name": new["name"]}
+      config[kind] = with_keys(kind, settings, base()[kind])
   return config
 
 
@@ -202,11 +202,11 @@ def renamed(config: Config, changes: Any) -> Config:
     name, old = values.get("name"), config[kind].name
     if isinstance(name, str) and (name != old or is_address(name)):
       entry(kind, name, [_relative(old)] if is_address(old) else [])
-      kept = {key: None for key in values if key in config[kind]}  # that it may unset
+      settings = {key: None for key in values if key in config[kind]}  # that it may unset
       for key, value in config[kind].items():
         if value is not None and (name == old or _kept(kind, old, name, key, value) or not _took(kind, old, key)):
-          kept[key] = value
-      out[kind] = with_keys(kind, kept | {"name": name}, base()[kind])
+          settings[key] = value
+      out[kind] = with_keys(kind, settings | {"name": name}, base()[kind])
   return out
 
 

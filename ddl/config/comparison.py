@@ -221,12 +221,12 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
       label = ", ".join([group, *(f"{words(key, several)} {text(read[key])}" for key in several if key in read)])
       if out.setdefault(label, Variant(changed, Place(group, read))).place != (group, read):
         raise OptionError(f"the labels of {LABELS}", f"different at all points of {GRID}", f"'{label}' twice")
-  for key, given in grid.items():
+  for key, grid_values in grid.items():
     read = {repr(each.place.point[key]) for each in out.values() if key in each.place.point}
     if not read:
       raise OptionError(f"{GRID}", f"keys that a label reads ({', '.join(map(quoted, labels))})", key)
-    if len(read) < len(given):
-      raise OptionError(f"{GRID}: {key}", "different values", ", ".join(map(str, given)))
+    if len(read) < len(grid_values):
+      raise OptionError(f"{GRID}: {key}", "different values", ", ".join(map(str, grid_values)))
   check_labels(out)
   return out
 

@@ -212,15 +212,17 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
   return there(service_seconds=busy, message_seconds=float(visit - busy) / 2)
 
 
-def clock(there: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
+def clock(cluster_run: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
   """Return steps of each worker -> seconds until the model of that step can be tested, by the run's virtual time."""
   if isinstance(algorithm, Algorithm):
-    seconds = virtual_time.lockstep_seconds(there.config, algorithm, there.charged)
-    return lambda step: seconds(int(step)) + (0.0 if held(there.pattern, algorithm, int(step)) else there.mean)
-  events = schedule(there.config, algorithm)
+    seconds = virtual_time.lockstep_seconds(cluster_run.config, algorithm, cluster_run.charged)
+    return lambda step: (
+      seconds(int(step)) + (0.0 if held(cluster_run.pattern, algorithm, int(step)) else cluster_run.mean)
+    )
+  events = schedule(cluster_run.config, algorithm)
 
   def seconds_of(step: float) -> float:
-    count = visits(algorithm, there.config.workers, int(step))
+    count = visits(algorithm, cluster_run.config.workers, int(step))
     return float(events.served[count - 1]) if count else 0.0
 
   return seconds_of

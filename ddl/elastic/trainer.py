@@ -72,8 +72,8 @@ def rows_of(trainer: CompiledTrainer, carry: Carry, ids: Ids) -> Rows:
 
   def leaf(own: bool, x: jax.Array) -> np.ndarray:
     parts = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    found = [np.asarray(each.data) for each in (parts if own else parts[:1])]
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    rows = [np.asarray(each.data) for each in (parts if own else parts[:1])]
+    return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
   return Rows(jax.tree.map(leaf, trainer.own, carry), trainer.own, local(trainer, ids))
 
@@ -217,8 +217,8 @@ class ElasticTrainer(SingleRunTrainer):
 
   def of(self, ids: Ids) -> CompiledTrainer:
     """Return the trainer of these workers."""
-    found = self._make(ids)
-    return self._made.setdefault(id(found), found)
+    trainer = self._make(ids)
+    return self._made.setdefault(id(trainer), trainer)
 
   @property
   def compile_seconds(self) -> float:
@@ -309,15 +309,15 @@ class ElasticTrainer(SingleRunTrainer):
     stay = tuple(i for i in before if i in ids)
     if not stay:
       raise ValueError(f"of the workers {[*before]} none stays at step {step}")
-    among, after, told = self.of(stay), self.of(ids), None
+    among, after, leaving = self.of(stay), self.of(ids), None
     if stay == ids:
       assert rows
       return Held(put(after, rows, ids, step), ids)
     if rows and local(among, stay):
       model = self._model(Held(put(among, rows, stay, step), stay))
-      told = (model, one_of(rows, stay[0])) if stay[0] in local(among, stay) else None
+      leaving = (model, one_of(rows, stay[0])) if stay[0] in local(among, stay) else None
     like = (jax.eval_shape(self.all.model.init, key), shapes_of_one(among.own, among.carry))
-    model, first = self._share(told, like)
+    model, first = self._share(leaving, like)
     params, extra = model
     new = self.rows(Held(after.start_from(params, extra, key), ids))
     return Held(put(after, rows, ids, step, first, new), ids)
@@ -334,8 +334,8 @@ class ElasticTrainer(SingleRunTrainer):
     return self._reader(held.ids) if held.read and self._reader else self.of(held.ids)
 
   def _model(self, held: Held) -> tuple[Tree, Tree]:
-    found = self.consensus(held)
-    return jax.tree.map(lambda x: np.array(x.addressable_data(0)), (found.params, found.extra))
+    consensus = self.consensus(held)
+    return jax.tree.map(lambda x: np.array(x.addressable_data(0)), (consensus.params, consensus.extra))
 
   def _rows_of(self, feed: Feed, ids: Ids) -> Feed:
     """Return the feed of this process's among these workers."""

@@ -133,13 +133,13 @@ class BackgroundCalls:
 def _kept_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:
   """Return of each leaf of a worker's state whether a local step returns it as it got it, as an outer momentum."""
   _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
-  kept: list[Tree] = []
+  outputs: list[Tree] = []
 
   def step(group: Group, grads: Tree, before: Tree, params: Tree) -> None:
-    kept.append(jax.tree.map(lambda x, y: y is x, before, algorithm.local(group, grads, before, params)[1]))
+    outputs.append(jax.tree.map(lambda x, y: y is x, before, algorithm.local(group, grads, before, params)[1]))
 
   record(step, params, state, params, workers=workers)
-  return kept[0]
+  return outputs[0]
 
 
 def _changed(before: Tree, after: Tree, own: Tree) -> Tree:

@@ -73,10 +73,10 @@ def plan_parts(
     covered[call.kind] += call.steps
   if len(covered) <= MOST_KINDS:
     return calls
-  kept = {kind for kind, _ in covered.most_common(max(MOST_KINDS - 1, 0))}
+  common = {kind for kind, _ in covered.most_common(max(MOST_KINDS - 1, 0))}
   out, begins = list[Call](), {first for first, _ in parts}
   for call in calls:
-    if call.kind in kept:
+    if call.kind in common:
       out.append(call)
       continue
     for at, due in enumerate(call.due, call.first):

@@ -78,9 +78,9 @@ class Checkpoints:
 
     Raises Damaged.
     """
-    kept = self._read(step, "checksums", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
+    checksums = self._read(step, "checksums", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
     leaves = self._read(step, "carry", ocp.StandardCheckpointHandler(), ocp.args.StandardRestore(_plain(like)))
-    if kept != _checksums(leaves):
+    if checksums != _checksums(leaves):
       raise Damaged(f"{self._manager.directory / str(step)} cannot be read (its arrays are not those that were saved)")
     return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in _names(like)])
 

@@ -56,7 +56,7 @@ def agree(group: Group, params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:
   first = group.index() == 0
   origin = group.sum(jax.tree.map(lambda x: jnp.where(first, x, jnp.zeros_like(x)), params))  # x_0, zeros added to it
   kind = wide(*(x.dtype for x in jax.tree.leaves(params)))
-  apart = cast(jax.tree.map(jnp.subtract, params, origin), kind)
-  gaps = jax.tree.map(lambda x, m: jnp.sum(jnp.square(x - m)), apart, group.mean(apart))
+  differences = cast(jax.tree.map(jnp.subtract, params, origin), kind)
+  gaps = jax.tree.map(lambda x, m: jnp.sum(jnp.square(x - m)), differences, group.mean(differences))
   square = group.mean(sum(jax.tree.leaves(gaps)))  # (1/p) sum_i |x_i - xbar|^2
   return jax.tree.map(mean, extra), jnp.sqrt(square)

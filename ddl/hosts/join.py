@@ -98,11 +98,11 @@ def _join(me: ProcessInfo, join_timeout: float, peer_timeout: float) -> None:
 def _listen_address(me: ProcessInfo, host: str, port: int) -> str:
   """Return the address at which process 0 listens; ValueError, one line, if it cannot."""
   try:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
   except (OSError, UnicodeError):
     return f"[::]:{port}"  # a name that is not known yet, as a new pod's
   # Prefer IPv4, as a host may lack IPv6.
-  family, *_, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+  family, *_, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
   local = str(address[0])
   if local.startswith("127.") and not host.startswith("127.") and host != "localhost":
     local = "0.0.0.0"  # the host's name resolves to loopback: listen on all interfaces

@@ -76,13 +76,13 @@ def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> Algo
     raise DoesNotFit(f"the smallest workspaces need {bytes_text(needed)} ({needed:.0f} bytes), but {available}")
   allowed = np.isfinite(seconds) & (workspace <= bound)
   if shared or not len(seconds):
-    chosen = np.where(allowed, seconds, np.inf).argmin(axis=1)
+    best = np.where(allowed, seconds, np.inf).argmin(axis=1)
   else:
-    chosen = _solve(np.where(allowed, seconds, 0), workspace, allowed, bound)
+    best = _solve(np.where(allowed, seconds, 0), workspace, allowed, bound)
   rows = np.arange(len(seconds))
-  used = workspace[rows, chosen]
+  used = workspace[rows, best]
   total = float(used.max(initial=0.0) if shared else used.sum())
-  return AlgorithmChoice(tuple(costs.algorithms[i] for i in chosen), float(seconds[rows, chosen].sum()), total)
+  return AlgorithmChoice(tuple(costs.algorithms[i] for i in best), float(seconds[rows, best].sum()), total)
 
 
 def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, bound: float) -> np.ndarray:
@@ -104,12 +104,12 @@ def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, boun
     )  # fmt: skip
     if result.x is None:
       raise RuntimeError(f"the solver failed: {result.message}")
-    chosen = result.x.reshape(layers, count).argmax(axis=1)
-    if workspace[rows, chosen].sum() <= bound:
-      return chosen
+    selected = result.x.reshape(layers, count).argmax(axis=1)
+    if workspace[rows, selected].sum() <= bound:
+      return selected
     # Over the bound by less than the solver's tolerance: solve again without this choice.
     taken = np.zeros((layers, count))
-    taken[rows, chosen] = 1
+    taken[rows, selected] = 1
     constraints.append(LinearConstraint(taken.reshape(1, -1), -np.inf, layers - 1))
 
 
@@ -152,11 +152,11 @@ def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
   if not stride_one(layer):
     return None
   rows, columns = (2 ** math.ceil(math.log2(o + k - 1)) for o, k in zip(layer.size_out, layer.kernel, strict=True))
-  points, kept = rows * columns, rows * (columns // 2 + 1)
+  points, frequencies = rows * columns, rows * (columns // 2 + 1)
   pairs = layer.inputs * layer.outputs // layer.groups
   transforms = examples * (layer.inputs + layer.outputs) + pairs
-  flop = transforms * 2.5 * points * math.log2(max(points, 2)) + 8 * examples * pairs * kept
-  workspace = 2 * kept * transforms
+  flop = transforms * 2.5 * points * math.log2(max(points, 2)) + 8 * examples * pairs * frequencies
+  workspace = 2 * frequencies * transforms
   return flop, pass_bytes(layer, examples, 1) + 2 * workspace, workspace
 
 

@@ -118,12 +118,12 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
   split, whole = least, training_memory(table, form)
   while split > 1 and whole.fixed > limit / 4 * split and (not workers or 2 * split <= workers):
     split *= 2
-  found = memory(split) or whole
-  recomputed = found.per_example < whole.per_example
+  needed = memory(split) or whole
+  recomputed = needed.per_example < whole.per_example
   text = f"{form.states} bytes a parameter ({form.title}): {bytes_text(whole.fixed)}"
   if split > 1:
     text += f", split over {split} devices ({least} at least); T_step leaves their gathering out"
-  return ParameterStates(found, split, recomputed, text + ("; activations are recomputed" if recomputed else ""))
+  return ParameterStates(needed, split, recomputed, text + ("; activations are recomputed" if recomputed else ""))
 
 
 def place(job: Job, cluster: Cluster) -> PlacedJob:

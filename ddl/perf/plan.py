@@ -272,17 +272,17 @@ def _described(best: Speed, settings: FamilySettings) -> str:
 
 
 def _enough(job: Job, enough: BatchSize | None, settings: FamilySettings, share: float) -> str:
-  kept = f"synchronous SGD keeps {percent(1 - share)}"
+  efficiency = f"synchronous SGD keeps {percent(1 - share)}"
   if enough is None:
-    return f"With no number of examples that fits {kept}."
+    return f"With no number of examples that fits {efficiency}."
   whole = f"{enough.examples * settings.workers:,} a step"
   if enough.micro == 1:
-    return f"From {pluralize(enough.examples, 'example')} per worker on ({whole}) {kept}."
+    return f"From {pluralize(enough.examples, 'example')} per worker on ({whole}) {efficiency}."
   part = enough.examples // enough.micro
   unusual = ", more than usual" if job.usual and enough.examples * settings.workers > job.usual.examples else ""
   return (
     f"By accumulating gradients over {enough.micro} microbatches of {part} ({enough.examples:,} examples per worker, "
-    f"{whole}{unusual}) {kept}."
+    f"{whole}{unusual}) {efficiency}."
   )
 
 

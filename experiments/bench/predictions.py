@@ -59,9 +59,9 @@ def main(json_file: str, processes: int, command: Sequence[str]) -> int:
       algorithms[label] = trainer.algorithm
   microbench.progress(f"measuring {len(blocks)} blocks, {PASSES} times in turn")
   measured = microbench.interleaved(blocks, PASSES)
-  found = calibration.solve(work, measured)
+  solved = calibration.solve(work, measured)
   seconds = {label: calibration.typical(measured[label]) for label in blocks}
-  results = [r for case in HELD_OUT for r in _compared(case, steps[case.name], algorithms, found, seconds)]
+  results = [r for case in HELD_OUT for r in _compared(case, steps[case.name], algorithms, solved, seconds)]
   if hosts.is_main():
     print("\n".join(_lines(results)))
     if json_file:
@@ -70,36 +70,40 @@ def main(json_file: str, processes: int, command: Sequence[str]) -> int:
   return 0
 
 
-def predict(algorithm: Algorithm, step: float, messages: tuple[int, ...], found: Calibration) -> float:
+def predict(algorithm: Algorithm, step: float, messages: tuple[int, ...], calibrated: Calibration) -> float:
   """Return the seconds per step of a round of `period` steps.
 
   step: seconds of one step's compute. messages: bytes of each of an exchange of all parameters.
   """
-  workers, network = found.cluster.workers or 1, found.cluster.network
+  workers, network = calibrated.cluster.workers or 1, calibrated.cluster.network
   sent = [pattern_of(algorithm, vector(nbytes), workers) for nbytes in messages]
   step += sum(patterns.seconds(each.local, workers, network) for each in sent)
   if not algorithm.exchanges:
     return step
   message = sum(patterns.seconds(each.exchanges[0].ops, workers, network) for each in sent)
-  period, delay = sent[0].exchanges[0].steady, sent[0].exchanges[0].delay if found.cluster.overlap else 0
+  period, delay = sent[0].exchanges[0].steady, sent[0].exchanges[0].delay if calibrated.cluster.overlap else 0
   return round_seconds(step=step, message=message, period=period, delay=delay) / period
 
 
 def _compared(
-  case: ModelCase, step: MeasuredStep, algorithms: dict[str, Algorithm], found: Calibration, seconds: dict[str, float]
+  case: ModelCase,
+  step: MeasuredStep,
+  algorithms: dict[str, Algorithm],
+  calibrated: Calibration,
+  seconds: dict[str, float],
 ) -> list[dict[str, Any]]:
   """A result for each algorithm; seconds: measured, per step, by label."""
   computing = {
     "measured_step": seconds[_label(case, "independent", {})],
-    "rates": found.rates[step.kind].seconds(step.flop, step.moved, step.fed),
+    "rates": calibrated.rates[step.kind].seconds(step.flop, step.moved, step.fed),
   }
   results = []
   for name, hyper in ALGORITHMS:
     label = _label(case, name, hyper)
     measured = seconds[label]
-    predicted = {kind: predict(algorithms[label], each, step.messages, found) for kind, each in computing.items()}
+    predicted = {kind: predict(algorithms[label], each, step.messages, calibrated) for kind, each in computing.items()}
     errors = {kind: value / measured - 1 for kind, value in predicted.items()}
-    examples = case.batch * (found.cluster.workers or 1) / measured
+    examples = case.batch * (calibrated.cluster.workers or 1) / measured
     results.append(
       {"model": case.name, "algorithm": name, **hyper, "measured_s": measured, "examples_per_s": examples,
        "predicted_s": predicted, "errors": errors, "step_s": computing}

@@ -108,11 +108,11 @@ def jax_side(workload: Workload, algorithm: str, layout: str) -> Block:
     began = time.perf_counter()
     before = None
     for _ in range(calls):
-      chosen = np.arange(first, first + np.prod(shape))
-      batches = {k: v.take(chosen, axis=0, mode="wrap").reshape(*shape, *v.shape[1:]) for k, v in arrays.items()}
+      indices = np.arange(first, first + np.prod(shape))
+      batches = {k: v.take(indices, axis=0, mode="wrap").reshape(*shape, *v.shape[1:]) for k, v in arrays.items()}
       jax.block_until_ready(before)
       carry, before = call(carry, batches)
-      first += len(chosen)
+      first += len(indices)
     jax.block_until_ready(carry)
     return (time.perf_counter() - began) * steps / (calls * CALL_STEPS)
 

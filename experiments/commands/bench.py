@@ -115,9 +115,9 @@ def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, 
       for _, algorithm in group:
         with Side("ddl", workload, algorithm, passed) as ours:
           rates, ratios = _in_turn({"ddl": ours, "plain": plain})
-        found = {"examples_per_s": rates["ddl"], "plain_examples_per_s": rates["plain"], "ratio": ratios["plain"]}
+        measured = {"examples_per_s": rates["ddl"], "plain_examples_per_s": rates["plain"], "ratio": ratios["plain"]}
         figures = {k: v for k, v in ours.figures.items() if k != "ready"}
-        results.append({"workload": workload, "algorithm": algorithm, **found, **figures})
+        results.append({"workload": workload, "algorithm": algorithm, **measured, **figures})
         print(
           f"{workload + ' ' + algorithm:41}{rates['ddl']:11,.0f}{rates['plain']:9,.0f}{ratios['plain']:7.2f}"
           "{compile_s:7.1f} s{whole_s:6.1f} s{peak_mb:6,.0f} MB  {how}".format(**figures),

@@ -54,17 +54,19 @@ def main(line: CommandLine) -> int:
   job = compiled.CompiledJob(where, data, options, not DEFAULTS.value)
   cluster: Any = where.cluster
   print(_heading(first, where.name, options, cluster))
-  found = []
+  all_figures = []
   for label, experiment in experiments.items():
-    found.append(compiled.compiled(label, experiment, job))
+    all_figures.append(compiled.compiled(label, experiment, job))
     print(
-      f"\n{label}\n{report.collectives(found[-1], priced=True)}" if not found[-1].refused else f"\n{label}: too large"
+      f"\n{label}\n{report.collectives(all_figures[-1], priced=True)}"
+      if not all_figures[-1].refused
+      else f"\n{label}: too large"
     )
-  print(f"\n{report.summary(found, cluster)}\n")
-  print("\n".join(report.verdict(each, cluster) for each in found))
+  print(f"\n{report.summary(all_figures, cluster)}\n")
+  print("\n".join(report.verdict(each, cluster) for each in all_figures))
   if JSON.value:
-    Path(JSON.value).write_text(json.dumps([_plain(each) for each in found], indent=2) + "\n")
-  large = [each for each in found if not compiled.fits(each, cluster)]
+    Path(JSON.value).write_text(json.dumps([_plain(each) for each in all_figures], indent=2) + "\n")
+  large = [each for each in all_figures if not compiled.fits(each, cluster)]
   if large:
     label = large[0].label
     other = compiled.smallest_that_fits(label, experiments[label], job, cluster)
@@ -85,22 +87,22 @@ def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
   """By label; each with as many workers as the devices carry, unless --config.workers says how many."""
   config = line.config
   if ALGORITHMS.value:
-    chosen = {name: _of(config, name, line.paths) for name in dict.fromkeys(ALGORITHMS.value)}
+    experiments = {name: _of(config, name, line.paths) for name in dict.fromkeys(ALGORITHMS.value)}
   elif config.compare.algorithms and "algorithm.name" not in line.paths:
-    chosen = variants(config)
+    experiments = variants(config)
   else:
     experiment = Experiment.from_config(config)
     return {experiment.label: experiment}
-  for each in chosen.values():
+  for each in experiments.values():
     each.workers = config.workers
-  return {label: experiment_of(label, each) for label, each in chosen.items()}
+  return {label: experiment_of(label, each) for label, each in experiments.items()}
 
 
 def _of(config: Config, name: str, paths: Sequence[str]) -> Config:
   """The config with another algorithm, and of the keys that flags set those that it reads."""
   out = renamed(config, {"algorithm": {"name": name}})
-  given = [path.removeprefix("algorithm.") for path in paths if path.startswith("algorithm.")]
-  for key in given:
+  keys = [path.removeprefix("algorithm.") for path in paths if path.startswith("algorithm.")]
+  for key in keys:
     if (
       key != "name"
       and not takes("algorithm", name, key)

@@ -66,14 +66,14 @@ def main(line: CommandLine | None = None) -> int:
 
 def _own(config: Config) -> list[str]:
   """Lines for each object of one's own that the config or a label of its comparison names."""
-  found: dict[tuple[str, str], None] = {}
+  addresses: dict[tuple[str, str], None] = {}
   for each in [config, *(variants(config).values() if config.compare.algorithms else [])]:
-    found |= {(kind, each[kind].name): None for kind in catalog.REGISTRIES if is_address(each[kind].name)}
+    addresses |= {(kind, each[kind].name): None for kind in catalog.REGISTRIES if is_address(each[kind].name)}
   out = []
-  for kind, name in found:
-    entry, made = catalog.entry(kind, name), catalog.factory(kind, name)
-    title = getattr(entry, "title", None) or (inspect.getdoc(made) or "").partition("\n")[0]
-    out += [f"config.{kind}.name", f"  {name}", f"    {', '.join(reference.settings(made))}".rstrip()]
+  for kind, name in addresses:
+    entry, function = catalog.entry(kind, name), catalog.factory(kind, name)
+    title = getattr(entry, "title", None) or (inspect.getdoc(function) or "").partition("\n")[0]
+    out += [f"config.{kind}.name", f"  {name}", f"    {', '.join(reference.settings(function))}".rstrip()]
     out += [f"    {title}"] if title else []
   return out
 

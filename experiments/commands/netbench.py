@@ -40,7 +40,7 @@ def main(line: CommandLine) -> int:
   network.check_rights()
   if WORKDIR.value:
     writable(Path(WORKDIR.value)).mkdir(parents=True, exist_ok=True)
-  found: list[dict[str, Any]] = []
+  results: list[dict[str, Any]] = []
   with (
     network.NamespaceNetwork(HOSTS.value, rates[0], latency) as net,
     ProcessGroup(net, joined=True) as joined,
@@ -48,9 +48,9 @@ def main(line: CommandLine) -> int:
   ):
     for rate in rates:
       net.set(rate, latency)
-      found += _on_link(net, joined, alone, names)
+      results += _on_link(net, joined, alone, names)
       if JSON.value:  # after each link, as an interrupt or a lost host may end the next one
-        write_whole(Path(JSON.value), json.dumps({"about": about(line.words), "cases": found}, indent=2) + "\n")
+        write_whole(Path(JSON.value), json.dumps({"about": about(line.words), "cases": results}, indent=2) + "\n")
   return 0
 
 
@@ -58,11 +58,11 @@ def _on_link(
   net: network.NamespaceNetwork, joined: ProcessGroup, alone: ProcessGroup, names: list[str]
 ) -> list[dict[str, Any]]:
   """Measure and print the cases on the link of now; return their figures."""
-  given = measure.probe(net)
+  probed = measure.probe(net)
   asked = f"{measure.bandwidth_text(net.rate)}, {seconds_text(net.latency)} one way"
-  gives = f"{measure.bandwidth_text(given['rate'])}, {seconds_text(given['latency'])}"
+  gives = f"{measure.bandwidth_text(probed['rate'])}, {seconds_text(probed['latency'])}"
   print(f"link: {asked}; gives {gives}; shaped by {net.shaper}", flush=True)
-  found, rows = [], measure.rows(net, joined, alone, names, TURNS.value)
+  speeds, rows = [], measure.rows(net, joined, alone, names, TURNS.value)
   measured = next(rows)
   assert isinstance(measured, Measured)
   print(
@@ -74,11 +74,11 @@ def _on_link(
     assert isinstance(row, measure.SpeedRow)
     print(measure.line(row), flush=True)
     case = {**row._asdict(), "exposed": row.exposed, "error": row.error}
-    found.append({"bandwidth": net.rate, "latency": net.latency, "hosts": net.hosts, "measured_link": given, **case})
+    speeds.append({"bandwidth": net.rate, "latency": net.latency, "hosts": net.hosts, "measured_link": probed, **case})
   print()
   if WORKDIR.value:
     _draw(net, measured, names, Path(WORKDIR.value))
-  return found
+  return speeds
 
 
 def _draw(net: network.NamespaceNetwork, measured: Measured, names: list[str], folder: Path) -> None:

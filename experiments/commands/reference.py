@@ -36,10 +36,10 @@ def write(folder: Path) -> list[Path]:
   """Write the pages and return their paths. ValueError where there is no such folder."""
   if not folder.is_dir():
     raise OptionError("markdown", "an existing folder, such as docs/reference", folder)
-  made = {folder / name: text for name, text in pages().items()}
-  for path, text in made.items():
+  texts = {folder / name: text for name, text in pages().items()}
+  for path, text in texts.items():
     path.write_text(text)
-  return list(made)
+  return list(texts)
 
 
 def rows() -> list[tuple[str, ...]]:

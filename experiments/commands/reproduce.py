@@ -73,5 +73,5 @@ def _config(name: str) -> Config:
 
 def page() -> str:
   """Return the whole page."""
-  found = sections()
-  return "\n".join([HEAD, summary(found), "", "\n\n".join(map(markdown, found)), ""])
+  all_sections = sections()
+  return "\n".join([HEAD, summary(all_sections), "", "\n\n".join(map(markdown, all_sections)), ""])

@@ -16,8 +16,8 @@ ONLY = shared_flags.only()
 def main(line: CommandLine) -> int:
   """Run the sweep and return the exit code."""
   line.config.sweep.trials = TRIALS.value or line.config.sweep.trials
-  chosen = Sweep.from_config(line.config, ONLY.value)
-  unread_keys.check_taken("sweep", line.paths, chosen.experiments.values())
-  unread_keys.check_virtual("sweep", line.paths, [each.algorithm.name for each in chosen.experiments.values()])
-  sweep(chosen, shared_flags.run_options(line, only=ONLY.value))
+  settings = Sweep.from_config(line.config, ONLY.value)
+  unread_keys.check_taken("sweep", line.paths, settings.experiments.values())
+  unread_keys.check_virtual("sweep", line.paths, [each.algorithm.name for each in settings.experiments.values()])
+  sweep(settings, shared_flags.run_options(line, only=ONLY.value))
   return 0

@@ -30,14 +30,14 @@ def main(line: CommandLine) -> int:
     raise OptionError("text and out", "set: --text=FILE, and --out=FOLDER for its token files")
   writable(Path(OUT.value), "out")
   began = time.perf_counter()
-  found = tokenizer.write(
+  tokens = tokenizer.write(
     TEXT.value, OUT.value, level=LEVEL.value, vocabulary=VOCABULARY.value, tokenizer=TOKENIZER.value,
     validation=VALIDATION.value,
   )  # fmt: skip
-  rate = found.nbytes / (found.train + found.test)
+  rate = tokens.nbytes / (tokens.train + tokens.test)
   print(
-    f"{OUT.value}: {found.train:,} tokens in train.bin and {found.test:,} in val.bin, {found.vocabulary:,} different "
-    f"ones as {found.dtype}; {bytes_text(found.nbytes)} of text at {rate:.3g} bytes a token, in "
+    f"{OUT.value}: {tokens.train:,} tokens in train.bin and {tokens.test:,} in val.bin, {tokens.vocabulary:,} "
+    f"different ones as {tokens.dtype}; {bytes_text(tokens.nbytes)} of text at {rate:.3g} bytes a token, in "
     f"{time.perf_counter() - began:.1f} s\n"
     f"train on them: python run.py train --config=configs/gpt2_tokens.py --config.data.path={OUT.value}"
   )

@@ -65,8 +65,8 @@ def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
     execution = execution_of(model, workers, step, options)
     trainer = CompiledTrainer(algorithm, model, workers, execution)
     flags = compiler_options.options(workers.device) if job.overlaps else {}
-    found = analyse(trainer, batch, experiment.steps, experiment.eval_every, flags, cache(options.compilation_cache))
-  return figures(label, experiment, trainer, found, target.cluster)
+    analysed = analyse(trainer, batch, experiment.steps, experiment.eval_every, flags, cache(options.compilation_cache))
+  return figures(label, experiment, trainer, analysed, target.cluster)
 
 
 def batch_shapes(data: Data, examples: int) -> Mapping[str, Any]:
@@ -82,9 +82,9 @@ def cache(where: str) -> Path | None:
   return files.cache_folder() / "dryrun" if where == AUTO else Path(where) / "dryrun"
 
 
-def fits(found: Figures, cluster: Cluster) -> bool:
+def fits(needed: Figures, cluster: Cluster) -> bool:
   """Whether the device has the memory."""
-  return not found.refused and found.peak <= cluster.device.memory
+  return not needed.refused and needed.peak <= cluster.device.memory
 
 
 def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, cluster: Cluster) -> Figures | None:
@@ -96,9 +96,9 @@ def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, clu
       continue
     other = replace(experiment, workers=count // members)
     try:
-      found = compiled(label, other, job._replace(options=replace(job.options, members=members)))
+      candidate = compiled(label, other, job._replace(options=replace(job.options, members=members)))
     except ValueError:  # the algorithm takes a minimum of workers, or the rules do not divide
       continue
-    if fits(found, cluster):
-      return found
+    if fits(candidate, cluster):
+      return candidate
   return None

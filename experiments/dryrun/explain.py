@@ -19,6 +19,6 @@ def explain(info: StepInfo) -> None:
   cluster = cluster and with_published(cluster, str(experiment.model.name))
   batch = batch_shapes(components.data, experiment.batch)
   programs = of_run(trainer, batch, experiment.steps, experiment.eval_every)
-  found = figures(experiment.label, experiment, trainer, programs, cluster)
-  tables = [report.summary([found], cluster), report.collectives(found, cluster is not None)]
-  say("\n\n".join(tables + ([report.verdict(found, cluster)] if cluster else [])))
+  described = figures(experiment.label, experiment, trainer, programs, cluster)
+  tables = [report.summary([described], cluster), report.collectives(described, cluster is not None)]
+  say("\n\n".join(tables + ([report.verdict(described, cluster)] if cluster else [])))

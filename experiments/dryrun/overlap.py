@@ -49,7 +49,7 @@ class _InFlight:
     self.link, self.left, self.chain, self.kernels, self.exposed = seconds, seconds, chain, 0, 0.0
 
 
-def price(events: Events, found: Sequence[Collective], cluster: Cluster, devices: int) -> Seconds:
+def price(events: Events, collectives: Sequence[Collective], cluster: Cluster, devices: int) -> Seconds:
   """Return the seconds of a schedule. found: its collectives, by id; devices: of the whole program."""
   compute, driving, products, transfers = 0.0, 0.0, 0, {}
   flights: dict[int, _InFlight] = {}
@@ -72,14 +72,14 @@ def price(events: Events, found: Sequence[Collective], cluster: Cluster, devices
           driving, products = driving + seconds, products + (flop > 0)
         works(seconds, drives, kernels=int(flop > 0))
       case ["loop", times, inner]:
-        one = price(inner, found, cluster, devices)
+        one = price(inner, collectives, cluster, devices)
         compute += times * one.compute
         transfers |= {i: each._replace(times=times * each.times) for i, each in one.transfers.items()}
         driving, products = driving + times * one.driving, products + times * one.products
         works(times * (one.compute + one.exposed - one.driving), drives=False)
         works(times * one.driving, drives=True, kernels=times * one.products)
       case ["start", number, chain]:
-        flights[number] = _InFlight(collective_seconds(found[number], cluster, devices), chain)
+        flights[number] = _InFlight(collective_seconds(collectives[number], cluster, devices), chain)
       case ["done", number]:
         for each, flight in list(flights.items()):  # those before it leave the links first
           flight.exposed, flight.left = flight.exposed + flight.left, 0.0

@@ -69,14 +69,14 @@ def steady(trainer: CompiledTrainer, steps: int, every: int) -> list[tuple[Call,
   if not into and first.steps % cycle == 0:
     return [(first, 1)]
   starts = [i for i, call in enumerate(settled) if schedule.cycle(call.first)[0] == 0]
-  chosen, made = [], 0
+  calls_kept, steps_seen = [], 0
   for call in settled[starts[0] if starts else 0 :]:
-    chosen.append(call)
-    made += call.steps
-    if made >= cycle:
+    calls_kept.append(call)
+    steps_seen += call.steps
+    if steps_seen >= cycle:
       break
-  counts = Counter(call.kind for call in chosen)
-  return [(next(call for call in chosen if call.kind == kind), count) for kind, count in counts.items()]
+  counts = Counter(call.kind for call in calls_kept)
+  return [(next(call for call in calls_kept if call.kind == kind), count) for kind, count in counts.items()]
 
 
 def analyse(

@@ -140,20 +140,20 @@ def _predicted(experiment: Experiment, trainer: CompiledTrainer, cluster: Cluste
   config = replace(
     experiment, times=ConfigPart("constant", {}), steps=min(experiment.steps, MOST_STEPS), microbatches=1
   )  # `step` is all of a step
-  there = cluster_clock.on(config, pattern, cluster, step)
-  return cluster_clock.clock(there, trainer.algorithm)(config.steps) / config.steps
+  cluster_run = cluster_clock.on(config, pattern, cluster, step)
+  return cluster_clock.clock(cluster_run, trainer.algorithm)(config.steps) / config.steps
 
 
 MOST_ROWS = 8  # collectives of one algorithm that are told each
 SMALL = 0.01  # share of a step below which an exposed collective is not worth a word
 
 
-def summary(found: Sequence[Figures], cluster: Cluster | None) -> str:
+def summary(figures: Sequence[Figures], cluster: Cluster | None) -> str:
   """A line for each algorithm: memory, work, and what is exposed and hidden."""
   head = ["per device", "memory", "arguments", "temporary", "FLOP/step", "bytes/step", "sent/step"]
   head += ["compute", "exposed", "hidden", "step", "cost model"] if cluster else []
   rows = [head]
-  for each in found:
+  for each in figures:
     if each.refused:
       rows.append([each.label, f">= {bytes_text(each.peak)}", *["-"] * (len(head) - 2)])
       continue
@@ -199,17 +199,17 @@ def verdict(each: Figures, cluster: Cluster) -> str:
 
 def too_large(each: Figures, limit: float, other: Figures | None, target: str) -> str:
   """What is too big, and what would fit, in a line."""
-  kept = sum(each.parts.values())
-  rest = {"gradients, activations and other temporaries": each.peak - kept}
+  total = sum(each.parts.values())
+  rest = {"gradients, activations and other temporaries": each.peak - total}
   parts = {name: size for name, size in (each.parts | rest).items() if size > 0}
   biggest = sorted(parts, key=lambda name: -parts[name])[:3]
-  told = ", ".join(f"{name} {bytes_text(parts[name])}" for name in biggest)
+  largest_parts = ", ".join(f"{name} {bytes_text(parts[name])}" for name in biggest)
   needs = "at least " * each.refused + bytes_text(each.peak)
-  line = f"{each.label} needs {needs} of a device's {bytes_text(limit)} on {target} ({told}): "
+  line = f"{each.label} needs {needs} of a device's {bytes_text(limit)} on {target} ({largest_parts}): "
   ways = []
   if other:
     ways.append(f"--members={other.members} fits ({pluralize(other.workers, 'worker')}, {bytes_text(other.peak)} each)")
-  if kept < limit:
+  if total < limit:
     ways.append("or a smaller config.batch, config.microbatches above 1 or config.model.remat for the activations")
   return line + (", ".join(ways) or "no number of members up to 16 fits; a smaller model, or devices with more memory")
 

@@ -39,8 +39,8 @@ def find(name: str) -> Target:
   kind, _, shape = name.partition(":")
   if kind in TPUS and re.fullmatch(r"\d+(x\d+)+", shape):
     return _tpu(name, kind)
-  if kind in GPUS and (found := re.fullmatch(r"([1-9]\d*)x([1-8])", shape)):
-    return _gpu(name, kind, int(found[1]), int(found[2]))
+  if kind in GPUS and (match := re.fullmatch(r"([1-9]\d*)x([1-8])", shape)):
+    return _gpu(name, kind, int(match[1]), int(match[2]))
   raise OptionError("topology", _known(kind), name)
 
 

@@ -61,14 +61,14 @@ def messages(algorithm: Algorithm, params: Tree, hosts: int) -> Pattern:
   small = [x.size * x.dtype.itemsize < SMALL for x in leaves]
   together = [small, *([i == j for i in range(len(leaves))] for j, s in enumerate(small) if not s)]
 
-  def only(kept: Sequence[bool]) -> Pattern:
-    some = [x if k else jax.ShapeDtypeStruct((0,), x.dtype) for x, k in zip(leaves, kept, strict=True)]
+  def only(launched: Sequence[bool]) -> Pattern:
+    some = [x if k else jax.ShapeDtypeStruct((0,), x.dtype) for x, k in zip(leaves, launched, strict=True)]
     return pattern_of(algorithm, structure.unflatten(some), hosts)
 
   def joined(each: Iterable[tuple[Op, ...]]) -> tuple[Op, ...]:
     return tuple(op for ops in each for op in ops if op.nbytes)
 
-  parts = [only(kept) for kept in together]
+  parts = [only(launched) for launched in together]
   exchanges = [
     each._replace(ops=joined(part.exchanges[i].ops for part in parts)) for i, each in enumerate(parts[0].exchanges)
   ]

@@ -71,7 +71,7 @@ class ProcessGroup:
     return max(each["seconds"] for each in self.ask({"steps": steps}, what, bound))
 
   def _answers(self, what: str, seconds: float) -> list[dict[str, Any]]:
-    end, found = time.monotonic() + seconds, []
+    end, answers = time.monotonic() + seconds, []
     for host, process in enumerate(self._processes):
       assert process.stdout
       ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
@@ -80,7 +80,7 @@ class ProcessGroup:
       line = process.stdout.readline()
       if not line:
         self._errors[host].seek(0)
-        said = self._errors[host].read().decode(errors="replace").strip().splitlines()
-        raise ValueError(f"host {host} ended at {what}: {said[-1] if said else 'it said nothing'}")
-      found.append(json.loads(line))
-    return found
+        errors = self._errors[host].read().decode(errors="replace").strip().splitlines()
+        raise ValueError(f"host {host} ended at {what}: {errors[-1] if errors else 'it said nothing'}")
+      answers.append(json.loads(line))
+    return answers

@@ -92,8 +92,10 @@ def _all(config: Config) -> str:
   """A table of all points: microseconds, and the error of the prediction."""
   body = []
   for name, curve in config.curves.items():
-    found = {size: (s, error) for _, size, s, error in _points(config, lambda each, _, of=curve: each is of)}
-    cells = [f"{_digits(1e6 * found[n][0])} ({100 * found[n][1]:+.0f} %)" if n in found else "-" for n in config.sizes]
+    measured = {size: (s, error) for _, size, s, error in _points(config, lambda each, _, of=curve: each is of)}
+    cells = [
+      f"{_digits(1e6 * measured[n][0])} ({100 * measured[n][1]:+.0f} %)" if n in measured else "-" for n in config.sizes
+    ]
     body.append((name, "fitted" if curve.fitted else "held out, later" if curve.late else "held out",
                  f"{100 * _median(config, name):.0f} %", *cells, curve.source))  # fmt: skip
   return table(("system", "set", "median error", *map(_bytes, config.sizes), "source"), body)

@@ -67,8 +67,8 @@ def step(
   link = link._replace(bandwidth=link.bandwidth * terms.rate)
   choices = hybrid.choices(table, batch, nodes, link.duplex)
   shares = [group_work(layer, nodes, choice.groups) for layer, choice in zip(table, choices, strict=True)]
-  there = cluster._replace(device=left, efficiency=efficiency)
-  thirds = scaling.step_pass(scaling.work_of(shares, 0.0), there, batch / nodes).weights
+  left_over = cluster._replace(device=left, efficiency=efficiency)
+  thirds = scaling.step_pass(scaling.work_of(shares, 0.0), left_over, batch / nodes).weights
   waits, data, messages = [], [], 0
   for choice in choices:
     groups, members = choice.groups, nodes // choice.groups
@@ -78,10 +78,10 @@ def step(
     messages += 2 * (members - 1) + 2 * (groups - 1)
   both = [third + wait for third, wait in zip(thirds, waits, strict=True)]
   latency = 2 * (nodes - 1).bit_length() * link.latency  # part-reduce, then part-broadcast
-  found = timeline.simulate(Pass(both, thirds, both, data), lambda nbytes: latency + nbytes / link.bandwidth)
+  simulated = timeline.simulate(Pass(both, thirds, both, data), lambda nbytes: latency + nbytes / link.bandwidth)
   computing, waiting = 3 * sum(thirds), 2 * sum(waits)
   alone = step_seconds(parts(table), batch, whole, efficiency)
-  return DasStep(alone, computing, waiting, found.seconds - computing - waiting, messages)
+  return DasStep(alone, computing, waiting, simulated.seconds - computing - waiting, messages)
 
 
 def all_reduce_rate(processors: int, nbytes: float, seconds: float) -> float:
@@ -109,8 +109,8 @@ def terms(config: Config, cluster: str, larger: bool = False) -> Terms:
   larger: by the all-reduces of larger messages, where there are any.
   """
   link, cores = cluster_file.named(cluster).network.between, config.cores[cluster]
-  found = config.larger if larger else config.reduced
-  rates = [all_reduce_rate(*each) / link.bandwidth for each in found]
+  selected = config.larger if larger else config.reduced
+  rates = [all_reduce_rate(*each) / link.bandwidth for each in selected]
   share = statistics.fmean(rates) if config.kinds[cluster] == "fdr" else config.framing
   return Terms(halves=True, rate=share, cores=(cores - 1) / cores)
 
@@ -120,16 +120,16 @@ def section(config: Config) -> Section:
   half, start = _fitted(config)
   rows, spans, cumulative = [], [], []
   for name, inputs in config.rows.items():
-    fits, here = name == config.fitted, terms(config, inputs.cluster)
+    fits, reading = name == config.fitted, terms(config, inputs.cluster)
     predicted = {
       VOLUMES: Prediction(_step(inputs, config.share).speedup),
-      TERMS: Prediction(_step(inputs, config.share, terms=here).speedup),
+      TERMS: Prediction(_step(inputs, config.share, terms=reading).speedup),
       EXAMPLES: Prediction(_step(inputs, config.share, half=half).speedup, fits),
       SECONDS: Prediction(_step(inputs, config.share, start=start).speedup, fits),
     }
     rows.append(ReportedRow(name, inputs.reported, "x", predicted, inputs.unknown))
     spans.append(f"{name} {' to '.join(f'{x:.3g}x' for x in _span(config, inputs))}")
-    cumulative.append(_cumulative(config, name, inputs, here))
+    cumulative.append(_cumulative(config, name, inputs, reading))
   head = (
     "no fit, speed-up", "volumes of the paper", "and both halves of an exchange", "and measured rates",
     "and a core for messages", "reported", "missing, ms of a step",
@@ -140,11 +140,11 @@ def section(config: Config) -> Section:
   )  # fmt: skip
 
 
-def _cumulative(config: Config, name: str, inputs: Config, here: Terms) -> tuple[str, ...]:
-  ways = (PLAIN, Terms(halves=True), here._replace(cores=1.0), here)
-  found = [_step(inputs, config.share, terms=each) for each in ways]
-  missing = 1e3 * (found[-1].alone / inputs.reported - found[-1].seconds)
-  return (name, *(number(each.speedup, "x") for each in found), number(inputs.reported, "x"), f"{missing:.0f}")
+def _cumulative(config: Config, name: str, inputs: Config, reading: Terms) -> tuple[str, ...]:
+  ways = (PLAIN, Terms(halves=True), reading._replace(cores=1.0), reading)
+  steps = [_step(inputs, config.share, terms=each) for each in ways]
+  missing = 1e3 * (steps[-1].alone / inputs.reported - steps[-1].seconds)
+  return (name, *(number(each.speedup, "x") for each in steps), number(inputs.reported, "x"), f"{missing:.0f}")
 
 
 def _figures(config: Config) -> dict[str, Any]:
@@ -157,8 +157,8 @@ def _figures(config: Config) -> dict[str, Any]:
   few, many = config.fitted, config.grown
   missing = {name: at(name).alone / config.rows[name].reported - at(name).seconds for name in (few, many)}
   waits = "; ".join(
-    f"{name} {100 * found.waiting / found.seconds:.0f} % and {100 * max(0.0, found.exposed) / found.seconds:.0f} %"
-    for name, found in ((name, at(name)) for name in config.rows)
+    f"{name} {100 * step.waiting / step.seconds:.0f} % and {100 * max(0.0, step.exposed) / step.seconds:.0f} %"
+    for name, step in ((name, at(name)) for name in config.rows)
   )
   frame = train_flop(neural_networks.table("cd_dnn")) / train_flop(neural_networks.table(config.rows[few].network))
   fdr = {larger: terms(config, "cori_fdr", larger).rate for larger in (False, True)}
@@ -201,7 +201,7 @@ def _step(inputs: Config, share: float, *, half: float = 0.0, start: float = 0.0
 def _span(config: Config, inputs: Config) -> tuple[float, float]:
   """The least and the most with the terms, over the unknown inputs and both measured rates."""
   cluster = cluster_file.named(inputs.cluster)
-  found = [
+  speedups = [
     step(
       neural_networks.table(network),
       batch,
@@ -214,4 +214,4 @@ def _span(config: Config, inputs: Config) -> tuple[float, float]:
       inputs.networks, inputs.batches, config.shares, (False, True)
     )
   ]  # fmt: skip
-  return min(found), max(found)
+  return min(speedups), max(speedups)

@@ -109,8 +109,8 @@ def section(config: Config) -> Section:
     for name, workers, most in (
       (one, 1, published(eta)), (one, several, published(eta)), ("easgd", p, synchronous(eta, p)),
     ):  # fmt: skip
-      found = radii(name, workers, np.array([eta]), most * around)[0]
-      shown += [f"{most:.4f}"] * (workers != several) + [", ".join(f"{radius:.4f}" for radius in found)]
+      computed = radii(name, workers, np.array([eta]), most * around)[0]
+      shown += [f"{most:.4f}"] * (workers != several) + [", ".join(f"{radius:.4f}" for radius in computed)]
     rows.append(shown)
   at = ", ".join(f"{x:g}" for x in config.around)
   head = (
@@ -119,9 +119,9 @@ def section(config: Config) -> Section:
   )  # fmt: skip
   counts = {}
   for name, workers in config.maps:
-    etas, alphas, found = _map(name, workers, config.points)
+    etas, alphas, computed = _map(name, workers, config.points)
     inside = (etas[:, None] <= 2) & (alphas <= (published(etas[:, None])))
-    counts[name] = ((inside & (found > STABLE)).sum(), (~inside & (found <= STABLE)).sum())
+    counts[name] = ((inside & (computed > STABLE)).sum(), (~inside & (computed <= STABLE)).sum())
   return page.read(
     "easgd", picture=lambda: draw(config), config=config, radii=table(head, rows), points=config.points**2,
     original=counts["original_easgd"], mixed=counts["round_robin_easgd"], sync=counts["easgd"], limit=2 / (p + 1),
@@ -136,13 +136,19 @@ def draw(config: Config) -> bytes:
 
   maps, lines, panels = [], [], []
   for name, workers in config.maps:
-    etas, alphas, found = _map(name, workers, config.points)
-    stable = found <= STABLE  # [etas, alphas]
+    etas, alphas, spectral_radii = _map(name, workers, config.points)
+    stable = spectral_radii <= STABLE  # [etas, alphas]
     edge = np.zeros_like(stable)
     edge[1:] |= stable[1:] != stable[:-1]
     edge[:, 1:] |= stable[:, 1:] != stable[:, :-1]
     eta, alpha = np.meshgrid(etas, alphas, indexing="ij")
-    cells = {"map": name, "eta": eta.ravel(), "alpha": alpha.ravel(), "radius": found.ravel(), "edge": edge.ravel()}
+    cells = {
+      "map": name,
+      "eta": eta.ravel(),
+      "alpha": alpha.ravel(),
+      "radius": spectral_radii.ravel(),
+      "edge": edge.ravel(),
+    }
     maps.append(pd.DataFrame(cells))
     eta = np.linspace(0, 2, 200)
     curves = {"published inequality": published(eta)}

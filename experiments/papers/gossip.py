@@ -31,13 +31,13 @@ class Decay(NamedTuple):
 def section(config: Config) -> Section:
   """Predicted and measured shrinking per round."""
   rows = []
-  for graph, found in decays(config).items():
-    d, last = found.distances, config.rounds
+  for graph, rates in decays(config).items():
+    d, last = rates.distances, config.rounds
     measured = f"0 after {int(np.argmax(d <= config.zero))} rounds"
     if d[last] > config.zero:
       measured = f"{(d[last] / d[config.settled]) ** (1 / (last - config.settled)):.4f}"
-    gap = f"{1 - found.predicted:.4f}"
-    rows.append((graph.replace("_", " "), f"{found.predicted:.4f}", gap, measured))
+    gap = f"{1 - rates.predicted:.4f}"
+    rows.append((graph.replace("_", " "), f"{rates.predicted:.4f}", gap, measured))
   head = ("graph", "second eigenvalue", "spectral gap", f"measured, rounds {config.settled} to {config.rounds}")
   return page.read("gossip", picture=lambda: draw(config), config=config, rates=table(head, rows))
 
@@ -63,11 +63,11 @@ def _decay(graph: str, workers: int, rounds: int) -> Decay:
         x = optax.apply_updates(carry[0], updates)
         return (x, state), agree(group, x, ())[1]
 
-      found = jax.lax.scan(step, (x, rule.init(x)), None, length=rounds)[1]
-      return jnp.concatenate([agree(group, x, ())[1][None], found])
+      distances = jax.lax.scan(step, (x, rule.init(x)), None, length=rounds)[1]
+      return jnp.concatenate([agree(group, x, ())[1][None], distances])
 
-    found = jax.jit(jax.vmap(worker, axis_name="worker"))(jnp.asarray(start))[0]
-  return Decay(float(second), np.asarray(found))
+    distances = jax.jit(jax.vmap(worker, axis_name="worker"))(jnp.asarray(start))[0]
+  return Decay(float(second), np.asarray(distances))
 
 
 def draw(config: Config) -> bytes:
@@ -76,15 +76,15 @@ def draw(config: Config) -> bytes:
   import pandas as pd
 
   points, lines = [], []
-  for graph, found in decays(config).items():
+  for graph, rates in decays(config).items():
     rounds = np.arange(config.rounds + 1)
-    d = np.where(found.distances > config.zero, found.distances, np.nan) / found.distances[0]
+    d = np.where(rates.distances > config.zero, rates.distances, np.nan) / rates.distances[0]
     last = int(np.flatnonzero(np.isfinite(d))[-1])
-    law = f"{found.predicted:.3f} a round" if found.predicted else f"the mean after {last + 1} rounds"
+    law = f"{rates.predicted:.3f} a round" if rates.predicted else f"the mean after {last + 1} rounds"
     label = f"{graph.replace('_', ' ')}: {law}"
     points.append(pd.DataFrame({"graph": label, "rounds": rounds, "distance": d}).dropna())
-    if found.predicted:
-      slope = d[last] * found.predicted ** (rounds - last)
+    if rates.predicted:
+      slope = d[last] * rates.predicted ** (rounds - last)
       lines.append(pd.DataFrame({"graph": label, "rounds": rounds, "distance": slope}))
   y = alt.Y("distance:Q", title="distance from the mean, of the start", axis=alt.Axis(format="~g", tickCount=9),
             scale=alt.Scale(type="log", domain=[1e-9, 3], nice=False))  # fmt: skip

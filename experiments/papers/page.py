@@ -82,13 +82,13 @@ def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
 
 def summary(sections: Sequence[Section]) -> str:
   """The median error of the predictions of all sections' main columns, and of each column by itself."""
-  found = counted(sections)
-  heads, own = [e for _, e in found], [e for row, e in found if row.source == PAPER]
+  counted_points = counted(sections)
+  heads, own = [e for _, e in counted_points], [e for row, e in counted_points if row.source == PAPER]
   lines = [
-    f"**Median error of the {len(heads)} headline numbers that were predicted, not fitted: {_percent(heads)}**; the "
-    f"largest is {100 * max(heads):.0f} %. The {len(own)} of them that the papers' own text reports have a median of "
-    f"{_percent(own)}. They are the rows of the columns in bold, at most one per table, chosen for what the paper's "
-    "text and reported figures say of the mechanism, whatever the errors. Left out are numbers from memory "
+    f"**Median error of the {len(heads)} headline numbers that were predicted, not fitted: {median_percent(heads)}**; "
+    f"the largest is {100 * max(heads):.0f} %. The {len(own)} of them that the papers' own text reports have a median "
+    f"of {median_percent(own)}. They are the rows of the columns in bold, at most one per table, chosen for what the "
+    "paper's text and reported figures say of the mechanism, whatever the errors. Left out are numbers from memory "
     f"({MEMORY}), rows between headlines (`*`), products of other rows (`=`) and curves through a reported point. What "
     "counts was settled with all columns computed, so every column follows, with its own errors.",
     "",
@@ -98,14 +98,14 @@ def summary(sections: Sequence[Section]) -> str:
     for column in section.rows[0].predicted if section.rows else ():
       each = errors(section, column)
       name = f"**{column}**" if column == section.main else f"{column} (curve)" if column in section.curves else column
-      body.append((section.title, name, str(len(each)), _percent(each), f"{100 * max(each):.1f} %"))
+      body.append((section.title, name, str(len(each)), median_percent(each), f"{100 * max(each):.1f} %"))
   return "\n".join([*lines, table(("table", "column", "predictions", "median error", "largest"), body)])
 
 
 def markdown(section: Section) -> str:
   """The section, its table first."""
-  told = f" Not in the headline median: {section.uncounted}" if section.uncounted else ""
-  parts = [f"## {section.title}", f"Inputs and sources: `{section.config}`. Fitted: {section.fitted}{told}"]
+  note = f" Not in the headline median: {section.uncounted}" if section.uncounted else ""
+  parts = [f"## {section.title}", f"Inputs and sources: `{section.config}`. Fitted: {section.fitted}{note}"]
   if section.rows:
     columns = list(section.rows[0].predicted)
     head = ["", "reported"]
@@ -130,11 +130,12 @@ def number(value: float, unit: str) -> str:
 
 def summed(errors: Sequence[float]) -> tuple[str, str, str]:
   """Return the number, the median and the largest of errors."""
-  return str(len(errors)), _percent(errors), f"{100 * max(errors):.0f} %"
+  return str(len(errors)), median_percent(errors), f"{100 * max(errors):.0f} %"
 
 
-def _percent(found: Sequence[float]) -> str:
-  return f"{100 * statistics.median(found):.1f} %"
+def median_percent(errors: Sequence[float]) -> str:
+  """Return the median of errors in percent."""
+  return f"{100 * statistics.median(errors):.1f} %"
 
 
 def _cells(row: ReportedRow, unknown: bool) -> list[str]:

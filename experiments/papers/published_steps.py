@@ -152,12 +152,12 @@ def results() -> list[PredictedStep]:
 
 
 def minimize(
-  chosen: Sequence[PublishedStep], start: Sequence[float], shares: Callable[[np.ndarray, PublishedStep], Shares]
+  fitted: Sequence[PublishedStep], start: Sequence[float], shares: Callable[[np.ndarray, PublishedStep], Shares]
 ) -> np.ndarray:
   """Return the parameters, above 0 and at most 1, nearest to the points. shares: (parameters, point) -> its shares."""
 
   def residuals(logs: np.ndarray) -> list[float]:
-    return [np.log(predict(point, shares(np.exp(logs), point)) / point.seconds) for point in chosen]
+    return [np.log(predict(point, shares(np.exp(logs), point)) / point.seconds) for point in fitted]
 
   result = least_squares(
     residuals, np.log(start), bounds=(np.log(1e-6), 0.0), loss="soft_l1", f_scale=SCALE, diff_step=1e-4
@@ -176,8 +176,8 @@ def fit_convolutions() -> dict[str, float]:
     memory = value[f"memory {sources()[point.source]['libraries']}"]
     return Shares(value[f"product {generation}"], memory, value[f"winograd {generation}"], start=value["start"])
 
-  chosen = [p for p in points() if p.form == "float32" and not p.source.startswith("nv_bert") and p.use == "fitted"]
-  return dict(zip(names, minimize(chosen, [0.5] * 8 + [0.4, 0.6, 2e-4], shares), strict=True))
+  fitted = [p for p in points() if p.form == "float32" and not p.source.startswith("nv_bert") and p.use == "fitted"]
+  return dict(zip(names, minimize(fitted, [0.5] * 8 + [0.4, 0.6, 2e-4], shares), strict=True))
 
 
 def fit_transformers() -> dict[str, float]:
@@ -188,8 +188,8 @@ def fit_transformers() -> dict[str, float]:
     value: dict[str, float] = dict(zip(names, x, strict=True))
     return Shares(value[f"product {chips()[point.device].generation}"], value["memory"], attention=value["attention"])
 
-  chosen = [p for p in points() if p.source == "mosaic" and p.use == "fitted"]
-  return dict(zip(names, minimize(chosen, [0.7, 0.6, 0.5, 0.6], shares), strict=True))
+  fitted = [p for p in points() if p.source == "mosaic" and p.use == "fitted"]
+  return dict(zip(names, minimize(fitted, [0.7, 0.6, 0.5, 0.6], shares), strict=True))
 
 
 TITLE = "Device steps: published against predicted"
@@ -204,17 +204,19 @@ HALF = Efficiency(0.5)  # of the peak, and all of the memory bandwidth: what was
 
 def section() -> Section:
   """The summary."""
-  found = results()
-  held = [abs(r.error) for r in found if r.point.use != "fitted"]
+  predicted_steps = results()
+  held = [abs(r.error) for r in predicted_steps if r.point.use != "fitted"]
   values = {
-    "points": len(found),
-    "devices": len({r.point.device for r in found}),
+    "points": len(predicted_steps),
+    "devices": len({r.point.device for r in predicted_steps}),
     "held": len(held),
-    "median": _percent(held),
+    "median": page.median_percent(held),
     "largest": f"{100 * max(held):.0f} %",
-    "summary": table(("kind", "format", "points", "number", "median error", "largest"), _summary(found)),
+    "summary": table(("kind", "format", "points", "number", "median error", "largest"), _summary(predicted_steps)),
     "program": table(("step", "measured", *PROGRAM), [_program(point) for point in _program_points()]),
-    "medians": ", ".join(f"{name} {_percent([abs(e) for e in errors])}" for name, errors in by_column().items()),
+    "medians": ", ".join(
+      f"{name} {page.median_percent([abs(e) for e in errors])}" for name, errors in by_column().items()
+    ),
     "kepler": _kepler(),
     "why": table(WHY, [_why(name) for name in ("vgg16", "resnet50", "inception_v3")]),
   }
@@ -238,18 +240,18 @@ def _cells(result: PredictedStep) -> list[str]:
   ]  # fmt: skip
 
 
-def _summary(found: Sequence[PredictedStep]) -> list[tuple[str, ...]]:
+def _summary(predicted_steps: Sequence[PredictedStep]) -> list[tuple[str, ...]]:
   rows = []
-  groups = dict.fromkeys((kind_of(network(r.point.network)), r.point.form) for r in found)
+  groups = dict.fromkeys((kind_of(network(r.point.network)), r.point.form) for r in predicted_steps)
   for kind, form in groups:
     for use, words in USES.items():
       errors = [
-        abs(r.error) for r in found
+        abs(r.error) for r in predicted_steps
         if r.point.use == use and (kind_of(network(r.point.network)), r.point.form) == (kind, form)
       ]  # fmt: skip
       if errors:
         largest = f"{100 * max(errors):.1f} %"
-        rows.append((KINDS[kind], FORMS[form], words, str(len(errors)), _percent(errors), largest))
+        rows.append((KINDS[kind], FORMS[form], words, str(len(errors)), page.median_percent(errors), largest))
   return rows
 
 
@@ -263,10 +265,10 @@ PROGRAM = {  # column: seconds of a point
 
 def _program_points() -> list[PublishedStep]:
   """TensorFlow's with the larger batch, and ResNet-50 on V100."""
-  found = [p for p in points() if p.source == "tf" and (p.examples > 32 or p.device == "k80")]
+  program_points = [p for p in points() if p.source == "tf" and (p.examples > 32 or p.device == "k80")]
   small = {("k80", "inception_v3", 32), ("k80", "resnet50", 32)}  # measured with 64 too
-  found = [p for p in found if (p.device, p.network, p.examples) not in small]
-  return found + [p for p in points() if (p.source, p.network, p.examples) == ("mxnet", "resnet50", 128)]
+  program_points = [p for p in program_points if (p.device, p.network, p.examples) not in small]
+  return program_points + [p for p in points() if (p.source, p.network, p.examples) == ("mxnet", "resnet50", 128)]
 
 
 def _half(point: PublishedStep, winograd: bool) -> float:
@@ -274,8 +276,8 @@ def _half(point: PublishedStep, winograd: bool) -> float:
   layers, device = network(point.network), chips()[point.device].device(point.form)
   if not winograd:
     return step_seconds(parts(layers), point.examples, device, HALF)
-  chosen = choose(modelled(layers, device, HALF)(point.examples), float("inf"), shared=True)
-  return chosen.seconds + other_seconds(layers, device, HALF)(point.examples)
+  algorithms = choose(modelled(layers, device, HALF)(point.examples), float("inf"), shared=True)
+  return algorithms.seconds + other_seconds(layers, device, HALF)(point.examples)
 
 
 def _program(point: PublishedStep) -> list[str]:
@@ -318,7 +320,3 @@ def _kepler() -> str:
 def _seconds(point: PublishedStep, shares: Shares) -> float:
   device = chips()[point.device].device(point.form)
   return device_step.device_step(network(point.network), device, shares).seconds(point.examples)
-
-
-def _percent(found: Sequence[float]) -> str:
-  return f"{100 * statistics.median(found):.1f} %"

@@ -83,9 +83,9 @@ def rounds(config: Config, reading: str) -> dict[str, GpuRound]:
   return {ORIGINAL: original, SYNC1: GpuRound(exchange, 0.0, config.data, computing), SYNC2: second, SYNC3: third}
 
 
-def gains(found: dict[str, GpuRound]) -> dict[str, float]:
+def gains(rounds: dict[str, GpuRound]) -> dict[str, float]:
   """Return the gains of Sync EASGD 1 over the original, 2 over 1, 3 over 2, and 3 over the original."""
-  original, first, second, third = (found[name].total for name in (ORIGINAL, SYNC1, SYNC2, SYNC3))
+  original, first, second, third = (rounds[name].total for name in (ORIGINAL, SYNC1, SYNC2, SYNC3))
   return {"first": original / first, "second": first / second, "third": second / third, "whole": original / third}
 
 
@@ -106,16 +106,16 @@ def gpus(config: Config, weak: Section) -> Section:
     ReportedRow(f"{ORIGINAL}, communication", 100 * (config.parameters + config.data), "%", fits, source=SECONDARY)
   ]
   for key, name in NAMES.items():
-    predicted = {reading: Prediction(gains(found)[key]) for reading, found in readings.items()}
+    predicted = {reading: Prediction(gains(by_step)[key]) for reading, by_step in readings.items()}
     whole = key == "whole"  # the abstract's, and the product of the three others
     source, kind = ("", PRODUCT) if whole else (SECONDARY, HEADLINE)
     rows.append(ReportedRow(name, config.gains[key], "x", predicted, source=source, kind=kind))
-  predicted = {reading: Prediction(100 * found[SYNC3].communication) for reading, found in readings.items()}
+  predicted = {reading: Prediction(100 * by_step[SYNC3].communication) for reading, by_step in readings.items()}
   rows.append(ReportedRow(f"{SYNC3}, communication", config.left, "%", predicted))
   cells = [
     (f"{name}, {reading}", *(f"{100 * each:.1f}" for each in parts), f"{100 * parts.total:.1f}")
-    for reading, found in readings.items()
-    for name, parts in found.items()
+    for reading, by_step in readings.items()
+    for name, parts in by_step.items()
   ]
   head = ("share of Original EASGD's round, %", "CPU-GPU parameters", "GPU-GPU parameters", "CPU-GPU data")
   parts = table((*head, "forward, backward, updates", "hidden", "total"), cells)

@@ -38,8 +38,8 @@ COLUMNS = {
 
 def section(config: Config) -> Section:
   """The median and the largest error, and all points."""
-  found = {name: points(config, system) for name, system in config.systems.items()}
-  flat = [point for each in found.values() for point in each]
+  curves = {name: points(config, system) for name, system in config.systems.items()}
+  flat = [point for each in curves.values() for point in each]
   sets = {"all": flat, f"efficiency under {config.hard:g}": [p for p in flat if p.efficiency < config.hard]}
   rows = [
     (name, shown, *summed([abs(point.error(column)) for point in each]))
@@ -47,7 +47,7 @@ def section(config: Config) -> Section:
     for shown, each in sets.items()
   ]
   body = []
-  for name, each in found.items():
+  for name, each in curves.items():
     cells = ", ".join(
       f"{p.devices}: {p.published:.5g} ({p.error('hidden'):+.1%}, {p.error('after'):+.1%})" for p in each
     )
@@ -55,18 +55,18 @@ def section(config: Config) -> Section:
     body.append((name, f"{base.devices[0]}: {base.rates[0]:.5g}", cells.replace("%", " %"), base.source))
   head = ("", "base: examples per second", "devices: examples per second (errors: beside it, after it)", "source")
   summary = table(("predicted", "points", "number", "median error", "largest"), rows)
-  return page.read("scaling", config=config, systems=len(found), summary=summary, rates=table(head, body))
+  return page.read("scaling", config=config, systems=len(curves), summary=summary, rates=table(head, body))
 
 
 def points(config: Config, system: Config) -> list[PublishedPoint]:
   """All but the first, which is the base."""
-  rate, found = system.rates[0] / system.devices[0], []
+  rate, scaled = system.rates[0] / system.devices[0], []
   steps = {overlap: _step(config, system, overlap) for overlap in (True, False)}
   for index, count in enumerate(system.devices[1:], 1):
     examples = count * system.batch * system.each[index]
     hidden, after = (examples / seconds(config, system, index, steps[way], way) for way in (True, False))
-    found.append(PublishedPoint(count, system.rates[index], hidden, after, count * rate))
-  return found
+    scaled.append(PublishedPoint(count, system.rates[index], hidden, after, count * rate))
+  return scaled
 
 
 def seconds(config: Config, system: Config, index: int, step: float, overlap: bool) -> float:

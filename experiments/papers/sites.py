@@ -47,12 +47,12 @@ def section(config: Config) -> Section:
 
 def across(google: Config) -> list[SitePoint]:
   """Steps of GPUs in several sites, from those in one."""
-  found = []
+  sites_points = []
   for network, sites, each, published in google.points:
     rate = google.rates[network][sites * each]
     step = google.examples / rate + extra_seconds(google, network, sites, each)
-    found.append(SitePoint(f"{network}, {sites} x {each}", published, google.examples / step, rate))
-  return found
+    sites_points.append(SitePoint(f"{network}, {sites} x {each}", published, google.examples / step, rate))
+  return sites_points
 
 
 def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
@@ -67,21 +67,21 @@ def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
   least = min(sum(bits for pair, (bits, _) in streams.items() if name in pair.split("-")) for name in names)
   ping = max(ping for _, ping in streams.values())
   between = LinkModel(ping / 2, each * least / 8)
-  there = all_reduce(nbytes, workers, NetworkModel(between, inside, each, sites=sites))
-  return there - all_reduce(nbytes, workers, NetworkModel(inside))
+  system_seconds = all_reduce(nbytes, workers, NetworkModel(between, inside, each, sites=sites))
+  return system_seconds - all_reduce(nbytes, workers, NetworkModel(inside))
 
 
 def on_a_link(shaped: Config) -> dict[str, list[SitePoint]]:
   """Per cent of a round that is computing, H t / (H t + exchange), by algorithm."""
-  found: dict[str, list[SitePoint]] = {}
+  by_link: dict[str, list[SitePoint]] = {}
   for name, by_steps in shaped.shares.items():
     for steps, shares in by_steps:
       computing = steps * shaped.step
       for bandwidth, published in zip(shaped.bandwidths, shares, strict=True):
         exchange = all_reduce(shaped.nbytes, shaped.hosts, NetworkModel(LinkModel(shaped.latency, bandwidth / 8)))
         share = 100 * computing / (computing + exchange)
-        found.setdefault(name, []).append(SitePoint(str(steps), published, share, 100.0))
-  return found
+        by_link.setdefault(name, []).append(SitePoint(str(steps), published, share, 100.0))
+  return by_link
 
 
 def _unexplained(google: Config) -> float:

@@ -30,11 +30,11 @@ def simulated_efficiency(gpus: int, overhead: float) -> float:
 
 def waiting(config: Config, gigabits: float, servers: int) -> float:
   """Share of a worker's round that it waits at so many simulated servers, if it sends while it computes."""
-  found = server.simulate(
+  simulated = server.simulate(
     workers=config.workers, servers=servers, nbytes=config.nbytes, bandwidth=gigabits * 1e9 / 8,
     compute_seconds=config.seconds, overlap=1.0,
   )  # fmt: skip
-  return found.wait_seconds / found.round_seconds
+  return simulated.wait_seconds / simulated.round_seconds
 
 
 def _gpus(config: Config) -> str:
@@ -43,7 +43,7 @@ def _gpus(config: Config) -> str:
   for overhead in config.overheads:
     both = [(bounds.efficiency(g, overhead), simulated_efficiency(g, overhead)) for g in config.gpus]
     most, limit = bounds.workers_for(config.share, overhead), bounds.speedup_limit(overhead)
-    cells = (f"{100 * lemma:.1f}, {100 * found:.1f} %" for lemma, found in both)
+    cells = (f"{100 * lemma:.1f}, {100 * simulated:.1f} %" for lemma, simulated in both)
     rows.append((f"{100 * overhead:g} %", *cells, f"{most:.3g}", f"{limit:.3g}x"))
   allowed = (f"{100 * bounds.overhead_for(config.share, g):.1f} %" for g in config.gpus)
   return table(head, [*rows, (f"R_O at {100 * config.share:g} %", *allowed, "-", "-")])
