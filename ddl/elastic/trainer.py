@@ -379,7 +379,7 @@ class ElasticClock:
 
   def keep(self, folder: Folder) -> None:
     """Write the membership to the folder of a run. ValueError if the run in it has another one."""
-    if self._clock is None:  # of real processes: `MemoryStore` writes it whenever it changes
+    if self._clock is None:  # of real processes: `KeeperStore` writes it whenever it changes
       return
     file, presence = folder.path / PRESENCE, self._trainer.presence
     if not file.exists():

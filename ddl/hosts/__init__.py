@@ -2,7 +2,7 @@
 
 from ddl.hosts.abort import exit_for_loss, format_exit, is_loss, leave, tell
 from ddl.hosts.agree import Vote, exchange, share
-from ddl.hosts.join import JOIN_TIMEOUT, PEER_TIMEOUT, is_main, join, join_group, wait_on_cpu
+from ddl.hosts.join import JOIN_TIMEOUT, PEER_TIMEOUT, is_main, join, wait_on_cpu
 from ddl.hosts.launcher import LAUNCHER, command_line, follow_launcher, launch, launched
 from ddl.hosts.process_info import JOINED, ProcessInfo, declare, member, processes
 
@@ -22,7 +22,6 @@ __all__ = [
   "is_loss",
   "is_main",
   "join",
-  "join_group",
   "launch",
   "launched",
   "leave",

@@ -22,41 +22,22 @@ LATE = 5.0  # seconds by which JAX exceeds its initialization_timeout
 NO_PROXY = "no_grpc_proxy"  # hosts that gRPC connects to without a proxy
 
 
-def join(
-  coordinator: str,
-  processes: int,
-  rank: int,
-  *,
-  gpu: int | None = None,
-  join_timeout: float = JOIN_TIMEOUT,
-  peer_timeout: float = PEER_TIMEOUT,
-) -> None:
-  """Join a group of processes. Call before any device is used, once per process.
+def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT) -> None:
+  """Join the group that flags, a launcher or the cluster's environment describe, if any.
 
-  A process that does not join, or is lost later, ends the others with one line on stderr: exit code 2 before all have
-  joined, 1 after that. A process that fails calls `leave`, as an ordinary exit waits for all others.
+  Call before any device is used, once per process. A process that does not join, or is lost later, ends the others
+  with one line on stderr: exit code 2 before all have joined, 1 after that. A process that fails calls `leave`, as an
+  ordinary exit waits for all others.
 
   Args:
-    coordinator: HOST:PORT of process 0, which listens there.
-    processes: number of processes of the group; 1 does nothing.
-    rank: of this process.
-    gpu: the only GPU that this process uses; None: all.
     join_timeout: seconds in which all processes must join.
     peer_timeout: seconds without a heartbeat after which a process is lost.
 
   Raises:
     ValueError: if the address cannot be used, the processes differ in their number, or a timeout is out of range.
   """
-  _join(ProcessInfo(rank, processes, coordinator, gpu), join_timeout, peer_timeout)
-
-
-def join_group(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT) -> None:
-  """Join the group that flags, a launcher or the cluster's environment describe, if any; see `join`."""
   follow_launcher()
-  _join(member(), join_timeout, peer_timeout)
-
-
-def _join(me: ProcessInfo, join_timeout: float, peer_timeout: float) -> None:
+  me = member()
   check_seconds("join_timeout", join_timeout)
   check_seconds("peer_timeout", peer_timeout)
   if me.count == 1:

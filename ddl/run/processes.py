@@ -49,7 +49,7 @@ def start_devices(workers: int, options: RunOptions, job: int = 0) -> None:
     jax.config.update("jax_num_cpu_devices", options.devices // processes or default)
   except RuntimeError:  # an earlier call of this process started them
     return
-  hosts.join_group(options.join_timeout, options.peer_timeout)
+  hosts.join(options.join_timeout, options.peer_timeout)
 
 
 def check_processes(workers: int, processes: int, options: RunOptions) -> int:

@@ -29,7 +29,7 @@ def listening() -> list[str]:
 
 def main() -> None:
   """One of the two processes."""
-  hosts.join_group()
+  hosts.join()
   said = hosts.exchange(json.dumps(listening()))
   if hosts.is_main():
     print("\n".join(f"listening {line}" for line in said), flush=True)

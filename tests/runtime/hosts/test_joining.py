@@ -42,13 +42,13 @@ if os.environ[hosts.JOINED].startswith("1/"):
     initialize(*_, **named), os.kill(os.getpid(), 9)
   )
 hosts.declare()
-hosts.join_group(20, 3.0)
+hosts.join(20, 3.0)
 """
 SHUTDOWN = """
 import os, time
 from ddl import hosts
 hosts.declare()
-hosts.join_group(30, 30)
+hosts.join(30, 30)
 time.sleep(float(os.environ[hosts.JOINED].startswith(os.environ["LATE"])))
 """
 
