@@ -22,7 +22,7 @@ from ddl.run import build, checkpoints, inputs
 from ddl.run import folder as run_dir
 from ddl.run import loop as train_loop
 from ddl.run.batch import Batch, BatchRun, Diverged, LoopHook
-from ddl.run.build import Components, compared_in_virtual_time
+from ddl.run.build import Components
 from ddl.run.checkpoints import RunCheckpoints
 from ddl.run.exit_codes import Stopped
 from ddl.run.folder import RunFolder
@@ -91,7 +91,7 @@ def run(
   runs, failed, ended, description = {}, {}, 0, ""
   first = components[next(iter(components))]
   evaluator = Evaluator(first.model, first.data.test)
-  virtual = compared_in_virtual_time(comparison.experiments.values())
+  virtual = any(each.in_virtual_time for each in comparison.experiments.values())
   for label, built in components.items():
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
     if label in existing.not_requested:

@@ -20,7 +20,7 @@ from ddl.names import Place, short_name, slug, words
 from ddl.perf.patterns import Op, Pattern, Visits
 from ddl.report import formats
 from ddl.run import folder, inputs, virtual_time
-from ddl.run.build import Components, compared_in_virtual_time
+from ddl.run.build import Components
 from ddl.run.processes import say
 from ddl.run.workdir import without
 
@@ -116,7 +116,7 @@ def content(
   """What comparison.json holds, but for the clusters. runs, failed, tuned: by label, the last without the grid."""
   first, title = comparison.first, comparison.title
   parts = next(iter(components.values()))
-  virtual = compared_in_virtual_time(comparison.experiments.values())
+  virtual = any(each.in_virtual_time for each in comparison.experiments.values())
   entries = [
     entry(path, label, each, virtual, comparison.place(label))
     | {"tuned": tuned.get(label, tuned.get(comparison.place(label).group))}

@@ -24,7 +24,6 @@ from ddl.names import pluralize, slug
 from ddl.run import build, inputs
 from ddl.run import folder as run_dir
 from ddl.run.batch import Diverged, LoopStep
-from ddl.run.build import compared_in_virtual_time
 from ddl.run.hooks import AfterEvaluation
 from ddl.run.metrics import Evaluator, judged_by
 from ddl.run.processes import launch, launches, say
@@ -138,7 +137,7 @@ class _LabelSweep:
 
   def _program(self, components: build.Components, traced: Sequence[str]) -> LabelRuns:
     """Return what trains all trials whose compiled-in settings are equal."""
-    one_by_one = self._sweep.pruning or compared_in_virtual_time([components.experiment])
+    one_by_one = self._sweep.pruning or components.experiment.in_virtual_time
     trials = self._sweep.trials if traced and not self._one_by_one else 1
     max_runs = 1 if one_by_one else trials * self._first_trial.max_runs
     return replace(self._first_trial, components=components, max_runs=max_runs, traced=traced)

@@ -28,7 +28,7 @@ from ddl.config.catalog import (
   takes,
   with_keys,
 )  # fmt: skip
-from ddl.config.experiment import Experiment, Network
+from ddl.config.experiment import SETTINGS, Experiment, Network
 from ddl.config.user_code import is_address
 from ddl.errors import OptionError
 from ddl.names import short_name
@@ -64,15 +64,7 @@ def base() -> Config:
   config.network = ConfigDict(
     {f.name: config_dict.placeholder(float) if f.default is None else f.default for f in fields(Network)}
   )
-  config.workers = 8  # p
-  config.batch = 32  # examples per worker and step
-  config.microbatches = 1  # parts of a batch, whose gradients are taken one after the other and averaged
-  config.precision = "float32"  # or "bfloat16": of a loss and its gradient; parameters and messages stay float32
-  config.steps = 200  # of each worker; with a server or peers on average
-  config.eval_every = 50  # steps between lines of metrics
-  config.noise_batches = 0  # batches for the gradient noise scale in each of them, e.g. 16; 0: it is left out
-  config.elastic = False  # True: without a worker that dies the others go on, and it joins them again; collectives only
-  config.seed = 0  # initial parameters, order of the examples, dropout
+  config.update(SETTINGS)
   config.compare = ConfigDict(
     {
       "title": "",

@@ -1,7 +1,7 @@
 """An experiment as a frozen value: what is trained, how, on what and for how long, with every default filled in."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, get_type_hints
 
 import jax
@@ -32,7 +32,6 @@ from ddl.ranges import NonNegativeInt, PositiveFloat, PositiveInt, Range, Seed, 
 from ddl.schedule import Clock, Schedule
 
 STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms whose optimizer sees a part of the packed parameters
-NUMBERS = ("workers", "batch", "microbatches", "steps", "eval_every", "noise_batches", "seed")
 # The parts in addition to the algorithm and its wrapper.
 PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")
 
@@ -82,7 +81,11 @@ class Network:
     check_fields(self, "config.network.")
 
 
-NETWORK = {key: each.__metadata__[-1] for key, each in get_type_hints(Network, include_extras=True).items()}
+def meanings(cls: type) -> dict[str, str]:
+  """Return field -> its meaning, for the fields of a dataclass that are annotated with one."""
+  hints = get_type_hints(cls, include_extras=True)
+  metadata = {key: getattr(hint, "__metadata__", ()) for key, hint in hints.items()}
+  return {key: each[-1] for key, each in metadata.items() if each and isinstance(each[-1], str)}
 
 
 def jsonable(value: Any) -> Any:
@@ -108,15 +111,15 @@ class Experiment:
   times: Part
   barrier: Part
   network: Network
-  workers: PositiveInt
-  batch: PositiveInt
-  microbatches: PositiveInt
-  precision: str
-  elastic: bool
-  steps: PositiveInt
-  eval_every: PositiveInt
-  noise_batches: NonNegativeInt
-  seed: Seed
+  workers: Annotated[PositiveInt, "number of workers, p"] = 8
+  batch: Annotated[PositiveInt, "examples per worker and step"] = 32
+  microbatches: Annotated[PositiveInt, "parts of a batch, whose gradients are computed in turn and averaged"] = 1
+  precision: Annotated[str, "or bfloat16 for loss and gradient; parameters and messages stay float32"] = "float32"
+  elastic: Annotated[bool, "whether the others continue without a worker that fails; collectives only"] = False
+  steps: Annotated[PositiveInt, "of each worker; with a server or peers on average"] = 200
+  eval_every: Annotated[PositiveInt, "steps between lines of metrics"] = 50
+  noise_batches: Annotated[NonNegativeInt, "for the gradient noise scale in each line of metrics, e.g. 16; 0: none"] = 0
+  seed: Annotated[Seed, "of the initial parameters, the order of the examples and dropout"] = 0
 
   def __post_init__(self) -> None:
     """Raise ValueError for numbers out of range."""
@@ -142,16 +145,14 @@ class Experiment:
     Raises:
       ValueError: for an unknown name, a setting that its factory does not read, or a value of the wrong type.
     """
-    numbers = {key: values[key] for key in NUMBERS}
-    check_all(PositiveInt, numbers["workers"], "config.workers")  # defaults of hyper-parameters follow from it
+    check_all(PositiveInt, values["workers"], "config.workers")  # defaults of hyper-parameters follow from it
     parts = {}
     for kind in ("algorithm", "wrapper", *PARTS):
       section = dict(values[kind])
       rate = {"learning_rate": section.pop("learning_rate")} if kind == "optimizer" else {}
-      arguments = keyword_arguments(kind, section, numbers["workers"])
+      arguments = keyword_arguments(kind, section, values["workers"])
       parts[kind] = Part(section["name"], arguments | rate)
-    rest = {key: values[key] for key in ("precision", "elastic")}
-    return cls(**parts, network=Network(**values["network"]), **rest, **numbers)
+    return cls(**parts, network=Network(**values["network"]), **{key: values[key] for key in SETTINGS})
 
   def to_json(self) -> dict[str, Any]:
     """Return JSON values, which a run's folder stores and a resume compares key by key."""
@@ -196,6 +197,11 @@ class Experiment:
   def has_server(self) -> bool:
     """Whether the algorithm has a server or peers: a `ServerAlgorithm`."""
     return has_server(self.algorithm.name)
+
+  @property
+  def in_virtual_time(self) -> bool:
+    """Whether its runs are compared by virtual seconds: with a server, or workers that fail and join."""
+    return self.has_server or self.elastic
 
   @property
   def wrapper_spec(self) -> Wrapper | None:
@@ -266,6 +272,9 @@ class Experiment:
     check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
     schedule = self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))
     return recorded(make("optimizer", self.optimizer.name, schedule, **rest), schedule)
+
+
+SETTINGS = {each.name: each.default for each in fields(Experiment) if each.default is not MISSING}  # of no section
 
 
 def initial_key(seed: int) -> jax.Array:

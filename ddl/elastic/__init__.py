@@ -1,6 +1,6 @@
 """Runs whose membership changes, in virtual time or with their processes."""
 
-from ddl.elastic.keeper import KeeperStore, Membership, trainer_of_process
+from ddl.elastic.keeper import KeeperStore, ProcessGroup, trainer_of_process
 from ddl.elastic.trainer import PRESENCE, ElasticClock, ElasticTrainer, Held, Rows, check, in_virtual_time
 
 __all__ = [
@@ -9,7 +9,7 @@ __all__ = [
   "ElasticTrainer",
   "Held",
   "KeeperStore",
-  "Membership",
+  "ProcessGroup",
   "Rows",
   "check",
   "in_virtual_time",

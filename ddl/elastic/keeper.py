@@ -85,7 +85,7 @@ class Keeper:
 
 
 @dataclass
-class Membership:
+class ProcessGroup:
   """The processes that train together until one fails or joins, as one of them sees it.
 
   A process has the same workers in each membership: process r of N has p / N of the p workers, from r p / N on.
@@ -143,7 +143,7 @@ class Membership:
     return before._replace(changes=changes)
 
 
-def trainer_of_process(make: Callable[[Workers], CompiledTrainer], membership: Membership) -> ElasticTrainer:
+def trainer_of_process(make: Callable[[Workers], CompiledTrainer], membership: ProcessGroup) -> ElasticTrainer:
   """Return the trainer of one process of a membership. make: workers on devices -> their trainer."""
   of = cache(make)
   trainer = ElasticTrainer(
@@ -163,7 +163,7 @@ class KeeperStore:
   Implements `ddl.run.checkpoints.Store`.
   """
 
-  def __init__(self, checkpoints: Any, membership: Membership, restored: Callable[..., Any]):
+  def __init__(self, checkpoints: Any, membership: ProcessGroup, restored: Callable[..., Any]):
     """checkpoints: a store; restored: makes a `Restored` of carry, figures, first step, streams and `joined`."""
     self._checkpoints, self._membership, self._restored = checkpoints, membership, restored
     self._sent: Any = None  # the last state that was sent

@@ -21,7 +21,7 @@ import numpy as np
 
 from ddl import hosts
 from ddl.asynchronous import ray_cluster
-from ddl.elastic.keeper import Keeper, Membership, Report
+from ddl.elastic.keeper import Keeper, ProcessGroup, Report
 from ddl.names import pluralize
 
 ATTEMPTS = 3  # memberships in a row that may end after the same step without the loss of a process
@@ -39,7 +39,7 @@ class JobFailed(Exception):
 class TrainingProcess:
   """An actor that trains in one membership."""
 
-  def __init__(self, run: Callable[[Membership], Any]):
+  def __init__(self, run: Callable[[ProcessGroup], Any]):
     """run: the training function; unpickling it imports its modules while the previous membership still trains."""
     self._run = run
 
@@ -57,7 +57,7 @@ class TrainingProcess:
       server.bind(("", 0))
       return f"{ray.util.get_node_ip_address()}:{server.getsockname()[1]}"
 
-  def train(self, membership: Membership) -> Any:
+  def train(self, membership: ProcessGroup) -> Any:
     """Return what `run` returns. SIGTERM ends this process only, unless the driver asks all of them to stop."""
     import ray
 
@@ -117,7 +117,7 @@ class RayJob:
   """The driver of an elastic job."""
 
   def __init__(
-    self, run: Callable[[Membership], Any], first: Membership, options: Any, resume: Callable[[], bool],
+    self, run: Callable[[ProcessGroup], Any], first: ProcessGroup, options: Any, resume: Callable[[], bool],
     say: Callable[[str], None],
   ):  # fmt: skip
     """Start or join Ray.

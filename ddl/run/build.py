@@ -108,7 +108,7 @@ def _check_contract(experiment: Experiment, algorithm: Any, model: Model, data: 
     if "model" in own:
       trace_model(model, data.train.take(np.arange(min(2, data.train.size))))
     if {"algorithm", "wrapper"} & {*own}:
-      params, _ = jax.eval_shape(model.init, jax.random.key(0))
+      params = param_shapes(model)
       if experiment.has_server:
         of_server(algorithm, params)
       else:
@@ -132,9 +132,14 @@ def make_model(experiment: Experiment, data: Data) -> Model:
   return in_bfloat16(model) if experiment.precision == "bfloat16" else model
 
 
+def param_shapes(model: Model) -> Any:
+  """Return the shapes and types of a model's parameters, without starting the devices."""
+  return jax.eval_shape(lambda: model.init(jax.random.key(0)))[0]
+
+
 def params_bytes(model: Model) -> int:
   """Return the bytes of a model's parameters."""
-  return nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
+  return nbytes(param_shapes(model))
 
 
 def variant(components: Components, experiment: Experiment) -> Components:
@@ -204,7 +209,7 @@ def make_trainer(
   experiment, algorithm = components.experiment, components.algorithm
   workers = make_workers(experiment.workers, options.devices or None, options.members)
   if experiment.elastic:
-    trainer = elastic.in_virtual_time(partial(_of_round, components, options, workers), workers)
+    trainer = elastic.in_virtual_time(partial(of_round, components, options, workers), workers)
     return trainer, follow(trainer, experiment, recorded)
   if isinstance(algorithm, ServerAlgorithm):
     schedule = virtual_time.whole_run(experiment, algorithm, recorded)
@@ -226,8 +231,8 @@ def traced_settings(components: Components, paths: Iterable[str]) -> list[str]:
   None for an algorithm with a server, an elastic run, or parameters of another type than JAX's default float.
   """
   experiment = components.experiment
-  types = {x.dtype for x in jax.tree.leaves(jax.eval_shape(components.model.init, jax.random.key(0))[0])}
-  if experiment.has_server or experiment.elastic or types - {jnp.result_type(float)}:
+  types = {x.dtype for x in jax.tree.leaves(param_shapes(components.model))}
+  if experiment.in_virtual_time or types - {jnp.result_type(float)}:
     return []
   return [path for path in paths if experiment.traceable(path)]
 
@@ -248,40 +253,11 @@ def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = Non
   every = trainer.all
   clock = LockstepClock(experiment, every.algorithm, every.traffic, recorded or True)
   presence = recorded or clock.drawn_presence()
-  trainer.follow(presence, virtual_time.round_steps(every.algorithm), _by_workers(experiment), experiment.label)
+  trainer.follow(presence, virtual_time.round_steps(every.algorithm), by_workers(experiment), experiment.label)
   return elastic.ElasticClock(trainer, clock)
 
 
-def compared_in_virtual_time(experiments: Iterable[Experiment]) -> bool:
-  """Return whether experiments are compared by virtual seconds: if one has a server, or a membership that changes."""
-  return any(experiment.has_server or experiment.elastic for experiment in experiments)
-
-
-def trainer_of_process(
-  components: Components, options: RunOptions, membership: elastic.Membership
-) -> elastic.ElasticTrainer:
-  """Return the trainer of one process of an elastic job."""
-  every = membership.layout(membership.ids())
-  trainer = elastic.trainer_of_process(partial(_of_round, components, options, every), membership)
-  experiment = components.experiment
-  trainer.follow(membership.presence, 1, _by_workers(experiment), experiment.label)
-  return trainer
-
-
-def check_process_loss(components: Components, processes: int) -> None:
-  """Check that the algorithm can continue without one of several processes. ValueError, one line, if it cannot."""
-  experiment = components.experiment
-  everyone, share = tuple(range(experiment.workers)), experiment.workers // processes
-  round_steps = virtual_time.round_steps(cast(Algorithm, components.algorithm))
-  params: Any = jax.eval_shape(lambda: components.model.init(jax.random.key(0)))[0]  # starts no devices
-  try:
-    presence = Presence(experiment.workers, ((0, everyone), (round_steps, everyone[share:])))
-    elastic.check(_by_workers(experiment), params, presence)
-  except ValueError as error:
-    raise ValueError(f"config.elastic with {experiment.label}: {error}") from error
-
-
-def _by_workers(experiment: Experiment) -> Callable[[int], Algorithm]:
+def by_workers(experiment: Experiment) -> Callable[[int], Algorithm]:
   """Return the function: number of workers -> the algorithm of an experiment."""
   return lambda count: cast(Algorithm, replace(experiment, workers=count).make_algorithm())
 
@@ -296,7 +272,7 @@ def _compiled(components: Components, options: RunOptions, workers: Workers) -> 
   return CompiledTrainer(cast(Algorithm, algorithm), model, workers, how)
 
 
-def _of_round(components: Components, options: RunOptions, every: Workers, workers: Workers) -> CompiledTrainer:
+def of_round(components: Components, options: RunOptions, every: Workers, workers: Workers) -> CompiledTrainer:
   """Return a trainer of some workers with calls of at most a round: an elastic run has several, which each compile."""
   round_steps = virtual_time.round_steps(cast(Algorithm, components.algorithm))
   longest = min(execution(components, every, options).steps_per_call, round_steps)
@@ -313,11 +289,11 @@ def vectorized(options: RunOptions, model: Model) -> RunOptions:
 
 
 def check_options(
-  components: Components, options: RunOptions, is_job: bool = False, clusters: Collection[str] = ()
+  components: Components, options: RunOptions, replaceable: bool = False, clusters: Collection[str] = ()
 ) -> None:
   """Check the options for workers of several devices and for elastic runs.
 
-  is_job: whether this is an elastic job, whose real processes may fail. clusters: for which seconds are predicted.
+  replaceable: whether Ray replaces processes that fail. clusters: for which seconds are predicted.
 
   Raises:
     ValueError: if workers cannot have several devices, or the members of one cannot share its model or batch.
@@ -329,17 +305,17 @@ def check_options(
       raise OptionError("cluster", "empty with config.elastic=True, as the machine decides when workers fail", clusters)
     if members > 1:
       raise OptionError("members", "1 with config.elastic=True", members)
-    if is_job and deaths:
+    if replaceable and deaths:
       raise ValueError(f"config.times.death_rate must be 0 where real processes fail, got {deaths:g}.")
-    if not is_job and max(options.processes, hosts.processes()) > 1:
+    if not replaceable and max(options.processes, hosts.processes()) > 1:
       raise ValueError(
         f"processes must be 1 with config.elastic=True in compare and sweep, got "
         f"{max(options.processes, hosts.processes())}. Only train supports the loss of processes."
       )
-    if not is_job and not (deaths or options.replay):
+    if not replaceable and not (deaths or options.replay):
       warnings.warn("config.elastic has no effect: config.times.death_rate is 0", stacklevel=2)
   for name, value in options.changed().items():
-    if name in ON_RAY and options.runtime == "simulator" and not is_job:
+    if name in ON_RAY and options.runtime == "simulator" and not replaceable:
       raise OptionError(name, "left out with config.elastic=False", value, "Ray does not start these processes.")
   if members == 1:
     return
@@ -415,5 +391,5 @@ def _across(layer: Layer, total: int, nodes: int) -> float:
 
 def _table(model: Model) -> Table:
   """Return the dense layers that the hybrid rules split."""
-  params: Any = jax.eval_shape(lambda: model.init(jax.random.key(0)))[0]  # a key outside would start the devices
+  params = param_shapes(model)
   return tuple(dense(name, *params[name]["kernel"].shape) for name in model.rules["hybrid"].layers)

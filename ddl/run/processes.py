@@ -32,17 +32,17 @@ RESTART = 6.0  # seconds after which the processes of the other hosts have ended
 CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from ddl.run import processes as p; p.child(sys.argv[2])"
 
 
-def start_devices(workers: int, options: RunOptions, job: int = 0) -> None:
+def start_devices(workers: int, options: RunOptions, count: int | None = None) -> None:
   """Set the CPU devices and join the other processes, before any other use of JAX; later calls change nothing.
 
   A number of devices set by JAX's own option stays, unless the options have one.
 
-  job: number of processes of an elastic job; 0: this is no such job.
+  count: number of processes when all of them run; None: those that run now.
 
   Raises:
     ValueError: if the processes do not divide the workers or the devices.
   """
-  processes = check_processes(workers, job or hosts.processes(), options)
+  processes = check_processes(workers, count or hosts.processes(), options)
   configured = jax.config.values["jax_num_cpu_devices"]  # -1: not set
   default = configured if configured > 0 else cpu_devices(workers, processes, options.members)
   try:

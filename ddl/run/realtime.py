@@ -34,7 +34,7 @@ from ddl.events.schedule import visits
 from ddl.names import pluralize
 from ddl.run import metrics, replay, virtual_time
 from ddl.run.batch import NEW_RUN, Batch
-from ddl.run.build import Components, build, params_bytes
+from ddl.run.build import Components, build, param_shapes, params_bytes
 from ddl.run.checkpoints import Restored, Store
 from ddl.run.folder import METRICS, RunFolder
 from ddl.run.processes import say
@@ -293,7 +293,7 @@ class RayTrainer(RealTimeTrainer):
     super().__init__(components, folder)
     self._options, self.cluster = options, None
     self.layout = {"shards": options.shards}
-    shapes = jax.eval_shape(components.model.init, jax.random.key(0))[0]
+    shapes = param_shapes(components.model)
     cut(sum(x.size for x in jax.tree.leaves(shapes)), options.shards)
 
   def connect(self, resume: bool) -> Any:

@@ -53,19 +53,16 @@ class Session:
 
 
 @contextmanager
-def session(
-  path: Path, options: RunOptions, workers: int, reference: int | None = None, job: int = 0
-) -> Iterator[Session]:
+def session(path: Path, options: RunOptions, workers: int, group: Any = None) -> Iterator[Session]:
   """Start the compilation cache, the devices and the hooks of a command.
 
   Args:
     path: the folder of the command.
     options: of the command.
     workers: the largest number of workers.
-    reference: see `Session`.
-    job: the number of processes, of which some may have failed; 0: all run.
+    group: the processes, of which some may have failed, with `processes` and `reference`; None: all of them run.
   """
   hooks = tuple(resolved(options.hooks))
   with compilation_cache.active(options.compilation_cache) as hits:
-    processes.start_devices(workers, options, job)
-    yield Session(path, replace(options, hooks=hooks), reference, hits)
+    processes.start_devices(workers, options, group.processes if group else None)
+    yield Session(path, replace(options, hooks=hooks), group.reference if group else None, hits)

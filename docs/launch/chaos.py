@@ -24,7 +24,7 @@ from typing import Any
 RUN = Path(__file__).parents[2] / "run.py"
 DIGITS = ["--config=configs/digits.py", "--config.algorithm.name=dasgd"]
 SAVED = ["--config.eval_every=100", "--checkpoint_every=100", "--max_restarts=1000"]
-ELASTIC = [*DIGITS, "--elastic", "--config.workers=6", "--config.steps=30000", "--config.eval_every=100"]
+ELASTIC = [*DIGITS, "--config.elastic=True", "--config.workers=6", "--config.steps=30000", "--config.eval_every=100"]
 LABELS = ["--config=configs/digits_compare.py", "--config.steps=400", "--max_restarts=1000"]
 JOBS = {
   "train": ["train", *DIGITS, *SAVED, "--config.steps=20000"],

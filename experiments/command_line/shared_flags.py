@@ -136,8 +136,5 @@ only = partial(
 tuned = partial(
   _flag, flags.DEFINE_string, "tuned", "", "tuned.json of a sweep: learning rates and hyper-parameters per algorithm"
 )
-elastic = partial(
-  _flag, flags.DEFINE_bool, "elastic", False, "config.elastic=True: the others continue without a process that is lost"
-)
 json = partial(_flag, flags.DEFINE_string, "json", "", "file that the figures are written to")
 overlap, processes, workdir = (partial(option, name) for name in ("overlap", "processes", "workdir"))

@@ -10,7 +10,7 @@ from ddl.algorithms import WRAPPERS
 from ddl.config import catalog
 from ddl.config.catalog import Config, keywords
 from ddl.config.comparison import Comparison, variants
-from ddl.config.experiment import NETWORK, Network
+from ddl.config.experiment import Network, meanings
 from ddl.config.user_code import is_address
 from ddl.errors import OptionError
 from ddl.events import times
@@ -51,7 +51,7 @@ def main(line: CommandLine | None = None) -> int:
     if kind == "times":
       print(str(times.__doc__).partition(":\n")[2].rstrip())  # the keys that all of them have
   print("config.network")
-  for key, meaning in NETWORK.items():
+  for key, meaning in meanings(Network).items():
     print(f"  {key:17} = {getattr(Network, key)!s:5} {meaning}")
   print("--model of plan and scale: layer tables")
   for name in neural_networks.names():

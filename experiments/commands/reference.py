@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from docstring_parser import parse
-from ml_collections import ConfigDict
 
 from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.config import base
 from ddl.config.catalog import REGISTRIES, keywords
-from ddl.config.experiment import NETWORK, Network
+from ddl.config.experiment import Experiment, Network, meanings
 from ddl.errors import OptionError
 from ddl.events import times
 from ddl.ranges import ByWorkers
@@ -113,11 +112,6 @@ def _text(text: str) -> list[str]:
 def _config() -> str:
   config = base()
 
-  def keys(values: Mapping[str, Any], section: str = "") -> list[str]:
-    meanings = _meanings(section)
-    lines = [(f"`{key}`", f"`{values[key]!r}`", meaning) for key, meaning in meanings.items() if key in values]
-    return _table(("key", "default", "meaning"), lines)
-
   out = _page(
     "Config keys",
     "A config file sets what differs from these; `--config.KEY=VALUE` overrides any of them. In a section `name` picks "
@@ -125,9 +119,12 @@ def _config() -> str:
     "set has the default that stands here.",
   )
   out.append("")
-  out += keys({k: v for k, v in config.items() if not isinstance(v, ConfigDict)})
+  lines = [(f"`{key}`", f"`{config[key]!r}`", meaning) for key, meaning in meanings(Experiment).items()]
+  out += _table(("key", "default", "meaning"), lines)
   for section in ("compare", "sweep"):
-    out += ["", f"## config.{section}", "", *keys(config[section].to_dict(), section)]
+    values, comments = config[section].to_dict(), _comments(section)
+    lines = [(f"`{key}`", f"`{values[key]!r}`", meaning) for key, meaning in comments.items() if key in values]
+    out += ["", f"## config.{section}", "", *_table(("key", "default", "meaning"), lines)]
   named = f"`name` is one of the [algorithms](algorithms.md), by default `{config.algorithm.name}`"
   out += ["", "## config.algorithm", "", f"{named}; its hyper-parameters are the other keys."]
   wrapped = f"`name` is one of the [wrappers](algorithms.md#wrappers), by default `{config.wrapper.name}`"
@@ -141,18 +138,15 @@ def _config() -> str:
     for name, factory in registry.items():
       taken = ", ".join(f"`{each}`" for each in settings(factory)) or "no settings"
       out += ["", f"**{name}**: {taken}", "", *_text(inspect.getdoc(factory) or "")]
-  lines = [(f"`{key}`", f"`{getattr(Network, key)!r}`", meaning) for key, meaning in NETWORK.items()]
+  lines = [(f"`{key}`", f"`{getattr(Network, key)!r}`", meaning) for key, meaning in meanings(Network).items()]
   out += ["", "## config.network", "", *_table(("key", "default", "meaning; seconds, where it is a time"), lines)]
   return "\n".join(out) + "\n"
 
 
-def _meanings(section: str) -> dict[str, str]:
-  """Key -> the comment behind it in `base`, of a section or of all before `compare`, in the order of the source."""
-  text = inspect.getsource(base)
-  text = text.partition(f"config.{section} = ")[2] if section else text.partition("config.compare = ")[0]
-  text = text.partition("\n  )\n")[0] if section else text
-  lines = re.findall(r"^\s+(?:config\.(\w+) =|\"(\w+)\":) [^#\n]*(?:# (.*))?$", text, re.MULTILINE)
-  return {left or right: comment for left, right, comment in lines}
+def _comments(section: str) -> dict[str, str]:
+  """Return key -> the comment behind it in `base`, for a section, in the order of the source."""
+  text = inspect.getsource(base).partition(f"config.{section} = ")[2].partition("\n  )\n")[0]
+  return dict(re.findall(r"^\s+\"(\w+)\": [^#\n]*(?:# (.*))?$", text, re.MULTILINE))
 
 
 def _commands() -> str:

@@ -14,13 +14,11 @@ from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 
 shared_flags.run_flags("train")
-ELASTIC = shared_flags.elastic()
 EXPLAIN = flags.DEFINE_bool("explain", False, "print memory, FLOP, bytes and collectives of the compiled step")
 
 
 def main(line: CommandLine) -> int:
   """Run it and return the exit code."""
-  line.config.elastic = line.config.elastic or ELASTIC.value
   options, algorithm = shared_flags.run_options(line), line.config.algorithm.name
   if EXPLAIN.value:
     if has_server(algorithm):

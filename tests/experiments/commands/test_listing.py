@@ -5,7 +5,7 @@ from absl import flags
 
 from ddl.config import base
 from ddl.config.catalog import keywords
-from ddl.config.experiment import NETWORK, Network
+from ddl.config.experiment import Network, meanings
 from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.perf import neural_networks
@@ -29,9 +29,9 @@ def test_layer_tables(out):
 
 
 def test_keys_of_virtual_time(out):
-  assert set(base().network) == set(NETWORK)
+  assert set(base().network) == set(meanings(Network))
   network = out.split("config.network\n")[1].splitlines()
-  for key, meaning in NETWORK.items():
+  for key, meaning in meanings(Network).items():
     assert any(
       line.split()[:3] == [key, "=", str(getattr(Network, key))] and line.endswith(meaning) for line in network
     )

@@ -121,7 +121,7 @@ def test_the_config_flag_as_absl_users_write_it(ran):
   [
     (["--config.model.hidden=(16,)", "--config.model.hidden=(8, 4)"], "--config.model.hidden must be given once"),
     (["--devices=1", "--devices", "2"], "--devices must be given once, got 1 and 2."),
-    (["--elastic", "--noelastic"], "--elastic must be given once, got True and False."),
+    (["--resume", "--noresume"], "--resume must be given once, got True and False."),
     (["--config", "other.py"], "--config must be given once"),
     (["--verbosity=1", "--verbosity=2"], "--verbosity must be given once"),
   ],

@@ -1,4 +1,4 @@
-"""`--elastic --processes=3`: processes fail, and the job continues as the same run in virtual time does."""
+"""`--config.elastic=True --processes=3`: processes fail, and the job continues as the same run in virtual time does."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 from helpers.commands import Command, metrics
 
 FLAGS = (
-  "--config=configs/digits.py", "--elastic", "--config.algorithm.name=dasgd", "--config.workers=6",
+  "--config=configs/digits.py", "--config.elastic=True", "--config.algorithm.name=dasgd", "--config.workers=6",
   "--config.steps=2400", "--config.eval_every=100",
 )  # fmt: skip
 ROUNDED = ("train_loss", "test_loss", "test_accuracy", "distance")  # which other layouts change by rounding

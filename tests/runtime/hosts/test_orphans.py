@@ -32,7 +32,13 @@ time.sleep(60)
 JOB = ("--config.workers=2", "--devices=2", "--processes=2", "--config.steps=200000", "--config.eval_every=100")
 JOBS = {
   "train": ("train", "--config=configs/digits.py", *JOB),
-  "elastic": ("train", "--config=configs/digits.py", "--elastic", "--config.algorithm.name=local_sgd", *JOB),
+  "elastic": (
+    "train",
+    "--config=configs/digits.py",
+    "--config.elastic=True",
+    "--config.algorithm.name=local_sgd",
+    *JOB,
+  ),
   "compare": ("compare", "--config=configs/digits_compare.py", "--only=sync_sgd", *JOB),
   "sweep": ("sweep", "--config=configs/digits_compare.py", *JOB),
 }

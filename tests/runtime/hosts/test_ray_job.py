@@ -14,7 +14,7 @@ pytest.importorskip("ray")
 import ray
 
 from ddl.config.options import RunOptions
-from ddl.elastic.keeper import ROUNDS, Keeper, Membership
+from ddl.elastic.keeper import ROUNDS, Keeper, ProcessGroup
 from ddl.elastic.ray_job import ATTEMPTS, JobFailed, RayJob
 from ddl.events.presence import Presence
 
@@ -67,7 +67,7 @@ def train(folder, during=lambda: None, run=None, **options):
   """Run a job, and a function in a thread; return what the job returned, and what it printed on stderr."""
   lines = []
   options = RunOptions(processes=PROCESSES, worker_cpus=0, peer_timeout=5, **options)
-  first = Membership(PROCESSES, 2 * PROCESSES, 1, tuple(range(PROCESSES)))
+  first = ProcessGroup(PROCESSES, 2 * PROCESSES, 1, tuple(range(PROCESSES)))
   job = RayJob(run or lockstep(folder), first, options, bool, lines.append)
   thread = threading.Thread(target=during)
   thread.start()
@@ -201,7 +201,7 @@ def test_a_keeper_stores_the_last_rounds_of_its_membership():
 
 
 def test_the_presence_records_lost_workers_that_are_replaced():
-  membership = Membership(3, 6, 4, (0, 1, 2), survivors=(0, 2))
+  membership = ProcessGroup(3, 6, 4, (0, 1, 2), survivors=(0, 2))
   every, survivors = (0, 1, 2, 3, 4, 5), (0, 1, 4, 5)
   before = Presence(6, ((0, every), (12, survivors)))
   assert membership.continued(before, 8).changes == ((0, every), (8, survivors), (8, every))
