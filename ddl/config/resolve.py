@@ -14,6 +14,7 @@ from ddl.config.catalog import REGISTRIES, Config, check_keys
 from ddl.config.comparison import apply
 from ddl.config.user_code import own
 from ddl.errors import OptionError
+from ddl.names import short_name
 
 EXAMPLES = {  # section: a value, and what a function in its place returns
   "algorithm": ('{"name": "local_sgd", "period": 10}', "a ddl.Algorithm (optimizer, *, settings -> algorithm)"),
@@ -41,10 +42,12 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
     if not isinstance(sections.get(kind, {}), Mapping):
       raise OptionError(kind, f"a dictionary of keys of config.{kind}", repr(sections[kind]))
   compare, sweep = dict(sections.get("compare", {})), dict(sections.get("sweep", {}))
-  if isinstance(labels := compare.get("algorithms"), Mapping):
-    del compare["algorithms"]
+  if "algorithms" in compare:
+    labels = _labels(compare.pop("algorithms"))
     with out.compare.unlocked():
-      out.compare.algorithms = ConfigDict({label: _label(each) for label, each in labels.items()})
+      out.compare.algorithms = ConfigDict(labels)
+  if type(seeds := compare.get("seeds")) is int:
+    compare["seeds"] = tuple(range(seeds))
   if isinstance(grid := compare.get("grid"), Mapping):
     compare["grid"] = tuple(grid.items())
   if isinstance(space := sweep.get("space"), Mapping):
@@ -58,9 +61,21 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
   return absolute(out)
 
 
-def _label(changes: Any) -> Any:
-  """Return the changes of a label as a config takes them."""
-  return {kind: _section(kind, value) for kind, value in changes.items()} if isinstance(changes, Mapping) else changes
+def _labels(algorithms: Any) -> dict[str, Any]:
+  """Return label -> section -> changes, for labels with an algorithm or with sections, or a list of algorithms."""
+  if isinstance(algorithms, list | tuple):
+    algorithms = {short_name(_section("algorithm", each)["name"]): each for each in algorithms}
+  if not isinstance(algorithms, Mapping | ConfigDict):
+    condition = 'a list of names, or label -> algorithm, such as {"DaSGD": {"name": "dasgd", "period": 8}}'
+    raise OptionError("algorithms", condition, repr(algorithms))
+  return {label: _label(algorithm) for label, algorithm in algorithms.items()}
+
+
+def _label(changes: Any) -> dict[str, Any]:
+  """Return the changes of a label, or its algorithm, as a config takes them."""
+  if not isinstance(changes, Mapping | ConfigDict) or "name" in changes:
+    changes = {"algorithm": changes}
+  return {kind: _section(kind, value) for kind, value in changes.items()}
 
 
 def _section(kind: str, value: Any) -> Any:

@@ -1,17 +1,19 @@
 """`ddl.train`, `ddl.compare` and `ddl.sweep`: the commands as functions, whose results are values."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ml_collections import ConfigDict
 
 from ddl.comparison import compare as comparing
+from ddl.config.base import DEFAULTS
 from ddl.config.catalog import Config
 from ddl.config.comparison import Comparison
-from ddl.config.experiment import Experiment
+from ddl.config.experiment import SETTINGS, Experiment, meanings
 from ddl.config.options import RunOptions
 from ddl.config.resolve import resolve
 from ddl.config.sweep import Sweep
@@ -27,8 +29,25 @@ from ddl.run.workdir import workdir as folder_of
 
 __all__ = ["RunOptions", "StepInfo", "compare", "load", "own", "sweep", "train"]  # re-exported by `ddl`
 Source = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
+Section = str | Mapping[str, Any] | Callable[..., Any]  # of a config: its name, {"name": ..., key: value}, a function
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def _list_settings(function: Function) -> Function:
+  """Show the config's sections and settings with their defaults in `help`, in place of **changes."""
+  signature, text = inspect.signature(function), inspect.cleandoc(function.__doc__ or "")
+  explicit = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+  kind = inspect.Parameter.KEYWORD_ONLY
+  sections = [inspect.Parameter(name, kind, default=entry, annotation=Section) for name, entry in DEFAULTS.items()]
+  sections.append(inspect.Parameter("network", kind, default={}, annotation=Mapping[str, float]))
+  settings = [inspect.Parameter(key, kind, default=value, annotation=type(value)) for key, value in SETTINGS.items()]
+  setattr(function, "__signature__", signature.replace(parameters=[*explicit, *sections, *settings]))  # noqa: B010
+  rows = "\n".join(f"  {key}: {meaning} ({SETTINGS[key]!r})" for key, meaning in meanings(Experiment).items())
+  function.__doc__ = f"{text}\n\nSettings, by default those of `config`:\n{rows}"
+  return function
+
+
+@_list_settings
 def train(
   config: Source = None,
   *,
@@ -60,9 +79,15 @@ def train(
   return Run(Path(options.workdir), trust_code=True)  # whose code has run
 
 
+@_list_settings
 def compare(
   config: Source = None,
   *,
+  algorithms: Mapping[str, Any] | Sequence[str] | None = None,
+  seeds: int | Sequence[int] | None = None,
+  target: float | None = None,
+  metric: str | None = None,
+  grid: Mapping[str, Sequence[Any]] | None = None,
   only: Sequence[str] = (),
   clusters: Sequence[str] = (),
   tuned: str | Path = "",
@@ -74,10 +99,16 @@ def compare(
   """Run several algorithms over several seeds on one budget of examples, write the report, return the results.
 
   Args:
-    config: as of `train`; `config.compare` has the labels, seeds and target, e.g.
-      compare={"seeds": (0, 1), "algorithms": {"local": {"algorithm": {"name": "local_sgd"}}, ...}} as a change;
-      with "grid": {"workers": (1, 2, 4), "algorithm.period": (1, 16)} each label is run at every point of it.
-    only: labels or algorithms; clusters: names, to predict seconds for; tuned: tuned.json of a sweep.
+    config: as of `train`; its section `compare` has the defaults of the next five.
+    algorithms: label -> algorithm, as its name, {"name": ..., key: value} or a function; or label -> all sections in
+      which it differs, such as {"algorithm": "easgd", "optimizer": {"learning_rate": 0.05}}; or a list of names.
+    seeds: of the runs of each label; a number n for 0 to n - 1.
+    target: of the test metric: at least this accuracy, at most this loss or perplexity.
+    metric: "accuracy", "loss" or "perplexity"; by default the accuracy if the model has one, else the loss.
+    grid: key -> values, at every point of which each label is run: {"workers": (1, 2, 4), "algorithm.period": (1, 16)}.
+    only: labels or algorithms; by default all.
+    clusters: names of clusters to predict seconds for.
+    tuned: tuned.json of a sweep.
     workdir, hooks, options, changes: as of `train`; `RunOptions(keep_models=True)` keeps the final models of all runs.
 
   Raises:
@@ -85,6 +116,8 @@ def compare(
   """
   only, clusters = _names("only", only), _names("clusters", clusters)
   check_path("tuned", tuned)
+  section = {"algorithms": algorithms, "seeds": seeds, "target": target, "metric": metric, "grid": grid}
+  changes = _with_section(changes, "compare", section)
   with _prepared("compare", config, changes, workdir, options) as (resolved, options, recorded):
     only, clusters = only or recorded.get("only", ()), clusters or recorded.get("cluster", ())
     tuned = tuned or recorded.get("tuned", "")
@@ -95,9 +128,12 @@ def compare(
   return Compared(Path(options.workdir), trust_code=True)
 
 
+@_list_settings
 def sweep(
   config: Source = None,
   *,
+  algorithms: Mapping[str, Any] | Sequence[str] | None = None,
+  space: Mapping[str, Any] | None = None,
   only: Sequence[str] = (),
   trials: int = 0,
   workdir: str | Path = "",
@@ -107,9 +143,12 @@ def sweep(
   """Tune each algorithm with the same number of trials on a validation split, and return the best settings.
 
   Args:
-    config: as of `train`; `config.compare.algorithms` has the labels, `config.sweep` what is tried, e.g.
-      sweep={"space": {"local": {"period": (2, 16), "optimizer": {"momentum": [0.0, 0.9]}}}} as a change.
-    only: labels or algorithms; trials: per label, 0 for the config's.
+    config: as of `train`; its section `sweep` has the bounds of the learning rate, the sampler and the seeds.
+    algorithms: as of `compare`.
+    space: label -> what is tuned besides the learning rate, as bounds (low, high) or a list of choices, such as
+      {"local": {"period": (2, 16), "optimizer": {"momentum": [0.0, 0.9]}}}.
+    only: labels or algorithms; by default all.
+    trials: per label; 0: as many as the config has.
     workdir, options, changes: as of `train`.
 
   Raises:
@@ -119,6 +158,7 @@ def sweep(
 
   only = _names("only", only)
   check_all(NonNegativeInt, trials, "trials")
+  changes = _with_section(_with_section(changes, "compare", {"algorithms": algorithms}), "sweep", {"space": space})
   with _prepared("sweep", config, changes, workdir, options) as (resolved, options, recorded):
     only = only or recorded.get("only", ())
     resolved.sweep.trials = trials or resolved.sweep.trials
@@ -152,6 +192,13 @@ def _final(name: str, command: str, config: Config, options: RunOptions, **more:
   path = folder_of(name, options).absolute()
   recorded = resume.record(command, config, options, **more)
   return replace(options, workdir=str(path), command=(f"ddl.{command}",), recorded=recorded)
+
+
+def _with_section(changes: dict[str, Any], name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+  """Return the changes with the values that are not None in a section."""
+  values = {key: value for key, value in values.items() if value is not None}
+  section = changes.get(name, {})
+  return changes | {name: {**section, **values}} if values and isinstance(section, Mapping) else changes
 
 
 def _names(argument: str, value: Any) -> Sequence[str]:

@@ -1,5 +1,6 @@
 """`ddl.train`, `ddl.compare` and `ddl.load`: what they return, against the files of the same runs."""
 
+import inspect
 import json
 
 import jax
@@ -9,9 +10,13 @@ import pytest
 from flax import linen
 from helpers.commands import Command, metrics
 from helpers.comparisons import comparison, rising, undrawn
+from ml_collections import ConfigDict
 
 import ddl
+import ddl.errors
+from ddl.config.base import base
 from ddl.config.options import RunOptions
+from ddl.config.resolve import resolve
 
 SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}
 
@@ -70,9 +75,10 @@ def test_the_command_goes_on_with_it_and_it_with_the_commands(tmp_path):
 
 
 def test_a_comparison(tmp_path):
-  labels = {"mine": {"algorithm": halfway}, "theirs": {"algorithm": "easgd"}}
-  chosen = {"seeds": (0, 1), "target": 0.5, "algorithms": labels}
-  made = ddl.compare(compare=chosen, workdir=tmp_path / "c", options=RunOptions(keep_models=True), **SMALL)
+  labels = {"mine": halfway, "theirs": {"name": "easgd", "period": 2}}
+  options = RunOptions(keep_models=True)
+  made = ddl.compare(algorithms=labels, seeds=2, target=0.5, workdir=tmp_path / "c", options=options, **SMALL)
+  assert made.info["target"]["value"] == 0.5 and made.runs["theirs"][1].config["algorithm"]["period"] == 2
   found = ddl.load(tmp_path / "c")
   assert found.info == made.info and found.report.exists()
   assert list(found.runs) == ["mine", "theirs"] and len(found.runs["mine"]) == 2
@@ -159,6 +165,39 @@ def test_mistakes(tmp_path, changes, words):
   with pytest.raises(ValueError) as error:
     (ddl.compare if "compare" in changes else ddl.train)(workdir=tmp_path / "a", **SMALL | changes)
   assert all(word in str(error.value) for word in words) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  "algorithms, sections",
+  [
+    (
+      ["sync_sgd", halfway],
+      {"sync_sgd": {"algorithm": {"name": "sync_sgd"}}, "halfway": {"algorithm": ddl.own(halfway)}},
+    ),
+    (
+      {"a": {"algorithm": "easgd", "optimizer": {"learning_rate": 0.05}}},
+      {"a": {"algorithm": {"name": "easgd"}, "optimizer": {"learning_rate": 0.05}}},
+    ),
+  ],
+)
+def test_algorithms_in_short(algorithms, sections):
+  config = resolve(None, {"compare": {"algorithms": algorithms, "seeds": 3}})
+  assert config.compare.algorithms.to_dict() == sections and config.compare.seeds == (0, 1, 2)
+
+
+@pytest.mark.parametrize("algorithms", ["easgd", 3])
+def test_algorithms_must_be_several(algorithms):
+  with pytest.raises(ddl.errors.OptionError, match=r"algorithms must be a list of names, or label -> algorithm"):
+    ddl.compare(algorithms=algorithms)
+
+
+@pytest.mark.parametrize("call", [ddl.train, ddl.compare, ddl.sweep])
+def test_help_has_all_settings_with_their_defaults(call):
+  parameters, config = inspect.signature(call).parameters, base()
+  for key in {*config} - {"compare", "sweep", "network"}:
+    default = config[key].name if isinstance(config[key], ConfigDict) else config[key]
+    assert parameters[key].default == default and parameters[key].kind is inspect.Parameter.KEYWORD_ONLY
+  assert "workers: number of workers, p (8)" in call.__doc__ and "changes" not in parameters
 
 
 @pytest.mark.parametrize("call", [ddl.train, ddl.compare, ddl.sweep])
