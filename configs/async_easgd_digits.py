@@ -1,4 +1,4 @@
-"""Asynchronous EASGD on handwritten digits: eight workers of unequal pace around one center.
+"""Asynchronous EASGD on handwritten digits: eight workers of different speeds and one center.
 
 You, Buluc and Demmel 2017, arXiv 1708.02983; Zhang, Choromanska and LeCun 2014, arXiv 1412.6651.
 

@@ -1,12 +1,12 @@
-"""Workers that die and come back: the others go on without them (elastic), or wait.
+"""Workers that fail and rejoin: the others continue without them (elastic), or wait.
 
-Eight workers on handwritten digits; each dies at one of four hundred steps on average and is back a second later, where
+Eight workers train on handwritten digits. Each fails on average once in four hundred steps and restarts a second later;
 a round of four steps takes 40 ms. Local SGD (Stich 1805.09767), DaSGD (Zhou et al. 2006.00441), EASGD (Zhang et al.
 1412.6651).
 
   python run.py compare --config=configs/churn_digits.py
 
-Expected: the same accuracy, and the target in a fraction of the virtual seconds where the others go on.
+Expected: the same accuracy; elastic training reaches the target in a fraction of the virtual seconds.
 """
 
 from ddl.config import base

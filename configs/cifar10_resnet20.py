@@ -1,9 +1,9 @@
 """ResNet-20 on CIFAR-10 through tensorflow-datasets, the setting of post-local SGD (Lin et al. 2018, arXiv 1808.07217).
 
-Theirs: 16 workers, local batch 128, learning rate 0.1 per 64 examples with 5 epochs of warm-up, decay by 10 at epochs
-150 and 225 of 300, Nesterov momentum 0.9, weight decay 1e-4 but not of batch norm, 16 local steps from epoch 150 on;
-crops of 32 pixels after padding with 4, flips, channels normalized. For a GPU machine. The data set has to be on disk:
-the command says how to prepare it where it is not.
+The paper uses 16 workers, local batch 128, learning rate 0.1 per 64 examples with 5 epochs of warm-up, decay by 10 at
+epochs 150 and 225 of 300, Nesterov momentum 0.9, weight decay 1e-4 except for batch norm, and 16 local steps from epoch
+150 on. Images are cropped to 32 pixels after padding with 4, flipped, and normalized per channel. For GPUs. The data
+set must be on disk; otherwise the error shows how to prepare it.
 
   python run.py train --config=configs/cifar10_resnet20.py
 """

@@ -1,4 +1,4 @@
-"""Handwritten digits (scikit-learn's 1,797 real 8x8 images), a small perceptron, eight workers.
+"""Handwritten digits (scikit-learn's 1,797 real 8x8 images), a small multilayer perceptron, eight workers.
 
 python run.py train --config=configs/digits.py --config.algorithm.name=dasgd
 """

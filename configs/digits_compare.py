@@ -1,12 +1,12 @@
-"""The main job: eight algorithms on handwritten digits, eight workers, ten seeds, the same budget of examples.
+"""The main comparison: eight algorithms on handwritten digits, eight workers, ten seeds, equal budgets of examples.
 
 Das et al. 1602.06709 (sync SGD), Stich 1805.09767 (local SGD), Lin et al. 1808.07217 (post-local SGD), Zhou et al.
 2006.00441 (DaSGD), Zhang et al. 1412.6651 and You et al. 1708.02983 (EASGD, EAMSGD).
 
   python run.py compare --config=configs/digits_compare.py
 
-Expected: under a minute on two cores; every method but the control reaches 95 % with all seeds, local SGD and DaSGD
-with about a tenth of the bytes of synchronous SGD.
+Expected: under a minute on two cores. All methods except the control reach 95 % with all seeds; local SGD and DaSGD
+send about a tenth of the bytes of synchronous SGD.
 """
 
 from ddl.config import base

@@ -1,12 +1,12 @@
-"""The field: every collective algorithm of ddl on handwritten digits, eight workers, the same budget of examples.
+"""All collective algorithms of ddl on handwritten digits, eight workers, equal budgets of examples.
 
-The paper of each is in docs/reference/algorithms.md. All exchange every ten steps, as far as they have a period;
-sharded_sync_sgd is left out, as its results are those of sync_sgd.
+docs/reference/algorithms.md lists their papers. Algorithms that have a period exchange every ten steps.
+sharded_sync_sgd is omitted, because its results are those of sync_sgd.
 
   python run.py compare --config=configs/digits_field.py
 
-Expected: two to four minutes on two cores; all but the control reach 95 %, SCAFFOLD not with every seed: the rate that
-is best with one of them diverges with another.
+Expected: two to four minutes on two cores. All except the control reach 95 %, SCAFFOLD not with every seed: its best
+learning rate for one seed diverges with another.
 """
 
 from ddl.config import base

@@ -1,17 +1,16 @@
-"""GPT-2 124M on token files: synchronous AdamW as nanoGPT trains it, DiLoCo and DaSGD on the same budget.
+"""GPT-2 124M on token files: synchronous AdamW as in nanoGPT, DiLoCo and DaSGD on the same budget.
 
-nanoGPT's recipe (github.com/karpathy/nanoGPT, config/train_gpt2.py): 480 sequences of 1,024 tokens a step, here 60 for
-each of 8 workers in 5 parts of 12, 600,000 steps; AdamW with betas 0.9 and 0.95, weight decay 0.1 of matrices and
-embeddings, not of biases and norms, gradients clipped at a norm of 1, the rate 6e-4 after 2,000 steps of warm-up, then
-half a cosine down to a tenth. DiLoCo (Douillard et al. 2023, arXiv 2311.08105): 500 steps between outer steps of
-Nesterov momentum 0.9 at the rate 0.7, inner rate 4e-4. DaSGD (Zhou et al. 2020, arXiv 2006.00441): its rates for
-language models are not known; period, delay and weight are a start for a sweep.
+nanoGPT's recipe (github.com/karpathy/nanoGPT, config/train_gpt2.py): 480 sequences of 1,024 tokens per step (here 60
+per worker, in 5 microbatches of 12, with 8 workers), 600,000 steps; AdamW with betas 0.9 and 0.95, weight decay 0.1 of
+matrices and embeddings, but not of biases and norms, gradients clipped to norm 1; learning rate 6e-4 after 2,000 steps
+of warm-up, then a half cosine to a tenth. DiLoCo (Douillard et al. 2023, arXiv 2311.08105): outer steps every 500
+steps, with Nesterov momentum 0.9 and rate 0.7; inner rate 4e-4. DaSGD (Zhou et al. 2020, arXiv 2006.00441): its
+settings for language models are not known; period, delay and weight are a starting point for a sweep.
 
   python run.py tokenize --text=corpus.txt --out=tokens --level=bpe --vocabulary=4096
   python run.py compare --config=configs/gpt2_tokens.py --config.data.path=tokens
 
-For GPUs. The folder that nanoGPT's own data/openwebtext/prepare.py has made needs --config.data.vocabulary=50257 beside
-its path.
+For GPUs. For a folder written by nanoGPT's data/openwebtext/prepare.py, also pass --config.data.vocabulary=50257.
 """
 
 from ddl.config import base

@@ -1,6 +1,6 @@
 """A noisy quadratic with a known optimum: how each method's noise floor depends on period, delay and elasticity.
 
-The optimal training loss is in the data's description. Label-free, so the metric is the test loss.
+The description of the data contains the optimal training loss. There are no labels, so the metric is the test loss.
 
   python run.py compare --config=configs/least_squares.py
 """

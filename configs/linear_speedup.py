@@ -1,13 +1,13 @@
 """Linear speed-up in workers: least squares with p = 1 to 32 workers at the learning rates of theory.
 
-The excess f - f* of the training loss of the averaged model stands as "test loss". A step's mean of p gradients has 1/p
-of the variance of one. At the rate eta = c sqrt(p / K) the error after K steps is O(1 / sqrt(p K)) (local SGD: Yu, Yang
-and Zhu 2018, arXiv 1807.06629); K is fixed, so that the loss falls with p^(-1/2) (power 0.5). An error takes 1/p of
-the steps at the rate c p (power 1): the linear speed-up (DaSGD: Zhou et al. 2020, arXiv 2006.00441).
+"Test loss" is the excess f - f* of the training loss of the averaged model. The mean of p gradients has 1/p of the
+variance of one. At the rate eta = c sqrt(p / K) the error after K steps is O(1 / sqrt(p K)) (local SGD: Yu, Yang and
+Zhu 2018, arXiv 1807.06629); K is fixed, so the loss falls with p^(-1/2) (power 0.5). At the rate c p (power 1) a given
+error takes 1/p of the steps: the linear speed-up (DaSGD: Zhou et al. 2020, arXiv 2006.00441).
 
   python run.py compare --config=configs/linear_speedup.py
 
-Expected: at power 0.5 the slope of log loss in log p is near -1/2, at power 1 that of log steps near -1. Minutes.
+Expected: minutes. At power 0.5 log loss has a slope of about -1/2 in log p; at power 1 log steps has one of about -1.
 """
 
 import numpy as np

@@ -1,12 +1,11 @@
-"""Published curves of NCCL's all-reduce (nccl-tests) against its cost: fitted on nine, tested on others.
+"""Published curves of NCCL's all-reduce (nccl-tests) against the cost model: fitted on nine, tested on others.
 
   python run.py reproduce
 
-Curves are fitted or held out by system: no cluster has curves on both sides. The fit took the nine; six others were
-looked up after it, which is said of each. Left out are curves with a protocol or an algorithm that was forced, with a
-fault that is reported beside them, and between devices that reach one another through the host alone. Times are those
-in-place, since the column beside holds the set-up of connections. Expected: a median error under 15 % on curves that
-were not fitted. A second.
+The split into fitted and held-out curves is by system: no cluster has curves in both sets. Six held-out curves were
+looked up after the fit, and are marked as such. Excluded are curves with a forced protocol or algorithm, with a
+reported fault, and between devices that are connected only through the host. Times are in-place, because out-of-place
+times include connection setup. Expected: a median error under 15 % on held-out curves, after a second.
 """
 
 import ml_collections

@@ -2,8 +2,8 @@
 
   python run.py reproduce
 
-Expected: by the paper's volumes at the full rate of the links all are over-predicted, by 8 to 74 %; with both halves of
-an exchange, measured rates and a core for the messages still all are, by 3 to 33 %. A few seconds.
+Expected: with the paper's volumes at the full link rate all speed-ups are over-predicted, by 8 to 74 %. With both
+halves of an exchange, measured rates and one core reserved for messages they still are, by 3 to 33 %. A few seconds.
 """
 
 import ml_collections

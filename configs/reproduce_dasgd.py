@@ -1,8 +1,9 @@
-"""When DaSGD hides its exchange: Zhou et al. 2020, arXiv 2006.00441, in the model of its authors' code.
+"""When DaSGD hides its exchange: Zhou et al. 2020, arXiv 2006.00441, in the cost model of its authors' code.
 
   python run.py reproduce
 
-Expected: all is hidden with a delay of 1 to 10 steps, by network and batch; 1 is enough in four cases of ten. At once.
+Expected: a delay of 1 to 10 steps, by network and batch, hides the exchange; a delay of 1 suffices in four of ten
+cases. At once.
 """
 
 import ml_collections

@@ -1,8 +1,8 @@
-"""Where EASGD is stable on a quadratic: Zhang et al. 2014, arXiv 1412.6651, against one round of the algorithms.
+"""The stability of EASGD on a quadratic: Zhang et al. 2014, arXiv 1412.6651, against one round of the algorithms.
 
   python run.py reproduce
 
-Expected: with one worker stable up to the published alpha and no further, with more at least as far. A few seconds.
+Expected: one worker is stable exactly up to the published alpha, several workers at least up to it. A few seconds.
 """
 
 import ml_collections

@@ -1,8 +1,8 @@
-"""How soon gossiping workers agree: the graphs of D-PSGD, Lian et al. 2017, arXiv 1705.09056, without gradients.
+"""The consensus rate of gossip: the graphs of D-PSGD, Lian et al. 2017, arXiv 1705.09056, without gradients.
 
   python run.py reproduce
 
-Expected: the distance from the mean shrinks by the second eigenvalue of the graph in every round. A few seconds.
+Expected: each round multiplies the distance from the mean by the graph's second eigenvalue. A few seconds.
 """
 
 import ml_collections

@@ -2,8 +2,8 @@
 
   python run.py reproduce
 
-Expected: the law P -> log2 P alone gives less than the gains reported, and no share near 14 %; an exchange of another
-kind, chosen with the reported figures in sight, comes near to them. At once.
+Expected: reducing P to log2 P messages explains only a part of the reported speed-ups, and not the remaining 14 % of
+communication. An exchange staged through the host, selected with knowledge of the reported figures, is close to them.
 """
 
 import ml_collections

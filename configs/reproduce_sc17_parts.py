@@ -2,7 +2,7 @@
 
   python run.py reproduce
 
-Expected: nothing in the cost model tells the parts apart; a curve through one point misses the others. At once.
+Expected: the cost model predicts no gain from splitting the chip; a curve fitted to one point misses the others.
 """
 
 import ml_collections

@@ -2,7 +2,8 @@
 
   python run.py reproduce
 
-Expected: fitted on two nodes, an all-reduce that is optimal in bandwidth comes near at 64 nodes, a tree does not.
+Expected: fitted on two nodes, a bandwidth-optimal all-reduce is close to the reported efficiency of 64 nodes; a tree is
+not.
 """
 
 import ml_collections

@@ -1,10 +1,10 @@
-"""Published rates of synchronous training on several devices, predicted from the rate of one (or of the fewest).
+"""Published throughput of synchronous training on several devices, predicted from that of the fewest devices.
 
   python run.py reproduce
 
-Nothing is fitted here: the base rate is the input, and the costs of all-reduces are those of reproduce_allreduce.
-Batches are those of each device; those of ResNet-50 with PyTorch aren't told, and assumed. Expected: a median error
-under 15 %. Some seconds.
+Nothing is fitted: the base throughput is an input, and the costs of all-reduces are those of reproduce_allreduce.
+Batches are per device; those of ResNet-50 with PyTorch are assumed, because they are not published. Expected: a median
+error under 15 %, after a few seconds.
 """
 
 import ml_collections

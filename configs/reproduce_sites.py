@@ -1,8 +1,8 @@
-"""Published rates over slow links: GPUs in several sites, given their rate in one; hosts whose link was shaped.
+"""Published throughput over slow links: GPUs at several sites, given that of one site, and hosts on a shaped link.
 
   python run.py reproduce
 
-Nothing is fitted. Expected: a median error under 15 % for each. A second.
+Nothing is fitted. Expected: a median error under 15 % for both, after a second.
 """
 
 import ml_collections

@@ -1,8 +1,8 @@
-"""Both lemmas of Zou et al. 2017, arXiv 1709.06622, worked out, and against simulated GPUs and servers.
+"""Both lemmas of Zou et al. 2017, arXiv 1709.06622, evaluated and compared with simulated GPUs and servers.
 
   python run.py reproduce
 
-Expected: the simulations agree with the lemmas where their conditions hold. At once.
+Expected: the simulations agree with the lemmas where their conditions hold.
 """
 
 import ml_collections

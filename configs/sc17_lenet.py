@@ -1,15 +1,16 @@
 """The comparison of You, Buluc and Demmel 2017 (arXiv 1708.02983) with LeNet, in virtual time.
 
-Original EASGD, the asynchronous and lock-free methods, and Sync EASGD 1 to 3: one algorithm on three networks, namely
-through the host (1), between devices (2), and hidden behind the steps (3). An exchange every step, as there. Learning
-rates, batch sizes and seconds of a step in the paper are not known; here a message takes 0.4 of a step.
+It covers Original EASGD, the asynchronous and lock-free methods, and Sync EASGD 1 to 3. The last three are one
+algorithm on three networks: through the host (1), between devices (2), and overlapped with the steps (3). As in the
+paper, every step is followed by an exchange. The paper's learning rates, batch sizes and step times are not known; here
+a message takes 0.4 of a step.
 
   python run.py compare --config=configs/sc17_lenet.py
   python run.py compare --config=configs/sc17_lenet.py --config.data.name=npz --config.data.path=mnist.npz
   python run.py compare --config=configs/sc17_lenet.py --config.data.name=tfds --config.data.dataset=mnist
 
-Without MNIST it runs on scikit-learn's digits. Expected: a few minutes on two cores; the report says which of the
-paper's orderings came out.
+Without MNIST it runs on scikit-learn's digits. Expected: a few minutes on two cores; the report shows which orderings
+of the paper are reproduced.
 """
 
 from ddl.config import base

@@ -1,4 +1,4 @@
-"""A small decoder-only language model on text, byte by byte; without a path, on CPython's own language reference.
+"""A small decoder-only byte-level language model; without a path it trains on CPython's language reference.
 
 python run.py train --config=configs/text_transformer.py --config.algorithm.name=dasgd
 python run.py train --config=configs/text_transformer.py --config.data.path=corpus.txt --config.data.level=char
