@@ -1,4 +1,4 @@
-"""ddl: distributed SGD variants as pure functions, run for real and compared fairly.
+"""ddl: distributed SGD variants as pure functions, trained in real runs and compared fairly.
 
 The public names, listed in `__init__.pyi`, are imported on first use, so that the cost model does without JAX.
 """

@@ -95,7 +95,7 @@ NonNegativeFloat = Annotated[float, Range(0, LARGEST_FLOAT)]
 Share = Annotated[float, Range(0, 1, open_low=True), STATIC]  # of the workers or entries: it decides their number
 UnitInterval = Annotated[float, Range(0, 1)]
 Momentum = Annotated[float, Range(0, 1, open_high=True)]
-Fraction = Annotated[float, Range(0, 1, open_high=True)]  # of what is dropped or set apart
+Fraction = Annotated[float, Range(0, 1, open_high=True)]  # that is dropped or split off
 ElasticRate = Annotated[float, Range(0, 2)]  # times the workers at most 2, above which the center diverges
 Seconds = Annotated[float, Range(0, LARGEST_SECONDS)]
 

@@ -30,12 +30,12 @@ PRESENCE = "presence.json"  # in the folder of a run: the workers that are prese
 
 
 def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -> None:
-  """Check that the algorithm can be made for every number of workers that comes, which can go on from each other.
+  """Check that the algorithm supports each number of workers of a run, and a change from one to the next.
 
   Args:
     make: number of workers -> the algorithm.
     params: of one worker, as shapes.
-    presence: who is there.
+    presence: the workers that are present at each step.
 
   Raises:
     ValueError: one line; also of `make`.
@@ -50,13 +50,13 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) ->
   for count in sorted({len(ids) for _, ids in presence.changes}, reverse=True):
     if shapes(count) != whole:
       raise ValueError(
-        f"a worker's state depends on how many there are: with {count} it is another than with {presence.workers}, so "
-        "that nobody can go on from it"
+        f"a worker's state depends on the number of workers: that of {presence.workers} does not fit {count}, so the "
+        "run cannot continue"
       )
   for (_, before), (step, now) in pairwise(presence.changes):
     under_way = [Schedule(make(len(ids)).exchanges).in_flight(step) for ids in (before, now)]
     if under_way[0] != under_way[1] and any(map(any, under_way)):
-      raise ValueError(f"messages of {len(before)} workers are in flight at step {step}, and no use to {len(now)}")
+      raise ValueError(f"messages of {len(before)} workers are in flight at step {step}, and do not fit {len(now)}")
 
 
 class Rows(NamedTuple):
@@ -164,7 +164,7 @@ Share = Callable[[Tree | None, Tree], Tree]
 
 
 class ElasticTrainer(SingleRunTrainer):
-  """The trainers of a run whose membership changes, one for each set of workers, built when it is first present.
+  """The trainers of a run whose membership changes: one per set of workers, built when that set is first present.
 
   Implements `ddl.engine.trainer.Trainer`, with `Held` as the carry.
   """
@@ -177,13 +177,18 @@ class ElasticTrainer(SingleRunTrainer):
     share: Share = lambda tree, _: tree,
     reader: Callable[[Ids], CompiledTrainer] | None = None,
   ):
-    """make: workers -> their trainer, which may serve others too. Workers that stay are all of one process, or of none.
+    """Build the trainer of the last set of workers.
 
-    fed: those whose batches a feed has, by default all; share: to the processes of workers that join; reader: workers
-    of a checkpoint -> their trainer in this process alone, where some of them are elsewhere or lost.
+    Args:
+      make: workers -> their trainer, which may serve other sets too. Of the workers that stay at a change, this process
+        has all or none.
+      presence: the workers that are present at each step.
+      fed: workers for which a feed has batches; by default all.
+      share: sends the model to the processes of workers that join.
+      reader: workers of a checkpoint -> their trainer in this process only, as some may be lost.
 
     Raises:
-      ValueError: as `make` does for the workers that come last.
+      ValueError: as `make` does.
     """
     self.presence = presence
     self._make, self._made, self._initial = make, dict[int, CompiledTrainer](), jax.random.key(0)

@@ -1,7 +1,7 @@
-"""Calls whose messages are under way beside the steps on CPUs, where XLA overlaps no collective with compute.
+"""Calls that overlap messages with steps on CPUs, where XLA overlaps no collective with compute.
 
-A call is made of several programs here, cut where something is launched or merged. One thread issues all that
-communicate, in the algorithm's order, which is the same in all processes; steps that need nothing go on meanwhile.
+Such a call consists of several programs, cut where a message is launched or merged. One thread runs all programs that
+communicate, in the algorithm's order, which is the same in all processes; meanwhile independent steps continue.
 """
 
 import time
@@ -30,7 +30,7 @@ Program = Callable[..., Any]
 
 
 def pays(algorithm: Algorithm, workers: Workers, independent: bool) -> bool:
-  """Return whether messages are under way between processes beside independent steps, and only a thread hides them."""
+  """Return whether only a thread can overlap messages between processes with independent steps."""
   delayed = any(exchange.delay for exchange in algorithm.exchanges)
   return independent and delayed and workers.members == 1 and workers.platform == "cpu" and workers.processes > 1
 
@@ -56,7 +56,7 @@ class BackgroundCalls:
   ) -> tuple[Carry, jax.Array]:
     losses: list[jax.Array] = []
     for begin in range(0, kind.repeat * len(kind.unit), len(kind.unit)):
-      # No `beside`: it is for the compilers of GPUs and TPUs.
+      # No `overlapped`: it is for the compilers of GPUs and TPUs.
       steps = partial(self._steps, begin, batches, step, keys)
       carry, unit_losses = over_unit(kind, carry, steps, self._launch, self._merge, self._exchange)
       losses += unit_losses

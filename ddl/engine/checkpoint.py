@@ -17,8 +17,8 @@ from jax import lax
 
 from ddl.hosts import exchange
 
-KEPT = 2  # the newest ones: a run goes on from the last but one if the last was damaged
-MARGIN = 2**17  # bytes beside its arrays that a checkpoint takes at most, of a small model
+KEPT = 2  # checkpoints: a run resumes from the last but one if the last is damaged
+MARGIN = 2**17  # upper bound on the bytes of a checkpoint in addition to its arrays, for a small model
 
 
 class Damaged(ValueError):

@@ -2,8 +2,8 @@
 
 A schedule is a list of events that is also JSON:
 
-    ["work", FLOP, bytes, drives]   an operation; drives: a collective that is a chain goes on within it (TPU)
-    ["copy", bytes]                 between memories, beside the compute
+    ["work", FLOP, bytes, drives]   an operation; drives: a chained collective progresses within it (TPU)
+    ["copy", bytes]                 between memories, overlapped with compute
     ["start", id, chain]            a collective leaves; chain: it needs the kernels that drive it
     ["done", id]                    what follows needs its result
     ["loop", times, events]
@@ -83,7 +83,7 @@ class Collective(NamedTuple):
   kind: str  # one of KINDS
   nbytes: int  # of the whole array: what an all-reduce sums, an all-gather returns, a reduce-scatter takes
   size: int  # devices of a group
-  axis: str  # of the mesh, along which these lie; "" for both
+  axis: str  # of the mesh that the group spans; "" for both
   starts: bool  # asynchronous: other work runs until it is done
 
   @property
@@ -222,7 +222,7 @@ FREE = {
   "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id", "iota",
   "opt-barrier", "copy-done", "slice-done", "add-dependency", "domain",
 }  # fmt: skip
-COPIES = ("copy-start", "slice-start", "dynamic-slice-start")  # beside the compute
+COPIES = ("copy-start", "slice-start", "dynamic-slice-start")  # overlapped with compute
 SLICES = ("dynamic-slice", "slice", "gather")
 VMEM = "S(1)"  # in a layout: on the chip, so that reading it takes no memory bandwidth
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
@@ -253,7 +253,7 @@ class Costs:
     return 0
 
   def nbytes(self, where: str, instruction: Instruction, drives: bool = False) -> int:
-    """Return the bytes that an instruction reads from and writes to memory; of what it slices, the slice alone.
+    """Return the bytes that an instruction reads from and writes to memory; of a sliced operand, only the slice.
 
     drives: it is a step of a chain, whose message it hands on in place: that is left out.
     """

@@ -153,10 +153,10 @@ class CompiledTrainer(SingleRunTrainer):
     The next call's input is prepared while a call runs; a thread for that would cost a CPU a tenth of its speed. At
     most two are running, as the collectives of many can deadlock on XLA:CPU.
 
-    Several runs are made together from the carry of `join`, batches [local workers, runs, steps, batch, ...] and a key
-    each: one dispatch serves all, and each has the result that it has alone, up to rounding.
+    A batch of runs takes the carry of `join`, batches [local workers, runs, steps, batch, ...] and one key per run. One
+    dispatch serves all runs, and each has the same result as on its own, up to rounding.
 
-    ids: of the workers, by which each draws its keys; where some are absent others than their places on the mesh.
+    ids: of the workers, from which their keys follow; if some workers are absent, they are not the mesh indices.
 
     Yields (call, carry after it, losses on the device). The next call donates a yielded carry.
     """

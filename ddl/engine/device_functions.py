@@ -1,9 +1,9 @@
 """The functions of an algorithm and a model for all workers of a device, from those of one worker.
 
 XLA:CPU has no fast path for convolution gradients inside a loop or under vmap over per-worker kernels, and a worker
-that makes several steps in a row keeps its parameters in the cache. So gradients can be unrolled over a device's
-workers instead of vmapped, steps can be unrolled instead of scanned, and where a local step does not communicate, a
-worker makes all its steps up to the next exchange before the next worker does.
+that runs several steps in a row keeps its parameters in the cache. So gradients can be unrolled over a device's
+workers instead of vmapped, and steps can be unrolled instead of scanned. If a local step does not communicate, a worker
+runs all its steps up to the next exchange before the next worker does.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from ddl.engine.local_step import gradient_of, make_local_step, over_steps, over
 from ddl.engine.replication import Replication, axes
 from ddl.engine.workers import AXIS, Workers
 
-UNROLLED = 8  # steps beside a message in flight, at most: more take longer to compile, and seldom hide more
+UNROLLED = 8  # most steps to unroll next to a message in flight: more take longer to compile and seldom hide more
 
 Messages = tuple[tuple[Tree, ...], ...]  # [copies, ...] of each exchange and slot, those in flight first
 
@@ -61,18 +61,18 @@ class DeviceFunctions:
       self._merge.append(self.vmap_workers(merge, (in_message, in_state, in_params), (in_params, in_state)))
     self.mean = self.vmap_workers(workers.group.mean, (0,), None)  # over all workers: [virtual, ...] -> [...]
 
-  def steps(self, carry: Carry, batches: Tree, keys: jax.Array, beside: bool = False) -> tuple[Carry, jax.Array]:
-    """Make steps without exchanges. batches: [virtual, steps, batch, ...]; losses: [virtual, steps].
+  def steps(self, carry: Carry, batches: Tree, keys: jax.Array, overlapped: bool = False) -> tuple[Carry, jax.Array]:
+    """Run steps without exchanges. batches: [virtual, steps, batch, ...]; losses: [virtual, steps].
 
-    beside: a message is in flight, with which the compiler is to overlap them.
+    overlapped: whether a message is in flight, with which the compiler should overlap the steps.
     """
-    if beside and self._unrolled and keys.shape[1] > UNROLLED:
+    if overlapped and self._unrolled and keys.shape[1] > UNROLLED:
       cut = slice(UNROLLED), slice(UNROLLED, None)
       first, rest = (jax.tree.map(lambda x, part=part: x[:, part], (batches, keys)) for part in cut)
-      carry, before = self.steps(carry, *first, beside=True)
+      carry, before = self.steps(carry, *first, overlapped=True)
       carry, after = self.steps(carry, *rest)
       return carry, jnp.concatenate([before, after], axis=1)
-    make = self._unrolled if beside and self._unrolled else self._steps
+    make = self._unrolled if overlapped and self._unrolled else self._steps
     (params, state, extra), losses = make(carry.params, carry.state, carry.extra, batches, keys)
     return Carry(params, state, extra, carry.messages), losses
 
@@ -97,7 +97,7 @@ class DeviceFunctions:
   def _joint_steps(
     self, algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
   ) -> Callable[..., Any]:
-    """Return steps that all workers make together, as local steps communicate."""
+    """Return steps that all workers run together, as local steps communicate."""
     in_params, in_state = axes(replication.params), axes(replication.state)
     own = (replication.params, True, True, True)
     gradients = over_workers(gradient_of(model), execution.gradients, own, True)
@@ -121,11 +121,11 @@ class DeviceFunctions:
   def _independent_steps(
     self, algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
   ) -> Callable[..., Any]:
-    """Return steps that each worker makes up to the next exchange before the next worker does."""
+    """Return steps that each worker runs up to the next exchange before the next worker does."""
     step = make_local_step(model, partial(algorithm.local, self.workers.group))
 
     def steps(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:
-      """Make one worker's. batches: [steps, batch, ...]."""
+      """Run the steps of one worker. batches: [steps, batch, ...]."""
       return over_steps(step, (params, state, extra), (batches, keys), execution.steps)
 
     carried = (replication.params, replication.state, True)

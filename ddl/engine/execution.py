@@ -1,13 +1,13 @@
-"""How programs are compiled and run for a backend and a model: defaults measured by `python run.py bench`.
+"""Compiler and execution options for a backend and a model, with defaults measured by `python run.py bench`.
 
-How programs are compiled for each kind of device, so that collectives run beside the compute that can hide them.
-XLA:GPU makes collectives asynchronous by itself, XLA:CPU never does. XLA:TPU has a schedule with asynchronous
-all-reduces only with these options (openxla.org/xla/flags_guidance; MaxText's benchmarks/xla_flags_library.py,
-CF_FOR_ALL_REDUCE), and not for arrays that it has combined to one all-reduce, so that the combiner is off.
+Collectives should overlap with compute. XLA:GPU makes them asynchronous by default, XLA:CPU never does. XLA:TPU makes
+all-reduces asynchronous only with these options (openxla.org/xla/flags_guidance; MaxText's
+benchmarks/xla_flags_library.py, CF_FOR_ALL_REDUCE), and not for arrays that it has combined into one all-reduce, so the
+combiner is off.
 
 Two more things that compiled schedules show are in the programs themselves. XLA:TPU hides one long all-reduce better
 than several that leave together, and even in a loop, so that what is in flight is packed (`Workers.overlapped_group`).
-XLA:GPU, and XLA:TPU with leaves that cannot be packed, overlap no collective with a loop: the steps beside a message
+XLA:GPU, and XLA:TPU with leaves that cannot be packed, overlap no collective with a loop: the steps next to a message
 are unrolled (`DeviceFunctions.steps`). docs/howto/dryrun.md has figures.
 """
 
@@ -104,7 +104,7 @@ def most_together(model: Model, workers: int, call_bytes: int) -> int:
 
 def packs(params: Tree) -> bool:
   """Return whether a server holds the parameters as one vector: with small leaves of one type, and always on GPUs and
-  TPUs, where copies are assumed to be cheap beside calls."""
+  TPUs, where copies are assumed to be cheap compared with calls."""
   leaves = jax.tree.leaves(params)
   small = jax.default_backend() != "cpu" or nbytes(params) < PACKED_BYTES * len(leaves)
   return small and len({x.dtype for x in leaves}) == 1
@@ -149,9 +149,9 @@ def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, str] | None = None
 
 
 def end_by_sigterm(last_words: Callable[[], object] | None) -> None:
-  """Let SIGTERM end the process where a compilation goes on for GRACE seconds after it: Python's handlers wait for it.
+  """Let SIGTERM end the process if a compilation continues for GRACE seconds, as Python's handlers wait for it.
 
-  last_words: called before the process ends with 143; None: compilations are waited for again.
+  last_words: called before the process exits with 143; None: wait for compilations again.
   """
   _last_words[:] = [last_words] if last_words else []
 

@@ -1,4 +1,4 @@
-"""Where everything of a run lies: workers over the rows of the mesh, and inside of a worker by the model's rules."""
+"""Placement of a run on devices: workers over the rows of the mesh, a worker's parameters by the model's rules."""
 
 from functools import cache, partial
 from typing import Any
@@ -86,8 +86,8 @@ def is_split(params: Tree) -> bool:
   return isinstance(jax.tree.leaves(params)[0].sharding, NamedSharding)
 
 
-def beside(batch: Any, params: Tree) -> Any:
-  """Put examples, equal in all processes, where parameters of `local` are: over all their devices if these are many."""
+def place_like(batch: Any, params: Tree) -> Any:
+  """Put examples, equal in all processes, on the devices of parameters of `local`; on several, split if it is even."""
   if not is_split(params):
     return jax.device_put(batch)
   sharding: Any = jax.tree.leaves(params)[0].sharding
@@ -106,7 +106,7 @@ def gather(tree: Tree) -> Tree:
     if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
       return x
     sharding: Any = x.sharding
-    return np.asarray(_everywhere(sharding.mesh)(x))  # at once, so that one array alone is whole on a device
+    return np.asarray(_everywhere(sharding.mesh)(x))  # at once, so that only one array is whole on a device
 
   return jax.device_get(jax.tree.map(one, tree))
 

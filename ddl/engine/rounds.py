@@ -170,18 +170,18 @@ class Rounds:
     return carry, jnp.swapaxes(losses, 0, 1).reshape(self.workers.virtual, -1)
 
   def _unit(self, kind: Kind, carry: Carry, inputs: Inputs) -> tuple[Carry, jax.Array]:
-    """Make the steps of `kind.unit`; losses: [virtual, steps]."""
+    """Run the steps of `kind.unit`; losses: [virtual, steps]."""
 
-    def steps(carry: Carry, first: int, last: int, beside: bool) -> tuple[Carry, jax.Array]:
+    def steps(carry: Carry, first: int, last: int, overlapped: bool) -> tuple[Carry, jax.Array]:
       part = jax.tree.map(lambda x: x[:, first:last], inputs)
-      return self.functions.steps(carry, *part, beside=beside)
+      return self.functions.steps(carry, *part, overlapped=overlapped)
 
     carry, losses = over_unit(kind, carry, steps, self._launch, self.functions.merge, self.functions.exchange)
     return carry, jnp.concatenate(losses, axis=1)
 
   def _launch(self, i: int, carry: Carry) -> tuple[Tree, Carry]:
     message, carry = self.functions.launch(i, carry)
-    if self.execution.overlap:  # the same boundary of fusion, so that both ways round alike
+    if self.execution.overlap:  # the same boundary of fusion, so that both settings round equally
       return lax.optimization_barrier(message), carry
     return lax.optimization_barrier((message, carry))  # the steps that follow wait for the message
 
@@ -206,19 +206,20 @@ def over_unit(
   kind: Kind, carry: Carry, steps: Callable[..., Any], launch: Callable[..., Any], merge: Callable[..., Carry],
   exchange: Callable[..., Carry],
 ) -> tuple[Carry, list[Any]]:  # fmt: skip
-  """Make the steps of `kind.unit`, whose exchanges are known, and return the carry with what is in flight, and losses.
+  """Run the steps of `kind.unit`, whose exchanges are known; return the carry, with messages in flight, and the losses.
 
-  steps(carry, first, last, beside) -> (carry, losses): steps first..last-1 without exchanges, beside: with a message in
-  flight. launch(i, carry) -> (message, carry), merge(i, message, carry) and exchange(i, carry) are of exchange i.
+  steps(carry, first, last, overlapped) -> (carry, losses): steps first..last-1 without exchanges; overlapped: with a
+  message in flight. launch(i, carry) -> (message, carry), merge(i, message, carry) and exchange(i, carry) run those of
+  exchange i.
   """
   in_flight = [list(slots[:count]) for slots, count in zip(carry.messages, kind.in_flight, strict=True)]
-  losses, first = [], 0  # first: of the steps that are not made yet
+  losses, first = [], 0  # first: of the steps that have not run yet
   for step, due in enumerate(kind.unit):
     for i in due.launch:
       message, carry = launch(i, carry)
       in_flight[i].append(message)  # the oldest first
     after = kind.unit[step + 1] if step + 1 < len(kind.unit) else LAST
-    if due.merge or due.exchange or after.launch:  # make the steps since the last exchange
+    if due.merge or due.exchange or after.launch:  # run the steps since the last exchange
       carry, loss = steps(carry, first, step + 1, any(in_flight))
       losses.append(loss)
       first = step + 1
@@ -230,4 +231,4 @@ def over_unit(
   return carry._replace(messages=messages), losses
 
 
-LAST = Due(launch=(0,))  # stands for the step after a unit: what is not made yet is made before it
+LAST = Due(launch=(0,))  # in place of the step after a unit: the remaining steps run before it

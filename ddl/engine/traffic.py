@@ -68,11 +68,11 @@ def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
   tiny = jnp.ones(2)  # the rules are the same for any parameters
   state, board, _ = algorithm.init(tiny)
   board, message = jax.tree.map(some, board), algorithm.request(state, tiny)
-  (met, pulled), (alone, kept) = (
+  (met, pulled), (single, unchanged) = (
     algorithm.serve(board, message, Visit(jnp.int32(0), jnp.int32(peer))) for peer in (1, -1)
   )
-  peer_met, peer_alone = jax.tree.map(lambda x: x[1], (met, alone))
-  return nbytes(params) * _differ(peer_met, peer_alone), nbytes(params) * _differ(pulled, kept)
+  peer_met, peer_single = jax.tree.map(lambda x: x[1], (met, single))
+  return nbytes(params) * _differ(peer_met, peer_single), nbytes(params) * _differ(pulled, unchanged)
 
 
 def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:

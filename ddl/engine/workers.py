@@ -18,7 +18,7 @@ from ddl.errors import OptionError
 from ddl.group import Group
 from ddl.sharding import MEMBER
 
-SMALL = 2**22  # bytes of an array from which on it goes over sockets alone, as its copies take longer than a message
+SMALL = 2**22  # bytes from which an array is sent on its own over sockets, as copying it takes longer than a message
 AXIS = ("worker", "virtual")  # the workers' axis: worker id = row of the mesh * workers per row + virtual index
 
 
@@ -212,10 +212,10 @@ def on_devices(count: int, devices: Sequence[Any], members: int) -> Workers:
 
 
 class PackedGroup(Group):
-  """A group whose means and sums go as one vector for each type; the values are those of `Group`."""
+  """A group that sends means and sums as one vector per type; the values are those of `Group`."""
 
   def __init__(self, axis: AxisName, below: float = math.inf):
-    """axis: see `Group`; below: bytes from which on a leaf goes alone, as its copies take longer than a message."""
+    """axis: see `Group`; below: bytes from which a leaf is sent on its own, as copies take longer than a message."""
     super().__init__(axis)
     self.below = below
 

@@ -94,7 +94,7 @@ def _exit(reason: str, code: int) -> NoReturn:
 
 
 def _redirect() -> int:
-  """Send what C++ prints on stdout to nowhere and on stderr to a file, whose descriptor is returned; Python's stay.
+  """Discard what C++ prints on stdout, and send its stderr to a file, whose descriptor is returned; Python's stay.
 
   Gloo prints a line on stdout for each group that it connects.
   """

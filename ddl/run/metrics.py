@@ -23,7 +23,7 @@ from ddl.api import Model, Source, Tree
 from ddl.config.experiment import noise_key
 from ddl.engine.consensus import Consensus, NotFinite, host_distance, unstacked
 from ddl.engine.local_step import gradient_of
-from ddl.engine.placement import beside, gather, is_split, local
+from ddl.engine.placement import gather, is_split, local, place_like
 from ddl.hosts import wait_on_cpu
 from ddl.run.batch import Batch, LoopHook, LoopStep
 from ddl.run.build import Components
@@ -65,7 +65,7 @@ class Evaluator:
     """Return the model with the batch statistics of these."""
     params, extra = local(model[:2])
     for batch in batches:
-      extra = self._train(params, extra, beside(batch, params))
+      extra = self._train(params, extra, place_like(batch, params))
     return model._replace(extra=extra)
 
   def _all(self, params: Tree) -> Any:
@@ -76,8 +76,8 @@ class Evaluator:
     batches = (self._source.take(np.arange(s, min(s + BATCH, self._source.size))) for s in starts)
     first = self._source.take(np.arange(1))
     if sum(x.nbytes for x in first.values()) * self._source.size > CACHED:
-      return (beside(batch, params) for batch in batches)
-    self._batches = [beside(batch, params) for batch in batches]
+      return (place_like(batch, params) for batch in batches)
+    self._batches = [place_like(batch, params) for batch in batches]
     return self._batches
 
 
@@ -133,7 +133,7 @@ class NoiseEstimator:
     for count, batch in enumerate(batches, 1):
       size = len(jax.tree.leaves(batch)[0])
       mean, spread = self._add(
-        (mean, spread), float(count), params, extra, beside(batch, params), jax.random.fold_in(key, count)
+        (mean, spread), float(count), params, extra, place_like(batch, params), jax.random.fold_in(key, count)
       )
     trace = size * float(spread) / (count - 1)  # S
     return {NORM2: float(self._square(mean)) - trace / (count * size), TRACE: trace}
