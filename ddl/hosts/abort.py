@@ -23,7 +23,7 @@ from ddl.hosts.process_info import member
 
 GRACE = 1.0  # seconds that a process which fails gives the others to report their own error
 COORDINATION = "JAX distributed service detected fatal errors"  # in the log if it is JAX that aborts, not XLA
-COLLECTIVE = re.compile("Gloo|NCCL|RCCL|coordination service", re.IGNORECASE)
+COLLECTIVE = re.compile("Gloo|NCCL|RCCL|coordination ?service", re.IGNORECASE)
 
 _exiting = threading.Lock()  # held by the thread that reports, which ends the process
 _format: list[Callable[[str, int], str]] = [lambda reason, _: reason]

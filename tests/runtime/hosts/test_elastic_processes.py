@@ -45,7 +45,10 @@ def runs(pid):
 
 
 def pid(folder, rank):
-  return int((folder / f"pid-{rank}").read_text())
+  file = folder / f"pid-{rank}"
+  while not (text := file.read_text()):  # a process is writing it
+    time.sleep(0.02)
+  return int(text)
 
 
 def presence(folder):

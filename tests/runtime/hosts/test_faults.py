@@ -101,7 +101,8 @@ def test_both_end_when_the_network_between_them_is_cut(whole, tmp_path):
       lines = [complaint(each.end(), code=1) for each in processes]
     finally:
       holder.kill()
-  assert lines[0].startswith("train: process 1 of 2 sent no heartbeat for 3 s; this process exits too; ")
+  # Process 0 reaches its own service no longer either, so that it may be the first to be missed.
+  assert re.match(r"train: process [01] of 2 sent no heartbeat for 3 s; this process exits too; ", lines[0])
   assert lines[1].startswith("train: process 0 of 2 answered no heartbeat for 3 s; this process exits too; ")
   go_on(folder, whole)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 from helpers.commands import Command, complaint
 from helpers.forks import ROOT
@@ -205,3 +206,16 @@ def test_a_step_of_several_tasks_of_which_one_trains_names_the_way_out(where, tm
 )
 def test_flags_that_cannot_be(flags, words, wrong):
   wrong(list(flags), *words)
+
+
+@pytest.mark.parametrize(
+  "error, lost",
+  [
+    (RuntimeError("[pair.cc:538] Read error [127.0.0.1]:5: Connection reset by peer; Gloo all-reduce failed"), True),
+    (RuntimeError("Barrier failed: heartbeat timeout.\nRPC: /xla.coordination.CoordinationService/Barrier"), True),
+    (RuntimeError("INTERNAL: shapes do not match"), False),
+  ],
+)
+def test_the_loss_of_a_process_is_recognized_in_a_collective_and_in_a_barrier(error, lost, monkeypatch):
+  monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+  assert hosts.is_loss(error) is lost
