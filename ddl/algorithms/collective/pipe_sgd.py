@@ -30,9 +30,6 @@ def pipe_sgd(inner: optax.GradientTransformation, *, width: PositiveInt = 2) -> 
   Args:
     inner: optimizer, the same on all workers; it sees one gradient per step, in order, and the current parameters.
     width: width of the pipeline (K): K - 1 messages in flight, and the gradient being computed; 2 in the paper.
-
-  Returns:
-    An `Algorithm` that sends gradients at each step, with a delay of K - 1 steps.
   """
 
   def init(group: Group, params: Tree, key: Any) -> PipeSGDState:

@@ -29,15 +29,13 @@ def round_robin_easgd(
   You, Buluc, Demmel 2017, arXiv 1708.02983, on Zhang et al. 2014, arXiv 1412.6651; x_j and z from before the step. In
   the paper the other workers idle meanwhile; here each step gives every worker a gradient. Counted are the 2 n bytes of
   worker j's visit, 2 n / p per worker and step; the program sends more, as all workers take part in a sum. Stable on a
-  quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta).
+  quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta). Differences travel during one
+  step (delay 1); the tested model is z.
 
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in EASGD.
     workers: number of workers (p), from which the default of alpha follows.
-
-  Returns:
-    An `Algorithm` of period 1 whose differences travel during one step (delay 1), tested at z.
   """
 
   def init(group: Group, params: Tree, key: Any) -> RoundRobinEASGDState:
