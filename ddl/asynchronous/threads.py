@@ -1,9 +1,9 @@
 """Server algorithms in real time: one thread and one device per worker, the server in the host's memory.
 
 The record of a run has the form of a schedule's, in real seconds, and its operations replay it in virtual time. With a
-lock, a replay by `Sequential` gives the same bits where the workers' devices and the host's are of one kind. Without
-one, it has the blocks' operations in the order in which they happened, and differs by rounding where a compiler fuses
-the increment's product into the addition.
+lock, a replay event by event gives the same bits where the workers' devices and the host's are of one kind. Without a
+lock, it repeats the blocks' operations in their order, and differs by rounding where a compiler fuses the increment's
+product into the addition.
 """
 
 import itertools
@@ -39,7 +39,7 @@ STOP = -1
 class Threads:
   """One algorithm on one model with real threads.
 
-  After a run: `server`, and by worker `params`, `state` and `extra` as of its last visit, as in `Sequential`.
+  After a run: `server`, and by worker `params`, `state` and `extra` as of its last visit.
   """
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
