@@ -50,8 +50,10 @@ ONE_HOST = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" when ray is imported: all 
 NO_BARRIER = Bounded(math.inf)  # asp
 
 
-def require() -> Any:
-  """Import `ray`, without starting it. ValueError if it is not installed."""
+def require(local: bool = False) -> Any:
+  """Import `ray`, without starting it; local: for this machine only. Raises ValueError if it is not installed."""
+  if local:
+    os.environ.setdefault(ONE_HOST, "0")
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
   os.environ.setdefault("RAY_enable_worker_prestart", "0")  # no processes for unused slots
   os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # no warning without GPUs
@@ -69,9 +71,7 @@ def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
 
   Raises ValueError if Ray is not installed or the address cannot be reached.
   """
-  if address is None:
-    os.environ.setdefault(ONE_HOST, "0")
-  ray = require()
+  ray = require(local=address is None)
   quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
   if address is None:
     slots = max(cpus, os.cpu_count() or 1)
@@ -160,9 +160,7 @@ class RayCluster:
       seed: seed of the peers of peer-to-peer algorithms, and of the barrier's samples.
       barrier: enforced by the first shard; no worker waits for one that died until that one restarts.
     """
-    if address is None:
-      os.environ.setdefault(ONE_HOST, "0")
-    self.ray = require()
+    self.ray = require(local=address is None)
     for name, value, least in ("workers", workers, 1), ("shards", shards, 1), ("checkpoint_every", checkpoint_every, 0):
       ranges.check(name, value, ranges.integers(least))
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:

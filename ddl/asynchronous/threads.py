@@ -70,10 +70,8 @@ class Threads:
 
     watch: called after each visit, one at a time; no other visit ends meanwhile.
 
-    Raises:
-      NotFinite: one line with the worker and its step.
-      Exception: any other of a thread, with a note of its worker and step; all threads have ended then.
-      KeyboardInterrupt: likewise.
+    Raises NotFinite with the worker and its step, and any other exception of a thread with a note of its worker and
+    step. All threads have ended then, also after KeyboardInterrupt.
     """
     ranges.check("visits", visits, ranges.integers(1))
     self._take, self._watch, self._x64 = take, watch, jnp.result_type(float) == jnp.float64
