@@ -34,13 +34,9 @@ def leads_of(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
 
 
 def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
-  """Return the same rule with server, messages and replies of parameters [size]; a worker's own stay a tree.
+  """Return the same rule with server, messages and replies for a vector [size]; workers' parameters stay a tree.
 
-  Of parameters of several types the server's have the one that holds them all.
-
-  Args:
-    algorithm: one for which `divides` is true.
-    params: arrays or shapes.
+  The vector has a type that holds all types of the parameters. `divides` must be true for the algorithm.
   """
   inverse: list[Callable[[Any], Tree]] = []
 
@@ -70,10 +66,7 @@ def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
 
 
 def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
-  """Return whether the server's functions are known to be element-wise, so that they apply to a vector and its parts.
-
-  params: arrays or shapes.
-  """
+  """Return whether the server's functions are known to be element-wise, so that they apply to parts of a vector."""
 
   def calls(params: Tree) -> Any:
     state, server, reply = jax.eval_shape(algorithm.init, params)

@@ -1,19 +1,15 @@
 """Server algorithms across hosts: Ray places, starts, watches and replaces the processes of workers and master.
 
-The master is a few shards. The parameters are one flat vector, cut into runs of equal size, and each shard runs the
-algorithm's `init`, `serve` and `evaluate` on its run only, so that these have to work coordinate by coordinate: all in
-`ddl.algorithms.SERVER` do if their inner optimizer does (SGD, Adam; not one with a mask or norms of layers, which is
-refused). A worker sends each shard its part, and scalars to all. Shards serve in orders of their own: only one shard's
-order can be replayed.
+The master consists of shards. Each runs the algorithm's `init`, `serve` and `evaluate` on its slice of the flat
+parameter vector, so these must be element-wise: all in `ddl.algorithms.SERVER` are, if their inner optimizer is. A
+worker sends each shard its slice, and scalars to all. Shards may serve in different orders: only one shard's order can
+be replayed.
 
-Arrays pass from worker to shard over a socket (`ray_transport`), as Ray's calls take 4 times as long for models of 1 MB
-(docs/howto/asynchronous.md). What helped: no object store and no pickling; buffers that are handed to JAX, not copied;
-NumPy's `isfinite` in place of XLA's (0.02 ms for 0.24 ms at 1 MB); one thread for XLA in a shard; an allocator that
-keeps its memory. `period` and `delay` of the algorithm hide the rest.
+Arrays travel over sockets (`ray_transport`), as Ray's calls take 4 times as long for models of 1 MB
+(docs/howto/asynchronous.md). NumPy's `isfinite` takes a tenth of the time of XLA's at 1 MB.
 
-A killed worker loses its current round. If it dies while it sends, some shards may have served that visit and others
-not; each shard counts its own, and the first one's count is the run's. A checkpoint is each shard's own; on several
-hosts the folder has to be one that all of them see.
+A killed worker loses its current round. If it dies while sending, some shards may have served that visit and others
+not; the first shard's count is that of the run. Each shard writes its own checkpoint, to a folder that all hosts share.
 """
 
 import math
@@ -45,22 +41,24 @@ from ddl.events.record import Events
 from ddl.precision import ravel
 
 SECONDS = 5.0  # to reach an address
-# The C library would give large arrays back at once, and each visit would wait for new pages.
+# The C library would return large arrays to the system at once, and each visit would wait for new pages.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_ARENA_MAX": "1"}
-# A compilation cache is this machine's.
+# Options of the compilation cache, which is on this machine.
 CACHE = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 LOOPBACK = "127.0.0.1"
 ONE_HOST = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" when ray is imported: all its processes bind to loopback
 NO_BARRIER = Bounded(math.inf)  # asp
 
 
-def require() -> Any:
-  """Import `ray`, without starting it. ValueError if it is not installed."""
+def require(local: bool = False) -> Any:
+  """Import `ray`, without starting it; local: for this machine only. Raises ValueError if it is not installed."""
+  if local:
+    os.environ.setdefault(ONE_HOST, "0")
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-  os.environ.setdefault("RAY_enable_worker_prestart", "0")  # processes for every slot, whether it is used or not
-  os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # says nothing of GPUs to those that asked for none
-  os.environ.setdefault("RAY_worker_niceness", "0")  # 15 else: the run would wait for all other programs
-  os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # which is handled, and reported
+  os.environ.setdefault("RAY_enable_worker_prestart", "0")  # no processes for unused slots
+  os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # no warning without GPUs
+  os.environ.setdefault("RAY_worker_niceness", "0")  # the default, 15, lets all other programs go first
+  os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # the supervisor reports it
   try:
     import ray
   except ImportError as error:
@@ -71,11 +69,9 @@ def require() -> Any:
 def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
   """Start Ray on this machine, at loopback only, with `cpus` slots for processes; or join a cluster ("host:port").
 
-  ValueError if Ray is not installed or the address cannot be reached.
+  Raises ValueError if Ray is not installed or the address cannot be reached.
   """
-  if address is None:
-    os.environ.setdefault(ONE_HOST, "0")
-  ray = require()
+  ray = require(local=address is None)
   quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
   if address is None:
     slots = max(cpus, os.cpu_count() or 1)
@@ -114,7 +110,7 @@ for agent in agents:
 
 
 def _end_agents_with_ray() -> None:
-  """End Ray's two agents of this machine 5 s after Ray; where its driver was killed, they stay for another minute."""
+  """End Ray's two agents on this machine 5 s after Ray; after a killed driver they would run for another minute."""
   for raylet in _children(os.getpid()):
     if (Path("/proc") / raylet / "comm").read_text() == "raylet\n" and hasattr(os, "pidfd_open"):
       agents = [pid for pid in _children(raylet) if "Agent" in (Path("/proc") / pid / "cmdline").read_text()]
@@ -126,9 +122,9 @@ def _children(pid: int | str) -> list[str]:
 
 
 def process_environment(dtype: np.dtype, gpus: float, local: bool) -> dict[str, Any]:
-  """Return the `runtime_env` of a process: JAX sees GPUs if it asked for some, and has the parameters' precision.
+  """Return the `runtime_env` of a process: with GPUs only if it asks for some, and with the parameters' precision.
 
-  local: on this machine, where ddl and the compilation cache are.
+  local: whether it runs on this machine, where ddl and the compilation cache are.
   """
   variables = KEEP_MEMORY | {"JAX_ENABLE_X64": str(int(dtype == np.float64))}
   if not gpus:
@@ -149,25 +145,22 @@ class RayCluster:
     address: str | None = None, cpus: float = 1, gpus: float = 0, checkpoint_every: int = 0, resume: bool = False,
     seed: int = 0, barrier: Bounded = NO_BARRIER,
   ):  # fmt: skip
-    """make: worker -> (model, take), called in the worker's process, so that cloudpickle has to support it.
+    """Connect to Ray. Raises ValueError for invalid values, or if Ray is missing, out of reach, or too small.
 
     Args:
-      workers: their number.
-      shards: processes of the master.
-      folder: of the checkpoints.
-      address: of a Ray cluster; None: this machine.
-      cpus, gpus: that each worker asks of Ray; JAX in a worker without GPUs runs on its CPUs.
-      checkpoint_every: visits; 0: only one at the end.
-      resume: continue from the newest checkpoint that all shards have.
-      seed: of the peers of peer-to-peer algorithms, and of samples of the barrier.
-      barrier: kept by the first shard; nobody waits for a worker that died until it starts again.
-
-    Raises:
-      ValueError: one line, for invalid values, or if Ray is not installed, out of reach, or too small.
+      algorithm: element-wise, with a server.
+      make: worker -> (model, take), called in the worker's process: cloudpickle has to support it.
+      workers: number of workers.
+      shards: number of processes of the master.
+      folder: folder of the checkpoints.
+      address: address of a Ray cluster; None: this machine.
+      cpus, gpus: resources of each worker; JAX in a worker without GPUs runs on its CPUs.
+      checkpoint_every: visits between checkpoints; 0: only one at the end.
+      resume: continue from the newest checkpoint of all shards.
+      seed: seed of the peers of peer-to-peer algorithms, and of the barrier's samples.
+      barrier: enforced by the first shard; no worker waits for one that died until that one restarts.
     """
-    if address is None:
-      os.environ.setdefault(ONE_HOST, "0")
-    self.ray = require()
+    self.ray = require(local=address is None)
     for name, value, least in ("workers", workers, 1), ("shards", shards, 1), ("checkpoint_every", checkpoint_every, 0):
       ranges.check(name, value, ranges.integers(least))
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
@@ -177,7 +170,7 @@ class RayCluster:
     self.folder, self.every, self.seed = Path(folder).absolute(), checkpoint_every, seed
     self.label = self.newest()
     if resume and self.label is None:
-      raise OptionError(str(self.folder), f"a folder with a checkpoint that all {shards} shards have written")
+      raise OptionError(str(self.folder), f"a folder with a checkpoint of all {shards} shards")
     if not resume and any(ray_master.labels(self.folder, k) for k in range(shards)):
       advice = "Resume that run, or use another folder."
       raise OptionError(str(self.folder), "without checkpoints of an earlier run", advice=advice)
@@ -197,16 +190,15 @@ class RayCluster:
   def run(self, params: Tree, extra: Tree, visits: int, watch: Watch, marks: Iterable[int]) -> Events:
     """Train until `visits` visits are served, or `stop`, from params and extra or a checkpoint.
 
-    watch: receives a snapshot of each of the visits `marks`, and of the end. Training does not wait for it: snapshots
-      that it has not received yet wait with the master, a model each. Shards take theirs at their own count of visits.
+    `watch` receives a snapshot after each of the visits `marks`, and at the end. Training does not wait for it: the
+    master stores snapshots until `watch` receives them. Each shard takes its own after that number of its visits.
 
-    Returns:
-      The first shard's record, of the whole run if it was resumed. Workers' times are by their own clocks, moved into
-      the possible range; a worker that was killed, or joined late, counts as restarted.
+    Returns the first shard's record of the whole run, including what precedes a resume. Workers' times are by their own
+    clocks, moved into the possible range; a worker that was killed, or joined late, counts as restarted.
 
     Raises:
-      NotFinite: one line: a message or the center.
-      ValueError: one line: a shard died, or a worker keeps dying or raises.
+      NotFinite: for a message or a center that is not finite.
+      ValueError: if a shard died, or a worker keeps dying or raises.
     """
     params, extra = jax.tree.map(np.asarray, (params, extra))
     of_server(self.algorithm, params)
@@ -247,7 +239,7 @@ class RayCluster:
       self.supervisor.stopping = True
 
   def newest(self) -> int | None:
-    """Return the visits of the newest checkpoint that all shards have, None if there is none."""
+    """Return the number of visits of the newest checkpoint of all shards, or None without one."""
     return ray_master.newest(self.folder, self.count)
 
   def close(self) -> None:
@@ -258,7 +250,7 @@ class RayCluster:
   def shard_actors(
     self, parts: list[np.ndarray], extra: Tree, visits: int, token: bytes, marks: list[int], shard: type[Shard] = Shard
   ) -> list[Any]:
-    """Start a process for each part; token: shown by those that connect; marks: as of `run`."""
+    """Start a process for each part; token: what workers that connect must send; marks: as in `run`."""
     settings = {"visits": visits, "workers": self.workers, "marks": marks, "token": token, "folder": str(self.folder)}
     settings |= {"every": self.every, "barrier": self.barrier, "seed": self.seed}
     environment = process_environment(parts[0].dtype, 0, self.local)

@@ -1,4 +1,4 @@
-"""One shard of the master on Ray: its state, its checkpoints, whose visit is next, and what is recorded."""
+"""One shard of the master on Ray: its state, its checkpoints, the order of visits, and their record."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from ddl.events.record import ROW, TYPES, Events, VisitRow, make_events
 
 
 class Snapshot(NamedTuple):
-  """The run at some visit: a shard's part of the parameters, or all. Only the first shard knows the rest."""
+  """The run after a visit: the parameters, or a shard's part. Only the first shard has the other fields."""
 
   params: Any  # to test
   extra: Tree
@@ -35,23 +35,23 @@ class Record:
   """Rows of `Events`, and their clock."""
 
   def __init__(self, workers: int, paired: bool):
-    """Stop the clock at 0. paired: whether only visits with a peer exchange anything."""
+    """Set the clock to 0, stopped. paired: whether only visits with a peer exchange models."""
     self._rows, self._peers, self._latest = list[VisitRow](), list[int](), [-1] * workers  # _latest: row of a worker
     self._restarts = dict[int, float]()  # worker -> when it restarted, before its next visit
     self._origin: float | None = None
     self._paired, self._exchanges = paired, 0
 
   def start(self) -> None:
-    """Start the clock at the last visit, unless it runs."""
+    """Start the clock at the time of the last visit, unless it runs."""
     if self._origin is None:
       self._origin = time.time() - self._seconds()
 
   def now(self) -> float:
-    """Return the seconds of the run, not before its last visit."""
+    """Return the seconds of the run, at least those of its last visit."""
     return self._seconds() if self._origin is None else max(time.time() - self._origin, self._seconds())
 
   def restart(self, worker: int) -> None:
-    """Note that a worker starts from the current center."""
+    """Record that a worker starts from the current center."""
     self._restarts[worker] = self.now()
 
   def add(self, request: Any, arrival: float) -> None:
@@ -77,7 +77,7 @@ class Record:
     return len(self._rows) > self._latest[worker] + 1
 
   def answer(self, worker: int) -> None:
-    """Note that a worker's last visit is answered with the current center."""
+    """Record that a worker's last visit is answered with the current center."""
     row = self._rows[self._latest[worker]]
     row.answered, row.released = len(self._rows), self.now()
 
@@ -102,18 +102,18 @@ class Record:
 
 
 def labels(folder: Path, shard: int) -> list[int]:
-  """Return the numbers of visits of this shard's complete checkpoints, in order."""
+  """Return the numbers of visits of this shard's complete checkpoints, in ascending order."""
   matches = (re.fullmatch(rf"shard{shard}-(\d+)\.npz", path.name) for path in folder.glob(f"shard{shard}-*.npz"))
   return sorted(int(match[1]) for match in matches if match)
 
 
 def newest(folder: Path, shards: int) -> int | None:
-  """Return the number of visits of the newest checkpoint that all shards have, None if there is none."""
+  """Return the number of visits of the newest checkpoint of all shards, or None without one."""
   return max(set.intersection(*(set(labels(folder, k)) for k in range(shards))), default=None)
 
 
 def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, keep: int) -> None:
-  """Write the leaves and the record, then delete checkpoints of fewer than `keep` visits."""
+  """Write the leaves and the record; delete checkpoints of fewer than `keep` visits."""
   folder.mkdir(parents=True, exist_ok=True)
   leaves = {f"leaf{i:04d}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(tree))}
   arrays.save(_path(folder, shard, label), leaves | events._asdict())
@@ -154,7 +154,7 @@ class ShardState:
     self._read = jax.jit(algorithm.read) if algorithm.read else None
 
   def warm_up(self) -> None:
-    """Compile the functions of a visit; twice, as the results of a first one may have other types."""
+    """Compile the functions of a visit; twice, as the results of the first call may have other types."""
     server, visit = jax.tree.map(lambda x: jnp.array(x, copy=True), self.server), self._visit(0, -1, 0)
     message = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.like.message)
     for _ in range(2):
@@ -177,7 +177,7 @@ class ShardState:
     return [np.asarray(x) for x in jax.tree.leaves(reply)]
 
   def begin(self, worker: int, round_: int) -> np.ndarray:
-    """Return the parameters from which a worker starts this round after others were served."""
+    """Return the parameters from which a worker starts this round after visits of other workers."""
     if self._read:
       self.server, _ = self._read(self.server, self.first_reply, self._visit(worker, -1, round_))
     return self.center()
@@ -205,10 +205,10 @@ class Shard:
   def __init__(
     self, index: int, algorithm: ServerAlgorithm, part: np.ndarray, extra: Tree, *, visits: int, **settings: Any
   ):
-    """part: this shard's initial parameters; extra: the model's initial non-trained state; visits: after which to stop.
+    """part: this shard's initial parameters; extra: the model's initial non-trained state; visits: those of the run.
 
     settings: workers (their largest number), barrier (a bounded one), seed (of its samples), folder, every (visits per
-      checkpoint, 0: none), marks (visits at which a snapshot is kept until it is fetched), token.
+      checkpoint, 0: none), marks (visits after which a snapshot is stored until it is read), token.
     """
     self.index, self.algorithm, self.visits = index, algorithm, visits
     self.workers, self.marks = settings["workers"], frozenset(settings["marks"])
@@ -224,9 +224,10 @@ class Shard:
     self.changed = threading.Condition()
 
   def open(self, label: int | None, host: str | None = None) -> tuple[str, int]:
-    """Start, from the checkpoint of so many visits if there is one; return the address to which workers connect.
+    """Start, and return the address to which workers connect.
 
-    host: the address to listen at, by default the one by which Ray knows this machine.
+    label: number of visits of the checkpoint to load, or None; host: address to listen at, by default this node's in
+    Ray.
     """
     if host is None:
       import ray
@@ -266,7 +267,7 @@ class Shard:
       return status, int(self.rounds[worker]), part, self.state.mean_extra()
 
   def lose(self, worker: int) -> None:
-    """Let nobody wait for a worker that died until it starts again."""
+    """Exclude a worker that died from the barrier until it restarts."""
     with self.changed:
       self.members.leave(worker)
       self.changed.notify_all()
@@ -277,24 +278,24 @@ class Shard:
       self.closed = True
 
   def snapshot(self, visits: int | None) -> Snapshot:
-    """Return the snapshot of so many visits, or of now where there is none."""
+    """Return the snapshot stored after this number of visits; without one, a snapshot of the current state."""
     with self.changed:
       return self.snapshots.pop(visits) if visits in self.snapshots else self._snapshot()
 
   def progress(self, seconds: float) -> tuple[int, np.ndarray, list[int], str]:
-    """Return (visits, each worker's, those of snapshots, the failure), once there is news or after `seconds`."""
+    """Wait for a change, at most `seconds`; return (visits, visits by worker, visits of snapshots, error or "")."""
     with self.changed:
       news = self.index == 0  # the first one has the run's
       self.changed.wait_for(lambda: self.failure or (news and (self.snapshots or self.served >= self.visits)), seconds)
       return self.served, self.rounds.copy(), sorted(self.snapshots), self.failure
 
   def events(self) -> Events:
-    """Return the visits so far, of the first shard."""
+    """Return the visits so far; of the first shard only."""
     with self.changed:
       return self.record.events()
 
   def save(self, label: int) -> None:
-    """Write a checkpoint, named after so many visits."""
+    """Write a checkpoint, named after this number of visits."""
     with self.changed:
       self._save(label)
 
@@ -322,7 +323,7 @@ class Shard:
     self.admitted.discard(worker)
     if self.served + len(self.admitted) < self.visits:
       self.admitted.add(worker)
-    else:  # it will not ask again
+    else:  # the worker makes no other round
       self.members.leave(worker)
       if self.active == worker:
         self.active = None
@@ -336,8 +337,8 @@ class Shard:
   def wait_for_round(self, worker: int) -> bool:
     """Wait until the worker may start a round; return whether its last reply is outdated by then.
 
-    Round robin: when all others have finished theirs and it is next by rank. Else when the barrier lets it: a round is
-    finished when its worker asks for the next, so that all shards have served it by then.
+    In a round robin it may start when it is next by rank and all others have finished. Otherwise the barrier decides,
+    which counts a round as finished when its worker asks for the next one: all shards have served it by then.
     """
     with self.changed:
       if self.algorithm.arrivals.round_robin:

@@ -1,4 +1,4 @@
-"""The driver of a run on Ray: starts workers, replaces those that die, and reports how far the master is."""
+"""The driver of a run on Ray: starts workers, replaces those that die, and reports the master's progress."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -11,14 +11,14 @@ from ddl.asynchronous.ray_master import Snapshot
 from ddl.engine.consensus import NotFinite
 from ddl.events.record import Events
 
-ATTEMPTS = 3  # deaths of a worker in a row, without a visit between, that end the run
+ATTEMPTS = 3  # deaths of a worker without a visit in between, after which the run fails
 PAUSE = 1.0  # seconds after which a shard without news reports its progress
 
 Watch = Callable[[Snapshot], None]
 
 
 def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
-  """Return the results of the shards from `first` on. ValueError, one line, where one of them is dead or raised."""
+  """Return the results of the shards from `first` on. Raises ValueError if one of them died or raised."""
   results = []
   for k, ref in enumerate(refs, start=first):
     try:
@@ -32,13 +32,13 @@ def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
 
 
 def check_started(error: Any, who: str) -> None:
-  """Raise ValueError, one line, if an actor did not die but could not start, as where its host lacks a module."""
+  """Raise ValueError for an actor that could not start, such as on a host that lacks a module."""
   if error.actor_init_failed:
     raise ValueError(f"{who} cannot start: {str(error).strip().splitlines()[-1]}") from error
 
 
 class RaySupervisor:
-  """The workers of one run, and the calls of their actors that are under way."""
+  """The workers of one run, and the pending calls of their actors."""
 
   def __init__(
     self, ray: Any, new: Callable[[int], Any], actors: dict[int, Any], shards: list[Any], unravel: Callable[[Any], Tree]
@@ -51,7 +51,7 @@ class RaySupervisor:
     self.stopping = False
 
   def run(self, ranks: Iterable[int], visits: int, watch: Watch) -> Events:
-    """Run until `visits` visits are served and every worker knows it, or `stopping` is set."""
+    """Run until `visits` visits are served and all workers have returned, or `stopping` is set."""
     self.served, self.rounds, _, _ = self._progress([self.shards[0].progress.remote(0)])[0]
     reports = dict[Any, int]()  # call -> shard
     self.missing = set(ranks)
@@ -79,7 +79,7 @@ class RaySupervisor:
     return answers(self.ray, [self.shards[0].events.remote()])[0]
 
   def start(self, rank: int) -> None:
-    """Start a worker, which makes rounds as soon as it is ready."""
+    """Start a worker, which begins its rounds as soon as it is ready."""
     self.actors[rank] = self.new(rank)
     self.preparing[self.actors[rank].prepare.remote()] = rank
 
@@ -120,7 +120,7 @@ class RaySupervisor:
       self.deaths[rank] = visits, count + 1 if before == visits else 1
       if self.deaths[rank][1] >= ATTEMPTS:
         raise ValueError(f"worker {rank} died {ATTEMPTS} times in a row before it made a visit") from error
-      message = f"worker {rank} died after {visits} visits: its current round is lost, and another one takes its place"
+      message = f"worker {rank} died after {visits} visits: its current round is lost, and another worker replaces it"
       warnings.warn(message, RuntimeWarning, stacklevel=2)
       self.ray.kill(self.actors[rank])
       self.start(rank)

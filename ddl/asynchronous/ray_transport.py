@@ -17,8 +17,8 @@ from ddl.asynchronous.flat_params import leads_of, visit_trees
 from ddl.errors import OptionError
 
 VISIT, ASK, READ = range(3)  # serve a message; wait for the next round; read the center
-GO, STOP, DIVERGED, OLD = range(4)  # start another round; that was the last; a message or the center is not finite,
-# nothing was served; start another round, but others were served since the last reply
+# Start another round; stop; a message or the center is not finite; start a round, but the last reply is outdated.
+GO, STOP, DIVERGED, OLD = range(4)
 REQUEST = np.dtype(
   [("what", "<i4"), ("worker", "<i4"), ("round", "<i4"), ("peer", "<i4"), ("start", "<f8"), ("released", "<f8")]
 )  # start, released: seconds since the epoch, by the worker's clock
@@ -59,7 +59,7 @@ class ShardConnections:
     return self._replies()
 
   def ask(self, header: np.ndarray) -> bool:
-    """Wait until the first shard lets a round start; return whether others may have been served since the reply."""
+    """Wait until the first shard admits a round; return whether the last reply may be outdated."""
     stream, _ = self._shards[0]
     _send(stream, [header])
     _receive(stream, [self._status])

@@ -52,7 +52,10 @@ class RayWorker:
     return os.getpid()
 
   def work(self, *starts: Any) -> None:
-    """Make rounds until the first shard replies STOP; starts: of each shard. ValueError if the master diverged."""
+    """Run rounds until the first shard replies STOP. Raises ValueError if the master diverged.
+
+    starts: result of `Shard.begin` for each shard.
+    """
     status, number, part, extra = starts[0]
     first, waits = number, self.settings["barrier"].bound < np.inf
     params = self.params if part is None else self.unravel(np.concatenate([start[2] for start in starts]))

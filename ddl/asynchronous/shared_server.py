@@ -32,13 +32,13 @@ class RealTimeClock:
     self._guard, self._zero, self._stopped = threading.Lock(), time.perf_counter(), None
 
   def now(self) -> float:
-    """Return the seconds so far."""
+    """Return the seconds since the start."""
     with self._guard:  # or the clock could stop and start between two reads
       return (time.perf_counter() if self._stopped is None else self._stopped) - self._zero
 
   @contextmanager
   def paused(self) -> Iterator[None]:
-    """Stop the clock for a while."""
+    """Stop the clock inside the context."""
     with self._guard:
       self._stopped = time.perf_counter()
     yield
@@ -78,10 +78,10 @@ class SharedCenter:
   `np.add(a, u, out=a)` loses increments of single elements: above 500 elements NumPy releases the interpreter's lock,
   and two threads that add to an element at the same moment can both start from the same value (2 threads on 2 cores,
   5,000 to 1,000,000 elements: 1e-5 to 5e-4 of the increments, and of the worst element 6 to 18 %). So a block is added
-  to in pieces of at most 500, whose loop runs in C without a step of Python in between: CPython (with its global lock)
-  then runs no other thread, nothing is lost, and `places` numbers the operations as they happened. The price is 2 ms
-  per million elements. No visit waits for another, and the blocks of concurrent visits interleave. On a free-threaded
-  Python elements can be lost, and neighbours in `places` swapped; whole increments cannot.
+  to in pieces of at most 500, in a loop in C without Python code in between: CPython (with its global lock) then runs
+  no other thread, nothing is lost, and `places` numbers the operations as they happened, for 2 ms per million elements.
+  No visit waits for another, and the blocks of concurrent visits interleave. A free-threaded Python may lose elements
+  and swap neighbours in `places`, but loses no whole increments.
   """
 
   def __init__(self, start: np.ndarray, places: Iterator[int]):
@@ -114,7 +114,7 @@ class RoundGate:
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, round_robin: bool):
     """Let all workers start; in a round robin only rank 0."""
     self._members = LiveBarrier(barrier, workers=workers, seed=seed)
-    self.held = self._members.held  # worker -> one that it waits for
+    self.held = self._members.held  # worker -> the one that it waits for
     self._go = [threading.Event() for _ in range(workers)]
     self.over = False
     self.admit(range(1 if round_robin else workers))
@@ -124,7 +124,7 @@ class RoundGate:
     self._go[worker].wait()
 
   def finish(self, worker: int) -> list[int]:
-    """Count a finished round. Return the workers that may start another, for `admit`. Callers hold a lock."""
+    """Count a finished round; return the workers that may start another, for `admit`. The caller holds a lock."""
     free = self._members.finish(worker)
     if worker not in free:
       self._stop(worker)
@@ -141,7 +141,7 @@ class RoundGate:
     self.admit([(worker + 1) % len(self._go)])
 
   def halt(self) -> None:
-    """End the run: no worker waits any more."""
+    """End the run and release all workers."""
     self.over = True
     self.admit(range(len(self._go)))
 
@@ -156,7 +156,7 @@ def _pieces(array: np.ndarray) -> list[np.ndarray]:
 
 
 def compiled(algorithm: ServerAlgorithm) -> ServerAlgorithm:
-  """Compile the functions of a visit. A lock-free rule gets the center as blocks, and is None without blocks."""
+  """Compile the functions of a visit. The lock-free rule gets the center as blocks; without blocks it is removed."""
   blocks, rule, lock_free = algorithm.arrivals.blocks, algorithm.lock_free, None
   if rule and blocks:
     increment = jax.jit(lambda message, seen: rule.increment(to_blocks(message, blocks), seen))
@@ -168,12 +168,12 @@ def compiled(algorithm: ServerAlgorithm) -> ServerAlgorithm:
 
 
 class SharedServer:
-  """The server of one run. As in a schedule, with delay 0 the barrier holds back the reply."""
+  """The server of one run. As in a schedule, with delay 0 the barrier delays the reply."""
 
   def __init__(
     self, algorithm: ServerAlgorithm, params: Tree, *, workers: int, seed: int, barrier: Bounded, visits: int
   ):
-    """algorithm: of `compiled`; params: the initial model; visits: the number after which the run is over."""
+    """algorithm: result of `compiled`; params: the initial model; visits: number of visits of the run."""
     self._algorithm, self._rule, self._visits, self._params = algorithm, algorithm.lock_free, visits, params
     self.host, arrivals = jax.local_devices(backend="cpu")[0], algorithm.arrivals
     _, server, reply = jax.device_put(algorithm.init(params), self.host)
@@ -198,15 +198,15 @@ class SharedServer:
     self._clock = RealTimeClock()
 
   def now(self) -> float:
-    """Return the seconds since the clock started, without those of `then`."""
+    """Return the seconds since the clock started, without those of callbacks."""
     return self._clock.now()
 
   def progress(self) -> Progress:
-    """Return the progress. Callers hold the lock, or all threads have ended."""
+    """Return the progress. The caller holds the lock, or all threads have ended."""
     return Progress(len(self._rows), self._exchanges, self.now())
 
   def warm_up(self, worker: int, message: Tree, device: Any) -> Tree:
-    """Compile the functions of a visit without a change of the server. Return an example of a reply."""
+    """Compile the functions of a visit without changing the server; return an example of a reply."""
     if self._rule:
       seen = self._seen[worker]
       jax.block_until_ready(self._rule.increment(message, seen))
@@ -242,7 +242,7 @@ class SharedServer:
       return True
 
   def reply(self, row: VisitRow, message: Tree, device: Any) -> Tree:
-    """Wait for the barrier and return the reply on the worker's device. message: of this visit."""
+    """Wait for the barrier and return the reply on the worker's device; message: that of this visit."""
     worker, event = row.worker, self._latest[row.worker]
     self.gate.wait(worker)
     if not self._rule:
@@ -264,10 +264,10 @@ class SharedServer:
     return from_blocks(jax.device_put(self._center.copy(), self.host), self._params) if self._rule else self._server
 
   def record(self) -> tuple[Events, Operations]:
-    """Return the record of the run, once all threads have ended. Workers that the barrier still holds are released."""
+    """Release workers that wait at the barrier, and return the record of the run. All threads have ended."""
     self._answer(list(self.gate.held) if not self._algorithm.delay else [])
     rows, order = self._rows, sorted(self._operations)
-    if not self._rule:  # the last visit released some, the end the others: merged by their events
+    if not self._rule:  # merge workers that the last visit released and those released here, by their events
       served = len(order) - next((k for k, done in enumerate(reversed(order)) if done[1] == SERVE), len(order))
       order[served:] = sorted(order[served:], key=lambda done: done[3])
     peer = np.array([self._visit_of(row).peer for row in rows], np.int32)
@@ -296,7 +296,7 @@ class SharedServer:
     self._operations += [(place, kind, worker, event, block) for place, kind, block in operations]
 
   def _book(self, row: VisitRow, then: Callable[[int], None]) -> None:
-    """Record a finished visit. Callers hold the lock."""
+    """Record a finished visit. The caller holds the lock."""
     row.served = self.now()
     self._rows.append(row)
     self._exchanges += self._algorithm.arrivals.peers == "none" or int(self._visit_of(row).peer) >= 0
@@ -313,7 +313,7 @@ class SharedServer:
       self.gate.halt()
 
   def _answer(self, workers: list[int]) -> None:
-    """Answer workers, with a new reply to those that the barrier held back. Callers hold the lock."""
+    """Answer workers, with a new reply after other visits. The caller holds the lock."""
     for event, worker in sorted((self._latest[worker], worker) for worker in workers):
       row = self._rows[event]
       row.answered = len(self._rows)

@@ -1,9 +1,8 @@
 """Server algorithms in virtual time: the exact order of a schedule, at the speed of data-parallel training.
 
-The same interface as `CompiledTrainer`, so that experiments have one loop. Workers are spread over devices and virtual
-workers. Every device holds the server and carries out all its operations, as its own workers need the replies. The
-server holds the parameters as one vector where that is faster (`execution.packs`) and its functions are known to be
-element-wise (`flat_params.divides`).
+Workers are spread over devices and virtual workers. Every device holds the server and carries out all its operations,
+as its own workers need the replies. The server holds the parameters as one vector where that is faster
+(`execution.packs`) and its functions are known to be element-wise (`flat_params.divides`).
 """
 
 import time
@@ -31,10 +30,7 @@ RoundFeed = Callable[[Sequence[tuple[int, int]], int], dict[str, np.ndarray]]
 
 
 class Simulator(SingleRunTrainer):
-  """One server algorithm on one model and layout, for any number of schedules.
-
-  Implements `ddl.engine.trainer.Trainer`.
-  """
+  """A `ddl.engine.trainer.Trainer` of a server algorithm, for any number of schedules."""
 
   def __init__(
     self, algorithm: ServerAlgorithm, model: Model, workers: Workers, execution: ExecutionConfig, events: Events,
@@ -58,9 +54,9 @@ class Simulator(SingleRunTrainer):
     self._extra = nbytes(extra)
 
   def follow(self, events: Events, operations: Operations) -> None:
-    """Follow this schedule from now on, by the compiled program if the calls fit it.
+    """Set the schedule; keep the compiled program if the calls fit it.
 
-    ValueError for a schedule of another number of workers, or without the peers of a gossip algorithm.
+    Raises ValueError for a schedule of another number of workers, or without the peers of a gossip algorithm.
     """
     self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
     kinds = frozenset(int(k) for k in np.unique(operations.kind))
@@ -125,7 +121,9 @@ class Simulator(SingleRunTrainer):
       if self._shape is None:
         raise ValueError("a simulator plans its calls before it runs them")
       arrays = self.plans.arrays(call, self._shape)
-      batches, rounds = self.workers.put(self._rows(arrays, feed)), self.workers.put(self._own(arrays))
+      mine = self.workers.local
+      rounds = self.workers.put((arrays.mode[mine], arrays.row[mine], arrays.first[mine]))
+      batches = self.workers.put(self._rows(arrays, feed))
       server = self.workers.replicate((np.int32(len(call.waves)), arrays.count, arrays.steps))
       jax.block_until_ready(before_last)
       args = (carry, batches, rounds, server, key)
@@ -134,7 +132,7 @@ class Simulator(SingleRunTrainer):
       yield call, carry, losses
 
   def losses(self, call: SimulatorCall, losses: jax.Array) -> np.ndarray:
-    """Return the losses of the steps that were made: [steps made]."""
+    """Return the losses of the steps in a call: [steps]."""
     has_step = np.zeros(losses.shape[:2], bool)
     for k, wave in enumerate(call.waves):
       events = list(wave.visits)
@@ -170,10 +168,6 @@ class Simulator(SingleRunTrainer):
       short = arrays.most_rows - len(rounds)
       parts.append({k: np.concatenate([x, np.repeat(x[:1], short, axis=0)]) if short else x for k, x in rows.items()})
     return {k: np.stack([part[k] for part in parts]) for k in parts[0]}
-
-  def _own(self, arrays: Arrays) -> tuple[np.ndarray, ...]:
-    mine = self.workers.local
-    return arrays.mode[mine], arrays.row[mine], arrays.first[mine]
 
   def _executable(self, args: Any) -> Callable[..., tuple[SimulatorCarry, jax.Array]]:
     assert self._program

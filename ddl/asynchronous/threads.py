@@ -1,9 +1,9 @@
 """Server algorithms in real time: one thread and one device per worker, the server in the host's memory.
 
 The record of a run has the form of a schedule's, in real seconds, and its operations replay it in virtual time. With a
-lock, a replay by `Sequential` gives the same bits where the workers' devices and the host's are of one kind. Without
-one, it has the blocks' operations in the order in which they happened, and differs by rounding where a compiler fuses
-the increment's product into the addition.
+lock, a replay event by event gives the same bits where the workers' devices and the host's are of one kind. Without a
+lock, it repeats the blocks' operations in their order, and differs by rounding where a compiler fuses the increment's
+product into the addition.
 """
 
 import itertools
@@ -39,7 +39,7 @@ STOP = -1
 class Threads:
   """One algorithm on one model with real threads.
 
-  After a run: `server`, and by worker `params`, `state` and `extra` as of its last visit, as in `Sequential`.
+  After a run: `server`, and by worker `params`, `state` and `extra` as of its last visit.
   """
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
@@ -70,10 +70,8 @@ class Threads:
 
     watch: called after each visit, one at a time; no other visit ends meanwhile.
 
-    Raises:
-      NotFinite: one line with the worker and its step.
-      Exception: any other of a thread, with a note of its worker and step; all threads have ended then.
-      KeyboardInterrupt: likewise.
+    Raises NotFinite with the worker and its step, and any other exception of a thread with a note of its worker and
+    step. All threads have ended then, also after KeyboardInterrupt.
     """
     ranges.check("visits", visits, ranges.integers(1))
     self._take, self._watch, self._x64 = take, watch, jnp.result_type(float) == jnp.float64

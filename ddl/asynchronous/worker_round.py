@@ -1,4 +1,4 @@
-"""One worker's worker round of a server algorithm: what it does between two visits, as one pure function."""
+"""A worker round of a server algorithm, from one visit to the next, as one pure function."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ REST, FULL, DROPPED, RESTART = range(4)  # a worker in a wave: no steps; a round
 
 
 class Worker(NamedTuple):
-  """The state that a worker keeps between rounds."""
+  """The state of a worker between rounds."""
 
   params: Tree
   state: Tree
@@ -40,7 +40,7 @@ def make_worker_round(
 
   mode: [] int32, one of REST, FULL, DROPPED, RESTART; first: [] int32, number of the round's first step, as of
   `first_step`; reply: of the last visit; fresh: the model from which a worker restarts, None where no worker does;
-  take() returns the batches [period, batch, ...] and keys [period]. Losses are 0 where no step was made. After a
+  take() returns the batches [period, batch, ...] and keys [period]. Losses of steps that did not run are 0. After a
   restart or a dropped round the schedules of the worker's optimizer continue at the number of its next step.
 
   steps: "scan" or "unroll". drops: some workers are DROPPED: they merge the last reply and make no steps.

@@ -56,10 +56,10 @@ class Pairs(config_dict.FieldReference):
 
 
 def base() -> Config:
-  """Return all keys of an experiment with their defaults; a config file sets what differs. Unset keys are None."""
+  """Return a config with all keys of an experiment; None stands for the default of the named factory."""
   config: Config = ConfigDict()
   for kind, name in DEFAULTS.items():
-    config[kind] = section(name, [factory(kind, each) for each in REGISTRIES[kind]])
+    config[kind] = section(name, [factory(kind, factory_name) for factory_name in REGISTRIES[kind]])
   config.optimizer.learning_rate = 0.1
   config.network = ConfigDict(
     {f.name: config_dict.placeholder(float) if f.default is None else f.default for f in fields(Network)}
@@ -91,10 +91,9 @@ def base() -> Config:
 
 
 def with_user_keys(config: Config, sections: Any = None) -> Config:
-  """Add the keys of the user-defined functions that its sections name, or that `sections` are to name, to a config.
+  """Add the keys of user-defined functions to a config that names them, or whose new `sections` do.
 
-  Raises:
-    OptionError: for an address without a function.
+  Raises OptionError for an address without a function.
   """
   for kind in REGISTRIES:
     values, new = config.get(kind), (config if sections is None else sections).get(kind)
@@ -105,16 +104,11 @@ def with_user_keys(config: Config, sections: Any = None) -> Config:
 
 
 def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
-  """Copy a config with other names of sections, without keys that were set for the former names and are not read now.
+  """Copy a config with other names (section -> name); return the copy, and one line about dropped keys, or "".
 
-  These go from the section itself, from labels of the comparison that do not name another entry, and from what a sweep
-  tunes and a grid varies for such labels.
-
-  Args:
-    names: section -> name.
-
-  Returns:
-    The copy, and one line that says what was dropped ("" for nothing). Raises ValueError for an unknown name.
+  Keys that were set for the former name and are not read now are dropped from the section itself, from labels of the
+  comparison that do not set the name, and from what a sweep tunes and a grid varies for such labels. Raises ValueError
+  for an unknown name.
   """
   out, notes = renamed(config, {kind: {"name": name} for kind, name in names.items()}), []
   labels = out.compare.algorithms
@@ -122,28 +116,28 @@ def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
     old = config[kind].name
     if name == old:
       continue
-    kept = partial(_kept, kind, old, name)
+    is_valid = partial(_is_valid, kind, old, name)
 
-    def all_kept(key: str, values: Any, kept: Callable[[str, Any], bool] = kept) -> bool:
-      return all(kept(key, value) for value in (values if isinstance(values, tuple | list) else [values]))
+    def all_valid(key: str, values: Any, is_valid: Callable[[str, Any], bool] = is_valid) -> bool:
+      return all(is_valid(key, value) for value in (values if isinstance(values, tuple | list) else [values]))
 
-    gone = [key for key, value in config[kind].items() if value is not None and out[kind].get(key) is None]
+    dropped = [key for key, value in config[kind].items() if value is not None and out[kind].get(key) is None]
     followers = [label for label in labels if "name" not in _section(labels[label], kind)]
-    places = {label: _section(labels[label], kind) for label in followers}
-    spaces = {label: out.sweep.space.get(label, {}) for label in followers}
-    tuned = {label: _section(each, kind) if kind != "algorithm" else each for label, each in spaces.items()}
-    for label, keys, read in [(*each, kept) for each in places.items()] + [(*each, all_kept) for each in tuned.items()]:
-      dropped = [key for key in keys if _took(kind, old, key) and not read(key, keys[key])]
-      for key in dropped:
+    settings: list[Any] = [(label, _section(labels[label], kind), is_valid) for label in followers]
+    for label in followers:
+      space = out.sweep.space.get(label, {})
+      settings.append((label, space if kind == "algorithm" else _section(space, kind), all_valid))
+    for label, keys, stays in settings:
+      for key in [key for key in keys if _took(kind, old, key) and not stays(key, keys[key])]:
         del keys[key]
-      gone += [f"{key} of '{label}'" for key in dropped]
+        dropped.append(f"{key} of '{label}'")
     if len(followers) == len(labels):
-      grid = [pair for pair in out.compare.grid if not _of(pair, kind) or all_kept(_of(pair, kind), pair[1])]
-      gone += [f"{pair[0]} of the grid" for pair in out.compare.grid if pair not in grid]
+      grid = [pair for pair in out.compare.grid if not _of(pair, kind) or all_valid(_of(pair, kind), pair[1])]
+      dropped += [f"{pair[0]} of the grid" for pair in out.compare.grid if pair not in grid]
       out.compare.grid = tuple(grid)
-    if gone:
-      words = ", ".join(dict.fromkeys(gone))
-      notes.append(f"config.{kind}.name={short_name(name)} drops what was set for {short_name(old)}: {words}")
+    if dropped:
+      keys = ", ".join(dict.fromkeys(dropped))
+      notes.append(f"config.{kind}.name={short_name(name)} drops what was set for {short_name(old)}: {keys}")
   return out, "; ".join(notes)
 
 
@@ -159,7 +153,7 @@ def _of(pair: Any, kind: str) -> str:
   return key if section == kind and key != "name" else ""
 
 
-def _kept(kind: str, old: str, new: str, key: str, value: Any) -> bool:
+def _is_valid(kind: str, old: str, new: str, key: str, value: Any) -> bool:
   """Return whether a value that was set for the old name is valid for the new name too.
 
   Sizes of a model are not where their types differ, such as hidden layers (64, 64) and 128.
@@ -176,7 +170,7 @@ def _kept(kind: str, old: str, new: str, key: str, value: Any) -> bool:
 
 
 def _took(kind: str, old: str, key: str) -> bool:
-  """Return whether a section of the former name reads a key; False for a name that does not exist."""
+  """Return whether a section of this name reads a key; False for a name that does not exist."""
   with contextlib.suppress(ValueError):
     return takes(kind, old, key)
   return False
@@ -196,7 +190,7 @@ def renamed(config: Config, changes: Any) -> Config:
       entry(kind, name, [_relative(old)] if is_address(old) else [])
       settings = {key: None for key in values if key in config[kind]}  # that it may unset
       for key, value in config[kind].items():
-        if value is not None and (name == old or _kept(kind, old, name, key, value) or not _took(kind, old, key)):
+        if value is not None and (name == old or _is_valid(kind, old, name, key, value) or not _took(kind, old, key)):
           settings[key] = value
       out[kind] = with_keys(kind, settings | {"name": name}, base()[kind])
   return out
@@ -250,8 +244,8 @@ def _no_file(file: Path) -> OptionError:
   """Return the error for a path that is no config file, with the file of the nearest name, or several."""
   what = "is not a config file (.py)" if file.is_file() else "is a folder" if file.is_dir() else "does not exist"
   folder = file if file.is_dir() else file.parent
-  siblings = sorted(each for each in folder.glob("*.py") if each.is_file()) if folder.is_dir() else []
-  if near := difflib.get_close_matches(f"{file.stem}.py", [each.name for each in siblings], n=1):
+  siblings = sorted(path for path in folder.glob("*.py") if path.is_file()) if folder.is_dir() else []
+  if near := difflib.get_close_matches(f"{file.stem}.py", [path.name for path in siblings], n=1):
     return OptionError("config", "a config file", f"{file}, which {what}", f"Did you mean {folder / near[0]}?")
   known = sorted(Path("configs").glob("*.py")) or siblings
   more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""

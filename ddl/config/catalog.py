@@ -69,20 +69,13 @@ FREE = ("config.compare.algorithms", "config.sweep.space")  # sections whose key
 
 
 def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Sequence[str] = ()) -> Any:
-  """Return the registry's entry.
+  """Return the registry's entry. Raises OptionError for an unknown name, with the nearest one and all known ones.
 
-  Args:
-    option: that has the name, such as "config.model.name".
-    registry: entries by name.
-    name: of one of them.
-    user_defined: addresses that a wrong name may mean.
-
-  Raises:
-    OptionError: for an unknown name, with the nearest one and all that exist.
+  option: key that has the name, such as "config.model.name"; user_defined: addresses that a wrong name may mean.
   """
   if name in registry:
     return registry[name]
-  words = {word.lower(): each for each in user_defined for word in (each.rpartition(":")[2], short_name(each))}
+  words = {word.lower(): path for path in user_defined for word in (path.rpartition(":")[2], short_name(path))}
   near = [words[word] for word in difflib.get_close_matches(str(name).lower(), words, n=1, cutoff=0.7)]
   advice = f"Did you mean '{near[0]}'?" if near else nearest(str(name), registry)
   known = ", ".join(map(quoted, [*user_defined, *registry])) or "set; there are none"
@@ -92,8 +85,7 @@ def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Seq
 def entry(kind: str, name: str, user_defined: Sequence[str] = ()) -> Any:
   """Return a Spec for an algorithm, a Wrapper for a wrapper, else a factory.
 
-  Raises:
-    OptionError: for an unknown name, or an address without such an object.
+  Raises OptionError for an unknown name, or an address without such an object.
   """
   if is_address(name):
     return user_code.find(kind, name)
@@ -108,8 +100,8 @@ def factory(kind: str, name: str) -> Any:
 
 def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
   """Return the keyword-only arguments of a factory that a config may set. OptionError for an unknown annotation."""
-  parameters = {key: each for key, each in settings_of(factory).items() if key not in ("workers", "seed")}
-  return {key: each.replace(annotation=plain(each.annotation)) for key, each in parameters.items()}
+  parameters = {key: parameter for key, parameter in settings_of(factory).items() if key not in ("workers", "seed")}
+  return {key: parameter.replace(annotation=plain(parameter.annotation)) for key, parameter in parameters.items()}
 
 
 def takes(kind: str, name: str, key: str) -> bool:
@@ -129,8 +121,8 @@ def traceable(kind: str, name: str, key: str, value: Any) -> bool:
 def section(name: str, factories: Iterable[Factory]) -> Config:
   """Return a config section with `name` and all keywords of the factories, unset but typed."""
   types: dict[str, set[type]] = {}
-  for each in factories:
-    for key, parameter in keywords(each).items():
+  for function in factories:
+    for key, parameter in keywords(function).items():
       origin = getattr(parameter.annotation, "__origin__", parameter.annotation)
       types.setdefault(key, set()).add(origin if origin in (*TYPES, tuple) else object)
   out: Config = ConfigDict({"name": name})
@@ -157,15 +149,14 @@ def with_keys(kind: str, values: Mapping[str, Any], default: Config) -> Config:
 def as_type(value: Any, annotation: Any, option: str) -> Any:
   """Return the value as the type of a key: whole floats as int, numbers as float, lists and single values as tuples.
 
-  Raises:
-    OptionError: for a value of another type, or an integer beyond int64.
+  Raises OptionError for a value of another type, or an integer beyond int64.
   """
   wrong = _wrong_type(value, annotation)
   if wrong:
     raise OptionError(option, wrong, repr(value))
   if getattr(annotation, "__origin__", annotation) is tuple:
     element = getattr(annotation, "__args__", (object,))[0]
-    return tuple(as_type(each, element, option) for each in (value if isinstance(value, tuple | list) else (value,)))
+    return tuple(as_type(item, element, option) for item in (value if isinstance(value, tuple | list) else (value,)))
   return annotation(value) if annotation in (int, float) else value
 
 
@@ -173,8 +164,8 @@ def _wrong_type(value: Any, annotation: Any) -> str:
   """Return the expected type in words, or "" for a value that can be converted to it."""
   if getattr(annotation, "__origin__", annotation) is tuple:
     element = getattr(annotation, "__args__", (object,))[0]
-    wrong = [_wrong_type(each, element) for each in (value if isinstance(value, tuple | list) else (value,))]
-    return next((f"a tuple, each {each}" for each in wrong if each), "")
+    wrong = [_wrong_type(item, element) for item in (value if isinstance(value, tuple | list) else (value,))]
+    return next((f"a tuple, each {text}" for text in wrong if text), "")
   number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
   if annotation is int and number and math.isfinite(value) and value == int(value):
     return "" if abs(value) < 2**63 else "an integer (int) of 64 bits"
@@ -207,21 +198,19 @@ def unknown_key(key: str, where: str, kind: str, section: Config, name: str | No
   """Return the error for a key that a section does not have. name: that the section is about to have, if another."""
   name, known = str(name or section.get("name")), [*section]
   with contextlib.suppress(ValueError):  # of a wrong name, which is refused elsewhere
-    known = [each for each in section if kind not in REGISTRIES or each == "name" or takes(kind, name, each)]
+    known = [other for other in section if kind not in REGISTRIES or other == "name" or takes(kind, name, other)]
   of = f" with {short_name(name)}" if len(known) < len(section) else ""
   condition = f"a key that {where} has{of}: {', '.join(map(quoted, known)) or 'none'}"
   return OptionError(f"{where}.{key}", condition, advice=nearest(key, known, 0.6) or nearest(key, section, 0.6))
 
 
 def keyword_arguments(kind: str, section: Mapping[str, Any], workers: int = 1) -> dict[str, Any]:
-  """Return all keyword arguments of a section's factory: those that it sets, and defaults (which `workers` may decide).
+  """Return all keyword arguments of a section's factory: those that it sets, and defaults (which may need `workers`).
 
-  Raises:
-    OptionError: for a key that the factory does not take, a value of another type or out of its range, or a key
-      without a default that is not set.
+  Raises OptionError for a key that the factory does not take, a value of another type or out of its range, and a key
+  that has neither a value nor a default.
   """
-  registered = entry(kind, section["name"])
-  function = registered.factory if isinstance(registered, Spec | Wrapper) else registered
+  function = factory(kind, section["name"])
   parameters, ranges = keywords(function), settings_of(function)
   out = {key: value for key, value in section.items() if key != "name" and value is not None}
   what = f"{kind} '{section['name']}'"
@@ -252,8 +241,7 @@ def keyword_arguments(kind: str, section: Mapping[str, Any], workers: int = 1) -
 def make(kind: str, name: str, /, *arguments: Any, **settings: Any) -> Any:
   """Return what the factory of this name returns.
 
-  Raises:
-    OptionError: as `entry` does; and for a user-defined factory that fails, or returns another type.
+  Raises OptionError as `entry` does, and for a user-defined factory that fails, or returns another type.
   """
   function = factory(kind, name)
   if not is_address(name):
@@ -265,7 +253,7 @@ def make(kind: str, name: str, /, *arguments: Any, **settings: Any) -> Any:
   except Exception as error:  # the function is the user's, and so are its errors
     raise OptionError(option, "a function that succeeds", name, f"It raises {type(error).__name__}: {error}") from error
   if not isinstance(value, types):
-    expected = " or ".join(each.__name__ for each in types)
+    expected = " or ".join(expected_type.__name__ for expected_type in types)
     raise OptionError(option, f"a function that returns a {expected}", f"{type(value).__name__} of {name}")
   if kind == "algorithm" and isinstance(value, ServerAlgorithm) != has_server(name):
     raise OptionError(option, f"a function that is annotated: -> {type(value).__name__}", name)

@@ -38,13 +38,12 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
 
   Without labels a grid is of the config itself, whose label is the algorithm's name.
 
+  Raises ValueError for no or an unknown label, labels that cannot name folders, an unknown key, a value of the wrong
+  type, or a file that is no sweep's result.
+
   Args:
     config: with `compare.algorithms`: label -> nested changes, e.g. {"algorithm": {"name": "dasgd", "delay": 2}}.
     tuned: path of a sweep's tuned.json, or "".
-
-  Raises:
-    ValueError: for no or an unknown label, labels that cannot name folders, an unknown key, a value of the wrong type,
-      or a file that is no sweep's result.
   """
   labels = in_order(config.compare.algorithms)
   if not labels and config.compare.grid:
@@ -95,8 +94,7 @@ def trials(tuned: str) -> dict[str, dict[str, Any]]:
 def only(configs: Mapping[str, Config], names: Sequence[str], groups: Mapping[str, str] | None = None) -> list[str]:
   """Return the labels with these names: labels, algorithms or labels without the grid's point; all for no names.
 
-  Raises:
-    OptionError: for an unknown name.
+  Raises OptionError for an unknown name.
   """
   groups = groups or {}
   known = {
@@ -104,9 +102,9 @@ def only(configs: Mapping[str, Config], names: Sequence[str], groups: Mapping[st
     for label, config in configs.items()
   }
   for name in names:
-    if not any(name in each for each in known.values()):
+    if not any(name in aliases for aliases in known.values()):
       named("only", dict.fromkeys([*groups.values()] or configs), name)
-  return [label for label, each in known.items() if not names or each & {*names}]
+  return [label for label, aliases in known.items() if not names or aliases & {*names}]
 
 
 def in_order(section: Config) -> dict[str, Any]:
@@ -128,13 +126,13 @@ def restored(value: Any) -> Any:
   if isinstance(value, dict) and value.keys() == {CHOICES}:
     return list(value[CHOICES])
   if isinstance(value, dict):
-    return {key: restored(each) for key, each in value.items()}
+    return {key: restored(item) for key, item in value.items()}
   return tuple(map(restored, value)) if isinstance(value, list) else value
 
 
 def _marked(space: Any) -> Any:
   if isinstance(space, Mapping):
-    return {key: _marked(each) for key, each in space.items()}
+    return {key: _marked(item) for key, item in space.items()}
   return {CHOICES: space} if isinstance(space, list) else space
 
 
@@ -151,10 +149,9 @@ def check_labels(labels: Iterable[str]) -> None:
 
 
 def apply(config: Config, base: Config, changes: Any, where: str) -> None:
-  """Apply changes to a config; a key whose default in `base` is None may be reset to None.
+  """Set keys of a config in place; None is valid only for keys that are None in `base`.
 
-  Raises:
-    OptionError: for a key that does not exist or a value of the wrong type.
+  Raises OptionError for a key that does not exist or a value of the wrong type.
   """
   if not isinstance(changes, Mapping):
     example = {"name": config.name} if "name" in config else {"algorithm": {"name": "local_sgd", "period": 10}}
@@ -200,12 +197,9 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
   """Return each label at each point, by label, then in the order of the grid; at one point without a grid.
 
   A key that a label's algorithm (or optimizer, ...) does not read is left out of its points, which then coincide. The
-  value of a point replaces what the label sets. Where the grid does not have `steps`, they follow so that workers x
-  batch x steps stays as it is, rounded to whole steps; evaluations and the schedule's steps are scaled alike.
-
-  Raises:
-    OptionError: for a key that does not exist or that no label reads, and for a value of the wrong type or a repeated
-      one.
+  value of a point replaces that of the label. Without `steps` in the grid they follow from the same budget of examples,
+  workers x batch x steps, rounded to whole steps; evaluations and the schedule's steps are scaled alike. Raises
+  OptionError for a key that does not exist or that no label reads, a value of the wrong type and a repeated one.
   """
   grid = values(config)
   if not grid:
@@ -222,7 +216,7 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
       if out.setdefault(label, Variant(changed, Place(group, read))).place != (group, read):
         raise OptionError(f"the labels of {LABELS}", f"different at all points of {GRID}", f"'{label}' twice")
   for key, grid_values in grid.items():
-    read = {repr(each.place.point[key]) for each in out.values() if key in each.place.point}
+    read = {repr(variant.place.point[key]) for variant in out.values() if key in variant.place.point}
     if not read:
       raise OptionError(f"{GRID}", f"keys that a label reads ({', '.join(map(quoted, labels))})", key)
     if len(read) < len(grid_values):
@@ -234,12 +228,12 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
 def values(config: Config) -> dict[str, tuple[Any, ...]]:
   """Return key -> its values, in the order of the config. OptionError for anything else than keys with values."""
   pairs = config.compare.grid
-  if not all(isinstance(each, tuple) and len(each) == 2 and isinstance(each[0], str) for each in pairs):
+  if not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
     raise OptionError(GRID, "a dictionary of keys and their values, such as {'workers': (1, 2, 4)}", repr(pairs))
-  grid = {key: tuple(each) if isinstance(each, tuple | list) else (each,) for key, each in pairs}
-  if empty := [key for key, each in grid.items() if not each]:
+  grid = {key: tuple(choices) if isinstance(choices, tuple | list) else (choices,) for key, choices in pairs}
+  if empty := [key for key, choices in grid.items() if not choices]:
     raise OptionError(f"{GRID}: {empty[0]}", "one or more values, such as (1, 2, 4)", "()")
-  if len(several := [key for key, each in grid.items() if len(each) > 1]) > AXES:
+  if len(several := [key for key, choices in grid.items() if len(choices) > 1]) > AXES:
     raise OptionError(GRID, f"at most {AXES} keys with several values", f"{len(several)} ({', '.join(several)})")
   return grid
 
@@ -251,7 +245,7 @@ def _check_key(key: str, variants: Iterable[Config]) -> None:
   for config in variants:
     for name, section in config.items():
       if name not in REFUSED:
-        known |= dict.fromkeys([f"{name}.{each}" for each in section] if isinstance(section, ConfigDict) else [name])
+        known |= dict.fromkeys([f"{name}.{inner}" for inner in section] if isinstance(section, ConfigDict) else [name])
   if key not in known:
     condition = "keys of the config, such as workers, batch or algorithm.period"
     raise OptionError(GRID, condition, f"'{key}'", nearest(key, known))
@@ -284,7 +278,7 @@ def _keep_budget(config: Config, before: Config, point: Mapping[str, Any]) -> No
     count = part.get(name)
     if key in point or not count:
       continue
-    scaled = tuple(max(1, round(each * config.steps / before.steps)) for each in np.atleast_1d(count))
+    scaled = tuple(max(1, round(steps * config.steps / before.steps)) for steps in np.atleast_1d(count))
     part[name] = scaled if isinstance(count, tuple) else scaled[0]
 
 
@@ -321,8 +315,8 @@ class Comparison:
 
   def _check_budget(self) -> None:
     """Raise OptionError if labels differ in their number of examples, which a grid rounds to whole steps."""
-    step = {label: each.workers * each.batch for label, each in self.experiments.items()}
-    budgets = {label: step[label] * each.steps for label, each in self.experiments.items()}
+    step = {label: experiment.workers * experiment.batch for label, experiment in self.experiments.items()}
+    budgets = {label: step[label] * experiment.steps for label, experiment in self.experiments.items()}
     rounding = max(step.values()) if self.grid else 0
     if max(budgets.values()) - min(budgets.values()) > rounding:
       shown = ", ".join(f"{quoted(label)}: {budget}" for label, budget in budgets.items())
@@ -340,14 +334,14 @@ class Comparison:
   ) -> "Comparison":
     """Create it from `config.compare`. Raises as `variants`, `only` and `Experiment.from_config` do."""
     labels = variants(config, tuned)
-    every = expanded(config, labels)
-    groups = {label: each.place.group for label, each in every.items()}
-    selected = only({label: each.config for label, each in every.items()}, only_labels, groups)
+    points = expanded(config, labels)
+    groups = {label: variant.place.group for label, variant in points.items()}
+    selected = only({label: variant.config for label, variant in points.items()}, only_labels, groups)
     section = config.compare
     out = cls(
-      {label: experiment_of(label, every[label].config) for label in selected},
+      {label: experiment_of(label, points[label].config) for label in selected},
       section.title, section.seeds, section.target, section.expected, tuple(clusters), tuned,
-      values(config), {label: every[label].place for label in selected}, section.metric,
+      values(config), {label: points[label].place for label in selected}, section.metric,
     )  # fmt: skip
     for label in [label for pair in out.expected for label in pair]:
       named("a label of config.compare.expected", labels, label)
@@ -368,12 +362,11 @@ class Comparison:
 
   def to_json(self) -> dict[str, Any]:
     """Return what a reader of the report needs: what all experiments have in common, and what each label sets."""
-    flat = {label: _flat(each.to_json()) for label, each in self.experiments.items()}
-    common = set.intersection(*[set(map(repr, each.items())) for each in flat.values()])
-    differing = {label: {k: v for k, v in each.items() if repr((k, v)) not in common} for label, each in flat.items()}
+    flat = {label: _flat(experiment.to_json()) for label, experiment in self.experiments.items()}
+    common = set.intersection(*[set(map(repr, values.items())) for values in flat.values()])
+    differing = {label: {k: v for k, v in keys.items() if repr((k, v)) not in common} for label, keys in flat.items()}
     shared = {k: v for k, v in _flat(self.first.to_json()).items() if repr((k, v)) in common}
-    heads = {"title": self.title, "seeds": self.seeds, "metric": self.metric, "target": self.target}
-    heads |= {"expected": self.expected}
+    heads = {key: getattr(self, key) for key in ("title", "seeds", "metric", "target", "expected")}
     heads |= {"grid": self.grid} if self.grid else {}
     return jsonable({**heads, "common": shared, "algorithms": differing})
 

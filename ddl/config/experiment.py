@@ -142,8 +142,7 @@ class Experiment:
   def from_json(cls, values: Mapping[str, Any]) -> "Experiment":
     """Create it from the result of `to_json`; missing settings and None mean the factories' defaults.
 
-    Raises:
-      ValueError: for an unknown name, a setting that its factory does not read, or a value of the wrong type.
+    Raises ValueError for an unknown name, a setting that its factory does not read, or a value of the wrong type.
     """
     check_all(PositiveInt, values["workers"], "config.workers")  # defaults of hyper-parameters follow from it
     parts = {}

@@ -1,10 +1,9 @@
 """The inner optimizers that a config can name: optax's, by their names and with their keyword arguments.
 
-Every one also takes `weight_decay`, of matrices and kernels alone unless `decay_all` (biases and the scales of norms
-have one axis), and `clip_norm`, the largest global norm of the gradient that the optimizer gets. With `sync_sgd` and
-`pipe_sgd` that is the mean of the workers' gradients; with algorithms of local steps and with a server it is the
-gradient of one worker, in `scaffold` and `dc_asgd` corrected before it is clipped. A `barrier` that serves the mean of
-a round clips that mean. `sharded_sync_sgd` and servers on Ray refuse it.
+All also take `weight_decay`, of arrays with two or more axes only unless `decay_all`, and `clip_norm`, the largest
+global norm of the gradient that the optimizer gets. With `sync_sgd` and `pipe_sgd` that is the mean of the workers'
+gradients; with local steps or a server it is the gradient of one worker, corrected before in `scaffold` and `dc_asgd`.
+A `barrier` that serves the mean of a round clips that mean. `sharded_sync_sgd` and servers on Ray refuse `clip_norm`.
 """
 
 import inspect
@@ -42,7 +41,7 @@ def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..
   own |= {"momentum": 0.0} if "momentum" in parameters and "momentum" not in own else {}
   mask = next((key for key in MASKS if key in parameters), None)
   if mask is None:
-    own.pop("weight_decay", None)  # it would be of everything
+    own.pop("weight_decay", None)  # it would apply to all arrays
 
   def factory(rate: float | optax.Schedule, **overrides: Any) -> optax.GradientTransformation:
     settings = {**COMMON, **own, **overrides}

@@ -119,7 +119,7 @@ class RunOptions:
 
 
 FLAGS: dict[str, Flag] = {  # of the options that are flags
-  name: next(each for each in annotation.__metadata__ if isinstance(each, Flag))
+  name: next(item for item in annotation.__metadata__ if isinstance(item, Flag))
   for name, annotation in get_type_hints(RunOptions, include_extras=True).items()
   if get_origin(annotation) is Annotated
 }

@@ -36,7 +36,7 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
     raise OptionError("config", "a config file or a config of ddl.config.base()", repr(config))
   out: Config = load(Path(config)) if isinstance(config, str | Path) else copy.deepcopy(config) or base()
   sections = {kind: _section(kind, value) for kind, value in changes.items()}
-  names = {kind: str(each["name"]) for kind, each in sections.items() if kind in REGISTRIES and "name" in each}
+  names = {kind: str(section["name"]) for kind, section in sections.items() if kind in REGISTRIES and "name" in section}
   out, _ = switched(out, names)
   for kind in ("compare", "sweep"):
     if not isinstance(sections.get(kind, {}), Mapping):

@@ -42,15 +42,15 @@ class Sweep:
   def __post_init__(self) -> None:
     """Raise OptionError if nothing can be tried or judged."""
     check_fields(self, "config.sweep.")
-    if not self.validation or any(each.data.get("validation") == 0 for each in self.experiments.values()):
+    if not self.validation or any(experiment.data.get("validation") == 0 for experiment in self.experiments.values()):
       raise OptionError("config.sweep.validation", "above 0, such as 0.2, as a sweep needs a validation split")
     if len(set(self.seeds)) < len(self.seeds):
       raise OptionError("config.sweep.seeds", "different", self.seeds)
     named("config.sweep.sampler", dict.fromkeys(SAMPLERS), self.sampler)
-    if self.pruning and any(each.eval_every >= each.steps for each in self.experiments.values()):
+    if self.pruning and any(experiment.eval_every >= experiment.steps for experiment in self.experiments.values()):
       condition = "below config.steps with config.sweep.pruning, which judges before the end"
       raise OptionError("config.eval_every", condition, self.first.eval_every)
-    if self.pruning and len({each.eval_every / each.steps for each in self.experiments.values()}) > 1:
+    if self.pruning and len({experiment.eval_every / experiment.steps for experiment in self.experiments.values()}) > 1:
       raise OptionError("config.eval_every / config.steps", "the same for all labels with config.sweep.pruning")
 
   @property
@@ -68,11 +68,11 @@ class Sweep:
     check_all(Fraction, section.validation, "config.sweep.validation")
     if config.data.validation is None and "validation" in keywords(factory("data", config.data.name)):
       config.data.validation = section.validation
-    every = variants(config)
+    configs = variants(config)
     for label in section.space:
-      named("a label of config.sweep.space", every, label)
-    experiments = {label: experiment_of(label, every[label]) for label in only(every, only_labels)}
-    spaces = {label: _space(section, label, each) for label, each in experiments.items()}
+      named("a label of config.sweep.space", configs, label)
+    experiments = {label: experiment_of(label, configs[label]) for label in only(configs, only_labels)}
+    spaces = {label: _space(section, label, experiment) for label, experiment in experiments.items()}
     return cls(
       experiments, spaces, section.trials, section.seeds, section.sampler, section.pruning,
       section.validation, config.compare.metric,
@@ -80,7 +80,7 @@ class Sweep:
 
   def to_json(self, label: str) -> dict[str, Any]:
     """Return all that decides the trials of a label, but their number: a resume must have the same."""
-    rules = {"sampler": self.sampler, "pruning": self.pruning, "validation": self.validation, "seeds": self.seeds}
+    rules = {key: getattr(self, key) for key in ("sampler", "pruning", "validation", "seeds")}
     rules |= {"metric": self.metric} if self.metric else {}
     return jsonable({**self.experiments[label].to_json(), "sweep": {**rules, "space": self.spaces[label]}})
 
@@ -106,21 +106,15 @@ def logarithmic(bounds: tuple[float, float]) -> bool:
 
 
 def edges(experiment: Experiment, space: Space, point: Point, tried: Sequence[Point]) -> dict[str, str]:
-  """Return the keys whose best value is the smallest or the largest of those tried -> "low" or "high".
+  """Return the keys whose value in the best `point` is the smallest or the largest of all `tried` -> "low" or "high".
 
-  Left out are a key of which one value was tried, choices that are not three numbers or more, and a bound that the
-  algorithm or the optimizer allows nothing beyond, such as a delay of 0.
-
-  Args:
-    experiment: of the label.
-    space: that was searched.
-    point: the best.
-    tried: all points that were tried, whatever came of them.
+  Left out are keys with one tried value, choices other than three numbers or more, and bounds beyond which the
+  algorithm or the optimizer allows no value, such as a delay of 0.
   """
   out = {}
   for key, bounds in space.items():
     ends = _ends(bounds)
-    values = sorted({each[key] for each in tried}) if ends else []
+    values = sorted({tried_point[key] for tried_point in tried}) if ends else []
     if not ends or len(values) < 2 or values[0] < point[key] < values[-1]:
       continue
     side = "low" if point[key] == values[0] else "high"
@@ -138,7 +132,7 @@ def _ends(bounds: Bounds) -> tuple[float, float] | None:
   """Return the bounds of a range, or of three or more numbers to choose from; None for other choices."""
   if not isinstance(bounds, list):
     return bounds
-  ordered = len(bounds) > 2 and all(isinstance(each, int | float) and not isinstance(each, bool) for each in bounds)
+  ordered = len(bounds) > 2 and all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in bounds)
   return (min(bounds), max(bounds)) if ordered else None
 
 
@@ -170,11 +164,8 @@ def _space(section: Config, label: str, experiment: Experiment) -> Space:
   where = f"config.sweep.space['{label}']"
   own = _section(where, section.space.get(label, {}))
   optimizer = _section(f"{where}.optimizer", own.pop("optimizer", {}))
-  space |= _searched(where, own, "algorithm", experiment.algorithm.name, keywords(experiment.spec.factory))
-  optimizer_factory = factory("optimizer", experiment.optimizer.name)
-  return space | _searched(
-    f"{where}.optimizer", optimizer, "optimizer", experiment.optimizer.name, keywords(optimizer_factory)
-  )
+  space |= _searched(where, own, "algorithm", experiment.algorithm.name)
+  return space | _searched(f"{where}.optimizer", optimizer, "optimizer", experiment.optimizer.name)
 
 
 def _section(where: str, value: Any) -> dict[str, Any]:
@@ -183,11 +174,9 @@ def _section(where: str, value: Any) -> dict[str, Any]:
   return {**value}
 
 
-def _searched(
-  where: str, section: Mapping[str, Any], kind: str, name: str, parameters: Mapping[str, Any]
-) -> dict[str, Bounds]:
+def _searched(where: str, section: Mapping[str, Any], kind: str, name: str) -> dict[str, Bounds]:
   """Return the keys of one section, with the bounds or choices of each."""
-  out: dict[str, Bounds] = {}
+  parameters, out = keywords(factory(kind, name)), dict[str, Bounds]()
   for key, bounds in section.items():
     if key not in parameters:
       taken = f"takes {', '.join(parameters)}" if parameters else "takes no settings"

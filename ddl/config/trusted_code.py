@@ -1,4 +1,4 @@
-"""The files that an address of a user-defined object runs, their hashes, and the check before a run folder's run."""
+"""Which files an address of a user-defined object runs, their hashes, and the check before a resume runs them."""
 
 import ast
 import hashlib
@@ -7,7 +7,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 OURS = ("ddl", "experiments")
@@ -30,7 +30,7 @@ def files(address: str) -> list[Path]:
     file = left.pop()
     if file not in read and file.is_file():
       read.add(file)
-      left += [*_packages(file), *_imported(file)]
+      left += [*package_files(file), *_imported(file)]
   return sorted(read)
 
 
@@ -42,17 +42,15 @@ def digest(file: Path) -> str:
 def check(folder: Path, recorded: Mapping[str, str], changed: bool, advice: str) -> Callable[[str], None]:
   """Return the function that raises Untrusted for an address that the run folder may not run.
 
-  Args:
-    folder: of the run, the comparison or the sweep that records the address.
-    recorded: hashes by file, from when the folder was written.
-    changed: whether files outside of the folder may have changed since.
-    advice: how to run such a file nevertheless.
+  recorded: hashes by file, from when the folder was written; changed: whether files outside of the folder may have
+  changed since; advice: how to run such a file nevertheless.
   """
   passed = set[str]()
   homes = {folder.absolute(), folder.resolve()}
 
   def allow(address: str) -> None:
-    if address in passed or _ours(address) or _of_this_session(address):
+    in_session = address.startswith("__main__:") and not getattr(sys.modules["__main__"], "__file__", None)
+    if address in passed or _ours(address) or in_session:  # objects of a notebook or a prompt are in no file
       return
     where = address.rpartition(":")[0]
     written = Path(where).expanduser().absolute() if where.endswith(".py") else None
@@ -84,32 +82,23 @@ def _ours(address: str) -> bool:
   return address.partition(":")[0].partition(".")[0] in OURS
 
 
-def _of_this_session(address: str) -> bool:
-  """Return whether an address belongs to a notebook or a prompt, whose objects are in no file."""
-  return address.startswith("__main__:") and not getattr(sys.modules["__main__"], "__file__", None)
-
-
 def _file(where: str) -> Path | None:
   """Return the file of `path.py` or of a dotted module, without the import of a parent package."""
   if where.endswith(".py"):
     return Path(where).expanduser().resolve()
   top, *rest = where.split(".")
-  spec = _spec(top)
+  try:
+    spec = importlib.util.find_spec(top)
+  except (ImportError, ValueError):
+    return None
   for number, _ in enumerate(rest):
     places = spec.submodule_search_locations if spec else None
     spec = PathFinder.find_spec(".".join([top, *rest[: number + 1]]), places) if places else None
   return Path(spec.origin).resolve() if spec and spec.has_location and spec.origin else None
 
 
-def _spec(top: str) -> ModuleSpec | None:
-  try:
-    return importlib.util.find_spec(top)
-  except (ImportError, ValueError):
-    return None
-
-
-def _packages(file: Path) -> Iterator[Path]:
-  """Yield the `__init__.py` of each package that a file is in, which its import runs too."""
+def package_files(file: Path) -> Iterator[Path]:
+  """Yield the `__init__.py` of each package that a file is in, the innermost first; its import runs them too."""
   for folder in file.parents:
     if not (folder / "__init__.py").is_file():
       return
@@ -120,7 +109,7 @@ def _imported(file: Path) -> Iterator[Path]:
   """Yield the files that a file's import statements name, of its folder and its package."""
   try:
     tree = ast.parse(file.read_bytes())
-  except (SyntaxError, ValueError, RecursionError, MemoryError):  # its import fails, and says so
+  except (SyntaxError, ValueError, RecursionError, MemoryError):  # the import raises it later
     return
   for node in ast.walk(tree):
     if isinstance(node, ast.Import):
@@ -137,14 +126,11 @@ def _imported(file: Path) -> Iterator[Path]:
 
 def _local(file: Path, name: str) -> Iterator[Path]:
   """Yield the files of an absolute import that lie in the file's folder, its package's, or a folder of that name."""
-  top, packages = name.partition(".")[0], [each.parent for each in _packages(file)]
-  if top in OURS or (installed("", file) and top not in [each.name for each in packages]):
+  top, packages = name.partition(".")[0], [init.parent for init in package_files(file)]
+  if top in OURS or (installed("", file) and top not in [folder.name for folder in packages]):
     return  # what ddl or a library imports
-  roots = [
-    file.parent,
-    *(each.parent for each in packages),
-    *(each.parent for each in file.parents if each.name == top),
-  ]
+  roots = [file.parent, *(folder.parent for folder in packages)]
+  roots += [folder.parent for folder in file.parents if folder.name == top]
   for root in dict.fromkeys(roots):
     yield from _below(root, name)
 

@@ -34,7 +34,7 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
     return
   section, _, key = path.rpartition(".")
   sections = [changes.get(section, {}) if section else changes for changes in labels if isinstance(changes, Mapping)]
-  values = [each.get(key) if isinstance(each, Mapping) else each if key == "name" else None for each in sections]
+  values = [keys.get(key) if isinstance(keys, Mapping) else keys if key == "name" else None for keys in sections]
   if values and all(value is not None for value in values):
     raise _unread(
       command, path, "every label of config.compare.algorithms sets its own; option only=LABELS picks some of them"
@@ -55,7 +55,7 @@ def check_taken(command: str, paths: Sequence[str], experiments: Iterable[Experi
   for path in paths:
     section, _, key = path.partition(".")
     if section in REGISTRIES and section not in VIRTUAL and key != "name":
-      parts = [getattr(each, section) for each in experiments]
+      parts = [getattr(experiment, section) for experiment in experiments]
       if all(key not in part.settings for part in parts):
         names = ", ".join(dict.fromkeys(part.short_name for part in parts))
         raise _unread(command, path, f"no label's {section} takes it ({names})")
@@ -83,7 +83,7 @@ def unread_by(command: str, name: str) -> dict[str, str]:
 def reads(config: Config, key: str, command: str = "compare") -> bool:
   """Return whether what the config names in the key's section takes the key; all read a key without a section."""
   section, _, name = key.rpartition(".")
-  if section in VIRTUAL and any(within(key, each) for each in unread_by(command, config.algorithm.name)):
+  if section in VIRTUAL and any(within(key, unread) for unread in unread_by(command, config.algorithm.name)):
     return False
   return section in ("", "network") or name == "name" or takes(section, config[section].name, name)
 

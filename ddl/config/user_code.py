@@ -1,9 +1,9 @@
 """User-defined functions by their addresses, `path/to/file.py:name` or `package.module:name`, and their import.
 
-A file runs like a script: with its folder first on `sys.path`, so that it can import the files in it.
-A file in a package (a folder with `__init__.py`) is imported as a module of it. What this process has imported, such as
-its script, does not run again, but a file that has been edited since does. Python has one module of a name: files
-beside each of which lies another `models.py` need two processes.
+A file runs like a script: with its folder first on `sys.path`, so that it can import other files from there. A file in
+a package (a folder with `__init__.py`) is imported as a module of it. A module that this process has imported, such as
+its script, does not run again unless its file has changed since. Python has one module of a name: two files that import
+different `models.py` from their folders need two processes.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +22,7 @@ from typing import Any
 
 from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.api import Spec, Taxonomy, Wrapper
-from ddl.config.trusted_code import files, installed
+from ddl.config.trusted_code import files, installed, package_files
 from ddl.errors import OptionError, nearest
 
 UNDECLARED = Taxonomy("data", *["not declared"] * 4)
@@ -92,8 +91,7 @@ def load(file: Path) -> ModuleType:
 
 def _packages(file: Path) -> list[str]:
   """Return the packages that a file is in, from the outermost on."""
-  inside = itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), file.parents)
-  return [folder.name for folder in inside][::-1]
+  return [init.parent.name for init in package_files(file)][::-1]
 
 
 def _imported(file: Path) -> ModuleType | None:
@@ -118,13 +116,11 @@ def _check_name(file: Path) -> None:
 def own(value: Any, **settings: Any) -> dict[str, Any]:
   """Return a section of a config for a user-defined function: `config.model = own(my_model, width=3)`.
 
-  Args:
-    value: the factory of a model, data set, partition, optimizer, schedule, times or barrier; an algorithm's or a
-      wrapper's factory, or its Spec or Wrapper.
-    settings: its keyword arguments.
+  Raises ValueError for a function that is not at the top level of a file, such as a lambda, as no resume could find it.
 
-  Raises:
-    ValueError: for what is not at the top level of a file, such as a lambda: a resume could not find it again.
+  Args:
+    value: factory of a section; for an algorithm or a wrapper also its Spec or Wrapper.
+    settings: its keyword arguments.
   """
   for name, spec in (COLLECTIVE | SERVER | WRAPPERS).items():
     if value is spec.factory:  # such as ddl.dasgd
@@ -132,7 +128,7 @@ def own(value: Any, **settings: Any) -> dict[str, Any]:
   user_factory = getattr(value, "factory", value)  # of a Spec or a Wrapper
   function = inspect.unwrap(user_factory) if callable(user_factory) else user_factory
   scopes = [getattr(function, "__globals__", {}), sys._getframe(1).f_globals]  # the function's file, or the caller's
-  places = [(scope, name) for scope in scopes for name, each in list(scope.items()) if each is value]
+  places = [(scope, name) for scope in scopes for name, other in list(scope.items()) if other is value]
   if not places:
     raise OptionError("a user-defined function", "at the top level of a file", repr(value))
   name = address(*places[0])
@@ -187,11 +183,11 @@ def _value(name: str, option: str) -> Any:
     why = f"Importing {where} fails ({type(error).__name__}: {error})."
     raise Unavailable(option, "FILE.py:NAME or MODULE:NAME of a function", name, why) from error
   if attribute not in vars(module):
-    public = {key: each for key, each in vars(module).items() if not key.startswith("_")}
     known = [
       key
-      for key, each in public.items()
-      if isinstance(each, Spec | Wrapper) or getattr(each, "__module__", "") == module.__name__
+      for key, value in vars(module).items()
+      if not key.startswith("_")
+      and (isinstance(value, Spec | Wrapper) or getattr(value, "__module__", "") == module.__name__)
     ]
     condition = f"one of the names in {where}, {', '.join(known) or 'none'}"
     raise Unavailable(option, condition, name, nearest(attribute, known))

@@ -1,9 +1,7 @@
 """The data sets by name. A new one is a file in this folder and a line here.
 
-The keyword-only arguments of a factory are its settings, so all have plain types and defaults. Files and settings that
-do not fit raise FileNotFoundError or ValueError, one line; damaged images and tokens beyond the vocabulary also from
-`take`. Slow libraries (scikit-learn, grain, tensorflow-datasets) are imported where they are used, so that commands
-start fast.
+The keyword-only arguments of a factory are its settings. Invalid files and settings raise FileNotFoundError or
+ValueError, damaged images and tokens beyond the vocabulary also from `take`. Slow libraries are imported on use.
 """
 
 from collections.abc import Callable

@@ -95,14 +95,18 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
 
 @contextlib.contextmanager
 def readable(what: str) -> Iterator[None]:
-  """Convert the errors of a library that reads `what` to an OptionError, one line."""
+  """Convert errors of a library that reads `what` to an OptionError of one line."""
   try:
     yield
   except OptionError:
     raise
   except Exception as error:
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    raise OptionError(what, "readable", f"{type(error).__name__}: {line}") from error
+    raise OptionError(what, "readable", f"{type(error).__name__}: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+  """Return the first line of an error's message."""
+  return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
 def class_numbers(labels: np.ndarray, classes: int | None, what: str, name: Name) -> None:

@@ -240,7 +240,7 @@ def _walk(folder: Path, name: str, skipped: Counter[str]) -> Iterator[tuple[str,
 
 
 def _folders(folder: Path) -> list[str]:
-  """Return the names of the visible folders in a folder, sorted."""
+  """Return the sorted names of the visible folders in a folder."""
   return sorted(entry.name for entry in os.scandir(folder) if not _hidden(entry.name) and _is_folder(entry))
 
 

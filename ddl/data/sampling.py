@@ -1,4 +1,4 @@
-"""Which examples a worker consumes at a step: partitions of the training set, and a pure function of (seed, step).
+"""Partitions of the training set, and the examples of each worker and step as a pure function of the seed.
 
 A partition returns a shard per worker, as indices into the training source.
 """
@@ -91,10 +91,9 @@ class ExampleSampler:
   """
 
   def __init__(self, shards: Sequence[np.ndarray], *, batch: int, seed: int, repeat: bool = False):
-    """Check the batch size.
+    """shards: indices of each worker [size]; batch: examples per worker and step; seed: that of the permutations.
 
-    shards: each worker's indices [size]; batch: examples per worker and step; seed: of the permutations; repeat:
-    whether a batch larger than a shard repeats its examples, otherwise an OptionError.
+    repeat: whether a batch larger than a shard repeats its examples; otherwise it raises OptionError.
     """
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if batch < 1 or (batch > len(shards[worker]) and not repeat):

@@ -86,8 +86,8 @@ def classification(
   """Return the `Data` of a classification set whose examples all have the shape of the first.
 
   num_outputs: number of classes, None: one more than the largest label; description: one line; validation: share of
-  the training examples to set apart. OptionError for over a million classes if that is more than examples, or examples
-  without values; other unlikely labels are a warning.
+  the training examples for validation. Raises OptionError for over a million classes if there are fewer examples, and
+  for examples without values; warns of other unlikely labels.
   """
   num_outputs = num_outputs or 1 + max(int(part.labels.max()) for part in (train, test) if part.labels is not None)
   count = train.size + test.size
@@ -153,7 +153,7 @@ def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
 
 
 def existing(path: str, example: str) -> Path:
-  """Check that a path exists, and expand ~; example: of a value, for the error."""
+  """Return an existing path with ~ expanded; example: a value for the error message."""
   if not path:
     raise OptionError("config.data.path", f"set, such as {example}")
   local = files.local(path)

@@ -20,9 +20,9 @@ Make = Callable[[int, int, int], Any]  # (worker, number of workers, seed) -> gr
 def from_grain_stream(make: Make, *, size: int) -> Source:
   """Return a source of training examples in the order of `grain.IterDataset`s of {"x": ..., "y": ...}.
 
-  make(worker, workers, seed) returns the examples of a worker, one by one: its shard, shuffled by the seed, without an
-  end (`repeat()`), and the same in each call. Filters, window shuffles, packing and reading ahead in processes
-  (`mp_prefetch`) belong in there, batches do not. size: examples that count as an epoch. OptionError for others.
+  make(worker, workers, seed) returns the examples of a worker one by one: its shard, shuffled by the seed, repeated
+  without end, and the same in each call. Filters, window shuffles, packing and `mp_prefetch` belong in `make`, batches
+  do not. size: examples that count as an epoch. Raises OptionError for other data sets.
   """
   if size < 1:
     raise OptionError("size", "at least 1, the examples that count as an epoch", size)
@@ -94,7 +94,7 @@ class StreamFeed:
 
 @contextlib.contextmanager
 def _ignored_interrupts() -> Iterator[None]:
-  """Let processes that start here ignore Ctrl-C, which a terminal sends to all: the run still has to be saved."""
+  """Let processes that start inside ignore Ctrl-C, which a terminal sends to all: the run still has to be saved."""
   main = threading.current_thread() is threading.main_thread()  # only this thread may set handlers
   before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
   try:

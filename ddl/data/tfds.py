@@ -1,7 +1,7 @@
 """Image-classification sets of tensorflow-datasets, without TensorFlow: array_record files, read through grain.
 
-Nothing is downloaded here. Most sets need TensorFlow only for their preparation: prepare one where there is a network,
-with the command that the error names, and copy its folder.
+Nothing is downloaded. Most sets need TensorFlow for their preparation only: run the command in the error message on a
+machine with a network, and copy the folder.
 """
 
 import copy
@@ -71,7 +71,9 @@ def _builder(dataset: str, data_dir: str) -> Any:
     condition = f"a set of tensorflow-datasets or of {data_dir or 'its data folder'}"
     raise OptionError("config.data.dataset", condition, repr(dataset), nearest(dataset, known)) from error
   except Exception as error:  # a wrong version or configuration: AssertionError, ValueError
-    raise ValueError(f"tensorflow-datasets cannot load {dataset!r}: {_line(error)}") from error
+    raise ValueError(
+      f"tensorflow-datasets cannot load {dataset!r}: {checks.first_line(error) or type(error).__name__}"
+    ) from error
 
 
 def _records(builder: Any, dataset: str, split: str) -> Any:
@@ -90,7 +92,9 @@ def _records(builder: Any, dataset: str, split: str) -> Any:
       wrong = f"{folder}, which is {builder.info.file_format.value}"
       raise OptionError(dataset, "prepared as array_record", wrong, f"Delete it and run, {needs}") from error
     splits = f"one of {', '.join(builder.info.splits)}, or their slices"
-    raise OptionError(f"split of {dataset}", splits, repr(split), f"({_line(error)})") from error
+    raise OptionError(
+      f"split of {dataset}", splits, repr(split), f"({checks.first_line(error) or type(error).__name__})"
+    ) from error
 
 
 def _keys(info: Any, dataset: str) -> tuple[str, str]:
@@ -131,7 +135,3 @@ def _source(records: Any, image: str, label: str, where: str, size: int, channel
     return encoded(lambda index: undecoded[index][image], labels, lambda _: where, size, channels, crops)
   take(np.arange(min(PIECE, len(labels))))  # finds differing sizes before any training
   return Source(len(labels), take, labels)
-
-
-def _line(error: Exception) -> str:
-  return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,12 +1,8 @@
-"""Next-token prediction over token files, as nanoGPT and llm.c have them, or over any text file.
+"""Next-token prediction over token files, as nanoGPT and llm.c write them, or over a text file.
 
-Token files are read on demand. A folder holds train.bin and val.bin, tokens of 16 or 32 bits in little-endian order,
-with or without llm.c's header, and optionally meta.json with their type: `python run.py tokenize` writes all three from
-a text.
-
-Text is read by bytes or by characters. The default text is CPython's language reference, the standard library's
-`pydoc_data.topics`: some 460,000 characters on every machine, which depend on the version of Python (see the digest in
-the description).
+A folder has train.bin and val.bin, little-endian tokens of 16 or 32 bits with or without llm.c's header, and optionally
+meta.json with their type: `python run.py tokenize` writes all three. The default text is CPython's language reference
+(`pydoc_data.topics`): some 460,000 characters, which depend on the version of Python.
 """
 
 import hashlib
@@ -105,7 +101,7 @@ def _windows(tokens: np.ndarray, length: int, check: Callable[[np.ndarray], None
 
 
 def _likely(tokens: np.ndarray, vocabulary: int) -> str:
-  """Return the advice to use a type in which all of these tokens are in the vocabulary, or ""."""
+  """Return advice to use a type in which all of these tokens are in the vocabulary, or ""."""
   tokens = np.ascontiguousarray(tokens).reshape(-1)
   others = {
     f"big-endian {tokens.dtype}": tokens.byteswap(),

@@ -72,7 +72,7 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], meta: Mapping[str, Any], *,
     return jax.tree.map(fresh, rng_shape)
 
   def apply(params: Tree, extra: Tree, x: jax.Array, train: bool, key: Any) -> tuple[jax.Array, Tree]:
-    states = [jax.tree.map(lambda shape: shape, each) for each in (params_shape, extra_shape)]
+    states = [jax.tree.map(lambda shape: shape, shapes) for shapes in (params_shape, extra_shape)]
     for state, values in zip(states, (params, extra), strict=True):
       nnx.replace_by_pure_dict(state, values)
     module: Any = nnx.merge(trained if train else tested, states[0], streams(key), states[1])

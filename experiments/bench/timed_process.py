@@ -80,35 +80,46 @@ def _waves(components: Any, trainer: Any) -> Block:
 
 
 def one_by_one_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> Block:
-  """The events of a server algorithm one at a time, in plain Python, on the same devices' cores."""
+  """The visits of a server algorithm one at a time, in plain Python, on the same devices' cores."""
   import jax
 
-  from ddl.asynchronous.sequential import Sequential
+  from ddl.api import Visit
+  from ddl.asynchronous.worker_round import first_step, visit_step
   from ddl.config.experiment import initial_key, training_key
+  from ddl.engine.local_step import make_local_step
 
   components, trainer = _prepare(workload, algorithm, settings)
-  workers, rule = components.experiment.workers, components.algorithm
-  runner = Sequential(rule, components.model, trainer.events, trainer.operations, workers)
-  runner.start(*jax.jit(components.model.init)(initial_key(0)))
-  key, events, position = training_key(0), len(trainer.operations.kind), 0
-  feeds = [components.feed([worker]) for worker in range(workers)]
+  rule, model, count = components.algorithm, components.model, components.experiment.workers
+  step, merge, request, serve = map(jax.jit, (make_local_step(model, rule.local), rule.merge, rule.request, rule.serve))
+  params, extra = jax.jit(model.init)(initial_key(0))
+  state, server, reply = rule.init(params)
+  workers, replies, key = [(params, state, extra)] * count, [reply] * count, training_key(0)
+  feeds = [components.feed([worker]) for worker in range(count)]
+  visits = itertools.cycle(zip(trainer.events.worker.tolist(), trainer.events.round.tolist(), strict=True))
 
-  def take(worker: int, step: int) -> Any:
-    return {k: x[0, 0] for k, x in feeds[worker](step, 1).items()}, key
+  def steps(worker: int, first: int, number: int) -> None:
+    for t in range(first, first + number):
+      batch = {k: x[0, 0] for k, x in feeds[worker](t, 1).items()}
+      workers[worker], _ = step(workers[worker], (batch, key))
+
+  def visit(worker: int, round_: int) -> None:
+    nonlocal server
+    if not rule.delay or round_:
+      first = first_step(rule.delay, round_, rule.period)
+      steps(worker, first, rule.delay)
+      params, state, extra = workers[worker]
+      workers[worker] = (*merge(replies[worker], state, params), extra)
+      steps(worker, first + rule.delay, rule.period - rule.delay)
+    params, state, _ = workers[worker]
+    place = Visit(worker, -1, visit_step(rule.delay, round_, rule.period))
+    server, replies[worker] = serve(server, request(state, params), jax.tree.map(jax.numpy.int32, place))
 
   def block(steps: int) -> float:
-    nonlocal position
-    left = visits = max(steps * workers // rule.period, 1)
-    began = time.perf_counter()
-    while left:
-      first = position % events
-      if not first:
-        runner.begun.clear()
-      position = min(first + left, events)
-      runner.run(first, position, take)
-      left -= position - first
-    jax.block_until_ready((runner.params, runner.server))
-    return (time.perf_counter() - began) * steps * workers / rule.period / visits
+    began, number = time.perf_counter(), max(steps * count // rule.period, 1)
+    for worker, round_ in itertools.islice(visits, number):
+      visit(worker, round_)
+    jax.block_until_ready((workers, server))
+    return (time.perf_counter() - began) * steps * count / rule.period / number
 
   return block
 

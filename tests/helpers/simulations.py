@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from helpers.twins import flat_of, tree_of
 from reference import collective as reference
+from reference.sequential import Sequential
 
 from ddl.algorithms import SERVER
 from ddl.api import Model
-from ddl.asynchronous.sequential import Sequential
 from ddl.asynchronous.simulator import Simulator
 from ddl.config import default_experiment
 from ddl.config.catalog import keywords

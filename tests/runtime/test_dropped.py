@@ -7,9 +7,9 @@ from helpers import servers
 from helpers.simulations import twin_model, twin_rows
 from helpers.twins import INNER, close, flat_of
 from reference import collective as reference
+from reference.sequential import Sequential
 
 from ddl.algorithms import SERVER
-from ddl.asynchronous.sequential import Sequential
 from ddl.asynchronous.simulator import Simulator
 from ddl.config.catalog import keywords
 from ddl.engine.execution import ExecutionConfig

@@ -19,6 +19,7 @@ import numpy as np
 import optax
 import pytest
 from helpers import servers
+from reference.sequential import Sequential
 
 from ddl.algorithms import SERVER
 from ddl.api import Model
@@ -26,7 +27,6 @@ from ddl.asynchronous import flat_params, ray_master, ray_transport
 from ddl.asynchronous.ray_cluster import NO_BARRIER, RayCluster, connect
 from ddl.asynchronous.ray_master import Shard
 from ddl.asynchronous.ray_worker import RayWorker
-from ddl.asynchronous.sequential import Sequential
 from ddl.events import barriers, record
 from ddl.events.operations import operations
 from ddl.precision import ravel
@@ -412,7 +412,7 @@ def test_bad_input(ray, tmp_path):
     cluster(tmp_path, algorithm, workers=0)
   with pytest.raises(ValueError, match="CPUs of Ray must be at least 51 for 50 workers and 1 shards"):
     cluster(tmp_path, algorithm, workers=50)
-  with pytest.raises(ValueError, match="a checkpoint that all 3 shards"):
+  with pytest.raises(ValueError, match="a checkpoint of all 3 shards"):
     cluster(tmp_path, algorithm, shards=3, resume=True)
   with pytest.raises(ValueError, match=r"shards must be in \[1, 4\]"):
     cluster(tmp_path, algorithm, workers=1, shards=5).run({"w": np.zeros(4, np.float32)}, EXTRA, 9, print, [])

@@ -6,10 +6,10 @@ import numpy as np
 import optax
 import pytest
 from helpers import servers
+from reference.sequential import Sequential
 
 from ddl import memory
 from ddl.api import Arrivals, Model
-from ddl.asynchronous.sequential import Sequential
 from ddl.asynchronous.simulator import Simulator
 from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import make_workers

@@ -10,9 +10,9 @@ from helpers.simulations import twin_model, twin_rows
 from helpers.twins import INNER, close, defaults, flat_of
 from reference import collective as reference
 from reference import server as server_reference
+from reference.sequential import Sequential
 
 from ddl.algorithms import SERVER
-from ddl.asynchronous.sequential import Sequential
 from ddl.asynchronous.simulator import Simulator
 from ddl.asynchronous.threads import Threads
 from ddl.config.catalog import keywords

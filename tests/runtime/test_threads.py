@@ -13,10 +13,10 @@ import numpy as np
 import optax
 import pytest
 from helpers import servers
+from reference.sequential import Sequential
 
 from ddl.api import LockFree, Model
 from ddl.asynchronous import shared_server
-from ddl.asynchronous.sequential import Sequential
 from ddl.asynchronous.shared_server import FairLock, SharedCenter, SharedServer
 from ddl.asynchronous.threads import Threads
 from ddl.engine.consensus import NotFinite

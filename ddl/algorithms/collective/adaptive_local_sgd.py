@@ -32,12 +32,6 @@ def adaptive_local_sgd(
   Args:
     inner: optimizer of each worker.
     periods: pairs (s_j, tau_j) of a first step and the local steps per average from it on; s_0 = 0, s_j rising.
-
-  Returns:
-    An `Algorithm` that sends parameters once per period.
-
-  Raises:
-    ValueError: if `periods` are not such pairs.
   """
   pairs = periods and all(len(pair) == 2 for pair in periods)
   if not (pairs and periods[0][0] == 0 and all(a[0] < b[0] for a, b in pairwise(periods))):

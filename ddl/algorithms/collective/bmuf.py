@@ -27,7 +27,7 @@ def bmuf(
 
   Chen & Huo 2016, ICASSP. This is DiLoCo with the outer optimizer SGD of rate zeta and momentum eta; Nesterov's form
   starts the next block from W + eta Delta. zeta = 1 without momentum is local SGD. In a steady direction steps become
-  zeta / (1 - eta) times as long: with the authors' choice as long as the p workers' steps together.
+  zeta / (1 - eta) times as long: with the authors' choice as long as the p workers' steps together. W_g is tested.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
@@ -36,9 +36,6 @@ def bmuf(
     block_momentum: momentum of the blocks (eta); by default 1 - 1 / p, as in the paper.
     nesterov: whether the next block starts from W + eta Delta instead of W (NBM).
     workers: number of workers (p), from which the default of `block_momentum` follows.
-
-  Returns:
-    An `Algorithm` that sends differences once per block, tested at W_g.
   """
   return diloco_with(inner, optax.sgd(block_learning_rate, block_momentum, nesterov), period=period)
 

@@ -21,9 +21,6 @@ def cocod(inner: optax.GradientTransformation, *, period: PositiveInt = 10) -> A
   Args:
     inner: optimizer of each worker; its state is never averaged.
     period: local steps per average, and steps that an average is in flight (tau).
-
-  Returns:
-    An `Algorithm` that sends parameters once per period.
   """
 
   def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[tuple[Tree, Tree], optax.OptState]:

@@ -26,9 +26,6 @@ def dasgd(
     period: local steps per average (tau).
     delay: steps that run while the average is in flight (d); above the period several averages are in flight.
     keep: weight of the worker's model in the merge (xi).
-
-  Returns:
-    An `Algorithm` that sends parameters once per period.
   """
 
   def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:

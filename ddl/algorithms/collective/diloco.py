@@ -30,16 +30,13 @@ def diloco(
 
   Douillard et al. 2023, arXiv 2311.08105. The outer gradient is Delta = (1/k) sum_i (theta - theta_i), with theta_i
   after H steps of the inner optimizer from theta; AdamW in the paper. A rate of 1 without momentum is local SGD.
-  `diloco_with` takes any outer optimizer.
+  `diloco_with` takes any outer optimizer. The tested model is theta.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
     period: local steps per outer step (H); 500 in the paper.
     outer_learning_rate: rate of the outer steps (eta_out); 0.7 in the paper.
     outer_momentum: Nesterov momentum of the outer steps (mu); 0.9 in the paper.
-
-  Returns:
-    An `Algorithm` that sends differences once per period, tested at theta.
   """
   return diloco_with(inner, optax.sgd(outer_learning_rate, outer_momentum, nesterov=True), period=period)
 

@@ -35,17 +35,14 @@ def eager_diloco(
   quadratic, with the default outer optimizer and 8 workers, a round may take a worker 0.45 of its way to the minimum
   (with all of D late 0.36, in DiLoCo the whole way).
   A compressor of the means changes only what the others get of D_i; its error in D_i / M stays in Delta_i, and error
-  feedback takes it back later. `eager_diloco_with` takes any outer optimizer and delay.
+  feedback takes it back later. `eager_diloco_with` takes any outer optimizer and delay. The tested model is the mean of
+  the theta_i. The first message leaves before step 0 and is zero.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
     period: local steps per outer step, and steps that an outer gradient is in flight (H); 500 as in DiLoCo.
     outer_learning_rate: rate of the outer steps (eta_out); 0.7 as in DiLoCo.
     outer_momentum: Nesterov momentum of the outer steps (mu); 0.9 as in DiLoCo.
-
-  Returns:
-    An `Algorithm` that sends differences once per period, first before step 0, when they are zero; tested at the mean
-    of the theta_i.
   """
   outer = optax.sgd(outer_learning_rate, outer_momentum, nesterov=True)
   return eager_diloco_with(inner, outer, period=period, delay=period)

@@ -32,7 +32,7 @@ def eamsgd(
   v <- delta v + inner(g(y)); x <- x + v - alpha (x - z); z <- z + alpha sum_i (x_i - z); y = x + delta v
 
   Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. The gradient is taken at the look-ahead point y, and the elastic term
-  stays outside the velocity.
+  stays outside the velocity. The params are the look-ahead points y; differences travel during one step (delay 1).
 
   Args:
     inner: gives -eta g, with its schedule: plain `optax.sgd(eta)`, as the momentum is part of this algorithm.
@@ -40,9 +40,6 @@ def eamsgd(
     momentum: momentum of the workers (delta); 0.99 in the paper.
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
     workers: number of workers (p), from which the default of alpha follows.
-
-  Returns:
-    An `Algorithm` whose params are the look-ahead points y and whose differences travel during one step (delay 1).
   """
 
   def init(group: Group, params: Tree, key: Any) -> EAMSGDState:

@@ -31,16 +31,14 @@ def easgd(
 
   Zhang, Choromanska, LeCun 2014, arXiv 1412.6651; Sync EASGD of You, Buluc, Demmel 2017, arXiv 1708.02983. Jacobi form:
   both updates use x_i and z from before the step. The coefficient of z is 1 - p alpha, so p alpha (beta in the paper)
-  should not exceed 1. Without gradients sum_i x_i + z is conserved.
+  should not exceed 1. Without gradients sum_i x_i + z is conserved. Differences travel during one step (delay 1), in
+  which x_i and z do not change; the tested model is z.
 
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
     workers: number of workers (p), from which the default of alpha follows.
-
-  Returns:
-    An `Algorithm` whose differences travel during one step (delay 1), in which x_i and z do not change; tested at z.
   """
 
   def init(group: Group, params: Tree, key: Any) -> EASGDState:

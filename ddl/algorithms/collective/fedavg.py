@@ -28,15 +28,13 @@ def fedavg(inner: optax.GradientTransformation, *, period: PositiveInt = 10, sha
   Momentum does not outlive a round; learning-rate schedules and the hyperparameters of `optax.inject_hyperparams` do.
   With C = 1 and plain SGD this is local SGD.
   Workers outside of the sample take steps too, as all run one program, and all take part in the all-reduce. The bytes
-  are counted as in the paper: the sample downloads the model and uploads x_i, 2 C n bytes per worker and round.
+  are counted as in the paper: the sample downloads the model and uploads x_i, 2 C n bytes per worker and round. The
+  tested model is the mean over the round's sample.
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper.
     period: local steps per round (tau).
     share: share of the workers in a round (C), at least one worker; 0.1 in the paper, of 100 workers and more.
-
-  Returns:
-    An `Algorithm` that sends parameters once per period, tested at the mean of the models of the round's sample.
   """
 
   def init(group: Group, params: Tree, key: Any) -> FedAvgState:

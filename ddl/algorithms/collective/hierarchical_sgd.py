@@ -35,20 +35,14 @@ def hierarchical_sgd(
 
   Lin, Stich, Patel, Jaggi 2018, arXiv 1808.07217, section 5; Castiglia, Das, Patterson 2020, arXiv 2007.13819. A group
   is the g workers of a node, with consecutive ranks. Where both means are due, the group's comes first. One group is
-  local SGD with tau, groups of one worker are local SGD with tau_o.
+  local SGD with tau, groups of one worker are local SGD with tau_o. The tested model is the mean of all models.
 
   Args:
     inner: optimizer of each worker; its state stays local.
-    group_size: workers of a group (g), of consecutive ranks; by default the largest divisor of p up to sqrt(p).
+    group_size: workers of a group (g), a divisor of p; by default the largest one up to sqrt(p).
     period: local steps per average of the groups (tau).
     outer_period: local steps per average of all workers (tau_o), a multiple of tau in the papers.
     workers: number of workers (p).
-
-  Returns:
-    An `Algorithm` that sends parameters within the group and to all on two clocks, tested at the mean of the models.
-
-  Raises:
-    ValueError: if `group_size` does not divide the workers.
   """
   if workers % group_size:
     raise ValueError(f"hierarchical_sgd.group_size must divide the {workers} workers, got {group_size}.")

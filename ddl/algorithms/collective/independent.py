@@ -19,9 +19,6 @@ def independent(inner: optax.GradientTransformation) -> Algorithm:
 
   Args:
     inner: optimizer of each worker.
-
-  Returns:
-    An `Algorithm` that sends nothing; only `evaluate` communicates.
   """
 
   def init(group: Group, params: Tree, key: Any) -> optax.OptState:

@@ -19,9 +19,6 @@ def local_sgd(inner: optax.GradientTransformation, *, period: PositiveInt = 10) 
   Args:
     inner: optimizer of each worker; its state is never averaged.
     period: local steps per average (tau).
-
-  Returns:
-    An `Algorithm` that sends parameters once per period.
   """
 
   def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:

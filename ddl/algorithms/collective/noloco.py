@@ -37,7 +37,7 @@ def noloco(
   from them; means are over the n = 2 workers of a pair. The last term pulls the two phi together, which needs
   sqrt(n / (2 (n - 1))) alpha < gamma < sqrt(n / (2 (n - 1))) (2 + alpha). The paper draws pairs for each round; here a
   fixed number of drawn pairings repeats, as sources and targets are part of the compiled program. Of an odd number of
-  workers one has no partner. Two workers are DiLoCo with heavy ball momentum.
+  workers one has no partner. Two workers are DiLoCo with heavy ball momentum. The mean of the phi_i is tested.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -48,12 +48,6 @@ def noloco(
       code.
     pairings: drawn pairings of the workers, which repeat.
     workers: number of workers (p).
-
-  Returns:
-    An `Algorithm` whose workers send Delta and phi to one other after every H-th step, tested at the mean of the phi_i.
-
-  Raises:
-    ValueError: for an attraction outside of its bounds.
   """
   pull = Range(outer_momentum, 2 + outer_momentum, open_low=True, open_high=True)  # else the slow weights drift apart
   check(f"noloco.attraction with outer_momentum {outer_momentum:g}", attraction, pull)

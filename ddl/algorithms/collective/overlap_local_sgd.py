@@ -28,16 +28,13 @@ def overlap_local_sgd(
   Wang, Liang, Joshi 2020, arXiv 2002.09539. xbar is the mean of the models just after a pull. Without momentum this is
   DaSGD with a delay of one period and xi = 1 - alpha. The authors' code divides by the learning rate in v and
   multiplies by it in z, which is the same at a constant rate; as in that code the anchor is still the start after the
-  first round. alpha = 0 never synchronizes.
+  first round. alpha = 0 never synchronizes. The first average leaves before step 0. The mean of the models is tested.
 
   Args:
     inner: optimizer of each worker; its state is never averaged.
     period: local steps per anchor, and steps that it is in flight (tau); 2 in the paper.
     pull: weight of the anchor (alpha); 0.6 in the paper.
     momentum: momentum of the anchor (beta); 0.7 in the paper.
-
-  Returns:
-    An `Algorithm` that sends parameters once per period, first before step 0, tested at the mean of the models.
   """
 
   def init(group: Group, params: Tree, key: Any) -> OverlapState:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ddl.algorithms.collective.sync_sgd import sync_sgd
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
 from ddl.ranges import PositiveInt, checked
@@ -30,9 +31,6 @@ def pipe_sgd(inner: optax.GradientTransformation, *, width: PositiveInt = 2) -> 
   Args:
     inner: optimizer, the same on all workers; it sees one gradient per step, in order, and the current parameters.
     width: width of the pipeline (K): K - 1 messages in flight, and the gradient being computed; 2 in the paper.
-
-  Returns:
-    An `Algorithm` that sends gradients at each step, with a delay of K - 1 steps.
   """
 
   def init(group: Group, params: Tree, key: Any) -> PipeSGDState:
@@ -48,10 +46,8 @@ def pipe_sgd(inner: optax.GradientTransformation, *, width: PositiveInt = 2) -> 
     params, inner_state = descend(inner, message, state.inner, params)  # x <- x - eta g
     return params, state._replace(inner=inner_state)
 
-  def evaluate(group: Group, state: PipeSGDState, params: Tree) -> Tree:
-    return params
-
-  return Algorithm(init, local, (Exchange(launch, merge, period=1, delay=width - 1),), evaluate)
+  exchange = Exchange(launch, merge, period=1, delay=width - 1)
+  return sync_sgd(inner)._replace(init=init, local=local, exchanges=(exchange,))
 
 
 SPEC = Spec(

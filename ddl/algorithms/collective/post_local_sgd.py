@@ -21,9 +21,6 @@ def post_local_sgd(
     inner: optimizer of each worker.
     start: first step with a local phase (t').
     period: local steps per average from step `start` on (tau); averages follow steps start + tau, start + 2 tau, ...
-
-  Returns:
-    An `Algorithm` that sends parameters.
   """
   return adaptive_local_sgd(inner, periods=((0, 1), (start, period)) if start else ((0, period),))
 

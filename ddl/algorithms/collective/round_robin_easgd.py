@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.algorithms.collective.easgd import ALPHA
-from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
+from ddl.algorithms.collective.easgd import ALPHA, easgd
+from ddl.api import Algorithm, Spec, Taxonomy, Tree
 from ddl.group import Group
 from ddl.ranges import PositiveInt, UnitInterval, checked
 
@@ -29,15 +29,13 @@ def round_robin_easgd(
   You, Buluc, Demmel 2017, arXiv 1708.02983, on Zhang et al. 2014, arXiv 1412.6651; x_j and z from before the step. In
   the paper the other workers idle meanwhile; here each step gives every worker a gradient. Counted are the 2 n bytes of
   worker j's visit, 2 n / p per worker and step; the program sends more, as all workers take part in a sum. Stable on a
-  quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta).
+  quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta). Differences travel during one
+  step (delay 1); the tested model is z.
 
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in EASGD.
     workers: number of workers (p), from which the default of alpha follows.
-
-  Returns:
-    An `Algorithm` of period 1 whose differences travel during one step (delay 1), tested at z.
   """
 
   def init(group: Group, params: Tree, key: Any) -> RoundRobinEASGDState:
@@ -51,16 +49,13 @@ def round_robin_easgd(
   def merge(
     group: Group, message: tuple[Tree, Tree], state: RoundRobinEASGDState, params: Tree
   ) -> tuple[Tree, RoundRobinEASGDState]:
-    diff, total = message
-    params = jax.tree.map(lambda x, d: x - alpha * d, params, diff)  # x_j <- x_j - alpha (x_j - z); others: diff 0
-    center = jax.tree.map(lambda z, s: z + alpha * s, state.center, total)  # z <- z + alpha (x_j - z)
-    rank = (state.rank + 1) % group.size()  # j = (t + 1) mod p
-    return params, RoundRobinEASGDState(state.inner, center, rank)
+    # x_j <- x_j - alpha (x_j - z), others: diff 0; z <- z + alpha (x_j - z)
+    params, state = exchange.merge(group, message, state, params)
+    return params, state._replace(rank=(state.rank + 1) % group.size())  # j = (t + 1) mod p
 
-  def evaluate(group: Group, state: RoundRobinEASGDState, params: Tree) -> Tree:
-    return state.center
-
-  return Algorithm(init, inner_step(inner), (Exchange(launch, merge, period=1, delay=1, offset=-1),), evaluate)
+  elastic = easgd(inner, alpha=alpha, period=1)
+  (exchange,) = elastic.exchanges
+  return elastic._replace(init=init, exchanges=(exchange._replace(launch=launch, merge=merge),))
 
 
 SPEC = Spec(

@@ -46,15 +46,13 @@ def scaffold(
   y_i) / (tau eta) is the mean of the round's gradients for plain SGD; computing it as that mean needs no eta and has
   the same meaning for every inner optimizer. c = (1/p) sum_i c_i always holds. Samples and resets of the optimizers are
   those of `fedavg`. The sample downloads x and c and uploads both changes: 4 C n bytes per worker and round.
+  The tested model is x.
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper; its state is reset in each round.
     period: local steps per round (tau).
     share: share of the workers in a round (C), at least one worker; 0.2 in the paper's experiments.
     server_rate: rate of the server's steps (eta_g), 1 in the paper.
-
-  Returns:
-    An `Algorithm` that sends differences of parameters and of control variates once per period, tested at x.
   """
 
   def init(group: Group, params: Tree, key: Any) -> ScaffoldState:

@@ -23,14 +23,12 @@ def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
 
   Das et al. 2016, arXiv 1602.06709. The packed parameter vector is cut into p strips. The result is that of `sync_sgd`
   for an element-wise optimizer (SGD, momentum, Adam, weight decay of all parameters), whose memory and work are 1/p.
+  `init` must run where the group's axis is bound, as a strip's length depends on the number of workers. It raises
+  ValueError for an optimizer that is not known to be element-wise (see `ddl.elementwise`): clipping by a norm, masks,
+  LARS, LAMB, Adafactor.
 
   Args:
     inner: element-wise optimizer; its state covers this worker's strip, in the packed vector's dtype.
-
-  Returns:
-    An `Algorithm` whose collectives are in `local`. Its `init` must run where the group's axis is bound, as a strip's
-    length depends on the number of workers, and raises ValueError for an optimizer that is not known to be element-wise
-    (see `ddl.elementwise`): clipping by a norm, masks, LARS, LAMB, Adafactor.
   """
 
   def pad(group: Group, packed: jax.Array) -> jax.Array:

@@ -32,7 +32,8 @@ def slowmo(
 
   Wang, Tantia, Ballas, Rabbat 2019, arXiv 1910.00643, with local SGD as the base algorithm. At a constant rate gamma
   cancels. The paper resets, keeps or averages the buffers of the base optimizer after a round; here each worker keeps
-  its buffers. A slow rate of 1 without slow momentum is local SGD.
+  its buffers. A slow rate of 1 without slow momentum is local SGD. The tested model is z. `init` raises ValueError if
+  several transformations of a chain, or of a partition, record a learning rate each.
 
   Args:
     inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the last "learning_rate"
@@ -41,10 +42,6 @@ def slowmo(
     period: local steps per slow step (tau).
     slow_rate: rate of the slow steps (alpha); 1 in the paper.
     slow_momentum: momentum of the slow steps (beta); larger for more workers.
-
-  Returns:
-    An `Algorithm` that sends parameters once per period, tested at z. Its `init` raises ValueError if several
-    transformations of a chain, or of a partition, record a learning rate each.
   """
 
   def init(group: Group, params: Tree, key: Any) -> SlowMoState:

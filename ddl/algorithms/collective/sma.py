@@ -34,7 +34,8 @@ def sma(
 
   Koliousis et al. 2019, VLDB 12(11). Corrections use w_j and z from before the step. Without momentum it is Sync EASGD.
   The paper also restarts the replicas from z when the learning rate drops. That is left out, as in the authors' code:
-  it is meant for a rate that drops a few times, and a cosine would restart them at every exchange.
+  it is meant for a rate that drops a few times, and a cosine would restart them at every exchange. Differences travel
+  during one step (delay 1); the tested model is z.
 
   Args:
     inner: optimizer of each worker; the correction stays outside its momentum.
@@ -42,9 +43,6 @@ def sma(
     momentum: momentum of the central average model (mu); 0.9 in the authors' code.
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
     workers: number of workers (p), from which the default of alpha follows.
-
-  Returns:
-    An `Algorithm` whose differences travel during one step (delay 1), tested at z.
   """
   elastic = easgd(inner, alpha=alpha, period=period)
   (exchange,) = elastic.exchanges

@@ -35,7 +35,7 @@ def streaming_diloco(
   layers of a transformer. Each fragment has its DiLoCo rounds of H steps, H / P steps after those of the fragment
   before. Delta_p = (1/M) sum_m (theta_p - x_m,p) is of the launch, x_p of the merge tau steps later. Unlike in the
   paper Delta_p is sent in the parameters' precision. One fragment without delay and keep is `diloco`;
-  `streaming_diloco_with` takes any outer optimizer.
+  `streaming_diloco_with` takes any outer optimizer. Fragment p = 0..P-1 first leaves after floor((p + 1) H / P) steps.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
@@ -45,12 +45,6 @@ def streaming_diloco(
     fragments: fragments of the parameters (P), at most H; of a tree of fewer arrays the last ones are empty.
     delay: steps that run while a fragment is in flight (tau), at most H.
     keep: weight of the worker's parameters in the merge (alpha).
-
-  Returns:
-    An `Algorithm` of P exchanges; fragment p = 0..P-1 leaves first after (p + 1) H / P steps, rounded down.
-
-  Raises:
-    ValueError: if `fragments` or `delay` exceed the period.
   """
   outer = optax.sgd(outer_learning_rate, outer_momentum, nesterov=True)
   return streaming_diloco_with(inner, outer, period=period, fragments=fragments, delay=delay, keep=keep)

@@ -18,9 +18,6 @@ def sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
 
   Args:
     inner: optimizer, the same on all workers.
-
-  Returns:
-    An `Algorithm` whose collective is in `local`.
   """
 
   def local(group: Group, grads: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:

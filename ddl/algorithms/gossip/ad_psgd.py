@@ -17,14 +17,12 @@ def ad_psgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Ser
   x_i, x_j <- (x_i + x_j) / 2; x_i <- x_i + u, u = inner(g)
 
   Lian, Zhang, Zhang, Liu 2017, arXiv 1710.06952. Neighbours form a bipartite graph (even ranks with odd ones on a
-  ring), so that no two wait for each other. Averaging conserves the mean of all models.
+  ring), so that no two wait for each other. Averaging conserves the mean of all models. The server holds every worker's
+  model, [workers, ...].
 
   Args:
     inner: optimizer of each worker; its state stays local.
     workers: number of workers (p).
-
-  Returns:
-    A `ServerAlgorithm` of one step per worker round; the server holds every worker's model, [workers, ...].
   """
 
   def average(x: jax.Array, u: jax.Array, i: Any, j: Any) -> jax.Array:

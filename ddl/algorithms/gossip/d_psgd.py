@@ -39,17 +39,10 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
     inner: optimizer of each worker; its state stays local.
     graph: "ring" (two neighbours), "torus" (four, on rows x columns as square as p allows; of a prime p a ring),
       "exponential" (ceil(log2 p) neighbours), each neighbour and the worker itself with equal weights;
-      "one_peer_exponential" (the worker 2^k before, weight 1/2, with k = step mod log2 p: without gradients all
-      workers have the mean after log2 p steps); or a file with the matrix W, [p, p]: .npy, or text with commas (.csv)
-      or blanks (.txt).
+      "one_peer_exponential" (the worker 2^k before, weight 1/2, with k = step mod log2 p, for p a power of two: without
+      gradients all workers have the mean after log2 p steps); or a file with the matrix W, [p, p], doubly stochastic:
+      .npy, or text with commas (.csv) or blanks (.txt).
     workers: number of workers (p).
-
-  Returns:
-    An `Algorithm` whose workers send their models to their neighbours during the step (delay 1).
-
-  Raises:
-    ValueError: for an unknown graph, a one-peer graph whose p is not a power of two, a file that cannot be read, or a
-      matrix that is not [p, p], non-negative and doubly stochastic.
   """
   steps = [hops(w) for w in matrices(graph, workers)]
 
@@ -74,7 +67,7 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
 
 
 def matrices(graph: str, workers: int) -> list[np.ndarray]:
-  """Return W of each step of a cycle, [workers, workers] each. ValueError as in `d_psgd`."""
+  """Return W of each step of a cycle, [workers, workers] each. ValueError for an unknown graph or an invalid matrix."""
   ranks, powers = np.arange(workers), [2**k for k in range((workers - 1).bit_length())]
   if graph == "ring":
     return [_uniform(ranks - 1, ranks + 1)]

@@ -43,15 +43,13 @@ def pull_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) ->
   x_i <- x_i + u, u = inner(g); x_i <- (x_i + x_j) / 2
 
   Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, without a common clock: j is uniform among the others, and x_j is
-  the model at that moment. A pull does not conserve the mean of all models; a push and a pull together do.
+  the model at that moment. A pull does not conserve the mean of all models; a push and a pull together do. The server
+  holds every worker's model, [workers, ...]; a worker sends its change u, since others may have moved its model
+  meanwhile.
 
   Args:
     inner: optimizer of each worker; its state stays local.
     workers: number of workers (p).
-
-  Returns:
-    A `ServerAlgorithm` of one step per worker round. The server holds every worker's model, [workers, ...]; a worker
-    sends its change u, since others may have moved its model meanwhile.
   """
 
   def init(params: Tree) -> tuple[PeerState, Tree, Tree]:

@@ -22,9 +22,6 @@ def push_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) ->
   Args:
     inner: optimizer of each worker; its state stays local.
     workers: number of workers (p).
-
-  Returns:
-    A `ServerAlgorithm` of one step per worker round; the server holds every worker's model, [workers, ...].
   """
 
   def push(x: jax.Array, u: jax.Array, i: Any, j: Any) -> jax.Array:

@@ -34,15 +34,11 @@ def sgp(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Algorit
 
   Assran, Loizou, Ballas, Rabbat 2018, arXiv 1811.10792, on the paper's graph: worker i receives from i - 2^k in the
   k-th of ceil(log2 p) rounds, which repeat. With a power of two of workers, and without gradients, all have the mean
-  after log2 p rounds.
+  after log2 p rounds. The params are z_i; workers send x_i and w_i, and the tested model is the mean of the z_i.
 
   Args:
     inner: optimizer of each worker, called with g_i and z_i; its state stays local.
     workers: number of workers (p).
-
-  Returns:
-    An `Algorithm` whose params are z_i, which sends x_i and w_i to one other after every step, tested at the mean of
-    the z_i.
   """
   return push_sum(inner, one_peer_exponential(workers), overlap=0)
 

@@ -20,20 +20,15 @@ def async_easgd(
 
   You, Buluc, Demmel 2017, arXiv 1708.02983; Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. Both updates use W and Wb
   from before the exchange (Jacobi), and the worker takes its next gradient while the exchange is in flight. Without
-  gradients sum_i W^i + Wb is conserved, in any order. A worker never restarts from the center.
+  gradients sum_i W^i + Wb is conserved, in any order. A worker never restarts from the center. p alpha must be in 0..2,
+  as the center keeps 1 - p alpha of itself when p workers pull at the same time, and should not exceed 1. The exchange
+  is hidden by one step; the reply is W - Wb, from before the exchange.
 
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
     period: steps per exchange (tau).
-    workers: number of workers (p), which bounds alpha.
-
-  Returns:
-    A `ServerAlgorithm` whose exchange is hidden by one step; the reply is W - Wb, from before the exchange.
-
-  Raises:
-    ValueError: if p alpha is not in 0..2: the center keeps 1 - p alpha of itself when p workers pull at the same time.
-      p alpha should not exceed 1.
+    workers: number of workers (p); p alpha must be in 0..2.
   """
   check(f"async_easgd.alpha with {workers} workers", alpha, Range(0, 2 / workers))
 

@@ -52,12 +52,6 @@ def async_local_sgd(
     decay: share of the momentum in the steps between (c), in 0..1/N; 1/N applies the same momentum in each step.
     period: steps per exchange (tau).
     workers: number of workers (p), from which the default of `every` follows.
-
-  Returns:
-    A `ServerAlgorithm` that sends differences.
-
-  Raises:
-    ValueError: if `decay` exceeds 1/N.
   """
   check(f"async_local_sgd.decay with every {every}", decay, Range(0, 1 / every))
 

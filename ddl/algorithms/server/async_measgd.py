@@ -22,20 +22,14 @@ def async_measgd(
   V <- mu V + inner(g); W <- W + V - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), every tau steps of a worker
 
   You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (5) and (6). The elastic term stays outside the
-  velocity.
+  velocity. The exchange is hidden by one step.
 
   Args:
     inner: gives -eta g, with its schedule: plain `optax.sgd(eta)`, as the momentum is part of this algorithm.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
     momentum: momentum of each worker (mu); 0.9 in the paper.
     period: steps per exchange (tau).
-    workers: number of workers (p), which bounds alpha.
-
-  Returns:
-    A `ServerAlgorithm` whose exchange is hidden by one step.
-
-  Raises:
-    ValueError: if p alpha is not in 0..2.
+    workers: number of workers (p); p alpha must be in 0..2.
   """
   worker = optax.chain(inner, optax.trace(decay=momentum))  # V^i <- mu V^i - eta g
   return async_easgd(worker, alpha=alpha, period=period, workers=workers)  # W^i <- W^i + V^i - alpha (W^i - Wb)

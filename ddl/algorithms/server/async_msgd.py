@@ -19,9 +19,6 @@ def async_msgd(inner: optax.GradientTransformation, *, momentum: Momentum = 0.9)
     inner: gives -eta g, with its schedule by the worker's step: plain `optax.sgd(eta)`, as the momentum is part of this
       algorithm.
     momentum: the master's momentum (mu); 0.9 in the paper.
-
-  Returns:
-    A `ServerAlgorithm` of one step per worker round.
   """
   master = optax.chain(inner, optax.trace(decay=momentum))  # V <- mu V - eta g
   return async_sgd(master)  # Wb <- Wb + V

@@ -26,9 +26,6 @@ def async_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
 
   Args:
     inner: the master's optimizer, with one state; its schedules follow the worker's step.
-
-  Returns:
-    A `ServerAlgorithm` of one step per worker round; the worker's state is its gradient.
   """
 
   def init(params: Tree) -> tuple[Tree, Master, Tree]:

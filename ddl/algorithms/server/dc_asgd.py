@@ -39,9 +39,6 @@ def dc_asgd(
     compensation: strength of the compensation: lam (the paper's DC-ASGD-c), or lam0 if adaptive (DC-ASGD-a), there 2.
     adaptive: whether lam is divided by the root of a moving mean of the squared gradients.
     workers: number of workers (p); the server keeps p + 1 models.
-
-  Returns:
-    A `ServerAlgorithm` of one step per worker round.
   """
 
   def init(params: Tree) -> tuple[Tree, CompensatingServer, Tree]:

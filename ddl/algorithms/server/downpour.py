@@ -29,9 +29,6 @@ def downpour(inner: optax.GradientTransformation, *, period: PositiveInt = 5) ->
     inner: optimizer of each worker and of the server, with a state each; the server's schedules follow the middle step
       of the worker's sum.
     period: steps per exchange (tau).
-
-  Returns:
-    A `ServerAlgorithm` that sends sums of gradients.
   """
 
   def init(params: Tree) -> tuple[DownpourState, Master, Tree]:

@@ -30,9 +30,6 @@ def dynsgd(inner: optax.GradientTransformation, *, period: PositiveInt = 5, work
     inner: optimizer of each worker; its state stays local.
     period: steps per exchange (tau).
     workers: number of workers (p).
-
-  Returns:
-    A `ServerAlgorithm` that sends differences.
   """
 
   worker = async_local_sgd(inner, every=1, period=period)  # x_i <- x_i - eta g; x_i <- z, z_pulled <- z

@@ -19,19 +19,13 @@ def hogwild_easgd(
 
   You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. A worker reads Wb coordinate by coordinate while others write
   it. What the worker loses the center gains, however torn the read: without gradients sum_i W^i + Wb is conserved. With
-  a lock it is async EASGD.
+  a lock it is async EASGD. `serve` is the rule with a lock.
 
   Args:
     inner: optimizer of each worker; the elastic term stays outside its momentum.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
     period: steps per exchange (tau).
-    workers: number of workers (p), which bounds alpha.
-
-  Returns:
-    A `ServerAlgorithm` with the lock-free rule and, as `serve`, the locked one.
-
-  Raises:
-    ValueError: if p alpha is not in 0..2.
+    workers: number of workers (p); p alpha must be in 0..2.
   """
 
   def increment(message: Tree, seen: Tree) -> Tree:

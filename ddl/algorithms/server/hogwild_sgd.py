@@ -23,13 +23,10 @@ def hogwild_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
 
   Niu, Recht, Re, Wright 2011, arXiv 1106.5730; You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. Increments lose
   nothing, but a read may contain only a part of another worker's increment. With plain SGD and a lock this is async
-  SGD.
+  SGD. `serve` is the rule with a lock.
 
   Args:
     inner: optimizer of each worker, since a state at the center would need a lock.
-
-  Returns:
-    A `ServerAlgorithm` of one step per worker round, with the lock-free rule and, as `serve`, the locked one.
   """
 
   def init(params: Tree) -> tuple[HogwildState, Tree, Tree]:

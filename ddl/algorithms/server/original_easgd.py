@@ -24,9 +24,6 @@ def original_easgd(
     inner: optimizer of each worker; the elastic term stays outside its momentum.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper. p does not bound it: one worker pulls at a time.
     workers: number of workers (p), from which the default of alpha follows.
-
-  Returns:
-    A `ServerAlgorithm` of one step per worker round, served round robin.
   """
   rule = async_easgd(inner, alpha=alpha, period=1, workers=1)
   return rule._replace(arrivals=Arrivals("round_robin"))  # j = t mod p

@@ -30,9 +30,6 @@ def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: Positiv
     inner: the server's optimizer, with one state that sees the undivided gradients; its schedules follow the worker's
       step.
     workers: number of workers (p).
-
-  Returns:
-    A `ServerAlgorithm` of one step per worker round.
   """
 
   def init(params: Tree) -> tuple[Tree, AwareServer, Tree]:

@@ -20,9 +20,13 @@ class Compressor(NamedTuple):
 
 
 def unsent(arrays: Sequence[Any]) -> tuple[jax.Array | None, ...]:
-  """Return zeros for each array, to remember what is not sent; None for integers and empty ones (sent whole)."""
-  compressible = [x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating) for x in arrays]
-  return tuple(jnp.zeros_like(x) if yes else None for x, yes in zip(arrays, compressible, strict=True))
+  """Return zeros for each array, to remember what is not sent; None for arrays that are sent whole."""
+  return tuple(jnp.zeros_like(x) if compressible(x) else None for x in arrays)
+
+
+def compressible(x: Any) -> bool:
+  """Return whether an array is floating-point and not empty; others are sent whole."""
+  return x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 class ErrorFeedbackState(NamedTuple):
@@ -36,6 +40,15 @@ class ErrorFeedbackState(NamedTuple):
 class CompressedState(NamedTuple):
   algorithm: Tree
   memory: ErrorFeedbackState
+
+
+def _refusal(operation: str) -> Callable[..., NoReturn]:
+  """Return a method that refuses a collective."""
+
+  def refuse(self: "_Lossy", *args: Any) -> NoReturn:
+    raise ValueError(f"{self.name}.algorithm must use only `mean` and `sum` of its group, got `{operation}`.")
+
+  return refuse
 
 
 class _Lossy(Group):
@@ -55,23 +68,7 @@ class _Lossy(Group):
   def index(self) -> jax.Array:
     return self.group.index()
 
-  def max(self, tree: Tree) -> Tree:
-    self._refuse("max")
-
-  def gather(self, tree: Tree) -> Tree:
-    self._refuse("gather")
-
-  def reduce_scatter(self, tree: Tree) -> Tree:
-    self._refuse("reduce_scatter")
-
-  def shift(self, tree: Tree, steps: int) -> Tree:
-    self._refuse("shift")
-
-  def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
-    self._refuse("permute")
-
-  def _refuse(self, operation: str) -> NoReturn:
-    raise ValueError(f"{self.name}.algorithm must use only `mean` and `sum` of its group, got `{operation}`.")
+  max, gather, reduce_scatter, shift, permute = map(_refusal, ("max", "gather", "reduce_scatter", "shift", "permute"))
 
 
 class _Tracing(_Lossy):
@@ -112,6 +109,7 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
   """Compress every mean and sum of an algorithm's `local`, `launch` and `merge`; `evaluate` stays exact.
 
   Each mean has its own memory. `init` finds the means by calling these functions once, with the params as gradients.
+  Arrays of integers, and empty ones, are sent unchanged.
 
   Raises:
     ValueError: from `init`, if the algorithm uses other collectives, is compressed already, or averages the params

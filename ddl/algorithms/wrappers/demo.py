@@ -35,18 +35,8 @@ def demo(
     decay: decay of each worker's momentum (beta); 0.999 in the paper.
     kept: coefficients of each chunk that are sent (k); 32 in the paper.
     chunk: values along each axis of a chunk at most (s); 64 in the paper.
-
-  Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models.
-    Arrays of integers, and empty ones, are sent unchanged.
-
-  Raises:
-    ValueError: if `kept` exceeds the coefficients of a chunk.
   """
   check(f"demo.kept with chunk {chunk}", kept, integers(1, chunk**2))  # coefficients of a matrix's chunk
-
-  def init(arrays: list[Any], key: Any) -> Tree:
-    return unsent(arrays)
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
     after, sent, spectra = list(memory), {}, {}
@@ -67,7 +57,7 @@ def demo(
       whole[i] = transform.inverse(_mean_of_senders(coefficients, *message))
     return [whole[i] for i in range(len(arrays))], tuple(after)
 
-  return compressed(algorithm, Compressor("demo", init, mean))
+  return compressed(algorithm, Compressor("demo", lambda arrays, key: unsent(arrays), mean))
 
 
 class _Transform:

@@ -27,13 +27,6 @@ def fp8(algorithm: Algorithm, *, format: str = "e4m3", block: PositiveInt = 512)
     algorithm: a collective algorithm that uses only means and sums of its group.
     format: bits of exponent and mantissa: "e4m3" or "e5m2".
     block: values per scale at most (b).
-
-  Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
-    ones, are sent unchanged.
-
-  Raises:
-    ValueError: for another format.
   """
   if format not in FORMATS:
     raise ValueError(f"fp8.format must be one of {', '.join(FORMATS)}, got {format!r}.")

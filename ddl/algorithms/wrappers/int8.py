@@ -23,10 +23,6 @@ def int8(algorithm: Algorithm, *, block: PositiveInt = 512) -> Algorithm:
   Args:
     algorithm: a collective algorithm that uses only means and sums of its group.
     block: values per scale at most.
-
-  Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives. Arrays of integers, and empty
-    ones, are sent unchanged.
   """
 
   def encode(y: jax.Array, u: jax.Array) -> jax.Array:

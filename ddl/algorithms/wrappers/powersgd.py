@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ddl.algorithms.wrappers.compressed import Compressor, compressed
+from ddl.algorithms.wrappers.compressed import Compressor, compressed, compressible
 from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
 from ddl.ranges import PositiveInt, checked
@@ -32,15 +32,11 @@ def powersgd(algorithm: Algorithm, *, rank: PositiveInt = 2) -> Algorithm:
   Args:
     algorithm: a collective algorithm that uses only means and sums of its group.
     rank: columns of P and Q (r), at most min(n, m) of a matrix.
-
-  Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models.
-    Arrays of integers, and empty ones, are sent unchanged.
   """
 
   def init(arrays: list[Any], key: Any) -> Tree:
     def one(x: Any, key: Any) -> Factor | None:
-      if x.ndim < 2 or x.size == 0 or not jnp.issubdtype(x.dtype, jnp.floating):
+      if x.ndim < 2 or not compressible(x):
         return None
       n, m = x.size // x.shape[-1], x.shape[-1]
       r = min(rank, n, m)

@@ -30,10 +30,6 @@ def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)] = 7, 
     algorithm: a collective algorithm that uses only means and sums of its group.
     levels: levels above zero (s); 1, 7 and 127 fill 2, 4 and 8 bits per value.
     block: values per norm at most (d).
-
-  Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models with
-    buckets of more than s^2 values. Arrays of integers, and empty ones, are sent unchanged.
   """
   bits = (2 * levels).bit_length()  # ceil(log2(2s + 1))
 

@@ -45,8 +45,4 @@ def quantized(algorithm: Algorithm, name: str, code: Code, block: int) -> Algori
     numbers, scales = group.gather(quantize(strip, second))
     return (scales * code.decode(numbers, vector.dtype)).reshape(-1)[: vector.size], after
 
-  def init(vector: jax.Array, key: Any) -> Draws:
-    del vector
-    return start(key)
-
-  return compressed(algorithm, of_vector(name, init, mean, models=lambda size: True))
+  return compressed(algorithm, of_vector(name, lambda vector, key: start(key), mean, models=lambda size: True))

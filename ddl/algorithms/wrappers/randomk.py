@@ -33,10 +33,6 @@ def randomk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
   Args:
     algorithm: a collective algorithm that uses only means and sums of its group.
     share: share of the values of each array that is sent, k = max(1, round(share n)); 1 sends all.
-
-  Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models
-    unless the share is 1. Arrays of integers, and empty ones, are sent unchanged.
   """
 
   def init(arrays: list[Any], key: Any) -> RandomKMemory:

@@ -25,10 +25,6 @@ def sign(algorithm: Algorithm, *, momentum: Momentum = 0.0) -> Algorithm:
   Args:
     algorithm: a collective algorithm that averages only gradients, in its local step: a vote has no magnitude.
     momentum: momentum of what each worker votes with (beta); 0 is signSGD, above 0 it is Signum.
-
-  Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or with means or sums in an
-    exchange. Arrays of integers, and empty ones, are sent unchanged.
   """
 
   def start(vector: jax.Array, key: Any) -> Tree:

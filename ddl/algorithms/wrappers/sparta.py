@@ -3,9 +3,9 @@
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from ddl.algorithms.draws import Draws, choose, draw, start
+from ddl.algorithms.wrappers.compressed import compressible
 from ddl.api import Algorithm, Exchange, Tree, Wrapper
 from ddl.group import Group
 from ddl.ranges import Share, checked
@@ -25,14 +25,11 @@ def sparta(algorithm: Algorithm, *, share: Share = 0.005) -> Algorithm:
   Beton et al. 2025, exo labs (openreview stFPf3gzq1). J is k places of each array, which all workers draw from one
   seed; only values are sent. The authors draw places one by one and broadcast a mask; here their number is fixed. On
   its own it is `sparta` of `independent`; the authors also use it below DiLoCo. It has no effect on an algorithm whose
-  workers agree after every step, such as synchronous SGD.
+  workers agree after every step, such as synchronous SGD. Arrays of integers, and empty ones, are not averaged.
 
   Args:
     algorithm: any collective algorithm.
     share: share of each array's values that is averaged, k = max(1, round(share n)); 1 averages all.
-
-  Returns:
-    An `Algorithm` with one more exchange. Arrays of integers, and empty ones, are not averaged.
   """
 
   def init(group: Group, params: Tree, key: Any) -> SpartaState:
@@ -44,7 +41,7 @@ def sparta(algorithm: Algorithm, *, share: Share = 0.005) -> Algorithm:
 
   def send_share(group: Group, state: SpartaState, params: Tree) -> tuple[Tree, SpartaState]:
     key, draws = draw(state.draws)
-    arrays = {i: x.reshape(-1) for i, x in enumerate(jax.tree.leaves(params)) if _averaged(x)}
+    arrays = {i: x.reshape(-1) for i, x in enumerate(jax.tree.leaves(params)) if compressible(x)}
     places = {i: choose(jax.random.fold_in(key, i), x.size, share) for i, x in arrays.items()}  # J
     values = group.mean({i: x[places[i]] for i, x in arrays.items()})  # (1/p) sum_j x_j at J
     return (values, places), state._replace(draws=draws)
@@ -72,10 +69,6 @@ def sparta(algorithm: Algorithm, *, share: Share = 0.005) -> Algorithm:
 
   exchanges = (Exchange(send_share, put_share), *map(passed_on, algorithm.exchanges))
   return Algorithm(init, local, exchanges, evaluate)
-
-
-def _averaged(x: Any) -> bool:
-  return x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 SPEC = Wrapper(

@@ -25,14 +25,7 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
   Args:
     algorithm: a collective algorithm that uses only means and sums of its group.
     share: share of the values of each array that is sent, k = max(1, round(share n)); 1 sends all.
-
-  Returns:
-    An `Algorithm` whose `init` raises ValueError for an algorithm with other collectives, or that averages models
-    unless the share is 1. Arrays of integers, and empty ones, are sent unchanged.
   """
-
-  def init(arrays: list[Any], key: Any) -> Tree:
-    return unsent(arrays)
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
     after, sent = list(memory), {}
@@ -48,7 +41,9 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
       whole[i] = (_add_up(arrays[i].size, *message) / group.size()).reshape(arrays[i].shape)  # (1/p) sum_i s_i
     return [whole[i] for i in range(len(arrays))], tuple(after)
 
-  return compressed(algorithm, Compressor("topk", init, mean, models=lambda size: share == 1))
+  return compressed(
+    algorithm, Compressor("topk", lambda arrays, key: unsent(arrays), mean, models=lambda size: share == 1)
+  )
 
 
 def _add_up(size: int, values: jax.Array, places: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ddl.algorithms.wrappers.compressed import Compressor
+from ddl.algorithms.wrappers.compressed import Compressor, compressible
 from ddl.api import Tree
 from ddl.group import Group
 from ddl.precision import wide
@@ -77,7 +77,7 @@ def blocks(vector: jax.Array, parts: int, most: int) -> jax.Array:
 
 
 def _places(arrays: list[Any]) -> list[int]:
-  return [i for i, x in enumerate(arrays) if x.size and jnp.issubdtype(x.dtype, jnp.floating)]
+  return [i for i, x in enumerate(arrays) if compressible(x)]
 
 
 def _join(arrays: list[Any], places: list[int]) -> jax.Array:
