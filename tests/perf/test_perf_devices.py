@@ -10,11 +10,12 @@ from ddl.perf import neural_networks
 from ddl.perf.cluster_file import named
 from ddl.perf.device import Device, chips, device_data, step_seconds
 from ddl.perf.device_step import Shares, cost, device_step, extra, fastest, find, flop, kind_of, measured_costs
+from ddl.perf.fit import SCALE
 from ddl.perf.layers import Layer, params
 from ddl.perf.memory import StepMemory
 from ddl.perf.placement import Job, place, with_shares
 from experiments.papers import published_steps
-from experiments.papers.published_steps import SCALE, convolution_shares, network, predict, shares_of, sources
+from experiments.papers.published_steps import convolution_shares, network, predict, shares_of, sources
 
 GOAL = 0.15  # of the median error
 V100 = chips()["v100"].device("float32")._replace(chip="v100")
