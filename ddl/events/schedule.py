@@ -1,34 +1,17 @@
 """The whole run as a schedule, computed before any training: event times depend on no parameter value."""
 
-from typing import Any, Protocol
-
 import numpy as np
 
 from ddl import memory
 from ddl.errors import OptionError
 from ddl.events.barriers import Barrier, Quorum, asp
-from ddl.events.cluster import Seconds, VirtualCluster, VisitOrder, draw_peers
+from ddl.events.cluster import Rule, Seconds, VirtualCluster, VisitOrder, draw_peers
 from ddl.events.event_loop import first_come, quorum_rounds, round_robin
 from ddl.events.operations import Operations, operations
 from ddl.events.record import ROW, TYPES, Events, make_events
 from ddl.events.times import Times
 
 NOBODY_WAITS = asp()
-
-
-class Rule(Protocol):
-  """The fields of `ddl.api.ServerAlgorithm` that a schedule depends on, as `ddl.events` does without JAX."""
-
-  @property
-  def period(self) -> int: ...
-  @property
-  def delay(self) -> int: ...
-  @property
-  def read(self) -> Any: ...
-  @property
-  def lock_free(self) -> Any: ...
-  @property
-  def arrivals(self) -> VisitOrder: ...
 
 
 def make_schedule(
@@ -63,40 +46,12 @@ def make_schedule(
   if num_visits < 1:
     condition = f"enough for one visit of {workers} workers with a period of {algorithm.period} steps"
     raise OptionError("steps", condition, steps)
-  events = schedule(
-    workers=workers,
-    num_visits=num_visits,
-    period=algorithm.period,
-    delay=algorithm.delay,
-    times=times,
-    barrier=barrier,
-    message_seconds=message_seconds,
-    service_seconds=service_seconds,
-    seed=seed,
-    arrivals=algorithm.arrivals,
-  )
-  return events, operations_of(algorithm, events, workers=workers, barrier=barrier, seed=seed)
-
-
-def operations_of(algorithm: Rule, events: Events, *, workers: int, barrier: Barrier, seed: int) -> Operations:
-  """Return the server's operations in these events, which may be recorded ones. Arguments as of `make_schedule`."""
-  quorum, blocks, rule = isinstance(barrier, Quorum), algorithm.arrivals.blocks, algorithm.lock_free
-  if blocks and not rule:
-    raise OptionError("arrivals.blocks", "0 for an algorithm without a lock-free rule", blocks)
-  if quorum and algorithm.read is None:
-    raise ValueError(
-      "backup and cutoff barriers serve the mean of a round; the algorithm must be one whose workers start from the "
-      "server's reply, such as async_sgd"
-    )
-  return operations(
-    events,
-    workers=workers,
-    rereads=algorithm.read is not None,
-    quorum=quorum,
-    blocks=blocks,
-    reads_first=bool(blocks and rule.reads_first),
-    seed=seed,
-  )
+  if times.workers != workers:
+    raise OptionError("the number of workers of the times", f"{workers}", times.workers)
+  costs = {"message_seconds": message_seconds, "service_seconds": service_seconds}
+  cluster = VirtualCluster(times, period=algorithm.period, delay=algorithm.delay, **costs)
+  events = schedule(cluster, algorithm.arrivals, num_visits=num_visits, barrier=barrier, seed=seed)
+  return events, operations(algorithm, events, workers=workers, barrier=barrier, seed=seed)
 
 
 def visits(algorithm: Rule, workers: int, step: int) -> int:
@@ -119,19 +74,7 @@ def check_schedule(algorithm: Rule, events: Events, operations: Operations, work
     raise OptionError("the visits of the schedule", condition, "none with a peer")
 
 
-def schedule(
-  *,
-  workers: int,
-  num_visits: int,
-  period: int,
-  delay: int,
-  times: Times,
-  barrier: Barrier,
-  message_seconds: Seconds,
-  service_seconds: Seconds,
-  seed: int,
-  arrivals: VisitOrder,
-) -> Events:
+def schedule(cluster: VirtualCluster, arrivals: VisitOrder, *, num_visits: int, barrier: Barrier, seed: int) -> Events:
   """Return the events until `num_visits` visits are served, a pure function of the arguments (see `make_schedule`).
 
   delay 0: period steps, message, queue, service, message back, barrier. delay d: the request leaves at the start; the
@@ -141,27 +84,18 @@ def schedule(
   Raises:
     ValueError: one line, for values that are invalid or do not fit each other.
   """
+  workers = cluster.workers
   if num_visits < 1:
     raise OptionError("num_visits", ">= 1", num_visits)
   memory.require(num_visits * EVENT_BYTES, f"a schedule of {num_visits} visits")
-  memory.require(8 * workers * period, f"a round of {period} steps of {workers} workers")
-  if times.workers != workers:
-    raise OptionError("the number of workers of the times", f"{workers}", times.workers)
+  memory.require(8 * workers * cluster.period, f"a round of {cluster.period} steps of {workers} workers")
   if arrivals.order not in ("first_come", "round_robin"):
     raise OptionError("arrivals.order", "one of first_come, round_robin", repr(arrivals.order))
   if arrivals.blocks < 0:
     raise OptionError("arrivals.blocks", ">= 0", arrivals.blocks)
-  cluster = VirtualCluster(
-    workers=workers,
-    period=period,
-    delay=delay,
-    times=times,
-    message_seconds=message_seconds,
-    service_seconds=service_seconds,
-  )
   with np.errstate(over="ignore"):  # checked below
     if isinstance(barrier, Quorum):
-      _check_quorum(delay, arrivals)
+      _check_quorum(cluster.delay, arrivals)
       rows = quorum_rounds(cluster, barrier, num_visits=num_visits)
     elif arrivals.order == "round_robin":
       if barrier.bound != np.inf:

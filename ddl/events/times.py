@@ -151,7 +151,7 @@ def _step_times(factory: Callable[..., PlainTimes]) -> Callable[..., Times]:
     plain = factory(**{key: value for key, value in values.items() if key in own})
     return Times(plain, **{key: value for key, value in values.items() if key in shared})
 
-  make_times.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+  make_times.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
   return checked(make_times)
 
 
