@@ -27,10 +27,9 @@ from ddl.events.schedule import visits
 from ddl.events.times import TIMES
 from ddl.group_recorder import Sent
 from ddl.names import slug
-from ddl.perf import cluster_file, collectives, patterns, server
+from ddl.perf import cluster_file, patterns, server
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import Step, step_seconds
-from ddl.perf.device_step import kind_of_model
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.placement import with_shares
 from ddl.run import virtual_time
@@ -113,16 +112,13 @@ def check_devices(members: int) -> None:
     raise OptionError("processes", condition, advice="Predict the finished comparison in one process.")
 
 
-def collective_seconds(each: Collective, cluster: Cluster, devices: int) -> float:
-  """Return the seconds of a collective that uses the links alone. devices: of the whole program."""
-  size, network = each.size, cluster.network
-  if each.kind == "collective-permute":
-    return collectives.permute(each.nbytes, devices, network)
-  if each.kind == "all-reduce":
-    return collectives.all_reduce(each.nbytes, size, network)
-  if each.kind == "all-to-all":  # each keeps a share: as a reduce-scatter moves them
-    return collectives.one_way("reduce_scatter", each.nbytes, size, network)
-  return collectives.one_way(each.kind.replace("-", "_"), each.nbytes, size, network)
+def collective_seconds(collective: Collective, cluster: Cluster, devices: int) -> float:
+  """Return the seconds of a collective that uses only the links. devices: of the whole program."""
+  # Of an all-to-all each device keeps a share, as a reduce-scatter moves them.
+  names = {"collective-permute": "permute", "all-to-all": "reduce_scatter"}
+  kind = names.get(collective.kind, collective.kind.replace("-", "_"))
+  members = devices if kind == "permute" else collective.size
+  return patterns.seconds([Op(kind, collective.nbytes)], members, cluster.network)
 
 
 def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[str, Cluster]:
@@ -139,7 +135,7 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
   clusters = {}
   for name in names:
     cluster = cluster_file.for_model(name, cluster_file.named(name), model)
-    clusters[cluster_file.display_name(name)] = with_published(cluster, model)
+    clusters[cluster_file.display_name(name)] = with_shares(cluster, model)
   for name, cluster in clusters.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:
       have = "workers" if members == 1 else f"devices for workers of {members} members"
@@ -150,11 +146,6 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
     condition = f"one of {', '.join(scaled)} with cluster, which sets the seconds of a step"
     raise OptionError("config.times.name", condition, config.times.name)
   return clusters
-
-
-def with_published(cluster: Cluster, model: str) -> Cluster:
-  """Return the cluster with the shares of its devices' rates that are published of the model's kind."""
-  return with_shares(cluster, kind_of_model(model))
 
 
 class ClusterRun(NamedTuple):

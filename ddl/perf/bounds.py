@@ -84,12 +84,14 @@ def efficiency(workers: float, overhead: float) -> float:
 def workers_for(share: float, overhead: float) -> float:
   """G = (1 + R_O - alpha) / (alpha R_O): up to so many workers have the efficiency alpha; infinite without overhead."""
   units.amount("overhead over compute", overhead)
-  return (1 + overhead - _share(share)) / (share * overhead) if overhead else math.inf
+  units.positive("efficiency", units.share("efficiency", share))
+  return (1 + overhead - share) / (share * overhead) if overhead else math.inf
 
 
 def overhead_for(share: float, workers: float) -> float:
   """R_O = (1 - alpha) / (alpha G - 1): the overhead with which G workers have the efficiency alpha, above 1 / G."""
-  if not _share(share) * workers > 1:
+  units.positive("efficiency", units.share("efficiency", share))
+  if not share * workers > 1:
     raise OptionError("efficiency", f"above 1/{workers:g}, which any overhead leaves", f"{share:g}")
   return (1 - share) / (share * workers - 1)
 
@@ -114,10 +116,6 @@ def servers_for(
   busy = units.positive("bytes of the model", params_bytes) / units.positive("bandwidth of a server", bandwidth)
   needed = (2 - units.share("duplex", duplex)) * busy * units.count("number of workers", workers)
   return max(1, math.ceil(needed / units.positive("compute seconds", compute_seconds) * ROUNDING))
-
-
-def _share(share: float) -> float:
-  return units.positive("efficiency", units.share("efficiency", share))
 
 
 def break_even(first: Seconds, second: Seconds, low: float, high: float) -> float | None:

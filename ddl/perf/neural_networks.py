@@ -45,7 +45,7 @@ def table(name: str) -> Table:
   auxiliary = entry.get("auxiliary", False)
   operations = [each for each in entry["layers"] if auxiliary or not isinstance(each, dict)]
   size, maps = entry["input"]
-  return sequence(size, maps, operations, normalized=entry.get("normalized", False))
+  return tuple(sequence(size, maps, operations, normalized=entry.get("normalized", False))[0])
 
 
 @cache
@@ -59,25 +59,21 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
   return (_entry(kind, entry["like"]) if "like" in entry else {}) | entry
 
 
-def sequence(size: int, maps: int, operations: Sequence[Any], *, normalized: bool = False) -> Table:
-  """Return the layers with weights of a network on `maps` maps of size x size; operations: see neural_networks.toml.
-
-  normalized: whether a batch normalization follows each convolution, whose shift is the bias.
-  """
-  return tuple(_operations(operations, size, maps, normalized, "")[0])
-
-
-def _operations(
-  operations: Sequence[Any], size: int, maps: int, normalized: bool, prefix: str
+def sequence(
+  size: int, maps: int, operations: Sequence[Any], *, normalized: bool = False, prefix: str = ""
 ) -> tuple[list[Layer], int, int]:
-  """Return (layers, size of the output, its maps)."""
+  """Return (layers with weights, size of the output, its maps) of operations on `maps` maps of size x size.
+
+  operations: see neural_networks.toml; normalized: whether a batch normalization follows each convolution, whose shift
+  is the bias; prefix: of the layers' names.
+  """
   layers: list[Layer] = []
   for operation in operations:
     if isinstance(operation, dict):  # an auxiliary classifier, beside the rest
-      layers += _operations(operation["auxiliary"], size, maps, normalized, prefix)[0]
+      layers += sequence(size, maps, operation["auxiliary"], normalized=normalized, prefix=prefix)[0]
     elif isinstance(operation, list):
       inside = f"{prefix}{operation[0]}/" if operation[0] else prefix
-      branches = [_operations(branch, size, maps, normalized, inside) for branch in operation[1:]]
+      branches = [sequence(size, maps, branch, normalized=normalized, prefix=inside) for branch in operation[1:]]
       layers += [layer for branch in branches for layer in branch[0]]
       size, maps = branches[0][1], sum(branch[2] for branch in branches)
     else:

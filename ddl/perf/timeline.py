@@ -149,7 +149,8 @@ class Timeline(NamedTuple):
 
   steps: int  # of a round
   seconds: float
-  exposed: float  # the link works and the worker waits
+  exposed: float  # the link works and the worker waits; hidden + exposed is the time of the messages
+  hidden: float  # the link works and so does the worker
   events: list[TimelineEvent]
 
 
@@ -211,12 +212,21 @@ def _measured(run: SimulatedWorkers, period: int, ends: Sequence[np.ndarray]) ->
   count = len(ends) - first
   edges = np.array([t for _, start, end in sent for t in (start, end)] or [0.0])
   worked = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))])
-  waits = [event for event in run.events if event.kind == "wait" and event.step >= first * period]
-  since, until = np.array([event.start for event in waits]), np.array([event.end for event in waits])
-  exposed = float(np.sum(np.interp(until, edges, worked) - np.interp(since, edges, worked))) / workers / count
+
+  def busy(events: Sequence[TimelineEvent]) -> float:
+    """Return the seconds of a round in which the link is busy during these events of the measured rounds."""
+    late = [event for event in events if event.step >= first * period]
+    start, end = np.array([event.start for event in late]), np.array([event.end for event in late])
+    return float(np.sum(np.interp(end, edges, worked) - np.interp(start, edges, worked))) / workers / count
+
   messages = [TimelineEvent("exchange", m.step, m.layers, np.full(workers, a), np.full(workers, b)) for m, a, b in sent]
-  seconds = float(np.mean(ends[-1] - ends[first - 1])) / count
-  return Timeline(period, seconds, exposed, [*run.events, *messages])
+  return Timeline(
+    steps=period,
+    seconds=float(np.mean(ends[-1] - ends[first - 1])) / count,
+    exposed=busy([event for event in run.events if event.kind == "wait"]),
+    hidden=busy([event for event in run.events if event.kind != "wait"]),
+    events=[*run.events, *messages],
+  )
 
 
 def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:

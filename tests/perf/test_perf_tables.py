@@ -134,7 +134,7 @@ def test_bytes_of_a_pass():
 def test_sequence(size, channels, outputs, stride, odd):
   """Sizes by counting the places where a kernel fits."""
   kernel = min(2 * odd - 1, size)
-  conv, last = sequence(size, channels, [f"a {outputs} {kernel}/{stride} valid", "pool 1/1", "b 3 dense"])
+  conv, last = sequence(size, channels, [f"a {outputs} {kernel}/{stride} valid", "pool 1/1", "b 3 dense"])[0]
   places = len(range(0, size - kernel + 1, stride))
   assert conv.size_out == (places, places) and last.inputs == outputs * places**2 and last.dense
   assert conv.params == outputs * (channels * kernel**2 + 1)
