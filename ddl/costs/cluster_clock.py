@@ -20,7 +20,7 @@ from ddl.costs.step_cost import step_program
 from ddl.engine import compiled_program, traffic
 from ddl.engine.compiled_program import Collective
 from ddl.engine.placement import Placement
-from ddl.engine.workers import on_devices
+from ddl.engine.workers import nbytes, on_devices
 from ddl.errors import OptionError
 from ddl.events.record import Events
 from ddl.events.schedule import visits
@@ -62,8 +62,8 @@ def pattern_of(
 
 def vector(nbytes: float, *more: float) -> Tree:
   """Return shapes of so many bytes of float32 parameters, a vector per layer: a model by its sizes alone."""
-  sizes = {"w": nbytes} | {f"w{i:04d}": each for i, each in enumerate(more)}
-  return {name: jax.ShapeDtypeStruct((math.ceil(each / 4),), np.float32) for name, each in sizes.items()}
+  sizes = {"w": nbytes} | {f"w{i:04d}": size for i, size in enumerate(more)}
+  return {name: jax.ShapeDtypeStruct((math.ceil(size / 4),), np.float32) for name, size in sizes.items()}
 
 
 def _ops(sent: tuple[Sent, ...]) -> tuple[Op, ...]:
@@ -100,9 +100,8 @@ def of(components: Components, members: int, sharding: str) -> Members:
   text = step_program(components, experiment.batch // experiment.microbatches, members, sharding).as_text()
   shapes = jax.tree.leaves(Placement(with_auto(components.model, experiment, members), workers, sharding).params)
   held = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in shapes)
-  whole = sum(math.prod(x.shape) * x.dtype.itemsize for x in shapes)
   passed = tuple(compiled_program.collectives(text, workers.mesh)) * experiment.microbatches
-  return Members(members, passed, members * held / whole)
+  return Members(members, passed, members * held / nbytes(shapes))
 
 
 def check_devices(members: int) -> None:

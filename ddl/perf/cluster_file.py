@@ -49,14 +49,11 @@ def _file_key(range: tuple[float, float] | None = None, unit: str = "", zero: bo
 def _tables() -> dict[str, dict[str, FileKey]]:
   """Return the keys by table, "" above all tables."""
   schema = tomllib.loads(Path(__file__).with_name("cluster_keys.toml").read_text(encoding="utf-8"))
-  tables = {name: {key: _file_key(**entry) for key, entry in table.items()} for name, table in schema.items()}
-  links = {f"link.{name}": tables["link"] for name in ("device", "node", "site", "host")}
-  return (
-    {"": tables["cluster"]}
-    | {name: tables[name] for name in ("device", "nodes")}
-    | links
-    | {name: tables[name] for name in ("uplink", "torus")}
-  )
+  names, tables = {"cluster": [""], "link": ["link.device", "link.node", "link.site", "link.host"]}, {}
+  for table, entries in schema.items():
+    keys = {key: _file_key(**entry) for key, entry in entries.items()}
+    tables |= {name: keys for name in names.get(table, [table])}
+  return tables
 
 
 TABLES = _tables()

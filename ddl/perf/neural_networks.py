@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddl.perf import units
-from ddl.perf.layers import Attention, Embedding, FusedAttention, Layer, Loss, Pointwise, Residual, Table, Tied, dense
+from ddl.perf.layers import Attention, Embedding, FusedAttention, Layer, Loss, Pointwise, Residual, Table, Tied
 
 CONVOLUTIONAL, TRANSFORMER = "convolutional", "transformer"  # tables of neural_networks.toml
 MAPS = (64, 128, 256, 512)  # of the 3x3 convolutions in each stage of a residual network
@@ -82,7 +82,7 @@ def sequence(
         kernel, _, stride = words[0].partition("/")
         size = _size_out(size, int(kernel), int(stride), "same" in words)
       elif words[-1] == "dense":
-        layers.append(dense(prefix + name, maps * size * size, int(words[0])))
+        layers.append(Layer(prefix + name, maps * size * size, int(words[0])))
         size, maps = 1, int(words[0])
       else:
         kernel, _, stride = words[1].partition("/")
@@ -141,7 +141,7 @@ def residual(blocks: Sequence[int], wider: int) -> Table:
       if inputs != wider * maps:
         add(f"{name}/shortcut", inputs, wider * maps, size, 1, stride)
       inputs, size = wider * maps, size // stride
-  return (*layers, dense("classifier", inputs, 1000))
+  return (*layers, Layer("classifier", inputs, 1000))
 
 
 class TransformerSizes(NamedTuple):
