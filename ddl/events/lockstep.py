@@ -14,11 +14,7 @@ from ddl.events.presence import Presence
 from ddl.events.times import Times, not_negative
 
 NONE = (np.nan, np.nan)  # no message
-Seconds = (
-  float | Callable[[int], float]
-)  # of messages among the workers that are present, by their number if a function
-
-
+Seconds = float | Callable[[int], float]  # of messages among the workers present, or a function of their number
 Hops = tuple[tuple[int | None, ...], ...]  # messages, one after the other: whom each worker hears in each; None: nobody
 
 

@@ -10,7 +10,7 @@ hundreds of steps last. `SHOWN` has how far each has been shown to train as well
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from ddl.names import pluralize
@@ -122,9 +122,7 @@ def plan(
   sized = fitted(workers)
   sizes = tried_sizes(sized, cluster, part)
 
-  def exact(examples: int, micro: int) -> float:
-    return seconds(workers, examples, micro)
-
+  exact = partial(seconds, workers)
   enough = batches.threshold(sized, sizes, exact, 1 - request.exposed, accumulate=shards == 1)
   size, rule = BatchSize(request.batch, request.micro), request.origin
   if not request.batch:
