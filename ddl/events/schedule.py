@@ -34,11 +34,9 @@ def make_schedule(
   make_schedule(algorithm, workers=4, steps=100, times=lognormal(workers=4, seed=0)) is one without barrier or network.
 
   Args:
-    algorithm: a `ServerAlgorithm`, with its period, delay and arrivals.
-    workers: number of workers.
+    algorithm: a `ServerAlgorithm`.
     steps: of each worker, on average; at least 1.
     times: seconds of each step, and deaths, of so many workers: from `ddl.events.times`.
-    barrier: from `ddl.events.barriers`; by default none.
     message_seconds: one way, to or from the server: a number or a function of the worker.
     service_seconds: for which the server is busy with one message; likewise.
     seed: of peers, samples of a barrier, and the order of blocks without a lock; the times have their own.

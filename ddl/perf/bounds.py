@@ -1,14 +1,12 @@
 """Closed forms: the round of an average, the delay and period that hide it, speed-ups, servers, break-even bandwidths.
 
-The round of an average: DaSGD, Zhou et al. 2020, arXiv 2006.00441: a message launched at the start of a round is merged
-d steps later, so it is hidden if T_comm <= d T_step, and one is in flight at a time, so d <= tau.
+The round of an average (DaSGD, arXiv 2006.00441): a message launched at the start of a round is merged d steps later,
+so it is hidden if T_comm <= d T_step, and one is in flight at a time, so d <= tau.
 
-Two lemmas of Zou et al. 2017, arXiv 1709.06622: the speed-up of G workers with an overhead in each step, and how many
+Two lemmas (Zou et al. 2017, arXiv 1709.06622): the speed-up of G workers with an overhead in each step, and how many
 servers hide the exchange. T = T_C + T_O: only the compute T_C shrinks with the workers G, and R_O = T_O / T_C is the
-overhead of ONE worker over its compute. An overhead that grows with G breaks the first lemma: take R_O at the G in
-question then. The second leaves out latency and the server's own time.
-
-All times are in seconds.
+overhead of ONE worker over its compute; one that grows with G is taken at the G in question. The second lemma leaves
+out latency and the server's own time. All times are in seconds.
 """
 
 import math

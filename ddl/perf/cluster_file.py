@@ -6,7 +6,6 @@ All are in the format of docs/howto/clusters.md; the calibration is JSON, with f
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,12 +82,7 @@ def named(name: str) -> Cluster:
   if name == MEASURED and (calibration := load()):
     return calibration[0]
   advice = f"`python run.py calibrate` adds '{MEASURED}'." if name == MEASURED else ""
-  return _built_in(units.choice("cluster", name, names(), advice))
-
-
-@cache
-def _built_in(name: str) -> Cluster:
-  return read_cluster(str(FOLDER / f"{name}{SUFFIX}"))
+  return read_cluster(str(FOLDER / f"{units.choice('cluster', name, names(), advice)}{SUFFIX}"))
 
 
 def display_name(name: str) -> str:

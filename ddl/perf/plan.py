@@ -1,11 +1,10 @@
 """The planner: examples, workers, servers, delay and period for a job on a cluster, each with its reason and its limit.
 
-The guidelines of Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemma on workers, lemma on servers), and
-the hiding condition of DaSGD, Zhou et al. 2020, arXiv 2006.00441. The examples are chosen with the exchange in sight.
+After the guidelines of Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemmas on workers and servers), and
+the hiding condition of DaSGD, arXiv 2006.00441. The examples are chosen with the exchange in sight.
 
-The recommendation is the algorithm that changes SGD least of those that are nearly the fastest. Exact ones come first,
-then gradients in fewer bits, then a message that is a few steps old, then averages between islands, and periods of
-hundreds of steps last. `SHOWN` has how far each has been shown to train as well.
+The recommendation is the algorithm that changes SGD least of those that are nearly the fastest: exact ones first, then
+gradients in fewer bits, a message that is a few steps old, averages between islands, and periods of hundreds of steps.
 """
 
 import math

@@ -192,7 +192,9 @@ def simulate(
   period = round_steps(exchanges)
   if paces is None:
     paces = np.ones((warm_up(exchanges) * 2 * period, 1))
-  paces = _whole_rounds(np.asarray(paces, np.float64), period)
+  if paces.ndim != 2 or len(paces) < 2 * period or not (np.isfinite(paces) & (paces > 0)).all():
+    raise OptionError("paces", "[steps, workers], above 0, of at least two rounds", list(paces.shape))
+  paces = np.asarray(paces[: len(paces) // period * period], np.float64)  # whole rounds
   link, groups, ends = MessageQueue(order), _groups(step.nbytes, bucket), list[np.ndarray]()
   workers = SimulatedWorkers(step, exchanges, paces, link, overlap)
   workers.exchange(-1)
@@ -238,13 +240,6 @@ def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:
       groups.append(tuple(gathered))
       gathered = []
   return [*groups, tuple(gathered)] if gathered else groups
-
-
-def _whole_rounds(paces: np.ndarray, period: int) -> np.ndarray:
-  """Return the paces of whole rounds; ValueError for invalid ones."""
-  if paces.ndim != 2 or len(paces) < 2 * period or not (np.isfinite(paces) & (paces > 0)).all():
-    raise OptionError("paces", "[steps, workers], above 0, of at least two rounds", list(paces.shape))
-  return paces[: len(paces) // period * period]
 
 
 def _check(step: Pass, exchanges: Sequence[TimelineExchange], order: str) -> None:
