@@ -133,8 +133,7 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
       raise ValueError(f"cluster must not have {other} and {name}, whose figures would share their files.")
   clusters = {}
   for name in names:
-    cluster = cluster_file.for_model(name, cluster_file.named(name), model)
-    clusters[cluster_file.display_name(name)] = with_shares(cluster, model)
+    clusters[cluster_file.display_name(name)] = with_shares(cluster_file.named(name, model), model)
   for name, cluster in clusters.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:
       have = "workers" if members == 1 else f"devices for workers of {members} members"

@@ -70,8 +70,10 @@ def names() -> list[str]:
   return [*built_in(), *([MEASURED] if path().exists() else [])]
 
 
-def named(name: str) -> Cluster:
+def named(name: str, model: str = "") -> Cluster:
   """Return the cluster of a name, or that of a file for a name in .toml.
+
+  `measured` has the efficiency curve of the model's kind, where one was fitted.
 
   Raises:
     ValueError: one line, for an unknown name, `measured` before a calibration, or a file that describes no cluster.
@@ -80,7 +82,8 @@ def named(name: str) -> Cluster:
   if name.endswith(SUFFIX):
     return read_cluster(name)
   if name == MEASURED and (calibration := load()):
-    return calibration[0]
+    cluster, figures = calibration
+    return cluster._replace(efficiency=_efficiencies(figures).get(kind_of_model(model), cluster.efficiency))
   advice = f"`python run.py calibrate` adds '{MEASURED}'." if name == MEASURED else ""
   return read_cluster(str(FOLDER / f"{units.choice('cluster', name, names(), advice)}{SUFFIX}"))
 
@@ -265,10 +268,3 @@ def _efficiencies(figures: Mapping[str, Any]) -> dict[str, Efficiency]:
   """Return the efficiency curves of a calibration, by the kind of a model."""
   curves = _table(figures, "efficiencies", {})
   return {kind: Efficiency(**_values(f"efficiencies.{kind}", curve, EFFICIENCY)) for kind, curve in curves.items()}
-
-
-def for_model(name: str, cluster: Cluster, model: str) -> Cluster:
-  """Return `measured` with the efficiency curve of the model's kind, where one was fitted; any other as it is."""
-  calibration = load() if name == MEASURED else None
-  curve = calibration and _efficiencies(calibration[1]).get(kind_of_model(model))
-  return cluster._replace(efficiency=curve) if curve else cluster
