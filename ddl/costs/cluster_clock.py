@@ -158,11 +158,10 @@ class ClusterRun(NamedTuple):
 def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, members: Members = ALONE) -> ClusterRun:
   """Return the config's run with the cluster's seconds.
 
-  Collectives are the cheapest of `ddl.perf.collectives`. A server's link is busy with the bytes of both ways, less
-  what its duplex lets overlap (service); the rest of the visit is in flight, half there and half back. It carries the
-  visits of all workers, so that a node's link, as fast as the server's, is never the bottleneck. Peers do not wait for
-  others, but the workers of a node share its link: a worker round is not shorter than `server.node_seconds`, as in
-  `ddl.perf.scaling`.
+  Collectives are the cheapest of `ddl.perf.collectives`. A server's link is busy with the bytes of both ways, less what
+  its duplex lets overlap (service), for the visits of all workers; the rest of a visit is in flight, half there and
+  half back. Peers do not wait for others, but the workers of a node share its link: a worker round is not shorter than
+  `server.node_seconds`.
 
   cluster: with as many workers as the config has; step: FLOP and memory traffic of a microbatch, on each of a worker's
   devices, the members. Their collectives in a step are not hidden; an exchange has the links of all of them.
@@ -179,7 +178,7 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
     sent = [op._replace(nbytes=op.nbytes * members.share) for op in ops]
     return patterns.seconds(sent, workers, joined) if ops else None
 
-  def there(**costs: float) -> ClusterRun:
+  def cluster_run(**costs: float) -> ClusterRun:
     charged = Charges(
       price(pattern.local),
       tuple(price(each.ops) for each in pattern.exchanges),
@@ -189,16 +188,16 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
     return ClusterRun(run, pattern, charged, price(pattern.evaluate) or 0.0)
 
   if not visits:
-    return there()
+    return cluster_run()
   link = cluster.network.worker_link(workers) if visits.peers else cluster.server_link(workers)
   visit = server.visit_seconds(visits.up, visits.down, link)
   if visits.peers:
     shared = server.node_seconds(visits.up, visits.down, workers, cluster.network, peers=True)
     visited, computing = visits.probability, (visits.period - visits.delay) * seconds
     mean = float(max(visited * visit, visited * shared - computing) / 2)  # over visits
-    return there(service_seconds=0.0, message_seconds=mean)
+    return cluster_run(service_seconds=0.0, message_seconds=mean)
   busy = float(link.busy_seconds(visits.up, visits.down))
-  return there(service_seconds=busy, message_seconds=float(visit - busy) / 2)
+  return cluster_run(service_seconds=busy, message_seconds=float(visit - busy) / 2)
 
 
 def clock(cluster_run: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
