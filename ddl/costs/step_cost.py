@@ -30,7 +30,7 @@ from ddl.perf.device_step import kind_of_model
 from ddl.perf.layers import FLOAT
 from ddl.perf.memory import COPIES, StepMemory
 from ddl.perf.placement import Job
-from ddl.run.build import Components, params_bytes, with_auto
+from ddl.run.build import Components, param_shapes, params_bytes, with_auto
 from ddl.schedule import Due
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
@@ -55,11 +55,6 @@ def synthetic(model: str, pixels: int = 28, size: int = 8192) -> Data:
   if model == "transformer":
     return DATA["synthetic"](task="language", shape=(64,), num_outputs=64, examples=size)
   return DATA["synthetic"](shape=(pixels, pixels, 1), examples=size)
-
-
-def param_shapes(model: Model) -> Tree:
-  """Return the shapes of a model's parameters."""
-  return jax.eval_shape(model.init, jax.random.key(0))[0]
 
 
 def loss_jaxpr(model: Model, batch: Tree) -> Any:
