@@ -14,7 +14,6 @@ from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
 from ddl.costs import cluster_clock, step_cost
 from ddl.costs.cluster_clock import ALONE, ClusterRun, Members, pattern_of
-from ddl.costs.step_cost import param_shapes
 from ddl.perf import bounds, cluster_file
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import Step, step_parts
@@ -22,7 +21,7 @@ from ddl.perf.patterns import Pattern
 from ddl.report.reader import common_runs, read_run
 from ddl.report.statistics import crossing, log_summary
 from ddl.run import folder, virtual_time
-from ddl.run.build import Components, params_bytes
+from ddl.run.build import Components, param_shapes, params_bytes
 
 BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is searched
 

@@ -14,13 +14,12 @@ from ddl.config.comparison import Comparison, restored
 from ddl.config.experiment import Experiment, jsonable
 from ddl.config.options import RunOptions
 from ddl.costs.cluster_clock import pattern_of
-from ddl.costs.step_cost import param_shapes
 from ddl.errors import OptionError
 from ddl.names import Place, short_name, slug, words
 from ddl.perf.patterns import Op, Pattern, Visits
 from ddl.report import formats
 from ddl.run import folder, inputs, virtual_time
-from ddl.run.build import Components
+from ddl.run.build import Components, param_shapes
 from ddl.run.processes import say
 from ddl.run.workdir import without
 

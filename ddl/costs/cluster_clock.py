@@ -20,17 +20,16 @@ from ddl.costs.step_cost import step_program
 from ddl.engine import compiled_program, traffic
 from ddl.engine.compiled_program import Collective
 from ddl.engine.placement import Placement
-from ddl.engine.workers import on_devices
+from ddl.engine.workers import nbytes, on_devices
 from ddl.errors import OptionError
 from ddl.events.record import Events
 from ddl.events.schedule import visits
 from ddl.events.times import TIMES
 from ddl.group_recorder import Sent
 from ddl.names import slug
-from ddl.perf import cluster_file, collectives, patterns, server
+from ddl.perf import cluster_file, patterns, server
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import Step, step_seconds
-from ddl.perf.device_step import kind_of_model
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.placement import with_shares
 from ddl.run import virtual_time
@@ -63,8 +62,8 @@ def pattern_of(
 
 def vector(nbytes: float, *more: float) -> Tree:
   """Return shapes of so many bytes of float32 parameters, a vector per layer: a model by its sizes alone."""
-  sizes = {"w": nbytes} | {f"w{i:04d}": each for i, each in enumerate(more)}
-  return {name: jax.ShapeDtypeStruct((math.ceil(each / 4),), np.float32) for name, each in sizes.items()}
+  sizes = {"w": nbytes} | {f"w{i:04d}": size for i, size in enumerate(more)}
+  return {name: jax.ShapeDtypeStruct((math.ceil(size / 4),), np.float32) for name, size in sizes.items()}
 
 
 def _ops(sent: tuple[Sent, ...]) -> tuple[Op, ...]:
@@ -101,9 +100,8 @@ def of(components: Components, members: int, sharding: str) -> Members:
   text = step_program(components, experiment.batch // experiment.microbatches, members, sharding).as_text()
   shapes = jax.tree.leaves(Placement(with_auto(components.model, experiment, members), workers, sharding).params)
   held = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in shapes)
-  whole = sum(math.prod(x.shape) * x.dtype.itemsize for x in shapes)
   passed = tuple(compiled_program.collectives(text, workers.mesh)) * experiment.microbatches
-  return Members(members, passed, members * held / whole)
+  return Members(members, passed, members * held / nbytes(shapes))
 
 
 def check_devices(members: int) -> None:
@@ -113,16 +111,13 @@ def check_devices(members: int) -> None:
     raise OptionError("processes", condition, advice="Predict the finished comparison in one process.")
 
 
-def collective_seconds(each: Collective, cluster: Cluster, devices: int) -> float:
-  """Return the seconds of a collective that uses the links alone. devices: of the whole program."""
-  size, network = each.size, cluster.network
-  if each.kind == "collective-permute":
-    return collectives.permute(each.nbytes, devices, network)
-  if each.kind == "all-reduce":
-    return collectives.all_reduce(each.nbytes, size, network)
-  if each.kind == "all-to-all":  # each keeps a share: as a reduce-scatter moves them
-    return collectives.one_way("reduce_scatter", each.nbytes, size, network)
-  return collectives.one_way(each.kind.replace("-", "_"), each.nbytes, size, network)
+def collective_seconds(collective: Collective, cluster: Cluster, devices: int) -> float:
+  """Return the seconds of a collective that uses only the links. devices: of the whole program."""
+  # Of an all-to-all each device keeps a share, as a reduce-scatter moves them.
+  names = {"collective-permute": "permute", "all-to-all": "reduce_scatter"}
+  kind = names.get(collective.kind, collective.kind.replace("-", "_"))
+  members = devices if kind == "permute" else collective.size
+  return patterns.seconds([Op(kind, collective.nbytes)], members, cluster.network)
 
 
 def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[str, Cluster]:
@@ -138,8 +133,7 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
       raise ValueError(f"cluster must not have {other} and {name}, whose figures would share their files.")
   clusters = {}
   for name in names:
-    cluster = cluster_file.for_model(name, cluster_file.named(name), model)
-    clusters[cluster_file.display_name(name)] = with_published(cluster, model)
+    clusters[cluster_file.display_name(name)] = with_shares(cluster_file.named(name, model), model)
   for name, cluster in clusters.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:
       have = "workers" if members == 1 else f"devices for workers of {members} members"
@@ -150,11 +144,6 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
     condition = f"one of {', '.join(scaled)} with cluster, which sets the seconds of a step"
     raise OptionError("config.times.name", condition, config.times.name)
   return clusters
-
-
-def with_published(cluster: Cluster, model: str) -> Cluster:
-  """Return the cluster with the shares of its devices' rates that are published of the model's kind."""
-  return with_shares(cluster, kind_of_model(model))
 
 
 class ClusterRun(NamedTuple):
@@ -169,11 +158,10 @@ class ClusterRun(NamedTuple):
 def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, members: Members = ALONE) -> ClusterRun:
   """Return the config's run with the cluster's seconds.
 
-  Collectives are the cheapest of `ddl.perf.collectives`. A server's link is busy with the bytes of both ways, less
-  what its duplex lets overlap (service); the rest of the visit is in flight, half there and half back. It carries the
-  visits of all workers, so that a node's link, as fast as the server's, is never the bottleneck. Peers do not wait for
-  others, but the workers of a node share its link: a worker round is not shorter than `server.node_seconds`, as in
-  `ddl.perf.scaling`.
+  Collectives are the cheapest of `ddl.perf.collectives`. A server's link is busy with the bytes of both ways, less what
+  its duplex lets overlap (service), for the visits of all workers; the rest of a visit is in flight, half there and
+  half back. Peers do not wait for others, but the workers of a node share its link: a worker round is not shorter than
+  `server.node_seconds`.
 
   cluster: with as many workers as the config has; step: FLOP and memory traffic of a microbatch, on each of a worker's
   devices, the members. Their collectives in a step are not hidden; an exchange has the links of all of them.
@@ -190,7 +178,7 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
     sent = [op._replace(nbytes=op.nbytes * members.share) for op in ops]
     return patterns.seconds(sent, workers, joined) if ops else None
 
-  def there(**costs: float) -> ClusterRun:
+  def cluster_run(**costs: float) -> ClusterRun:
     charged = Charges(
       price(pattern.local),
       tuple(price(each.ops) for each in pattern.exchanges),
@@ -200,16 +188,16 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
     return ClusterRun(run, pattern, charged, price(pattern.evaluate) or 0.0)
 
   if not visits:
-    return there()
+    return cluster_run()
   link = cluster.network.worker_link(workers) if visits.peers else cluster.server_link(workers)
   visit = server.visit_seconds(visits.up, visits.down, link)
   if visits.peers:
     shared = server.node_seconds(visits.up, visits.down, workers, cluster.network, peers=True)
     visited, computing = visits.probability, (visits.period - visits.delay) * seconds
     mean = float(max(visited * visit, visited * shared - computing) / 2)  # over visits
-    return there(service_seconds=0.0, message_seconds=mean)
+    return cluster_run(service_seconds=0.0, message_seconds=mean)
   busy = float(link.busy_seconds(visits.up, visits.down))
-  return there(service_seconds=busy, message_seconds=float(visit - busy) / 2)
+  return cluster_run(service_seconds=busy, message_seconds=float(visit - busy) / 2)
 
 
 def clock(cluster_run: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:

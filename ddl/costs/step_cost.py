@@ -21,7 +21,7 @@ from ddl.data import DATA
 from ddl.engine.calls import Call, Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.workers import Workers, on_devices
+from ddl.engine.workers import Workers, nbytes, on_devices
 from ddl.errors import OptionError
 from ddl.group_recorder import Recorder
 from ddl.perf import units
@@ -30,7 +30,7 @@ from ddl.perf.device_step import kind_of_model
 from ddl.perf.layers import FLOAT
 from ddl.perf.memory import COPIES, StepMemory
 from ddl.perf.placement import Job
-from ddl.run.build import Components, params_bytes, with_auto
+from ddl.run.build import Components, param_shapes, params_bytes, with_auto
 from ddl.schedule import Due
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
@@ -55,11 +55,6 @@ def synthetic(model: str, pixels: int = 28, size: int = 8192) -> Data:
   if model == "transformer":
     return DATA["synthetic"](task="language", shape=(64,), num_outputs=64, examples=size)
   return DATA["synthetic"](shape=(pixels, pixels, 1), examples=size)
-
-
-def param_shapes(model: Model) -> Tree:
-  """Return the shapes of a model's parameters."""
-  return jax.eval_shape(model.init, jax.random.key(0))[0]
 
 
 def loss_jaxpr(model: Model, batch: Tree) -> Any:
@@ -260,19 +255,19 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
   """
   config = components.experiment
   count, size, k = workers or config.workers, components.data.train.size, config.microbatches
-  least, nbytes = config.batch // k, params_bytes(components.model)
-  example = _nbytes(batch_shapes(components, 1))
+  least, weights = config.batch // k, params_bytes(components.model)
+  example = nbytes(batch_shapes(components, 1))
 
   @cache
   def exact(examples: int) -> int:
-    others = nbytes + (k - 1) * examples * example if k > 1 else 0
+    others = weights + (k - 1) * examples * example if k > 1 else 0
     return compiled_step(components, examples).peak + others
 
   if count > size:
     raise OptionError("workers", f"at most {size}, the examples of {config.data.short_name}", count)
   return Job(
     title=f"{model_title(components)} on {config.data.short_name}",
-    params_bytes=nbytes,
+    params_bytes=weights,
     step=step_parts(components, least),
     memory=counted(components),
     kind=kind_of_model(str(config.model.name)),
@@ -302,16 +297,12 @@ def counted(components: Components) -> StepMemory:
   state = jax.eval_shape(components.experiment.make_optimizer().init, params)
   batch = batch_shapes(components, 1)
   return StepMemory(
-    per_example=_nbytes(batch) + feature_maps(components.model, batch),
-    fixed=COPIES * _nbytes(params) + _nbytes(state),
+    per_example=nbytes(batch) + feature_maps(components.model, batch),
+    fixed=COPIES * nbytes(params) + nbytes(state),
   )
 
 
 def feature_maps(model: Model, batch: Tree) -> int:
   """Return the bytes of the outputs of all matrix products and convolutions in the loss of a batch of these shapes."""
   equations = products(loss_jaxpr(model, batch).eqns)
-  return sum(times * _nbytes([x.aval for x in product.outvars]) for product, times in equations)
-
-
-def _nbytes(tree: Any) -> int:
-  return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+  return sum(times * nbytes([x.aval for x in product.outvars]) for product, times in equations)

@@ -1,21 +1,15 @@
 """Barriers by name: when a worker that has finished a worker round may start its next one.
 
-How many of n workers a synchronous round should wait for, from times of which some are censored.
-Teng and Wood 2018, arXiv 1803.04209: c* = argmax_c c / E[x_(c)], x_(c) the c-th smallest of the workers' times. Here
-the times are independent and lognormal, fitted to a window of rounds. A dropped worker's time is censored at the moment
-at which the round was closed; leaving it out would bias the fit towards fast workers.
+A *bounded* barrier lets a worker that has finished `clock` rounds continue if clock - min(clocks of those in question)
+is at most its bound. A *quorum* barrier runs rounds of all workers: the first messages are served as one mean, the
+others are dropped, and every worker starts its next round from the reply.
 
-A *bounded* barrier lets a worker that has finished `clock` rounds go on if clock - min(clocks of those in question) is
-at most its bound. A *quorum* barrier runs rounds of all workers: the first messages are served as one mean, the others
-are dropped, and every worker starts its next round from the reply.
-
-A dropped worker abandons its round, as in Chen et al. 2016 (arXiv 1604.00981): none of its steps counts, done or half
-done. Its parameters are those with which the round began, and its next round begins with the reply, like that of a
-served worker (whose parameters, too, are its own until then). Its inner optimizer's state is that of its last served
-round, except that schedules go by its step numbers. Its model's `extra` (batch-norm statistics) becomes the mean over
-the served workers, so that the mean over all workers is theirs. Its step numbers go on: the next round has its own
-batches and keys, and the abandoned round's examples are not seen in that epoch. A worker that is down is dropped until
-it is back.
+A dropped worker abandons its round, as in Chen et al. 2016 (arXiv 1604.00981): none of its steps counts. Its parameters
+are those with which the round began, and its next round begins with the reply, like that of a served worker. Its inner
+optimizer's state is that of its last served round, except that schedules follow its step numbers. Its model's `extra`
+(batch-norm statistics) becomes the mean over the served workers, so that the mean over all workers is theirs. Its step
+numbers continue: the next round has its own batches and keys, and the abandoned round's examples are not seen in that
+epoch. A worker that is down is dropped until it is back.
 """
 
 import math
@@ -35,7 +29,7 @@ ESTIMATORS = ("window", "elfving")
 
 
 def fit(logs: np.ndarray, seen: np.ndarray) -> tuple[float, float]:
-  """Mean m and standard deviation s of a normal by maximum likelihood, with censoring from the right.
+  """Return mean m and standard deviation s of a normal by maximum likelihood, with censoring from the right.
 
   In a = m / s, b = 1 / s, r = b x - a the log-likelihood, sum_seen (log b - r^2 / 2) + sum_censored log Phi(-r), is
   concave (Olsen 1978): Newton's method finds its top.
@@ -72,7 +66,7 @@ def fit(logs: np.ndarray, seen: np.ndarray) -> tuple[float, float]:
 
 @lru_cache(maxsize=8)
 def _order_weights(count: int) -> tuple[np.ndarray, np.ndarray]:
-  """A grid z [grid] and weights [count, grid]: E[f(z_(c))] = sum_z weights[c - 1, z] f(z), z_(c) of `count` normals."""
+  """Return z [grid], weights [count, grid]: E[f(z_(c))] = sum_z weights[c - 1, z] f(z), z_(c) of `count` normals."""
   z = np.linspace(-10.0, 14.0, 1201)  # the trapezium rule on a smooth function that vanishes at both ends
   c = np.arange(1, count + 1)[:, None]
   density = gammaln(count + 1) - gammaln(c) - gammaln(count - c + 1) - np.log(2 * np.pi) / 2 - z**2 / 2
@@ -81,20 +75,24 @@ def _order_weights(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def order_statistics(mean: float, deviation: float, count: int) -> np.ndarray:
-  """E[x_(c)], c = 1..count, of as many independent draws x with log x ~ Normal(mean, deviation^2): [count] seconds."""
+  """Return E[x_(c)], c = 1..count, of `count` independent x with log x ~ Normal(mean, deviation^2): [count] seconds."""
   z, weights = _order_weights(count)
   return weights @ np.exp(mean + deviation * z)
 
 
 def elfving(mean: float, deviation: float, count: int) -> np.ndarray:
-  """The same by E[x_(c)] = m + s PhiInv((c - pi/8) / (n - pi/4 + 1)), m and s of x: its normal approximation."""
+  """Return the same by E[x_(c)] = m + s PhiInv((c - pi/8) / (n - pi/4 + 1)), m and s of x: its normal approximation."""
   average = np.exp(mean + deviation**2 / 2)
   c = np.arange(1, count + 1)
   return average * (1 + np.sqrt(np.expm1(deviation**2)) * ndtri((c - np.pi / 8) / (count - np.pi / 4 + 1)))
 
 
 def best(seconds: np.ndarray, seen: np.ndarray, *, workers: int, estimator: str) -> int:
-  """The c that maximises c / E[x_(c)] among `workers`; seconds, seen: [k] times >= 0, and False where censored."""
+  """Return how many of `workers` a round should wait for: argmax_c c / E[x_(c)] (Teng, Wood 2018, arXiv 1803.04209).
+
+  The times are taken as independent and lognormal. seconds, seen: [k] times >= 0, and False where they are censored, as
+  the round was closed before: leaving them out would bias the fit towards fast workers.
+  """
   seconds = np.maximum(seconds, np.finfo(float).tiny)  # a step can be too short to move the clock
   mean, deviation = fit(np.log(seconds), seen)
   if estimator == "elfving":  # a normal can be negative, unlike the times
@@ -201,39 +199,39 @@ ABSENT = sys.maxsize  # the clock of a worker that is absent, so that no other w
 
 
 class LiveBarrier:
-  """The rounds that each worker has finished, and who may begin another. Callers with several threads hold a lock."""
+  """The rounds that each worker has finished, and who may begin another. Callers on several threads hold a lock."""
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, present: bool = True):
-    """present: whether all workers are there at the start. ValueError where a sample is larger than the others."""
+    """present: whether all workers are present at the start. OptionError for a sample larger than the others."""
     if barrier.sample is not None and barrier.sample > workers - 1:
       raise OptionError("psp.sample", f"at most {workers - 1}, the other workers", barrier.sample)
     self._barrier, self._random = barrier, random.Random(seed)
-    self._clocks, self._there = [0] * workers, set(range(workers) if present else ())
+    self._clocks, self._present = [0] * workers, set(range(workers) if present else ())
     self._others = [[other for other in range(workers) if other != worker]
                     for worker in range(workers if barrier.sample is not None else 0)]  # fmt: skip
-    self._kept = [list[int]() for _ in range(workers)]  # the last sample of each worker
+    self._samples = [list[int]() for _ in range(workers)]  # the last sample of each worker
     self.held = dict[int, int]()  # worker -> one that it waits for
 
   def join(self, worker: int) -> None:
     """Add a worker, at its own clock or at that of the slowest worker present, whichever is larger."""
-    slowest = min((self._clocks[other] for other in self._there - {worker}), default=0)
+    slowest = min((self._clocks[other] for other in self._present - {worker}), default=0)
     self._clocks[worker] = max(self._clocks[worker], slowest)
-    self._there.add(worker)
+    self._present.add(worker)
 
   def leave(self, worker: int) -> list[int]:
-    """Remove a worker that died or has no more rounds to make. Return those that may go on now."""
-    self._there.discard(worker)
+    """Remove a worker that died or has no more rounds to make. Return those that may continue."""
+    self._present.discard(worker)
     self.held.pop(worker, None)
     return self._release(worker)
 
   def finish(self, worker: int) -> list[int]:
-    """Count a finished round. Return the workers that may go on now, by rank; the worker is held if not among them."""
+    """Count a finished round. Return the workers that may continue, by rank; the worker is held if not among them."""
     self._clocks[worker] += 1
     return self._release(worker, worker)
 
   def _release(self, changed: int, *more: int) -> list[int]:
     waiting = [other for other, blocker in self.held.items() if self._barrier.redraw or blocker == changed]
-    clocks = [clock if other in self._there else ABSENT for other, clock in enumerate(self._clocks)]
+    clocks = [clock if other in self._present else ABSENT for other, clock in enumerate(self._clocks)]
     free = []
     for worker in sorted([*waiting, *more]):
       own = [*clocks[:worker], self._clocks[worker], *clocks[worker + 1 :]]
@@ -246,7 +244,7 @@ class LiveBarrier:
     return free
 
   def _blocker(self, worker: int, clocks: Sequence[int]) -> int | None:
-    """Return a worker that this one has to wait for, None where it may go on."""
+    """Return a worker that this one has to wait for, None where it may continue."""
     bound, sample, redraw = self._barrier
     if bound == math.inf:
       return None
@@ -254,8 +252,8 @@ class LiveBarrier:
       slowest = min(clocks)
       return None if clocks[worker] - slowest <= bound else clocks.index(slowest)
     if worker not in self.held and not redraw:
-      self._kept[worker] = list(self._draw(worker, sample))
-    compared = self._draw(worker, sample) if redraw else self._kept[worker]
+      self._samples[worker] = list(self._draw(worker, sample))
+    compared = self._draw(worker, sample) if redraw else self._samples[worker]
     return next((other for other in compared if clocks[worker] - clocks[other] > bound), None)
 
   def _draw(self, worker: int, sample: int) -> Iterator[int]:

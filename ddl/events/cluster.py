@@ -1,7 +1,7 @@
 """The simulated cluster: seconds of a worker round's steps, messages and service, and the peers of its visits."""
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,6 +24,21 @@ class VisitOrder(Protocol):
   def blocks(self) -> int: ...
 
 
+class Rule(Protocol):
+  """The fields of `ddl.api.ServerAlgorithm` that a schedule depends on."""
+
+  @property
+  def period(self) -> int: ...
+  @property
+  def delay(self) -> int: ...
+  @property
+  def read(self) -> Any: ...
+  @property
+  def lock_free(self) -> Any: ...
+  @property
+  def arrivals(self) -> VisitOrder: ...
+
+
 class Work(NamedTuple):
   """A worker round: moments in seconds from 0; `rest` is a duration."""
 
@@ -37,25 +52,20 @@ class Work(NamedTuple):
 class VirtualCluster:
   """Step times and costs, by worker."""
 
-  def __init__(
-    self, *, workers: int, period: int, delay: int, times: Times, message_seconds: Seconds, service_seconds: Seconds
-  ):
-    """period, delay: steps, as in `ddl.api.ServerAlgorithm`. ValueError, one line, for invalid values."""
-    if workers < 1:
-      raise OptionError("workers", ">= 1", workers)
+  def __init__(self, times: Times, *, period: int, delay: int, message_seconds: Seconds, service_seconds: Seconds):
+    """period, delay: steps, as in `ddl.api.ServerAlgorithm`. OptionError for invalid values."""
     if period < 1:
       raise OptionError("period", ">= 1", period)
     if not 0 <= delay <= period:
       raise OptionError("delay", f"in [0, {period}], the period", delay)
-    self.workers, self.delay = workers, delay
-    self.message = _by_worker("message_seconds", message_seconds, workers)  # one way
-    self.service = _by_worker("service_seconds", service_seconds, workers)
-    self._period, self._times = period, times
+    self.workers, self.period, self.delay, self._times = times.workers, period, delay, times
+    self.message = _by_worker("message_seconds", message_seconds, times.workers)  # one way
+    self.service = _by_worker("service_seconds", service_seconds, times.workers)
 
   def work(self, worker: int, round_: int, time: float) -> Work:
     """Return the worker's round if it may begin at `time`. A worker that dies in it comes back and repeats it."""
-    first = round_ * self._period
-    steps = self._times.steps(worker, first, self._period)
+    first = round_ * self.period
+    steps = self._times.steps(worker, first, self.period)
     seconds, downs = float(steps.sum()), list[tuple[float, float]]()
     for death in self._times.deaths(worker, first, steps):
       died = time + death.work_seconds
@@ -64,7 +74,7 @@ class VirtualCluster:
     if not self.delay:
       return Work(time, time + seconds, time + seconds, 0.0, tuple(downs))
     before = float(steps[: self.delay].sum())
-    return Work(time, time, time + before, seconds - before if self.delay < self._period else 0.0, tuple(downs))
+    return Work(time, time, time + before, seconds - before if self.delay < self.period else 0.0, tuple(downs))
 
 
 def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals: VisitOrder, seed: int) -> np.ndarray:

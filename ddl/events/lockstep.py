@@ -14,11 +14,7 @@ from ddl.events.presence import Presence
 from ddl.events.times import Times, not_negative
 
 NONE = (np.nan, np.nan)  # no message
-Seconds = (
-  float | Callable[[int], float]
-)  # of messages among the workers that are present, by their number if a function
-
-
+Seconds = float | Callable[[int], float]  # of messages among the workers present, or a function of their number
 Hops = tuple[tuple[int | None, ...], ...]  # messages, one after the other: whom each worker hears in each; None: nobody
 
 
@@ -85,12 +81,11 @@ def walk(
 ) -> Iterator[StepTimes]:
   """Yield when each worker computes and waits, step by step.
 
-  A message leaves when the last worker has come to it. Without a delay all wait for it. With a delay each goes on and
+  A message leaves when the last worker has reached it. Without a delay all wait for it. With a delay each continues and
   waits for it after that many steps; without `overlap` at once. The workers share one link, which carries one message
-  at a time. Of an exchange with hops each worker's messages leave when it has come to them, on a link of its own, and
-  it waits for those that it hears; while a worker is missing it is as one among all. After a step the collectives of
-  `local` come first, then the delayed messages, then the exchanges without a delay, each in the given order. For
-  constant step times a round of one exchange takes period * step + max(0, exchange - min(delay, period) * step) s.
+  at a time. Of an exchange with hops each worker's messages leave when it has reached them, on a link of its own, and
+  it waits for those that it receives; while a worker is missing it is as one among all. After a step the collectives of
+  `local` come first, then the delayed messages, then the exchanges without a delay, each in the given order.
 
   Args:
     round_steps: steps of a round, which a worker that dies repeats, and at whose begin workers leave and join.

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ddl.errors import OptionError
+from ddl.events.barriers import Barrier, Quorum
+from ddl.events.cluster import Rule
 from ddl.events.record import Events, known
 
 SERVE, COLLECT, APPLY, DROP, READ, RESTART, LOOK, ADD = range(8)
@@ -33,30 +35,26 @@ class Operations(NamedTuple):
   workers: int
 
 
-def operations(
-  events: Events,
-  *,
-  workers: int,
-  rereads: bool,
-  quorum: bool = False,
-  blocks: int = 0,
-  reads_first: bool = False,
-  seed: int = 0,
-) -> Operations:
-  """Return the operations of a schedule, in order.
+def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrier, seed: int) -> Operations:
+  """Return the operations of an algorithm's server in a schedule, which may be a recorded one, in order.
 
-  Args:
-    workers: number of workers; some may have no event.
-    rereads: READ where a barrier held a worker back; False: the reply of its visit stays valid.
-    quorum: the barrier serves a round's messages as one mean. Its READs do not depend on `rereads`.
-    blocks: 0: the server is locked. Else each visit LOOKs at, and ADDs to, this many blocks of the center between its
-      arrival and the end of its service, at random moments, concurrently with other visits.
-    reads_first: a visit's LOOKs come before its ADDs; else after them.
-    seed: of those moments.
+  Some workers may have no event. A worker that a barrier held back READs if the algorithm has `read`; otherwise the
+  reply of its visit stays valid. With a quorum all workers READ. Without a lock each visit LOOKs at, and ADDs to,
+  `arrivals.blocks` blocks of the center between its arrival and the end of its service, concurrently with other visits
+  and at random moments, which `seed` determines.
 
   Raises:
-    ValueError: for a quorum without a lock, or a negative number of blocks.
+    ValueError: for a quorum without a lock or without `read`, a negative number of blocks, or blocks of an algorithm
+      without a lock-free rule.
   """
+  quorum, blocks, rule = isinstance(barrier, Quorum), algorithm.arrivals.blocks, algorithm.lock_free
+  if blocks and not rule:
+    raise OptionError("arrivals.blocks", "0 for an algorithm without a lock-free rule", blocks)
+  if quorum and algorithm.read is None:
+    raise ValueError(
+      "backup and cutoff barriers serve the mean of a round; the algorithm must be one whose workers start from the "
+      "server's reply, such as async_sgd"
+    )
   if blocks < 0 or (quorum and blocks):
     raise OptionError("blocks", "0 with a quorum, which needs a lock" if quorum else ">= 0", blocks)
   index = np.arange(len(events.worker))
@@ -64,11 +62,11 @@ def operations(
   parts = [_part(RESTART, index[events.restarted], back - 0.25, events.start[events.restarted])]
   if quorum:
     parts += _rounds(events)
-  elif rereads:
+  elif algorithm.read is not None:
     held = events.answered > index + 1
     parts.append(_part(READ, index[held], events.answered[held] - 0.5, events.served[events.answered[held] - 1]))
   if blocks:
-    parts += _lock_free(events, blocks, reads_first, seed)
+    parts += _lock_free(events, blocks, rule.reads_first, seed)
   elif not quorum:
     parts.append(_part(SERVE, index, index, events.served))
   kind, event, place, moment, block, weight = map(np.concatenate, zip(*parts, strict=True))

@@ -9,9 +9,11 @@ The keyword-only arguments of a factory are its settings. All but the first two 
 All of them are drawn by worker and step, so that algorithms of all periods meet the same slow spells and deaths.
 """
 
+import functools
+import inspect
 import sys
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +51,14 @@ class Stream:
     return values
 
 
+PlainTimes = Callable[[int, int, int], np.ndarray]  # (worker, first step, count) -> [count] seconds
+StepSeconds = Annotated[float, Range(0, LARGEST_SECONDS, open_low=True)]
+Jitter = Annotated[float, Range(0, 10)]  # above, a mean over a run's steps is that of its few longest ones
+Factor = Annotated[float, Range(0, 1e6, open_low=True)]
+Slowdown = Annotated[float, Range(1, 1e6)]
+Steps = Annotated[float, Range(1, 1e9)]
+
+
 class Death(NamedTuple):
   """A death in a round, which the worker repeats as a whole, without dying at that step again."""
 
@@ -56,44 +66,47 @@ class Death(NamedTuple):
   down_seconds: float
 
 
-class Trouble:
-  """Per worker and step: by how much it is slower, and whether it dies. A pure function of (seed, worker, step).
+class Times:
+  """Step times and deaths as a pure function of (seed, worker, step).
 
-  A worker that is not a straggler becomes one at a step with probability `rate`, and stops being one at each later
-  step with probability 1 / straggler_steps: a geometric number of steps with that mean.
+  A worker that is not a straggler becomes one at a step with probability `straggler_rate`, and stops being one at each
+  later step with probability 1 / straggler_steps: a geometric number of steps with that mean.
   """
 
   def __init__(
     self,
-    workers: int,
+    plain: PlainTimes,
+    *,
+    workers: PositiveInt,
     seed: int,
-    slow: tuple[float, ...],
-    straggler_rate: float,
-    straggler_factor: float,
-    straggler_steps: float,
-    death_rate: float,
-    down_seconds: float,
+    slow: tuple[Factor, ...] = (),
+    straggler_rate: UnitInterval = 0.0,
+    straggler_factor: Slowdown = 1.0,
+    straggler_steps: Steps = 1.0,
+    death_rate: Fraction = 0.0,
+    down_seconds: Seconds = 0.0,
   ):
-    """Take values that `ddl.events.times` has checked. ValueError for multipliers of another number of workers."""
+    """plain: without stragglers and deaths. ValueError for multipliers of another number of workers."""
     if slow and len(slow) != workers:
       raise ValueError(f"times.slow must have a multiplier for each of {workers} workers, or none, got {len(slow)}.")
-    self.workers = workers
+    self._plain, self.workers = plain, workers
     self._slow = tuple(map(float, slow)) or (1.0,) * workers
     self._rate, self._factor, self._stop = straggler_rate, straggler_factor, 1 / straggler_steps
     self._death_rate, self._down = death_rate, float(down_seconds)
     self._chance = Stream(lambda rng, count: rng.random((count, 3)), seed=seed, purpose=1)  # straggles, dies, when
     self._straggles = [np.zeros(0, bool) for _ in range(workers)]  # a Markov chain, filled from step 0 on
 
-  def factor(self, worker: int, first: int, count: int) -> np.ndarray | float:
-    """Return the factors on the seconds of steps first, ..., first + count - 1 of this worker: [count], or one."""
+  def steps(self, worker: int, first: int, count: int) -> np.ndarray:
+    """Return the seconds of steps first, ..., first + count - 1: [count]."""
+    seconds = self._plain(worker, first, count)
     if not self._rate:
-      return self._slow[worker]
+      return seconds * self._slow[worker]
     chain = self._straggles[worker]
     if len(chain) < first + count:
       chance = self._chance.take(worker, len(chain), max(first + count - len(chain), len(chain), BLOCK))[:, 0]
       more = markov_chain(chance < self._rate, chance < self._stop, bool(chain[-1]) if len(chain) else False)
       chain = self._straggles[worker] = np.concatenate([chain, more])
-    return np.where(chain[first : first + count], self._slow[worker] * self._factor, self._slow[worker])
+    return seconds * np.where(chain[first : first + count], self._slow[worker] * self._factor, self._slow[worker])
 
   def deaths(self, worker: int, first: int, seconds: np.ndarray) -> list[Death]:
     """Return the deaths in a round that begins with step `first`, in order. seconds: [steps] of the round's steps."""
@@ -112,9 +125,7 @@ def markov_chain(starts: np.ndarray, stops: np.ndarray, state: bool) -> np.ndarr
     stops: [steps] bool: a step turns True into False.
     state: before the first step.
   """
-  fixed = np.maximum.accumulate(
-    np.where(starts != stops, np.arange(len(starts)), -1)
-  )  # last step whose result is known
+  fixed = np.maximum.accumulate(np.where(starts != stops, np.arange(len(starts)), -1))  # last step of known result
   flips = np.cumsum(starts & stops)
   known = fixed >= 0
   odd = (flips - np.where(known, flips[fixed], 0)) % 2 == 1
@@ -122,118 +133,58 @@ def markov_chain(starts: np.ndarray, stops: np.ndarray, state: bool) -> np.ndarr
 
 
 def not_negative(name: str, value: float) -> float:
-  """The value. ValueError unless it is a finite number >= 0."""
+  """Return the value. OptionError unless it is a finite number >= 0."""
   if not (np.isfinite(value) and value >= 0):
     raise OptionError(name, "a finite number >= 0", f"{value:g}")
   return value
 
 
-StepSeconds = Annotated[float, Range(0, LARGEST_SECONDS, open_low=True)]
-Jitter = Annotated[float, Range(0, 10)]  # above, a mean over a run's steps is that of its few longest ones
-Factor = Annotated[float, Range(0, 1e6, open_low=True)]
-Slowdown = Annotated[float, Range(1, 1e6)]
-Steps = Annotated[float, Range(1, 1e9)]
+def _step_times(factory: Callable[..., PlainTimes]) -> Callable[..., Times]:
+  """Make a factory of `Times` of one of plain step times: with its settings, and those that all kinds share."""
+  own, shared = (inspect.signature(each).parameters for each in (factory, Times))
+  parameters = {key: each for key, each in {**own, **shared}.items() if each.kind is each.KEYWORD_ONLY}
+  signature = inspect.Signature([*parameters.values()])
+
+  @functools.wraps(factory)
+  def make_times(**settings: Any) -> Times:
+    values = signature.bind(**settings).arguments
+    plain = factory(**{key: value for key, value in values.items() if key in own})
+    return Times(plain, **{key: value for key, value in values.items() if key in shared})
+
+  make_times.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+  return checked(make_times)
 
 
-class Times:
-  """Step times and deaths as a pure function of (seed, worker, step)."""
-
-  def __init__(self, plain: Callable[[int, int, int], np.ndarray], trouble: Trouble):
-    """plain: (worker, first step, count) -> [count] seconds without stragglers and deaths."""
-    self._plain, self._trouble = plain, trouble
-    self.workers = trouble.workers
-
-  def steps(self, worker: int, first: int, count: int) -> np.ndarray:
-    """Return the seconds of steps first, ..., first + count - 1: [count]."""
-    return self._plain(worker, first, count) * self._trouble.factor(worker, first, count)
-
-  def deaths(self, worker: int, first: int, seconds: np.ndarray) -> list[Death]:
-    """See `Trouble.deaths`."""
-    return self._trouble.deaths(worker, first, seconds)
-
-
-@checked
-def constant(
-  *,
-  workers: PositiveInt,
-  seed: int,
-  seconds: StepSeconds = 0.01,
-  slow: tuple[Factor, ...] = (),
-  straggler_rate: UnitInterval = 0.0,
-  straggler_factor: Slowdown = 1.0,
-  straggler_steps: Steps = 1.0,
-  death_rate: Fraction = 0.0,
-  down_seconds: Seconds = 0.0,
-) -> Times:
+@_step_times
+def constant(*, seconds: StepSeconds = 0.01) -> PlainTimes:
   """Every step takes the same time. ValueError, one line, for invalid values."""
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
-  return Times(lambda worker, first, count: np.full(count, float(seconds)), trouble)
+  return lambda worker, first, count: np.full(count, float(seconds))
 
 
-@checked
-def lognormal(
-  *,
-  workers: PositiveInt,
-  seed: int,
-  seconds: StepSeconds = 0.01,
-  jitter: Jitter = 0.1,
-  slow: tuple[Factor, ...] = (),
-  straggler_rate: UnitInterval = 0.0,
-  straggler_factor: Slowdown = 1.0,
-  straggler_steps: Steps = 1.0,
-  death_rate: Fraction = 0.0,
-  down_seconds: Seconds = 0.0,
-) -> Times:
+@_step_times
+def lognormal(*, seed: int, seconds: StepSeconds = 0.01, jitter: Jitter = 0.1) -> PlainTimes:
   """log x ~ Normal(log seconds - s^2 / 2, s^2), s^2 = log(1 + jitter^2): mean seconds, std jitter * seconds."""
   variance = np.log1p(_square(jitter))
   center, spread = np.log(seconds) - variance / 2, np.sqrt(variance)
-  stream = Stream(lambda rng, count: rng.lognormal(center, spread, count), seed=seed, purpose=0)
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
-  return Times(stream.take, trouble)
+  return Stream(lambda rng, count: rng.lognormal(center, spread, count), seed=seed, purpose=0).take
 
 
-@checked
-def gamma(
-  *,
-  workers: PositiveInt,
-  seed: int,
-  seconds: StepSeconds = 0.01,
-  jitter: Jitter = 0.1,
-  slow: tuple[Factor, ...] = (),
-  straggler_rate: UnitInterval = 0.0,
-  straggler_factor: Slowdown = 1.0,
-  straggler_steps: Steps = 1.0,
-  death_rate: Fraction = 0.0,
-  down_seconds: Seconds = 0.0,
-) -> Times:
+@_step_times
+def gamma(*, seed: int, seconds: StepSeconds = 0.01, jitter: Jitter = 0.1) -> PlainTimes:
   """x ~ Gamma(shape 1 / jitter^2, scale seconds * jitter^2): mean seconds, std jitter * seconds."""
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
   variance = _square(jitter)
   if not variance:  # the limit, for which there is no shape
-    return Times(lambda worker, first, count: np.full(count, float(seconds)), trouble)
-  stream = Stream(lambda rng, count: rng.gamma(1 / variance, seconds * variance, count), seed=seed, purpose=0)
-  return Times(stream.take, trouble)
+    return lambda worker, first, count: np.full(count, float(seconds))
+  return Stream(lambda rng, count: rng.gamma(1 / variance, seconds * variance, count), seed=seed, purpose=0).take
 
 
-@checked
-def trace(
-  *,
-  workers: PositiveInt,
-  seed: int,
-  path: str,
-  slow: tuple[Factor, ...] = (),
-  straggler_rate: UnitInterval = 0.0,
-  straggler_factor: Slowdown = 1.0,
-  straggler_steps: Steps = 1.0,
-  death_rate: Fraction = 0.0,
-  down_seconds: Seconds = 0.0,
-) -> Times:
+@_step_times
+def trace(*, workers: PositiveInt, path: str) -> PlainTimes:
   """Recorded step times: row s, column w is worker w's step s, in seconds; .npy, or text with commas or blanks.
 
   FileNotFoundError, ValueError, one line, for a missing or malformed file, for fewer columns than workers, and from
   `steps` beyond its end.
   """
-  trouble = Trouble(workers, seed, slow, straggler_rate, straggler_factor, straggler_steps, death_rate, down_seconds)
   table = _read(path)
   if table.shape[1] < workers:
     raise OptionError(f"the columns of {path}", f"at least {workers}, one for each worker", table.shape[1])
@@ -243,7 +194,7 @@ def trace(
       raise OptionError(f"the rows of {path}", f"more, as worker {worker} needs {first + count}", len(table))
     return table[first : first + count, worker]
 
-  return Times(plain, trouble)
+  return plain
 
 
 def _square(jitter: float) -> float:

@@ -2,19 +2,16 @@
 
 Zou et al. 2017, arXiv 1709.06622, step 1: a step's memory bounds the mini-batch X; for each X that fits the 0-1 program
 finds the best convolution algorithms in the memory left. The effect of X on convergence is not in the model, so the
-smallest X with nearly the best examples per second is chosen. Those are of `step_seconds`, as everywhere. On a device
-whose algorithms were measured the step has the fastest of each layer, as the program finds them if memory allows; on
-others the program's savings are separate, as the quality of a kernel's implementation is not in its models.
+smallest X with nearly the best examples per second is chosen. On a device whose algorithms were measured the step has
+the fastest of each layer, as the program finds them if memory allows; on others the program's savings are separate.
 
 Larger steps send as much and compute more, so that each family's efficiency grows with the examples. Beyond what the
 memory holds, microbatches accumulate gradients: the exchange is that of the last one.
 
-What a larger global batch costs in convergence: the critical batch, where it is known (McCandlish, Kaplan, Amodei et
-al. 2018, arXiv 1812.06162), with B of the global batch, B_c of the critical one, which the gradient noise scale
-B_simple of a run estimates: to the same loss
-steps = S_min (1 + B_c / B),   examples = E_min (1 + B / B_c),   E_min = B_c S_min.
-Tuned learning rates are meant. Where B_c is not known, a usual batch stands for the largest that has been shown to cost
-nothing in a job of the kind.
+What a global batch B costs in convergence, with tuned learning rates (arXiv 1812.06162): to the same loss
+steps = S_min (1 + B_c / B),   examples = E_min (1 + B / B_c),   E_min = B_c S_min,
+B_c the critical batch, which the gradient noise scale B_simple of a run estimates. Where it is not known, a usual batch
+stands for the largest that has been shown to cost nothing in a job of the kind.
 """
 
 from collections.abc import Callable, Sequence

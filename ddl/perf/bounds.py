@@ -1,14 +1,12 @@
 """Closed forms: the round of an average, the delay and period that hide it, speed-ups, servers, break-even bandwidths.
 
-The round of an average: DaSGD, Zhou et al. 2020, arXiv 2006.00441: a message launched at the start of a round is merged
-d steps later, so it is hidden if T_comm <= d T_step, and one is in flight at a time, so d <= tau.
+The round of an average (DaSGD, arXiv 2006.00441): a message launched at the start of a round is merged d steps later,
+so it is hidden if T_comm <= d T_step, and one is in flight at a time, so d <= tau.
 
-Two lemmas of Zou et al. 2017, arXiv 1709.06622: the speed-up of G workers with an overhead in each step, and how many
+Two lemmas (Zou et al. 2017, arXiv 1709.06622): the speed-up of G workers with an overhead in each step, and how many
 servers hide the exchange. T = T_C + T_O: only the compute T_C shrinks with the workers G, and R_O = T_O / T_C is the
-overhead of ONE worker over its compute. An overhead that grows with G breaks the first lemma: take R_O at the G in
-question then. The second leaves out latency and the server's own time.
-
-All times are in seconds.
+overhead of ONE worker over its compute; one that grows with G is taken at the G in question. The second lemma leaves
+out latency and the server's own time. All times are in seconds.
 """
 
 import math
@@ -84,12 +82,14 @@ def efficiency(workers: float, overhead: float) -> float:
 def workers_for(share: float, overhead: float) -> float:
   """G = (1 + R_O - alpha) / (alpha R_O): up to so many workers have the efficiency alpha; infinite without overhead."""
   units.amount("overhead over compute", overhead)
-  return (1 + overhead - _share(share)) / (share * overhead) if overhead else math.inf
+  units.positive("efficiency", units.share("efficiency", share))
+  return (1 + overhead - share) / (share * overhead) if overhead else math.inf
 
 
 def overhead_for(share: float, workers: float) -> float:
   """R_O = (1 - alpha) / (alpha G - 1): the overhead with which G workers have the efficiency alpha, above 1 / G."""
-  if not _share(share) * workers > 1:
+  units.positive("efficiency", units.share("efficiency", share))
+  if not share * workers > 1:
     raise OptionError("efficiency", f"above 1/{workers:g}, which any overhead leaves", f"{share:g}")
   return (1 - share) / (share * workers - 1)
 
@@ -114,10 +114,6 @@ def servers_for(
   busy = units.positive("bytes of the model", params_bytes) / units.positive("bandwidth of a server", bandwidth)
   needed = (2 - units.share("duplex", duplex)) * busy * units.count("number of workers", workers)
   return max(1, math.ceil(needed / units.positive("compute seconds", compute_seconds) * ROUNDING))
-
-
-def _share(share: float) -> float:
-  return units.positive("efficiency", units.share("efficiency", share))
 
 
 def break_even(first: Seconds, second: Seconds, low: float, high: float) -> float | None:

@@ -1,11 +1,10 @@
 """A cluster: workers of one kind on a network of links, nodes and tori, with its communication library.
 
-What a communication library adds to the links: seconds of a call and of a step, the shares of bandwidth it reaches.
 NCCL sends a message in one of three protocols. LL stores a flag beside every 4 bytes, LL128 one in every 128 bytes, and
 Simple hands over chunks after a synchronization: fewer seconds of a step against less of the bandwidth. They and the
-form call + steps * hop + bytes / bandwidth are those of NCCL's own choice (github.com/NVIDIA/nccl,
-src/graph/tuning.cc). The figures of `NCCL` are fitted on nine published curves of nccl-tests; the errors on others are
-in docs/reproduction.md.
+form call + steps * hop + bytes / bandwidth are those by which NCCL chooses (github.com/NVIDIA/nccl,
+src/graph/tuning.cc). The figures are fitted on nine published curves of nccl-tests; docs/reproduction.md has the errors
+on others.
 """
 
 import math

@@ -6,7 +6,6 @@ All are in the format of docs/howto/clusters.md; the calibration is JSON, with f
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,14 +48,11 @@ def _file_key(range: tuple[float, float] | None = None, unit: str = "", zero: bo
 def _tables() -> dict[str, dict[str, FileKey]]:
   """Return the keys by table, "" above all tables."""
   schema = tomllib.loads(Path(__file__).with_name("cluster_keys.toml").read_text(encoding="utf-8"))
-  tables = {name: {key: _file_key(**entry) for key, entry in table.items()} for name, table in schema.items()}
-  links = {f"link.{name}": tables["link"] for name in ("device", "node", "site", "host")}
-  return (
-    {"": tables["cluster"]}
-    | {name: tables[name] for name in ("device", "nodes")}
-    | links
-    | {name: tables[name] for name in ("uplink", "torus")}
-  )
+  names, tables = {"cluster": [""], "link": ["link.device", "link.node", "link.site", "link.host"]}, {}
+  for table, entries in schema.items():
+    keys = {key: _file_key(**entry) for key, entry in entries.items()}
+    tables |= {name: keys for name in names.get(table, [table])}
+  return tables
 
 
 TABLES = _tables()
@@ -74,8 +70,10 @@ def names() -> list[str]:
   return [*built_in(), *([MEASURED] if path().exists() else [])]
 
 
-def named(name: str) -> Cluster:
+def named(name: str, model: str = "") -> Cluster:
   """Return the cluster of a name, or that of a file for a name in .toml.
+
+  `measured` has the efficiency curve of the model's kind, where one was fitted.
 
   Raises:
     ValueError: one line, for an unknown name, `measured` before a calibration, or a file that describes no cluster.
@@ -84,14 +82,10 @@ def named(name: str) -> Cluster:
   if name.endswith(SUFFIX):
     return read_cluster(name)
   if name == MEASURED and (calibration := load()):
-    return calibration[0]
+    cluster, figures = calibration
+    return cluster._replace(efficiency=_efficiencies(figures).get(kind_of_model(model), cluster.efficiency))
   advice = f"`python run.py calibrate` adds '{MEASURED}'." if name == MEASURED else ""
-  return _built_in(units.choice("cluster", name, names(), advice))
-
-
-@cache
-def _built_in(name: str) -> Cluster:
-  return read_cluster(str(FOLDER / f"{name}{SUFFIX}"))
+  return read_cluster(str(FOLDER / f"{units.choice('cluster', name, names(), advice)}{SUFFIX}"))
 
 
 def display_name(name: str) -> str:
@@ -274,10 +268,3 @@ def _efficiencies(figures: Mapping[str, Any]) -> dict[str, Efficiency]:
   """Return the efficiency curves of a calibration, by the kind of a model."""
   curves = _table(figures, "efficiencies", {})
   return {kind: Efficiency(**_values(f"efficiencies.{kind}", curve, EFFICIENCY)) for kind, curve in curves.items()}
-
-
-def for_model(name: str, cluster: Cluster, model: str) -> Cluster:
-  """Return `measured` with the efficiency curve of the model's kind, where one was fitted; any other as it is."""
-  calibration = load() if name == MEASURED else None
-  curve = calibration and _efficiencies(calibration[1]).get(kind_of_model(model))
-  return cluster._replace(efficiency=curve) if curve else cluster

@@ -17,8 +17,6 @@ For m workers in each of q nodes, p in all:
   switches  2 and 2 ceil(log2 q) steps; n (1 + 1 / m) inside, between as the tree
 
 Where the switches between nodes add up, 2 steps and n bytes between.
-
-Every function raises ValueError, one line, for invalid workers, bytes or links, and for unknown algorithms.
 """
 
 import math

@@ -4,10 +4,9 @@ The 0-1 program of Zou et al. 2017, arXiv 1709.06622, over layers k and algorith
   minimize sum_kl x_kl T_kl  subject to  sum_l x_kl = 1 for each k,  sum_kl x_kl M_kl <= M_bound.
 Layers run one after the other, so they can share one workspace: then max_kl x_kl M_kl <= M_bound takes the sum's place.
 
-Costs are modelled from a layer's shape. A training step runs three passes (forward, gradient of the inputs, gradient of
-the weights) of the same products. A pass takes max(FLOP / (peak efficiency), bytes moved / memory bandwidth); every
-operand is moved once, the workspace is written and read. Models for comparison, not measurements: a kernel's quality of
-implementation is not in them.
+Costs are modelled from a layer's shape, without the quality of a kernel's implementation. A training step runs three
+passes (forward, gradient of the inputs, gradient of the weights) of the same products. A pass takes
+max(FLOP / (peak efficiency), bytes moved / memory bandwidth); every operand is moved once, the workspace twice.
   direct    a product without a workspace, as cuDNN's implicit ones: that of `device.step_seconds`.
   fft       Mathieu et al. 2013, arXiv 1312.5851: all maps and kernels padded to a power of two; stride 1.
   winograd  F(2x2, 3x3), Lavin & Gray 2015, arXiv 1509.09308: 16 products for 4 outputs, not 36; stride 1, 3x3.
@@ -30,7 +29,7 @@ PASSES = 3
 
 
 class DoesNotFit(ValueError):
-  """No choice of algorithms fits into the memory left."""
+  """Raised where no choice of algorithms fits into the memory left."""
 
 
 class AlgorithmCosts(NamedTuple):
@@ -133,9 +132,8 @@ def best_batch(
     if not problems:
       raise ValueError("no mini-batch to try")
     first = min(problems)
-    raise DoesNotFit(
-      f"a mini-batch of {first} needs {bytes_text(memory.total(first))} of {bytes_text(limit)}; {problems[first]}"
-    )
+    needed = f"{bytes_text(memory.total(first))} of {bytes_text(limit)}"
+    raise DoesNotFit(f"a mini-batch of {first} needs {needed}; {problems[first]}")
   return tuple(sorted(choices, key=lambda x: (-x.throughput, x.examples)))
 
 

@@ -1,25 +1,22 @@
 """Seconds of a local step for one algorithm of each family, at the settings that the planner recommends.
 
-Synchronous SGD: gradients of each step in some number format, which leave layer by layer as they appear. With k
-microbatches (gradient accumulation) the gradients leave only in the last one:
-T = (k - 1) T_step(b) + T_sync(b), b examples of a microbatch.
+Synchronous SGD: gradients in some number format leave layer by layer as they appear; of k microbatches of b examples
+only in the last one: T = (k - 1) T_step(b) + T_sync(b).
 
 Number formats: a block of 512 values of the integer formats has a float32 scale, as in `ddl.algorithms.wrappers.int8`.
 Their all-reduce is that of arXiv 2501.18512: strips go to their owners, are added up in float32, rounded again and
-gathered, which are the bytes of any other all-reduce. PowerSGD (arXiv 1905.13727) sends r (n + m) values of each matrix
-[n, m], or the n m of it if they are not more, in two all-reduces, the second of which needs the first.
+gathered, which are the bytes of any other all-reduce.
 
-Sharded parameters: fully sharded (FSDP, ZeRO-3) over all workers, or hybrid: inside nodes, with copies between.
-Rajbhandari et al. 2019, arXiv 1910.02054; Zhao et al. 2023, arXiv 2304.11277. Parameters are gathered before the
-forward and again before the backward pass of each unit of layers, in the format in which the device computes, and
-gradients are reduce-scattered: 1.5 times the bytes of an all-reduce in one format. The next unit is gathered meanwhile:
+Sharded parameters: fully sharded (FSDP, ZeRO-3) over all workers, or hybrid: inside nodes, with copies between (arXiv
+1910.02054, arXiv 2304.11277). Each unit of layers gathers its parameters before the forward and again before the
+backward pass, in the device's format, and reduce-scatters its gradients; the next unit is gathered meanwhile:
 T = gather_1 + max(T_fwd, G) + max(T_bwd, G + R) + reduce_last,
 T_fwd a third of the step, G and R the gathers and the reduce-scatters of all units. Hybrid: G and R inside a node; the
 gradients' all-reduce between nodes is beside both, on its own link, each worker with its piece.
 
 Islands: a site, or else a node, or else a single worker. Inside, SGD is synchronous at every step (or sharded); between
-islands parameters are averaged every tau steps: hierarchical SGD (Lin et al. 2018, arXiv 1808.07217), DiLoCo (arXiv
-2311.08105) and Streaming DiLoCo (arXiv 2501.18512). All workers of an island send, each its piece.
+islands parameters are averaged every tau steps: hierarchical SGD (arXiv 1808.07217), DiLoCo (arXiv 2311.08105) and
+Streaming DiLoCo (arXiv 2501.18512). All workers of an island send, each its piece.
 """
 
 import math
@@ -60,7 +57,10 @@ def encode_seconds(nbytes: float, name: str, device: Device) -> float:
 
 
 def powersgd(table: Table, rank: int) -> tuple[Op, Op]:
-  """The two all-reduces of a step: P = M Q with the biases, then Q = M^T P. rank: at most min(n, m) of a matrix."""
+  """Return the two all-reduces of a step of PowerSGD (arXiv 1905.13727): P = M Q with the biases, then Q = M^T P.
+
+  They send r (n + m) values of a matrix [n, m] of rank r of at most min(n, m), or its n m values where these are fewer.
+  """
   first = second = 0
   for layer in table:
     weights = min(layer.weights, layer.params)
@@ -212,22 +212,18 @@ def averaged(step: float, message: float, period: int) -> float:
   return round_seconds(step=step, message=message, period=period) / period
 
 
-def streaming(
-  step: float, message: Callable[[float], float], nbytes: float, *, period: int = STREAMING,
-  fragments: int = FRAGMENTS, name: str = "int4", overlap: bool = True,
-) -> tuple[float, int]:  # fmt: skip
+def streaming(step: float, message: Callable[[float], float], nbytes: float, *, overlap: bool) -> tuple[float, int]:
   """Return (seconds per local step, the least delay that hides the exchange) of Streaming DiLoCo.
 
-  P fragments are sent each every H steps: T = T_step + P max(0, T_message(n / P) - d T_step) / H,
+  FRAGMENTS P are sent in int4, each every STREAMING H steps: T = T_step + P max(0, T_message(n / P) - d T_step) / H,
   d = ceil(T_message / T_step) up to H / P, where the next fragment leaves.
 
-  message: (bytes) -> seconds of an average; nbytes: of all parameters in float32, which are sent in the format `name`.
+  message: (bytes) -> seconds of an average; nbytes: of all parameters in float32.
   """
-  turn = units.count("period", period) // units.count("fragments", fragments)
-  seconds = message(message_bytes(nbytes / fragments, name))
-  delay = min(smallest_delay(seconds, step), turn) if overlap else 0
+  seconds = message(message_bytes(nbytes / FRAGMENTS, "int4"))
+  delay = min(smallest_delay(seconds, step), STREAMING // FRAGMENTS) if overlap else 0
   exposed = max(0.0, seconds - delay * step)
-  return step + fragments * exposed / period, delay
+  return step + FRAGMENTS * exposed / STREAMING, delay
 
 
 class FamilySettings(NamedTuple):

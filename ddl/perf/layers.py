@@ -174,11 +174,6 @@ class FusedAttention(Attention):
 Table = tuple[Layer, ...]  # in the order of the forward pass
 
 
-def dense(name: str, inputs: int, outputs: int) -> Layer:
-  """Return a fully connected layer with a bias."""
-  return Layer(name, inputs, outputs)
-
-
 def has_attention(table: Table) -> bool:
   """Return whether a table is that of a transformer."""
   return any(isinstance(layer, Attention) for layer in table)
@@ -199,9 +194,9 @@ def params(table: Table) -> int:
   return sum(layer.params for layer in table)
 
 
-def params_bytes(table: Table, width: int = FLOAT) -> int:
-  """Return the bytes of the parameters, or of their gradients; width: bytes per value."""
-  return width * params(table)
+def params_bytes(table: Table) -> int:
+  """Return the bytes of the parameters, or of their gradients, in float32."""
+  return FLOAT * params(table)
 
 
 def train_flop(table: Table) -> int:

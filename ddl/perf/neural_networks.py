@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ddl.perf import units
-from ddl.perf.layers import Attention, Embedding, FusedAttention, Layer, Loss, Pointwise, Residual, Table, Tied, dense
+from ddl.perf.layers import Attention, Embedding, FusedAttention, Layer, Loss, Pointwise, Residual, Table, Tied
 
 CONVOLUTIONAL, TRANSFORMER = "convolutional", "transformer"  # tables of neural_networks.toml
 MAPS = (64, 128, 256, 512)  # of the 3x3 convolutions in each stage of a residual network
@@ -45,7 +45,7 @@ def table(name: str) -> Table:
   auxiliary = entry.get("auxiliary", False)
   operations = [each for each in entry["layers"] if auxiliary or not isinstance(each, dict)]
   size, maps = entry["input"]
-  return sequence(size, maps, operations, normalized=entry.get("normalized", False))
+  return tuple(sequence(size, maps, operations, normalized=entry.get("normalized", False))[0])
 
 
 @cache
@@ -59,25 +59,21 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
   return (_entry(kind, entry["like"]) if "like" in entry else {}) | entry
 
 
-def sequence(size: int, maps: int, operations: Sequence[Any], *, normalized: bool = False) -> Table:
-  """Return the layers with weights of a network on `maps` maps of size x size; operations: see neural_networks.toml.
-
-  normalized: whether a batch normalization follows each convolution, whose shift is the bias.
-  """
-  return tuple(_operations(operations, size, maps, normalized, "")[0])
-
-
-def _operations(
-  operations: Sequence[Any], size: int, maps: int, normalized: bool, prefix: str
+def sequence(
+  size: int, maps: int, operations: Sequence[Any], *, normalized: bool = False, prefix: str = ""
 ) -> tuple[list[Layer], int, int]:
-  """Return (layers, size of the output, its maps)."""
+  """Return (layers with weights, size of the output, its maps) of operations on `maps` maps of size x size.
+
+  operations: see neural_networks.toml; normalized: whether a batch normalization follows each convolution, whose shift
+  is the bias; prefix: of the layers' names.
+  """
   layers: list[Layer] = []
   for operation in operations:
     if isinstance(operation, dict):  # an auxiliary classifier, beside the rest
-      layers += _operations(operation["auxiliary"], size, maps, normalized, prefix)[0]
+      layers += sequence(size, maps, operation["auxiliary"], normalized=normalized, prefix=prefix)[0]
     elif isinstance(operation, list):
       inside = f"{prefix}{operation[0]}/" if operation[0] else prefix
-      branches = [_operations(branch, size, maps, normalized, inside) for branch in operation[1:]]
+      branches = [sequence(size, maps, branch, normalized=normalized, prefix=inside) for branch in operation[1:]]
       layers += [layer for branch in branches for layer in branch[0]]
       size, maps = branches[0][1], sum(branch[2] for branch in branches)
     else:
@@ -86,7 +82,7 @@ def _operations(
         kernel, _, stride = words[0].partition("/")
         size = _size_out(size, int(kernel), int(stride), "same" in words)
       elif words[-1] == "dense":
-        layers.append(dense(prefix + name, maps * size * size, int(words[0])))
+        layers.append(Layer(prefix + name, maps * size * size, int(words[0])))
         size, maps = 1, int(words[0])
       else:
         kernel, _, stride = words[1].partition("/")
@@ -145,7 +141,7 @@ def residual(blocks: Sequence[int], wider: int) -> Table:
       if inputs != wider * maps:
         add(f"{name}/shortcut", inputs, wider * maps, size, 1, stride)
       inputs, size = wider * maps, size // stride
-  return (*layers, dense("classifier", inputs, 1000))
+  return (*layers, Layer("classifier", inputs, 1000))
 
 
 class TransformerSizes(NamedTuple):

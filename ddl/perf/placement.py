@@ -71,7 +71,6 @@ class PlacedJob(NamedTuple):
 
   job: Job
   cluster: Cluster  # with the efficiency, or the middle of its range
-  source: str  # of the efficiency: a description
   ends: tuple[tuple[str, Job, Cluster], ...] = ()  # of a range: a description of the shares, and the job with them
 
 
@@ -130,19 +129,15 @@ def place(job: Job, cluster: Cluster) -> PlacedJob:
   """Return the job with the shares known of its kind of network; the cluster's efficiency if its device has no name."""
   known = device_step.find(cluster.device, device_step.kind_of(job.table) if job.table else job.kind)
   if known is None:
-    source = f"{percent(cluster.efficiency.best)} of the peak, the cluster's own"
-    return PlacedJob(job._replace(source=source), cluster, source)
-  source = known.source + ("; the middle stands here, both ends below" if len(known.ends) > 1 else "")
-  job = job._replace(source=source)
+    return PlacedJob(job._replace(source=f"{percent(cluster.efficiency.best)} of the peak, the cluster's own"), cluster)
   ends = known.ends if len(known.ends) > 1 else ()
-  return PlacedJob(
-    *_with(job, cluster, known.middle), source, tuple((end.text, *_with(job, cluster, end)) for end in ends)
-  )
+  job = job._replace(source=known.source + ("; the middle stands here, both ends below" if ends else ""))
+  return PlacedJob(*_with(job, cluster, known.middle), tuple((end.text, *_with(job, cluster, end)) for end in ends))
 
 
-def with_shares(cluster: Cluster, kind: str) -> Cluster:
-  """Return the cluster with the shares known of a kind of network that has no table, and their source."""
-  known = device_step.find(cluster.device, kind)
+def with_shares(cluster: Cluster, model: str) -> Cluster:
+  """Return the cluster with the shares of its devices' rates known of a model's kind, and their source."""
+  known = device_step.find(cluster.device, device_step.kind_of_model(model))
   if known is None:
     return cluster
   reached = f"{known.middle.text}{', the middle' if len(known.ends) > 1 else ''}: {known.source}"

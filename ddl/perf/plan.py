@@ -1,16 +1,17 @@
 """The planner: examples, workers, servers, delay and period for a job on a cluster, each with its reason and its limit.
 
-The guidelines of Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemma on workers, lemma on servers), and
-the hiding condition of DaSGD, Zhou et al. 2020, arXiv 2006.00441. The examples are chosen with the exchange in sight.
+After the guidelines of Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemmas on workers and servers), and
+the hiding condition of DaSGD, arXiv 2006.00441. The examples are chosen with the exchange in sight.
 
-The recommendation is the algorithm that changes SGD least of those that are nearly the fastest. Exact ones come first,
-then gradients in fewer bits, then a message that is a few steps old, then averages between islands, and periods of
-hundreds of steps last. `SHOWN` has how far each has been shown to train as well.
+The recommendation is the algorithm that changes SGD least of those that are nearly the fastest: exact ones first, then
+gradients in fewer bits, a message that is a few steps old, averages between islands, and periods of hundreds of steps.
 """
 
 import math
-from collections.abc import Sequence
-from functools import cache
+import textwrap
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ddl.names import pluralize
@@ -22,7 +23,7 @@ from ddl.perf.device import step_seconds
 from ddl.perf.families import FamilySettings, Speed
 from ddl.perf.placement import Job
 from ddl.perf.plan_rows import PlanRow
-from ddl.perf.units import percent, rate_text, seconds_text
+from ddl.perf.units import columns, percent, rate_text, seconds_text
 
 SHORTEST = 1e-5  # seconds: no machine starts a step sooner
 WORTH = 1.5  # speed-up below which several workers are not
@@ -42,6 +43,17 @@ ROUNDED = (
   "What compression costs is assumed (four passes over the gradients, of PowerSGD 0.2 ms a matrix too); it often takes "
   "more, so measure its gain (arXiv 2103.00543)."
 )
+
+
+WIDTH = 118
+CELLS = {  # of a row: what a column is called, with what is in brackets in it
+  "synchronous": "sync_sgd",
+  "in bfloat16": "bfloat16",
+  "dasgd": "dasgd, delay",
+  "local_sgd": "local_sgd, period",
+  "hierarchical": "hierarchical, period",
+  "streaming_diloco": "streaming, delay",
+}
 
 
 class PlanRequest(NamedTuple):
@@ -122,9 +134,7 @@ def plan(
   sized = fitted(workers)
   sizes = tried_sizes(sized, cluster, part)
 
-  def exact(examples: int, micro: int) -> float:
-    return seconds(workers, examples, micro)
-
+  exact = partial(seconds, workers)
   enough = batches.threshold(sized, sizes, exact, 1 - request.exposed, accumulate=shards == 1)
   size, rule = BatchSize(request.batch, request.micro), request.origin
   if not request.batch:
@@ -299,3 +309,67 @@ def _cost(job: Job, settings: FamilySettings, critical: float | None) -> str:
     f"What {whole:,} examples a step cost in convergence is unknown here.{known} A run with --config.noise_batches=16 "
     "measures the critical batch: --run=FOLDER."
   )
+
+
+def text(
+  job: Job, name: str, cluster: Cluster, result: TrainingPlan, sends: str = "",
+  ends: Mapping[str, TrainingPlan] = MappingProxyType({}),
+) -> str:  # fmt: skip
+  """Return the plan as text: the recommendation first, then the tables, then the formulas and the limits.
+
+  sends: what the config's algorithm sends; ends: by the device's efficiency in words, the same settings at each end of
+  its range.
+  """
+  lines = [f"{job.title} on {cluster.title}", *textwrap.wrap(f"source: {cluster.source}", WIDTH)]
+  if result.settings.step < SHORTEST:
+    warning = (
+      f"Warning: a step of {seconds_text(result.settings.step)} is shorter than a machine takes to start one, tens of "
+      "microseconds and more. This cluster's entry has no such time: the efficiencies below are too low, the delays "
+      "and periods too long."
+    )
+    lines += ["", *textwrap.wrap(warning, WIDTH)]
+  lines.append("")
+  left_out = f"The progress per example is in no number here: python run.py compare --config=FILE --cluster={name}"
+  left_out += " sets accuracy against seconds."
+  for sentence in (*result.recommendation.lines, *map(_end, ends, ends.values()), sends, left_out):
+    lines += textwrap.wrap(sentence, WIDTH, subsequent_indent="  ")
+  lines += ["", *_sizes(result), "", *_speeds(result), "", "why, and what limits it"]
+  for row in result.rows:
+    lines.append(f"{row.quantity}: {row.value}")
+    for sentence in (row.why, f"limit: {row.limit}"):
+      lines += textwrap.wrap(sentence, WIDTH, initial_indent="    ", subsequent_indent="    ")
+  return "\n".join(lines)
+
+
+def _end(shares: str, result: TrainingPlan) -> str:
+  s, exact = result.settings, result.speeds[0]
+  return (
+    f"With {shares}: a step on {s.examples} takes {seconds_text(s.step)}; {exact.algorithm} keeps "
+    f"{percent(exact.efficiency)}; recommended is {result.recommendation.speed.algorithm}."
+  )
+
+
+def _sizes(result: TrainingPlan) -> list[str]:
+  """Return the examples per worker against the efficiency of each family."""
+  names = list(result.table[0].cells)
+  relative = result.table[0].relative is not None
+  head = ["examples each", "a step", *(CELLS[name] for name in names), *["time to a loss"] * relative]
+  return columns([head, *(_row(row, names) for row in result.table)], left=1)
+
+
+def _row(row: EfficiencyRow, names: Sequence[str]) -> list[str]:
+  examples, micro = row.size
+  cells = [f"{examples:,}" + (f" ({micro} x {examples // micro})" if micro > 1 else ""), seconds_text(row.step)]
+  for efficiency, setting in (row.cells[name] for name in names):
+    cells.append(percent(efficiency) + ("" if setting is None else f" ({setting})"))
+  return [*cells, *([f"{row.relative:.3g}x"] if row.relative is not None else [])]
+
+
+def _speeds(result: TrainingPlan) -> list[str]:
+  """Return the predictions of the families."""
+  head = [f"with {result.settings.examples:,} per worker", "", "a step", "efficiency", "examples/s"]
+  rows = [
+    [speed.algorithm, speed.setting, seconds_text(speed.seconds), percent(speed.efficiency), rate_text(speed.rate)]
+    for speed in result.speeds
+  ]
+  return columns([head, *rows], left=2)

@@ -4,14 +4,11 @@ S servers hold n / S bytes each; a worker's visit is a message up to and one dow
 G = 1 / bandwidth. In asynchronous visits a link is occupied by the bytes alone: a message in flight occupies nothing,
 and a worker sends its messages to the servers one after the other, without waiting for the one before to arrive.
 
-Without a lock (the hogwild algorithms) messages share the link as with one; what runs concurrently are updates. An
-update of n bytes moves 3 n through the server's memory (reads the center and the message, writes the center), which all
-share too, and takes at most as long as n over the link: it costs nothing here, and a lock costs nothing.
-You, Buluc, Demmel 2017, arXiv 1708.02983; Zou et al. 2017, arXiv 1709.06622.
+Locks cost nothing: messages share the link without one too (the hogwild algorithms), and an update of n bytes moves 3 n
+through the server's memory, which takes at most as long as n over the link (arXiv 1708.02983, arXiv 1709.06622).
 
-In its queue workers compute, send a message and get a reply. A message is spread evenly over the servers and its parts
-leave together, so that all servers see the same: one is simulated, with its line in, its processor, its line out. The
-fewest servers that hide all messages are those of the lemma of arXiv 1709.06622.
+A message is spread evenly over the servers and its parts leave together, so that all servers see the same: the queue is
+that of one, with its line in, its processor, its line out.
 """
 
 import heapq
@@ -29,16 +26,21 @@ SHARE, ROUND = -1, -2  # events before the stages of a visit
 
 
 def visit_seconds(up: float, down: float, link: LinkModel, servers: int = 1) -> float:
-  """One worker's visit to idle servers: L + up G, then L + down G where there is a reply. up, down: bytes."""
-  check_servers(servers, max(up, down))  # their messages share the worker's link and are in flight concurrently
-  return _message(up, link) + (_message(down, link) if down else 0.0)
+  """Return the seconds of a visit to idle servers: L + up G, then L + down G where there is a reply.
+
+  up, down: bytes. The servers' messages share the worker's link and are in flight concurrently.
+  """
+  check_servers(servers, max(up, down))
+  units.amount("bytes of a message", min(up, down))
+  check_link("a server's link", link)
+  return link.seconds(up) + (link.seconds(down) if down else 0.0)
 
 
 def node_seconds(up: float, down: float, workers: int, network: NetworkModel, peers: bool = False) -> float:
-  """Seconds for which a full node's link is busy while each of its m workers makes a visit: m (bytes out and in) / B.
+  """Return the seconds for which a full node's link is busy while each of its m workers makes a visit.
 
-  Bytes that go both ways overlap as far as the link's duplex allows. Servers stand outside of the nodes; of peers,
-  drawn evenly, (p - m) / (p - 1) are elsewhere. 0 where one node holds all.
+  m (bytes out and in) / B, where bytes that go both ways overlap as far as the link's duplex allows. Servers stand
+  outside of the nodes; of peers, drawn evenly, (p - m) / (p - 1) are elsewhere. 0 where one node holds all.
   """
   if network.nodes(workers) == 1:
     return 0.0
@@ -49,7 +51,7 @@ def node_seconds(up: float, down: float, workers: int, network: NetworkModel, pe
 
 
 def served_seconds(nbytes: float, workers: int, link: LinkModel, network: NetworkModel, servers: int = 1) -> float:
-  """Seconds for which the servers' links, p (n G / S) (2 - duplex), or that of a full node are busy with p visits.
+  """Return the seconds for which the servers' links, p (n G / S) (2 - duplex), or a full node's are busy with p visits.
 
   That is a visit of every worker: no worker round is shorter.
   """
@@ -65,10 +67,6 @@ def check_servers(servers: int, nbytes: float) -> int:
   if servers > most:
     raise OptionError("servers", f"at most {most}, the number of parameters", servers)
   return servers
-
-
-def _message(nbytes: float, link: LinkModel) -> float:
-  return check_link("a server's link", link).seconds(units.amount("bytes of a message", nbytes))
 
 
 class QueueMeans(NamedTuple):

@@ -99,7 +99,7 @@ class SimulatedWorkers:
     """paces: [steps, workers] multiples of the step's seconds; overlap: messages travel beside computation."""
     self.step, self.exchanges, self.paces, self.link, self.overlap = step, exchanges, paces, link, overlap
     self.clock = np.zeros(paces.shape[1])  # [workers] seconds
-    self.events, self.waits = list[TimelineEvent](), list[TimelineEvent]()
+    self.events = list[TimelineEvent]()
     self._needed: dict[tuple[int, int], list[Message]] = defaultdict(list)  # by (step, layer): `Message.due`
 
   def forward(self, number: int) -> None:
@@ -107,7 +107,7 @@ class SimulatedWorkers:
     for layer, seconds in enumerate(self.step.forward):
       for message in self._needed.pop((number, layer), ()):
         arrived = np.maximum(self.clock, self.link.until(message))
-        self.waits.append(TimelineEvent("wait", number, (layer,), self.clock, arrived))
+        self.events.append(TimelineEvent("wait", number, (layer,), self.clock, arrived))
         self.clock = arrived
       self._compute("forward", number, layer, seconds)
 
@@ -145,15 +145,12 @@ class SimulatedWorkers:
 
 
 class Timeline(NamedTuple):
-  """Seconds per round in the steady state, means over the workers; seconds == computing + exposed + straggling."""
+  """Seconds per round in the steady state, means over the workers, and all events."""
 
   steps: int  # of a round
   seconds: float
-  computing: float
   exposed: float  # the link works and the worker waits; hidden + exposed is the time of the messages
   hidden: float  # the link works and so does the worker
-  straggling: float  # the worker waits for others while the link is idle
-  stalls: np.ndarray  # [layers] waited before the forward pass of each
   events: list[TimelineEvent]
 
 
@@ -195,7 +192,9 @@ def simulate(
   period = round_steps(exchanges)
   if paces is None:
     paces = np.ones((warm_up(exchanges) * 2 * period, 1))
-  paces = _whole_rounds(np.asarray(paces, np.float64), period)
+  if paces.ndim != 2 or len(paces) < 2 * period or not (np.isfinite(paces) & (paces > 0)).all():
+    raise OptionError("paces", "[steps, workers], above 0, of at least two rounds", list(paces.shape))
+  paces = np.asarray(paces[: len(paces) // period * period], np.float64)  # whole rounds
   link, groups, ends = MessageQueue(order), _groups(step.nbytes, bucket), list[np.ndarray]()
   workers = SimulatedWorkers(step, exchanges, paces, link, overlap)
   workers.exchange(-1)
@@ -211,30 +210,23 @@ def simulate(
 
 def _measured(run: SimulatedWorkers, period: int, ends: Sequence[np.ndarray]) -> Timeline:
   """Return the means per round over the second half of the rounds. ends: of each round, [workers] seconds."""
-  first, rounds = len(ends) // 2, len(ends)
-  count, workers, sent = rounds - first, run.paces.shape[1], run.link.sent
+  first, workers, sent = len(ends) // 2, run.paces.shape[1], run.link.sent
+  count = len(ends) - first
   edges = np.array([t for _, start, end in sent for t in (start, end)] or [0.0])
   worked = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))])
 
-  def busy(since: np.ndarray, until: np.ndarray) -> float:
-    """Seconds of a busy link in between: the mean over the workers (last axis) of the sums over the others."""
-    return float(np.sum(np.interp(until, edges, worked) - np.interp(since, edges, worked))) / workers
+  def busy(events: Sequence[TimelineEvent]) -> float:
+    """Return the seconds of a round in which the link is busy during these events of the measured rounds."""
+    late = [event for event in events if event.step >= first * period]
+    start, end = np.array([event.start for event in late]), np.array([event.end for event in late])
+    return float(np.sum(np.interp(end, edges, worked) - np.interp(start, edges, worked))) / workers / count
 
-  stalls, waits = np.zeros(len(run.step.forward)), [each for each in run.waits if each.step >= first * period]
-  for wait in waits:
-    stalls[wait.layers[0]] += np.mean(wait.end - wait.start) / count
-  exposed = busy(np.array([each.start for each in waits]), np.array([each.end for each in waits])) / count
-  working = [each for each in run.events if each.step >= first * period]
-  starts, stops = np.array([each.start for each in working]), np.array([each.end for each in working])
   messages = [TimelineEvent("exchange", m.step, m.layers, np.full(workers, a), np.full(workers, b)) for m, a, b in sent]
   return Timeline(
     steps=period,
     seconds=float(np.mean(ends[-1] - ends[first - 1])) / count,
-    computing=float(np.sum(stops - starts)) / (workers * count),
-    exposed=exposed,
-    hidden=busy(starts, stops) / count,
-    straggling=float(stalls.sum()) - exposed,
-    stalls=stalls,
+    exposed=busy([event for event in run.events if event.kind == "wait"]),
+    hidden=busy([event for event in run.events if event.kind != "wait"]),
     events=[*run.events, *messages],
   )
 
@@ -248,13 +240,6 @@ def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:
       groups.append(tuple(gathered))
       gathered = []
   return [*groups, tuple(gathered)] if gathered else groups
-
-
-def _whole_rounds(paces: np.ndarray, period: int) -> np.ndarray:
-  """Return the paces of whole rounds; ValueError for invalid ones."""
-  if paces.ndim != 2 or len(paces) < 2 * period or not (np.isfinite(paces) & (paces > 0)).all():
-    raise OptionError("paces", "[steps, workers], above 0, of at least two rounds", list(paces.shape))
-  return paces[: len(paces) // period * period]
 
 
 def _check(step: Pass, exchanges: Sequence[TimelineExchange], order: str) -> None:

@@ -31,7 +31,7 @@ from ddl.engine.workers import Workers, divisors, make_workers, nbytes
 from ddl.errors import OptionError
 from ddl.events.presence import Presence
 from ddl.perf import hybrid
-from ddl.perf.layers import Layer, Table, dense
+from ddl.perf.layers import Layer, Table
 from ddl.precision import in_bfloat16
 from ddl.run import setting_warnings, virtual_time
 from ddl.run.virtual_time import EventClock, LockstepClock, RunClock
@@ -392,4 +392,4 @@ def _across(layer: Layer, total: int, nodes: int) -> float:
 def _table(model: Model) -> Table:
   """Return the dense layers that the hybrid rules split."""
   params = param_shapes(model)
-  return tuple(dense(name, *params[name]["kernel"].shape) for name in model.rules["hybrid"].layers)
+  return tuple(Layer(name, *params[name]["kernel"].shape) for name in model.rules["hybrid"].layers)

@@ -12,10 +12,10 @@ from ddl.config.experiment import Experiment, Network
 from ddl.engine.traffic import Traffic
 from ddl.events import lockstep, record
 from ddl.events.barriers import Barrier, Quorum
-from ddl.events.operations import Operations
+from ddl.events.operations import Operations, operations
 from ddl.events.presence import Presence
 from ddl.events.record import Events
-from ddl.events.schedule import make_schedule, operations_of
+from ddl.events.schedule import make_schedule
 from ddl.group_recorder import Sent
 from ddl.perf.patterns import LATE, Op
 from ddl.run.folder import EVENTS, LOCKSTEP, RunFolder
@@ -55,7 +55,7 @@ def whole_run(
       f"workers start from the reply of the server, such as async_sgd, not {config.algorithm.short_name}"
     )
   if events:
-    return events, operations_of(algorithm, events, workers=config.workers, barrier=barrier, seed=config.seed)
+    return events, operations(algorithm, events, workers=config.workers, barrier=barrier, seed=config.seed)
   if blocks not in (0, Network.blocks) and not config.network.service_seconds:
     warnings.warn(
       f"config.network.blocks={blocks} has no effect: config.network.service_seconds is 0, so that visits do not meet",

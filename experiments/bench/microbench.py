@@ -27,7 +27,7 @@ from ddl.api import Algorithm
 from ddl.config import default_experiment
 from ddl.config.experiment import initial_key, training_key
 from ddl.config.options import RunOptions
-from ddl.costs.step_cost import SIZES, analyse, param_shapes, synthetic, timed_steps
+from ddl.costs.step_cost import SIZES, analyse, synthetic, timed_steps
 from ddl.engine.calls import Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.rounds import worker_keys
@@ -37,6 +37,7 @@ from ddl.errors import OptionError
 from ddl.group import Group
 from ddl.perf.device_step import kind_of_model
 from ddl.run import build, processes
+from ddl.run.build import param_shapes
 from ddl.schedule import Due
 from experiments.bench.calibration import CASES, TOGETHER, MeasuredStep, Measurements, ModelCase, typical
 

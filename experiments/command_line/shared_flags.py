@@ -102,7 +102,7 @@ def one_cluster() -> tuple[str, Cluster]:
     known = ", ".join(cluster_file.names())
     raise OptionError("cluster", f"one of {known}", ", ".join(names) or "none", "Only compare takes several.")
   model = flags.FLAGS["model"].value if "model" in flags.FLAGS else ""
-  return names[0], cluster_file.for_model(names[0], cluster_file.named(names[0]), model or "")
+  return names[0], cluster_file.named(names[0], model or "")
 
 
 cluster = partial(

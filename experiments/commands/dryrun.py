@@ -14,10 +14,10 @@ from ddl.config.catalog import Config, takes
 from ddl.config.comparison import experiment_of, variants
 from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
-from ddl.costs.cluster_clock import with_published
 from ddl.errors import OptionError
 from ddl.names import pluralize
 from ddl.perf.cluster import Cluster
+from ddl.perf.placement import with_shares
 from ddl.perf.units import bytes_text
 from ddl.run.build import load
 from experiments.command_line import shared_flags
@@ -49,7 +49,7 @@ def main(line: CommandLine) -> int:
   experiments = _experiments(line, rows)
   first = next(iter(experiments.values()))
   if where.cluster:
-    where = where._replace(cluster=with_published(where.cluster, str(first.model.name)))
+    where = where._replace(cluster=with_shares(where.cluster, str(first.model.name)))
   data = _data(first)
   job = compiled.CompiledJob(where, data, options, not DEFAULTS.value)
   cluster: Any = where.cluster

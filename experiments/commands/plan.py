@@ -15,8 +15,7 @@ from ddl.perf import cluster_file, neural_networks
 from ddl.perf.families import FORMATS
 from ddl.perf.patterns import Pattern
 from ddl.perf.placement import Job, place, table_job
-from ddl.perf.plan import PlanRequest, TrainingPlan, plan
-from ddl.perf.plan_text import text
+from ddl.perf.plan import PlanRequest, TrainingPlan, plan, text
 from ddl.perf.scaling import Recorded
 from ddl.report.reader import read_run
 from ddl.run import folder as run_dir

@@ -86,7 +86,7 @@ def main(line: CommandLine) -> int:
   title = (
     f"{job.title} on {name}, {SCALING.value} scaling with {batch:,} examples a step{' and worker' if weak else ''}"
   )
-  print(f"{title}: predicted\n{cluster.title}\nefficiency: {placed.source}")
+  print(f"{title}: predicted\n{cluster.title}\nefficiency: {placed.job.source}")
   if placed.job.states:
     print(f"parameters' states: {placed.job.states}")
   for curve in drawn:

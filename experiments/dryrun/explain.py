@@ -1,6 +1,6 @@
 """`train --explain`: the tables of a dry run from the program with which a run makes its steps."""
 
-from ddl.costs.cluster_clock import with_published
+from ddl.perf.placement import with_shares
 from ddl.run.hooks import StepInfo
 from ddl.run.processes import say
 from experiments.dryrun import report
@@ -16,7 +16,7 @@ def explain(info: StepInfo) -> None:
     return
   components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all: where workers fail and join
   experiment, cluster = components.experiment, cluster_of(trainer.workers.device)
-  cluster = cluster and with_published(cluster, str(experiment.model.name))
+  cluster = cluster and with_shares(cluster, str(experiment.model.name))
   batch = batch_shapes(components.data, experiment.batch)
   programs = of_run(trainer, batch, experiment.steps, experiment.eval_every)
   described = figures(experiment.label, experiment, trainer, programs, cluster)

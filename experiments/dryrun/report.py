@@ -9,7 +9,6 @@ from ddl.config.experiment import Experiment
 from ddl.config.experiment import Part as ConfigPart
 from ddl.costs import cluster_clock
 from ddl.costs.cluster_clock import pattern_of
-from ddl.costs.step_cost import param_shapes
 from ddl.engine import compiled_program as hlo_schedule
 from ddl.engine.compiled_program import Collective
 from ddl.engine.compiled_trainer import CompiledTrainer
@@ -18,6 +17,7 @@ from ddl.perf.cluster import Cluster
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
 from ddl.perf.units import bytes_text, columns, percent, seconds_text
+from ddl.run.build import param_shapes
 from experiments.dryrun import overlap
 from experiments.dryrun.program import DryRunProgram, device_bytes
 

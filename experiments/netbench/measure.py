@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ddl.costs.step_cost import param_shapes, synthetic
+from ddl.costs.step_cost import synthetic
 from ddl.errors import OptionError
 from ddl.perf.cluster import LinkModel
 from ddl.perf.units import bytes_text, seconds_text
 from ddl.run import build
+from ddl.run.build import param_shapes
 from experiments.netbench import expected
 from experiments.netbench.cases import CASES, Case, Measured, synchronous
 from experiments.netbench.group import ProcessGroup

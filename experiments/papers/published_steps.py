@@ -6,22 +6,21 @@ torchtitan stands as half of the forward pass.
 
 The points of the fit, by the column `use` of published_steps.csv, were chosen before any fit: in float32 six networks
 on one or two devices of each generation, MosaicML's 125M, 760M and 3B with 2048 and 8192 tokens on two devices, and the
-only points of a group. All other points are held out. sum_i rho(log predicted_i - log measured_i) is minimized, rho as
-in `ddl.perf.fit`. Two looks at the held-out points went into the model, and count against it: GoogLeNet went over to
-the fitted networks, as no other one there has maps that do not fill tiles, and the tile was chosen, which the fitted
-points prefer too.
+only points of a group. All other points are held out. The shares minimize sum_i rho(log predicted_i - log measured_i)
+over the fitted points, rho as in `ddl.perf.fit`, by scipy's `least_squares`; in float32 those of products and of
+Winograd by generation, of memory by libraries, and one start, with bfloat16 those of products by generation, of memory
+and of attention. Two looks at the held-out points went into the model, and count against it: GoogLeNet went over to the
+fitted networks, as no other one there has maps that do not fill tiles, and the tile was chosen, which the fitted points
+prefer too.
 """
 
 import csv
 import statistics
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
-from scipy.optimize import least_squares
 
 from ddl.perf import device_step, neural_networks
 from ddl.perf.convolution import choose, modelled, other_seconds
@@ -33,7 +32,6 @@ from ddl.perf.units import percent, seconds_text
 from experiments.papers import page
 from experiments.papers.page import Section, table
 
-SCALE = 0.1  # error from which a point counts as an outlier
 MEMORY_2016 = 0.405  # share of the memory bandwidth of convolutions with the libraries of 2016, fitted too
 
 
@@ -149,47 +147,6 @@ def predict(point: PublishedStep, shares: Shares | None = None) -> float:
 def results() -> list[PredictedStep]:
   """Return all points with their predictions."""
   return [PredictedStep(point, predict(point)) for point in points()]
-
-
-def minimize(
-  fitted: Sequence[PublishedStep], start: Sequence[float], shares: Callable[[np.ndarray, PublishedStep], Shares]
-) -> np.ndarray:
-  """Return the parameters, above 0 and at most 1, nearest to the points. shares: (parameters, point) -> its shares."""
-
-  def residuals(logs: np.ndarray) -> list[float]:
-    return [np.log(predict(point, shares(np.exp(logs), point)) / point.seconds) for point in fitted]
-
-  result = least_squares(
-    residuals, np.log(start), bounds=(np.log(1e-6), 0.0), loss="soft_l1", f_scale=SCALE, diff_step=1e-4
-  )
-  return np.exp(result.x)
-
-
-def fit_convolutions() -> dict[str, float]:
-  """Fit the shares in float32: of products and Winograd by generation, of memory by libraries."""
-  generations = ("kepler", "maxwell", "pascal", "volta")
-  names = [*(f"product {g}" for g in generations), *(f"winograd {g}" for g in generations)]
-  names += ["memory 2016", "memory 2018", "start"]
-
-  def shares(x: np.ndarray, point: PublishedStep) -> Shares:
-    value, generation = dict(zip(names, x, strict=True)), chips()[point.device].generation
-    memory = value[f"memory {sources()[point.source]['libraries']}"]
-    return Shares(value[f"product {generation}"], memory, value[f"winograd {generation}"], start=value["start"])
-
-  fitted = [p for p in points() if p.form == "float32" and not p.source.startswith("nv_bert") and p.use == "fitted"]
-  return dict(zip(names, minimize(fitted, [0.5] * 8 + [0.4, 0.6, 2e-4], shares), strict=True))
-
-
-def fit_transformers() -> dict[str, float]:
-  """Fit the shares with bfloat16: of products by generation, of memory, of products in attention."""
-  names = ("product ampere", "product hopper", "memory", "attention")
-
-  def shares(x: np.ndarray, point: PublishedStep) -> Shares:
-    value: dict[str, float] = dict(zip(names, x, strict=True))
-    return Shares(value[f"product {chips()[point.device].generation}"], value["memory"], attention=value["attention"])
-
-  fitted = [p for p in points() if p.source == "mosaic" and p.use == "fitted"]
-  return dict(zip(names, minimize(fitted, [0.7, 0.6, 0.5, 0.6], shares), strict=True))
 
 
 TITLE = "Device steps: published against predicted"
@@ -312,11 +269,6 @@ def by_column() -> dict[str, list[float]]:
 def _kepler() -> str:
   """Median errors of the K40c with cuDNN 5.0, without and with the algorithms that came for it in 5.1."""
   kepler = [p for p in points() if (p.source, p.device) == ("torch_5.0", "k40c")]
-  shares: tuple[Shares, ...] = tuple(convolution_shares("kepler", "2016", winograd) for winograd in (False, True))
-  medians = [statistics.median(_seconds(p, each) / p.seconds - 1 for p in kepler) for each in shares]
+  versions = [convolution_shares("kepler", "2016", winograd) for winograd in (False, True)]
+  medians = [statistics.median(predict(p, shares) / p.seconds - 1 for p in kepler) for shares in versions]
   return " and ".join(f"{100 * median:+.0f} %" for median in medians)
-
-
-def _seconds(point: PublishedStep, shares: Shares) -> float:
-  device = chips()[point.device].device(point.form)
-  return device_step.device_step(network(point.network), device, shares).seconds(point.examples)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.schedules import visit_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -10,7 +11,6 @@ from ddl.api import Arrivals
 from ddl.events import barriers as estimation
 from ddl.events.barriers import BARRIERS, LiveBarrier, Quorum, asp, backup, bsp, cutoff, psp, ssp
 from ddl.events.record import check
-from ddl.events.schedule import schedule
 from ddl.events.times import TIMES
 
 RUNS = st.fixed_dictionaries(
@@ -28,7 +28,7 @@ RUNS = st.fixed_dictionaries(
 def run(given_, barrier, *, delay=0, jitter=0.6, **trouble):
   trouble = dict(death_rate=0.1, down_seconds=0.05) | trouble
   times = TIMES["lognormal"](workers=given_["workers"], seed=given_["seed"], jitter=jitter, **trouble)
-  events = schedule(**given_, delay=delay, times=times, barrier=barrier, arrivals=Arrivals())
+  events = visit_events(**given_, delay=delay, times=times, barrier=barrier, arrivals=Arrivals())
   check(events, given_["workers"])
   return events
 
@@ -288,7 +288,7 @@ def test_what_a_quorum_does_not_go_with(delay, arrivals):
   for barrier in (backup(spare=1), cutoff(window=2)):
     assert isinstance(barrier, Quorum)
     with pytest.raises(ValueError, match=r"^barrier must be one that drops no late messages[^\n]*$"):
-      schedule(**settings_, delay=delay, arrivals=arrivals, times=times, barrier=barrier)
+      visit_events(**settings_, delay=delay, arrivals=arrivals, times=times, barrier=barrier)
 
 
 def test_a_worker_that_left_holds_nobody_up_and_comes_back_with_the_slowest():

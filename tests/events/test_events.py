@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from helpers.schedules import visit_events
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from ddl.events.barriers import asp, backup, bsp, psp, ssp
 from ddl.events.lockstep import ExchangeSeconds, finish, presence_of, walk
 from ddl.events.operations import ADD, APPLY, COLLECT, DROP, READ, RESTART, SERVE, operations
 from ddl.events.record import Events, check, known, load, save
-from ddl.events.schedule import make_schedule, schedule
+from ddl.events.schedule import make_schedule
 from ddl.events.times import TIMES, markov_chain
 
 COSTS = st.sampled_from([0.0, 0.003, lambda worker: 0.001 * (worker + 1)])
@@ -50,7 +51,7 @@ def settings_of_a_run(draw):
 def run(barrier=None, **changes):
   plain = dict(workers=4, num_visits=200, period=1, delay=0, message_seconds=0.001, service_seconds=0.0005, seed=0)
   plain |= dict(barrier=barrier or asp(), arrivals=Arrivals()) | changes
-  return schedule(**{"times": TIMES["lognormal"](workers=plain["workers"], seed=0, jitter=0.4)} | plain)
+  return visit_events(**{"times": TIMES["lognormal"](workers=plain["workers"], seed=0, jitter=0.4)} | plain)
 
 
 def seconds(cost, worker):
@@ -69,7 +70,7 @@ def equal(a, b):
 @settings(deadline=None)
 @given(settings_of_a_run(), BARRIERS, st.booleans())
 def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
-  events = schedule(**given_, barrier=barrier, arrivals=Arrivals(blocks=int(lock_free)))
+  events = visit_events(**given_, barrier=barrier, arrivals=Arrivals(blocks=int(lock_free)))
   check(events, given_["workers"])
   assert len(events.worker) == given_["num_visits"] and not events.dropped.any()
   delay, times, busy_until = given_["delay"], given_["times"], 0.0
@@ -100,29 +101,18 @@ def test_every_moment_follows_from_the_rules(given_, barrier, lock_free):
     assert (np.diff(events.arrival) >= 0).all()  # first come, first served
 
 
-def test_step_times_of_other_workers_are_refused():
-  times = TIMES["constant"](workers=2, seed=0)
-  with pytest.raises(ValueError, match=r"^the number of workers of the times must be 3, got 2\."):
-    schedule(
-      workers=3,
-      num_visits=3,
-      period=1,
-      delay=0,
-      times=times,
-      barrier=asp(),
-      message_seconds=0,
-      service_seconds=0,
-      seed=0,
-      arrivals=Arrivals(),
-    )
-
-
 @settings(deadline=None)
 @given(settings_of_a_run(), BARRIERS, st.booleans())
 def test_the_arguments_determine_the_schedule(given_, barrier, lock_free):
   arrivals = Arrivals(peers="uniform", blocks=int(lock_free))
-  first, second = (schedule(**given_, barrier=barrier, arrivals=arrivals) for _ in range(2))
+  first, second = (visit_events(**given_, barrier=barrier, arrivals=arrivals) for _ in range(2))
   assert equal(first, second)
+
+
+class LockFree(NamedTuple):
+  """The field of a lock-free rule that a schedule depends on."""
+
+  reads_first: bool
 
 
 class Rule(NamedTuple):
@@ -142,7 +132,7 @@ def test_one_call_makes_the_schedule_of_a_run(rule):
   rounds = 4 * 12 // rule.period + (4 if rule.delay else 0)
   plain = dict(num_visits=rounds, period=rule.period, delay=rule.delay, arrivals=rule.arrivals, times=times)
   assert equal(events, run(**plain, message_seconds=0.002, service_seconds=0.0, seed=5))
-  assert equal(done, operations(events, workers=4, rereads=rule.read is not None, seed=5)) and done.workers == 4
+  assert equal(done, operations(rule, events, workers=4, barrier=asp(), seed=5)) and done.workers == 4
 
 
 @pytest.mark.parametrize(
@@ -151,6 +141,7 @@ def test_one_call_makes_the_schedule_of_a_run(rule):
     (Rule(period=9), dict(steps=2), "steps must be enough for one visit of 4 workers"),
     (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks must be 0 [^\n]*, got 2"),
     (Rule(read=None), dict(barrier=backup(spare=1)), "backup and cutoff barriers "),
+    (Rule(), dict(workers=3), "the number of workers of the times must be 3, got 4"),
   ],
 )
 def test_what_no_schedule_can_be_made_of(rule, changes, line):
@@ -162,8 +153,8 @@ def test_what_no_schedule_can_be_made_of(rule, changes, line):
 @settings(deadline=None)
 @given(settings_of_a_run(), st.integers(1, 20))
 def test_a_longer_run_begins_like_a_shorter_one(given_, more):
-  short = schedule(**given_, barrier=asp(), arrivals=Arrivals())
-  long = schedule(**given_ | {"num_visits": given_["num_visits"] + more}, barrier=asp(), arrivals=Arrivals())
+  short = visit_events(**given_, barrier=asp(), arrivals=Arrivals())
+  long = visit_events(**given_ | {"num_visits": given_["num_visits"] + more}, barrier=asp(), arrivals=Arrivals())
   assert equal(short, Events(*(column[: len(short.worker)] for column in long)))
 
 
@@ -176,9 +167,9 @@ def test_seeds_and_ties():
 @settings(deadline=None)
 @given(settings_of_a_run(), BARRIERS, st.booleans())
 def test_staleness_and_operations_recounted(given_, barrier, lock_free):
-  events = schedule(**given_, barrier=barrier, arrivals=Arrivals(blocks=int(lock_free)))
+  events = visit_events(**given_, barrier=barrier, arrivals=Arrivals(blocks=int(lock_free)))
   version, learnt = 0, [0] * given_["workers"]
-  done = operations(events, workers=given_["workers"], rereads=True)
+  done = operations(Rule(), events, workers=given_["workers"], barrier=barrier, seed=0)
   for kind, worker, event in zip(done.kind, done.worker, done.event, strict=True):
     assert worker == events.worker[event]
     if kind == SERVE:
@@ -192,7 +183,7 @@ def test_staleness_and_operations_recounted(given_, barrier, lock_free):
   assert version == len(events.worker) and np.sum(done.kind == RESTART) == events.restarted.sum()
   held = np.flatnonzero(events.answered > np.arange(version) + 1)
   np.testing.assert_array_equal(np.sort(done.event[done.kind == READ]), held)
-  assert READ not in operations(events, workers=4, rereads=False).kind
+  assert READ not in operations(Rule(read=None), events, workers=4, barrier=barrier, seed=0).kind
 
 
 def test_who_comes_back_knows_what_is_served_at_that_moment():
@@ -249,7 +240,8 @@ def test_peers(peers, workers):
 def test_lock_free_visits(reads_first, service_seconds):
   blocks = 5
   events = run(arrivals=Arrivals(blocks=blocks), service_seconds=service_seconds)
-  done = operations(events, workers=4, rereads=False, blocks=blocks, reads_first=reads_first, seed=3)
+  rule = Rule(read=None, lock_free=LockFree(reads_first), arrivals=Arrivals(blocks=blocks))
+  done = operations(rule, events, workers=4, barrier=asp(), seed=3)
   assert len(done.kind) == len(events.worker) * 2 * blocks
   place = np.empty((len(events.worker), 2, blocks), int)  # [event, (look, add), block]
   place[done.event, (done.kind == ADD).astype(int), done.block] = np.arange(len(done.kind))
@@ -264,16 +256,17 @@ def test_lock_free_visits(reads_first, service_seconds):
   assert torn.any() == bool(service_seconds)
   if not service_seconds:
     np.testing.assert_array_equal(done.event, np.repeat(np.arange(len(events.worker)), 2 * blocks))
-  assert equal(done, operations(events, workers=4, rereads=False, blocks=blocks, reads_first=reads_first, seed=3))
+  assert equal(done, operations(rule, events, workers=4, barrier=asp(), seed=3))
   if service_seconds:
-    assert not equal(done, operations(events, workers=4, rereads=False, blocks=blocks, reads_first=reads_first, seed=4))
+    assert not equal(done, operations(rule, events, workers=4, barrier=asp(), seed=4))
 
 
 def test_lock_free_restarts_come_before_their_visit():
   times = TIMES["constant"](workers=4, seed=0, death_rate=0.3, down_seconds=0.1)
   for costs in (0.0, 0.004):
     events = run(arrivals=Arrivals(blocks=3), times=times, delay=1, message_seconds=0.0, service_seconds=costs)
-    done = operations(events, workers=4, rereads=True, blocks=3, seed=0)
+    rule = Rule(lock_free=LockFree(False), arrivals=Arrivals(blocks=3))
+    done = operations(rule, events, workers=4, barrier=asp(), seed=0)
     restarts = np.flatnonzero(done.kind == RESTART)
     assert len(restarts) == events.restarted.sum() > 20
     for at in restarts:
@@ -285,7 +278,7 @@ def test_lock_free_restarts_come_before_their_visit():
 def test_operations_of_a_quorum(spare):
   times = TIMES["lognormal"](workers=4, seed=0, jitter=0.5, death_rate=0.2, down_seconds=0.05)
   events = run(backup(spare=spare), times=times)
-  done = operations(events, workers=4, rereads=False, quorum=True)
+  done = operations(Rule(), events, workers=4, barrier=backup(spare=spare), seed=0)
   assert events.restarted.any() and set(done.kind) == {COLLECT, APPLY, READ, RESTART} | ({DROP} if spare else set())
   at, sent = 0, 4 - spare
   for round_ in range(events.round.max() + 1):

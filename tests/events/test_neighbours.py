@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddl.config import default_experiment
-from ddl.costs.step_cost import param_shapes, synthetic
+from ddl.costs.step_cost import synthetic
 from ddl.engine import traffic
 from ddl.events.lockstep import ExchangeSeconds, walk
 from ddl.run import virtual_time
-from ddl.run.build import build
+from ddl.run.build import build, param_shapes
 
 WORKERS = 8
 RING = tuple(tuple((rank - shift) % WORKERS for rank in range(WORKERS)) for shift in (1, -1))

@@ -7,6 +7,7 @@ from helpers.comparisons import comparison
 
 from ddl.api import Arrivals
 from ddl.events.barriers import asp
+from ddl.events.cluster import VirtualCluster
 from ddl.events.record import save
 from ddl.events.schedule import schedule
 from ddl.events.times import TIMES
@@ -15,12 +16,19 @@ VIRTUAL = "steps of 10 ms, messages of 1 ms, service 0.5 ms, barrier asp"
 WORKERS, MESSAGE, SERVICE = 4, 0.25, 0.125  # seconds
 
 
+def visit_events(*, times, num_visits, barrier, seed, arrivals, workers=None, **costs):
+  """The events of a virtual cluster; `workers` are those of the times."""
+  cluster = VirtualCluster(times, **costs)
+  assert workers in (None, cluster.workers)
+  return schedule(cluster, arrivals, num_visits=num_visits, barrier=barrier, seed=seed)
+
+
 def events_of(barrier=None, delay=0, period=1, step=1.0, visits=20, service=SERVICE, workers=WORKERS, **changes):
   arrivals = changes.pop("arrivals", Arrivals())
   times = TIMES["lognormal"](workers=workers, **{"seed": 0, "seconds": step, "jitter": 0.3} | changes)
-  return schedule(
-    workers=workers, num_visits=visits, period=period, delay=delay, times=times, barrier=barrier or asp(),
-    message_seconds=MESSAGE, service_seconds=service, seed=0, arrivals=arrivals,
+  return visit_events(
+    num_visits=visits, period=period, delay=delay, times=times, barrier=barrier or asp(), message_seconds=MESSAGE,
+    service_seconds=service, seed=0, arrivals=arrivals,
   )  # fmt: skip
 
 

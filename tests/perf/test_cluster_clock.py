@@ -163,4 +163,4 @@ def test_recorded_step_times_have_no_seconds_to_set():
 
 def test_a_comparison_takes_what_is_published_of_the_models_kind():
   found = cluster_clock.chosen(["dasgd_v100_10g"], default_experiment(model={"name": "lenet"}))["dasgd_v100_10g"]
-  assert found == with_shares(named("dasgd_v100_10g"), "convolution") != named("dasgd_v100_10g")
+  assert found == with_shares(named("dasgd_v100_10g"), "resnet50") != named("dasgd_v100_10g")

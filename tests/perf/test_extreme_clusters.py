@@ -18,7 +18,6 @@ from ddl.perf.cluster import NCCL, Cluster, LinkModel, NetworkModel, Uplink
 from ddl.perf.device import Device, Efficiency, LayerWork
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.placement import table_job
-from ddl.perf.plan_text import text
 from ddl.perf.scaling import Transport, work_of
 from experiments.commands.plan import record
 
@@ -97,7 +96,7 @@ def test_plans(cluster, workers, batch):
   large = cluster._replace(device=cluster.device._replace(memory=max(cluster.device.memory, 1e13)))
   placed = table_job("alexnet", large, workers)
   found = plan.plan(placed.job, placed.cluster, plan.PlanRequest(batch, workers, efficiency=1e-3, exposed=1e-9))
-  told = text(placed.job, "name", placed.cluster, found)
+  told = plan.text(placed.job, "name", placed.cluster, found)
   assert finite(record(placed.job, "name", found, {})) and not re.search(r"\b(inf|nan)\b", told), told
 
 

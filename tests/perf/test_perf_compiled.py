@@ -30,9 +30,9 @@ def experiment(model, algorithm="sync_sgd", size=28, **settings):
   return build(chosen, images(size))
 
 
-LINEAR = sequence(1, 784, ["a 10 dense"])
-MLP = sequence(1, 784, ["a 512 dense", "b 512 dense", "c 10 dense"])
-LENET = sequence(28, 1, ["a 16 5", "pool 2/2", "b 32 5", "pool 2/2", "c 128 dense", "d 10 dense"])
+LINEAR = tuple(sequence(1, 784, ["a 10 dense"])[0])
+MLP = tuple(sequence(1, 784, ["a 512 dense", "b 512 dense", "c 10 dense"])[0])
+LENET = tuple(sequence(28, 1, ["a 16 5", "pool 2/2", "b 32 5", "pool 2/2", "c 128 dense", "d 10 dense"])[0])
 
 
 @pytest.mark.parametrize(("model", "table", "settings"), [("linear", LINEAR, {}), ("mlp", MLP, {"hidden": (512, 512)})])

@@ -10,11 +10,12 @@ from ddl.perf import neural_networks
 from ddl.perf.cluster_file import named
 from ddl.perf.device import Device, chips, device_data, step_seconds
 from ddl.perf.device_step import Shares, cost, device_step, extra, fastest, find, flop, kind_of, measured_costs
+from ddl.perf.fit import SCALE
 from ddl.perf.layers import Layer, params
 from ddl.perf.memory import StepMemory
 from ddl.perf.placement import Job, place, with_shares
 from experiments.papers import published_steps
-from experiments.papers.published_steps import SCALE, convolution_shares, network, predict, shares_of, sources
+from experiments.papers.published_steps import convolution_shares, network, predict, shares_of, sources
 
 GOAL = 0.15  # of the median error
 V100 = chips()["v100"].device("float32")._replace(chip="v100")
@@ -154,18 +155,19 @@ def test_what_is_known_has_one_end_and_what_is_not_has_two():
 
 
 def test_a_cluster_for_a_kind_of_network_has_its_shares_and_says_so():
-  there = with_shares(named("dasgd_v100_10g"), "convolution")
+  there = with_shares(named("dasgd_v100_10g"), "lenet")
   shares = find(there.device, "convolution").middle
   assert (there.efficiency.best, there.efficiency.memory) == (shares.product, shares.memory)
   assert there.source.startswith(named("dasgd_v100_10g").source) and "a step reaches" in there.source
-  ranged = with_shares(named("h100_ib400"), "")
+  ranged = with_shares(named("h100_ib400"), "a model")
   assert "the middle" in ranged.source and ranged.efficiency != named("h100_ib400").efficiency
   own = named("h100_ib400")._replace(device=named("h100_ib400").device._replace(chip=""))
-  assert with_shares(own, "convolution") is own
+  assert with_shares(own, "lenet") is own
 
 
 def test_a_job_without_a_table_has_the_shares_of_its_kind():
   there = named("dasgd_v100_10g")
   job = Job("a job", 4e8, 1e9, StepMemory(1e6, 1.2e9))
-  kinds = {kind: place(job._replace(kind=kind), there).cluster.efficiency for kind in ("", "convolution")}
-  assert kinds == {kind: with_shares(there, kind).efficiency for kind in kinds} and len(set(kinds.values())) == 2
+  models = {"a model": "", "lenet": "convolution"}
+  placed = {name: place(job._replace(kind=kind), there).cluster.efficiency for name, kind in models.items()}
+  assert placed == {name: with_shares(there, name).efficiency for name in models} and len(set(placed.values())) == 2

@@ -155,20 +155,21 @@ def test_averages_between_islands_by_hand():
   assert [each.algorithm for each in families.between(JOB, FLAT, settings, 0.05)] == ["diloco", "streaming_diloco"]
 
 
-@pytest.mark.parametrize("step", [1.0, 0.02, 0.003])
+@pytest.mark.parametrize("step", [1.0, 0.02, 0.0005])
 def test_streaming_diloco_is_the_event_model_of_its_messages(step):
   """All hidden, hidden by several steps, and more than the network carries."""
-  fragments, period = 4, 20
+  fragments, period = families.FRAGMENTS, families.STREAMING
+  nbytes = families.message_bytes(N, "int4")  # the algorithm sends as many in float32
   workers, message = 8, lambda nbytes: collectives.all_reduce(nbytes, 8, FLAT.network)
-  seconds, hidden = families.streaming(step, message, N, period=period, fragments=fragments, name="float32")
+  seconds, hidden = families.streaming(step, message, N, overlap=True)
   algorithm = streaming_diloco(
     SGD, period=period, outer_learning_rate=0.7, outer_momentum=0.9, fragments=fragments, delay=hidden, keep=0.5
   )
-  work = scaling.StepWork((LayerWork(step * 5e12),), (N,))
-  pattern = pattern_of(algorithm, vector(*[N / fragments] * fragments), workers)
+  work = scaling.StepWork((LayerWork(step * 5e12),), (nbytes,))
+  pattern = pattern_of(algorithm, vector(*[nbytes / fragments] * fragments), workers)
   run = scaling.Scenario(pattern, work, FLAT, workers, 1, scaling.Transport())
   assert seconds == pytest.approx(scaling.seconds_and_waiting(run)[0], rel=1e-6)
-  assert families.streaming(step, message, N, period=period, fragments=4, overlap=False)[1] == 0
+  assert families.streaming(step, message, N, overlap=False)[1] == 0
 
 
 def test_every_family_is_predicted_once_with_what_it_sends():

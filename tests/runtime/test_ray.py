@@ -63,7 +63,7 @@ def build(name, learning_rate=0.05, **hyper):
 
 def replay(algorithm, events):
   """The center after the recorded events, one at a time."""
-  what = operations(events, workers=WORKERS, rereads=algorithm.read is not None)
+  what = operations(algorithm, events, workers=WORKERS, barrier=barriers.asp(), seed=0)
   runner = Sequential(algorithm, make(0)[0], events, what, WORKERS)
   runner.start(jax.tree.map(jnp.asarray, PARAMS), jax.tree.map(jnp.asarray, EXTRA))
   runner.run(0, len(what.kind), take)

@@ -145,7 +145,7 @@ def test_a_locked_run_is_replayed_bit_for_bit(name, barrier, model, take):
   assert events.staleness.max() > 0
   if barrier.bound < np.inf:
     assert READ in done.kind
-  follows = operations(events, workers=WORKERS, rereads=threads.algorithm.read is not None)
+  follows = operations(threads.algorithm, events, workers=WORKERS, barrier=barrier, seed=0)
   for actual, expected in zip(done, follows, strict=True):
     np.testing.assert_array_equal(actual, expected)  # the events alone say what the server did
   same(threads, replay(threads, start, events, done, take, model))

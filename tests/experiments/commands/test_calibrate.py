@@ -111,10 +111,10 @@ def test_a_file_edited_by_hand_is_told_key_by_key(cache, where, value, told):
 
 def test_a_model_has_the_efficiency_of_its_kind(cache):
   cluster_file.save(CLUSTER, {"efficiencies": {"convolution": {"best": 0.25, "half": 2.0}}})
-  assert cluster_file.for_model("measured", CLUSTER, "lenet").efficiency == Efficiency(0.25, 2.0)
-  assert cluster_file.for_model("measured", CLUSTER, "vgg_a").efficiency == Efficiency(0.25, 2.0)
-  assert cluster_file.for_model("measured", CLUSTER, "mlp") == CLUSTER  # no curve of dense ones was kept
-  assert cluster_file.for_model("fdr", named("fdr"), "lenet") == named("fdr")
+  assert named("measured", "lenet").efficiency == Efficiency(0.25, 2.0)
+  assert named("measured", "vgg_a").efficiency == Efficiency(0.25, 2.0)
+  assert named("measured", "mlp") == CLUSTER  # no curve of dense ones was kept
+  assert named("fdr", "lenet") == named("fdr")
 
 
 def test_every_model_is_of_a_kind():

@@ -18,9 +18,8 @@ from ddl.perf.cluster_file import named
 from ddl.perf.layers import params_bytes, train_flop
 from ddl.perf.memory import StepMemory
 from ddl.perf.placement import Job
-from ddl.perf.plan import PlanRequest
+from ddl.perf.plan import PlanRequest, text
 from ddl.perf.plan import plan as make_plan
-from ddl.perf.plan_text import text
 from ddl.perf.units import percent
 from ddl.run.build import build
 from experiments.commands import plan

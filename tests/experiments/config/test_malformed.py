@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 from helpers.commands import Command
+from helpers.schedules import visit_events
 
 from ddl import files
 from ddl.api import Arrivals
@@ -20,7 +21,6 @@ from ddl.data import DATA
 from ddl.data.image_arrays import npz
 from ddl.events.barriers import BARRIERS
 from ddl.events.lockstep import finish
-from ddl.events.schedule import schedule
 from ddl.events.times import TIMES
 from ddl.models import MODELS
 from ddl.perf import cluster_file
@@ -96,7 +96,7 @@ CALLS = {  # what is called, and the argument that the line must name
   "round_steps": (lambda: finish(steps=HUGE, round_steps=HUGE, workers=100,
                                  times=TIMES["constant"](workers=100, seed=0)), "steps"),
   "lockstep overflow": (lambda: finish(steps=9, round_steps=1, workers=1, times=endless(1)), "seconds"),
-  "schedule overflow": (lambda: schedule(workers=1, num_visits=9, period=1, delay=0, times=endless(1),
+  "schedule overflow": (lambda: visit_events(workers=1, num_visits=9, period=1, delay=0, times=endless(1),
                                          barrier=BARRIERS["asp"](), **TURNS), "seconds"),
   "local": (lambda: files.local("s3://x"), "s3://x"),
 }  # fmt: skip
@@ -191,4 +191,4 @@ def test_a_calibration_that_is_damaged_or_has_no_home(monkeypatch, tmp_path):
 def test_a_schedule_that_no_memory_holds():
   times = TIMES["constant"](workers=2, seed=0)
   with pytest.raises(ValueError, match="visits"):
-    schedule(workers=2, num_visits=10**12, period=1, delay=0, times=times, barrier=BARRIERS["asp"](), **TURNS)
+    visit_events(workers=2, num_visits=10**12, period=1, delay=0, times=times, barrier=BARRIERS["asp"](), **TURNS)

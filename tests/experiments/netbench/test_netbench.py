@@ -12,9 +12,10 @@ import pytest
 from helpers.commands import ROOT
 
 from ddl.config import default_experiment
-from ddl.costs.step_cost import param_shapes, synthetic
+from ddl.costs.step_cost import synthetic
 from ddl.perf.cluster import LinkModel
 from ddl.run import build
+from ddl.run.build import param_shapes
 from experiments.netbench import expected, measure, network
 from experiments.netbench.cases import CASES, FRAGMENTS, MODEL, Measured
 from experiments.netbench.measure import SpeedRow

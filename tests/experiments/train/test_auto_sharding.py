@@ -8,7 +8,7 @@ from helpers.sessions import config
 
 from ddl.engine.placement import gather
 from ddl.perf.hybrid import volume
-from ddl.perf.layers import dense
+from ddl.perf.layers import Layer
 from ddl.run.build import with_auto
 
 WIDTHS = {"mlp": (12, 64, 64, 64, 8), "lenet": (32, 128, 8)}
@@ -26,7 +26,7 @@ def test_each_layer_moves_the_fewest_bytes(name, workers, members, batch):
   rules, expected, nodes = auto(name, workers, members, batch).rules["auto"], [], workers * members
   sums = {}
   for groups in (1, 2, 4, 8):
-    table = [dense(*each) for each in zip(NAMES[name], WIDTHS[name][:-1], WIDTHS[name][1:], strict=True)]
+    table = [Layer(*each) for each in zip(NAMES[name], WIDTHS[name][:-1], WIDTHS[name][1:], strict=True)]
     pairs = [(volume(layer, batch, nodes, groups).total, volume(layer, batch, nodes, nodes).total) for layer in table]
     sums[groups] = sum(map(min, pairs))
     if groups == workers:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from ddl.engine.compiled_program import Collective, collectives
 from ddl.perf.hybrid import volume
-from ddl.perf.layers import dense
+from ddl.perf.layers import Layer
 
 FLOAT = 4
 
@@ -21,7 +21,7 @@ def test_hybrid_layers_move_what_the_cost_model_says(workers, members):
   """Inputs of a layer and their gradients along "member", gradients of strips along "worker": arXiv 1602.06709."""
   meta, settings = NETWORKS["mlp"]
   widths = (*meta["shape"], *settings["hidden"], meta["num_outputs"])
-  table = [dense(f"fc{i}", a, b) for i, (a, b) in enumerate(pairwise(widths))]
+  table = [Layer(f"fc{i}", a, b) for i, (a, b) in enumerate(pairwise(widths))]
   nodes = workers * members
   expected = [volume(layer, BATCH, nodes, workers, duplex=1.0) for layer in table]
   found = of_a_step("mlp", workers, members, "hybrid")
