@@ -8,24 +8,12 @@ from absl import flags
 from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
 from experiments.papers import allreduce, das, dasgd, easgd, gossip, published_steps, sc17, scaling, sites, zou
-from experiments.papers.page import MEMORY, SECONDARY, Config, Section, markdown, summary
+from experiments.papers.page import Config, Section, markdown
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 COMMAND = "python run.py reproduce"
 CHECK = flags.DEFINE_bool("check", False, "write nothing; exit code 1 unless the pages are current")
-
-HEAD = f"""# Reported and predicted
-
-Made by `{COMMAND}`; do not edit. Every predicted speed-up is arithmetic of `ddl/perf` on the inputs in
-`configs/reproduce_*.py`; the last three sections hold statements of theory against simulations and the algorithms.
-
-Error is predicted / reported - 1. A parameter is fitted on one reported number per table (weak scaling: one of each
-network); that row says "fitted" and counts nowhere. The other rows of a fitted column are predicted from it. The costs
-of NCCL and the shares of a device's peak are fitted on some systems and tested on others; they count in no headline. A
-reported number without a mark is of the paper's abstract; {SECONDARY} is read in a secondary source, {MEMORY} is from
-memory and could not be looked up.
-"""
 
 
 def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
@@ -33,7 +21,7 @@ def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
   checks = CHECK.value if check is None else check
   if not checks:
     writable(PAGE.parent, "the page's folder")
-  now = {PAGE: page(), PAGE.with_name("device_steps.md"): published_steps.steps_page(COMMAND)}
+  now = {PAGE: page(), PAGE.with_name("device_steps.md"): published_steps.steps_page()}
   if not checks:
     for file, text in now.items():
       file.write_text(text)
@@ -73,5 +61,4 @@ def _config(name: str) -> Config:
 
 def page() -> str:
   """Return the whole page."""
-  all_sections = sections()
-  return "\n".join([HEAD, summary(all_sections), "", "\n\n".join(map(markdown, all_sections)), ""])
+  return markdown(sections())

@@ -19,7 +19,7 @@ from ddl.api import Algorithm, Visit
 from ddl.as_optax import as_optax
 from ddl.report.figure import COLOURS, INK, png
 from experiments.papers import page
-from experiments.papers.page import Config, Section, table
+from experiments.papers.page import Config, Section
 
 STABLE = 1 + 1e-9  # of a spectral radius: on the boundary it is 1 up to rounding
 TITLES = {
@@ -100,33 +100,20 @@ def _map(name: str, workers: int, points: int) -> tuple[np.ndarray, np.ndarray, 
 
 
 def section(config: Config) -> Section:
-  """Radii below, on and above the boundary, and the map."""
+  """Return the section with radii below, on and above the boundary, and the map."""
   one, several, p = "original_easgd", config.turns, config.workers
   rows = []
   for eta in config.etas:
-    around = np.array(config.around)
-    shown = [f"{eta:g}"]
-    for name, workers, most in (
-      (one, 1, published(eta)), (one, several, published(eta)), ("easgd", p, synchronous(eta, p)),
-    ):  # fmt: skip
-      computed = radii(name, workers, np.array([eta]), most * around)[0]
-      shown += [f"{most:.4f}"] * (workers != several) + [", ".join(f"{radius:.4f}" for radius in computed)]
-    rows.append(shown)
-  at = ", ".join(f"{x:g}" for x in config.around)
-  head = (
-    "eta h", "published: alpha up to", f"radius at {at} of it, one worker", f"{several} workers in turn",
-    f"Sync EASGD, {p} workers: alpha up to", f"radius at {at} of it",
-  )  # fmt: skip
-  counts = {}
+    bound, derived = published(eta), synchronous(eta, p)
+    cases = ((one, 1, bound), (one, several, bound), ("easgd", p, derived))
+    shown = [radii(name, workers, np.array([eta]), most * np.array(config.around))[0] for name, workers, most in cases]
+    rows.append((eta, bound, derived, *shown))
+  wrong = {}  # of each map: the points inside the inequality that are unstable, and those outside that are stable
   for name, workers in config.maps:
     etas, alphas, computed = _map(name, workers, config.points)
     inside = (etas[:, None] <= 2) & (alphas <= (published(etas[:, None])))
-    counts[name] = ((inside & (computed > STABLE)).sum(), (~inside & (computed <= STABLE)).sum())
-  return page.read(
-    "easgd", picture=lambda: draw(config), config=config, radii=table(head, rows), points=config.points**2,
-    original=counts["original_easgd"], mixed=counts["round_robin_easgd"], sync=counts["easgd"], limit=2 / (p + 1),
-    center=2 / p,
-  )  # fmt: skip
+    wrong[name] = ((inside & (computed > STABLE)).sum(), (~inside & (computed <= STABLE)).sum())
+  return page.read("easgd", picture=lambda: draw(config), config=config, table=rows, wrong=wrong, tuple=tuple)
 
 
 def draw(config: Config) -> bytes:

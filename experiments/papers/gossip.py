@@ -18,7 +18,7 @@ from ddl.engine.consensus import agree
 from ddl.group import Group
 from ddl.report.figure import COLOURS, png
 from experiments.papers import page
-from experiments.papers.page import Config, Section, table
+from experiments.papers.page import Config, Section
 
 
 class Decay(NamedTuple):
@@ -29,17 +29,16 @@ class Decay(NamedTuple):
 
 
 def section(config: Config) -> Section:
-  """Predicted and measured shrinking per round."""
-  rows = []
+  """Return the section with the predicted and the measured decay per round."""
+  measured = {}
   for graph, rates in decays(config).items():
     d, last = rates.distances, config.rounds
-    measured = f"0 after {int(np.argmax(d <= config.zero))} rounds"
+    measured[graph] = f"0 after {int(np.argmax(d <= config.zero))} rounds"
     if d[last] > config.zero:
-      measured = f"{(d[last] / d[config.settled]) ** (1 / (last - config.settled)):.4f}"
-    gap = f"{1 - rates.predicted:.4f}"
-    rows.append((graph.replace("_", " "), f"{rates.predicted:.4f}", gap, measured))
-  head = ("graph", "second eigenvalue", "spectral gap", f"measured, rounds {config.settled} to {config.rounds}")
-  return page.read("gossip", picture=lambda: draw(config), config=config, rates=table(head, rows))
+      measured[graph] = f"{(d[last] / d[config.settled]) ** (1 / (last - config.settled)):.4f}"
+  return page.read(
+    "gossip", picture=lambda: draw(config), config=config, decays=decays(config), measured=measured,
+  )  # fmt: skip
 
 
 def decays(config: Config) -> dict[str, Decay]:

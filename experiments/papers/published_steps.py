@@ -6,22 +6,18 @@ torchtitan stands as half of the forward pass.
 
 The points of the fit, by the column `use` of published_steps.csv, were chosen before any fit: in float32 six networks
 on one or two devices of each generation, MosaicML's 125M, 760M and 3B with 2048 and 8192 tokens on two devices, and the
-only points of a group. All other points are held out. sum_i rho(log predicted_i - log measured_i) is minimized, rho as
-in `ddl.perf.fit`. Two looks at the held-out points went into the model, and count against it: GoogLeNet went over to
-the fitted networks, as no other one there has maps that do not fill tiles, and the tile was chosen, which the fitted
-points prefer too.
+only points of a group. All other points are held out. The shares in devices.toml minimize the soft L1 loss of
+(log predicted_i - log measured_i) / 0.1 over the fitted points. Two looks at the held-out points went into the model,
+and count against it: GoogLeNet went over to the fitted networks, as no other one there has maps that do not fill tiles,
+and the tile was chosen, which the fitted points prefer too.
 """
 
 import csv
 import statistics
 import tomllib
-from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
-from scipy.optimize import least_squares
 
 from ddl.perf import device_step, neural_networks
 from ddl.perf.convolution import choose, modelled, other_seconds
@@ -29,11 +25,9 @@ from ddl.perf.device import Efficiency, chips, step_seconds
 from ddl.perf.device_step import FORMS, KINDS, Shares, extra, fastest, flop, kind_of
 from ddl.perf.layers import Table, is_map_scale, parts
 from ddl.perf.neural_networks import TransformerSizes, transformer
-from ddl.perf.units import percent, seconds_text
 from experiments.papers import page
-from experiments.papers.page import Section, table
+from experiments.papers.page import Section
 
-SCALE = 0.1  # error from which a point counts as an outlier
 MEMORY_2016 = 0.405  # share of the memory bandwidth of convolutions with the libraries of 2016, fitted too
 
 
@@ -151,48 +145,6 @@ def results() -> list[PredictedStep]:
   return [PredictedStep(point, predict(point)) for point in points()]
 
 
-def minimize(
-  fitted: Sequence[PublishedStep], start: Sequence[float], shares: Callable[[np.ndarray, PublishedStep], Shares]
-) -> np.ndarray:
-  """Return the parameters, above 0 and at most 1, nearest to the points. shares: (parameters, point) -> its shares."""
-
-  def residuals(logs: np.ndarray) -> list[float]:
-    return [np.log(predict(point, shares(np.exp(logs), point)) / point.seconds) for point in fitted]
-
-  result = least_squares(
-    residuals, np.log(start), bounds=(np.log(1e-6), 0.0), loss="soft_l1", f_scale=SCALE, diff_step=1e-4
-  )
-  return np.exp(result.x)
-
-
-def fit_convolutions() -> dict[str, float]:
-  """Fit the shares in float32: of products and Winograd by generation, of memory by libraries."""
-  generations = ("kepler", "maxwell", "pascal", "volta")
-  names = [*(f"product {g}" for g in generations), *(f"winograd {g}" for g in generations)]
-  names += ["memory 2016", "memory 2018", "start"]
-
-  def shares(x: np.ndarray, point: PublishedStep) -> Shares:
-    value, generation = dict(zip(names, x, strict=True)), chips()[point.device].generation
-    memory = value[f"memory {sources()[point.source]['libraries']}"]
-    return Shares(value[f"product {generation}"], memory, value[f"winograd {generation}"], start=value["start"])
-
-  fitted = [p for p in points() if p.form == "float32" and not p.source.startswith("nv_bert") and p.use == "fitted"]
-  return dict(zip(names, minimize(fitted, [0.5] * 8 + [0.4, 0.6, 2e-4], shares), strict=True))
-
-
-def fit_transformers() -> dict[str, float]:
-  """Fit the shares with bfloat16: of products by generation, of memory, of products in attention."""
-  names = ("product ampere", "product hopper", "memory", "attention")
-
-  def shares(x: np.ndarray, point: PublishedStep) -> Shares:
-    value: dict[str, float] = dict(zip(names, x, strict=True))
-    return Shares(value[f"product {chips()[point.device].generation}"], value["memory"], attention=value["attention"])
-
-  fitted = [p for p in points() if p.source == "mosaic" and p.use == "fitted"]
-  return dict(zip(names, minimize(fitted, [0.7, 0.6, 0.5, 0.6], shares), strict=True))
-
-
-TITLE = "Device steps: published against predicted"
 USES = {
   "fitted": "fitted",
   "network": "held out: other networks",
@@ -203,56 +155,26 @@ HALF = Efficiency(0.5)  # of the peak, and all of the memory bandwidth: what was
 
 
 def section() -> Section:
-  """The summary."""
-  predicted_steps = results()
-  held = [abs(r.error) for r in predicted_steps if r.point.use != "fitted"]
-  values = {
-    "points": len(predicted_steps),
-    "devices": len({r.point.device for r in predicted_steps}),
-    "held": len(held),
-    "median": page.median_percent(held),
-    "largest": f"{100 * max(held):.0f} %",
-    "summary": table(("kind", "format", "points", "number", "median error", "largest"), _summary(predicted_steps)),
-    "program": table(("step", "measured", *PROGRAM), [_program(point) for point in _program_points()]),
-    "medians": ", ".join(
-      f"{name} {page.median_percent([abs(e) for e in errors])}" for name, errors in by_column().items()
-    ),
-    "kepler": _kepler(),
-    "why": table(WHY, [_why(name) for name in ("vgg16", "resnet50", "inception_v3")]),
-  }
-  return page.read("device_steps", **values)
+  """Return the section with the errors of the groups of points, and what the 0-1 program contributes."""
+  groups = {}  # (kind, format, use): absolute errors
+  for kind, form in dict.fromkeys((kind_of(network(r.point.network)), r.point.form) for r in results()):
+    for use in USES:
+      group = (use, kind, form)
+      groups[group] = [
+        abs(r.error) for r in results() if (r.point.use, kind_of(network(r.point.network)), r.point.form) == group
+      ]
+  return page.read(
+    "device_steps", results=results(), groups=groups, uses=USES, kinds=KINDS, forms=FORMS, chips=chips(),
+    shown=_program_points(), columns=by_column(), kepler=_kepler(),
+    why={name: _why(name) for name in ("vgg16", "resnet50", "inception_v3")},
+  )  # fmt: skip
 
 
-def steps_page(command: str) -> str:
-  """All steps, on a page of their own."""
-  head = f"# {TITLE}\n\nMade by `{command}`; do not edit. What the columns mean, and what comes out, is on"
-  head += " [Reproduction](reproduction.md). Error is predicted / measured - 1, of the seconds of a step.\n"
-  origins = table(("source", "what it is"), [(name, source["text"]) for name, source in sources().items()])
-  body = ["device", "format", "step", "of devices", "measured", "predicted", "error", "used as", "source"]
-  return "\n".join([head, origins, "", table(body, [_cells(result) for result in results()]), ""])
-
-
-def _cells(result: PredictedStep) -> list[str]:
-  point = result.point
-  return [
-    chips()[point.device].title, FORMS[point.form], point.text, str(point.devices), seconds_text(point.seconds),
-    seconds_text(result.predicted), f"{100 * result.error:+.1f} %", USES[result.point.use], point.source,
-  ]  # fmt: skip
-
-
-def _summary(predicted_steps: Sequence[PredictedStep]) -> list[tuple[str, ...]]:
-  rows = []
-  groups = dict.fromkeys((kind_of(network(r.point.network)), r.point.form) for r in predicted_steps)
-  for kind, form in groups:
-    for use, words in USES.items():
-      errors = [
-        abs(r.error) for r in predicted_steps
-        if r.point.use == use and (kind_of(network(r.point.network)), r.point.form) == (kind, form)
-      ]  # fmt: skip
-      if errors:
-        largest = f"{100 * max(errors):.1f} %"
-        rows.append((KINDS[kind], FORMS[form], words, str(len(errors)), page.median_percent(errors), largest))
-  return rows
+def steps_page() -> str:
+  """Return the page of all steps."""
+  return page.render(
+    "all_steps", sources=sources(), results=results(), chips=chips(), forms=FORMS, uses=USES
+  )  # fmt: skip
 
 
 PROGRAM = {  # column: seconds of a point
@@ -280,17 +202,12 @@ def _half(point: PublishedStep, winograd: bool) -> float:
   return algorithms.seconds + other_seconds(layers, device, HALF)(point.examples)
 
 
-def _program(point: PublishedStep) -> list[str]:
-  errors = [f"{100 * (predicted(point) / point.seconds - 1):+.0f} %" for predicted in PROGRAM.values()]
-  held = "" if point.use == "fitted" else " (held out)"
-  return [f"{chips()[point.device].title}, {point.text}{held}", seconds_text(point.seconds), *errors]
+def _why(name: str) -> tuple[float, ...]:
+  """Return for 64 images on P100 the filled FLOP over those of the network, and three shares.
 
-
-WHY = ("64 images on P100", "in whole tiles", "3x3, stride 1", "what follows convolutions", "of it, normalization")
-
-
-def _why(name: str) -> list[str]:
-  """Filled FLOP over those of the network, share of Winograd's layers in them, share of the traffic in the step."""
+  Of layers that Winograd serves in the filled FLOP, of what follows convolutions in the step, and of normalization in
+  the bytes of that.
+  """
   layers, shares = network(name), convolution_shares("pascal", "2016")
   step = device_step.device_step(layers, chips()["p100"].device("float32"), shares)
   filled = [flop(layer, i == 0) for i, layer in enumerate(layers)]
@@ -299,8 +216,7 @@ def _why(name: str) -> list[str]:
   seconds = step_seconds(moving, 64, step.device._replace(start=0.0), step.efficiency) / step.seconds(64)
   normal = sum(extra(x) for x in layers if x.normalized or is_map_scale(x)) / max(1.0, sum(map(extra, layers)))
   products = sum(layer.train_flop for layer in layers if not is_map_scale(layer))
-  figures = f"{sum(filled) / products:.2f} times the FLOP", *(percent(x) for x in (fast / sum(filled), seconds, normal))
-  return [name, *figures]
+  return sum(filled) / products, fast / sum(filled), seconds, normal
 
 
 def by_column() -> dict[str, list[float]]:
@@ -309,14 +225,8 @@ def by_column() -> dict[str, list[float]]:
   return {name: [predicted(p) / p.seconds - 1 for p in shown] for name, predicted in PROGRAM.items()}
 
 
-def _kepler() -> str:
-  """Median errors of the K40c with cuDNN 5.0, without and with the algorithms that came for it in 5.1."""
+def _kepler() -> list[float]:
+  """Return the median errors of the K40c with cuDNN 5.0, without and with the algorithms that came for it in 5.1."""
   kepler = [p for p in points() if (p.source, p.device) == ("torch_5.0", "k40c")]
-  shares: tuple[Shares, ...] = tuple(convolution_shares("kepler", "2016", winograd) for winograd in (False, True))
-  medians = [statistics.median(_seconds(p, each) / p.seconds - 1 for p in kepler) for each in shares]
-  return " and ".join(f"{100 * median:+.0f} %" for median in medians)
-
-
-def _seconds(point: PublishedStep, shares: Shares) -> float:
-  device = chips()[point.device].device(point.form)
-  return device_step.device_step(network(point.network), device, shares).seconds(point.examples)
+  libraries = [convolution_shares("kepler", "2016", winograd) for winograd in (False, True)]
+  return [statistics.median(predict(p, shares) / p.seconds - 1 for p in kepler) for shares in libraries]

@@ -9,7 +9,7 @@ from ddl.perf.collectives import all_reduce
 from ddl.perf.device import LayerWork
 from ddl.perf.timeline import Pass, simulate
 from experiments.papers import page
-from experiments.papers.page import Config, Section, summed, table
+from experiments.papers.page import Config, Section
 
 
 class PublishedPoint(NamedTuple):
@@ -37,25 +37,16 @@ COLUMNS = {
 
 
 def section(config: Config) -> Section:
-  """The median and the largest error, and all points."""
+  """Return the median and the largest error, and all points."""
   curves = {name: points(config, system) for name, system in config.systems.items()}
-  flat = [point for each in curves.values() for point in each]
-  sets = {"all": flat, f"efficiency under {config.hard:g}": [p for p in flat if p.efficiency < config.hard]}
-  rows = [
-    (name, shown, *summed([abs(point.error(column)) for point in each]))
+  every = [point for scaled in curves.values() for point in scaled]
+  hard = [point for point in every if point.efficiency < config.hard]
+  sets = [
+    (name, which, [abs(point.error(column)) for point in selected])
     for column, name in COLUMNS.items()
-    for shown, each in sets.items()
+    for which, selected in (("all", every), (f"efficiency under {config.hard:g}", hard))
   ]
-  body = []
-  for name, each in curves.items():
-    cells = ", ".join(
-      f"{p.devices}: {p.published:.5g} ({p.error('hidden'):+.1%}, {p.error('after'):+.1%})" for p in each
-    )
-    base = config.systems[name]
-    body.append((name, f"{base.devices[0]}: {base.rates[0]:.5g}", cells.replace("%", " %"), base.source))
-  head = ("", "base: examples per second", "devices: examples per second (errors: beside it, after it)", "source")
-  summary = table(("predicted", "points", "number", "median error", "largest"), rows)
-  return page.read("scaling", config=config, systems=len(curves), summary=summary, rates=table(head, body))
+  return page.read("scaling", config=config, curves=curves, sets=sets)
 
 
 def points(config: Config, system: Config) -> list[PublishedPoint]:

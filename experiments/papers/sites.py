@@ -1,12 +1,11 @@
 """Published rates over slow links against the costs of all-reduces: several sites, and hosts on a shaped link."""
 
-import statistics
 from typing import NamedTuple
 
 from ddl.perf.cluster import LinkModel, NetworkModel
 from ddl.perf.collectives import all_reduce
 from experiments.papers import page
-from experiments.papers.page import Config, Section, summed, table
+from experiments.papers.page import Config, Section
 
 
 class SitePoint(NamedTuple):
@@ -24,25 +23,12 @@ class SitePoint(NamedTuple):
 
 
 def section(config: Config) -> Section:
-  """The medians and the largest errors, and all points."""
+  """Return the medians and the largest errors, and all points."""
   sites, shaped = across(config.google), on_a_link(config.shaped)
-  sets = {"sites of a cloud": sites, **{f"a shaped link, {name}": each for name, each in shaped.items()}}
-  rows = [(name, *summed([abs(point.error) for point in each])) for name, each in sets.items()]
-  none = [abs(point.alone / point.published - 1) for point in sites]
-  rows.append(("baseline: sites of a cloud, as in one", *summed(none)))
-  one = [(p.name, f"{p.alone:.1f}", f"{p.published:.1f}", f"{p.predicted:.1f}", _percent(p.error)) for p in sites]
-  head = ["steps per exchange", *(f"{bandwidth / 1e6:,.0f} Mbit/s" for bandwidth in config.shaped.bandwidths)]
-  two = []
-  for name, each in shaped.items():
-    width = len(config.shaped.bandwidths)
-    for k in range(0, len(each), width):
-      cells = (f"{p.published:g} ({_percent(p.error)})" for p in each[k : k + width])
-      two.append((f"{each[k].name}, {name}", *cells))
-  return page.read(
-    "sites", config=config, none=100 * statistics.median(none), worst=100 * max(none),
-    unexplained=_unexplained(config.google), summary=table(("predicted", "number", "median error", "largest"), rows),
-    sites=table(("sites x GPUs", "in one site", "published", "predicted", "error"), one), shaped=table(head, two),
-  )  # fmt: skip
+  errors = {f"a shaped link, {name}": [abs(point.error) for point in points] for name, points in shaped.items()}
+  errors = {"sites of a cloud": [abs(point.error) for point in sites], **errors}
+  one_site = [abs(point.alone / point.published - 1) for point in sites]
+  return page.read("sites", config=config, sites=sites, shaped=shaped, errors=errors, one_site=one_site)
 
 
 def across(google: Config) -> list[SitePoint]:
@@ -82,13 +68,3 @@ def on_a_link(shaped: Config) -> dict[str, list[SitePoint]]:
         share = 100 * computing / (computing + exchange)
         by_link.setdefault(name, []).append(SitePoint(str(steps), published, share, 100.0))
   return by_link
-
-
-def _unexplained(google: Config) -> float:
-  """Seconds of the last point's step beyond the predicted ones."""
-  last = across(google)[-1]
-  return google.examples / last.published - google.examples / last.predicted
-
-
-def _percent(error: float) -> str:
-  return f"{100 * error:+.1f} %"
