@@ -10,6 +10,7 @@ import jinja2
 
 from ddl.perf import units
 
+FOLDER = Path(__file__).parent
 Config = Any  # a ConfigDict, whose keys a type checker does not know
 
 
@@ -59,23 +60,24 @@ def read(
   name: str, rows: Sequence[ReportedRow] = (), picture: Callable[[], bytes] | None = None, **values: Any
 ) -> Section:
   """Return the section of the template NAME.md: TOML with the fields of `Section`, then Markdown."""
-  _, head, body = render(name, **values).split("+++\n", 2)
+  _, head, body = render(FOLDER / f"{name}.md", **values).split("+++\n", 2)
   fields = tomllib.loads(head)
   drawn = (fields.pop("picture"), picture) if picture else None
   return Section(rows=rows, remarks=body.strip().split("\n\n"), picture=drawn, **fields)
 
 
-def render(name: str, **values: Any) -> str:
-  """Return the text of the template NAME.md; an undefined variable is an error."""
+def render(template: Path, **values: Any) -> str:
+  """Return the text that a template makes of the values; an undefined variable is an error."""
   environment = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent), undefined=jinja2.StrictUndefined, trim_blocks=True,
+    loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.StrictUndefined, trim_blocks=True,
     lstrip_blocks=True, keep_trailing_newline=True,
   )  # fmt: skip
   environment.filters |= {
     "percent": percent, "error": error_text, "median": median_percent, "summed": summed, "number": number,
-    "seconds": units.seconds_text, "share": units.percent, "abs": abs,
+    "seconds": units.seconds_text, "share": units.percent, "abs": abs, "repr": repr,
+    "cell": lambda text: text.replace("|", "\\|"),
   }  # fmt: skip
-  return environment.get_template(f"{name}.md").render(**values)
+  return environment.get_template(template.name).render(**values)
 
 
 def markdown(sections: Sequence[Section]) -> str:
@@ -83,7 +85,9 @@ def markdown(sections: Sequence[Section]) -> str:
   counted_points = counted(sections)
   headlines = [error for _, error in counted_points]
   from_text = [error for row, error in counted_points if row.source == PAPER]
-  return render("reproduction", sections=sections, headlines=headlines, from_text=from_text, errors=errors, error=error)
+  return render(
+    FOLDER / "reproduction.md", sections=sections, headlines=headlines, from_text=from_text, errors=errors, error=error
+  )
 
 
 def error(row: ReportedRow, column: str) -> float:

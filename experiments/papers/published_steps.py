@@ -173,7 +173,7 @@ def section() -> Section:
 def steps_page() -> str:
   """Return the page of all steps."""
   return page.render(
-    "all_steps", sources=sources(), results=results(), chips=chips(), forms=FORMS, uses=USES
+    page.FOLDER / "all_steps.md", sources=sources(), results=results(), chips=chips(), forms=FORMS, uses=USES
   )  # fmt: skip
 
 
