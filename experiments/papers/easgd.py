@@ -121,43 +121,31 @@ def draw(config: Config) -> bytes:
   import altair as alt
   import pandas as pd
 
-  maps, lines, panels = [], [], []
+  across, up = 1.05 * 2.4 / (config.points - 1), 1.05 / (config.points - 1)  # cells overlap, else gaps are seen
+  names = ["measured boundary", "published inequality", "derived here"]
+  x = alt.X("eta:Q", title="eta h", scale=alt.Scale(domain=[0, 2.4], nice=False))
+  y = alt.Y("alpha:Q", title="alpha", scale=alt.Scale(domain=[0, 1], nice=False))
+  maps, lines, drawn = [], [], []
   for name, workers in config.maps:
+    panel = TITLES[name].format(workers)
     etas, alphas, spectral_radii = _map(name, workers, config.points)
     stable = spectral_radii <= STABLE  # [etas, alphas]
     edge = np.zeros_like(stable)
     edge[1:] |= stable[1:] != stable[:-1]
     edge[:, 1:] |= stable[:, 1:] != stable[:, :-1]
-    eta, alpha = np.meshgrid(etas, alphas, indexing="ij")
-    cells = {
-      "map": name,
-      "eta": eta.ravel(),
-      "alpha": alpha.ravel(),
-      "radius": spectral_radii.ravel(),
-      "edge": edge.ravel(),
-    }
-    maps.append(pd.DataFrame(cells))
+    eta, alpha = (grid.ravel() for grid in np.meshgrid(etas - across / 2, alphas - up / 2, indexing="ij"))
+    corners = {"eta": eta, "to": eta + across, "alpha": alpha, "top": alpha + up}
+    maps.append(pd.DataFrame({"map": panel, **corners, "radius": spectral_radii.ravel(), "edge": edge.ravel()}))
     eta = np.linspace(0, 2, 200)
-    curves = {"published inequality": published(eta)}
+    lines.append(pd.DataFrame({"map": panel, "eta": eta, "alpha": published(eta), "line": "published inequality"}))
     if name == "easgd":
-      curves["derived here"] = synchronous(eta, workers)
-    lines += [pd.DataFrame({"map": name, "eta": eta, "alpha": y, "line": line}) for line, y in curves.items()]
-    panels.append(TITLES[name].format(workers))
-  titles = dict(zip((name for name, _ in config.maps), panels, strict=True))
-  cells, curves = (pd.concat(frames).assign(map=lambda frame: frame["map"].map(titles)) for frames in (maps, lines))
-  across, up = 1.05 * 2.4 / (config.points - 1), 1.05 / (config.points - 1)  # cells overlap, else gaps are seen
-  cells = cells.assign(eta=cells["eta"] - across / 2, alpha=cells["alpha"] - up / 2)
-  cells = cells.assign(to=cells["eta"] + across, top=cells["alpha"] + up)
-  names = ["measured boundary", "published inequality", "derived here"]
-  x = alt.X("eta:Q", title="eta h", scale=alt.Scale(domain=[0, 2.4], nice=False))
-  y = alt.Y("alpha:Q", title="alpha", scale=alt.Scale(domain=[0, 1], nice=False))
-  drawn = []
-  for number, panel in enumerate(panels):
-    wide, first = number == len(panels) - 1, number == 0
-    radius = alt.Color("radius:Q", scale=alt.Scale(scheme="redblue", reverse=True, domain=[0.5, 1.5], clamp=True),
-                       legend=alt.Legend(title="spectral radius of a round") if wide else None)  # fmt: skip
+      derived = {"map": panel, "eta": eta, "alpha": synchronous(eta, workers), "line": "derived here"}
+      lines.append(pd.DataFrame(derived))
+    legend = alt.Legend(title="spectral radius of a round", orient="right") if name == "easgd" else None
+    colours = alt.Scale(scheme="redblue", reverse=True, domain=[0.5, 1.5], clamp=True)
+    radius = alt.Color("radius:Q", scale=colours, legend=legend)
     key = alt.Color("line:N", scale=alt.Scale(domain=names, range=[INK, COLOURS[4], COLOURS[2]]),
-                    legend=alt.Legend(orient="bottom") if first else None)  # fmt: skip
+                    legend=None if drawn else alt.Legend(orient="bottom"))  # fmt: skip
     base = alt.Chart(alt.NamedData("cells")).transform_filter(alt.datum.map == panel)
     base = base.encode(x=x, x2="to:Q", y=y, y2="top:Q")
     curve = alt.Chart(alt.NamedData("curves")).transform_filter(alt.datum.map == panel)
@@ -168,4 +156,4 @@ def draw(config: Config) -> bytes:
     ]
     layered = alt.layer(*layers).resolve_scale(color="independent")
     drawn.append(layered.properties(width=250, height=250, title=panel))
-  return png(alt.hconcat(*drawn), cells=cells, curves=curves)
+  return png(alt.hconcat(*drawn), cells=pd.concat(maps), curves=pd.concat(lines))

@@ -88,7 +88,7 @@ def draw(config: Config) -> bytes:
   y = alt.Y("distance:Q", title="distance from the mean, of the start", axis=alt.Axis(format="~g", tickCount=9),
             scale=alt.Scale(type="log", domain=[1e-9, 3], nice=False))  # fmt: skip
   x = alt.X("rounds:Q", title="rounds without gradients", scale=alt.Scale(nice=False))
-  labels = [str(each["graph"].iloc[0]) for each in points]
+  labels = [str(frame["graph"].iloc[0]) for frame in points]
   colours = alt.Scale(domain=labels, range=COLOURS[: len(labels)])
   shape = alt.Shape("graph:N", scale=alt.Scale(domain=labels))
   base = alt.Chart().encode(

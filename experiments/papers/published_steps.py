@@ -6,10 +6,9 @@ torchtitan stands as half of the forward pass.
 
 The points of the fit, by the column `use` of published_steps.csv, were chosen before any fit: in float32 six networks
 on one or two devices of each generation, MosaicML's 125M, 760M and 3B with 2048 and 8192 tokens on two devices, and the
-only points of a group. All other points are held out. The shares in devices.toml minimize the soft L1 loss of
-(log predicted_i - log measured_i) / 0.1 over the fitted points. Two looks at the held-out points went into the model,
-and count against it: GoogLeNet went over to the fitted networks, as no other one there has maps that do not fill tiles,
-and the tile was chosen, which the fitted points prefer too.
+only points of a group. The shares in devices.toml minimize the soft L1 loss of (log predicted_i - log measured_i) / 0.1
+over these points. Two looks at the others, which are held out, count against the model: GoogLeNet became a fitted
+network, as no other one has maps that do not fill tiles, and the tile was chosen, which the fitted points prefer too.
 """
 
 import csv

@@ -14,19 +14,7 @@ from ddl.perf.cluster import LinkModel
 from ddl.perf.collectives import ALL_REDUCE, BROADCAST, REDUCE, all_reduce
 from ddl.perf.layers import FLOAT, params_bytes
 from experiments.papers import page
-from experiments.papers.page import (
-  BETWEEN,
-  HEADLINE,
-  MEMORY,
-  PAPER,
-  PRODUCT,
-  SECONDARY,
-  Config,
-  Prediction,
-  ReportedRow,
-  Section,
-  errors,
-)
+from experiments.papers.page import Config, Prediction, ReportedRow, Section
 
 SAME, AMDAHL = "baseline: the same chip", "Amdahl's law fitted"
 NOTHING, BEST, TREE = "baseline: no communication", "best all-reduce fitted", "tree fitted"
@@ -102,12 +90,12 @@ def gpus(config: Config, weak: Section) -> Section:
   share = 100 * readings[TOGETHER][ORIGINAL].communication
   fits = {reading: Prediction(share, fitted=True) for reading in readings}
   rows = [
-    ReportedRow(f"{ORIGINAL}, communication", 100 * (config.parameters + config.data), "%", fits, source=SECONDARY)
+    ReportedRow(f"{ORIGINAL}, communication", 100 * (config.parameters + config.data), "%", fits, source=page.SECONDARY)
   ]
   for key, name in NAMES.items():
     predicted = {reading: Prediction(gains(by_step)[key]) for reading, by_step in readings.items()}
     whole = key == "whole"  # the abstract's, and the product of the three others
-    source, kind = ("", PRODUCT) if whole else (SECONDARY, HEADLINE)
+    source, kind = ("", page.PRODUCT) if whole else (page.SECONDARY, page.HEADLINE)
     rows.append(ReportedRow(name, config.gains[key], "x", predicted, source=source, kind=kind))
   predicted = {reading: Prediction(100 * by_step[SYNC3].communication) for reading, by_step in readings.items()}
   rows.append(ReportedRow(f"{SYNC3}, communication", config.left, "%", predicted))
@@ -116,8 +104,8 @@ def gpus(config: Config, weak: Section) -> Section:
   return page.read(
     "sc17_gpus", rows, config=config, readings=readings, first=readings[TOGETHER][SYNC1], staged=readings[STAGED],
     gains=gains(readings[STAGED]), nbytes=params_bytes(table), visit=2 * link.seconds(params_bytes(table)),
-    packed=sum(map(link.seconds, layers)) / link.seconds(sum(layers)), ring=statistics.median(errors(weak, BEST)),
-    tree=statistics.median(errors(weak, TREE)), law_bytes=params_bytes(neural_networks.table(config.law.network)),
+    packed=sum(map(link.seconds, layers)) / link.seconds(sum(layers)), ring=statistics.median(page.errors(weak, BEST)),
+    tree=statistics.median(page.errors(weak, TREE)), law_bytes=params_bytes(neural_networks.table(config.law.network)),
     law=_law(config.law),
   )  # fmt: skip
 
@@ -143,7 +131,7 @@ def parts(config: Config) -> Section:
   for p, reported in seconds.items():
     predicted = {SAME: Prediction(seconds[1]), AMDAHL: Prediction(curve[p], p == config.fitted)}
     if p > 1:
-      rows.append(ReportedRow(f"{p} parts", reported, "s", predicted, source=SECONDARY))
+      rows.append(ReportedRow(f"{p} parts", reported, "s", predicted, source=page.SECONDARY))
   return page.read("sc17_parts", rows, config=config, seconds=seconds, other=other)
 
 
@@ -171,7 +159,8 @@ def weak(config: Config) -> Section:
         BEST: Prediction(100 * best[i], fitted),
         TREE: Prediction(100 * tree[i], fitted),
       }
-      source, kind = PAPER if abstract else MEMORY, HEADLINE if nodes == config.nodes[-1] else BETWEEN
+      source = page.PAPER if abstract else page.MEMORY
+      kind = page.HEADLINE if nodes == config.nodes[-1] else page.BETWEEN
       what = f"{name}, {nodes} nodes ({config.cores * nodes} cores)"
       rows.append(ReportedRow(what, reported, "%", predicted, source=source, kind=kind))
     fits[name] = step, 1 - best[-1], 1 - tree[-1], 1 - rows[-1].reported / 100
