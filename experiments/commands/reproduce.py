@@ -8,7 +8,7 @@ from absl import flags
 from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
 from experiments.papers import allreduce, das, dasgd, easgd, gossip, published_steps, sc17, scaling, sites, zou
-from experiments.papers.page import Config, Section, markdown
+from experiments.papers.page import Section, markdown
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
@@ -18,15 +18,15 @@ CHECK = flags.DEFINE_bool("check", False, "write nothing; exit code 1 unless the
 
 def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
   """Write the page, or check it (check: None: as --check); return the exit code."""
-  checks = CHECK.value if check is None else check
-  if not checks:
+  check = CHECK.value if check is None else check
+  if not check:
     writable(PAGE.parent, "the page's folder")
   now = {PAGE: page(), PAGE.with_name("device_steps.md"): published_steps.steps_page()}
-  if not checks:
+  if not check:
     for file, text in now.items():
       file.write_text(text)
       print(file.relative_to(PAGE.parents[1]))
-    for name, draw in filter(None, (each.picture for each in sections())):
+    for name, draw in filter(None, (section.picture for section in sections())):
       (PAGE.parent / name).write_bytes(draw())
     return 0
   current = all(file.is_file() and file.read_text() == text for file, text in now.items())
@@ -37,7 +37,8 @@ def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
 
 def sections() -> list[Section]:
   """Return a section per table, in the order of the page."""
-  config = {path.stem.removeprefix("reproduce_"): _config(path.stem) for path in CONFIGS.glob("reproduce_*.py")}
+  modules = {path.stem: importlib.import_module(f"configs.{path.stem}") for path in CONFIGS.glob("reproduce_*.py")}
+  config = {name.removeprefix("reproduce_"): module.get_config() for name, module in modules.items()}
   weak = sc17.weak(config["sc17_weak"])
   return [
     das.section(config["das"]),
@@ -53,10 +54,6 @@ def sections() -> list[Section]:
     easgd.section(config["easgd"]),
     gossip.section(config["gossip"]),
   ]
-
-
-def _config(name: str) -> Config:
-  return importlib.import_module(f"configs.{name}").get_config()
 
 
 def page() -> str:

@@ -2,9 +2,8 @@
 
 A step on N nodes is that of the event model, with terms that the paper's volumes leave out. Each layer has the groups
 of nodes with the least volume (`ddl.perf.hybrid`) and takes the larger of a node's seconds of FLOP and of memory
-traffic. Gradients are sent first in, first out during the backward pass, so that those of the first layers, which come
-last, are hidden least; inside a group the passes wait for the activations and their gradients. One node runs the same
-mini-batch.
+traffic. Gradients are sent in the order of the backward pass, whose first layers come last and are hidden least; inside
+a group the passes wait for the activations and their gradients. One node runs the same mini-batch.
 """
 
 import itertools
@@ -44,12 +43,12 @@ class DasStep(NamedTuple):
 
   @property
   def seconds(self) -> float:
-    """Sum of the parts."""
+    """Sum the parts."""
     return self.computing + self.waiting + self.exposed
 
   @property
   def speedup(self) -> float:
-    """Over one node."""
+    """Return the speed-up over one node."""
     return self.alone / self.seconds
 
 
@@ -85,7 +84,7 @@ def step(
 
 
 def all_reduce_rate(processors: int, nbytes: float, seconds: float) -> float:
-  """Bytes per second through each link of a ring: 2 (p - 1) / p n / t."""
+  """Return the bytes per second through each link of a ring: 2 (p - 1) / p n / t."""
   return 2 * _sent(processors) * nbytes / seconds
 
 
@@ -142,7 +141,7 @@ def section(config: Config) -> Section:
 
 
 def _fitted(config: Config) -> tuple[float, float]:
-  """(half in examples, additional seconds of every step), each by itself, so that the fitted row is as reported."""
+  """Return half in examples, and additional seconds of every step, with either of which the fitted row is exact."""
   inputs = config.rows[config.fitted]
 
   def root(predicted: Callable[[float], float], most: float) -> float:

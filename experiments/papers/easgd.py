@@ -30,12 +30,12 @@ TITLES = {
 
 
 def published(eta: Any) -> Any:
-  """The largest alpha of the round robin scheme: (4 - 2 eta) / (4 - eta), for 0 <= eta <= 2."""
+  """Return the largest alpha of the round robin scheme: (4 - 2 eta) / (4 - eta), for 0 <= eta <= 2."""
   return (4 - 2 * eta) / (4 - eta)
 
 
 def synchronous(eta: Any, workers: int) -> Any:
-  """The largest alpha of Sync EASGD: (4 - 2 eta) / (2 (p + 1) - p eta), for 0 <= eta <= 2; derived here.
+  """Return the largest alpha of Sync EASGD: (4 - 2 eta) / (2 (p + 1) - p eta), for 0 <= eta <= 2; derived here.
 
   The workers' mean and the center have the matrix [[1 - eta - alpha, alpha], [p alpha, 1 - p alpha]], which is stable
   while det(M + 1) >= 0; the workers' differences shrink by 1 - eta - alpha, which allows more.
@@ -44,7 +44,7 @@ def synchronous(eta: Any, workers: int) -> Any:
 
 
 def radii(name: str, workers: int, etas: np.ndarray, alphas: np.ndarray) -> np.ndarray:
-  """Spectral radii of a round of p steps (Sync EASGD: of one step): [etas, alphas]."""
+  """Return the spectral radii of a round of p steps (Sync EASGD: of one step): [etas, alphas]."""
   with jax.enable_x64(True):
     if name == "original_easgd":
       rounds = np.stack([_in_turn(workers, etas, float(alpha)) for alpha in alphas], axis=1)
@@ -54,7 +54,7 @@ def radii(name: str, workers: int, etas: np.ndarray, alphas: np.ndarray) -> np.n
 
 
 def _in_turn(workers: int, etas: np.ndarray, alpha: float) -> np.ndarray:
-  """M of a server's round, the workers by rank: [etas, p + 1, p + 1]. Every coordinate is a run of its own."""
+  """Return M of a server's round, the workers by rank: [etas, p + 1, p + 1]. Every coordinate is a separate run."""
   algorithm = original_easgd(optax.sgd(1.0), alpha=alpha, workers=workers)
   rate = jnp.asarray(etas)[:, None]
   unit = jnp.broadcast_to(jnp.eye(workers + 1), (len(etas), workers + 1, workers + 1))
@@ -70,7 +70,7 @@ def _in_turn(workers: int, etas: np.ndarray, alpha: float) -> np.ndarray:
 
 @cache
 def _together(name: str, workers: int) -> Any:
-  """(etas, alphas) -> M [etas, alphas, p + 1, p + 1] of a collective algorithm, compiled once."""
+  """Return (etas, alphas) -> M [etas, alphas, p + 1, p + 1] of a collective algorithm, compiled once."""
   unit, steps = jnp.eye(workers + 1), workers if name == "round_robin_easgd" else 1
 
   def one(eta: Any, alpha: Any) -> jax.Array:
@@ -94,7 +94,7 @@ def _together(name: str, workers: int) -> Any:
 
 @cache
 def _map(name: str, workers: int, points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Rates eta [points] and alpha [points], and the radii at their pairs."""
+  """Return rates eta [points] and alpha [points], and the radii at their pairs."""
   etas, alphas = np.linspace(0, 2.4, points), np.linspace(0, 1.0, points)
   return etas, alphas, radii(name, workers, etas, alphas)
 

@@ -22,7 +22,7 @@ from experiments.papers.page import Config, Section
 
 
 class Decay(NamedTuple):
-  """Of the workers of one graph."""
+  """Decay of the distance from the mean on one graph."""
 
   predicted: float  # the second largest modulus of an eigenvalue of W; of a cycle: per round
   distances: np.ndarray  # [rounds + 1]: measured
@@ -36,13 +36,11 @@ def section(config: Config) -> Section:
     measured[graph] = f"0 after {int(np.argmax(d <= config.zero))} rounds"
     if d[last] > config.zero:
       measured[graph] = f"{(d[last] / d[config.settled]) ** (1 / (last - config.settled)):.4f}"
-  return page.read(
-    "gossip", picture=lambda: draw(config), config=config, decays=decays(config), measured=measured,
-  )  # fmt: skip
+  return page.read("gossip", picture=lambda: draw(config), config=config, decays=decays(config), measured=measured)
 
 
 def decays(config: Config) -> dict[str, Decay]:
-  """Of each graph."""
+  """Return the decay of each graph."""
   return {graph: _decay(graph, config.workers, config.rounds) for graph in config.graphs}
 
 

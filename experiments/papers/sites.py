@@ -18,7 +18,7 @@ class SitePoint(NamedTuple):
 
   @property
   def error(self) -> float:
-    """Predicted / published - 1."""
+    """Return predicted / published - 1."""
     return self.predicted / self.published - 1
 
 
@@ -32,7 +32,7 @@ def section(config: Config) -> Section:
 
 
 def across(google: Config) -> list[SitePoint]:
-  """Steps of GPUs in several sites, from those in one."""
+  """Return the rates of GPUs in several sites, predicted from those in one."""
   sites_points = []
   for network, sites, each, published in google.points:
     rate = google.rates[network][sites * each]
@@ -42,7 +42,7 @@ def across(google: Config) -> list[SitePoint]:
 
 
 def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
-  """By which the exchange between sites takes longer than in one; each: GPUs of a site.
+  """Return by how much the exchange between sites takes longer than in one; each: GPUs of a site.
 
   A site of `each` machines has `each` times its streams to all others, and the slowest site counts.
   """
@@ -58,7 +58,7 @@ def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
 
 
 def on_a_link(shaped: Config) -> dict[str, list[SitePoint]]:
-  """Per cent of a round that is computing, H t / (H t + exchange), by algorithm."""
+  """Return the percentage of a round spent computing, H t / (H t + exchange), by algorithm."""
   by_link: dict[str, list[SitePoint]] = {}
   for name, by_steps in shaped.shares.items():
     for steps, shares in by_steps:

@@ -24,7 +24,7 @@ def section(config: Config) -> Section:
 
 
 def simulated_efficiency(gpus: int, overhead: float) -> float:
-  """Speed-up per GPU by the event model: steps of 1 / G s, each followed by R_O s that all wait for."""
+  """Return the speed-up per GPU by the event model: steps of 1 / G s, each followed by R_O s that all wait for."""
 
   def seconds(count: int) -> float:
     third = [1 / count / 3]
@@ -34,7 +34,7 @@ def simulated_efficiency(gpus: int, overhead: float) -> float:
 
 
 def waiting(config: Config, gigabits: float, servers: int) -> float:
-  """Share of a worker's round that it waits at so many simulated servers, if it sends while it computes."""
+  """Return the share of a round that a worker waits for simulated servers, if it sends while it computes."""
   simulated = server.simulate(
     workers=config.workers, servers=servers, nbytes=config.nbytes, bandwidth=gigabits * 1e9 / 8,
     compute_seconds=config.seconds, overlap=1.0,
