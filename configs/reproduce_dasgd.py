@@ -12,7 +12,7 @@ import ml_collections
 def get_config():
   config = ml_collections.ConfigDict()
   config.workers = 256
-  config.bandwidth = "infiniband"  # 70 Gb/s, of experiments.papers.paleo
+  config.bandwidth = "infiniband"  # 70 Gb/s, of experiments.papers.dasgd
   config.batches = (128, 32)  # examples per worker: of the example in the authors' code, and of its CIFAR-10 script
   config.cluster = "dasgd_v100_70g"  # the same machine, for the cheapest all-reduce that there is
   config.compared = "VGG-16"  # of the networks, whose exchange is set against it

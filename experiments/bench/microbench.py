@@ -282,10 +282,9 @@ def measure_steps(
     ValueError: if a process fails; its output is on stderr.
   """
   with tempfile.TemporaryDirectory() as folder:
-    task, result = Path(folder) / "task.json", Path(folder) / "result.json"
-    settings = {"model": model, "algorithms": {k: dict(v) for k, v in algorithms.items()}, "workers": workers}
-    task.write_text(json.dumps(settings | {"alone": alone, "together": together, "result": str(result)}))
-    command = [sys.executable, "-m", "experiments.bench.microbench", str(task)]
+    result, settings = Path(folder) / "result.json", {name: dict(keys) for name, keys in algorithms.items()}
+    task = {"model": model, "algorithms": settings, "workers": workers, "alone": alone, "together": together}
+    command = [sys.executable, "-m", "experiments.bench.microbench", json.dumps(task), str(result)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, env=hosts.launched())
     if done.returncode or not result.exists():
       raise ValueError("the measurement failed, see the log above")
@@ -293,12 +292,12 @@ def measure_steps(
   return {name: {1: seconds["alone"], workers: seconds["together"][name]} for name in algorithms}
 
 
-def main(file: str) -> int:
+def main(text: str, result: str) -> int:
   """Measure the steps of a task of `measure_steps` in each process; the main one writes the result."""
   hosts.follow_launcher()
-  task = json.loads(Path(file).read_text())
+  task = json.loads(text)
   if hosts.processes() == 1 and task["workers"] > 1:
-    return hosts.launch(task["workers"], [sys.executable, "-m", "experiments.bench.microbench", file])
+    return hosts.launch(task["workers"], hosts.command_line())
   workers, sizes = join(), SIZES.get(task["model"], {})
 
   def block(name: str, hyper: dict[str, Any], batch: int) -> TimedBlock:
@@ -309,9 +308,9 @@ def main(file: str) -> int:
   blocks |= {name: block(name, hyper, task["together"]) for name, hyper in task["algorithms"].items()}
   seconds = {name: typical(times) for name, times in interleaved(blocks, 5).items()}
   if hosts.is_main():
-    Path(task["result"]).write_text(json.dumps({"alone": seconds.pop("alone"), "together": seconds}))
+    Path(result).write_text(json.dumps({"alone": seconds.pop("alone"), "together": seconds}))
   return 0
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv[1]))
+  sys.exit(main(*sys.argv[1:]))

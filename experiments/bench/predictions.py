@@ -86,12 +86,9 @@ def predict(algorithm: Algorithm, step: float, messages: tuple[int, ...], calibr
 
 
 def _compared(
-  case: ModelCase,
-  step: MeasuredStep,
-  algorithms: dict[str, Algorithm],
-  calibrated: Calibration,
+  case: ModelCase, step: MeasuredStep, algorithms: dict[str, Algorithm], calibrated: Calibration,
   seconds: dict[str, float],
-) -> list[dict[str, Any]]:
+) -> list[dict[str, Any]]:  # fmt: skip
   """A result for each algorithm; seconds: measured, per step, by label."""
   computing = {
     "measured_step": seconds[_label(case, "independent", {})],

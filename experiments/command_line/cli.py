@@ -84,8 +84,9 @@ def parse(command: str, arguments: Sequence[str]) -> list[str]:
 
 def _check(command: str, arguments: Sequence[str]) -> None:
   """Check the names and the values of flags. OptionError as of `parse`."""
-  own = {flag.name for flag in key_flags(command)}
-  ours = {flag.name for flag in _defined()} | {*FLAGS}
+  read = {flag.name for flag in key_flags(command)}
+  modules = flags.FLAGS.flags_by_module_dict()  # of libraries too
+  ours = {flag.name for name in modules if name.startswith("experiments") for flag in modules[name]} | {*FLAGS}
   values: dict[str, Any] = {}
   left = iter(arguments)
   for argument in itertools.takewhile(lambda word: word != "--", left):
@@ -95,7 +96,7 @@ def _check(command: str, arguments: Sequence[str]) -> None:
     negated = name.removeprefix("no")
     if name not in flags.FLAGS and negated in flags.FLAGS and flags.FLAGS[negated].boolean:
       name, equals, value = negated, "=", "false"
-    if name in ours - own:
+    if name in ours - read:
       raise OptionError(name, "left out", advice=f"{command} does not read it.")
     flag: Any = flags.FLAGS[name] if name in flags.FLAGS else None  # noqa: SIM401 (its get gives the value)
     if not equals:
@@ -134,12 +135,6 @@ def _check_json() -> None:
       path.open("a").close()
   except OSError as error:
     raise OptionError("json", "a file that can be written", f"{name} ({error.strerror or error})") from error
-
-
-def _defined() -> list[flags.Flag[Any]]:
-  """Return the flags of the commands that are loaded, not of libraries."""
-  modules = flags.FLAGS.flags_by_module_dict()
-  return [flag for name, each in modules.items() if name.startswith("experiments") for flag in each]
 
 
 def _help(command: str) -> str:

@@ -133,8 +133,5 @@ only = partial(
   _flag, flags.DEFINE_list, "only", [],
   "with commas between: labels or algorithms of config.compare.algorithms, parts of bench's case names; default: all",
 )  # fmt: skip
-tuned = partial(
-  _flag, flags.DEFINE_string, "tuned", "", "tuned.json of a sweep: learning rates and hyper-parameters per algorithm"
-)
 json = partial(_flag, flags.DEFINE_string, "json", "", "file that the figures are written to")
 overlap, processes, workdir = (partial(option, name) for name in ("overlap", "processes", "workdir"))

@@ -9,10 +9,11 @@ import json
 import statistics
 import subprocess
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import flags as absl_flags
 
@@ -32,49 +33,44 @@ RIVALS = absl_flags.DEFINE_bool("rivals", False, "measure hand-written JAX loops
 ASYNC = absl_flags.DEFINE_bool("asynchronous", False, "measure server algorithms in virtual time instead")
 PERF = absl_flags.DEFINE_bool("perf", False, "measure how far the cost model's predictions are off instead")
 TURNS = shared_flags.turns()
-SYNC = "sync_sgd"
 PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
 KINDS = ("rivals", "asynchronous", "perf")
 for name in PASSED_ON:
   shared_flags.option(name)
 
 
-class Side:
-  """A running `experiments.bench.timed_process`, a context manager that ends it."""
+class Side(NamedTuple):
+  """A running `experiments.bench.timed_process`, and what it reported when it was warm."""
 
-  def __init__(self, *arguments: str):
-    """Start the process and wait until it is warm."""
-    command = [sys.executable, "-m", "experiments.bench.timed_process", *arguments]
-    self._process = subprocess.Popen(
-      command,
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      text=True,
-      cwd=Path(__file__).parents[2],
-      env=hosts.launched(),
-    )
-    self.figures = self._read()
-
-  def __enter__(self) -> "Side":
-    return self
-
-  def __exit__(self, *_: object) -> None:
-    self._process.kill()
-    self._process.wait()
+  process: subprocess.Popen[str]
+  figures: dict[str, Any]
 
   def rate(self) -> float:
     """Measure one more block; return its examples per second."""
-    assert self._process.stdin
-    self._process.stdin.write("go\n")
-    self._process.stdin.flush()
-    return self._read()["rate"]
+    assert self.process.stdin
+    self.process.stdin.write("go\n")
+    self.process.stdin.flush()
+    return _answer(self.process)["rate"]
 
-  def _read(self) -> dict[str, Any]:
-    assert self._process.stdout
-    line = self._process.stdout.readline()
-    if not line:
-      raise ValueError("a side of the benchmark ended early; its messages are above")
-    return json.loads(line)
+
+@contextmanager
+def _side(*arguments: str) -> Iterator[Side]:
+  """Start a process, wait until it is warm, and kill it at the end."""
+  command, root = [sys.executable, "-m", "experiments.bench.timed_process", *arguments], Path(__file__).parents[2]
+  pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+  with subprocess.Popen(command, cwd=root, env=hosts.launched(), **pipes) as process:
+    try:
+      yield Side(process, _answer(process))
+    finally:
+      process.kill()
+
+
+def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+  assert process.stdout
+  line = process.stdout.readline()
+  if not line:
+    raise ValueError("a side of the benchmark ended early; its messages are above")
+  return json.loads(line)
 
 
 def main(line: CommandLine) -> int:
@@ -89,10 +85,14 @@ def main(line: CommandLine) -> int:
   if PERF.value:
     return predictions.main(JSON.value, PROCESSES.value if PROCESSES.present else 2, line.words)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
-  cases = [(w, a) for w in WORKLOADS for a in algorithms if _chosen(f"{w} {a}") and (w not in IN_PARTS or a == SYNC)]
-  if not cases:
-    condition = f"parts of a workload ({', '.join(WORKLOADS)}) and an algorithm ({', '.join(algorithms)})"
-    raise OptionError("only", condition, ",".join(ONLY.value))
+  cases = [
+    (workload, algorithm)
+    for workload in WORKLOADS
+    for algorithm in algorithms
+    if not ONLY.value or any(part.strip() in f"{workload} {algorithm}" for part in ONLY.value)
+    if workload not in IN_PARTS or algorithm == "sync_sgd"
+  ]
+  _check(cases, f"parts of a workload ({', '.join(WORKLOADS)}) and an algorithm ({', '.join(algorithms)})")
   options = run_options()
   passed = json.dumps({name: getattr(options, name) for name in PASSED_ON})
   measure = _against_rivals if RIVALS.value else _against_synchronous if ASYNC.value else _against_plain
@@ -102,8 +102,9 @@ def main(line: CommandLine) -> int:
   return 0
 
 
-def _chosen(case: str) -> bool:
-  return not ONLY.value or any(part.strip() in case for part in ONLY.value)
+def _check(cases: list[tuple[str, str]], condition: str) -> None:
+  if not cases:
+    raise OptionError("only", condition, ",".join(ONLY.value))
 
 
 def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
@@ -111,9 +112,9 @@ def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, 
   print(f"{'case':41}{'examples/s':>11}{'plain':>9}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
   results = []
   for workload, group in itertools.groupby(cases, key=lambda case: case[0]):
-    with Side("plain", workload, "-") as plain:
+    with _side("plain", workload, "-") as plain:
       for _, algorithm in group:
-        with Side("ddl", workload, algorithm, passed) as ours:
+        with _side("ddl", workload, algorithm, passed) as ours:
           rates, ratios = _in_turn({"ddl": ours, "plain": plain})
         measured = {"examples_per_s": rates["ddl"], "plain_examples_per_s": rates["plain"], "ratio": ratios["plain"]}
         figures = {k: v for k, v in ours.figures.items() if k != "ready"}
@@ -132,9 +133,7 @@ def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, 
 def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
   """Measure the cases with a device per worker on two cores, ddl and each rival in turn."""
   cases = [(w, a) for w, a in cases if a in rivals.PERIODS and WORKLOADS[w].workers == 2]
-  if not cases:
-    condition = f"a case of two workers under {' or '.join(rivals.PERIODS)} with rivals, such as 'mlp 2x64'"
-    raise OptionError("only", condition, ",".join(ONLY.value))
+  _check(cases, f"a case of two workers under {' or '.join(rivals.PERIODS)} with rivals, such as 'mlp 2x64'")
   names = [name for name in rivals.RIVALS if name != "torch" or find_spec("torch")]
   if "torch" not in names:
     print("PyTorch is not installed, so that it is left out (pip install torch)")
@@ -145,9 +144,7 @@ def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str,
 def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
   """Measure eight equal workers with 10 % jitter: waves, the synchronous counterpart, and one event at a time."""
   cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
-  if not cases:
-    condition = "a case of eight workers with asynchronous, such as 'mlp 8x64'"
-    raise OptionError("only", condition, ",".join(ONLY.value))
+  _check(cases, "a case of eight workers with asynchronous, such as 'mlp 8x64'")
   sides = {
     (w, a): {
       "waves": ("ddl", w, a, passed), "synchronous": ("ddl", w, COUNTERPARTS[a], passed), "one": ("one", w, a, passed)
@@ -166,9 +163,9 @@ def _side_by_side(cases: dict[tuple[str, str], dict[str, tuple[str, ...]]], head
   results = []
   for (workload, algorithm), arguments in cases.items():
     with ExitStack() as stack:
-      rates, ratios = _in_turn({name: stack.enter_context(Side(*each)) for name, each in arguments.items()})
+      rates, ratios = _in_turn({name: stack.enter_context(_side(*side)) for name, side in arguments.items()})
     results.append({"workload": workload, "algorithm": algorithm, "examples_per_s": rates, "ratios": ratios})
-    label = f"{workload} {' / '.join(dict.fromkeys(each[2] for each in arguments.values()))}"
+    label = f"{workload} {' / '.join(dict.fromkeys(side[2] for side in arguments.values()))}"
     row = "".join(f"{rates[name]:13,.0f}{ratio:7.2f}" for name, ratio in ratios.items())
     print(f"{label:32}{next(iter(rates.values())):11,.0f}{row}", flush=True)
   return results

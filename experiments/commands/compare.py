@@ -1,5 +1,7 @@
 """`python run.py compare`: several algorithms over several seeds on the same budget of examples, and a report."""
 
+from absl import flags
+
 from ddl.comparison.compare import compare
 from ddl.config import unread_keys
 from ddl.config.comparison import Comparison
@@ -7,7 +9,7 @@ from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 
 shared_flags.run_flags("compare")
-TUNED = shared_flags.tuned()
+TUNED = flags.DEFINE_string("tuned", "", "tuned.json of a sweep: learning rates and hyper-parameters per algorithm")
 ONLY = shared_flags.only()
 CLUSTER = shared_flags.cluster()
 

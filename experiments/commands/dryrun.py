@@ -56,21 +56,17 @@ def main(line: CommandLine) -> int:
   print(_heading(first, where.name, options, cluster))
   all_figures = []
   for label, experiment in experiments.items():
-    all_figures.append(compiled.compiled(label, experiment, job))
-    print(
-      f"\n{label}\n{report.collectives(all_figures[-1], priced=True)}"
-      if not all_figures[-1].refused
-      else f"\n{label}: too large"
-    )
+    figures = compiled.compiled(label, experiment, job)
+    all_figures.append(figures)
+    print(f"\n{label}: too large" if figures.refused else f"\n{label}\n{report.collectives(figures, priced=True)}")
   print(f"\n{report.summary(all_figures, cluster)}\n")
-  print("\n".join(report.verdict(each, cluster) for each in all_figures))
+  print("\n".join(report.verdict(figures, cluster) for figures in all_figures))
   if JSON.value:
-    Path(JSON.value).write_text(json.dumps([_plain(each) for each in all_figures], indent=2) + "\n")
-  large = [each for each in all_figures if not compiled.fits(each, cluster)]
-  if large:
-    label = large[0].label
-    other = compiled.smallest_that_fits(label, experiments[label], job, cluster)
-    raise ValueError(report.too_large(large[0], cluster.device.memory, other, where.name))
+    Path(JSON.value).write_text(json.dumps([_plain(figures) for figures in all_figures], indent=2) + "\n")
+  for label, figures in zip(experiments, all_figures, strict=True):
+    if not compiled.fits(figures, cluster):
+      other = compiled.smallest_that_fits(label, experiments[label], job, cluster)
+      raise ValueError(report.too_large(figures, cluster.device.memory, other, where.name))
   print(f"\nall fit into the {bytes_text(cluster.device.memory)} of a device")
   return 0
 
@@ -84,10 +80,10 @@ def _data(experiment: Experiment) -> Data:
 
 
 def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
-  """By label; each with as many workers as the devices carry, unless --config.workers says how many."""
+  """Return by label the experiments, with as many workers as the devices carry unless --config.workers is set."""
   config = line.config
   if ALGORITHMS.value:
-    experiments = {name: _of(config, name, line.paths) for name in dict.fromkeys(ALGORITHMS.value)}
+    experiments = {name: _with_algorithm(config, name, line.paths) for name in dict.fromkeys(ALGORITHMS.value)}
   elif config.compare.algorithms and "algorithm.name" not in line.paths:
     experiments = variants(config)
   else:
@@ -98,19 +94,15 @@ def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
   return {label: experiment_of(label, each) for label, each in experiments.items()}
 
 
-def _of(config: Config, name: str, paths: Sequence[str]) -> Config:
-  """The config with another algorithm, and of the keys that flags set those that it reads."""
-  out = renamed(config, {"algorithm": {"name": name}})
-  keys = [path.removeprefix("algorithm.") for path in paths if path.startswith("algorithm.")]
-  for key in keys:
-    if (
-      key != "name"
-      and not takes("algorithm", name, key)
-      and any(takes("algorithm", a, key) for a in ALGORITHMS.value or ())
-    ):
-      with out.ignore_type():
-        out.algorithm[key] = None
-  return out
+def _with_algorithm(config: Config, name: str, paths: Sequence[str]) -> Config:
+  """Return the config with another algorithm, without the keys that flags set for the others."""
+  renamed_config = renamed(config, {"algorithm": {"name": name}})
+  keys = {path.removeprefix("algorithm.") for path in paths if path.startswith("algorithm.")} - {"name"}
+  with renamed_config.ignore_type():
+    for key in keys:
+      if not takes("algorithm", name, key) and any(takes("algorithm", other, key) for other in ALGORITHMS.value):
+        renamed_config.algorithm[key] = None
+  return renamed_config
 
 
 def _heading(first: Experiment, name: str, options: RunOptions, cluster: Cluster) -> str:
@@ -120,6 +112,6 @@ def _heading(first: Experiment, name: str, options: RunOptions, cluster: Cluster
   return f"dry run on {name}: {what}, {rows}; {how}\nprices: {cluster.title}; {cluster.source}"
 
 
-def _plain(each: Any) -> dict[str, Any]:
-  out = each._asdict() | {"seconds": each.seconds}
-  return out | {"rows": [row._asdict() | {"collective": row.collective._asdict()} for row in each.rows]}
+def _plain(figures: Any) -> dict[str, Any]:
+  rows = [row._asdict() | {"collective": row.collective._asdict()} for row in figures.rows]
+  return figures._asdict() | {"seconds": figures.seconds, "rows": rows}

@@ -6,17 +6,12 @@ from pathlib import Path
 
 from absl import flags
 
-from ddl.algorithms import WRAPPERS
 from ddl.config import catalog
-from ddl.config.catalog import Config, keywords
+from ddl.config.catalog import Config
 from ddl.config.comparison import Comparison, variants
-from ddl.config.experiment import Network, meanings
 from ddl.config.user_code import is_address
 from ddl.errors import OptionError
-from ddl.events import times
 from ddl.names import short_name
-from ddl.perf import cluster_file, neural_networks
-from ddl.perf.layers import params
 from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
 from experiments.commands import reference
@@ -35,32 +30,7 @@ def main(line: CommandLine | None = None) -> int:
   if MARKDOWN.value:
     print(*reference.write(writable(Path(MARKDOWN.value), "markdown")), sep="\n")
     return 0
-  widths = [max(len(row[i]) for row in [reference.HEAD, *reference.rows()]) for i in range(len(reference.HEAD))]
-  for row in [reference.HEAD, *reference.rows()]:
-    print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-  print("\nall are data parallel; the axes are those of Langer et al. 2020, arXiv 2007.03970\n")
-  print("config.wrapper.name")
-  for name, spec in WRAPPERS.items():
-    print(f"  {name:14} {', '.join(keywords(spec.factory))}: {spec.title}, {spec.citation}")
-  for kind, registry in reference.SECTIONS.items():
-    print(f"config.{kind}.name")
-    for name, factory in registry.items():
-      print(f"  {name:14} {', '.join(reference.settings(factory))}".rstrip())
-      if kind in ("times", "barrier"):
-        print(f"{'':17}{str(factory.__doc__).splitlines()[0].partition(' ValueError')[0]}")
-    if kind == "times":
-      print(str(times.__doc__).partition(":\n")[2].rstrip())  # the keys that all of them have
-  print("config.network")
-  for key, meaning in meanings(Network).items():
-    print(f"  {key:17} = {getattr(Network, key)!s:5} {meaning}")
-  print("--model of plan and scale: layer tables")
-  for name in neural_networks.names():
-    print(f"  {name:17} {neural_networks.title(name)}, {params(neural_networks.table(name)):,} parameters")
-  print("--cluster")
-  for name in cluster_file.built_in():
-    cluster = cluster_file.named(name)
-    print(f"  {name:17} {cluster.title}")
-    print(textwrap.fill(cluster.source, 120, initial_indent=" " * 22, subsequent_indent=" " * 22))
+  print(reference.text("list.txt"), end="")
   return 0
 
 

@@ -18,7 +18,7 @@ from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 from experiments.netbench import measure, network
 from experiments.netbench.cases import CASES, Measured
-from experiments.netbench.group import ProcessGroup
+from experiments.netbench.group import ProcessGroup, process_group
 
 JSON = shared_flags.json()
 WORKDIR = shared_flags.workdir()
@@ -42,9 +42,9 @@ def main(line: CommandLine) -> int:
     writable(Path(WORKDIR.value)).mkdir(parents=True, exist_ok=True)
   results: list[dict[str, Any]] = []
   with (
-    network.NamespaceNetwork(HOSTS.value, rates[0], latency) as net,
-    ProcessGroup(net, joined=True) as joined,
-    ProcessGroup(net, joined=False) as alone,
+    network.namespace_network(HOSTS.value, rates[0], latency) as net,
+    process_group(net, joined=True) as joined,
+    process_group(net, joined=False) as alone,
   ):
     for rate in rates:
       net.set(rate, latency)
@@ -61,17 +61,16 @@ def _on_link(
   probed = measure.probe(net)
   asked = f"{measure.bandwidth_text(net.rate)}, {seconds_text(net.latency)} one way"
   gives = f"{measure.bandwidth_text(probed['rate'])}, {seconds_text(probed['latency'])}"
-  print(f"link: {asked}; gives {gives}; shaped by {net.shaper}", flush=True)
-  speeds, rows = [], measure.rows(net, joined, alone, names, TURNS.value)
-  measured = next(rows)
-  assert isinstance(measured, Measured)
+  print(f"link: {asked}; gives {gives}; shaped by {net.link.title}", flush=True)
+  first, measured = measure.clocks(net, joined, alone, TURNS.value)
   print(
     f"a step takes {seconds_text(measured.step)}, an exchange of all parameters {seconds_text(measured.exchange)}: "
-    f"{measured.exchange / measured.step:.3g} steps\n{measure.head()}",
+    f"{measured.exchange / measured.step:.3g} steps\n{measure.aligned(measure.COLUMNS)}",
     flush=True,
   )
-  for row in rows:
-    assert isinstance(row, measure.SpeedRow)
+  speeds = []
+  for name in names:
+    row = first if name == "sync_sgd" else measure.row(net, joined, alone, CASES[name](measured), TURNS.value)
     print(measure.line(row), flush=True)
     case = {**row._asdict(), "exposed": row.exposed, "error": row.error}
     speeds.append({"bandwidth": net.rate, "latency": net.latency, "hosts": net.hosts, "measured_link": probed, **case})

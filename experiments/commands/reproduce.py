@@ -8,37 +8,25 @@ from absl import flags
 from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
 from experiments.papers import allreduce, das, dasgd, easgd, gossip, published_steps, sc17, scaling, sites, zou
-from experiments.papers.page import MEMORY, SECONDARY, Config, Section, markdown, summary
+from experiments.papers.page import Section, markdown
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 COMMAND = "python run.py reproduce"
 CHECK = flags.DEFINE_bool("check", False, "write nothing; exit code 1 unless the pages are current")
 
-HEAD = f"""# Reported and predicted
-
-Made by `{COMMAND}`; do not edit. Every predicted speed-up is arithmetic of `ddl/perf` on the inputs in
-`configs/reproduce_*.py`; the last three sections hold statements of theory against simulations and the algorithms.
-
-Error is predicted / reported - 1. A parameter is fitted on one reported number per table (weak scaling: one of each
-network); that row says "fitted" and counts nowhere. The other rows of a fitted column are predicted from it. The costs
-of NCCL and the shares of a device's peak are fitted on some systems and tested on others; they count in no headline. A
-reported number without a mark is of the paper's abstract; {SECONDARY} is read in a secondary source, {MEMORY} is from
-memory and could not be looked up.
-"""
-
 
 def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
   """Write the page, or check it (check: None: as --check); return the exit code."""
-  checks = CHECK.value if check is None else check
-  if not checks:
+  check = CHECK.value if check is None else check
+  if not check:
     writable(PAGE.parent, "the page's folder")
-  now = {PAGE: page(), PAGE.with_name("device_steps.md"): published_steps.steps_page(COMMAND)}
-  if not checks:
+  now = {PAGE: page(), PAGE.with_name("device_steps.md"): published_steps.steps_page()}
+  if not check:
     for file, text in now.items():
       file.write_text(text)
       print(file.relative_to(PAGE.parents[1]))
-    for name, draw in filter(None, (each.picture for each in sections())):
+    for name, draw in filter(None, (section.picture for section in sections())):
       (PAGE.parent / name).write_bytes(draw())
     return 0
   current = all(file.is_file() and file.read_text() == text for file, text in now.items())
@@ -49,7 +37,8 @@ def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
 
 def sections() -> list[Section]:
   """Return a section per table, in the order of the page."""
-  config = {path.stem.removeprefix("reproduce_"): _config(path.stem) for path in CONFIGS.glob("reproduce_*.py")}
+  modules = {path.stem: importlib.import_module(f"configs.{path.stem}") for path in CONFIGS.glob("reproduce_*.py")}
+  config = {name.removeprefix("reproduce_"): module.get_config() for name, module in modules.items()}
   weak = sc17.weak(config["sc17_weak"])
   return [
     das.section(config["das"]),
@@ -67,11 +56,6 @@ def sections() -> list[Section]:
   ]
 
 
-def _config(name: str) -> Config:
-  return importlib.import_module(f"configs.{name}").get_config()
-
-
 def page() -> str:
   """Return the whole page."""
-  all_sections = sections()
-  return "\n".join([HEAD, summary(all_sections), "", "\n\n".join(map(markdown, all_sections)), ""])
+  return markdown(sections())

@@ -23,9 +23,8 @@ TOKENIZER = flags.DEFINE_string("tokenizer", "", "tokenizer.json of byte pairs l
 VALIDATION = flags.DEFINE_float("validation", 0.1, "share of the text, its end, for the test")
 
 
-def main(line: CommandLine) -> int:
+def main(_line: CommandLine) -> int:
   """Write the files and say what they hold; return the exit code."""
-  del line
   if not TEXT.value or not OUT.value:
     raise OptionError("text and out", "set: --text=FILE, and --out=FOLDER for its token files")
   writable(Path(OUT.value), "out")

@@ -23,7 +23,7 @@ def main(line: CommandLine) -> int:
   if EXPLAIN.value:
     if has_server(algorithm):
       raise OptionError("explain", "passed with a collective algorithm", algorithm)
-    from experiments.dryrun.explain import explain  # here: most runs need none of it
+    from experiments.dryrun.compiled import explain  # here: most runs need none of it
 
     options = replace(options, hooks=(*options.hooks, explain))
   options = replace(options, hooks=(*options.hooks, draw_schedule))

@@ -18,17 +18,21 @@ from ddl.engine.placement import find_rules
 from ddl.engine.workers import divisors, on_devices
 from ddl.errors import OptionError
 from ddl.perf.cluster import Cluster
+from ddl.perf.placement import with_shares
 from ddl.run.build import execution_of, make_model, with_auto
 from ddl.run.compilation_cache import AUTO, OFF
-from experiments.dryrun.program import analyse
+from ddl.run.hooks import StepInfo
+from ddl.run.processes import say
+from experiments.dryrun import report
+from experiments.dryrun.program import analyse, of_run
 from experiments.dryrun.report import Figures, figures
-from experiments.dryrun.target import Target, as_backend
+from experiments.dryrun.target import Target, as_backend, cluster_of
 
 TRIED = (2, 4, 8, 16)  # members, where one device is too small
 
 
 class CompiledJob(NamedTuple):
-  """What all algorithms have in common."""
+  """What the algorithms of a dry run share."""
 
   target: Target
   data: Data
@@ -76,14 +80,14 @@ def batch_shapes(data: Data, examples: int) -> Mapping[str, Any]:
 
 
 def cache(where: str) -> Path | None:
-  """The folder in which analyses are kept, beside that of compiled programs. where: --compilation_cache."""
+  """Return the folder of saved analyses, beside that of compiled programs. where: --compilation_cache."""
   if where in OFF:
     return None
   return files.cache_folder() / "dryrun" if where == AUTO else Path(where) / "dryrun"
 
 
 def fits(needed: Figures, cluster: Cluster) -> bool:
-  """Whether the device has the memory."""
+  """Return whether the device has the memory."""
   return not needed.refused and needed.peak <= cluster.device.memory
 
 
@@ -102,3 +106,17 @@ def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, clu
     if fits(candidate, cluster):
       return candidate
   return None
+
+
+def explain(info: StepInfo) -> None:
+  """Print the tables of a run's own program at its start, with seconds if the devices' cluster is known; a hook."""
+  if not info.first:
+    return
+  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all: where workers fail and join
+  experiment, cluster = components.experiment, cluster_of(trainer.workers.device)
+  cluster = cluster and with_shares(cluster, str(experiment.model.name))
+  batch = batch_shapes(components.data, experiment.batch)
+  programs = of_run(trainer, batch, experiment.steps, experiment.eval_every)
+  described = figures(experiment.label, experiment, trainer, programs, cluster)
+  tables = [report.summary([described], cluster), report.collectives(described, cluster is not None)]
+  say("\n\n".join(tables + ([report.verdict(described, cluster)] if cluster else [])))

@@ -24,8 +24,8 @@ from ddl.run.folder import write_whole
 
 NEEDS = re.compile(r"(?:Used |HLO temporaries \()([\d.]+)([KMGT]?)\b")  # of the TPU compiler when it gives up
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-EDITION = 2  # of what is kept
-MOST = 500  # files that are kept
+EDITION = 3  # of the saved analyses
+MOST = 500  # saved analyses
 MOST_STEPS = 100_000  # that are planned beyond a run's, until its rounds repeat
 VERSIONS = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin")
 
@@ -35,18 +35,12 @@ class DryRunProgram(NamedTuple):
 
   steps: int  # of a call
   events: Events
+  peak: float  # while it runs, or what it would need if refused
+  refused: bool = False  # whether the compiler gives up for lack of memory
   arguments: float = 0.0
-  outputs: float = 0.0  # beside the arguments that they take the place of
   temporary: float = 0.0
-  code: float = 0.0
-  refused: float = 0.0  # what it would need, where the compiler gives up for lack of memory, else 0
   collectives: tuple[Collective, ...] = ()
   count: int = 1  # of such calls in the steps that are looked at
-
-  @property
-  def peak(self) -> float:
-    """Bytes while it runs."""
-    return self.refused or self.arguments + self.outputs + self.temporary + self.code
 
 
 def steady(trainer: CompiledTrainer, steps: int, every: int) -> list[tuple[Call, int]]:
@@ -90,10 +84,11 @@ def analyse(
   for call, count in steady(trainer, steps, every):
     lowered = trainer.lowered(call.kind, *trainer.shapes(call, batch))
     file = cache / f"{_key(lowered, trainer, options)}.json" if cache else None
-    program = _load(file)
+    program = file and _load(file)
     if program is None:
       program = _compiled(lowered, trainer, call, options)
-      _save(file, program)
+      if file:
+        _save(file, program)
     programs.append(program._replace(count=count))
   return programs
 
@@ -115,22 +110,17 @@ def _compiled(lowered: Any, trainer: CompiledTrainer, call: Call, options: Mappi
     match = NEEDS.search(str(error))
     stays = device_bytes(trainer.carry)
     needs = max(float(match[1]) * UNITS[match[2]], stays) if match else stays
-    return DryRunProgram(call.steps, [], refused=needs)
+    return DryRunProgram(call.steps, [], needs, refused=True)
   return _read(executable, trainer, call)
 
 
 def _read(executable: Any, trainer: CompiledTrainer, call: Call) -> DryRunProgram:
   schedule = hlo_schedule.read(executable.as_text(), trainer.workers.mesh)
   memory = executable.memory_analysis()
-  return DryRunProgram(
-    steps=call.steps,
-    arguments=memory.argument_size_in_bytes,
-    outputs=memory.output_size_in_bytes - memory.alias_size_in_bytes,
-    temporary=memory.temp_size_in_bytes,
-    code=memory.generated_code_size_in_bytes,
-    events=schedule.events,
-    collectives=tuple(schedule.collectives),
-  )
+  arguments, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
+  outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes  # beside the arguments that they replace
+  peak = arguments + outputs + temporary + memory.generated_code_size_in_bytes
+  return DryRunProgram(call.steps, schedule.events, peak, False, arguments, temporary, tuple(schedule.collectives))
 
 
 def device_bytes(tree: Any) -> float:
@@ -149,19 +139,15 @@ def _key(lowered: Any, trainer: CompiledTrainer, options: Mapping[str, str]) -> 
   return hashlib.sha256(json.dumps(about).encode() + lowered.as_text().encode()).hexdigest()[:32]
 
 
-def _load(file: Path | None) -> DryRunProgram | None:
-  if file is None or not file.exists():
-    return None
+def _load(file: Path) -> DryRunProgram | None:
   try:
     program = DryRunProgram(*json.loads(file.read_text()))
-  except ValueError:  # not finished before its process was killed
+  except (OSError, ValueError):  # none, or not finished before its process was killed
     return None
-  return program._replace(collectives=tuple(Collective(*each) for each in program.collectives))
+  return program._replace(collectives=tuple(Collective(*fields) for fields in program.collectives))
 
 
-def _save(file: Path | None, program: DryRunProgram) -> None:
-  if file is None:
-    return
+def _save(file: Path, program: DryRunProgram) -> None:
   with contextlib.suppress(OSError):  # without a cache it only takes longer
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(file, json.dumps(program))

@@ -16,6 +16,7 @@ from ddl.names import pluralize
 from ddl.perf.cluster import Cluster
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
+from ddl.perf.patterns import Op
 from ddl.perf.units import bytes_text, columns, percent, seconds_text
 from ddl.run.build import param_shapes
 from experiments.dryrun import overlap
@@ -62,18 +63,15 @@ class Figures(NamedTuple):
 
 
 def figures(
-  label: str,
-  experiment: Experiment,
-  trainer: CompiledTrainer,
-  programs: Sequence[DryRunProgram],
+  label: str, experiment: Experiment, trainer: CompiledTrainer, programs: Sequence[DryRunProgram],
   cluster: Cluster | None,
-) -> Figures:
-  """Return them. programs: of `analyse`."""
-  steps = sum(each.count * each.steps for each in programs)
-  flop = sum(each.count * hlo_schedule.flop(each.events) for each in programs) / steps
-  moved = sum(each.count * hlo_schedule.sent_bytes(each.events) for each in programs) / steps
+) -> Figures:  # fmt: skip
+  """Return the figures of an algorithm. programs: of `analyse`."""
+  steps = sum(program.count * program.steps for program in programs)
+  flop = sum(program.count * hlo_schedule.flop(program.events) for program in programs) / steps
+  moved = sum(program.count * hlo_schedule.sent_bytes(program.events) for program in programs) / steps
   rows, compute = _rows(programs, cluster, trainer.workers.devices, steps)
-  largest = max(programs, key=lambda each: each.peak)
+  largest = max(programs, key=lambda program: program.peak)
   predicted = _predicted(experiment, trainer, cluster, flop, moved) if cluster and flop else 0.0
   return Figures(
     label=label,
@@ -82,15 +80,15 @@ def figures(
     arguments=largest.arguments,
     temporary=largest.temporary,
     peak=largest.peak,
-    refused=bool(largest.refused),
+    refused=largest.refused,
     parts=parts(trainer),
     flop=flop,
     moved=moved,
-    sent=sum(each.times * each.collective.sent for each in rows),
+    sent=sum(row.times * row.collective.sent for row in rows),
     rows=rows,
     compute=compute,
-    exposed=sum(each.times * (each.link - each.hidden) for each in rows),
-    hidden=sum(each.times * each.hidden for each in rows),
+    exposed=sum(row.times * (row.link - row.hidden) for row in rows),
+    hidden=sum(row.times * row.hidden for row in rows),
     predicted=predicted,
   )
 
@@ -108,11 +106,11 @@ def _rows(
   """(collectives per step, those alike together, seconds of compute per step)."""
   times, products, hidden, links = (defaultdict[Any, float](float) for _ in range(4))
   compute = 0.0
-  for each in programs:
-    priced = overlap.price(each.events, each.collectives, cluster or ANY, devices)
-    compute += each.count * priced.compute
+  for program in programs:
+    priced = overlap.price(program.events, program.collectives, cluster or ANY, devices)
+    compute += program.count * priced.compute
     for number, transfer in priced.transfers.items():
-      key, often = each.collectives[number], each.count * transfer.times
+      key, often = program.collectives[number], program.count * transfer.times
       times[key] += often
       products[key] += often * transfer.kernels
       hidden[key] += often * (transfer.link - transfer.exposed)
@@ -131,11 +129,12 @@ def _predicted(experiment: Experiment, trainer: CompiledTrainer, cluster: Cluste
   """Seconds of a step as `compare --cluster` has them, without jitter: the algorithm's clock, not the schedule."""
   members = trainer.workers.members
   pattern = pattern_of(trainer.algorithm, param_shapes(trainer.model), experiment.workers)
-  share = [each._replace(nbytes=each.nbytes / members) for each in pattern.local]
-  exchanges = [
-    each._replace(ops=tuple(op._replace(nbytes=op.nbytes / members) for op in each.ops)) for each in pattern.exchanges
-  ]
-  pattern = pattern._replace(local=tuple(share), exchanges=tuple(exchanges))
+
+  def shared(ops: Sequence[Op]) -> tuple[Op, ...]:
+    return tuple(op._replace(nbytes=op.nbytes / members) for op in ops)
+
+  exchanges = tuple(exchange._replace(ops=shared(exchange.ops)) for exchange in pattern.exchanges)
+  pattern = pattern._replace(local=shared(pattern.local), exchanges=exchanges)
   step = [LayerWork(flop / experiment.batch, held=moved / cluster.device.width)]
   config = replace(
     experiment, times=ConfigPart("constant", {}), steps=min(experiment.steps, MOST_STEPS), microbatches=1
@@ -144,7 +143,7 @@ def _predicted(experiment: Experiment, trainer: CompiledTrainer, cluster: Cluste
   return cluster_clock.clock(cluster_run, trainer.algorithm)(config.steps) / config.steps
 
 
-MOST_ROWS = 8  # collectives of one algorithm that are told each
+MOST_ROWS = 8  # collectives of one algorithm that are listed
 SMALL = 0.01  # share of a step below which an exposed collective is not worth a word
 
 
@@ -173,7 +172,8 @@ def collectives(each: Figures, priced: bool) -> str:
     group = f"{one.size} along {one.axis}" if one.axis else f"{one.size}"
     line = [f"  {one.kind}", f"{row.times:.3g}", bytes_text(one.nbytes), group]
     line += ["yes" if one.starts else "no", f"{row.products:.3g}" if one.starts else "-"]
-    rows.append(line + ([seconds_text(row.link), _share(row)] if priced else []))
+    hidden = percent(row.hidden / row.link) if row.link else "-"
+    rows.append(line + ([seconds_text(row.link), hidden] if priced else []))
   left = each.rows[MOST_ROWS:]
   collectives = pluralize(round(sum(row.times for row in left)), "collective")
   more = f"\n  and {pluralize(len(left), 'smaller kind')} of {collectives} a step"
@@ -193,8 +193,8 @@ def verdict(each: Figures, cluster: Cluster) -> str:
     return f"{share}; waits take {percent(each.exposed / each.seconds)} of a step"
   first = max(each.rows, key=lambda row: row.times * (row.link - row.hidden))
   why = "that nothing runs beside" if not first.collective.starts else "that the compute beside it is too short for"
-  waits = f"waits take {percent(each.exposed / each.seconds)} of a step, most for {_named(first)} {why}"
-  return f"{share}; {waits}"
+  most = f"the {first.collective.kind} of {bytes_text(first.collective.nbytes)}"
+  return f"{share}; waits take {percent(each.exposed / each.seconds)} of a step, most for {most} {why}"
 
 
 def too_large(each: Figures, limit: float, other: Figures | None, target: str) -> str:
@@ -212,11 +212,3 @@ def too_large(each: Figures, limit: float, other: Figures | None, target: str) -
   if total < limit:
     ways.append("or a smaller config.batch, config.microbatches above 1 or config.model.remat for the activations")
   return line + (", ".join(ways) or "no number of members up to 16 fits; a smaller model, or devices with more memory")
-
-
-def _share(row: CollectiveRow) -> str:
-  return percent(row.hidden / row.link) if row.link else "-"
-
-
-def _named(row: CollectiveRow) -> str:
-  return f"the {row.collective.kind} of {bytes_text(row.collective.nbytes)}"

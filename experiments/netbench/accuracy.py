@@ -7,8 +7,8 @@ from typing import Any
 
 from ddl.report.figure import Figure, by_label, label_format, specification
 from ddl.run.folder import METRICS
-from experiments.netbench.cases import CASES, Case, Measured
-from experiments.netbench.group import ProcessGroup
+from experiments.netbench.cases import CASES, Measured
+from experiments.netbench.group import process_group
 from experiments.netbench.measure import bandwidth_text
 from experiments.netbench.network import NamespaceNetwork
 
@@ -19,25 +19,22 @@ Curves = Mapping[str, list[tuple[float, float]]]  # label: (seconds, test accura
 
 
 def train(network: NamespaceNetwork, measured: Measured, names: Sequence[str], folder: Path) -> Curves:
-  """Train each of the named cases into a folder of its own; return what their metrics tell."""
-  curves, rounds = {}, max(1, round(STEPS / CASES["local_sgd"](measured).period))
+  """Train each of the named cases into a folder of its own; return its curve by label."""
+  period = CASES["local_sgd"](measured).period  # of Sync EASGD too, so that all curves have the same steps
+  settings = {
+    "batch": 256, "optimizer": {"momentum": 0.9, "learning_rate": LEARNING_RATE},
+    "steps": max(1, round(STEPS / period)) * period, "eval_every": period,
+  }  # fmt: skip
+  curves = {}
   for name in names:
-    path = folder / f"{network.rate / 1e6:g}mbit-{name}"
-    clock = {"period": CASES["local_sgd"](measured).period}  # of Sync EASGD too: the curves have the same steps
-    case = CASES[name](measured)
-    question = {"train": _experiment(case, clock, rounds), "workdir": str(path), "overlap": case.overlap}
-    with ProcessGroup(network, joined=True) as joined:
+    path, case = folder / f"{network.rate / 1e6:g}mbit-{name}", CASES[name](measured)
+    algorithm = case.algorithm if case.period == 1 else case.algorithm | {"period": period}
+    question = {"train": {"algorithm": algorithm, **settings}, "workdir": str(path), "overlap": case.overlap}
+    with process_group(network, joined=True) as joined:
       joined.ask(question, f"training with {case.label}", BOUND)
     lines = [json.loads(line) for line in (path / METRICS).read_text().splitlines()]
     curves[case.label] = [(line["seconds"], line["test_accuracy"]) for line in lines]
   return curves
-
-
-def _experiment(case: Case, clock: Mapping[str, int], rounds: int) -> dict[str, Any]:
-  algorithm = case.algorithm if case.period == 1 else {**case.algorithm, **clock}
-  optimizer = {"momentum": 0.9, "learning_rate": LEARNING_RATE}
-  steps = {"steps": rounds * clock["period"], "eval_every": clock["period"]}
-  return {"algorithm": algorithm, "batch": 256, "optimizer": optimizer, **steps}
 
 
 def picture(network: NamespaceNetwork, curves: Curves) -> Figure:

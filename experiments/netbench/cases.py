@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 MODEL: dict[str, Any] = {"name": "mlp", "hidden": (640, 640, 640, 640)}  # 5.1 MB; three fragments of about equal size
@@ -38,6 +39,9 @@ class Case(NamedTuple):
     return self.rounds * self.period
 
 
+SYNCHRONOUS = Case("sync_sgd", {"name": "sync_sgd"}, BATCH, rounds=5)  # is measured first: its wait is the exchange
+
+
 class Measured(NamedTuple):
   """What decides the clocks, in seconds."""
 
@@ -46,47 +50,36 @@ class Measured(NamedTuple):
   fragment: float  # of the largest fragment of Streaming DiLoCo
 
 
-def synchronous() -> Case:
-  """The case that is measured first: its wait is the exchange."""
-  return Case("sync_sgd", {"name": "sync_sgd"}, BATCH, rounds=5)
-
-
 def delay(exchange: float, step: float) -> int:
   """Return the steps that hide an exchange, at least 1."""
   return max(1, math.ceil(MARGIN * exchange / step))
 
 
-def _local(name: str) -> Callable[[Measured], Case]:
-  def case(measured: Measured) -> Case:
-    whole = delay(measured.exchange, measured.step)
-    period = FRAGMENTS * math.ceil(ROUND * whole / FRAGMENTS)
-    settings: dict[str, Any] = {"name": name, "period": period}
-    if name == "dasgd":
-      settings |= {"delay": whole, "keep": 0.25}
-    if name == "streaming_diloco":
-      settings |= {"fragments": FRAGMENTS, "delay": delay(measured.fragment, measured.step), "keep": 0.5}
-    return Case(name, settings, BATCH, math.ceil(BLOCK / (period * measured.step)))
-
-  return case
+def _local(name: str, measured: Measured) -> Case:
+  whole = delay(measured.exchange, measured.step)
+  period = FRAGMENTS * math.ceil(ROUND * whole / FRAGMENTS)
+  settings: dict[str, Any] = {"name": name, "period": period}
+  if name == "dasgd":
+    settings |= {"delay": whole, "keep": 0.25}
+  if name == "streaming_diloco":
+    settings |= {"fragments": FRAGMENTS, "delay": delay(measured.fragment, measured.step), "keep": 0.5}
+  return Case(name, settings, BATCH, math.ceil(BLOCK / (period * measured.step)))
 
 
-def _elastic(overlap: bool) -> Callable[[Measured], Case]:
-  def case(measured: Measured) -> Case:
-    # Its delay is one step by definition, so that one step takes as long as the exchange here.
-    batch = min(EXAMPLES // 4, max(1, round(BATCH * MARGIN * measured.exchange / measured.step)))
-    rounds = math.ceil(BLOCK / (ROUND * MARGIN * measured.exchange))
-    label = "easgd" if overlap else "easgd, no overlap"
-    return Case(label, {"name": "easgd", "period": ROUND}, batch, rounds, overlap)
-
-  return case
+def _elastic(overlap: bool, measured: Measured) -> Case:
+  # Its delay is one step by definition, so that one step takes as long as the exchange here.
+  batch = min(EXAMPLES // 4, max(1, round(BATCH * MARGIN * measured.exchange / measured.step)))
+  rounds = math.ceil(BLOCK / (ROUND * MARGIN * measured.exchange))
+  label = "easgd" if overlap else "easgd, no overlap"
+  return Case(label, {"name": "easgd", "period": ROUND}, batch, rounds, overlap)
 
 
 CASES: dict[str, Callable[[Measured], Case]] = {
-  "sync_sgd": lambda _: synchronous(),
-  "local_sgd": _local("local_sgd"),
-  "dasgd": _local("dasgd"),
-  "easgd_no_overlap": _elastic(False),
-  "easgd": _elastic(True),
-  "diloco": _local("diloco"),
-  "streaming_diloco": _local("streaming_diloco"),
+  "sync_sgd": lambda _: SYNCHRONOUS,
+  "local_sgd": partial(_local, "local_sgd"),
+  "dasgd": partial(_local, "dasgd"),
+  "easgd_no_overlap": partial(_elastic, False),
+  "easgd": partial(_elastic, True),
+  "diloco": partial(_local, "diloco"),
+  "streaming_diloco": partial(_local, "streaming_diloco"),
 }

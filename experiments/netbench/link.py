@@ -3,8 +3,8 @@
 python -I -S link.py RATE LATENCY FD:ADDRESS ...   (bits per second; seconds one way; a tun device for each host)
 
 Each host has one link to all others, as if to a switch: its packets leave one after the other at the bandwidth, and
-arrive after the latency. Commands come a line each on standard input, whose end ends the process: `set RATE LATENCY`,
-`cut HOST` and `mend HOST`, by the host's number. Standard library alone, so that it starts at once and stays small.
+arrive after the latency. A line `RATE LATENCY` on standard input changes both; its end ends the process. Standard
+library only, so that it starts at once and stays small.
 """
 
 import contextlib
@@ -16,9 +16,7 @@ import sys
 import time
 
 AHEAD = 0.004  # seconds of packets that are read before they can leave, so that a late wake-up leaves no gap
-TICK = (
-  0.0004  # seconds: wake-ups at most that often, as each takes time from the hosts' cores; half of it early or late
-)
+TICK = 0.0004  # seconds between wake-ups at least, as each takes time from the hosts' cores; half of it early or late
 PACKET = 65536
 HEADER = 10  # bytes before a packet, which say that its checksum is not computed; they go with it
 
@@ -48,19 +46,10 @@ class Link:
     """devices: file descriptors, which become non-blocking; addresses: of the hosts, as packets have them."""
     self.shaper, self._devices = shaper, devices
     self._host = {address: host for host, address in enumerate(addresses)}
-    self._cut = [False] * len(devices)
     self._under_way: list[tuple[float, int, int, bytes]] = []  # (arrival, number, receiver, packet)
     self._number, self._last = 0, 0.0
     for device in devices:
       os.set_blocking(device, False)
-
-  def command(self, line: str) -> None:
-    """Do what a line says; a cut host neither sends nor receives."""
-    word, *rest = line.split()
-    if word == "set":
-      self.shaper.rate, self.shaper.latency = map(float, rest)
-    elif word in ("cut", "mend"):
-      self._cut[int(rest[0])] = word == "cut"
 
   def step(self, commands: int) -> bool:
     """Wait for what comes next and carry it; return whether `commands`, a file descriptor, has something to read."""
@@ -77,8 +66,8 @@ class Link:
         self._take(host, device, now)
     while self._under_way and self._under_way[0][0] <= now + TICK / 2:
       _, _, receiver, packet = heapq.heappop(self._under_way)
-      if not self._cut[receiver]:
-        _write(self._devices[receiver], packet)
+      with contextlib.suppress(OSError):  # a full queue, or a host that has ended: lost, as on any link
+        os.write(self._devices[receiver], packet)
     return commands in readable
 
   def _take(self, host: int, device: int, now: float) -> None:
@@ -89,17 +78,10 @@ class Link:
       except BlockingIOError:
         return
       receiver = self._host.get(packet[HEADER + 16 : HEADER + 20]) if packet[HEADER] >> 4 == 4 else None
-      if receiver is not None and not self._cut[host]:  # else lost: a host that is cut, or no host of ours
+      if receiver is not None:  # else lost, as it is for no host of ours
         self._number += 1
         arrival = self.shaper.arrival(host, len(packet) - HEADER, now - TICK / 2)
         heapq.heappush(self._under_way, (arrival, self._number, receiver, packet))
-
-
-def _write(device: int, packet: bytes) -> None:
-  try:
-    os.write(device, packet)
-  except OSError:  # a full queue, or a host that is gone: lost, as on any link
-    return
 
 
 def main() -> None:
@@ -118,7 +100,7 @@ def main() -> None:
         return
       *lines, rest = (rest + text).split(b"\n")
       for line in lines:
-        link.command(line.decode())
+        shaper.rate, shaper.latency = map(float, line.split())
 
 
 if __name__ == "__main__":

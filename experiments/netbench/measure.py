@@ -6,7 +6,7 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from ddl.perf.units import bytes_text, seconds_text
 from ddl.run import build
 from ddl.run.build import param_shapes
 from experiments.netbench import expected
-from experiments.netbench.cases import CASES, Case, Measured, synchronous
+from experiments.netbench.cases import CASES, SYNCHRONOUS, Case, Measured
 from experiments.netbench.group import ProcessGroup
 from experiments.netbench.host_process import experiment_of
 from experiments.netbench.network import NamespaceNetwork, address
@@ -95,21 +95,19 @@ def probe(network: NamespaceNetwork, seconds: float = 0.5) -> dict[str, float]:
       answering.kill()
 
 
-def rows(
-  network: NamespaceNetwork, joined: ProcessGroup, alone: ProcessGroup, names: Sequence[str], turns: int
-) -> Iterator[SpeedRow | Measured]:
-  """Yield what a step and an exchange take on the link of now, then a row for each of `CASES` that is named."""
-  first = _row(network, joined, alone, synchronous(), turns)
+def clocks(
+  network: NamespaceNetwork, joined: ProcessGroup, alone: ProcessGroup, turns: int
+) -> tuple[SpeedRow, Measured]:
+  """Measure synchronous SGD on the current link; return its row, and what a step and an exchange take."""
+  first = row(network, joined, alone, SYNCHRONOUS, turns)
   exchange = max(first.exposed, first.link)
   measured = Measured(first.alone, exchange, exchange)
   streaming = _described(network, CASES["streaming_diloco"](measured))
-  measured = measured._replace(fragment=exchange * max(streaming.messages) / first.link)
-  yield measured
-  for name in names:
-    yield first if name == "sync_sgd" else _row(network, joined, alone, CASES[name](measured), turns)
+  return first, measured._replace(fragment=exchange * max(streaming.messages) / first.link)
 
 
-def _row(network: NamespaceNetwork, joined: ProcessGroup, alone: ProcessGroup, case: Case, turns: int) -> SpeedRow:
+def row(network: NamespaceNetwork, joined: ProcessGroup, alone: ProcessGroup, case: Case, turns: int) -> SpeedRow:
+  """Measure a case on the current link, with and without communication in turn."""
   groups, what = (joined, alone), f"{case.label} on {network.rate / 1e6:g} Mbit/s"
   question = {"case": {**case._asdict(), "steps_per_call": case.steps}}
   for group in groups:
@@ -138,20 +136,16 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def head() -> str:
-  """Return the names of the columns."""
-  return _aligned(COLUMNS)
-
-
 def line(row: SpeedRow) -> str:
-  """Return the cells of a row."""
-  return _aligned((
+  """Return the cells of a row, aligned under those of the head."""
+  return aligned((
     row.label, str(row.batch), f"{row.period}, {row.delay}", bytes_text(row.nbytes), seconds_text(row.alone),
     seconds_text(row.seconds), f"{row.ratio:.2f}", seconds_text(row.link), seconds_text(row.exposed),
     seconds_text(row.predicted), f"{100 * row.error:+.0f} %",
   ))  # fmt: skip
 
 
-def _aligned(cells: Iterable[str]) -> str:
-  first, *others = [f"{cell:>{width}}" for cell, width in zip(cells, COLUMNS.values(), strict=True)]
-  return "".join([f"{first.strip():<{COLUMNS['algorithm']}}", *others])
+def aligned(cells: Iterable[str]) -> str:
+  """Return a line of the table, the first cell to the left."""
+  first, *others = zip(cells, COLUMNS.values(), strict=True)
+  return "".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)])

@@ -13,7 +13,8 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,6 @@ class KernelLink:
       _run("tc", "qdisc", "replace", "dev", "eth0", "root", *sent, pid=pid)
       _run("tc", "qdisc", "replace", "dev", f"port{host}", "root", *received, pid=self._hub)
 
-  def connect(self, host: int, connected: bool) -> None:
-    """Lose all packets from and to a host, or no more."""
-    _run("ip", "link", "set", f"port{host}", "up" if connected else "down", pid=self._hub)
-
 
 class TunLink:
   """A process that carries the packets of tun devices, as `link.py` has it."""
@@ -126,61 +123,47 @@ class TunLink:
 
   def set(self, rate: float, latency: float) -> None:
     """Change the bandwidth, bits per second, and the latency, seconds."""
-    self._send(f"set {rate} {latency}")
-
-  def connect(self, host: int, connected: bool) -> None:
-    """Lose all packets from and to a host, or no more."""
-    self._send(f"{'mend' if connected else 'cut'} {host}")
-
-  def _send(self, line: str) -> None:
     assert self._process.stdin
-    self._process.stdin.write(line + "\n")
+    self._process.stdin.write(f"{rate} {latency}\n")
     self._process.stdin.flush()
 
 
+@contextlib.contextmanager
+def namespace_network(hosts: int, rate: float, latency: float) -> "Iterator[NamespaceNetwork]":
+  """Make hosts and their link. rate: bits per second of each host, one way; latency: seconds, one way."""
+  with contextlib.ExitStack() as stack:
+    names = "127.0.0.1 localhost\\n" + "".join(f"{address(h)} host{h}\\n" for h in range(hosts))
+    pids = [stack.enter_context(_holder(f"host{host}", names)).pid for host in range(hosts)]
+    link = (KernelLink if kernel_shapes() else TunLink)(pids, rate, latency, stack)
+    for host, (pid, device) in enumerate(zip(pids, link.devices, strict=True)):
+      _run("ip", "link", "set", device, "mtu", str(MTU), "txqueuelen", "1000", pid=pid)
+      _run("ip", "address", "add", f"{address(host)}/24", "dev", device, pid=pid)
+      _run("ip", "link", "set", device, "up", pid=pid)
+    yield NamespaceNetwork(pids, link, rate, latency)
+
+
+@dataclass
 class NamespaceNetwork:
-  """Hosts 0, 1, ... and the link between them, a context manager that ends them."""
+  """Hosts 0, 1, ... and the link between them."""
 
-  def __init__(self, hosts: int, rate: float, latency: float):
-    """rate: bits per second of each host, one way; latency: seconds, one way."""
-    self.hosts, self.rate, self.latency = hosts, rate, latency
-    with contextlib.ExitStack() as stack:
-      names = "127.0.0.1 localhost\\n" + "".join(f"{address(h)} host{h}\\n" for h in range(hosts))
-      self._pids = [stack.enter_context(_holder(f"host{host}", names)).pid for host in range(hosts)]
-      self._link = (KernelLink if kernel_shapes() else TunLink)(self._pids, rate, latency, stack)
-      for host, (pid, device) in enumerate(zip(self._pids, self._link.devices, strict=True)):
-        _run("ip", "link", "set", device, "mtu", str(MTU), "txqueuelen", "1000", pid=pid)
-        _run("ip", "address", "add", f"{address(host)}/24", "dev", device, pid=pid)
-        _run("ip", "link", "set", device, "up", pid=pid)
-      self._stack = stack.pop_all()
-
-  def __enter__(self) -> "NamespaceNetwork":
-    return self
-
-  def __exit__(self, *_: object) -> None:
-    self._stack.close()
+  pids: list[int]  # of the processes that hold the namespaces
+  link: KernelLink | TunLink
+  rate: float  # bits per second of each host, one way
+  latency: float  # seconds, one way
 
   @property
-  def shaper(self) -> str:
-    """What shapes the link."""
-    return self._link.title
+  def hosts(self) -> int:
+    """Return the number of hosts."""
+    return len(self.pids)
 
   def set(self, rate: float, latency: float) -> None:
     """Give the link another bandwidth, bits per second, and latency, seconds."""
     self.rate, self.latency = rate, latency
-    self._link.set(rate, latency)
-
-  def cut(self, host: int) -> None:
-    """Lose all packets from and to a host, until `mend`."""
-    self._link.connect(host, False)
-
-  def mend(self, host: int) -> None:
-    """Undo `cut`."""
-    self._link.connect(host, True)
+    self.link.set(rate, latency)
 
   def start(self, host: int, words: Sequence[str], core: int, **settings: Any) -> subprocess.Popen[str]:
     """Start a process on a host, on one core of this machine; it is killed when this process ends."""
-    inside = ["nsenter", f"--target={self._pids[host]}", "--net", "--uts", "--mount"]
+    inside = ["nsenter", f"--target={self.pids[host]}", "--net", "--uts", "--mount"]
     place = ["env", f"--chdir={os.getcwd()}", "taskset", "--cpu-list", str(core)]  # another namespace begins at /
     return subprocess.Popen(_mortal([*inside, *place, *words]), text=True, **settings, **APART)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from ddl.perf import collectives
 from ddl.perf.cluster import NCCL, NVLINK_LATENCY, LinkModel, NetworkModel
 from experiments.papers import page
-from experiments.papers.page import Config, Section, summed, table
+from experiments.papers.page import Config, Section
 
 Keep = Callable[[Config, int], bool]  # curve, bytes -> whether the point counts
 Cost = Callable[[Config, int], float]  # curve, bytes -> seconds
@@ -30,21 +30,25 @@ def section(config: Config) -> Section:
   """Return the median and the largest error of each set, and all points."""
   costs: dict[str, tuple[Keep, Cost]] = {name: (keep, seconds) for name, keep in SETS.items()}
   costs["baseline: held out, textbook"] = SETS["held out"], plain
-  rows = [
-    (name, str(len({system for system, *_ in _points(config, keep)})), *summed(errors(config, keep, cost)))
+  sets = [
+    (name, len({system for system, *_ in _points(config, keep)}), errors(config, keep, cost))
     for name, (keep, cost) in costs.items()
   ]
-  name, size, _, error = max(_points(config, SETS["held out"]), key=lambda point: abs(point[3]))
+  curves = {}  # name: {bytes: (seconds as published, error)}
+  for name, curve in config.curves.items():
+    points = _points(config, lambda other, _, curve=curve: other is curve)
+    curves[name] = {size: (published, error) for _, size, published, error in points}
+  medians = {name: statistics.median(abs(error) for _, error in points.values()) for name, points in curves.items()}
+  newer = errors(config, lambda curve, _: not curve.fitted and not curve.older)
+  worst = max(_points(config, SETS["held out"]), key=lambda point: abs(point[3]))
   return page.read(
-    "allreduce", config=config, newer=summed(errors(config, lambda curve, _: not curve.fitted and not curve.older))[1],
-    worst=f"{name}, {_bytes(size)} ({100 * error:+.0f} %)",
-    apart=", ".join(f"{100 * error:.0f} % of {name}" for name, error in _far(config)), points=_all(config),
-    summary=table(("points", "systems", "number", "median error", "largest"), rows),
+    "allreduce", config=config, sets=sets, newer=newer, worst=worst, medians=medians, curves=curves,
+    bytes_text=_bytes_text,
   )  # fmt: skip
 
 
 def network(curve: Config) -> NetworkModel:
-  """A curve's system."""
+  """Return the network of a curve's system."""
   inside = LinkModel(NVLINK_LATENCY, curve.nvlink)
   between = LinkModel(curve.latency, curve.between) if curve.nodes > 1 else inside
   library = NCCL if curve.ordered else NCCL.without("LL128")
@@ -53,7 +57,7 @@ def network(curve: Config) -> NetworkModel:
 
 
 def seconds(curve: Config, nbytes: int) -> float:
-  """Of NCCL, as predicted."""
+  """Return the predicted seconds of NCCL's all-reduce."""
   workers = curve.per_node * curve.nodes
   system = network(curve)
   assert system.library
@@ -61,12 +65,12 @@ def seconds(curve: Config, nbytes: int) -> float:
 
 
 def plain(curve: Config, nbytes: int) -> float:
-  """Of the textbook's cheapest algorithm on the same links."""
+  """Return the seconds of the textbook's cheapest algorithm on the same links."""
   return collectives.all_reduce(nbytes, curve.per_node * curve.nodes, network(curve)._replace(library=None))
 
 
 def errors(config: Config, keep: Keep, cost: Cost = seconds) -> list[float]:
-  """Absolute relative errors of the points of a set."""
+  """Return the absolute relative errors of the points of a set."""
   return [abs(error) for *_, error in _points(config, keep, cost)]
 
 
@@ -78,34 +82,7 @@ def _points(config: Config, keep: Keep, cost: Cost = seconds) -> Iterable[tuple[
         yield name, size, published * 1e-6, cost(curve, size) / (published * 1e-6) - 1
 
 
-def _far(config: Config, most: float = 0.2) -> list[tuple[str, float]]:
-  """Held-out curves whose median error is larger."""
-  medians = {name: _median(config, name) for name, curve in config.curves.items() if not curve.fitted}
-  return sorted(((name, error) for name, error in medians.items() if error > most), key=lambda each: -each[1])
-
-
-def _median(config: Config, name: str) -> float:
-  return statistics.median(errors(config, lambda curve, _: curve is config.curves[name]))
-
-
-def _all(config: Config) -> str:
-  """A table of all points: microseconds, and the error of the prediction."""
-  body = []
-  for name, curve in config.curves.items():
-    measured = {size: (s, error) for _, size, s, error in _points(config, lambda each, _, of=curve: each is of)}
-    cells = [
-      f"{_digits(1e6 * measured[n][0])} ({100 * measured[n][1]:+.0f} %)" if n in measured else "-" for n in config.sizes
-    ]
-    body.append((name, "fitted" if curve.fitted else "held out, later" if curve.late else "held out",
-                 f"{100 * _median(config, name):.0f} %", *cells, curve.source))  # fmt: skip
-  return table(("system", "set", "median error", *map(_bytes, config.sizes), "source"), body)
-
-
-def _digits(value: float) -> str:
-  return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
-
-
-def _bytes(size: int) -> str:
+def _bytes_text(size: int) -> str:
   for power, name in ((30, "GB"), (20, "MB"), (10, "KB")):
     if size >= 2**power:
       return f"{size >> power} {name}"

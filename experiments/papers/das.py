@@ -2,14 +2,13 @@
 
 A step on N nodes is that of the event model, with terms that the paper's volumes leave out. Each layer has the groups
 of nodes with the least volume (`ddl.perf.hybrid`) and takes the larger of a node's seconds of FLOP and of memory
-traffic. Gradients are sent first in, first out during the backward pass, so that those of the first layers, which come
-last, are hidden least; inside a group the passes wait for the activations and their gradients. One node runs the same
-mini-batch.
+traffic. Gradients are sent in the order of the backward pass, whose first layers come last and are hidden least; inside
+a group the passes wait for the activations and their gradients. One node runs the same mini-batch.
 """
 
 import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from scipy.optimize import root_scalar
@@ -20,7 +19,7 @@ from ddl.perf.device import Efficiency, LayerWork, step_seconds
 from ddl.perf.layers import Layer, Table, parts, train_flop
 from ddl.perf.timeline import Pass
 from experiments.papers import page
-from experiments.papers.page import Config, Prediction, ReportedRow, Section, number, table
+from experiments.papers.page import Config, Prediction, ReportedRow, Section
 
 VOLUMES, TERMS, EXAMPLES, SECONDS = "no fit: volumes", "no fit: measured terms", "half fitted", "fixed seconds fitted"
 
@@ -44,12 +43,12 @@ class DasStep(NamedTuple):
 
   @property
   def seconds(self) -> float:
-    """Sum of the parts."""
+    """Sum the parts."""
     return self.computing + self.waiting + self.exposed
 
   @property
   def speedup(self) -> float:
-    """Over one node."""
+    """Return the speed-up over one node."""
     return self.alone / self.seconds
 
 
@@ -85,7 +84,7 @@ def step(
 
 
 def all_reduce_rate(processors: int, nbytes: float, seconds: float) -> float:
-  """Bytes per second through each link of a ring: 2 (p - 1) / p n / t."""
+  """Return the bytes per second through each link of a ring: 2 (p - 1) / p n / t."""
   return 2 * _sent(processors) * nbytes / seconds
 
 
@@ -109,78 +108,40 @@ def terms(config: Config, cluster: str, larger: bool = False) -> Terms:
   larger: by the all-reduces of larger messages, where there are any.
   """
   link, cores = cluster_file.named(cluster).network.between, config.cores[cluster]
-  selected = config.larger if larger else config.reduced
-  rates = [all_reduce_rate(*each) / link.bandwidth for each in selected]
+  rates = [all_reduce_rate(*measured) / link.bandwidth for measured in (config.larger if larger else config.reduced)]
   share = statistics.fmean(rates) if config.kinds[cluster] == "fdr" else config.framing
   return Terms(halves=True, rate=share, cores=(cores - 1) / cores)
 
 
 def section(config: Config) -> Section:
-  """Table without a fit, in two readings, and with two fits on the same point."""
+  """Return the speed-ups without a fit, in two readings, and with two fits on the same point."""
   half, start = _fitted(config)
-  rows, spans, cumulative = [], [], []
+  rows, steps, missing, spans = [], {}, {}, {}
   for name, inputs in config.rows.items():
     fits, reading = name == config.fitted, terms(config, inputs.cluster)
+    cumulative = (PLAIN, Terms(halves=True), reading._replace(cores=1.0), reading)
+    steps[name] = [_step(inputs, config.share, terms=taken) for taken in cumulative]
     predicted = {
-      VOLUMES: Prediction(_step(inputs, config.share).speedup),
-      TERMS: Prediction(_step(inputs, config.share, terms=reading).speedup),
+      VOLUMES: Prediction(steps[name][0].speedup),
+      TERMS: Prediction(steps[name][-1].speedup),
       EXAMPLES: Prediction(_step(inputs, config.share, half=half).speedup, fits),
       SECONDS: Prediction(_step(inputs, config.share, start=start).speedup, fits),
     }
     rows.append(ReportedRow(name, inputs.reported, "x", predicted, inputs.unknown))
-    spans.append(f"{name} {' to '.join(f'{x:.3g}x' for x in _span(config, inputs))}")
-    cumulative.append(_cumulative(config, name, inputs, reading))
-  head = (
-    "no fit, speed-up", "volumes of the paper", "and both halves of an exchange", "and measured rates",
-    "and a core for messages", "reported", "missing, ms of a step",
-  )  # fmt: skip
-  return page.read(
-    "das", rows, config=config, half=half, start_ms=1e3 * start, spans="; ".join(spans),
-    cumulative=table(head, cumulative), **_figures(config),
-  )  # fmt: skip
-
-
-def _cumulative(config: Config, name: str, inputs: Config, reading: Terms) -> tuple[str, ...]:
-  ways = (PLAIN, Terms(halves=True), reading._replace(cores=1.0), reading)
-  steps = [_step(inputs, config.share, terms=each) for each in ways]
-  missing = 1e3 * (steps[-1].alone / inputs.reported - steps[-1].seconds)
-  return (name, *(number(each.speedup, "x") for each in steps), number(inputs.reported, "x"), f"{missing:.0f}")
-
-
-def _figures(config: Config) -> dict[str, Any]:
-  """Values of the remarks: parts of a step, and what the missing seconds would be per message."""
-
-  def at(name: str) -> DasStep:
-    inputs = config.rows[name]
-    return _step(inputs, config.share, terms=terms(config, inputs.cluster))
-
+    missing[name] = steps[name][-1].alone / inputs.reported - steps[name][-1].seconds
+    spans[name] = _span(config, inputs)
   few, many = config.fitted, config.grown
-  missing = {name: at(name).alone / config.rows[name].reported - at(name).seconds for name in (few, many)}
-  waits = "; ".join(
-    f"{name} {100 * step.waiting / step.seconds:.0f} % and {100 * max(0.0, step.exposed) / step.seconds:.0f} %"
-    for name, step in ((name, at(name)) for name in config.rows)
-  )
+  more = steps[many][-1].messages - steps[few][-1].messages
   frame = train_flop(neural_networks.table("cd_dnn")) / train_flop(neural_networks.table(config.rows[few].network))
-  fdr = {larger: terms(config, "cori_fdr", larger).rate for larger in (False, True)}
-  return {
-    "parts": waits,
-    "few": few,
-    "many": many,
-    "reported": config.rows[few].reported,
-    "missing_few": 1e3 * missing[few],
-    "missing_many": 1e3 * missing[many],
-    "message_us": 1e6 * (missing[many] - missing[few]) / (at(many).messages - at(few).messages),
-    "frame": 100 * frame,
-    "low": config.shares[0],
-    "high": config.shares[1],
-    "rate": 100 * fdr[False],
-    "larger": 100 * fdr[True],
-    "framing": 100 * config.framing,
-  }
+  rates = [terms(config, "cori_fdr", larger).rate for larger in (False, True)]
+  return page.read(
+    "das", rows, config=config, half=half, start=start, steps=steps, missing=missing, spans=spans, few=few, many=many,
+    message=(missing[many] - missing[few]) / more, frame=frame, rates=rates,
+  )  # fmt: skip
 
 
 def _fitted(config: Config) -> tuple[float, float]:
-  """(half in examples, additional seconds of every step), each by itself, so that the fitted row is as reported."""
+  """Return half in examples, and additional seconds of every step, with either of which the fitted row is exact."""
   inputs = config.rows[config.fitted]
 
   def root(predicted: Callable[[float], float], most: float) -> float:
@@ -191,27 +152,17 @@ def _fitted(config: Config) -> tuple[float, float]:
   return half, root(lambda x: _step(inputs, config.share, start=x).speedup, 1.0)
 
 
-def _step(inputs: Config, share: float, *, half: float = 0.0, start: float = 0.0, terms: Terms = PLAIN) -> DasStep:
-  cluster: Cluster = cluster_file.named(inputs.cluster)
-  return step(
-    neural_networks.table(inputs.network), inputs.batch, inputs.nodes, cluster, Efficiency(share, half), terms, start
-  )
+def _step(
+  inputs: Mapping[str, Any], share: float, *, half: float = 0.0, start: float = 0.0, terms: Terms = PLAIN
+) -> DasStep:
+  layers, cluster = neural_networks.table(inputs["network"]), cluster_file.named(inputs["cluster"])
+  return step(layers, inputs["batch"], inputs["nodes"], cluster, Efficiency(share, half), terms, start)
 
 
-def _span(config: Config, inputs: Config) -> tuple[float, float]:
-  """The least and the most with the terms, over the unknown inputs and both measured rates."""
-  cluster = cluster_file.named(inputs.cluster)
-  speedups = [
-    step(
-      neural_networks.table(network),
-      batch,
-      inputs.nodes,
-      cluster,
-      Efficiency(share),
-      terms(config, inputs.cluster, larger),
-    ).speedup
-    for network, batch, share, larger in itertools.product(
-      inputs.networks, inputs.batches, config.shares, (False, True)
-    )
-  ]  # fmt: skip
-  return min(speedups), max(speedups)
+def _span(config: Config, inputs: Config) -> list[float]:
+  """Return the speed-ups with the terms, over the unknown inputs and both measured rates."""
+  choices = itertools.product(inputs.networks, inputs.batches, config.shares, (False, True))
+  return [
+    _step({**inputs, "network": network, "batch": batch}, share, terms=terms(config, inputs.cluster, larger)).speedup
+    for network, batch, share, larger in choices
+  ]

@@ -19,7 +19,7 @@ from ddl.api import Algorithm, Visit
 from ddl.as_optax import as_optax
 from ddl.report.figure import COLOURS, INK, png
 from experiments.papers import page
-from experiments.papers.page import Config, Section, table
+from experiments.papers.page import Config, Section
 
 STABLE = 1 + 1e-9  # of a spectral radius: on the boundary it is 1 up to rounding
 TITLES = {
@@ -30,12 +30,12 @@ TITLES = {
 
 
 def published(eta: Any) -> Any:
-  """The largest alpha of the round robin scheme: (4 - 2 eta) / (4 - eta), for 0 <= eta <= 2."""
+  """Return the largest alpha of the round robin scheme: (4 - 2 eta) / (4 - eta), for 0 <= eta <= 2."""
   return (4 - 2 * eta) / (4 - eta)
 
 
 def synchronous(eta: Any, workers: int) -> Any:
-  """The largest alpha of Sync EASGD: (4 - 2 eta) / (2 (p + 1) - p eta), for 0 <= eta <= 2; derived here.
+  """Return the largest alpha of Sync EASGD: (4 - 2 eta) / (2 (p + 1) - p eta), for 0 <= eta <= 2; derived here.
 
   The workers' mean and the center have the matrix [[1 - eta - alpha, alpha], [p alpha, 1 - p alpha]], which is stable
   while det(M + 1) >= 0; the workers' differences shrink by 1 - eta - alpha, which allows more.
@@ -44,7 +44,7 @@ def synchronous(eta: Any, workers: int) -> Any:
 
 
 def radii(name: str, workers: int, etas: np.ndarray, alphas: np.ndarray) -> np.ndarray:
-  """Spectral radii of a round of p steps (Sync EASGD: of one step): [etas, alphas]."""
+  """Return the spectral radii of a round of p steps (Sync EASGD: of one step): [etas, alphas]."""
   with jax.enable_x64(True):
     if name == "original_easgd":
       rounds = np.stack([_in_turn(workers, etas, float(alpha)) for alpha in alphas], axis=1)
@@ -54,7 +54,7 @@ def radii(name: str, workers: int, etas: np.ndarray, alphas: np.ndarray) -> np.n
 
 
 def _in_turn(workers: int, etas: np.ndarray, alpha: float) -> np.ndarray:
-  """M of a server's round, the workers by rank: [etas, p + 1, p + 1]. Every coordinate is a run of its own."""
+  """Return M of a server's round, the workers by rank: [etas, p + 1, p + 1]. Every coordinate is a separate run."""
   algorithm = original_easgd(optax.sgd(1.0), alpha=alpha, workers=workers)
   rate = jnp.asarray(etas)[:, None]
   unit = jnp.broadcast_to(jnp.eye(workers + 1), (len(etas), workers + 1, workers + 1))
@@ -70,7 +70,7 @@ def _in_turn(workers: int, etas: np.ndarray, alpha: float) -> np.ndarray:
 
 @cache
 def _together(name: str, workers: int) -> Any:
-  """(etas, alphas) -> M [etas, alphas, p + 1, p + 1] of a collective algorithm, compiled once."""
+  """Return (etas, alphas) -> M [etas, alphas, p + 1, p + 1] of a collective algorithm, compiled once."""
   unit, steps = jnp.eye(workers + 1), workers if name == "round_robin_easgd" else 1
 
   def one(eta: Any, alpha: Any) -> jax.Array:
@@ -94,39 +94,26 @@ def _together(name: str, workers: int) -> Any:
 
 @cache
 def _map(name: str, workers: int, points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Rates eta [points] and alpha [points], and the radii at their pairs."""
+  """Return rates eta [points] and alpha [points], and the radii at their pairs."""
   etas, alphas = np.linspace(0, 2.4, points), np.linspace(0, 1.0, points)
   return etas, alphas, radii(name, workers, etas, alphas)
 
 
 def section(config: Config) -> Section:
-  """Radii below, on and above the boundary, and the map."""
+  """Return the section with radii below, on and above the boundary, and the map."""
   one, several, p = "original_easgd", config.turns, config.workers
   rows = []
   for eta in config.etas:
-    around = np.array(config.around)
-    shown = [f"{eta:g}"]
-    for name, workers, most in (
-      (one, 1, published(eta)), (one, several, published(eta)), ("easgd", p, synchronous(eta, p)),
-    ):  # fmt: skip
-      computed = radii(name, workers, np.array([eta]), most * around)[0]
-      shown += [f"{most:.4f}"] * (workers != several) + [", ".join(f"{radius:.4f}" for radius in computed)]
-    rows.append(shown)
-  at = ", ".join(f"{x:g}" for x in config.around)
-  head = (
-    "eta h", "published: alpha up to", f"radius at {at} of it, one worker", f"{several} workers in turn",
-    f"Sync EASGD, {p} workers: alpha up to", f"radius at {at} of it",
-  )  # fmt: skip
-  counts = {}
+    bound, derived = published(eta), synchronous(eta, p)
+    cases = ((one, 1, bound), (one, several, bound), ("easgd", p, derived))
+    shown = [radii(name, workers, np.array([eta]), most * np.array(config.around))[0] for name, workers, most in cases]
+    rows.append((eta, bound, derived, *shown))
+  wrong = {}  # of each map: the points inside the inequality that are unstable, and those outside that are stable
   for name, workers in config.maps:
     etas, alphas, computed = _map(name, workers, config.points)
     inside = (etas[:, None] <= 2) & (alphas <= (published(etas[:, None])))
-    counts[name] = ((inside & (computed > STABLE)).sum(), (~inside & (computed <= STABLE)).sum())
-  return page.read(
-    "easgd", picture=lambda: draw(config), config=config, radii=table(head, rows), points=config.points**2,
-    original=counts["original_easgd"], mixed=counts["round_robin_easgd"], sync=counts["easgd"], limit=2 / (p + 1),
-    center=2 / p,
-  )  # fmt: skip
+    wrong[name] = ((inside & (computed > STABLE)).sum(), (~inside & (computed <= STABLE)).sum())
+  return page.read("easgd", picture=lambda: draw(config), config=config, table=rows, wrong=wrong, tuple=tuple)
 
 
 def draw(config: Config) -> bytes:
@@ -134,43 +121,31 @@ def draw(config: Config) -> bytes:
   import altair as alt
   import pandas as pd
 
-  maps, lines, panels = [], [], []
+  across, up = 1.05 * 2.4 / (config.points - 1), 1.05 / (config.points - 1)  # cells overlap, else gaps are seen
+  names = ["measured boundary", "published inequality", "derived here"]
+  x = alt.X("eta:Q", title="eta h", scale=alt.Scale(domain=[0, 2.4], nice=False))
+  y = alt.Y("alpha:Q", title="alpha", scale=alt.Scale(domain=[0, 1], nice=False))
+  maps, lines, drawn = [], [], []
   for name, workers in config.maps:
+    panel = TITLES[name].format(workers)
     etas, alphas, spectral_radii = _map(name, workers, config.points)
     stable = spectral_radii <= STABLE  # [etas, alphas]
     edge = np.zeros_like(stable)
     edge[1:] |= stable[1:] != stable[:-1]
     edge[:, 1:] |= stable[:, 1:] != stable[:, :-1]
-    eta, alpha = np.meshgrid(etas, alphas, indexing="ij")
-    cells = {
-      "map": name,
-      "eta": eta.ravel(),
-      "alpha": alpha.ravel(),
-      "radius": spectral_radii.ravel(),
-      "edge": edge.ravel(),
-    }
-    maps.append(pd.DataFrame(cells))
+    eta, alpha = (grid.ravel() for grid in np.meshgrid(etas - across / 2, alphas - up / 2, indexing="ij"))
+    corners = {"eta": eta, "to": eta + across, "alpha": alpha, "top": alpha + up}
+    maps.append(pd.DataFrame({"map": panel, **corners, "radius": spectral_radii.ravel(), "edge": edge.ravel()}))
     eta = np.linspace(0, 2, 200)
-    curves = {"published inequality": published(eta)}
+    lines.append(pd.DataFrame({"map": panel, "eta": eta, "alpha": published(eta), "line": "published inequality"}))
     if name == "easgd":
-      curves["derived here"] = synchronous(eta, workers)
-    lines += [pd.DataFrame({"map": name, "eta": eta, "alpha": y, "line": line}) for line, y in curves.items()]
-    panels.append(TITLES[name].format(workers))
-  titles = dict(zip((name for name, _ in config.maps), panels, strict=True))
-  cells, curves = (pd.concat(frames).assign(map=lambda frame: frame["map"].map(titles)) for frames in (maps, lines))
-  across, up = 1.05 * 2.4 / (config.points - 1), 1.05 / (config.points - 1)  # cells overlap, else gaps are seen
-  cells = cells.assign(eta=cells["eta"] - across / 2, alpha=cells["alpha"] - up / 2)
-  cells = cells.assign(to=cells["eta"] + across, top=cells["alpha"] + up)
-  names = ["measured boundary", "published inequality", "derived here"]
-  x = alt.X("eta:Q", title="eta h", scale=alt.Scale(domain=[0, 2.4], nice=False))
-  y = alt.Y("alpha:Q", title="alpha", scale=alt.Scale(domain=[0, 1], nice=False))
-  drawn = []
-  for number, panel in enumerate(panels):
-    wide, first = number == len(panels) - 1, number == 0
-    radius = alt.Color("radius:Q", scale=alt.Scale(scheme="redblue", reverse=True, domain=[0.5, 1.5], clamp=True),
-                       legend=alt.Legend(title="spectral radius of a round") if wide else None)  # fmt: skip
+      derived = {"map": panel, "eta": eta, "alpha": synchronous(eta, workers), "line": "derived here"}
+      lines.append(pd.DataFrame(derived))
+    legend = alt.Legend(title="spectral radius of a round", orient="right") if name == "easgd" else None
+    colours = alt.Scale(scheme="redblue", reverse=True, domain=[0.5, 1.5], clamp=True)
+    radius = alt.Color("radius:Q", scale=colours, legend=legend)
     key = alt.Color("line:N", scale=alt.Scale(domain=names, range=[INK, COLOURS[4], COLOURS[2]]),
-                    legend=alt.Legend(orient="bottom") if first else None)  # fmt: skip
+                    legend=None if drawn else alt.Legend(orient="bottom"))  # fmt: skip
     base = alt.Chart(alt.NamedData("cells")).transform_filter(alt.datum.map == panel)
     base = base.encode(x=x, x2="to:Q", y=y, y2="top:Q")
     curve = alt.Chart(alt.NamedData("curves")).transform_filter(alt.datum.map == panel)
@@ -181,4 +156,4 @@ def draw(config: Config) -> bytes:
     ]
     layered = alt.layer(*layers).resolve_scale(color="independent")
     drawn.append(layered.properties(width=250, height=250, title=panel))
-  return png(alt.hconcat(*drawn), cells=cells, curves=curves)
+  return png(alt.hconcat(*drawn), cells=pd.concat(maps), curves=pd.concat(lines))

@@ -18,32 +18,29 @@ from ddl.engine.consensus import agree
 from ddl.group import Group
 from ddl.report.figure import COLOURS, png
 from experiments.papers import page
-from experiments.papers.page import Config, Section, table
+from experiments.papers.page import Config, Section
 
 
 class Decay(NamedTuple):
-  """Of the workers of one graph."""
+  """Decay of the distance from the mean on one graph."""
 
   predicted: float  # the second largest modulus of an eigenvalue of W; of a cycle: per round
   distances: np.ndarray  # [rounds + 1]: measured
 
 
 def section(config: Config) -> Section:
-  """Predicted and measured shrinking per round."""
-  rows = []
+  """Return the section with the predicted and the measured decay per round."""
+  measured = {}
   for graph, rates in decays(config).items():
     d, last = rates.distances, config.rounds
-    measured = f"0 after {int(np.argmax(d <= config.zero))} rounds"
+    measured[graph] = f"0 after {int(np.argmax(d <= config.zero))} rounds"
     if d[last] > config.zero:
-      measured = f"{(d[last] / d[config.settled]) ** (1 / (last - config.settled)):.4f}"
-    gap = f"{1 - rates.predicted:.4f}"
-    rows.append((graph.replace("_", " "), f"{rates.predicted:.4f}", gap, measured))
-  head = ("graph", "second eigenvalue", "spectral gap", f"measured, rounds {config.settled} to {config.rounds}")
-  return page.read("gossip", picture=lambda: draw(config), config=config, rates=table(head, rows))
+      measured[graph] = f"{(d[last] / d[config.settled]) ** (1 / (last - config.settled)):.4f}"
+  return page.read("gossip", picture=lambda: draw(config), config=config, decays=decays(config), measured=measured)
 
 
 def decays(config: Config) -> dict[str, Decay]:
-  """Of each graph."""
+  """Return the decay of each graph."""
   return {graph: _decay(graph, config.workers, config.rounds) for graph in config.graphs}
 
 
@@ -89,7 +86,7 @@ def draw(config: Config) -> bytes:
   y = alt.Y("distance:Q", title="distance from the mean, of the start", axis=alt.Axis(format="~g", tickCount=9),
             scale=alt.Scale(type="log", domain=[1e-9, 3], nice=False))  # fmt: skip
   x = alt.X("rounds:Q", title="rounds without gradients", scale=alt.Scale(nice=False))
-  labels = [str(each["graph"].iloc[0]) for each in points]
+  labels = [str(frame["graph"].iloc[0]) for frame in points]
   colours = alt.Scale(domain=labels, range=COLOURS[: len(labels)])
   shape = alt.Shape("graph:N", scale=alt.Scale(domain=labels))
   base = alt.Chart().encode(

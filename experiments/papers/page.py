@@ -1,4 +1,4 @@
-"""Reported against predicted as Markdown: rows, sections, and the median error of what was not fitted."""
+"""Reported against predicted numbers of papers, and the Markdown templates (Jinja) beside this file that show them."""
 
 import statistics
 import tomllib
@@ -6,6 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jinja2
+
+from ddl.perf import units
+
+FOLDER = Path(__file__).parent
 Config = Any  # a ConfigDict, whose keys a type checker does not know
 
 
@@ -33,7 +38,7 @@ class ReportedRow(NamedTuple):
 
 
 class Section(NamedTuple):
-  """A table of a paper."""
+  """A paper's table with what the page says of it."""
 
   title: str
   config: str  # the file with its inputs
@@ -45,22 +50,48 @@ class Section(NamedTuple):
   curves: Sequence[str] = ()  # columns that are curves through a reported point, no mechanisms
   uncounted: str = ""  # why the headline leaves the table out
 
+  @property
+  def columns(self) -> list[str]:
+    """Names of the predicted columns."""
+    return list(self.rows[0].predicted) if self.rows else []
+
 
 def read(
   name: str, rows: Sequence[ReportedRow] = (), picture: Callable[[], bytes] | None = None, **values: Any
 ) -> Section:
-  """Return the section of NAME.md beside this file: TOML with the fields of `Section`, then Markdown.
+  """Return the section of the template NAME.md: TOML with the fields of `Section`, then Markdown."""
+  _, head, body = render(FOLDER / f"{name}.md", **values).split("+++\n", 2)
+  fields = tomllib.loads(head)
+  drawn = (fields.pop("picture"), picture) if picture else None
+  return Section(rows=rows, remarks=body.strip().split("\n\n"), picture=drawn, **fields)
 
-  values: of the expressions in braces in both, tables among them.
-  """
-  _, head, body = Path(__file__).with_name(f"{name}.md").read_text(encoding="utf-8").split("+++\n", 2)
-  facts = {key: each.format(**values) if isinstance(each, str) else each for key, each in tomllib.loads(head).items()}
-  drawn = (facts.pop("picture"), picture) if picture else None
-  return Section(rows=rows, remarks=body.format(**values).strip().split("\n\n"), picture=drawn, **facts)
+
+def render(template: Path, **values: Any) -> str:
+  """Return the text that a template makes of the values; an undefined variable is an error."""
+  environment = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.StrictUndefined, trim_blocks=True,
+    lstrip_blocks=True, keep_trailing_newline=True,
+  )  # fmt: skip
+  environment.filters |= {
+    "percent": percent, "error": error_text, "median": median_percent, "summed": summed, "number": number,
+    "seconds": units.seconds_text, "share": units.percent, "abs": abs, "repr": repr,
+    "cell": lambda text: text.replace("|", "\\|"),
+  }  # fmt: skip
+  return environment.get_template(template.name).render(**values)
+
+
+def markdown(sections: Sequence[Section]) -> str:
+  """Return the page: the summary of all sections, then each with its table."""
+  counted_points = counted(sections)
+  headlines = [error for _, error in counted_points]
+  from_text = [error for row, error in counted_points if row.source == PAPER]
+  return render(
+    FOLDER / "reproduction.md", sections=sections, headlines=headlines, from_text=from_text, errors=errors, error=error
+  )
 
 
 def error(row: ReportedRow, column: str) -> float:
-  """Predicted / reported - 1."""
+  """Return predicted / reported - 1."""
   return row.predicted[column].value / row.reported - 1
 
 
@@ -80,67 +111,27 @@ def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
   ]
 
 
-def summary(sections: Sequence[Section]) -> str:
-  """The median error of the predictions of all sections' main columns, and of each column by itself."""
-  counted_points = counted(sections)
-  heads, own = [e for _, e in counted_points], [e for row, e in counted_points if row.source == PAPER]
-  lines = [
-    f"**Median error of the {len(heads)} headline numbers that were predicted, not fitted: {median_percent(heads)}**; "
-    f"the largest is {100 * max(heads):.0f} %. The {len(own)} of them that the papers' own text reports have a median "
-    f"of {median_percent(own)}. They are the rows of the columns in bold, at most one per table, chosen for what the "
-    "paper's text and reported figures say of the mechanism, whatever the errors. Left out are numbers from memory "
-    f"({MEMORY}), rows between headlines (`*`), products of other rows (`=`) and curves through a reported point. What "
-    "counts was settled with all columns computed, so every column follows, with its own errors.",
-    "",
-  ]
-  body = []
-  for section in sections:
-    for column in section.rows[0].predicted if section.rows else ():
-      each = errors(section, column)
-      name = f"**{column}**" if column == section.main else f"{column} (curve)" if column in section.curves else column
-      body.append((section.title, name, str(len(each)), median_percent(each), f"{100 * max(each):.1f} %"))
-  return "\n".join([*lines, table(("table", "column", "predictions", "median error", "largest"), body)])
-
-
-def markdown(section: Section) -> str:
-  """The section, its table first."""
-  note = f" Not in the headline median: {section.uncounted}" if section.uncounted else ""
-  parts = [f"## {section.title}", f"Inputs and sources: `{section.config}`. Fitted: {section.fitted}{note}"]
-  if section.rows:
-    columns = list(section.rows[0].predicted)
-    head = ["", "reported"]
-    for column in columns:
-      head += [f"**{column}**" if column == section.main else column, "error"]
-    unknown = any(row.unknown for row in section.rows)
-    parts.append(table([*head, *(["not known"] if unknown else [])], [_cells(row, unknown) for row in section.rows]))
-  return "\n\n".join([*parts, *section.remarks])
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-  """A Markdown table."""
-  lines = [head, ["---"] * len(head), *rows]
-  return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
 def number(value: float, unit: str) -> str:
-  """Three digits (seconds: an integer) and the unit."""
+  """Return three digits (seconds: an integer) and the unit."""
   text = f"{value:.0f}" if unit == "s" or abs(value) >= 99.95 else f"{value:.3g}"
   return f"{text}x" if unit == "x" else f"{text} {unit}"
 
 
-def summed(errors: Sequence[float]) -> tuple[str, str, str]:
-  """Return the number, the median and the largest of errors."""
-  return str(len(errors)), median_percent(errors), f"{100 * max(errors):.0f} %"
+def percent(share: float, digits: int = 0) -> str:
+  """0.1234 -> 12 %."""
+  return f"{100 * share:.{digits}f} %"
 
 
-def median_percent(errors: Sequence[float]) -> str:
+def error_text(error: float, digits: int = 1) -> str:
+  """0.1234 -> +12.3 %."""
+  return f"{100 * error:+.{digits}f} %"
+
+
+def median_percent(errors: Sequence[float], digits: int = 1) -> str:
   """Return the median of errors in percent."""
-  return f"{100 * statistics.median(errors):.1f} %"
+  return percent(statistics.median(errors), digits)
 
 
-def _cells(row: ReportedRow, unknown: bool) -> list[str]:
-  cells = [row.what + row.kind, number(row.reported, row.unit) + row.source]
-  for column, prediction in row.predicted.items():
-    cells += [number(prediction.value, row.unit)]
-    cells += ["fitted" if prediction.fitted else f"{100 * error(row, column):+.1f} %"]
-  return [*cells, *([row.unknown or "-"] if unknown else [])]
+def summed(errors: Sequence[float]) -> str:
+  """Return the cells of a table with the number, the median and the largest of errors."""
+  return f"{len(errors)} | {median_percent(errors)} | {percent(max(errors))}"

@@ -6,18 +6,14 @@ torchtitan stands as half of the forward pass.
 
 The points of the fit, by the column `use` of published_steps.csv, were chosen before any fit: in float32 six networks
 on one or two devices of each generation, MosaicML's 125M, 760M and 3B with 2048 and 8192 tokens on two devices, and the
-only points of a group. All other points are held out. The shares minimize sum_i rho(log predicted_i - log measured_i)
-over the fitted points, rho as in `ddl.perf.fit`, by scipy's `least_squares`; in float32 those of products and of
-Winograd by generation, of memory by libraries, and one start, with bfloat16 those of products by generation, of memory
-and of attention. Two looks at the held-out points went into the model, and count against it: GoogLeNet went over to the
-fitted networks, as no other one there has maps that do not fill tiles, and the tile was chosen, which the fitted points
-prefer too.
+only points of a group. The shares in devices.toml minimize the soft L1 loss of (log predicted_i - log measured_i) / 0.1
+over these points. Two looks at the others, which are held out, count against the model: GoogLeNet became a fitted
+network, as no other one has maps that do not fill tiles, and the tile was chosen, which the fitted points prefer too.
 """
 
 import csv
 import statistics
 import tomllib
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,9 +24,8 @@ from ddl.perf.device import Efficiency, chips, step_seconds
 from ddl.perf.device_step import FORMS, KINDS, Shares, extra, fastest, flop, kind_of
 from ddl.perf.layers import Table, is_map_scale, parts
 from ddl.perf.neural_networks import TransformerSizes, transformer
-from ddl.perf.units import percent, seconds_text
 from experiments.papers import page
-from experiments.papers.page import Section, table
+from experiments.papers.page import Section
 
 MEMORY_2016 = 0.405  # share of the memory bandwidth of convolutions with the libraries of 2016, fitted too
 
@@ -149,7 +144,6 @@ def results() -> list[PredictedStep]:
   return [PredictedStep(point, predict(point)) for point in points()]
 
 
-TITLE = "Device steps: published against predicted"
 USES = {
   "fitted": "fitted",
   "network": "held out: other networks",
@@ -160,56 +154,26 @@ HALF = Efficiency(0.5)  # of the peak, and all of the memory bandwidth: what was
 
 
 def section() -> Section:
-  """The summary."""
-  predicted_steps = results()
-  held = [abs(r.error) for r in predicted_steps if r.point.use != "fitted"]
-  values = {
-    "points": len(predicted_steps),
-    "devices": len({r.point.device for r in predicted_steps}),
-    "held": len(held),
-    "median": page.median_percent(held),
-    "largest": f"{100 * max(held):.0f} %",
-    "summary": table(("kind", "format", "points", "number", "median error", "largest"), _summary(predicted_steps)),
-    "program": table(("step", "measured", *PROGRAM), [_program(point) for point in _program_points()]),
-    "medians": ", ".join(
-      f"{name} {page.median_percent([abs(e) for e in errors])}" for name, errors in by_column().items()
-    ),
-    "kepler": _kepler(),
-    "why": table(WHY, [_why(name) for name in ("vgg16", "resnet50", "inception_v3")]),
-  }
-  return page.read("device_steps", **values)
+  """Return the section with the errors of the groups of points, and what the 0-1 program contributes."""
+  groups = {}  # (kind, format, use): absolute errors
+  for kind, form in dict.fromkeys((kind_of(network(r.point.network)), r.point.form) for r in results()):
+    for use in USES:
+      group = (use, kind, form)
+      groups[group] = [
+        abs(r.error) for r in results() if (r.point.use, kind_of(network(r.point.network)), r.point.form) == group
+      ]
+  return page.read(
+    "device_steps", results=results(), groups=groups, uses=USES, kinds=KINDS, forms=FORMS, chips=chips(),
+    shown=_program_points(), columns=by_column(), kepler=_kepler(),
+    why={name: _why(name) for name in ("vgg16", "resnet50", "inception_v3")},
+  )  # fmt: skip
 
 
-def steps_page(command: str) -> str:
-  """All steps, on a page of their own."""
-  head = f"# {TITLE}\n\nMade by `{command}`; do not edit. What the columns mean, and what comes out, is on"
-  head += " [Reproduction](reproduction.md). Error is predicted / measured - 1, of the seconds of a step.\n"
-  origins = table(("source", "what it is"), [(name, source["text"]) for name, source in sources().items()])
-  body = ["device", "format", "step", "of devices", "measured", "predicted", "error", "used as", "source"]
-  return "\n".join([head, origins, "", table(body, [_cells(result) for result in results()]), ""])
-
-
-def _cells(result: PredictedStep) -> list[str]:
-  point = result.point
-  return [
-    chips()[point.device].title, FORMS[point.form], point.text, str(point.devices), seconds_text(point.seconds),
-    seconds_text(result.predicted), f"{100 * result.error:+.1f} %", USES[result.point.use], point.source,
-  ]  # fmt: skip
-
-
-def _summary(predicted_steps: Sequence[PredictedStep]) -> list[tuple[str, ...]]:
-  rows = []
-  groups = dict.fromkeys((kind_of(network(r.point.network)), r.point.form) for r in predicted_steps)
-  for kind, form in groups:
-    for use, words in USES.items():
-      errors = [
-        abs(r.error) for r in predicted_steps
-        if r.point.use == use and (kind_of(network(r.point.network)), r.point.form) == (kind, form)
-      ]  # fmt: skip
-      if errors:
-        largest = f"{100 * max(errors):.1f} %"
-        rows.append((KINDS[kind], FORMS[form], words, str(len(errors)), page.median_percent(errors), largest))
-  return rows
+def steps_page() -> str:
+  """Return the page of all steps."""
+  return page.render(
+    page.FOLDER / "all_steps.md", sources=sources(), results=results(), chips=chips(), forms=FORMS, uses=USES
+  )  # fmt: skip
 
 
 PROGRAM = {  # column: seconds of a point
@@ -237,17 +201,12 @@ def _half(point: PublishedStep, winograd: bool) -> float:
   return algorithms.seconds + other_seconds(layers, device, HALF)(point.examples)
 
 
-def _program(point: PublishedStep) -> list[str]:
-  errors = [f"{100 * (predicted(point) / point.seconds - 1):+.0f} %" for predicted in PROGRAM.values()]
-  held = "" if point.use == "fitted" else " (held out)"
-  return [f"{chips()[point.device].title}, {point.text}{held}", seconds_text(point.seconds), *errors]
+def _why(name: str) -> tuple[float, ...]:
+  """Return for 64 images on P100 the filled FLOP over those of the network, and three shares.
 
-
-WHY = ("64 images on P100", "in whole tiles", "3x3, stride 1", "what follows convolutions", "of it, normalization")
-
-
-def _why(name: str) -> list[str]:
-  """Filled FLOP over those of the network, share of Winograd's layers in them, share of the traffic in the step."""
+  Of layers that Winograd serves in the filled FLOP, of what follows convolutions in the step, and of normalization in
+  the bytes of that.
+  """
   layers, shares = network(name), convolution_shares("pascal", "2016")
   step = device_step.device_step(layers, chips()["p100"].device("float32"), shares)
   filled = [flop(layer, i == 0) for i, layer in enumerate(layers)]
@@ -256,8 +215,7 @@ def _why(name: str) -> list[str]:
   seconds = step_seconds(moving, 64, step.device._replace(start=0.0), step.efficiency) / step.seconds(64)
   normal = sum(extra(x) for x in layers if x.normalized or is_map_scale(x)) / max(1.0, sum(map(extra, layers)))
   products = sum(layer.train_flop for layer in layers if not is_map_scale(layer))
-  figures = f"{sum(filled) / products:.2f} times the FLOP", *(percent(x) for x in (fast / sum(filled), seconds, normal))
-  return [name, *figures]
+  return sum(filled) / products, fast / sum(filled), seconds, normal
 
 
 def by_column() -> dict[str, list[float]]:
@@ -266,9 +224,8 @@ def by_column() -> dict[str, list[float]]:
   return {name: [predicted(p) / p.seconds - 1 for p in shown] for name, predicted in PROGRAM.items()}
 
 
-def _kepler() -> str:
-  """Median errors of the K40c with cuDNN 5.0, without and with the algorithms that came for it in 5.1."""
+def _kepler() -> list[float]:
+  """Return the median errors of the K40c with cuDNN 5.0, without and with the algorithms that came for it in 5.1."""
   kepler = [p for p in points() if (p.source, p.device) == ("torch_5.0", "k40c")]
-  versions = [convolution_shares("kepler", "2016", winograd) for winograd in (False, True)]
-  medians = [statistics.median(predict(p, shares) / p.seconds - 1 for p in kepler) for shares in versions]
-  return " and ".join(f"{100 * median:+.0f} %" for median in medians)
+  libraries = [convolution_shares("kepler", "2016", winograd) for winograd in (False, True)]
+  return [statistics.median(predict(p, shares) / p.seconds - 1 for p in kepler) for shares in libraries]

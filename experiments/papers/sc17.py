@@ -7,27 +7,14 @@ at the same time; and how the exchange of Sync EASGD is made, by the paper's tre
 """
 
 import statistics
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ddl.perf import bounds, cluster_file, neural_networks
 from ddl.perf.cluster import LinkModel
 from ddl.perf.collectives import ALL_REDUCE, BROADCAST, REDUCE, all_reduce
 from ddl.perf.layers import FLOAT, params_bytes
 from experiments.papers import page
-from experiments.papers.page import (
-  BETWEEN,
-  HEADLINE,
-  MEMORY,
-  PAPER,
-  PRODUCT,
-  SECONDARY,
-  Config,
-  Prediction,
-  ReportedRow,
-  Section,
-  errors,
-  table,
-)
+from experiments.papers.page import Config, Prediction, ReportedRow, Section
 
 SAME, AMDAHL = "baseline: the same chip", "Amdahl's law fitted"
 NOTHING, BEST, TREE = "baseline: no communication", "best all-reduce fitted", "tree fitted"
@@ -51,7 +38,7 @@ class GpuRound(NamedTuple):
 
   @property
   def total(self) -> float:
-    """All parts, less what is hidden."""
+    """Sum the parts, less what is hidden."""
     return self.host_parameters + self.device_parameters + self.data + self.computing - self.hidden
 
   @property
@@ -103,70 +90,30 @@ def gpus(config: Config, weak: Section) -> Section:
   share = 100 * readings[TOGETHER][ORIGINAL].communication
   fits = {reading: Prediction(share, fitted=True) for reading in readings}
   rows = [
-    ReportedRow(f"{ORIGINAL}, communication", 100 * (config.parameters + config.data), "%", fits, source=SECONDARY)
+    ReportedRow(f"{ORIGINAL}, communication", 100 * (config.parameters + config.data), "%", fits, source=page.SECONDARY)
   ]
   for key, name in NAMES.items():
     predicted = {reading: Prediction(gains(by_step)[key]) for reading, by_step in readings.items()}
     whole = key == "whole"  # the abstract's, and the product of the three others
-    source, kind = ("", PRODUCT) if whole else (SECONDARY, HEADLINE)
+    source, kind = ("", page.PRODUCT) if whole else (page.SECONDARY, page.HEADLINE)
     rows.append(ReportedRow(name, config.gains[key], "x", predicted, source=source, kind=kind))
   predicted = {reading: Prediction(100 * by_step[SYNC3].communication) for reading, by_step in readings.items()}
   rows.append(ReportedRow(f"{SYNC3}, communication", config.left, "%", predicted))
-  cells = [
-    (f"{name}, {reading}", *(f"{100 * each:.1f}" for each in parts), f"{100 * parts.total:.1f}")
-    for reading, by_step in readings.items()
-    for name, parts in by_step.items()
-  ]
-  head = ("share of Original EASGD's round, %", "CPU-GPU parameters", "GPU-GPU parameters", "CPU-GPU data")
-  parts = table((*head, "forward, backward, updates", "hidden", "total"), cells)
+  link, table = cluster_file.named(config.cluster).network.between, neural_networks.table(config.network)
+  layers = [FLOAT * layer.params for layer in table]
   return page.read(
-    "sc17_gpus", rows, config=config, parts=parts, law=_law(config.law), **_figures(config, readings, weak)
-  )
+    "sc17_gpus", rows, config=config, readings=readings, first=readings[TOGETHER][SYNC1], staged=readings[STAGED],
+    gains=gains(readings[STAGED]), nbytes=params_bytes(table), visit=2 * link.seconds(params_bytes(table)),
+    packed=sum(map(link.seconds, layers)) / link.seconds(sum(layers)), ring=statistics.median(page.errors(weak, BEST)),
+    tree=statistics.median(page.errors(weak, TREE)), law_bytes=params_bytes(neural_networks.table(config.law.network)),
+    law=_law(config.law),
+  )  # fmt: skip
 
 
-def _figures(config: Config, readings: dict[str, dict[str, GpuRound]], weak: Section) -> dict[str, Any]:
-  """Return the values of the remarks."""
-  first, share = readings[TOGETHER][SYNC1], 100 * readings[TOGETHER][ORIGINAL].communication
-  staged = readings[STAGED]
-  exposed = staged[SYNC3].device_parameters - staged[SYNC3].hidden
-  link, nbytes = cluster_file.named(config.cluster).network.between, params_bytes(neural_networks.table(config.network))
-  layers = [FLOAT * layer.params for layer in neural_networks.table(config.network)]
-  visit = 2 * link.seconds(nbytes)
-  left = config.left / config.gains.whole  # % of Original EASGD's time
-  room = 100 / config.gains.first - 100 * (first.computing + first.data)
-  tree = 100 * first.host_parameters
-  return {
-    "parameters": 100 * config.parameters,
-    "data": 100 * config.data,
-    "megabytes": nbytes / 1e6,
-    "visit_ms": 1e3 * visit,
-    "rest_us": 1e6 * (1 - config.parameters - config.data) * visit / config.parameters,
-    "share": share,
-    "other": 100 - share,
-    "left": left,
-    "computing": 100 / config.gains.whole - left,
-    "room": room,
-    "tree": tree,
-    "cheaper": tree / room,
-    "packed": sum(map(link.seconds, layers)) / link.seconds(sum(layers)),
-    "law_megabytes": params_bytes(neural_networks.table(config.law.network)) / 1e6,
-    "staged": gains(staged),
-    "staged_exchange": 100 * staged[SYNC1].host_parameters,
-    "staged_message": 100 * config.parameters / (2 * config.workers),
-    "staged_left": 100 * staged[SYNC3].communication,
-    "staged_parameters": 100 * exposed / staged[SYNC3].total,
-    "ring": 100 * statistics.median(errors(weak, BEST)),
-    "tree_weak": 100 * statistics.median(errors(weak, TREE)),
-  }
-
-
-def _law(law: Config) -> str:
+def _law(law: Config) -> list[tuple[int, float, float]]:
+  """Return for each number of workers the seconds of one message after the other, and those of a tree."""
   link, nbytes = cluster_file.named(law.cluster).network.between, params_bytes(neural_networks.table(law.network))
-  cells = []
-  for workers in law.workers:
-    robin, tree = round_robin_seconds(nbytes, workers, link), BROADCAST["tree"](nbytes, workers, link)
-    cells.append((str(workers), f"{robin:.3f} s", f"{tree:.3f} s", f"{robin / tree:.3g}"))
-  return table(("workers", "one after the other", "tree", "ratio"), cells)
+  return [(p, round_robin_seconds(nbytes, p, link), BROADCAST["tree"](nbytes, p, link)) for p in law.workers]
 
 
 def amdahl(seconds: dict[int, float], fitted: int) -> dict[int, float]:
@@ -177,26 +124,15 @@ def amdahl(seconds: dict[int, float], fitted: int) -> dict[int, float]:
 
 
 def parts(config: Config) -> Section:
-  """Seconds to the same accuracy with the chip in parts."""
+  """Return the section of seconds to the same accuracy with the chip in parts."""
   seconds = dict(config.seconds)
   curve, other = amdahl(seconds, config.fitted), amdahl(seconds, config.other)
-  rows = [
-    ReportedRow(
-      f"{p} parts",
-      reported,
-      "s",
-      {SAME: Prediction(seconds[1]), AMDAHL: Prediction(curve[p], p == config.fitted)},
-      source=SECONDARY,
-    )
-    for p, reported in seconds.items()
-    if p > 1
-  ]
-  last, before, first = sorted(seconds, reverse=True)[:3]
-  return page.read(
-    "sc17_parts", rows, config=config, last=last, before=before, first=first, late=seconds[before] / seconds[last],
-    early=seconds[first] / seconds[before],
-    others=" and ".join(f"{other[p]:.0f} s for {p}" for p in seconds if p not in (1, config.other)),
-  )  # fmt: skip
+  rows = []
+  for p, reported in seconds.items():
+    predicted = {SAME: Prediction(seconds[1]), AMDAHL: Prediction(curve[p], p == config.fitted)}
+    if p > 1:
+      rows.append(ReportedRow(f"{p} parts", reported, "s", predicted, source=page.SECONDARY))
+  return page.read("sc17_parts", rows, config=config, seconds=seconds, other=other)
 
 
 def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[float], float]:
@@ -209,32 +145,25 @@ def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[flo
 
 
 def weak(config: Config) -> Section:
-  """Efficiency over the number of nodes."""
-  rows, steps, lost, more = [], [], [], []
+  """Return the section of efficiency over the number of nodes."""
+  rows, fits = [], {}  # of each network: seconds of a step, and the lost shares by both fits and as reported
+  headline = config.headline
   for name, inputs in config.networks.items():
-    best, step = efficiencies(config, name, "best")
-    tree, _ = efficiencies(config, name, "tree")
-    steps.append(f"{1e3 * step:.0f} ms for {name}")
-    for i, nodes in enumerate(config.nodes):
-      if nodes == 1:
-        continue
-      abstract = (name, nodes) == (config.headline.network, config.headline.nodes)
-      reported = config.headline.reported if abstract else 100 * inputs.seconds[0] / inputs.seconds[i]
-      fits = nodes == config.fitted
+    (best, step), (tree, _) = (efficiencies(config, name, algorithm) for algorithm in ("best", "tree"))
+    for i, nodes in enumerate(config.nodes[1:], 1):
+      abstract = (name, nodes) == (headline.network, headline.nodes)
+      reported = headline.reported if abstract else 100 * inputs.seconds[0] / inputs.seconds[i]
+      fitted = nodes == config.fitted
       predicted = {
         NOTHING: Prediction(100.0),
-        BEST: Prediction(100 * best[i], fits),
-        TREE: Prediction(100 * tree[i], fits),
+        BEST: Prediction(100 * best[i], fitted),
+        TREE: Prediction(100 * tree[i], fitted),
       }
-      what, last = f"{name}, {nodes} nodes ({config.cores * nodes} cores)", nodes == config.nodes[-1]
-      source = PAPER if abstract else MEMORY
-      rows.append(ReportedRow(what, reported, "%", predicted, source=source, kind=HEADLINE if last else BETWEEN))
-    lost.append(f"{100 * (1 - best[-1]):.1f} % (reported: {100 - rows[-1].reported:.1f} %, {name})")
-    more.append(f"{100 * (1 - tree[-1]):.1f} %")
-  headline = config.headline
+      source = page.PAPER if abstract else page.MEMORY
+      kind = page.HEADLINE if nodes == config.nodes[-1] else page.BETWEEN
+      what = f"{name}, {nodes} nodes ({config.cores * nodes} cores)"
+      rows.append(ReportedRow(what, reported, "%", predicted, source=source, kind=kind))
+    fits[name] = step, 1 - best[-1], 1 - tree[-1], 1 - rows[-1].reported / 100
   seconds = config.networks[headline.network].seconds
   own = seconds[0] / seconds[config.nodes.index(headline.nodes)]
-  return page.read(
-    "sc17_weak", rows, config=config, headline=headline, cores=config.cores * headline.nodes, own=100 * own,
-    steps=" and ".join(steps), nodes=config.nodes[-1], lost=" and ".join(lost), more=" and ".join(more),
-  )  # fmt: skip
+  return page.read("sc17_weak", rows, config=config, headline=headline, own=own, fits=fits)

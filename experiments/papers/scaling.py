@@ -9,7 +9,7 @@ from ddl.perf.collectives import all_reduce
 from ddl.perf.device import LayerWork
 from ddl.perf.timeline import Pass, simulate
 from experiments.papers import page
-from experiments.papers.page import Config, Section, summed, table
+from experiments.papers.page import Config, Section
 
 
 class PublishedPoint(NamedTuple):
@@ -23,11 +23,11 @@ class PublishedPoint(NamedTuple):
 
   @property
   def efficiency(self) -> float:
-    """As published, over the base."""
+    """Return the published rate over that of the base."""
     return self.published / self.ideal
 
   def error(self, column: str) -> float:
-    """Predicted / published - 1."""
+    """Return predicted / published - 1."""
     return getattr(self, column) / self.published - 1
 
 
@@ -37,29 +37,20 @@ COLUMNS = {
 
 
 def section(config: Config) -> Section:
-  """The median and the largest error, and all points."""
+  """Return the median and the largest error, and all points."""
   curves = {name: points(config, system) for name, system in config.systems.items()}
-  flat = [point for each in curves.values() for point in each]
-  sets = {"all": flat, f"efficiency under {config.hard:g}": [p for p in flat if p.efficiency < config.hard]}
-  rows = [
-    (name, shown, *summed([abs(point.error(column)) for point in each]))
+  every = [point for scaled in curves.values() for point in scaled]
+  hard = [point for point in every if point.efficiency < config.hard]
+  sets = [
+    (name, which, [abs(point.error(column)) for point in selected])
     for column, name in COLUMNS.items()
-    for shown, each in sets.items()
+    for which, selected in (("all", every), (f"efficiency under {config.hard:g}", hard))
   ]
-  body = []
-  for name, each in curves.items():
-    cells = ", ".join(
-      f"{p.devices}: {p.published:.5g} ({p.error('hidden'):+.1%}, {p.error('after'):+.1%})" for p in each
-    )
-    base = config.systems[name]
-    body.append((name, f"{base.devices[0]}: {base.rates[0]:.5g}", cells.replace("%", " %"), base.source))
-  head = ("", "base: examples per second", "devices: examples per second (errors: beside it, after it)", "source")
-  summary = table(("predicted", "points", "number", "median error", "largest"), rows)
-  return page.read("scaling", config=config, systems=len(curves), summary=summary, rates=table(head, body))
+  return page.read("scaling", config=config, curves=curves, sets=sets)
 
 
 def points(config: Config, system: Config) -> list[PublishedPoint]:
-  """All but the first, which is the base."""
+  """Return the points of a system but for the first, which is the base."""
   rate, scaled = system.rates[0] / system.devices[0], []
   steps = {overlap: _step(config, system, overlap) for overlap in (True, False)}
   for index, count in enumerate(system.devices[1:], 1):
@@ -70,12 +61,12 @@ def points(config: Config, system: Config) -> list[PublishedPoint]:
 
 
 def seconds(config: Config, system: Config, index: int, step: float, overlap: bool) -> float:
-  """Of steps of so many seconds and the exchange after them, on the index-th number of devices."""
+  """Return the seconds of accumulated steps and their exchange, on the index-th number of devices."""
   work = _work(config, system)
   shares = scaling.step_pass(work, cluster_file.named("h100_ib400"), system.batch)
-  each = [step * layer / shares.seconds for layer in shares.forward]
+  layers = [step * layer / shares.seconds for layer in shares.forward]
   before = (system.each[index] - 1) * step  # seconds until the last of the steps: after the exchange of the last ones
-  whole = Pass([*each, before], [*each, 0.0], [*each, 0.0], [*work.nbytes, 0.0])
+  whole = Pass([*layers, before], [*layers, 0.0], [*layers, 0.0], [*work.nbytes, 0.0])
   on = network(config, system)
 
   @cache
@@ -86,7 +77,7 @@ def seconds(config: Config, system: Config, index: int, step: float, overlap: bo
 
 
 def network(config: Config, system: Config) -> NetworkModel:
-  """Of NCCL; or of servers on the nodes, which send and receive what a ring of nodes does."""
+  """Return the network with NCCL, or with servers on the nodes, which send and receive what a ring of nodes does."""
   inside = LinkModel(NVLINK_LATENCY, system.nvlink)
   if system.library:
     return NetworkModel(LinkModel(INFINIBAND_LATENCY, system.between), inside, system.per_node, library=NCCL)
@@ -94,7 +85,7 @@ def network(config: Config, system: Config) -> NetworkModel:
 
 
 def _step(config: Config, system: Config, overlap: bool) -> float:
-  """Seconds of a step with which the base, with its own exchanges, has its rate."""
+  """Return the seconds of a step with which the base, with its own exchanges, has its rate."""
   base = step = system.devices[0] * system.batch / system.rates[0]
   if system.devices[0] == 1:
     return base
@@ -104,7 +95,7 @@ def _step(config: Config, system: Config, overlap: bool) -> float:
 
 
 def _work(config: Config, system: Config) -> scaling.StepWork:
-  """Of the table, or of equal layers."""
+  """Return the work of the network's table, or of equal layers."""
   if system.network in neural_networks.names():
     return scaling.work(neural_networks.table(system.network))
   parts = (LayerWork(1e9),) * config.pieces  # FLOP: their number has no effect

@@ -1,12 +1,11 @@
 """Published rates over slow links against the costs of all-reduces: several sites, and hosts on a shaped link."""
 
-import statistics
 from typing import NamedTuple
 
 from ddl.perf.cluster import LinkModel, NetworkModel
 from ddl.perf.collectives import all_reduce
 from experiments.papers import page
-from experiments.papers.page import Config, Section, summed, table
+from experiments.papers.page import Config, Section
 
 
 class SitePoint(NamedTuple):
@@ -19,34 +18,21 @@ class SitePoint(NamedTuple):
 
   @property
   def error(self) -> float:
-    """Predicted / published - 1."""
+    """Return predicted / published - 1."""
     return self.predicted / self.published - 1
 
 
 def section(config: Config) -> Section:
-  """The medians and the largest errors, and all points."""
+  """Return the medians and the largest errors, and all points."""
   sites, shaped = across(config.google), on_a_link(config.shaped)
-  sets = {"sites of a cloud": sites, **{f"a shaped link, {name}": each for name, each in shaped.items()}}
-  rows = [(name, *summed([abs(point.error) for point in each])) for name, each in sets.items()]
-  none = [abs(point.alone / point.published - 1) for point in sites]
-  rows.append(("baseline: sites of a cloud, as in one", *summed(none)))
-  one = [(p.name, f"{p.alone:.1f}", f"{p.published:.1f}", f"{p.predicted:.1f}", _percent(p.error)) for p in sites]
-  head = ["steps per exchange", *(f"{bandwidth / 1e6:,.0f} Mbit/s" for bandwidth in config.shaped.bandwidths)]
-  two = []
-  for name, each in shaped.items():
-    width = len(config.shaped.bandwidths)
-    for k in range(0, len(each), width):
-      cells = (f"{p.published:g} ({_percent(p.error)})" for p in each[k : k + width])
-      two.append((f"{each[k].name}, {name}", *cells))
-  return page.read(
-    "sites", config=config, none=100 * statistics.median(none), worst=100 * max(none),
-    unexplained=_unexplained(config.google), summary=table(("predicted", "number", "median error", "largest"), rows),
-    sites=table(("sites x GPUs", "in one site", "published", "predicted", "error"), one), shaped=table(head, two),
-  )  # fmt: skip
+  errors = {f"a shaped link, {name}": [abs(point.error) for point in points] for name, points in shaped.items()}
+  errors = {"sites of a cloud": [abs(point.error) for point in sites], **errors}
+  one_site = [abs(point.alone / point.published - 1) for point in sites]
+  return page.read("sites", config=config, sites=sites, shaped=shaped, errors=errors, one_site=one_site)
 
 
 def across(google: Config) -> list[SitePoint]:
-  """Steps of GPUs in several sites, from those in one."""
+  """Return the rates of GPUs in several sites, predicted from those in one."""
   sites_points = []
   for network, sites, each, published in google.points:
     rate = google.rates[network][sites * each]
@@ -56,7 +42,7 @@ def across(google: Config) -> list[SitePoint]:
 
 
 def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
-  """By which the exchange between sites takes longer than in one; each: GPUs of a site.
+  """Return by how much the exchange between sites takes longer than in one; each: GPUs of a site.
 
   A site of `each` machines has `each` times its streams to all others, and the slowest site counts.
   """
@@ -72,7 +58,7 @@ def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
 
 
 def on_a_link(shaped: Config) -> dict[str, list[SitePoint]]:
-  """Per cent of a round that is computing, H t / (H t + exchange), by algorithm."""
+  """Return the percentage of a round spent computing, H t / (H t + exchange), by algorithm."""
   by_link: dict[str, list[SitePoint]] = {}
   for name, by_steps in shaped.shares.items():
     for steps, shares in by_steps:
@@ -82,13 +68,3 @@ def on_a_link(shaped: Config) -> dict[str, list[SitePoint]]:
         share = 100 * computing / (computing + exchange)
         by_link.setdefault(name, []).append(SitePoint(str(steps), published, share, 100.0))
   return by_link
-
-
-def _unexplained(google: Config) -> float:
-  """Seconds of the last point's step beyond the predicted ones."""
-  last = across(google)[-1]
-  return google.examples / last.published - google.examples / last.predicted
-
-
-def _percent(error: float) -> str:
-  return f"{100 * error:+.1f} %"

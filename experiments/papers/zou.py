@@ -5,21 +5,26 @@ from ddl.perf.collectives import all_reduce
 from ddl.perf.device import step_seconds
 from ddl.perf.layers import params_bytes, parts
 from ddl.perf.timeline import Pass
-from ddl.perf.units import seconds_text
 from experiments.papers import page
-from experiments.papers.page import Config, Section, table
+from experiments.papers.page import Config, Section
 
 
 def section(config: Config) -> Section:
-  """Tables of GPUs, of an overhead that grows, and of servers."""
-  return page.read(
-    "zou", config=config, nbytes=config.nbytes / 1e6, gpus=_gpus(config), grown=_grown(config.grown),
-    servers=_servers(config),
-  )  # fmt: skip
+  """Return the section with the tables of GPUs, of an overhead that grows, and of servers."""
+  gpus = {
+    overhead: [(bounds.efficiency(g, overhead), simulated_efficiency(g, overhead)) for g in config.gpus]
+    for overhead in config.overheads
+  }
+  servers = []
+  for gigabits in config.gigabits:
+    needed = bounds.servers_for(config.nbytes, config.workers, gigabits * 1e9 / 8, config.seconds)
+    tried = sorted({max(1, needed // 2), max(1, needed - 1), needed, 2 * needed})
+    servers.append((gigabits, needed, {count: waiting(config, gigabits, count) for count in tried}))
+  return page.read("zou", config=config, bounds=bounds, gpus=gpus, grown=_grown(config.grown), servers=servers)
 
 
 def simulated_efficiency(gpus: int, overhead: float) -> float:
-  """Speed-up per GPU by the event model: steps of 1 / G s, each followed by R_O s that all wait for."""
+  """Return the speed-up per GPU by the event model: steps of 1 / G s, each followed by R_O s that all wait for."""
 
   def seconds(count: int) -> float:
     third = [1 / count / 3]
@@ -29,7 +34,7 @@ def simulated_efficiency(gpus: int, overhead: float) -> float:
 
 
 def waiting(config: Config, gigabits: float, servers: int) -> float:
-  """Share of a worker's round that it waits at so many simulated servers, if it sends while it computes."""
+  """Return the share of a round that a worker waits for simulated servers, if it sends while it computes."""
   simulated = server.simulate(
     workers=config.workers, servers=servers, nbytes=config.nbytes, bandwidth=gigabits * 1e9 / 8,
     compute_seconds=config.seconds, overlap=1.0,
@@ -37,40 +42,14 @@ def waiting(config: Config, gigabits: float, servers: int) -> float:
   return simulated.wait_seconds / simulated.round_seconds
 
 
-def _gpus(config: Config) -> str:
-  head = ("R_O", *(f"G = {g}: lemma, simulated" for g in config.gpus), f"G up to, at {100 * config.share:g} %", "limit")
-  rows = []
-  for overhead in config.overheads:
-    both = [(bounds.efficiency(g, overhead), simulated_efficiency(g, overhead)) for g in config.gpus]
-    most, limit = bounds.workers_for(config.share, overhead), bounds.speedup_limit(overhead)
-    cells = (f"{100 * lemma:.1f}, {100 * simulated:.1f} %" for lemma, simulated in both)
-    rows.append((f"{100 * overhead:g} %", *cells, f"{most:.3g}", f"{limit:.3g}x"))
-  allowed = (f"{100 * bounds.overhead_for(config.share, g):.1f} %" for g in config.gpus)
-  return table(head, [*rows, (f"R_O at {100 * config.share:g} %", *allowed, "-", "-")])
-
-
-def _grown(config: Config) -> str:
-  """An all-reduce takes longer among more GPUs: the lemma with R_O of the fewest, and with that of each number."""
+def _grown(config: Config) -> list[tuple[float, ...]]:
+  """Return G, R_O and the efficiencies: by the lemma with R_O of the fewest GPUs, with that of G, by the cost model."""
   cluster, layers = cluster_file.named(config.cluster), neural_networks.table(config.network)
   alone = step_seconds(parts(layers), config.batch, cluster.device, cluster.efficiency)
   overheads = {g: all_reduce(params_bytes(layers), g, cluster.network) / alone for g in config.gpus}
   rows = []
   for g in config.gpus:
-    step = step_seconds(parts(layers), config.batch / g, cluster.device, cluster.efficiency)
-    whole = step + overheads[g] * alone
+    whole = step_seconds(parts(layers), config.batch / g, cluster.device, cluster.efficiency) + overheads[g] * alone
     lemmas = [1 / (1 + g * overhead) for overhead in (overheads[config.gpus[0]], overheads[g])]  # T_C / (T_C + G T_O)
-    shares = (*lemmas, alone / whole / g)
-    rows.append((str(g), f"{100 * overheads[g]:.1f} %", *(f"{100 * share:.1f} %" for share in shares)))
-  first = f"lemma, R_O of {config.gpus[0]} GPUs"
-  return table(("GPUs", "R_O", first, "lemma, R_O of these", "cost model"), rows)
-
-
-def _servers(config: Config) -> str:
-  rows = []
-  for gigabits in config.gigabits:
-    needed = bounds.servers_for(config.nbytes, config.workers, gigabits * 1e9 / 8, config.seconds)
-    tried = sorted({max(1, needed // 2), max(1, needed - 1), needed, 2 * needed})
-    shares = ", ".join(f"{n}: {100 * waiting(config, gigabits, n):.1f} %" for n in tried)
-    rows.append((f"{gigabits} Gb/s", str(needed), shares))
-  who = f"{config.workers} workers, T_C = {seconds_text(config.seconds)}"
-  return table((who, "servers by the lemma", "share of a round spent waiting, simulated, by servers"), rows)
+    rows.append((g, overheads[g], *lemmas, alone / whole / g))
+  return rows

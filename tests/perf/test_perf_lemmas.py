@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ddl.perf import bounds, neural_networks
 from ddl.perf.layers import Layer, params_bytes
-from experiments.papers import paleo
+from experiments.papers import dasgd
 
 OVERHEADS = st.floats(1e-4, 10)
 TIMES = st.floats(1e-4, 10)
@@ -68,8 +68,8 @@ def test_without_overhead():
     (lambda: bounds.smallest_period(2, 1, share=0, delay=1), "delay must be 2 or more"),
     (lambda: bounds.smallest_period(2, 1, share=1), "share .*must be .*got 1"),
     (lambda: bounds.exposed_share(2, 1, period=1, delay=2), "delay must be .*got 2"),
-    (lambda: paleo.tree_seconds(1, 2, 0), "bandwidth"),
-    (lambda: paleo.tree_seconds(1, 0, 1), "workers must be .*got 0"),
+    (lambda: dasgd.tree_seconds(1, 2, 0), "bandwidth"),
+    (lambda: dasgd.tree_seconds(1, 0, 1), "workers must be .*got 0"),
   ],
 )
 def test_invalid_arguments(call, text):
@@ -120,7 +120,7 @@ def test_no_share_is_exposed_where_the_delay_hides_all():
 
 
 @pytest.mark.parametrize(  # a port of the authors' model: 256 workers, 70 Gb/s, GEMM, weak scaling
-  ("network", "flattened", "steps", "message", "least", "sync", "local", "dasgd"),
+  ("network", "flattened", "steps", "message", "least", "sync", "local", "delayed"),
   [
     ("nin", 1, (0.0929, 0.0233), 0.0349, (1, 2), (73, 40), (91, 73), (100, 89)),
     ("alexnet_v2", 25, (0.0920, 0.0235), 0.2313, (3, 10), (28, 9), (61, 29), (73, 31)),
@@ -129,32 +129,32 @@ def test_no_share_is_exposed_where_the_delay_hides_all():
     ("vgg16", 49, (1.692, 0.4243), 0.6362, (1, 2), (73, 40), (91, 73), (100, 89)),
   ],
 )
-def test_hiding_condition(network, flattened, steps, message, least, sync, local, dasgd):
+def test_hiding_condition(network, flattened, steps, message, least, sync, local, delayed):
   table = neural_networks.table(network)
-  found = paleo.tree_seconds(params_bytes(table), 256, paleo.BANDWIDTHS["infiniband"])
+  found = dasgd.tree_seconds(params_bytes(table), 256, dasgd.BANDWIDTHS["infiniband"])
   assert found == pytest.approx(message, rel=0.005)
   for i, examples in enumerate((128, 32)):
-    step = paleo.step_seconds(table, examples, flattened=flattened)
+    step = dasgd.step_seconds(table, examples, flattened=flattened)
     assert step == pytest.approx(steps[i], rel=0.07)  # without pooling, concatenation and dropout
     assert bounds.smallest_delay(found, step) == bounds.smallest_delay(message, steps[i]) == least[i]
-    for told, period, delay in ((sync, 1, 0), (local, 4, 0), (dasgd, 4, 1)):
+    for told, period, delay in ((sync, 1, 0), (local, 4, 0), (delayed, 4, 1)):
       share = 1 - bounds.exposed_share(message, steps[i], period=period, delay=delay)
       assert round(100 * share) == pytest.approx(told[i], abs=1)  # of rounded times
 
 
 def test_paleo_exchange():
   hop = 1e9 / 8.75e9
-  assert paleo.tree_seconds(1e9, 256, paleo.BANDWIDTHS["infiniband"]) == pytest.approx(10.058 * hop)
-  assert paleo.tree_seconds(1e9, 8, paleo.BANDWIDTHS["infiniband"]) == pytest.approx(0.174 * hop)
-  assert paleo.tree_seconds(1e9, 1, paleo.BANDWIDTHS["infiniband"]) == 0
+  assert dasgd.tree_seconds(1e9, 256, dasgd.BANDWIDTHS["infiniband"]) == pytest.approx(10.058 * hop)
+  assert dasgd.tree_seconds(1e9, 8, dasgd.BANDWIDTHS["infiniband"]) == pytest.approx(0.174 * hop)
+  assert dasgd.tree_seconds(1e9, 1, dasgd.BANDWIDTHS["infiniband"]) == 0
 
 
 def test_paleo_step():
   """One layer bound by compute, one by memory, worked out by hand."""
   convolution = Layer("conv", 64, 64, (3, 3), (56, 56), (56, 56), bias=False)
   dense = Layer("dense", 1000, 1000, bias=False)
-  update = 12 / paleo.V100.memory_bandwidth
+  update = 12 / dasgd.V100.memory_bandwidth
   compute = 3 * 2 * 9 * 64 * 64 * 56 * 56 * 32 / 7.8e12
-  assert paleo.step_seconds((convolution,), 32) == pytest.approx(compute + 36864 * update)
+  assert dasgd.step_seconds((convolution,), 32) == pytest.approx(compute + 36864 * update)
   memory = 3 * 4 * (1_000_000 + 4 * 2000) / (900.1 * 2**30)
-  assert paleo.step_seconds((dense,), 4) == pytest.approx(memory + 1e6 * update)
+  assert dasgd.step_seconds((dense,), 4) == pytest.approx(memory + 1e6 * update)

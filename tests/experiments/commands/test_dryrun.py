@@ -206,7 +206,7 @@ def test_a_run_tells_its_own_program(tmp_path):
   server = Command(
     "train", "--config=configs/digits.py", "--explain", "--config.algorithm.name=async_sgd", f"--workdir={tmp_path}/b"
   ).end()
-  assert server.code == 2 and "collective algorithms" in server.error
+  assert server.code == 2 and "a collective algorithm" in server.error
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,6 @@ from experiments.papers.page import (
   counted,
   errors,
   markdown,
-  summary,
 )
 
 FDR = cluster_file.named("cori_fdr")
@@ -64,7 +63,7 @@ def test_check_tells_another_page(text, tmp_path, monkeypatch, capsys):
 def test_the_pictures_are_drawn_beside_the_page(sections):
   for section in sections:
     for name, draw in [section.picture] if section.picture else []:
-      assert f"]({name})" in markdown(section) and (reproduce.PAGE.parent / name).is_file()
+      assert f"]({name})" in "\n".join(section.remarks) and (reproduce.PAGE.parent / name).is_file()
       assert draw().startswith(b"\x89PNG")
 
 
@@ -118,9 +117,9 @@ def test_summary_leaves_fitted_numbers_out():
     return Section("t", "c", "f", rows, "model")
 
   assert errors(section(True), "model") == pytest.approx([0.2, 0.4, 0.01, 0.99, 0.99])
-  assert "of the 2 headline numbers that were predicted, not fitted: 30.0 %**" in summary([section(True)])
-  assert "of the 3 headline numbers that were predicted, not fitted: 20.0 %" in summary([section(False)])
-  assert "| a | 100x | 100x | fitted |\n| b | 100x | 120x | +20.0 % |" in markdown(section(True))
+  assert "of the 2 headline numbers that were predicted, not fitted: 30.0 %**" in markdown([section(True)])
+  assert "of the 3 headline numbers that were predicted, not fitted: 20.0 %" in markdown([section(False)])
+  assert "| a | 100x | 100x | fitted |\n| b | 100x | 120x | +20.0 % |" in markdown([section(True)])
 
 
 def test_the_summary_is_of_the_rows_shown(sections):
@@ -288,7 +287,7 @@ def test_dasgd_cases(sections):
 
 def test_device_steps_have_every_point_and_the_medians_of_the_held_out_ones():
   found = published_steps.results()
-  page, told = published_steps.steps_page("a command"), "\n".join(published_steps.section().remarks)
+  page, told = published_steps.steps_page(), "\n".join(published_steps.section().remarks)
   assert page.count("| held out: ") + page.count("| fitted |") == len(found) == 275
   held = [abs(result.error) for result in found if result.point.use != "fitted"]
   assert f"of the {len(held)} held-out steps is {100 * statistics.median(held):.1f} %" in told

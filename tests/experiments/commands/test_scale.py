@@ -340,7 +340,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
   done = Command(
     "scale",
     "--model=mlp",
-    "measure must be left out unless model is",
+    "--cluster=measured",
     "--nodes=1,2",
     "--batch=64",
     "--measure",

@@ -69,19 +69,6 @@ def test_packets_go_to_their_host_and_others_nowhere(ends):
       each.recv(2000)
 
 
-def test_a_cut_host_neither_sends_nor_receives_until_it_is_mended(ends):
-  carried, one, two = ends
-  carried.command("cut 1")
-  one.send(packet("10.0.0.2"))
-  two.send(packet("10.0.0.1"))
-  carry(carried)
-  carried.command("mend 1")
-  one.send(packet("10.0.0.2", 60))
-  two.send(packet("10.0.0.1", 60))
-  carry(carried)
-  assert (len(one.recv(2000)), len(two.recv(2000))) == (60 + link.HEADER,) * 2
-
-
 def test_the_process_ends_with_its_standard_input():
   one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
   with one, two:
@@ -90,5 +77,5 @@ def test_the_process_ends_with_its_standard_input():
     two.settimeout(10)
     two.send(packet("10.0.0.1"))
     assert two.recv(2000) == packet("10.0.0.1")
-    process.communicate("set 1e6 0.5\ncut 0\n", timeout=10)
+    process.communicate("1e6 0.5\n", timeout=10)
     assert process.returncode == 0
