@@ -18,8 +18,7 @@ from ddl.run.workdir import resume_command, workdir
 def open_folder(command: str, name: str, options: RunOptions) -> Path:
   """Return the folder of a command: that of its options, or a new one named after what it runs.
 
-  Raises:
-    ValueError: for an option that the command does not read, or a folder that cannot be used.
+  Raises ValueError for an option that the command does not read, or a folder that cannot be used.
   """
   check_read(command, options)
   path = workdir(f"{command}-{name}", options)
@@ -41,8 +40,7 @@ class Session:
   ) -> dict[str, str]:
     """Compare config, data and code of all processes, and with what a resumed folder records; return the fingerprints.
 
-    Raises:
-      ValueError: with the first difference.
+    Raises ValueError with the first difference.
     """
     options = replace(self.options, resume=False, allow_changed_inputs=False, trust_code=False)
     fingerprints = inputs.of(experiments, data, options.init_from, tuned)
@@ -56,14 +54,9 @@ class Session:
 def session(
   path: Path, options: RunOptions, workers: int, reference: int | None = None, job: int = 0
 ) -> Iterator[Session]:
-  """Start the compilation cache, the devices and the hooks of a command.
+  """Start the compilation cache, the devices and the hooks of the command that works in a folder.
 
-  Args:
-    path: the folder of the command.
-    options: of the command.
-    workers: the largest number of workers.
-    reference: see `Session`.
-    job: the number of processes, of which some may have failed; 0: all run.
+  workers: their largest number; reference: see `Session`; job: the processes of an elastic job, see `start_devices`.
   """
   hooks = tuple(resolved(options.hooks))
   with compilation_cache.active(options.compilation_cache) as hits:
