@@ -25,11 +25,11 @@ def table(folder: Path) -> str:
   return "\n\n".join([tables.text_table(results), *clusters.sentences_of(results)])
 
 
-def pictures(folder: Path, comparison: reader.ComparisonRecord) -> list[Figure]:
+def pictures(folder: Path, results: Frames) -> list[Figure]:
   """Return the figures of a comparison's page, not yet drawn. Raises as `write_report` does."""
-  results = frames.build(comparison)
-  drawn = [each for key in figure.axes(comparison) for each in grid.section(results, key)["figures"]]
-  return [*drawn, *curves.pictures(results), *curves.on_clusters(results), *schedule.pictures(folder, comparison)]
+  drawn = [picture for key in figure.axes(results.comparison) for picture in grid.section(results, key)["figures"]]
+  schedules = schedule.pictures(folder, results.comparison)
+  return [*drawn, *curves.pictures(results), *curves.on_clusters(results), *schedules]
 
 
 def write_tables(folder: Path) -> None:

@@ -112,12 +112,13 @@ def _open(batch: Batch, store: Store, about: dict[str, Any]) -> Restored:
       run.folder.reopen(run.components.experiment)
   state = store.restore(batch, any(run.resume for run in batch.runs)) or Restored(batch.start(), batch.figures)
   batch.figures = state.figures
+  layout = batch.trainer.layout | {"together": len(batch.runs)}  # the settings that a bit-exact resume depends on
   for run, figures in zip(batch.runs, batch.figures, strict=True):
     if run.resume:
       run.folder.truncate(figures["lines"])
       run.folder.resumed(figures["step"])
     else:
-      run.folder.create(run.components.experiment, about | {"layout": batch.layout})
+      run.folder.create(run.components.experiment, about | {"layout": layout})
   return state
 
 
