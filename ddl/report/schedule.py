@@ -26,34 +26,25 @@ COMPUTING, EXCHANGING, WAITING, LOST, UNKNOWN = KINDS = (
 class WorkerSchedule(NamedTuple):
   labels: list[str]  # of the algorithms that have it
   folder: str  # of the first one
-  record: Events | StepTimes  # of an asynchronous algorithm, or of a synchronous one beside it
+  record: Events | StepTimes  # of an asynchronous algorithm, or of a synchronous one in virtual time
 
 
 def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule]:
-  """Return the schedules of a comparison in virtual time, each once, in the order of the algorithms.
+  """Return the distinct schedules of a comparison in virtual time, in the order of the algorithms.
 
-  Raises:
-    FileNotFoundError, ValueError: if a file that the comparison names is missing, or is no record of events.
+  Raises FileNotFoundError or ValueError for a missing file, or one that is no record of events.
   """
-  distinct: list[WorkerSchedule] = []
+  distinct: dict[Any, WorkerSchedule] = {}
   for entry in comparison.infos:
     if not (name := entry["events"] or entry["lockstep"]):
       continue
     record = (load if entry["events"] else lockstep.load)(folder / name)
     if not len(record[0]):
       raise ValueError(f"{folder / name}: the record has no events")
-    same = [schedule for schedule in distinct if _equal(schedule.record, record)]
-    if same:
-      same[0].labels.append(entry["label"])
-    else:
-      distinct.append(WorkerSchedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
-  return distinct
-
-
-def _equal(first: Events | StepTimes, second: Events | StepTimes) -> bool:
-  return type(first) is type(second) and all(
-    np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(first, second, strict=True)
-  )
+    content = type(record), *((x.shape, x.tobytes()) for x in record)
+    schedule = distinct.setdefault(content, WorkerSchedule([], Path(entry["runs"][0]).parts[0], record))
+    schedule.labels.append(entry["label"])
+  return list(distinct.values())
 
 
 def spans(record: Events | StepTimes) -> DataFrame:
@@ -115,9 +106,8 @@ def _sent_before_the_steps(events: Events, begun: np.ndarray, rounding: float) -
   reached = np.minimum(events.served + (arrival - start), released)  # there and back takes the same
   visits = pd.DataFrame({"start": start, "restarted": events.restarted}).groupby(events.worker)
   following = visits.shift(-1)  # the same worker's next round
-  first = np.where(visits.cumcount() == 0, start, 0.0)
   return [
-    (np.zeros(len(start)), first, LOST, False),
+    (np.zeros(len(start)), np.where(visits.cumcount() == 0, start, 0.0), LOST, False),
     (start, released, np.where(reached >= released - rounding, UNKNOWN, COMPUTING), False),
     (released, following["start"], np.where(following["restarted"] == 1, LOST, COMPUTING), False),
     (start, arrival, EXCHANGING, True),
@@ -127,7 +117,7 @@ def _sent_before_the_steps(events: Events, begun: np.ndarray, rounding: float) -
 
 
 def _service(events: Events, rounding: float) -> np.ndarray:
-  """Return when the server begins with each message: at once, or in a queue when it is done with the one before."""
+  """Return when the server begins with each message: on arrival, or in a queue after the one before."""
   rows, begun = np.flatnonzero(~events.dropped), events.arrival.copy()
   arrival, served = events.arrival[rows], events.served[rows]
   if np.ptp(served - arrival) > rounding:  # without a queue all visits take the same
@@ -138,20 +128,20 @@ def _service(events: Events, rounding: float) -> np.ndarray:
 def _synchronous(record: StepTimes) -> DataFrame:
   """Return the spans of lockstep steps; `record` has arrays [steps, workers], of messages [steps, n, 2].
 
-  The time of a worker that is absent is lost, until the end of the record if it does not come back.
+  The time of an absent worker is lost, until the end of the record if it does not rejoin.
   """
   shape, computes = record.free.shape, record.begun + record.lost
   launched, met = (
-    [np.where(np.isnan(record.free)[:, None], np.nan, each[:, i, :, None]) for i in range(each.shape[1])]
-    for each in (record.launched, record.met)
+    [np.where(np.isnan(record.free)[:, None], np.nan, messages[:, i, :, None]) for i in range(messages.shape[1])]
+    for messages in (record.launched, record.met)
   )
   parts = [
-    *_meetings(record.free, [np.where(_beneath(each, record), np.nan, each) for each in launched], record.begun),
+    *_meetings(record.free, [np.where(_beneath(sent, record), np.nan, sent) for sent in launched], record.begun),
     (record.begun, computes, LOST, False),
     (computes, record.done, COMPUTING, False),
     *_meetings(record.done, met, record.released),
-    *((np.where(_beneath(each, record)[:, 0], each[:, 0], each[:, 1]), each[:, 1], EXCHANGING, True)
-      for each in launched),
+    *((np.where(_beneath(sent, record)[:, 0], sent[:, 0], sent[:, 1]), sent[:, 1], EXCHANGING, True)
+      for sent in launched),
     (*_absent(record), LOST, False),
   ]  # fmt: skip
   return _spans(np.broadcast_to(np.arange(shape[1]), shape), parts, 1e-9 * np.nanmax(record.released))
@@ -196,13 +186,12 @@ PICTURE = "schedule.png"
 
 def draw(info: "StepInfo") -> None:
   """Save the picture of a run's recorded visits in its folder, on the first process."""
-  from ddl import hosts  # which needs JAX, as reports do not
+  from ddl import hosts  # needs JAX, which reports do not
 
-  if not hosts.is_main():
-    return
-  is_real = info.options.runtime != "simulator" or info.options.replay
-  shown = WorkerSchedule([info.components.experiment.spec.title], "", load(info.folder / EVENTS))
-  _picture(shown, "time" if is_real else "virtual time").save(info.folder / PICTURE)
+  if hosts.is_main():
+    is_real = info.options.runtime != "simulator" or info.options.replay
+    shown = WorkerSchedule([info.components.experiment.spec.title], "", load(info.folder / EVENTS))
+    _picture(shown, "time" if is_real else "virtual time").save(info.folder / PICTURE)
 
 
 def pictures(folder: Path, comparison: ComparisonRecord) -> list[Figure]:
@@ -245,10 +234,9 @@ def end_of(shown: WorkerSchedule) -> float:
     sent = np.concatenate([shown.record.launched, shown.record.met], axis=1)  # [steps, messages, 2]
     exchanges = np.nanmax(shown.record.released[np.isfinite(sent).any(axis=(1, 2))], axis=1)
     return float(exchanges[:ROUNDS][-1] if len(exchanges) else np.nanmax(shown.record.released))
-  events = shown.record
-  if events.round.max() < ROUNDS:
-    return float(events.released.max())
-  visits: DataFrame = pd.DataFrame(events._asdict())
+  visits: DataFrame = pd.DataFrame(shown.record._asdict())
+  if visits["round"].max() < ROUNDS:
+    return float(visits["released"].max())
   return float(visits[visits["round"] < ROUNDS].groupby("worker")["released"].max().median())
 
 
@@ -279,7 +267,7 @@ def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, cl
 
 
 def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
-  """Return marks where messages were dropped and where workers are back from a failure."""
+  """Return marks where messages were dropped and where workers restarted after a failure."""
   visits: DataFrame = pd.DataFrame(events._asdict())
   marks = pd.concat([visits[visits["restarted"]].assign(mark="back from a failure", begin=visits["start"]),
                      visits[visits["dropped"]].assign(mark="message dropped", begin=visits["released"])])  # fmt: skip
