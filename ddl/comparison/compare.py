@@ -129,7 +129,5 @@ def _late(path: Path, error: Exception) -> str:
   what = " ".join(f"{type(error).__name__}: {error}".split())
   tables = [name for name in ("table.csv", "pairs.csv") if (path / name).exists()]
   written = f", and so are {' and '.join(tables)}" if tables else ""
-  return (
-    f"the report failed ({what}); all runs are complete in {path}{written}; "
-    f"`{resume_command('compare', path)}` writes the report from them"
-  )
+  complete = f"all runs are complete in {path}{written}"
+  return f"the report failed ({what}); {complete}; `{resume_command('compare', path)}` writes the report from them"

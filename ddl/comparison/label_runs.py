@@ -50,10 +50,8 @@ class ExistingRuns(NamedTuple):
 
 def existing_runs(path: Path, pattern: str, read: Mapping[str, Sequence[str]]) -> ExistingRuns:
   """Find the runs whose folders match the pattern; call it once, before any of several processes adds another."""
-  begun, result, failed = (
-    {file.parent for file in path.glob(f"{pattern}/{name}")}
-    for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED)
-  )
+  files_of = (path.glob(f"{pattern}/{name}") for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED))
+  begun, result, failed = ({file.parent for file in files} for files in files_of)
   return ExistingRuns(result | failed, {run: _saved(run) for run in begun - result - failed}, read)
 
 
@@ -82,12 +80,9 @@ def run(
   path: Path,
   existing: ExistingRuns,
   options: RunOptions,
-  computed_from: Mapping[str, str],
+  computed_from: Mapping[str, str],  # fingerprints of the inputs, see `ddl.run.inputs`
 ) -> tuple[dict[str, list[str]], dict[str, str], int]:
-  """Train all runs of a comparison; return (folders by label, why labels diverged, the number of complete runs).
-
-  computed_from: the inputs of the comparison, see `ddl.run.inputs`.
-  """
+  """Train all runs of a comparison; return (folders by label, why labels diverged, the number of complete runs)."""
   runs, failed, ended, description = {}, {}, 0, ""
   first = components[next(iter(components))]
   evaluator = Evaluator(first.model, first.data.test)
@@ -157,10 +152,7 @@ class LabelRuns:
   def outcomes(
     self, experiments: Mapping[Path, Experiment], hooks: Sequence[LoopHook] = ()
   ) -> Iterator[tuple[Path, dict[str, Any] | Diverged, RunClock | None]]:
-    """Yield the last line of each run, or why it diverged, and its clock; complete runs are read and have no clock.
-
-    experiments: by the folders of their runs; hooks: in addition to those of the options.
-    """
+    """Yield the folder, the last line or why it diverged, and the clock of each run, None for complete ones."""
     for folder, experiment in experiments.items():
       if folder in self.existing.complete:
         yield folder, _read(RunFolder(folder), experiment), None

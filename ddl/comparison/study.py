@@ -88,11 +88,8 @@ class LabelStudy:
 
   def finished(self) -> list[tuple[Point, dict[str, Any]]]:
     """Return (point, {"outcome", "score", "seeds"}) of each finished trial, in order."""
-    return [
-      ({key: each.params[key] for key in self._space}, each.user_attrs)
-      for each in self._study.get_trials(deepcopy=False)
-      if each.state.is_finished()
-    ]
+    trials = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.is_finished()]
+    return [({key: trial.params[key] for key in self._space}, trial.user_attrs) for trial in trials]
 
   def judge(self, trial: optuna.Trial, line: dict[str, Any], steps: int) -> None:
     """Report a line of metrics at a rung. Raises TrialPruned for a trial that is not among the better third there."""

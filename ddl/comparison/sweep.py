@@ -240,11 +240,8 @@ def _warn(sweep: Sweep, label: str, result: Mapping[str, Any]) -> None:
     where = "config.sweep.learning_rate" if path == RATE else f"config.sweep.space['{label}'].{inner}"
     bounds = sweep.spaces[label][path]
     extreme, change = ("smallest", "lower") if side == "low" else ("largest", "higher")
-    warnings.warn(
-      f"{label}: the best {key}, {result['best'][section][key]:.4g}, is the {extreme} of those tried; "
-      f"try {change} ones too: {where} is {bounds}",
-      stacklevel=2,
-    )
+    best = f"{label}: the best {key}, {result['best'][section][key]:.4g}, is the {extreme} of those tried"
+    warnings.warn(f"{best}; try {change} ones too: {where} is {bounds}", stacklevel=2)
 
 
 def _write(file: Path, results: dict[str, Any], options: RunOptions) -> None:

@@ -282,10 +282,8 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
     return Run(path, trust_code)
   if text := library_resume.unfinished(path):
     raise ValueError(text)
-  raise ValueError(
-    f"{path} holds neither a run ({run_dir.CONFIG}) nor a comparison ({run_dir.COMPARISON}) nor a sweep "
-    f"({run_dir.TUNED})"
-  )
+  run, comparison = f"a run ({run_dir.CONFIG})", f"a comparison ({run_dir.COMPARISON})"
+  raise ValueError(f"{path} holds neither {run} nor {comparison} nor a sweep ({run_dir.TUNED})")
 
 
 def check_path(argument: str, value: Any) -> None:

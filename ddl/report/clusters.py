@@ -76,10 +76,8 @@ def break_even(entry: Mapping[str, Any]) -> str:
     text = "; ".join(_overtaking(crossing, bandwidth) for crossing in result["crossings"])
     return f"By the means, {text}; the link {entry['link']} has {rate(bandwidth)}."
   (low, high), winner = map(rate, result["searched"]), result["winner"]
-  others = [end["second"] if end["first"] == winner else end["first"] for end in result["ends"]]
-  slow, fast = (
-    f"{end['ratio']:.2g} times as long as {other}" for end, other in zip(result["ends"], others, strict=True)
-  )
+  others = [(end["second"] if end["first"] == winner else end["first"], end["ratio"]) for end in result["ends"]]
+  slow, fast = (f"{ratio:.2g} times as long as {other}" for other, ratio in others)
   return (
     f"At every bandwidth from {low} to {high} {winner} has the lowest mean or shares it: it takes {slow} at the low "
     f"end, where bandwidth determines the time, and {fast} at the high end, where steps and latency do."

@@ -112,13 +112,13 @@ def pictures(tables: Frames) -> list[Figure]:
   metric, *others = [quantity.metric for quantity in frames.scores(comparison)]
   axes = [(quantity.metric, metric) for quantity in frames.costs(comparison)[1:]]
   axes += [("examples", y) for y in (*(others or ["test_loss"]), "distance", "noise_scale") if y != metric]
-  return [drawn for x, y in axes if (drawn := curve_figure(tables, x, y))]
+  return list(filter(None, [curve_figure(tables, x, y) for x, y in axes]))
 
 
 def on_clusters(tables: Frames) -> list[Figure]:
   """Return the metric against the seconds predicted for each cluster."""
-  axes = [f"{PREDICTED}_{name}" for name in tables.comparison.clusters]
-  return [drawn for x in axes if (drawn := curve_figure(tables, x, tables.comparison.metric))]
+  drawn = [curve_figure(tables, f"{PREDICTED}_{name}", tables.comparison.metric) for name in tables.comparison.clusters]
+  return list(filter(None, drawn))
 
 
 def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:

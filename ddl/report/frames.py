@@ -1,7 +1,4 @@
-"""Build and write the pandas frames of a comparison: metrics, runs, results (`table`) and pairs.
-
-docs/howto/frames.md describes their columns.
-"""
+"""Build and write the pandas frames of a comparison, whose columns docs/howto/frames.md describes."""
 
 import json
 import math
@@ -209,17 +206,12 @@ def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
   rows = []
   for quantity in quantities(comparison):
     measured = runs.dropna(subset=quantity.name)
-    figures = {
-      label: dict(zip(seeds["run"], seeds[quantity.name], strict=True))
-      for label in places
-      for seeds in [measured[measured["label"] == label]]
-    }
+    figures: dict[str, dict[str, float]] = {label: {} for label in places}
+    for label, run, value in zip(measured["label"], measured["run"], measured[quantity.name], strict=True):
+      figures[label][run] = value
     missing = {label: len(comparison.seeds[label]) - len(figures[label]) for label in places}
-    untested = {
-      (a, b)
-      for a, b in family
-      if missing[a] or missing[b] or (same.get(a) and same.get(a) == same.get(b) and figures[a] == figures[b])
-    }
+    twins = {(a, b) for a, b in family if same.get(a) and same.get(a) == same.get(b) and figures[a] == figures[b]}
+    untested = twins | {(a, b) for a, b in family if missing[a] or missing[b]}
     is_share = quantity.metric == "test_accuracy"
     resolution = statistics.share_resolution(measured[quantity.name]) if is_share else 0.0
     tests = statistics.paired_tests(figures, not quantity.is_score, family, resolution, untested)
@@ -353,11 +345,11 @@ def detectable_difference(frames: Frames) -> tuple[int, int, float] | None:
 
 def trials_frame(labels: Mapping[str, Any]) -> DataFrame:
   """Return a sweep's trials: label, trial, outcome, scores on the validation split, and each key that was tuned."""
-  rows = [
-    {"label": label, "trial": number, "outcome": trial["outcome"]} | (trial["validation"] or {}) | trial["setting"]
-    for label, entry in labels.items()
-    for number, trial in enumerate(entry["trials"])
-  ]
+  rows = []
+  for label, entry in labels.items():
+    for number, trial in enumerate(entry["trials"]):
+      place = {"label": label, "trial": number, "outcome": trial["outcome"]}
+      rows.append(place | (trial["validation"] or {}) | trial["setting"])
   return pd.json_normalize(rows)
 
 
@@ -366,11 +358,8 @@ def write(folder: Path, frames: Frames, findings: Sequence[tuple[str, str]]) -> 
   metrics_frame(frames.comparison).to_csv(folder / METRICS, index=False)
   frames.table.to_csv(folder / TABLE, index=False)
   frames.pairs.to_csv(folder / PAIRS, index=False)
-  content = {
-    "title": frames.comparison.info["title"],
-    "target": frames.comparison.info["target"],
-    "findings": [{"subject": subject or None, "text": text} for subject, text in findings],
-  }
+  content = {name: frames.comparison.info[name] for name in ("title", "target")}
+  content["findings"] = [{"subject": subject or None, "text": text} for subject, text in findings]
   for name, frame in (("table", frames.table), ("pairs", frames.pairs)):
     finite = frame.replace([math.inf, -math.inf], math.nan).astype(object)
     content[name] = finite.where(finite.notna(), None).to_dict("records")

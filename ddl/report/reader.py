@@ -103,10 +103,8 @@ class ComparisonRecord(NamedTuple):
 
 def read_run(path: Path) -> RunRecord:
   """Read `path`/metrics.jsonl. Raises as `metric_lines`."""
-  lines = [
-    [math.nan if line.get(name) is None else line[name] for name in COLUMNS] for line in metric_lines(path / METRICS)
-  ]
-  columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T
+  lines = [list(map(line.get, COLUMNS)) for line in metric_lines(path / METRICS)]
+  columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T  # None becomes NaN
   return RunRecord(run_name(path), dict(zip(COLUMNS, columns, strict=True)))
 
 
@@ -153,10 +151,8 @@ def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[R
         count = len(run.columns["step"])
         clock = np.array(clock_of.get(run.name, [math.nan] * count), np.float64)
         if len(clock) != count:
-          raise ValueError(
-            f"{path}: {cluster['name']} has {len(clock)} times of {label}, {run.name}, which has {count} lines; "
-            "run compare --cluster again"
-          )
+          text = f"{path}: {cluster['name']} has {len(clock)} times of {label}, {run.name}, which has {count} lines"
+          raise ValueError(f"{text}; run compare --cluster again")
         run.columns[f"{PREDICTED}_{cluster['name']}"] = clock
 
 
@@ -197,10 +193,9 @@ def _completed(path: Path, info: dict[str, Any]) -> dict[str, Any]:
   missing = missing or {f"algorithms.settings.{key}" for entry in entries for key in BUDGET
                         if key not in entry["settings"]}  # fmt: skip
   if missing:
-    raise ValueError(
-      f"{path} lacks {', '.join(sorted(missing))}, as of an older version; `python run.py compare --resume "
-      f"--workdir={path.parent}` regenerates it from the runs"
-    )
+    command = f"python run.py compare --resume --workdir={path.parent}"
+    text = f"{path} lacks {', '.join(sorted(missing))}, as of an older version"
+    raise ValueError(f"{text}; `{command}` regenerates it from the runs")
   info = {"expected": [], "grid": {}} | info
   blank = {"virtual": None, "tuned": None, "events": None, "lockstep": None, "point": {}, "sends": ""}
   return info | {"algorithms": [blank | {"group": entry["label"]} | entry for entry in info["algorithms"]]}

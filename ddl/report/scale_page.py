@@ -98,10 +98,7 @@ CHARTS = (
 
 
 def write(folder: Path, curves: Sequence[Curve], cluster: Cluster, work: StepWork, **facts: Any) -> Path:
-  """Write scale.html, and the pictures into figures/; return the page's path.
-
-  facts: the template's title, weak, counted (the source of the model's FLOP), jitter and command.
-  """
+  """Write scale.html and its figures/; return the page's path. facts: title, weak, counted, jitter and command."""
   folder.mkdir(parents=True, exist_ok=True)
   steps = [picture(curve, work, cluster) for curve in curves]
   pictures = [*(picture_of(chart, curves) for chart in CHARTS), *filter(None, steps)]

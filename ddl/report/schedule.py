@@ -18,9 +18,9 @@ from ddl.run.folder import EVENTS
 if TYPE_CHECKING:
   from ddl.run.hooks import StepInfo
 
-COMPUTING, EXCHANGING, WAITING, LOST, UNKNOWN = KINDS = (
-  "computing", "exchanging", "waiting", "lost to a failure", "computing, then possibly waiting for the reply"
-)  # fmt: skip
+COMPUTING, EXCHANGING, WAITING, LOST = "computing", "exchanging", "waiting", "lost to a failure"
+UNKNOWN = "computing, then possibly waiting for the reply"
+FILL = {COMPUTING: COLOURS[0], EXCHANGING: COLOURS[1], WAITING: IDLE, LOST: COLOURS[3], UNKNOWN: COLOURS[5]}
 
 
 class WorkerSchedule(NamedTuple):
@@ -50,7 +50,7 @@ def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule
 def spans(record: Events | StepTimes) -> DataFrame:
   """Return the spans of every worker from 0 to its last release; those of a worker do not overlap, except `beneath`.
 
-  Columns: worker; begin, end, in seconds; kind, of KINDS; beneath, a message on its way while the worker computes.
+  Columns: worker; begin, end, in seconds; kind, of FILL; beneath, a message on its way while the worker computes.
   """
   return _asynchronous(record) if isinstance(record, Events) else _synchronous(record)
 
@@ -148,7 +148,7 @@ def _synchronous(record: StepTimes) -> DataFrame:
 
 
 def _absent(record: StepTimes) -> tuple[np.ndarray, np.ndarray]:
-  """Return when workers leave before steps in which they are absent, and are back: [steps, workers], else NaN."""
+  """Return when workers leave before steps in which they are absent, and rejoin: [steps, workers], else NaN."""
   is_present = np.isfinite(record.free)
   leaves = ~is_present & np.vstack([np.ones_like(is_present[:1]), is_present[:-1]])
   before = np.vstack([np.zeros_like(record.free[:1]), record.released[:-1]])
@@ -179,7 +179,6 @@ def shares(timeline: DataFrame) -> dict[str, float]:
 
 
 ROUNDS, ROWS, BARS = 6, 16, 40  # shown at most: rounds of a worker, workers, bars of the histogram
-FILL = (COLOURS[0], COLOURS[1], IDLE, COLOURS[3], COLOURS[5])  # of KINDS
 SHAPES = {"back from a failure": "triangle-up", "message dropped": "cross"}
 PICTURE = "schedule.png"
 
@@ -245,12 +244,12 @@ def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, cl
   rows, beneath = int(spans["worker"].max()) + 1, spans["beneath"]
   top = spans["worker"] + np.where(beneath, 0.24, -0.34)
   bottom = top + np.where(beneath, 0.16, 0.56 if beneath.any() else 0.68)
-  kinds = [kind for kind in KINDS if kind in set(spans["kind"])]
+  kinds = [kind for kind in FILL if kind in set(spans["kind"])]
   bars = pd.DataFrame({"begin": spans["begin"], "end": spans["end"].clip(upper=end), "top": top, "bottom": bottom,
                        "kind": spans["kind"]})  # fmt: skip
   legend = alt.Legend(columns=1 if narrow else 2, symbolType="square", symbolStrokeColor=MUTED, symbolStrokeWidth=0.5,
                       labelLimit=360)  # fmt: skip
-  colours = alt.Scale(domain=kinds, range=[FILL[KINDS.index(kind)] for kind in kinds])
+  colours = alt.Scale(domain=kinds, range=[FILL[kind] for kind in kinds])
   x = alt.X("begin:Q", scale=alt.Scale(domain=[0, end], nice=False),
             axis=alt.Axis(title=clock, labelExpr=label_format("seconds"), tickCount=5, grid=False))  # fmt: skip
   y = alt.Y("top:Q", scale=alt.Scale(domain=[rows - 0.5, -0.5], nice=False),

@@ -52,10 +52,7 @@ def column(tables: Frames, quantity: Quantity, intervals: bool = True) -> list[C
 
 
 def varying(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
-  """Return columns of "workers", "batch" and the number of seeds, where labels have different ones.
-
-  A grid's keys, which labels name, are left out.
-  """
+  """Return columns of "workers", "batch" and the number of seeds where labels differ, except keys of the grid."""
   keys = [key for key in ("workers", "batch") if key not in comparison.info["grid"]]
   columns = _differing({key: list(map(str, of_labels(comparison.info, key))) for key in keys})
   if counts := sentences.seed_counts(comparison):
@@ -165,10 +162,8 @@ def text_lines(tables: Frames) -> list[str]:
   heads = ("steps", "examples", "bytes sent", "virtual s" if comparison.virtual else "seconds")
   for head, quantity in zip(heads, frames.costs(comparison), strict=True):
     columns[head] = column(tables, quantity, intervals=False)
-  reached = [
-    f"{line['reached']}/{line['seeds']} reached" if line["finished"] or line["reached"] else "no result"
-    for line in tables.table.to_dict("records")
-  ]
+  rows = tables.table.itertuples()
+  reached = [f"{row.reached}/{row.seeds} reached" if row.finished or row.reached else "no result" for row in rows]
   lines = [["algorithm", *columns, f"to {comparison.goal}"]]
   lines += map(list, zip(labels, *map(_marked, columns.values()), reached, strict=True))
   widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]

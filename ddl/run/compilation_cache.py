@@ -1,7 +1,4 @@
-"""JAX's persistent compilation cache, in the user's cache folder: what one command compiled, the next ones load.
-
-`bench` and `calibrate` go without it: they measure compilation.
-"""
+"""JAX's persistent compilation cache; `bench` and `calibrate`, which measure compilation, do not use it."""
 
 import contextlib
 import os

@@ -59,10 +59,7 @@ def of_label(inputs: Mapping[str, str], experiment: Experiment) -> dict[str, str
 
 
 def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
-  """Compare the inputs of a resume with those that its folder records; print that an older folder has no record.
-
-  Raises ValueError, which names those that changed, unless that is allowed.
-  """
+  """Compare the inputs of a resume with those that its folder records. ValueError for changes unless allowed."""
   before = recorded_inputs(folder)
   if not before and (folder / ABOUT).exists():
     say(f"{folder} has no {INPUTS}, as of an older version: whether its data and code have changed is not known")

@@ -123,21 +123,19 @@ class NoiseEstimator:
   ) -> dict[str, float]:
     """Return {"grad_norm2": |G|^2, "grad_noise": tr(Sigma) of one example}, from two or more batches of one size."""
     params, extra = local((consensus.params, consensus.extra))
-    mean, spread, count, size = jax.tree.map(_zeros, params), jnp.zeros(()), 0, 0
+    carry, count, size = (jax.tree.map(_zeros, params), jnp.zeros(())), 0, 0
     for count, batch in enumerate(batches, 1):
-      size = len(jax.tree.leaves(batch)[0])
-      mean, spread = self._add(
-        (mean, spread), float(count), params, extra, beside(batch, params), jax.random.fold_in(key, count)
-      )
+      size, batch_key = len(jax.tree.leaves(batch)[0]), jax.random.fold_in(key, count)
+      carry = self._add(carry, float(count), params, extra, beside(batch, params), batch_key)
+    mean, spread = carry
     trace = size * float(spread) / (count - 1)  # S
     return {NORM2: float(self._square(mean)) - trace / (count * size), TRACE: trace}
 
 
 def draw(size: int, *, batches: int, batch: int, seed: int, step: int) -> np.ndarray:
   """Draw the examples of an evaluation after this step: [batches, batch], with replacement from 0..size-1."""
-  return np.random.default_rng(np.random.SeedSequence((seed, step, batches, batch))).integers(
-    size, size=(batches, batch)
-  )
+  generator = np.random.default_rng(np.random.SeedSequence((seed, step, batches, batch)))
+  return generator.integers(size, size=(batches, batch))
 
 
 def recent(before: Sequence[Sequence[float]], line: Mapping[str, float]) -> list[list[float]]:
@@ -212,10 +210,7 @@ class Evaluation(LoopHook):
   """A hook of the loop that tests the consensus models and writes a line of metrics for each run."""
 
   def __init__(self, batch: Batch, evaluator: Evaluator, batch_stats: str = "mean"):
-    """batch_stats: "reestimate" for batch statistics from training batches, not the workers' mean.
-
-    ValueError for these of a stream, whose batches are for training only.
-    """
+    """batch_stats: "reestimate" for batch statistics from training batches, "mean" for the workers' mean."""
     self._evaluator, self._reestimate = evaluator, batch_stats == "reestimate"
     self._every, self._steps = batch.experiment.eval_every, batch.experiment.steps
     if self._reestimate and any(run.components.data.train.stream for run in batch.runs):

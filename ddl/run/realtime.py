@@ -47,10 +47,8 @@ def check(experiment: Experiment, runtime: str) -> None:
   if not experiment.has_server:
     name, known = experiment.algorithm.short_name, ", ".join(SERVER)
     raise OptionError("runtime", f"simulator with {name}, which has no server or peers", runtime, f"Others: {known}.")
-  if ignored := [f"config.times.{key}" for key in IGNORED if experiment.times.get(key)]:
-    warnings.warn(
-      f"runtime={runtime} runs in real time and ignores {', '.join(ignored)} and config.network", stacklevel=3
-    )
+  if ignored := ", ".join(f"config.times.{key}" for key in IGNORED if experiment.times.get(key)):
+    warnings.warn(f"runtime={runtime} runs in real time and ignores {ignored} and config.network", stacklevel=3)
 
 
 class RunSnapshot(NamedTuple):
@@ -242,9 +240,8 @@ class ThreadsTrainer(RealTimeTrainer):
     super().__init__(components, folder)
     config = components.experiment
     execution.check_threads("config.workers with runtime=threads", config.workers)
-    self._threads = Threads(
-      self.algorithm, components.model, workers=config.workers, seed=config.seed, barrier=self.barrier
-    )
+    how = {"workers": config.workers, "seed": config.seed}
+    self._threads = Threads(self.algorithm, components.model, barrier=self.barrier, **how)
     self.layout = {"devices": len({*self._threads.devices})}
 
   def describe(self) -> str:

@@ -31,7 +31,6 @@ def schedule(file: str, folder: Path | None, components: Components) -> Events |
   """Return the schedule or the membership that a simulated run follows: a recorded one, or that of a resumed run.
 
   None: that of its config. Raises ValueError for a file that is no such record, or is of another kind of run.
-
   file: of --replay, or ""; folder: of the run to resume, None for a new one.
   """
   if file.endswith(".json") and not components.experiment.has_server:

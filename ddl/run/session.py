@@ -38,10 +38,7 @@ class Session:
   def agree(
     self, config: Mapping[str, Any], experiments: Collection[Experiment], data: Data, tuned: str = ""
   ) -> dict[str, str]:
-    """Compare config, data and code of all processes, and with what a resumed folder records; return the fingerprints.
-
-    Raises ValueError with the first difference.
-    """
+    """Return the fingerprints of the inputs. ValueError if config, data or code of processes or a resume differ."""
     options = replace(self.options, resume=False, allow_changed_inputs=False, trust_code=False)
     fingerprints = inputs.of(experiments, data, options.init_from, tuned)
     processes.check(config, options, data, fingerprints, self.reference)

@@ -80,10 +80,7 @@ class Charges(NamedTuple):
 
 
 def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
-  """Return the seconds of exchanges: `exchange_seconds`, or a tree of messages for each collective.
-
-  deaths: whether the number of workers changes.
-  """
+  """Return the seconds of exchanges: `exchange_seconds`, or a tree of messages. deaths: whether workers may fail."""
   network = config.network
 
   def price(ops: tuple[Sent, ...]) -> lockstep.Seconds | None:

@@ -48,10 +48,7 @@ def writable(path: Path, option: str = "workdir") -> Path:
 
 
 def check_folder(path: Path, experiment: Experiment, options: RunOptions, alone: bool = True) -> None:
-  """Raise ValueError if the folder holds a run, or for a resume none or one of another experiment.
-
-  alone: whether the run is not one of several.
-  """
+  """Raise ValueError if the folder holds a run, or cannot be resumed. alone: whether it is not one of several runs."""
   folder = RunFolder(path)
   if not options.resume:
     (folder.check_unused if alone else folder.check_new)()
