@@ -1,4 +1,4 @@
-"""Several algorithms over several seeds on the same budget of examples, and a report, as an ordinary function."""
+"""Compare several algorithms over several seeds on the same budget of examples, and write a report."""
 
 import math
 import shutil
@@ -41,26 +41,23 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   if not options.resume:
     folder.RunFolder(path).check_unused()
   _check_outputs(path)
-  asked = comparison.experiments
-  for label, experiment in asked.items():
+  requested, requested_options = comparison, options
+  for label, experiment in requested.experiments.items():
     for seed in comparison.seeds:
       check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
-  requested, (comparison, options, read, earlier_tuned) = (
-    (comparison, options),
-    record.joined(path, comparison, options),
-  )
+  comparison, options, read, earlier_tuned = record.joined(path, comparison, options)
   existing = label_runs.existing_runs(path, "*/seed-*", read)
   label_runs.check_metrics(path, existing)
-  workers = {each.workers for each in asked.values()}
+  workers = {experiment.workers for experiment in requested.experiments.values()}
   for count in workers:
     check_processes(count, max(options.processes, hosts.processes()), options)
   data = build.load(first)
-  components = {label: build.build(each, data) for label, each in comparison.experiments.items()}
-  for each in components.values():
-    build.check_options(each, options, clusters=comparison.clusters)
+  components = {label: build.build(experiment, data) for label, experiment in comparison.experiments.items()}
+  for built in components.values():
+    build.check_options(built, options, clusters=comparison.clusters)
   predict.check_clusters(comparison.clusters, comparison.experiments.values(), options)
   if launches(options):
-    launch(compare, requested[0], replace(requested[1], workdir=str(path)), max(workers), path.exists)
+    launch(compare, requested, replace(requested_options, workdir=str(path)), max(workers), path.exists)
     return files.read_json(path / folder.COMPARISON) | {"folder": str(path)}
   with session(path, options, max(workers)) as started:
     options = started.options
@@ -73,17 +70,16 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
         path.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(comparison.tuned, path / folder.TUNED)
       folder.record(path, folder.about(options.command), options.recorded, computed_from, existing.done(path))
-    groups = dict.fromkeys(comparison.place(label).group for label in asked)
-    if tuned and (left := [group for group in groups if not tuned.get(group, {}).get("keys")]):
-      say(f"{comparison.tuned} sets nothing for {listed(left)}: the config's settings stay")
-    what = pluralize(len(asked), "label" if comparison.grid else "algorithm")
+    groups = dict.fromkeys(comparison.place(label).group for label in requested.experiments)
+    if tuned and (untuned := [group for group in groups if not tuned.get(group, {}).get("keys")]):
+      say(f"{comparison.tuned} sets nothing for {listed(untuned)}: the config's settings stay")
+    what = pluralize(len(requested.experiments), "label" if comparison.grid else "algorithm")
     what += " at points of the grid" * bool(comparison.grid)
     what += f" x {pluralize(len(comparison.seeds), 'seed')}" + f", and {len(read)} from earlier runs" * bool(read)
     say(f"{what}; {data.meta['description']}")
-    if options.resume and (path / folder.COMPARISON).exists():
-      labels = label_runs.to_train(comparison, path, existing)
-      if labels:
-        say(f"some seeds of {listed(labels)} are incomplete: they are trained first")
+    labels = label_runs.to_train(comparison, path, existing)
+    if options.resume and (path / folder.COMPARISON).exists() and labels:
+      say(f"some seeds of {listed(labels)} are incomplete: they are trained first")
     runs, failed, ended = label_runs.run(comparison, components, path, existing, options, computed_from)
     page = {}
     if hosts.is_main():
@@ -94,7 +90,10 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
           report.page.write_tables(path)  # before predictions, which may fail
           predict.add_clusters(path, comparison.clusters, components, options)
           page = files.read_json(path / folder.COMPARISON)
-        _report(path, began, options.print_table)
+        report_file = report.page.write_report(path)
+        if options.print_table:
+          say(f"\n{report.page.table(path)}\n")
+        say(f"{time.perf_counter() - began:.0f} s; report: {report_file}")
       except Exception as error:  # the runs are complete, whatever fails in what is predicted and drawn of them
         raise Failed(1, _late(path, error)) from error
     if not ended:
@@ -104,7 +103,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
 
 def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str:
   """Return the metric of the target. Raises OptionError for a target that no run can meet, or that all meet at once."""
-  (model, data), target = next((each.model, each.data) for each in components.values()), comparison.target
+  (_, data, model, *_), target = next(iter(components.values())), comparison.target
   metric = judged_by(comparison.metric, model, data.test, data.meta.get("task", ""))
   is_valid, condition = {
     "accuracy": (0 < target <= 1, "in (0, 1] for an accuracy, such as 0.95 for 95 %"),
@@ -117,7 +116,7 @@ def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str
 
 
 def _check_outputs(path: Path) -> None:
-  """Raise ValueError, before any run, where a file or a folder is in the way of the report's."""
+  """Raise OptionError where a file or a folder would prevent the report from being written."""
   names = (folder.COMPARISON, *REPORT_FILES)
   wrong = [name for name in names if (path / name).is_dir()] + ["figures"] * (path / "figures").is_file()
   if wrong:
@@ -126,19 +125,9 @@ def _check_outputs(path: Path) -> None:
 
 
 def _late(path: Path, error: Exception) -> str:
-  """Return one line on an error after the last run: what failed, what is complete, and how to go on."""
+  """Return one line on an error after the last run: what failed, what is complete, and how to write the report."""
   what = " ".join(f"{type(error).__name__}: {error}".split())
   tables = [name for name in ("table.csv", "pairs.csv") if (path / name).exists()]
   written = f", and so are {' and '.join(tables)}" if tables else ""
-  return (
-    f"the report failed ({what}); all runs are complete in {path}{written}; "
-    f"`{resume_command('compare', path)}` writes the report from them"
-  )
-
-
-def _report(path: Path, began: float, table: bool) -> None:
-  """Write the page and print its path, after the table if that is asked for."""
-  page = report.page.write_report(path)
-  if table:
-    say(f"\n{report.page.table(path)}\n")
-  say(f"{time.perf_counter() - began:.0f} s; report: {page}")
+  complete = f"all runs are complete in {path}{written}"
+  return f"the report failed ({what}); {complete}; `{resume_command('compare', path)}` writes the report from them"

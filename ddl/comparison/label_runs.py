@@ -50,10 +50,8 @@ class ExistingRuns(NamedTuple):
 
 def existing_runs(path: Path, pattern: str, read: Mapping[str, Sequence[str]]) -> ExistingRuns:
   """Find the runs whose folders match the pattern; call it once, before any of several processes adds another."""
-  begun, result, failed = (
-    {file.parent for file in path.glob(f"{pattern}/{name}")}
-    for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED)
-  )
+  files_of = (path.glob(f"{pattern}/{name}") for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED))
+  begun, result, failed = ({file.parent for file in files} for files in files_of)
   return ExistingRuns(result | failed, {run: _saved(run) for run in begun - result - failed}, read)
 
 
@@ -70,10 +68,10 @@ def check_metrics(path: Path, existing: ExistingRuns) -> None:
 
 
 def to_train(comparison: Comparison, path: Path, existing: ExistingRuns) -> list[str]:
-  """Return the labels that are asked for and have incomplete seeds."""
+  """Return the requested labels that have incomplete seeds."""
   names = [f"seed-{seed}" for seed in comparison.seeds]
-  asked = [label for label in comparison.experiments if label not in existing.not_requested]
-  return [label for label in asked if any(path / slug(label) / name not in existing.complete for name in names)]
+  requested = [label for label in comparison.experiments if label not in existing.not_requested]
+  return [label for label in requested if any(path / slug(label) / name not in existing.complete for name in names)]
 
 
 def run(
@@ -82,12 +80,9 @@ def run(
   path: Path,
   existing: ExistingRuns,
   options: RunOptions,
-  computed_from: Mapping[str, str],
+  computed_from: Mapping[str, str],  # fingerprints of the inputs, see `ddl.run.inputs`
 ) -> tuple[dict[str, list[str]], dict[str, str], int]:
-  """Train all runs of a comparison; return (folders by label, why labels diverged, the number of complete runs).
-
-  computed_from: the inputs of the comparison, see `ddl.run.inputs`.
-  """
+  """Train all runs of a comparison; return (folders by label, why labels diverged, the number of complete runs)."""
   runs, failed, ended, description = {}, {}, 0, ""
   first = components[next(iter(components))]
   evaluator = Evaluator(first.model, first.data.test)
@@ -95,20 +90,19 @@ def run(
   for label, built in components.items():
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
     if label in existing.not_requested:
-      runs[label] = [
-        run for run in existing.not_requested[label] if path / run in existing.complete or path / run in existing.saved
-      ]
+      begun = existing.complete | existing.saved.keys()
+      runs[label] = [run for run in existing.not_requested[label] if path / run in begun]
       ended += sum((path / run / run_dir.RESULT).exists() for run in runs[label])
       if failures := [file for run in runs[label] if (file := path / run / run_dir.FAILED).exists()]:
         failed[label] = files.read_json(failures[-1])["diverged"]
       continue
     built = built._replace(model=checkpoints.started_from(options.init_from, built.model))
-    experiments = {
-      path / run: replace(built.experiment, seed=seed) for seed, run in zip(comparison.seeds, runs[label], strict=True)
-    }
+    folders = [path / run for run in runs[label]]
+    seeds = zip(folders, comparison.seeds, strict=True)
+    experiments = {folder: replace(built.experiment, seed=seed) for folder, seed in seeds}
     fingerprints = inputs.of_label(computed_from, built.experiment)
-    most = 1 if virtual else len(experiments)
-    label_runs = LabelRuns("compare", path, label, built, existing, evaluator, options, fingerprints, most)
+    max_runs = 1 if virtual else len(experiments)
+    label_runs = LabelRuns("compare", path, label, built, existing, evaluator, options, fingerprints, max_runs)
     before, description = description, label_runs.trainer.describe()
     say(label if description == before else f"{label}: {description}")
     for folder, outcome, clock in label_runs.outcomes(experiments):
@@ -147,7 +141,7 @@ class LabelRuns:
     workers = make_workers(experiment.workers, options.devices or None, options.members)
     steps = build.execution(self.components, workers, options).steps_per_call
     call_bytes = steps * build.step_bytes(self.components, workers)
-    return min(self.max_runs, execution.most_together(self.components.model, workers.count, call_bytes))
+    return min(self.max_runs, execution.runs_per_program(self.components.model, workers.count, call_bytes))
 
   @cached_property
   def trainer(self) -> Trainer:
@@ -158,12 +152,7 @@ class LabelRuns:
   def outcomes(
     self, experiments: Mapping[Path, Experiment], hooks: Sequence[LoopHook] = ()
   ) -> Iterator[tuple[Path, dict[str, Any] | Diverged, RunClock | None]]:
-    """Yield the last line of each run, or why it diverged, and its clock; complete runs are read and have no clock.
-
-    Args:
-      experiments: by the folders of their runs.
-      hooks: in addition to those of the options.
-    """
+    """Yield the folder, the last line or why it diverged, and the clock of each run, None for complete ones."""
     for folder, experiment in experiments.items():
       if folder in self.existing.complete:
         yield folder, _read(RunFolder(folder), experiment), None
@@ -193,8 +182,7 @@ class LabelRuns:
 
   def _train(self, batch: Batch, more_hooks: Sequence[LoopHook]) -> list[dict[str, Any] | Diverged]:
     unit = "seed" if self.command == "compare" else "run"
-    first = batch.runs[0].folder.path.relative_to(self.path / slug(self.label))
-    count = len(batch.runs)
+    first, count = batch.runs[0].folder.path.relative_to(self.path / slug(self.label)), len(batch.runs)
     title = f"{self.label}, {str(first).replace('-', ' ') if count == 1 else pluralize(count, unit)}"
     store = RunCheckpoints(batch.experiment.steps, self.options.checkpoint_every, final=False)
     hooks = [Losses(), Evaluation(batch, self.evaluator, self.options.batch_stats), TensorBoard()]

@@ -1,6 +1,5 @@
-"""Predictions of `compare --cluster` for comparison.json: every run's clock on every cluster, and the break-even."""
+"""Predict for comparison.json the times of all runs on the clusters of `compare --cluster`, and their break-even."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -39,15 +38,9 @@ class Entrant(NamedTuple):
 
 
 def add_clusters(path: Path, names: Sequence[str], components: Mapping[str, Components], options: RunOptions) -> None:
-  """Predict the seconds of a finished comparison on some clusters, and add them to its comparison.json.
+  """Predict the seconds of a finished comparison on the named clusters, and add them to its comparison.json.
 
   All algorithms are predicted with the seeds that all of them have; without such seeds each with its own.
-
-  Args:
-    path: the folder of the comparison.
-    names: of the clusters.
-    components: of the algorithms by label.
-    options: the devices of a worker, and the rules by which they share its parameters.
   """
   page = files.read_json(path / folder.COMPARISON)
   runs = {entry["label"]: entry["runs"] for entry in page["algorithms"]}
@@ -56,13 +49,12 @@ def add_clusters(path: Path, names: Sequence[str], components: Mapping[str, Comp
   groups = [common] if any(common.values()) else [{label: runs[label]} for label in runs]
   entries = [_predict(path, clusters, components, group, page["target"], options) for group in groups]
   files_by_name = {cluster_file.display_name(name): name for name in cluster_file.absolute(names)}
-  page["clusters"] = [
-    parts[0]
-    | {"algorithms": {label: figures for part in parts for label, figures in part["algorithms"].items()}}
-    | {"file": files_by_name[parts[0]["name"]]}
-    for parts in zip(*entries, strict=True)
-  ]
-  folder.write_whole(path / folder.COMPARISON, json.dumps(page, indent=2) + "\n")
+  page["clusters"] = []
+  for first, *others in zip(*entries, strict=True):
+    for other in others:
+      first["algorithms"] |= other["algorithms"]
+    page["clusters"].append(first | {"file": files_by_name[first["name"]]})
+  folder.write_json(path / folder.COMPARISON, page)
 
 
 def check_clusters(names: Sequence[str], experiments: Iterable[Experiment], options: RunOptions) -> dict[str, Cluster]:
@@ -98,26 +90,20 @@ def _entrant(
     values = columns[target["metric"]] if columns else np.empty(0)
     met = crossing(steps[-1], values, target["value"], target["metric"] == "test_accuracy")
     hits.append(met.step if met else np.nan)
-  experiment, algorithm = components.experiment, components.algorithm
-  pattern = pattern_of(algorithm, param_shapes(components.model), experiment.workers)
-  return Entrant(experiment, algorithm, pattern, seeds, steps, hits, members)
+  pattern = pattern_of(components.algorithm, param_shapes(components.model), components.experiment.workers)
+  return Entrant(components.experiment, components.algorithm, pattern, seeds, steps, hits, members)
 
 
 def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
   """Return the entry of comparison.json on one cluster. nbytes: of the parameters."""
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
-    algorithm = entrant.algorithm
-    cluster_runs = [_there(entrant, seed, cluster, step) for seed in entrant.seeds]
-    clocks = [cluster_clock.clock(each, algorithm) for each in cluster_runs]
+    cluster_runs = [_on_cluster(entrant, seed, cluster, step) for seed in entrant.seeds]
+    clocks = [cluster_clock.clock(cluster_run, entrant.algorithm) for cluster_run in cluster_runs]
     seconds = [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)]
     if not np.isnan(entrant.hits).any():
-      reached = [np.interp(*each) for each in zip(entrant.hits, entrant.steps, seconds, strict=True)]
-      means[label] = log_summary(reached)[0]
-    algorithms[label] = {
-      "seconds": seconds,
-      **_figures(entrant, cluster_runs, clocks),
-    }
+      means[label] = log_summary(list(map(np.interp, entrant.hits, entrant.steps, seconds)))[0]
+    algorithms[label] = {"seconds": seconds, **_figures(entrant, cluster_runs, clocks)}
   devices, members = max((each.experiment.workers * each.members.count, each.members) for each in entrants.values())
   link = cluster.network.main_link(devices)
   complete = {label: entrants[label] for label in sorted(means, key=lambda label: means[label])}
@@ -136,7 +122,7 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
   }
 
 
-def _there(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> ClusterRun:
+def _on_cluster(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> ClusterRun:
   cluster_run = cluster_clock.on(entrant.experiment, entrant.pattern, cluster, step, entrant.members)
   return cluster_run._replace(config=replace(cluster_run.config, seed=seed))
 
@@ -151,12 +137,9 @@ def _figures(
     "seconds_per_step": float(np.mean([clock(first.steps) for clock in clocks])) / first.steps,
   }
   if not entrant.experiment.has_server:
-    charged = [
-      each for each in (cluster_runs[0].charged.local, *cluster_runs[0].charged.exchanges) if isinstance(each, float)
-    ]
-    return out | {
-      "exchange_seconds": max(charged, default=cluster_runs[0].mean)
-    }  # of one that sends nothing: of its test
+    charged = (cluster_runs[0].charged.local, *cluster_runs[0].charged.exchanges)
+    mean = cluster_runs[0].mean  # the exchange that a test needs, if there is no other
+    return out | {"exchange_seconds": max((cost for cost in charged if isinstance(cost, float)), default=mean)}
   stale: dict[str, list[float]] = {"trained": [], "there": []}
   for config in (each.config for each in cluster_runs):
     trained = replace(entrant.experiment, seed=config.seed)
@@ -169,14 +152,10 @@ def _figures(
 def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
   """Return the algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
 
-  By the geometric mean over seeds, as the report ranks; `bandwidths` are those of each seed, None where it sees none.
+  By the geometric mean over seeds, as the report ranks; `bandwidths` are those of each seed, None where there is none.
+  None for fewer than two algorithms, or where the target is met without training.
 
-  Args:
-    devices: of all workers.
-    complete: those that reach the target with every seed, the soonest on average first.
-
-  Returns:
-    None for fewer than two of them, or where the target is met without training.
+  devices: of all workers; complete: those that reach the target with every seed, the soonest on average first.
   """
   if len(complete) < 2 or any(0.0 in entrant.hits for entrant in complete.values()):  # met before the first step
     return None
@@ -185,39 +164,38 @@ def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], 
   def seconds(entrant: Entrant, index: int) -> Any:
     steps, hit = entrant.steps[index], entrant.hits[index]
     after = int(np.searchsorted(steps, hit))
-    around = steps[max(after - 1, 0) : after + 1]  # the evaluations before and after
+    around = steps[max(after - 1, 0) : after + 1]  # the evaluations before and after; later steps do not matter
 
     @cache
     def at(bandwidth: float) -> float:
-      other = cluster.with_bandwidth(devices, bandwidth)
-      cluster_run = _there(entrant, entrant.seeds[index], other, step)
-      cluster_run = cluster_run._replace(
-        config=replace(cluster_run.config, steps=int(around[-1]))
-      )  # later ones do not matter
-      clock = cluster_clock.clock(cluster_run, entrant.algorithm)
-      return float(np.interp(hit, around, [clock(each) for each in around]))
+      run = _on_cluster(entrant, entrant.seeds[index], cluster.with_bandwidth(devices, bandwidth), step)
+      run = run._replace(config=replace(run.config, steps=int(around[-1])))
+      clock = cluster_clock.clock(run, entrant.algorithm)
+      return float(np.interp(hit, around, [clock(evaluated) for evaluated in around]))
 
     return at
 
-  each = {label: [seconds(entrant, i) for i in range(len(entrant.seeds))] for label, entrant in complete.items()}
-  means: dict[str, bounds.Seconds] = {
-    label: lambda bandwidth, seeds=seeds: log_summary([at(bandwidth) for at in seeds])[0]
-    for label, seeds in each.items()
-  }
+  by_seed = {label: [seconds(entrant, i) for i in range(len(entrant.seeds))] for label, entrant in complete.items()}
+  means: dict[str, bounds.Seconds] = {}
+  for label, seeds in by_seed.items():
+    means[label] = lambda bandwidth, seeds=seeds: log_summary([at(bandwidth) for at in seeds])[0]
   changes = []
   for end, opposite in (BANDWIDTHS, BANDWIDTHS[::-1]):
     change = bounds.overtaken(means, present, end)
     if change is None:
       continue
-    pairs = [{name: each[name][i] for name in (winner, change[0])} for i in range(len(each[winner]))]
-    # In a seed where the other is ahead already, the winner has to come from the other side.
-    ways = [end if pair[winner](present) <= pair[change[0]](present) else opposite for pair in pairs]
-    over = [bounds.overtaken(pair, present, way) for pair, way in zip(pairs, ways, strict=True)]
-    changes.append({"other": change[0], "mean": change[1], "bandwidths": [one and one[1] for one in over]})
+    other, mean = change
+    bandwidths = []
+    for first, second in zip(by_seed[winner], by_seed[other], strict=True):
+      # In a seed where the other is ahead already, the winner has to come from the other side.
+      way = end if first(present) <= second(present) else opposite
+      change = bounds.overtaken({winner: first, other: second}, present, way)
+      bandwidths.append(change and change[1])
+    changes.append({"other": other, "mean": mean, "bandwidths": bandwidths})
   ends = [sorted(((at(bandwidth), label) for label, at in means.items()))[:2] for bandwidth in BANDWIDTHS]
   return {
     "winner": winner,
-    "crossings": changes,  # with less bandwidth, with more; of those that there are
+    "crossings": changes,  # with less bandwidth, then with more
     "searched": list(BANDWIDTHS),
     "ends": [{"first": a[1], "second": b[1], "ratio": a[0] / b[0]} for a, b in ends],  # at both of searched
   }

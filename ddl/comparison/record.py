@@ -1,6 +1,6 @@
-"""comparison.json: what the report needs beside the runs' metrics; and the comparison that a resumed folder holds."""
+"""Write comparison.json, which a report needs beside the runs' metrics, and read it again to resume a comparison."""
 
-import json
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from ddl.config.experiment import Experiment, jsonable
 from ddl.config.options import RunOptions
 from ddl.costs.cluster_clock import pattern_of
 from ddl.errors import OptionError
-from ddl.names import Place, short_name, slug, words
+from ddl.names import Place, pluralize, short_name, slug, words
 from ddl.perf.patterns import Op, Pattern, Visits
 from ddl.report import formats
 from ddl.run import folder, inputs, virtual_time
@@ -23,21 +23,18 @@ from ddl.run.build import Components, param_shapes
 from ddl.run.processes import say
 from ddl.run.workdir import without
 
-KINDS = {  # of a collective: its word, and that in the taxonomy
-  "all_reduce": ("all-reduce", "all-reduce"), "all_gather": ("all-gather", "all-gather"),
-  "reduce_scatter": ("reduce-scatter", "reduce-scatter"), "permute": ("message to a peer", "peer to peer"),
-}  # fmt: skip
 NOTHING = "nothing"
 
 
 def described(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
-  """(the communication pattern, what is sent at which steps) of an experiment.
+  """Return the communication pattern of an experiment, and what is sent at which steps.
 
-  The pattern is that of the taxonomy, but of a compressed algorithm that of the collectives that it has become.
+  The pattern is that of the taxonomy; of a compressed algorithm it is that of the collectives it uses.
   """
   experiment = components.experiment
   pattern = pattern_of(components.algorithm, param_shapes(components.model), experiment.workers)
-  kinds = [KINDS[op.kind][1] for ops in (pattern.local, *(each.ops for each in pattern.exchanges)) for op in ops]
+  ops = [*pattern.local, *(op for exchange in pattern.exchanges for op in exchange.ops)]
+  kinds = ["peer to peer" if op.kind == "permute" else op.kind.replace("_", "-") for op in ops]
   shown = " + ".join(dict.fromkeys(kinds)) if experiment.wrapper_spec and kinds else taxonomy_pattern
   text = sends(pattern)
   if text == NOTHING and experiment.workers == 1:
@@ -46,7 +43,7 @@ def described(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
 
 
 def sends(pattern: Pattern) -> str:
-  """What is sent at which steps, in words: "every 5 steps: all-reduce of 4.84 kB"."""
+  """Describe what is sent at which steps: "every 5 steps: all-reduce of 4.84 kB"."""
   if pattern.visits:
     return _visits(pattern.visits)
   at_each = Counter({("at each step", pattern.local): 1} if pattern.local else {})
@@ -63,26 +60,24 @@ def _when(period: int | Callable[[int], int]) -> str:
 
 
 def _ops(ops: Sequence[Op]) -> str:
-  """The collectives by kind, with the number and the bytes of all of a kind."""
+  """Describe the collectives by kind, with the number and the bytes of all of a kind."""
   by_kind: dict[tuple[str, int | None], list[float]] = {}
   for op in ops:
     by_kind.setdefault((op.kind, op.senders), []).append(op.nbytes)
-  return " and ".join(_of_a_kind(*kind, nbytes) for kind, nbytes in by_kind.items())
-
-
-def _of_a_kind(kind: str, senders: int | None, nbytes: Sequence[float]) -> str:
-  word, size = KINDS[kind][0], formats.figure("bytes_sent", sum(nbytes))
-  among = f" among {senders} of the workers" if senders else ""
-  if len(nbytes) == 1:
-    return f"{word} of {size}{among}"
-  plural = word.replace("message to a peer", "messages to peers") if kind == "permute" else f"{word}s"
-  return f"{len(nbytes)} {plural} of {size} together{among}"
+  texts = []
+  for (kind, senders), nbytes in by_kind.items():
+    word, size = kind.replace("_", "-"), formats.figure("bytes_sent", sum(nbytes))
+    one, several = ("message to a peer", "messages to peers") if kind == "permute" else (word, f"{word}s")
+    text = f"{one} of {size}" if len(nbytes) == 1 else f"{len(nbytes)} {several} of {size} together"
+    texts.append(text + f" among {senders} of the workers" * bool(senders))
+  return " and ".join(texts)
 
 
 def _visits(visits: Visits) -> str:
-  up, down = (formats.figure("bytes_sent", each) for each in (visits.up, visits.down))
-  ways = ("to a peer", "from it") if visits.peers else ("to the server", "back")
-  parts = [f"{size} {way}" for size, way, sent in ((up, ways[0], visits.up), (down, ways[1], visits.down)) if sent]
+  ways = {"to a peer": visits.up, "from it": visits.down}
+  if not visits.peers:
+    ways = {"to the server": visits.up, "back": visits.down}
+  parts = [f"{formats.figure('bytes_sent', nbytes)} {way}" for way, nbytes in ways.items() if nbytes]
   if not parts:
     return NOTHING
   chance = f", with a probability of {visits.probability:g}" * (visits.probability < 1)
@@ -90,29 +85,21 @@ def _visits(visits: Visits) -> str:
 
 
 def write(file: Path, page: dict[str, Any]) -> None:
-  """Write comparison.json; say first what an older one had otherwise."""
-  tell_changes(file, page)
-  file.write_text(json.dumps(page, indent=2) + "\n")
-
-
-def tell_changes(file: Path, page: Mapping[str, Any]) -> None:
-  """Say what the comparison that `page` is about to overwrite had otherwise."""
-  if not file.exists():
-    return
-  try:
+  """Write comparison.json; print how target and title differ from those of an existing file."""
+  changes = []
+  with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # a damaged file is replaced
     old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (files.read_json(file), page))
-  except (ValueError, KeyError, TypeError):  # damaged: it is about to be replaced
-    return
-  changes = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
+    changes = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
   if changes:
-    say(f"the report in {file.parent} is drawn anew: {'; '.join(changes)}")
+    say(f"the report in {file.parent} is regenerated: {'; '.join(changes)}")
+  folder.write_json(file, page)
 
 
 def content(
   path: Path, comparison: Comparison, components: Mapping[str, Components], runs: Mapping[str, list[str]],
   failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions, metric: str,
 ) -> dict[str, Any]:  # fmt: skip
-  """What comparison.json holds, but for the clusters. runs, failed, tuned: by label, the last without the grid."""
+  """Return comparison.json without its clusters. runs, failed, tuned: by label, the last without the grid."""
   first, title = comparison.first, comparison.title
   parts = next(iter(components.values()))
   virtual = any(each.in_virtual_time for each in comparison.experiments.values())
@@ -122,8 +109,8 @@ def content(
     | {"failed": failed.get(label), "runs": runs[label]}
     for label, each in components.items()
   ]
-  abouts = [path / run / folder.ABOUT for each in runs.values() for run in each]
-  trained = files.read_json(next(each for each in abouts if each.exists()))  # maybe long before this report
+  abouts = [path / run / folder.ABOUT for folders in runs.values() for run in folders]
+  trained = files.read_json(next(about for about in abouts if about.exists()))  # maybe long before this report
   return {
     "title": title or f"{_counted(comparison)}, {first.model.short_name} on {first.data.short_name}",
     "command": folder.about(without(options.command))["command"],  # as it is run elsewhere
@@ -142,14 +129,14 @@ def content(
 
 
 def _counted(comparison: Comparison) -> str:
-  """3 algorithms over workers and period."""
+  """Return a title, such as: 3 algorithms over workers and period."""
   groups = {comparison.place(label).group for label in comparison.experiments}
   keys = [words(key, list(comparison.grid)) for key, values in comparison.grid.items() if len(values) > 1]
-  return f"{len(groups)} algorithm{'s' * (len(groups) != 1)}" + f" over {' and '.join(keys)}" * bool(keys)
+  return pluralize(len(groups), "algorithm") + f" over {' and '.join(keys)}" * bool(keys)
 
 
 def entry(path: Path, label: str, components: Components, virtual: bool, place: Place) -> dict[str, Any]:
-  """The algorithm's entry in comparison.json."""
+  """Return the entry of a label in comparison.json."""
   experiment = components.experiment
   spec, wrapper = experiment.spec, experiment.wrapper_spec
   pattern, sends = described(components, spec.taxonomy.pattern)
@@ -171,12 +158,10 @@ def entry(path: Path, label: str, components: Components, virtual: bool, place: 
 
 
 def model_text(model: Mapping[str, Any]) -> str:
-  """The model's name and its settings, as text."""
-  sizes = ", ".join(
-    f"{k} {'-'.join(map(str, v)) if isinstance(v, list) else v}" for k, v in model.items() if k != "name"
-  )
-  name = short_name(model["name"])
-  return f"{name} ({sizes})" if sizes else name
+  """Return the model's name and its settings as text."""
+  values = {key: "-".join(map(str, value)) if isinstance(value, list) else value for key, value in model.items()}
+  sizes = ", ".join(f"{key} {value}" for key, value in values.items() if key != "name")
+  return short_name(model["name"]) + f" ({sizes})" * bool(sizes)
 
 
 class Joined(NamedTuple):
@@ -184,24 +169,22 @@ class Joined(NamedTuple):
 
   comparison: Comparison
   options: RunOptions  # that record all of its labels
-  read: Mapping[str, Sequence[str]]  # the runs of labels that were not asked for, which are read as they are
-  tuned: dict[str, Any]  # where the settings of these are from
+  read: Mapping[str, Sequence[str]]  # the runs of labels that were not requested, which are not trained
+  tuned: dict[str, Any]  # the sweeps that their settings are from
 
 
 def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
-  """With what the comparison.json of the folder has beside what is asked for; unchanged where nothing is resumed.
+  """Return a comparison with the labels and clusters that only the folder's comparison.json has.
 
-  A label that is not asked for stays as it was run, with its own seeds. Clusters stay unless others are given.
-
-  Raises:
-    ValueError: if its labels can't be compared with those asked for, as of another model or budget.
+  It is unchanged where nothing is resumed. A label that is not requested keeps its settings and seeds; clusters are
+  those of the file unless others are requested. ValueError for labels of another model or budget.
   """
   unchanged = Joined(comparison, options, {}, {})
   if not options.resume or not (path / folder.COMPARISON).exists():
     return unchanged
   try:
     record = files.read_json(path / folder.COMPARISON)
-  except ValueError:  # damaged, and about to be replaced
+  except ValueError:  # a damaged file is replaced
     return unchanged
   try:
     entries = {each["label"]: each for each in record["algorithms"]}
@@ -209,32 +192,26 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
     grid = {key: tuple(map(restored, values)) for key, values in record.get("grid", {}).items()}
     with inputs.allowed_code(path, options.trust_code, options.allow_changed_inputs):
       recorded = {label: _experiment(path, entries[label]) for label in entries if label not in comparison.experiments}
-  except (KeyError, TypeError, AttributeError):  # as damaged, or older
+  except (KeyError, TypeError, AttributeError):  # of a damaged or older file
     return unchanged
   earlier = {label: experiment for label, experiment in recorded.items() if experiment is not None}
-  if gone := [label for label in recorded if label not in earlier]:
-    say(f"no run of {', '.join(gone)} is left in {path}, so that the report goes without")
+  if missing := [label for label in recorded if label not in earlier]:
+    say(f"no run of {', '.join(missing)} is left in {path}: the report leaves them out")
   clusters = comparison.clusters or clusters
   if not earlier:
     return unchanged._replace(comparison=replace(comparison, clusters=clusters))
   if grid.keys() != comparison.grid.keys():
     keys = [", ".join(each) or "no keys" for each in (grid, comparison.grid)]
     raise OptionError("workdir", f"the folder of a comparison over {keys[1]}", f"{path}, of one over {keys[0]}")
+  merged = {}
+  for key, values in comparison.grid.items():
+    merged[key] = (*values, *(value for value in grid[key] if jsonable(value) not in jsonable(values)))
+  known = {**comparison.experiments, **earlier}
+  labels = _order(list(entries), list(comparison.experiments))
+  experiments = {label: known[label] for label in labels if label in known}
+  places = {**comparison.places, **{label: _place(entries[label]) for label in earlier}}
   try:
-    whole = replace(
-      comparison,
-      experiments={
-        label: earlier.get(label) or comparison.experiments[label]
-        for label in _order(list(entries), list(comparison.experiments))
-        if label in earlier or label in comparison.experiments
-      },
-      clusters=clusters,
-      grid={
-        key: (*values, *(each for each in grid[key] if jsonable(each) not in jsonable(values)))
-        for key, values in comparison.grid.items()
-      },
-      places={**comparison.places, **{label: _place(entries[label]) for label in earlier}},
-    )
+    whole = replace(comparison, experiments=experiments, clusters=clusters, grid=merged, places=places)
   except ValueError as error:
     raise ValueError(f"{path} holds labels that are not asked for ({', '.join(earlier)}): {error}") from error
   tuned = {label: entries[label].get("tuned") for label in earlier}
@@ -242,10 +219,9 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
 
 
 def _experiment(path: Path, entry: Mapping[str, Any]) -> Experiment | None:
-  """Of a label as it was run; None where no run is left."""
-  configs = [path / run / folder.CONFIG for run in entry["runs"]]
-  config = next((each for each in configs if each.exists()), None)
-  return None if config is None else Experiment.from_json(files.read_json(config))
+  """Return the experiment of a label's first run; None if no run is left."""
+  configs = [config for run in entry["runs"] if (config := path / run / folder.CONFIG).exists()]
+  return Experiment.from_json(files.read_json(configs[0])) if configs else None
 
 
 def _place(entry: Mapping[str, Any]) -> Place:
@@ -253,7 +229,7 @@ def _place(entry: Mapping[str, Any]) -> Place:
 
 
 def _order(recorded: Sequence[str], asked: Sequence[str]) -> list[str]:
-  """The labels as the record has them, a new one behind the one that it is asked for after, or at the end."""
+  """Return the recorded labels, each new one inserted after the label that it was requested after."""
   labels = list(recorded)
   for number, label in enumerate(asked):
     if label not in labels:
@@ -262,7 +238,7 @@ def _order(recorded: Sequence[str], asked: Sequence[str]) -> list[str]:
 
 
 def _recording(options: RunOptions, whole: Comparison) -> RunOptions:
-  """Options whose command and record are of all labels and clusters, so that either makes the whole again."""
+  """Return options whose command and record have all labels and clusters, so that they reproduce the comparison."""
   groups = list(dict.fromkeys(whole.place(label).group for label in whole.experiments))
   command, recorded = options.command, dict(options.recorded)
   flags = [f"--{name}={','.join(each)}" for name, each in (("only", groups), ("cluster", whole.clusters)) if each]

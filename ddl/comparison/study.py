@@ -1,7 +1,7 @@
 """Optuna's studies of a sweep: one per label, in a journal in the sweep's folder.
 
 A journal is a text file that is only appended to: it needs no SQL, and it works on NFS, where SQLite's locks do not.
-The main process writes it. The others hold what it held when they started, and tell themselves the same results.
+The main process writes it. The others keep its records in memory, and add the same results to them.
 """
 
 import os
@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from ddl.config.sweep import Bounds, Point, Space, Sweep, logarithmic, points
 from ddl.errors import OptionError
@@ -28,25 +27,24 @@ class Halton(optuna.samplers.BaseSampler):
   """The n-th trial is the n-th Halton point.
 
   Optuna's QMCSampler draws its first trial at random and takes the corner of the box as its second; after a trial that
-  was stopped it goes on with other points.
+  was stopped it continues with other points.
   """
 
   def __init__(self, space: Space, trials: int):
     """Compute the points. Raises ValueError for more points than fit into memory."""
-    self._distributions = {key: distribution(bounds) for key, bounds in space.items()}
     self._points = points(space, trials)
 
-  def infer_relative_search_space(self, study: Any, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-    """Return the distributions of all keys."""
-    return self._distributions
+  def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+    """Return {}: `sample_independent` returns all keys."""
+    return {}
 
-  def sample_relative(self, study: Any, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Point:
-    """Return the point with the trial's number."""
-    return self._points[trial.number]
+  def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+    """Return {}, as above."""
+    return {}
 
   def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-    """Refuse: `sample_relative` returns all keys."""
-    raise NotImplementedError(param_name)
+    """Return a key of the point with the trial's number."""
+    return self._points[trial.number][param_name]
 
 
 class LabelStudy:
@@ -90,11 +88,8 @@ class LabelStudy:
 
   def finished(self) -> list[tuple[Point, dict[str, Any]]]:
     """Return (point, {"outcome", "score", "seeds"}) of each finished trial, in order."""
-    return [
-      ({key: each.params[key] for key in self._space}, each.user_attrs)
-      for each in self._study.get_trials(deepcopy=False)
-      if each.state.is_finished()
-    ]
+    trials = [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.is_finished()]
+    return [({key: trial.params[key] for key in self._space}, trial.user_attrs) for trial in trials]
 
   def judge(self, trial: optuna.Trial, line: dict[str, Any], steps: int) -> None:
     """Report a line of metrics at a rung. Raises TrialPruned for a trial that is not among the better third there."""
@@ -108,7 +103,7 @@ class LabelStudy:
         raise optuna.TrialPruned
 
   def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
-    """Return the sampler of a trial's number, with a seed of its own, so that a resumed sweep tries the same points."""
+    """Return the sampler of a trial, seeded by the trial's number so that a resumed sweep tries the same points."""
     if not self._tpe or number < STARTUP:
       return self._halton
     return optuna.samplers.TPESampler(n_startup_trials=1, seed=zlib.crc32(f"{self._key}/{number}".encode()))
@@ -130,8 +125,7 @@ class _Memory(BaseJournalBackend):
 def saved(folder: Path, sweep: Sweep) -> list[dict[str, Any]]:
   """Read the records of a folder's journal before anything is written; return [] without a journal.
 
-  Raises:
-    ValueError: for a damaged journal, one of another sweep, or one with more trials of a label than it is to have.
+  Raises ValueError for a damaged journal, one of another sweep, or one with more trials of a label than requested.
   """
   optuna.logging.set_verbosity(optuna.logging.WARNING)
   if not (file := folder / STUDY).exists():
@@ -139,16 +133,14 @@ def saved(folder: Path, sweep: Sweep) -> list[dict[str, Any]]:
   try:
     logs = list(JournalFileBackend(str(file)).read_logs(0))
     storage = JournalStorage(_Memory(logs))
-    studies = {
-      each: optuna.load_study(study_name=each, storage=storage) for each in optuna.get_all_study_names(storage)
-    }
+    names = optuna.get_all_study_names(storage)
+    studies = {name: optuna.load_study(study_name=name, storage=storage) for name in names}
   except (ValueError, KeyError, TypeError, AttributeError) as error:
     raise ValueError(f"{file} is damaged ({error}); sweep again in another workdir") from error
   for label in {*studies} & {*sweep.experiments}:
     if (recorded := studies[label].user_attrs.get("sweep")) and (differ := differences(recorded, sweep.to_json(label))):
-      raise ValueError(
-        f"{folder} holds a sweep of another config ({label}: {'; '.join(differ[:5])}); give its own to resume it"
-      )
+      where = f"{folder} holds a sweep of another config ({label}: {'; '.join(differ[:5])})"
+      raise ValueError(f"{where}; give its own to resume it")
     if (count := len(studies[label].trials)) > sweep.trials:
       raise OptionError("trials", f"at least {count}, the trials of '{label}' in {folder}", sweep.trials)
   return logs
@@ -164,20 +156,10 @@ def storage(folder: Path, logs: list[dict[str, Any]], writes: bool) -> JournalSt
   return JournalStorage(JournalFileBackend(str(file)))
 
 
-def distribution(bounds: Bounds) -> BaseDistribution:
-  """Return Optuna's distribution for a range or for choices."""
-  if isinstance(bounds, list):
-    return CategoricalDistribution(bounds)
-  low, high = bounds
-  if isinstance(low, int) and isinstance(high, int):
-    return IntDistribution(low, high, log=logarithmic(bounds))
-  return FloatDistribution(low, high, log=logarithmic(bounds))
-
-
 def _suggest(trial: optuna.Trial, key: str, bounds: Bounds) -> Any:
+  """Return a trial's value of a key: one of the choices, or in a range of integers or floats."""
   if isinstance(bounds, list):
     return trial.suggest_categorical(key, bounds)
-  low, high = bounds
-  if isinstance(low, int) and isinstance(high, int):
-    return trial.suggest_int(key, low, high, log=logarithmic(bounds))
-  return trial.suggest_float(key, low, high, log=logarithmic(bounds))
+  is_integer = all(isinstance(end, int) for end in bounds)
+  suggest: Any = trial.suggest_int if is_integer else trial.suggest_float
+  return suggest(key, *bounds, log=logarithmic(bounds))

@@ -1,4 +1,4 @@
-"""Tunes each algorithm with the same number of trials on a validation split, as an ordinary function."""
+"""Tune each algorithm with the same number of trials on a validation split."""
 
 import json
 import math
@@ -42,8 +42,8 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
 
   Raises:
     Stopped: after SIGTERM or Ctrl-C; what was run is saved.
-    Failed: if one of several processes did.
-    ValueError: for an invalid folder, options or sweep, or a label of which no trial gave a result.
+    Failed: if one of several processes failed.
+    ValueError: for an invalid folder, options or sweep, or if no trial of a label completed.
   """
   options, first = options or RunOptions(), settings.first
   path = open_folder("sweep", f"{first.model.short_name}-{first.data.short_name}", options)
@@ -72,10 +72,10 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
     for label, components in firsts.items():
       fingerprints = inputs.of_label(computed_from, components.experiment)
+      max_runs = len(settings.seeds) or 1
       first_trial = LabelRuns(
-        "sweep", path, label, components, existing, evaluator, started.options, fingerprints,
-        max_runs=len(settings.seeds) or 1,
-      )  # fmt: skip
+        "sweep", path, label, components, existing, evaluator, started.options, fingerprints, max_runs
+      )
       results[label] = _LabelSweep(settings, study.LabelStudy(storage, settings, label, metric), first_trial).run()
     good = {label: result for label, result in results.items() if result["best"]}
     if good and hosts.is_main():
@@ -83,9 +83,8 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     for label in good:
       _warn(settings, label, good[label])
     for label in results.keys() - good.keys():
-      raise ValueError(
-        f"{label}: no trial of {settings.trials} gave a result; lower the bounds of config.sweep.learning_rate"
-      )
+      text = f"{label}: none of {pluralize(settings.trials, 'trial')} completed"
+      raise ValueError(f"{text}; lower the bounds of config.sweep.learning_rate")
     return results
 
 
@@ -96,9 +95,7 @@ class _LabelSweep:
     """Prepare the trials. first_trial: the runs of the label's first trial."""
     self._sweep, self._study, self._first_trial = settings, trials, first_trial
     self._experiment = settings.experiments[first_trial.label]
-    self._one_by_one = (
-      settings.pruning or settings.sampler == "tpe"
-    )  # each trial depends on the results of those before
+    self._one_by_one = settings.pruning or settings.sampler == "tpe"  # each trial depends on earlier results
 
   def run(self) -> dict[str, Any]:
     """Run the unfinished trials; return the label's entry of tuned.json."""
@@ -150,11 +147,9 @@ class _LabelSweep:
       self._tell_invalid(trials, error)
       return
     seeds = self._sweep.seeds or (self._experiment.seed,)
-    experiments = {
-      self._folder(trial, seed): replace(self._experiment_of(point), seed=seed)
-      for trial, point in trials
-      for seed in seeds
-    }
+    runs = [(trial, point, seed) for trial, point in trials for seed in seeds]
+    experiments = {self._folder(trial, seed): replace(self._experiment_of(point), seed=seed)
+                   for trial, point, seed in runs}  # fmt: skip
     judges = [_Judge(self._study, trials[0][0], seeds[0])] if self._sweep.pruning else []
     try:
       outcomes = {folder: outcome for folder, outcome, _ in program.outcomes(experiments, judges)}
@@ -209,11 +204,7 @@ def _load(sweep: Sweep) -> Data:
 
 
 def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -> build.Components:
-  """Build the first valid trial.
-
-  Raises:
-    ValueError: if all trials are invalid: then the config is at fault, not the values that are tried.
-  """
+  """Build the first valid trial. ValueError if all are invalid: then the config is wrong, not the values tried."""
   wrong: list[ValueError] = []
   for point in tries:
     try:
@@ -224,38 +215,32 @@ def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -
 
 
 def _result(trials: study.LabelStudy, sweep: Sweep, label: str) -> dict[str, Any]:
-  """Return a label's entry of tuned.json; "best" is None if no trial gave a result."""
+  """Return a label's entry of tuned.json; "best" is None if no trial completed."""
   finished = trials.finished()
   good = [(point, result["score"]) for point, result in finished if result["score"]]
+  entries = [{"setting": by_section(point), "outcome": result["outcome"], "validation": result["score"],
+              "seeds": result["seeds"]} for point, result in finished]  # fmt: skip
+  if not good:
+    return {"best": None, "validation": None, "edges": {}, "trials": entries}
 
   def quality(trial: tuple[Point, dict[str, float]]) -> tuple[float, float]:
     return (trial[1]["accuracy"] if trials.metric == "accuracy" else 0.0), -trial[1]["loss"]
 
-  point, score = max(good, key=quality, default=({}, None))
-  return {
-    "best": by_section(point) if good else None,
-    "validation": score,
-    "edges": edges(sweep.experiments[label], sweep.spaces[label], point, [at for at, _ in finished]) if good else {},
-    "trials": [
-      {"setting": by_section(at), "outcome": result["outcome"], "validation": result["score"], "seeds": result["seeds"]}
-      for at, result in finished
-    ],
-  }
+  best, score = max(good, key=quality)
+  extremes = edges(sweep.experiments[label], sweep.spaces[label], best, [point for point, _ in finished])
+  return {"best": by_section(best), "validation": score, "edges": extremes, "trials": entries}
 
 
 def _warn(sweep: Sweep, label: str, result: Mapping[str, Any]) -> None:
   """Warn of each key whose best value is the smallest or the largest of those tried."""
   for path, side in result["edges"].items():
     section, _, key = path.partition(".")
-    inner = f"optimizer.{key}" if section == "optimizer" else key
+    inner = path if section == "optimizer" else key
     where = "config.sweep.learning_rate" if path == RATE else f"config.sweep.space['{label}'].{inner}"
     bounds = sweep.spaces[label][path]
     extreme, change = ("smallest", "lower") if side == "low" else ("largest", "higher")
-    warnings.warn(
-      f"{label}: the best {key}, {result['best'][section][key]:.4g}, is the {extreme} of those tried; "
-      f"try {change} ones too: {where} is {bounds}",
-      stacklevel=2,
-    )
+    best = f"{label}: the best {key}, {result['best'][section][key]:.4g}, is the {extreme} of those tried"
+    warnings.warn(f"{best}; try {change} ones too: {where} is {bounds}", stacklevel=2)
 
 
 def _write(file: Path, results: dict[str, Any], options: RunOptions) -> None:

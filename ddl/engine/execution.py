@@ -31,6 +31,7 @@ from ddl.names import pluralize
 CALL_BYTES = 32 * 2**20  # input of one call; two of them are in memory
 PACKED_BYTES = 2**17  # mean size of a leaf below which one vector saves more in calls than it costs in copies
 TOGETHER_BYTES = 2**17  # of parameters, above which runs side by side lose more in caches than they save in dispatch
+MAX_RUNS = 16  # of one program: each then pays a sixteenth of a dispatch, so that more would save little
 THREADS = ("/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max", "/sys/fs/cgroup/pids.max")
 LONGEST_CALL = 64  # steps; dispatch then takes less than a hundredth even of a 0.1 ms step
 
@@ -92,14 +93,14 @@ def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> Executio
   return ExecutionConfig("unroll", "unroll", max(1, min(cap, 8 // workers.virtual)))
 
 
-def most_together(model: Model, workers: int, call_bytes: int) -> int:
-  """Return how many runs that differ in their seeds are made side by side: where a step is mostly dispatch.
+def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
+  """Return how many runs that differ in their seeds one program trains: several where a step is mostly dispatch.
 
   call_bytes: input of one call of one run. Inputs, and all workers' parameters, are at most four times CALL_BYTES.
   """
   size = nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
   fits = 4 * CALL_BYTES // max(call_bytes, workers * size, 1)
-  return max(1, min(16, fits)) if model.dense and size <= TOGETHER_BYTES else 1
+  return max(1, min(MAX_RUNS, fits)) if model.dense and size <= TOGETHER_BYTES else 1
 
 
 def packs(params: Tree) -> bool:

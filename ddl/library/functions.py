@@ -152,7 +152,7 @@ def sweep(
     workdir, options, changes: as of `train`.
 
   Raises:
-    ValueError, Stopped: as `train`; ValueError if no trial of a label gave a result.
+    ValueError, Stopped: as `train`; ValueError if no trial of a label completed.
   """
   from ddl.comparison import sweep as sweeping  # Optuna takes a third of a second to import
 
@@ -173,7 +173,7 @@ def sweep(
 def _prepared(
   command: str, config: Source, changes: Mapping[str, Any], workdir: str | Path, options: RunOptions | None
 ) -> Iterator[tuple[Config, RunOptions, Mapping[str, Any]]]:
-  """Yield the config, the options, and what the folder records of a call without config and changes that resumes it."""
+  """Yield the config, the options, and the recorded options of a call that resumes without config and changes."""
   check_path("workdir", workdir)
   options = RunOptions() if options is None else options
   if not isinstance(options, RunOptions):
@@ -188,7 +188,7 @@ def _prepared(
 
 
 def _final(name: str, command: str, config: Config, options: RunOptions, **more: Any) -> RunOptions:
-  """Return the options with the folder, and with what a resume needs to go on there."""
+  """Return the options with the folder, and with the record that a resume needs."""
   path = folder_of(name, options).absolute()
   recorded = resume.record(command, config, options, **more)
   return replace(options, workdir=str(path), command=(f"ddl.{command}",), recorded=recorded)

@@ -1,4 +1,4 @@
-"""What a folder holds, as values: a run, a comparison or a sweep, each with a short text for notebooks."""
+"""Load a run, a comparison or a sweep from its folder as values, each with a short text for notebooks."""
 
 import json
 import textwrap
@@ -35,107 +35,62 @@ DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)  # of a folder,
 
 
 class Named(dict[str, Value]):
-  """Values by name; one that is not there is refused with the names that are."""
+  """Values by name; a KeyError lists the names."""
 
-  def __init__(self, what: str, values: Mapping[str, Value], use: str = ""):
-    """use: what one does with a value, for its text."""
+  def __init__(self, what: str, values: Mapping[str, Value], use: str):
+    """what: the noun for a value; use: a sentence on how to use one."""
     super().__init__(values)
     self.what, self.use = what, use
 
   def __repr__(self) -> str:
-    """The names, and what they are for."""
     names = textwrap.fill(", ".join(map(repr, self)), report.tables.WIDTH, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join(filter(None, [f"{pluralize(len(self), self.what)} by name:", names, self.use]))
+    return "\n".join([f"{pluralize(len(self), self.what)} by name:", names, self.use])
 
   def __missing__(self, name: str) -> Value:
     raise KeyError(f"no {self.what} {name!r}; there are: {', '.join(self)}")
 
 
-def of_run(folder: Path) -> str:
-  """Describe a run: its folder, what was trained, and the last evaluation."""
-  try:
-    config = files.read_json(folder / run_dir.CONFIG)
-    names = {key: short_name(config[key]["name"]) for key in ("algorithm", "model", "data")}
-    text = f"{names['algorithm']}, {names['model']} on {names['data']}; {pluralize(config['workers'], 'worker')}"
-    text += f", seed {config['seed']}"
-    last = json.loads((folder / run_dir.METRICS).read_text(encoding="utf-8").splitlines()[-1])
-    scores = [f"{formats.NAMES[name]} {formats.figure(name, last[name])}" for name in reader.SCORES if name in last]
-    text += f"\n  step {last['step']:,} of {config['steps']:,}: {', '.join(scores)}"
-    text += "".join(f"\n  {run_dir.change_text(each)}" for each in run_dir.input_changes(folder))
-  except DAMAGED as error:
-    text = f"nothing to show: {error}"
-  return f"Run in {folder}\n  {text}"
+class Described:
+  """Base class of what a folder holds, with a text for notebooks that a damaged folder does not turn into an error."""
 
+  folder: Path
 
-def of_sweep(folder: Path) -> str:
-  """Describe a sweep: its folder, and the best setting of each label with its score."""
-  try:
-    lines = []
-    for label, entry in files.read_json(folder / run_dir.TUNED)["algorithms"].items():
-      best = {key: value for keys in entry["best"].values() for key, value in keys.items()}
-      settings = ", ".join(
-        f"{key} {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in best.items()
-      )
-      scores = [
-        f"{name} {formats.figure(f'test_{name}', value)}" for name, value in (entry["validation"] or {}).items()
-      ]
-      lines.append(f"  {label}: {settings}; {' and '.join(scores)} on the validation split, best of "
-                   f"{pluralize(len(entry['trials']), 'trial')}")  # fmt: skip
-    lines += [f"  {run_dir.change_text(each)}" for each in run_dir.input_changes(folder)]
-    text = "\n".join(lines)
-  except DAMAGED as error:
-    text = f"  nothing to show: {error}"
-  return f"Swept in {folder}\n{text}"
+  def __repr__(self) -> str:
+    head = f"{type(self).__name__} in {self.folder}"
+    try:
+      return f"{head}\n{self._text()}"
+    except DAMAGED as error:
+      return f"{head}\n  nothing to show: {error}"
 
-
-def of_comparison(folder: Path) -> str:
-  """Return its folder, labels, seeds and target, who is best, and its table if that is short."""
-  try:
-    results = report.frames.build(reader.read(folder))
-    comparison = results.comparison
-    seeds = formats.listed([str(seed) for seed in comparison.info["seeds"]], SHOWN)
-    texts = [
-      f"{pluralize(len(results.labels), 'label')}: {formats.listed(results.labels, SHOWN)}",
-      f"{'seed' if len(comparison.info['seeds']) == 1 else 'seeds'}: {seeds}; "
-      f"target: {formats.NAMES[comparison.metric]} {comparison.goal}",
-      *report.sentences.headlines(results),
-      *map(report.sentences.plain, report.sentences.caveats(results)),
-      *(f"{text.partition('; ')[0].rstrip('.')}." for text in report.clusters.sentences_of(results)),
-      *map(run_dir.change_text, comparison.info.get("changed_inputs", [])),
-    ]
-    text = "\n".join(
-      textwrap.fill(each, report.tables.WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-      for each in texts
-    )
-    if len(results.labels) <= SHOWN:
-      signs = [f"; {sign}: {meaning.lower()}" for sign, meaning, _ in report.sentences.marked_labels(results)]
-      marks = textwrap.fill("".join([report.tables.MARKS, *signs]), report.tables.WIDTH)
-      text = "\n".join([text, "", *report.tables.text_lines(results), marks])
-  except DAMAGED as error:
-    text = f"  nothing to show: {error}"
-  return f"Compared in {folder}\n{text}"
+  def _text(self) -> str:
+    raise NotImplementedError
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(Described):
   """A run that is complete, or stopped at a checkpoint. The model is that of the last checkpoint or of the end."""
 
   folder: Path
   trust_code: bool = False  # import user-defined files that the folder contains, or that changed since it was written
 
-  def __repr__(self) -> str:
-    """Describe a run: its folder, what was trained, and the last evaluation."""
-    return of_run(self.folder)
+  def _text(self) -> str:
+    """Describe what was trained, and the last evaluation."""
+    names = {key: short_name(self.config[key]["name"]) for key in ("algorithm", "model", "data")}
+    text = f"  {names['algorithm']}, {names['model']} on {names['data']}; {pluralize(self.config['workers'], 'worker')}"
+    last = json.loads((self.folder / run_dir.METRICS).read_text(encoding="utf-8").splitlines()[-1])
+    scores = [f"{formats.NAMES[name]} {formats.figure(name, last[name])}" for name in reader.SCORES if name in last]
+    text += f", seed {self.config['seed']}\n  step {last['step']:,} of {self.config['steps']:,}: {', '.join(scores)}"
+    return "\n  ".join([text, *map(run_dir.change_text, run_dir.input_changes(self.folder))])
 
   @cached_property
   def experiment(self) -> Experiment:
-    """Its experiment, with every default filled in."""
+    """The experiment, with every default filled in."""
     with inputs.allowed_code(self.folder, self.trust_code, load=True):
       return Experiment.from_json(self.config)
 
   @cached_property
   def config(self) -> dict[str, Any]:
-    """Its config, without an import of user-defined files: {"algorithm": {"name": ..., ...}, "workers": ..., ...}."""
+    """The config, without an import of user-defined files: {"algorithm": {"name": ..., ...}, "workers": ..., ...}."""
     return files.read_json(self.folder / run_dir.CONFIG)
 
   @cached_property
@@ -153,12 +108,12 @@ class Run:
 
   @property
   def model(self) -> Model:
-    """Its `init`, `loss` and `metrics`."""
+    """The model's functions `init`, `loss` and `metrics`."""
     return self._components.model
 
   @property
   def data(self) -> Data:
-    """Its examples."""
+    """The data set."""
     return self._components.data
 
   @cached_property
@@ -177,14 +132,13 @@ class Run:
 
   @property
   def extra(self) -> Any:
-    """Their non-trained state (batch statistics), on the host."""
+    """The non-trained state of the consensus model (batch statistics), on the host."""
     return self._saved.extra
 
   def evaluate(self, source: Source | None = None) -> dict[str, float]:
-    """Return the mean "loss" over a source, with "accuracy" (for language also "perplexity") if there is one.
+    """Return the mean "loss" and, if there is one, "accuracy" (for language also "perplexity").
 
-    Args:
-      source: default: the test examples.
+    source: by default the test examples.
     """
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
     tested = Evaluator(self.model, source or self.data.test)([Consensus(params, extra, None)])[0]
@@ -192,19 +146,37 @@ class Run:
 
 
 @dataclass(frozen=True, repr=False)
-class Compared:
-  """A comparison that was made."""
+class Compared(Described):
+  """A complete comparison."""
 
   folder: Path
   trust_code: bool = False  # as of a run
 
-  def __repr__(self) -> str:
-    """Its folder, labels, seeds and target, who is best, and its table if that is short."""
-    return of_comparison(self.folder)
+  def _text(self) -> str:
+    """Describe labels, seeds and target, who is best, and return the table if it is short."""
+    results, comparison = self._results, self._results.comparison
+    seeds = [str(seed) for seed in comparison.info["seeds"]]
+    texts = [
+      f"{pluralize(len(results.labels), 'label')}: {formats.listed(results.labels, SHOWN)}",
+      f"{'seed' if len(seeds) == 1 else 'seeds'}: {formats.listed(seeds, SHOWN)}; "
+      f"target: {formats.NAMES[comparison.metric]} {comparison.goal}",
+      *report.sentences.headlines(results),
+      *map(report.sentences.plain, report.sentences.caveats(results)),
+      *(f"{text.partition('; ')[0].rstrip('.')}." for text in report.clusters.sentences_of(results)),
+      *map(run_dir.change_text, comparison.info.get("changed_inputs", [])),
+    ]
+    width = report.tables.WIDTH
+    wrapper = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    lines = list(map(wrapper.fill, texts))
+    if len(results.labels) <= SHOWN:
+      signs = [f"; {sign}: {meaning.lower()}" for sign, meaning, _ in report.sentences.marked_labels(results)]
+      marks = textwrap.fill("".join([report.tables.MARKS, *signs]), width)
+      lines += ["", *report.tables.text_lines(results), marks]
+    return "\n".join(lines)
 
   @cached_property
   def info(self) -> dict[str, Any]:
-    """What comparison.json holds: target, seeds, versions, an entry per algorithm."""
+    """The content of comparison.json: target, seeds, versions, an entry per algorithm."""
     return files.read_json(self.folder / run_dir.COMPARISON)
 
   @property
@@ -215,22 +187,18 @@ class Compared:
   @cached_property
   def runs(self) -> Named[list[Run]]:
     """Label -> a run per seed."""
-    entries = self.info["algorithms"]
-    runs = {each["label"]: [Run(self.folder / path, self.trust_code) for path in each["runs"]] for each in entries}
+    paths = {entry["label"]: entry["runs"] for entry in self.info["algorithms"]}
+    runs = {label: [Run(self.folder / path, self.trust_code) for path in paths[label]] for label in paths}
     return Named("label", runs, "runs[label] is a list with a run per seed.")
 
   @cached_property
-  def _read(self) -> reader.ComparisonRecord:
-    return reader.read(self.folder)
-
-  @cached_property
   def _results(self) -> "report.frames.Frames":
-    return report.frames.build(self._read)
+    return report.frames.build(reader.read(self.folder))
 
   @cached_property
   def metrics(self) -> "pd.DataFrame":
     """Every evaluation of every run; columns: docs/howto/frames.md."""
-    return report.frames.metrics_frame(self._read)
+    return report.frames.metrics_frame(self._results.comparison)
 
   @cached_property
   def table(self) -> "pd.DataFrame":
@@ -245,26 +213,32 @@ class Compared:
   @cached_property
   def figures(self) -> "Named[Figure]":
     """Name -> picture of the page, drawn when a notebook shows it or `save(path)` writes .svg, .pdf, .png or .csv."""
-    drawn = report.page.pictures(self.folder, self._read)
-    use = (
-      "A notebook shows figures[name] at the end of a cell; figures[name].save(path) writes .svg, .pdf, .png or .csv."
-    )
-    return Named("figure", {figure.name: figure for figure in drawn}, use)
+    figures = {figure.name: figure for figure in report.page.pictures(self.folder, self._results)}
+    use = "figures[name].save(path) writes .svg, .pdf, .png or .csv."
+    return Named("figure", figures, f"A notebook shows figures[name] at the end of a cell; {use}")
 
 
 @dataclass(frozen=True, repr=False)
-class Swept:
-  """A sweep that was made."""
+class Swept(Described):
+  """A complete sweep."""
 
   folder: Path
 
-  def __repr__(self) -> str:
-    """Describe a sweep: its folder, and the best setting of each label with its score."""
-    return of_sweep(self.folder)
+  def _text(self) -> str:
+    """Describe the best setting of each label with its score."""
+    lines = []
+    for label, entry in self.info.items():
+      best = {key: value for keys in entry["best"].values() for key, value in keys.items()}
+      settings = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in best.items())
+      validation = (entry["validation"] or {}).items()
+      scores = " and ".join(f"{name} {formats.figure(f'test_{name}', value)}" for name, value in validation)
+      trials = pluralize(len(entry["trials"]), "trial")
+      lines.append(f"  {label}: {settings}; {scores} on the validation split, best of {trials}")
+    return "\n  ".join(["\n".join(lines), *map(run_dir.change_text, run_dir.input_changes(self.folder))])
 
   @cached_property
   def info(self) -> dict[str, Any]:
-    """What tuned.json holds: an entry per label."""
+    """The content of tuned.json: an entry per label."""
     return files.read_json(self.folder / run_dir.TUNED)["algorithms"]
 
   @property
@@ -284,7 +258,7 @@ class Swept:
 
 
 def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Swept:
-  """Return what a folder holds: a run with its config, model, parameters and metrics, a comparison, or a sweep.
+  """Load a run with its config, model, parameters and metrics, a comparison, or a sweep from its folder.
 
   Works on any number of devices, whatever the run had. Only a run's experiment, model, data and parameters import
   user-defined files.
@@ -294,8 +268,7 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
     trust_code: import such files also from inside of the folder, or with other contents than it records.
 
   Raises:
-    ValueError: for a folder with none of these, or with a comparison or a sweep that is not finished; for an argument
-      of another type.
+    ValueError: for a folder with none of these or with unfinished work, or for an argument of another type.
   """
   check_path("folder", folder)
   if not isinstance(trust_code, bool):
@@ -309,13 +282,11 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
     return Run(path, trust_code)
   if text := library_resume.unfinished(path):
     raise ValueError(text)
-  raise ValueError(
-    f"{path} holds neither a run ({run_dir.CONFIG}) nor a comparison ({run_dir.COMPARISON}) nor a sweep "
-    f"({run_dir.TUNED})"
-  )
+  run, comparison = f"a run ({run_dir.CONFIG})", f"a comparison ({run_dir.COMPARISON})"
+  raise ValueError(f"{path} holds neither {run} nor {comparison} nor a sweep ({run_dir.TUNED})")
 
 
 def check_path(argument: str, value: Any) -> None:
-  """Raise OptionError for an object that is no path, whose text would be taken for one."""
+  """Raise OptionError for an object that is not a path."""
   if not isinstance(value, str | Path):
     raise OptionError(argument, f"a path, such as {argument}='runs/a'", repr(value))

@@ -1,4 +1,4 @@
-"""What a folder records of the call or the command that wrote it, so that a resume needs no config again."""
+"""Record the call or the command in its folder, so that a resume needs no config again."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -42,19 +42,13 @@ def record(
     values["replay"] = run_dir.PRESENCE if options.replay.endswith(".json") else run_dir.EVENTS
   more = {"only": list(only), "cluster": cluster_file.absolute(cluster), "tuned": run_dir.TUNED if tuned else ""}
   values |= {name: value for name, value in more.items() if value}
-  return {
-    "command": command,
-    "arguments": without(arguments),
-    "options": values,
-    "config": recorded(config),
-  }
+  return {"command": command, "arguments": without(arguments), "options": values, "config": recorded(config)}
 
 
 def read(command: str, options: RunOptions) -> ResumeRecord:
   """Return the record of the folder that a command resumes.
 
-  Raises:
-    ValueError: for a folder that does not exist, records nothing, or is of another command.
+  Raises ValueError for a folder that does not exist, records nothing, or is of another command.
   """
   folder = workdir(command, options)
   file = folder / run_dir.EXPERIMENT
@@ -81,7 +75,7 @@ def _damaged(file: Path, why: object) -> ValueError:
 
 
 def allowed_code(recorded: ResumeRecord | None, options: RunOptions) -> contextlib.AbstractContextManager[None]:
-  """Import within it only such user-defined code as the record's folder may name."""
+  """Return the context in which only such user-defined code is imported as the record's folder may name."""
   if not recorded:
     return contextlib.nullcontext()
   return inputs.allowed_code(recorded.folder, options.trust_code, options.allow_changed_inputs)
@@ -91,7 +85,7 @@ def config_of(recorded: ResumeRecord) -> Config:
   """Return the config of a record. Raises ValueError, one line."""
   try:
     return resolve(None, recorded.config)
-  except (Untrusted, Unavailable):  # which the record is not to blame for
+  except (Untrusted, Unavailable):  # not an error of the record
     raise
   except ValueError as error:
     raise _damaged(recorded.folder / run_dir.EXPERIMENT, error) from error
@@ -108,7 +102,7 @@ def unfinished(path: Path) -> str:
   command = ""
   if (path / run_dir.EXPERIMENT).exists():
     command = str(files.read_json(path / run_dir.EXPERIMENT).get("command"))
-  complete = sorted(each.parent for each in path.glob(f"*/seed-*/{run_dir.RESULT}"))
+  complete = sorted(file.parent for file in path.glob(f"*/seed-*/{run_dir.RESULT}"))
   if command not in ("compare", "sweep"):
     command = "sweep" if (path / run_dir.STUDY).exists() else "compare" * bool(complete)
   if not command:

@@ -20,12 +20,12 @@ PARTS = ("step", "exchange", "message", "service")
 
 def caveats(tables: Frames) -> dict[str, Any]:
   """Return what the section's notes are about: wrapped algorithms, staleness, and clusters with very short steps."""
-  settings = {info["label"]: info["settings"] for info in tables.comparison.infos}
-  figures = [(name, e) for name, entry in tables.comparison.clusters.items() for e in entry["algorithms"].values()]
+  wrappers = {info["label"]: info["settings"].get("wrapper") or {} for info in tables.comparison.infos}
+  figures = {name: list(entry["algorithms"].values()) for name, entry in tables.comparison.clusters.items()}
   return {
-    "wrapped": [label for label, each in settings.items() if (each.get("wrapper") or {}).get("name", "none") != "none"],
-    "is_stale": any("staleness" in each for _, each in figures),
-    "short": list(dict.fromkeys(name for name, each in figures if each["step_seconds"] < STARTING)),
+    "wrapped": [label for label, wrapper in wrappers.items() if wrapper.get("name", "none") != "none"],
+    "is_stale": any("staleness" in parts for algorithms in figures.values() for parts in algorithms),
+    "short": [name for name in figures if any(parts["step_seconds"] < STARTING for parts in figures[name])],
   }
 
 
@@ -57,7 +57,7 @@ def _sentence(tables: Frames, entry: Mapping[str, Any]) -> str:
 
 
 def _with_some_seeds(tables: Frames, on: Quantity, best: str) -> list[str]:
-  """Return how those that reach the target with only some seeds compare with the best there, which is no test."""
+  """Return how those that reach the target with only some seeds compare with the best in these, without a test."""
   texts = []
   for row in tables.table.itertuples():
     pair = frames.pair(tables, on, row.label, best) if 0 < row.reached < row.seeds else None
@@ -75,12 +75,9 @@ def break_even(entry: Mapping[str, Any]) -> str:
   if result["crossings"]:
     text = "; ".join(_overtaking(crossing, bandwidth) for crossing in result["crossings"])
     return f"By the means, {text}; the link {entry['link']} has {rate(bandwidth)}."
-  low, high = map(rate, result["searched"])
-  winner = result["winner"]
-  slow, fast = (
-    f"{end['ratio']:.2g} times as long as {end['second'] if end['first'] == winner else end['first']}"
-    for end in result["ends"]
-  )
+  (low, high), winner = map(rate, result["searched"]), result["winner"]
+  others = [(end["second"] if end["first"] == winner else end["first"], end["ratio"]) for end in result["ends"]]
+  slow, fast = (f"{ratio:.2g} times as long as {other}" for other, ratio in others)
   return (
     f"At every bandwidth from {low} to {high} {winner} has the lowest mean or shares it: it takes {slow} at the low "
     f"end, where bandwidth determines the time, and {fast} at the high end, where steps and latency do."
@@ -100,9 +97,8 @@ def _overtaking(crossing: Mapping[str, Any], bandwidth: float) -> str:
 
 def _parts(figures: Mapping[str, Any]) -> Cell:
   """Return seconds of a step and its parts."""
-  parts = [
-    f"{name} {formats.figure('seconds', figures[f'{name}_seconds'])}" for name in PARTS if f"{name}_seconds" in figures
-  ]
+  seconds = {name: figures[f"{name}_seconds"] for name in PARTS if f"{name}_seconds" in figures}
+  parts = [f"{name} {formats.figure('seconds', value)}" for name, value in seconds.items()]
   if stale := figures.get("staleness"):
     parts.append(f"staleness {stale['there']:.1f}, trained with {stale['trained']:.1f}")
   return Cell(formats.figure("seconds", figures["seconds_per_step"]), details=tuple(parts))

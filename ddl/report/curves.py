@@ -24,8 +24,8 @@ def data(comparison: ComparisonRecord, y: str) -> tuple[DataFrame, bool]:
   """Return the curves of a metric, and whether its axis, mean and band are logarithmic: where values span decades.
 
   A row for each label and step. Columns: label; line, "mean", "seed 0" for thin lines, "end of seed 0" where a seed
-  ended early; step and every cost, means over the seeds; y, low and high. Between two evaluations of a seed values are
-  interpolated linearly; a mean ends with the first of its seeds. Of two seeds there is no band: both are drawn.
+  ended early; step and every cost, means over the seeds; y, low and high. Values are interpolated between evaluations;
+  a mean ends with the first of its seeds. Two seeds have no band: both are drawn.
   """
   linear = _curves(comparison, y, None)
   means = linear["y"][linear["line"] == "mean"].to_numpy()
@@ -40,10 +40,8 @@ def _curves(comparison: ComparisonRecord, y: str, floor: float | None) -> DataFr
   costs = [x for x in (*COSTS, *(f"{PREDICTED}_{name}" for name in comparison.clusters)) if _present(comparison, x)]
   parts = [pd.DataFrame([], columns=["label", "line", *costs, "y", "low", "high"])]
   for result in comparison.results:
-    seeds = [
-      (run, run.columns["step"][rows], values) for run in result.runs for rows, values in [_valid(run, y, floor)]
-    ]
-    seeds = [seed for seed in seeds if len(seed[1])]
+    seeds = [(run, *_valid(run, y, floor)) for run in result.runs]
+    seeds = [(run, steps, values) for run, steps, values in seeds if len(steps)]
     if not seeds:
       continue
     grid, curves = common_grid([(steps, values) for _, steps, values in seeds])
@@ -59,9 +57,9 @@ def _curves(comparison: ComparisonRecord, y: str, floor: float | None) -> DataFr
     for line, runs, steps, values, half in lines:
       across = {x: np.mean([np.interp(steps, r.columns["step"], r.columns[x]) for r in runs], axis=0) for x in costs}
       low, high = interval_ends(y if floor is None else "logarithm", values, half)
-      values, low, high = (each if floor is None else 10**each for each in (values, low, high))
-      part = {"label": result.info["label"], "line": line} | across | {"y": values, "low": low, "high": high}
-      parts.append(pd.DataFrame(part))
+      values, low, high = (x if floor is None else 10**x for x in (values, low, high))
+      columns = {"label": result.info["label"], "line": line} | across | {"y": values, "low": low, "high": high}
+      parts.append(pd.DataFrame(columns))
   rows = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
   return rows[np.isfinite(rows["y"].astype(float))]
 
@@ -71,18 +69,20 @@ def _present(comparison: ComparisonRecord, name: str) -> bool:
 
 
 def _valid(run: RunRecord, y: str, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
-  """Return the rows up to where a run diverged, and its values there, on a log axis as logarithms."""
-  values = run.columns[y]
+  """Return the steps up to where a run diverged, and its values there, on a log axis as logarithms."""
+  steps, values = run.columns["step"], run.columns[y]
   # The noise scale has gaps where the gradient does not differ from zero.
   rows = np.flatnonzero(np.isfinite(values)) if y == "noise_scale" else finite_rows(values)
-  with np.errstate(divide="ignore", invalid="ignore"):
-    return rows, values[rows] if floor is None else np.log10(np.where(values[rows] > floor, values[rows], np.nan))
+  if floor is not None:
+    with np.errstate(divide="ignore", invalid="ignore"):
+      values = np.log10(np.where(values > floor, values, np.nan))
+  return steps[rows], values[rows]
 
 
 def accuracy_limits(lines: DataFrame, targets: Sequence[float]) -> tuple[float, float]:
   """Return limits from somewhat below the worst end, or the target, to the best accuracy.
 
-  How lines rise from the start is left out, as it would squeeze their ends; so are ends far below all others.
+  They leave out how lines rise from the start, which would squeeze their ends, and ends far below all others.
   """
   means = lines[lines["line"] == "mean"]
   ends = means.groupby("label")["y"].last().sort_values(ascending=False).to_numpy()
@@ -112,13 +112,13 @@ def pictures(tables: Frames) -> list[Figure]:
   metric, *others = [quantity.metric for quantity in frames.scores(comparison)]
   axes = [(quantity.metric, metric) for quantity in frames.costs(comparison)[1:]]
   axes += [("examples", y) for y in (*(others or ["test_loss"]), "distance", "noise_scale") if y != metric]
-  return [drawn for x, y in axes if (drawn := curve_figure(tables, x, y))]
+  return list(filter(None, [curve_figure(tables, x, y) for x, y in axes]))
 
 
 def on_clusters(tables: Frames) -> list[Figure]:
   """Return the metric against the seconds predicted for each cluster."""
-  axes = [f"{PREDICTED}_{name}" for name in tables.comparison.clusters]
-  return [drawn for x in axes if (drawn := curve_figure(tables, x, tables.comparison.metric))]
+  drawn = [curve_figure(tables, f"{PREDICTED}_{name}", tables.comparison.metric) for name in tables.comparison.clusters]
+  return list(filter(None, drawn))
 
 
 def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:
@@ -139,10 +139,9 @@ def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:
   subtitle = f"{frames.quantity(y).title.capitalize()} against {frames.quantity(x).title}"
   subtitle += "" if seeds == 1 else ", mean over seeds" + " and 95 % bands" * (seeds > 2)
   description = f"{subtitle}: one line per algorithm. The lines end at: {', '.join(_ends(shown, y, '{} {}'))}. "
-  columns = drawn[["label", "line", x, "y", "low", "high"]].rename(
-    columns={"y": y, "low": f"{y}_low", "high": f"{y}_high"})  # fmt: skip
-  points = drawn.rename(columns={x: "x"})[["label", "line", "x", "y", "low", "high"]]
-
+  columns = drawn[["label", "line", x, "y", "low", "high"]]
+  points = columns.rename(columns={x: "x"})
+  columns = columns.rename(columns={"y": y, "low": f"{y}_low", "high": f"{y}_high"})
   description = (description + " ".join(notes[:1])).strip()
   return Figure(name, _title(tables, ends, x, y), subtitle, description, notes,
                 lambda narrow: _printed(tables, points, x, y, (log_x, log_y), limits, narrow), columns)  # fmt: skip
@@ -166,8 +165,7 @@ def _title(tables: Frames, ends: Any, x: str, y: str) -> str:
 def target_of(comparison: ComparisonRecord, y: str) -> float | None:
   """Return where a dotted line is: at the target, or of the noise scale at the global batch."""
   if y == "noise_scale":
-    settings = [info["settings"] for info in comparison.infos]
-    batches = {values["workers"] * values["batch"] for values in settings}
+    batches = {info["settings"]["workers"] * info["settings"]["batch"] for info in comparison.infos}
     return float(min(batches)) if len(batches) == 1 else None
   return comparison.target if y == comparison.metric else None
 
@@ -217,13 +215,11 @@ def _encodings(x: str, y: str, logs: tuple[bool, bool], limits: Any, across: Any
 def _layers(styles: DataFrame, bands: bool, singles: bool = False, clip: bool = False, **how: Any) -> list[alt.Chart]:
   """Return band and mean of every label, without data: fields x, y, low, high, label, line.
 
-  Args:
-    singles: with thin lines of single seeds, and crosses where they ended.
-    how: the legend, and the opacity.
+  singles: with thin lines of single seeds, and crosses where they ended; how: the legend, and the opacity.
   """
   labels, front = styles["label"].tolist(), styles["label"][styles["front"]].tolist()
-  legend = {"legend": how.pop("legend")} if "legend" in how else {}
-  channels = figure.by_label("label", labels, styles["colour"].tolist(), styles["dash"].tolist(), **legend)
+  legend = how.pop("legend")
+  channels = figure.by_label("label", labels, styles["colour"].tolist(), styles["dash"].tolist(), legend=legend)
   base = alt.Chart().encode(x="x:Q", y="y:Q", color=channels["color"], **how)
   means = base.transform_filter("datum.line == 'mean'") if singles else base
   layers = []
@@ -273,8 +269,7 @@ def _printed(
   panel_width, height = (WIDE - 80) // 6 if many else 118, 300 if many else max(260, 62 * rows)
   bare = alt.Axis(labels=False, ticks=False, title=None, tickCount=4, domain=False, grid=not (many or any(logs)))
   panel_axes = {name: encoding.copy() for name, encoding in axes.items()}
-  for encoding in panel_axes.values():
-    encoding.axis = bare
+  panel_axes["x"].axis = panel_axes["y"].axis = bare
   means = lines[(lines["line"] == "mean") & lines["label"].isin(front)]
   breaks = means.groupby("label", sort=False).tail(1).assign(y=np.nan)  # one path with gaps is drawn faster
   means = pd.concat([means, breaks]).sort_index(kind="stable").reset_index()[["x", "y"]].reset_index()
@@ -309,8 +304,8 @@ def _cut(lines: DataFrame, limits: tuple[float, float]) -> DataFrame:
 def interactive(tables: Frames) -> dict[str, Any] | None:
   """Return the page's chart: its specification, the axes to choose from, and the data; None without a result.
 
-  It is the large axes of the printed figures with bands. The page's script puts the chosen columns into the first two
-  calculations of the specification, x and y, and their titles and scales into the encoding.
+  It is the large axes of the printed figures with bands. The page's script inserts the selected columns into the
+  calculations of x and y in the specification, and their titles and scales into the encoding.
   """
   comparison = tables.comparison
   metrics = [name for name in COLUMNS if name not in COSTS and _present(comparison, name)]
@@ -334,9 +329,8 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
   styles = figure.styles(tables)
   styles = styles[styles["label"].isin(set(merged["label"]))]
   shown = alt.selection_point(name="shown", fields=["label"], bind="legend", toggle="true")
-  search = alt.param(
-    name="search", value="", bind=alt.binding(input="search", name="find ", placeholder="part of a label")
-  )
+  search_field = alt.binding(input="search", name="find ", placeholder="part of a label")
+  search = alt.param(name="search", value="", bind=search_field)
   opacity = alt.condition(shown, alt.value(1), alt.value(0.06))
   layers = _layers(styles, True, clip=True, legend=alt.Legend(symbolLimit=0), opacity=opacity)
   titles = {"label:N": "algorithm", "x:Q": "x", "y:Q": "y", "low:Q": "95 % from", "high:Q": "to"}

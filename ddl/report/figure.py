@@ -21,7 +21,8 @@ from ddl.report import frames
 from ddl.report.frames import Frames
 from ddl.report.reader import ComparisonRecord, DataFrame
 
-FOLDER, FORMATS = "figures", ("svg", "pdf", "png", "csv")  # beside the page
+FOLDER, FORMATS = "figures", ("svg", "pdf", "png", "csv")  # in the folder of the page
+SUFFIXES = ", ".join(f".{kind}" for kind in FORMATS)
 WIDE, NARROW = 691, 310  # points: 9.6 inches, and 4.3 for a paper's column
 DPI = 200  # of a PNG: twice a screen's
 INK, MUTED, GRID, IDLE = "#1b2129", "#5a6571", "#e4e8ec", "#c3cad2"
@@ -57,7 +58,7 @@ SCREEN = CONFIG | {part: CONFIG[part] | {"labelFontSize": 12, "titleFontSize": 1
 
 @dataclass(frozen=True, repr=False)
 class Figure:
-  """A figure with its title, its text for those who do not see it, its caption and its data. Drawn when it is used."""
+  """A figure with its title, alternative text, caption and data; it is drawn when it is used."""
 
   name: str  # of its files, without the suffix
   title: str  # what it shows as a finding
@@ -72,27 +73,25 @@ class Figure:
     object.__setattr__(self, "name", slug(self.name))
 
   def __repr__(self) -> str:
-    return f"Figure {self.name}: {self.title}; save(path) writes {', '.join(f'.{kind}' for kind in FORMATS)}"
+    return f"Figure {self.name}: {self.title}; save(path) writes {SUFFIXES}"
 
   def spec(self, title: bool = True, narrow: bool = False) -> dict[str, Any]:
     """Return the Vega-Lite specification."""
     spec = self.chart(narrow) | {"config": NARROW_CONFIG if narrow else CONFIG}
     if title:
       characters = (NARROW if narrow else WIDE) // 7
-      spec["title"] = {
-        "text": textwrap.wrap(self.title, characters),
-        "subtitle": textwrap.wrap(self.subtitle, characters + 10),
-      }
+      subtitle = textwrap.wrap(self.subtitle, characters + 10)
+      spec["title"] = {"text": textwrap.wrap(self.title, characters), "subtitle": subtitle}
     return spec
 
   @cached_property
   def svg(self) -> str:
-    """For a screen."""
-    return rendered(self.spec())
+    """The figure for a screen."""
+    return vl_convert.vegalite_to_svg(self.spec())
 
   @property
   def embedded(self) -> str:
-    """A data URI for an image of the page."""
+    """The figure for the page, as a data URI."""
     svg = re.sub(r' (?:aria-\w+|role|pointer-events|class)="[^"<>]*"(?=[^<>]*>)', "", self.svg)  # the page has its text
     svg = re.sub(r'(?: d|transform)="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
@@ -101,27 +100,21 @@ class Figure:
     """Return the content of a file. kind: one of FORMATS; the others: see `save`."""
     if kind == "csv":
       return self.data.to_csv(index=False).encode()
-    svg = self.svg if title and not narrow else rendered(self.spec(title, narrow))
+    svg = self.svg if title and not narrow else vl_convert.vegalite_to_svg(self.spec(title, narrow))
     if kind == "svg":
       return svg.encode()
     return vl_convert.svg_to_pdf(svg) if kind == "pdf" else vl_convert.svg_to_png(svg, scale=dpi / 72)
 
   def save(self, path: str | Path, title: bool = True, narrow: bool = False) -> Path:
-    """Write it as the suffix says.
+    """Write the figure as .svg, .pdf, .png or .csv, by the suffix of the path, into an existing folder.
 
-    Args:
-      path: .svg, .pdf, .png or .csv, in an existing folder.
-      title: whether it has its title; a paper's caption stands for it.
-      narrow: 4.3 inches wide, for a paper's column; of curves the large axes only, with the bands of the small ones.
-
-    Raises:
-      ValueError: for another suffix.
-      FileNotFoundError: for a missing folder.
+    title: False for a paper, whose caption replaces it. narrow: 4.3 inches wide, for a paper's column; of curves the
+    large axes only, with the bands of the small ones. ValueError for another suffix, FileNotFoundError for no folder.
     """
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
-      raise ValueError(f"path must end in {', '.join(f'.{each}' for each in FORMATS)}, got {path.name}.")
+      raise ValueError(f"path must end in {SUFFIXES}, got {path.name}.")
     if not path.parent.is_dir():
       raise FileNotFoundError(f"{path.parent} is no folder; make it, or save {path.name} elsewhere")
     path.write_bytes(self.content(kind, title, narrow))
@@ -149,24 +142,18 @@ def specification(chart: alt.TopLevelMixin, **data: DataFrame) -> dict[str, Any]
 
 def png(chart: alt.TopLevelMixin, **data: DataFrame) -> bytes:
   """Return a chart of named data as PNG, in twice the resolution of a screen."""
-  return vl_convert.svg_to_png(rendered(specification(chart, **data) | {"config": CONFIG}), scale=2)
-
-
-def rendered(spec: dict[str, Any]) -> str:
-  """Return the SVG of a Vega-Lite specification."""
-  return vl_convert.vegalite_to_svg(spec)
+  return vl_convert.svg_to_png(vl_convert.vegalite_to_svg(specification(chart, **data) | {"config": CONFIG}), scale=2)
 
 
 def styles(tables: Frames) -> DataFrame:
   """Return a style per label, in the order of the comparison, the same in all its figures.
 
-  Columns: label; colour; dash; front, whether it stands out: with many lines only the best few do. Colours are
-  those of groups, dashes tell the members of a group apart. In a grid of one group the colours are those of its first
-  key's values in their order.
+  Columns: label; colour; dash; front, whether it stands out: with many lines only the best few do. Groups have colours,
+  and the members of a group dashes. In a grid of one group the colours are those of its first key's values.
   """
   infos, front, grid = tables.comparison.infos, _front(tables), axes(tables.comparison)
-  groups = sorted(dict.fromkeys(info["group"] for info in infos), key=lambda group: not any(
-    info["group"] == group and info["label"] in front for info in infos))  # fmt: skip
+  in_front = [info["group"] for info in infos if info["label"] in front]
+  groups = sorted(dict.fromkeys(info["group"] for info in infos), key=lambda group: group not in in_front)
   rows, members = [], Counter()
   for info in infos:
     place, dash = groups.index(info["group"]), 0
@@ -193,10 +180,10 @@ def _front(tables: Frames) -> set[str]:
 
 def axes(comparison: ComparisonRecord) -> dict[str, list[Any]]:
   """Return the keys of the grid with several values among the labels, and these values: numbers in their order."""
-  points = [info["point"] for info in comparison.infos]
   keys = {}
   for key, values in comparison.info["grid"].items():
-    present = [value for value in values if any(key in point and point[key] == value for point in points)]
+    used = [info["point"][key] for info in comparison.infos if key in info["point"]]
+    present = [value for value in values if value in used]
     if len(present) > 1:
       keys[key] = sorted(present) if numeric(present) else present
   return keys
@@ -246,6 +233,5 @@ def axis(metric: str, title: str, log: bool, tick_count: int = 6, **scale: Any) 
 
 def bundle() -> str:
   """Return the JavaScript of Vega-Embed, Vega-Lite and Vega for a page that works offline, as base64 of gzip."""
-  return base64.b64encode(
-    gzip.compress(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed").encode(), mtime=0)
-  ).decode()
+  script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed")
+  return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()

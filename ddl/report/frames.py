@@ -1,7 +1,4 @@
-"""The model of a comparison: pandas frames of metrics, runs, results (`table`) and pairs, and the files of them.
-
-docs/howto/frames.md describes their columns.
-"""
+"""Build and write the pandas frames of a comparison, whose columns docs/howto/frames.md describes."""
 
 import json
 import math
@@ -50,7 +47,7 @@ def quantity(metric: str) -> Quantity:
 
 
 class Frames(NamedTuple):
-  """What tables, text, page and figures of a comparison are made from; see the functions that build them."""
+  """The frames from which tables, text, page and figures of a comparison are generated."""
 
   comparison: ComparisonRecord
   runs: DataFrame
@@ -106,15 +103,11 @@ def build(comparison: ComparisonRecord) -> Frames:
 def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
   """Return every evaluation: a row for each label, seed and step, in the order of the comparison."""
   comparison = comparison.whole or comparison  # with the seeds that only some labels have
-  keys = comparison.info["grid"]
-  frames = [
-    pd.DataFrame(
-      {"label": result.info["label"], "seed": run.seed, **_place(result.info, keys, len(run.columns["step"]))}
-      | run.columns
-    )
-    for result in comparison.results
-    for run in result.runs
-  ]
+  keys, frames = comparison.info["grid"], []
+  for result in comparison.results:
+    for run in result.runs:
+      place = _place(result.info, keys, len(run.columns["step"]))
+      frames.append(pd.DataFrame({"label": result.info["label"], "seed": run.seed} | place | run.columns))
   clocks = [f"{PREDICTED}_{name}" for name in comparison.clusters]
   if not frames:
     return pd.DataFrame(columns=["label", "seed", *(["group", *keys] if keys else []), *COLUMNS, *clocks])
@@ -213,17 +206,12 @@ def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
   rows = []
   for quantity in quantities(comparison):
     measured = runs.dropna(subset=quantity.name)
-    figures = {
-      label: dict(zip(seeds["run"], seeds[quantity.name], strict=True))
-      for label in places
-      for seeds in [measured[measured["label"] == label]]
-    }
+    figures: dict[str, dict[str, float]] = {label: {} for label in places}
+    for label, run, value in zip(measured["label"], measured["run"], measured[quantity.name], strict=True):
+      figures[label][run] = value
     missing = {label: len(comparison.seeds[label]) - len(figures[label]) for label in places}
-    untested = {
-      (a, b)
-      for a, b in family
-      if missing[a] or missing[b] or (same.get(a) and same.get(a) == same.get(b) and figures[a] == figures[b])
-    }
+    twins = {(a, b) for a, b in family if same.get(a) and same.get(a) == same.get(b) and figures[a] == figures[b]}
+    untested = twins | {(a, b) for a, b in family if missing[a] or missing[b]}
     is_share = quantity.metric == "test_accuracy"
     resolution = statistics.share_resolution(measured[quantity.name]) if is_share else 0.0
     tests = statistics.paired_tests(figures, not quantity.is_score, family, resolution, untested)
@@ -241,14 +229,12 @@ def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame)
   """Return the table of results: a row for each label, in the order of the comparison."""
   labels, keys = [info["label"] for info in comparison.infos], comparison.info["grid"]
   places = [_place(info, keys, 1) for info in comparison.infos]
-  table = pd.DataFrame(
-    {"label": labels} | {key: [place[key][0] for place in places] for key in (["group", *keys] if keys else [])}
-  )
+  columns = ["group", *keys] if keys else []
+  table = pd.DataFrame({"label": labels} | {key: [place[key][0] for place in places] for key in columns})
   counts = runs.groupby("label").count().reindex(labels, fill_value=0)
   sums = runs.groupby("label")[["early", "fell_back"]].sum().reindex(labels, fill_value=0)
   table["seeds"] = [len(comparison.seeds[label]) for label in labels]
-  for name, column in (("finished", comparison.metric), ("reached", "step_to_target")):
-    table[name] = counts[column].to_numpy()
+  table[["finished", "reached"]] = counts[[comparison.metric, "step_to_target"]].to_numpy()
   table[["early", "fell_back"]] = sums.to_numpy().astype("int64")
   for quantity in quantities(comparison):
     name, count = quantity.name, counts[quantity.name].to_numpy()
@@ -295,19 +281,15 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   whole = table[quantity.name].notna() & (table[f"{quantity.name}_mark"] != "partial") & (not comparison.disjoint)
   silent = set(runs["label"][runs["silent"]]) if quantity.metric == "bytes_sent" else set()
   sign = -1 if quantity.metric == "test_accuracy" else 1
-  ranked = sorted(
-    (label for label in table["label"][whole] if label not in silent), key=lambda label: sign * mean[label]
-  )
+  candidates = [label for label in table["label"][whole] if label not in silent]
+  ranked = sorted(candidates, key=lambda label: sign * mean[label])
   best = [label for label in ranked if mean[label] == mean[ranked[0]]]
   tests, same = verdicts(frames, quantity), dict(zip(runs["label"], runs["same"], strict=True))
 
   def against(label: str, others: Sequence[str]) -> list[int | None]:
-    """Return the verdicts on others against a label and those that are one and the same run."""
-    twins = [
-      twin
-      for twin in ranked
-      if twin == label or (same[label] and same[twin] == same[label] and tests.get((twin, label)) is None)
-    ]
+    """Return the verdicts on others against a label and its twins, which have the same runs."""
+    equal = [other for other in ranked if same[label] and same[other] == same[label]]
+    twins = [label, *(twin for twin in equal if twin != label and tests.get((twin, label)) is None)]
     return [tests[other, twin] for twin in twins for other in others if (other, twin) in tests]
 
   level = [label for label in ranked[1:] if -sign not in against(label, ranked)]
@@ -338,14 +320,13 @@ def of_quantity(pairs: DataFrame, quantity: Quantity) -> DataFrame:
 
 
 def pair(frames: Frames, quantity: Quantity, first: str, second: str) -> dict[str, Any] | None:
-  """Return the line of two labels, turned round where the frame has the second one first; None without a line."""
-  lines = of_quantity(frames.pairs, quantity)
-  direct = lines[(lines["first"] == first) & (lines["second"] == second)]
-  turned = lines[(lines["first"] == second) & (lines["second"] == first)]
-  if not len(direct) and not len(turned):
+  """Return the line of two labels, inverted if the frame has the second one first; None without a line."""
+  lines, labels = of_quantity(frames.pairs, quantity), [first, second]
+  lines = lines[lines["first"].isin(labels) & lines["second"].isin(labels)]
+  if not len(lines):
     return None
-  line = (direct if len(direct) else turned).iloc[0].to_dict()
-  if len(direct):
+  line = lines.iloc[0].to_dict()
+  if line["first"] == first:
     return line
   swap = (lambda value: 1 / value if value else math.inf) if line["scale"] == "ratio" else (lambda value: -value)
   ends = {"estimate": swap(line["estimate"]), "low": swap(line["high"]), "high": swap(line["low"])}
@@ -364,11 +345,11 @@ def detectable_difference(frames: Frames) -> tuple[int, int, float] | None:
 
 def trials_frame(labels: Mapping[str, Any]) -> DataFrame:
   """Return a sweep's trials: label, trial, outcome, scores on the validation split, and each key that was tuned."""
-  rows = [
-    {"label": label, "trial": number, "outcome": trial["outcome"]} | (trial["validation"] or {}) | trial["setting"]
-    for label, entry in labels.items()
-    for number, trial in enumerate(entry["trials"])
-  ]
+  rows = []
+  for label, entry in labels.items():
+    for number, trial in enumerate(entry["trials"]):
+      place = {"label": label, "trial": number, "outcome": trial["outcome"]}
+      rows.append(place | (trial["validation"] or {}) | trial["setting"])
   return pd.json_normalize(rows)
 
 
@@ -377,11 +358,8 @@ def write(folder: Path, frames: Frames, findings: Sequence[tuple[str, str]]) -> 
   metrics_frame(frames.comparison).to_csv(folder / METRICS, index=False)
   frames.table.to_csv(folder / TABLE, index=False)
   frames.pairs.to_csv(folder / PAIRS, index=False)
-  content = {
-    "title": frames.comparison.info["title"],
-    "target": frames.comparison.info["target"],
-    "findings": [{"subject": subject or None, "text": text} for subject, text in findings],
-  }
+  content = {name: frames.comparison.info[name] for name in ("title", "target")}
+  content["findings"] = [{"subject": subject or None, "text": text} for subject, text in findings]
   for name, frame in (("table", frames.table), ("pairs", frames.pairs)):
     finite = frame.replace([math.inf, -math.inf], math.nan).astype(object)
     content[name] = finite.where(finite.notna(), None).to_dict("records")

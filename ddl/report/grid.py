@@ -28,9 +28,9 @@ class Chart(NamedTuple):
   """A quantity, or a speed-up in it, against a key of the grid.
 
   points: a row for each label (two for one that does not read the key). Columns: group; panel, the values of the
-  other keys; label; x, the value of the key, or its number where values are no numbers; tick, the same as text; y, low,
-  high; partial, whether only some seeds have it; level, whether the label does not read the key; early, whether it was
-  reached before the first evaluation.
+  other keys; label; x, the value of the key or its number in the order of values that are not numeric; tick, the same
+  as text; y, low, high; partial, whether only some seeds have it; level, whether the label does not read the key;
+  early, whether it was reached before the first evaluation.
   """
 
   word: str  # of the key
@@ -116,8 +116,8 @@ def _chart(tables: Frames, key: str, quantity: Quantity, seeds: Any = None, spee
 def slopes(chart: Chart) -> dict[str, list[float]]:
   """Return d log y / d log x by least squares, by line: the mean and the ends of its 95 % interval.
 
-  Of lines that have all of three points or more, over the seeds that have all of them. [] where a point was reached
-  before the first evaluation.
+  Only for lines with three or more points and none missing, over the seeds that have all of them. [] for lines with a
+  point that was reached before the first evaluation.
   """
   values = chart.values
   if not numeric(values) or min(values) <= 0 or len(values) < 3 or chart.quantity.metric == "test_accuracy":
@@ -139,8 +139,7 @@ def is_log_key(values: Sequence[Any]) -> bool:
   """Return whether a log axis suits rising numbers: they span a decade, or each is at least twice the last."""
   if not numeric(values) or min(values) <= 0:
     return False
-  doubled = all(b >= 2 * a for a, b in pairwise(values))
-  return max(values) >= DECADE * min(values) or (len(values) > 2 and doubled)
+  return max(values) >= DECADE * min(values) or (len(values) > 2 and all(b >= 2 * a for a, b in pairwise(values)))
 
 
 def _finding(chart: Chart) -> str:
@@ -259,11 +258,10 @@ def _limits(chart: Chart) -> list[float]:
 
 
 def section(tables: Frames, key: str) -> dict[str, Any]:
-  """Return the variables of the template's section on a key: its figures, those of costs apart, and slopes."""
-  drawn = charts(tables, key)
+  """Return the variables of the template's section on a key: its figures, those of costs separately, and slopes."""
+  drawn, title = charts(tables, key), words(key, list(axes(tables.comparison)))
   shown = [picture(tables, chart) for chart in drawn if chart.quantity.is_score or chart.speedup_over]
   costs = [picture(tables, chart) for chart in drawn if not (chart.quantity.is_score or chart.speedup_over)]
-  title = words(key, list(axes(tables.comparison)))
   return {"title": title, "shown": shown, "costs": costs, "figures": shown + costs, "slopes": slope_table(drawn)}
 
 
@@ -273,18 +271,17 @@ def notes(comparison: ComparisonRecord) -> list[str]:
   names = {key: words(key, list(grid)) for key in grid}
   points = [f"{names[key]} {formats.listed(list(map(value_text, values)))}" for key, values in grid.items()]
   texts = [f"Run at {' and '.join(points)}{', each with each' * (len(grid) > 1)}."]
-  for key in grid:
+  for key, name in names.items():
     reading = {info["group"] for info in infos if key in info["point"]}
     if lacking := list(dict.fromkeys(info["group"] for info in infos if info["group"] not in reading)):
-      verb = f"read{'s' * (len(lacking) == 1)} no {names[key]}"
+      verb = f"read{'s' * (len(lacking) == 1)} no {name}"
       texts.append(f"{formats.listed(lacking)} {verb}, so that one run stands for all of its values.")
   budgets = [math.prod(info["settings"][key] for key in BUDGET) for info in infos]
   if "steps" in comparison.info["grid"]:
     texts.append(f"The grid sets the steps, so that points have {formats.between(budgets)} examples.")
   elif {"workers", "batch"} & grid.keys():
-    whole = ", as steps are whole" * (len(set(budgets)) > 1)
-    texts.append(f"All points have one budget, {formats.between(budgets)} examples{whole}: steps, evaluations and "
-                 "learning-rate schedules follow.")  # fmt: skip
+    budget = f"{formats.between(budgets)} examples{', as steps are whole' * (len(set(budgets)) > 1)}"
+    texts.append(f"All points have one budget, {budget}: steps, evaluations and learning-rate schedules follow.")
   return texts
 
 

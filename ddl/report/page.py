@@ -12,11 +12,9 @@ from ddl.report.figure import Figure
 from ddl.report.frames import Frames
 
 TEMPLATES = Path(__file__).with_name("templates")
+MODULES = clusters, formats, frames, grid, sentences, settings, tables  # that templates call
 UNITS = r"%|(?:[nµm]?s|[kMGTP]?B(?:/s)?|M)\b"
 OLD = ("accuracy_on_*", "loss_on_*", "grid_*")  # figures of clusters or keys that the page may no longer have
-
-
-MODULES = clusters, formats, frames, grid, sentences, settings, tables  # that templates call
 
 
 def table(folder: Path) -> str:
@@ -25,38 +23,31 @@ def table(folder: Path) -> str:
   return "\n\n".join([tables.text_table(results), *clusters.sentences_of(results)])
 
 
-def pictures(folder: Path, comparison: reader.ComparisonRecord) -> list[Figure]:
+def pictures(folder: Path, results: Frames) -> list[Figure]:
   """Return the figures of a comparison's page, not yet drawn. Raises as `write_report` does."""
-  results = frames.build(comparison)
-  drawn = [each for key in figure.axes(comparison) for each in grid.section(results, key)["figures"]]
-  return [*drawn, *curves.pictures(results), *curves.on_clusters(results), *schedule.pictures(folder, comparison)]
+  drawn = [picture for key in figure.axes(results.comparison) for picture in grid.section(results, key)["figures"]]
+  schedules = schedule.pictures(folder, results.comparison)
+  return [*drawn, *curves.pictures(results), *curves.on_clusters(results), *schedules]
 
 
-def write_tables(folder: Path) -> None:
+def write_tables(folder: Path) -> Frames:
   """Write a comparison's frames and findings as CSV and JSON into its folder. Raises as `write_report` does."""
-  _write_tables(Path(folder), frames.build(reader.read(Path(folder))))
-
-
-def _write_tables(folder: Path, results: Frames) -> None:
+  results = frames.build(reader.read(folder))
   findings = [*sentences.findings(results), *sentences.caveats(results)]
   marks = [(f"{meaning} ({sign})", text) for sign, meaning, text in sentences.marked_labels(results)]
   frames.write(folder, results, findings + marks)
+  return results
 
 
 def write_report(folder: Path) -> Path:
   """Write report.html, its frames as CSV and JSON, and its figures in figures/ into a comparison's folder.
 
-  Returns:
-    the page's path.
-
-  Raises:
-    FileNotFoundError: if the folder holds no comparison.json, or a file of events that it names is missing.
-    ValueError: if a file in it is malformed.
+  Return the path of the page. Raises FileNotFoundError if the folder holds no comparison.json, or a file of events that
+  it names is missing; ValueError for a malformed file.
   """
   folder = Path(folder)
-  comparison = reader.read(folder)
-  info, results = comparison.info, frames.build(comparison)
-  _write_tables(folder, results)  # before figures, which may fail
+  results = write_tables(folder)  # before figures, which may fail
+  comparison, info = results.comparison, results.comparison.info
   sections = {key: grid.section(results, key) for key in figure.axes(comparison)}
   figures = {"curves": curves.pictures(results), "schedules": schedule.pictures(folder, comparison)}
   figures |= {"clusters": curves.on_clusters(results)}
@@ -90,11 +81,9 @@ def template(name: str) -> jinja2.Template:
     autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     loader=jinja2.FileSystemLoader(TEMPLATES),
   )  # fmt: skip
-  environment.filters["unbroken"] = lambda text: re.sub(
-    rf"(?<=[\d)]) (?=±|{UNITS})|(?<=±) ", "\N{NO-BREAK SPACE}", text
-  )
+  breaks = re.compile(rf"(?<=[\d)]) (?=±|{UNITS})|(?<=±) ")
+  environment.filters["unbroken"] = lambda text: breaks.sub("\N{NO-BREAK SPACE}", text)
   environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-  css = markupsafe.Markup((TEMPLATES / "page.css").read_text(encoding="utf-8"))
-  environment.globals["css"] = css
+  environment.globals["css"] = markupsafe.Markup((TEMPLATES / "page.css").read_text(encoding="utf-8"))
   environment.globals |= {module.__name__.rpartition(".")[2]: module for module in MODULES}
   return environment.get_template(name)

@@ -32,7 +32,6 @@ class RunRecord(NamedTuple):
 
   @property
   def seed(self) -> int:
-    """Its seed."""
     return seed_of(self.name)
 
 
@@ -57,9 +56,9 @@ class ComparisonRecord(NamedTuple):
   info: dict[str, Any]  # comparison.json
   metric: str  # "test_accuracy" or "test_loss"
   target: float
-  seconds: str  # the column that counts as time: "virtual_seconds" where virtual time was kept, else "seconds"
+  seconds: str  # the column that counts as time: "virtual_seconds", or "seconds" if nothing has virtual time
   results: list[Result]
-  whole: "ComparisonRecord | None" = None  # with the seeds that only some labels have, where there are such
+  whole: "ComparisonRecord | None" = None  # with the seeds that only some labels have, if there are any
   folder: Path = Path()
 
   @property
@@ -80,7 +79,7 @@ class ComparisonRecord(NamedTuple):
 
   @property
   def seeds(self) -> dict[str, list[str]]:
-    """By label, the names of the runs that there should be."""
+    """By label, the names of the requested runs."""
     return {result.info["label"]: list(map(run_name, result.info["runs"])) for result in self.results}
 
   @property
@@ -90,7 +89,6 @@ class ComparisonRecord(NamedTuple):
 
   @property
   def higher_is_better(self) -> bool:
-    """Of the metric."""
     return self.metric == "test_accuracy"
 
   @property
@@ -100,16 +98,13 @@ class ComparisonRecord(NamedTuple):
 
   @property
   def virtual(self) -> bool:
-    """Whether time is virtual."""
     return self.seconds == "virtual_seconds"
 
 
 def read_run(path: Path) -> RunRecord:
   """Read `path`/metrics.jsonl. Raises as `metric_lines`."""
-  lines = [
-    [math.nan if line.get(name) is None else line[name] for name in COLUMNS] for line in metric_lines(path / METRICS)
-  ]
-  columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T
+  lines = [list(map(line.get, COLUMNS)) for line in metric_lines(path / METRICS)]
+  columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T  # None becomes NaN
   return RunRecord(run_name(path), dict(zip(COLUMNS, columns, strict=True)))
 
 
@@ -119,21 +114,20 @@ def read(folder: Path) -> ComparisonRecord:
   Where some labels have seeds that others lack, as after `compare --resume --only=...`, it is of the seeds that all
   have, so that means and tests are of the same; `whole` has the others too. Without any common seed it is of all.
 
-  Raises:
-    FileNotFoundError: if it holds no comparison.json.
-    ValueError: if the target's metric is unknown, a file is malformed, or virtual time is missing from a run.
+  Raises FileNotFoundError if there is no comparison.json; ValueError for an unknown metric, a malformed file, or runs
+  without virtual time.
   """
   path = folder / COMPARISON
   if not path.is_file():
     raise FileNotFoundError(f"{path} does not exist; `python run.py compare` writes it")
-  info = _completed(path, read_json(path, f"; `python run.py compare --resume --workdir={folder}` writes it anew"))
+  info = _completed(path, read_json(path, f"; `python run.py compare --resume --workdir={folder}` regenerates it"))
   metric = info["target"]["metric"]
   if metric not in SCORES:
     raise ValueError(f"{path}: the target's metric is {metric!r}; must be {' or '.join(SCORES)}")
   seconds = "virtual_seconds" if any(entry["virtual"] for entry in info["algorithms"]) else "seconds"
   results = []
   for entry in info["algorithms"]:
-    paths = [at for run in entry["runs"] if ((at := folder / run) / METRICS).is_file()]
+    paths = [folder / run for run in entry["runs"] if (folder / run / METRICS).is_file()]
     runs = [run for run in map(read_run, paths) if len(run.columns["step"])]
     for run, columns in runs:
       if seconds == "virtual_seconds" and np.isnan(columns[seconds]).any():
@@ -157,15 +151,13 @@ def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[R
         count = len(run.columns["step"])
         clock = np.array(clock_of.get(run.name, [math.nan] * count), np.float64)
         if len(clock) != count:
-          raise ValueError(
-            f"{path}: {cluster['name']} has {len(clock)} times of {label}, {run.name}, which has {count} lines; "
-            "run compare --cluster again"
-          )
+          text = f"{path}: {cluster['name']} has {len(clock)} times of {label}, {run.name}, which has {count} lines"
+          raise ValueError(f"{text}; run compare --cluster again")
         run.columns[f"{PREDICTED}_{cluster['name']}"] = clock
 
 
 def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-  """Return by label the folders of the runs whose seeds all labels have that have any."""
+  """Return by label the folders of the runs whose seeds all labels with any runs have."""
   names = [set(map(run_name, paths)) for paths in runs.values() if paths]
   common = set.intersection(*names) if names else set()
   return {label: [path for path in paths if run_name(path) in common] for label, paths in runs.items()}
@@ -196,17 +188,14 @@ def seed_of(run: str) -> int:
 
 def _completed(path: Path, info: dict[str, Any]) -> dict[str, Any]:
   """Return the content with what files of older versions lack; ValueError where the file does not determine it."""
-  lacking = set(NEEDED) - info.keys()
-  if not lacking:
-    entries = info["algorithms"]
-    lacking = {f"algorithms.{key}" for entry in entries for key in ENTRY if key not in entry} or {
-      f"algorithms.settings.{key}" for entry in entries for key in BUDGET if key not in entry["settings"]
-    }
-  if lacking:
-    raise ValueError(
-      f"{path} lacks {', '.join(sorted(lacking))}, as of an older version; `python run.py compare --resume "
-      f"--workdir={path.parent}` writes it anew from the runs"
-    )
+  missing, entries = set(NEEDED) - info.keys(), info.get("algorithms", [])
+  missing = missing or {f"algorithms.{key}" for entry in entries for key in ENTRY if key not in entry}
+  missing = missing or {f"algorithms.settings.{key}" for entry in entries for key in BUDGET
+                        if key not in entry["settings"]}  # fmt: skip
+  if missing:
+    command = f"python run.py compare --resume --workdir={path.parent}"
+    text = f"{path} lacks {', '.join(sorted(missing))}, as of an older version"
+    raise ValueError(f"{text}; `{command}` regenerates it from the runs")
   info = {"expected": [], "grid": {}} | info
   blank = {"virtual": None, "tuned": None, "events": None, "lockstep": None, "point": {}, "sends": ""}
   return info | {"algorithms": [blank | {"group": entry["label"]} | entry for entry in info["algorithms"]]}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,20 +90,15 @@ class ScaleChart(NamedTuple):
 
 
 CHARTS = (
-  ScaleChart("speedup", "Speed-up over one worker", "speed-up", lambda point: point.speedup, False),
-  ScaleChart("efficiency", "Efficiency: speed-up per worker", "efficiency", lambda point: point.efficiency, True),
-  ScaleChart(
-    "communication", "Waiting for communication", "share of communication", lambda point: point.waiting, True, "lowest"
-  ),
-)
+  ScaleChart("speedup", "Speed-up over one worker", "speed-up", attrgetter("speedup"), False),
+  ScaleChart("efficiency", "Efficiency: speed-up per worker", "efficiency", attrgetter("efficiency"), True),
+  ScaleChart("communication", "Waiting for communication", "share of communication", attrgetter("waiting"), True,
+             "lowest"),
+)  # fmt: skip
 
 
 def write(folder: Path, curves: Sequence[Curve], cluster: Cluster, work: StepWork, **facts: Any) -> Path:
-  """Write scale.html, and the pictures into figures/; return the page's path.
-
-  Args:
-    facts: the template's title, weak, counted (where the model's FLOP are from), jitter and command.
-  """
+  """Write scale.html and its figures/; return the page's path. facts: title, weak, counted, jitter and command."""
   folder.mkdir(parents=True, exist_ok=True)
   steps = [picture(curve, work, cluster) for curve in curves]
   pictures = [*(picture_of(chart, curves) for chart in CHARTS), *filter(None, steps)]

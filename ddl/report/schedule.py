@@ -18,48 +18,39 @@ from ddl.run.folder import EVENTS
 if TYPE_CHECKING:
   from ddl.run.hooks import StepInfo
 
-COMPUTING, EXCHANGING, WAITING, LOST, UNKNOWN = KINDS = (
-  "computing", "exchanging", "waiting", "lost to a failure", "computing, then possibly waiting for the reply"
-)  # fmt: skip
+COMPUTING, EXCHANGING, WAITING, LOST = "computing", "exchanging", "waiting", "lost to a failure"
+UNKNOWN = "computing, then possibly waiting for the reply"
+FILL = {COMPUTING: COLOURS[0], EXCHANGING: COLOURS[1], WAITING: IDLE, LOST: COLOURS[3], UNKNOWN: COLOURS[5]}
 
 
 class WorkerSchedule(NamedTuple):
   labels: list[str]  # of the algorithms that have it
   folder: str  # of the first one
-  record: Events | StepTimes  # of an asynchronous algorithm, or of a synchronous one beside it
+  record: Events | StepTimes  # of an asynchronous algorithm, or of a synchronous one in virtual time
 
 
 def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule]:
-  """Return the schedules of a comparison in virtual time, each once, in the order of the algorithms.
+  """Return the distinct schedules of a comparison in virtual time, in the order of the algorithms.
 
-  Raises:
-    FileNotFoundError, ValueError: if a file that the comparison names is missing, or is no record of events.
+  Raises FileNotFoundError or ValueError for a missing file, or one that is no record of events.
   """
-  distinct: list[WorkerSchedule] = []
+  distinct: dict[Any, WorkerSchedule] = {}
   for entry in comparison.infos:
     if not (name := entry["events"] or entry["lockstep"]):
       continue
     record = (load if entry["events"] else lockstep.load)(folder / name)
     if not len(record[0]):
       raise ValueError(f"{folder / name}: the record has no events")
-    same = [schedule for schedule in distinct if _equal(schedule.record, record)]
-    if same:
-      same[0].labels.append(entry["label"])
-    else:
-      distinct.append(WorkerSchedule([entry["label"]], Path(entry["runs"][0]).parts[0], record))
-  return distinct
-
-
-def _equal(first: Events | StepTimes, second: Events | StepTimes) -> bool:
-  return type(first) is type(second) and all(
-    np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in zip(first, second, strict=True)
-  )
+    content = type(record), *((x.shape, x.tobytes()) for x in record)
+    schedule = distinct.setdefault(content, WorkerSchedule([], Path(entry["runs"][0]).parts[0], record))
+    schedule.labels.append(entry["label"])
+  return list(distinct.values())
 
 
 def spans(record: Events | StepTimes) -> DataFrame:
   """Return the spans of every worker from 0 to its last release; those of a worker do not overlap, except `beneath`.
 
-  Columns: worker; begin, end, in seconds; kind, of KINDS; beneath, a message on its way while the worker computes.
+  Columns: worker; begin, end, in seconds; kind, of FILL; beneath, a message on its way while the worker computes.
   """
   return _asynchronous(record) if isinstance(record, Events) else _synchronous(record)
 
@@ -115,9 +106,8 @@ def _sent_before_the_steps(events: Events, begun: np.ndarray, rounding: float) -
   reached = np.minimum(events.served + (arrival - start), released)  # there and back takes the same
   visits = pd.DataFrame({"start": start, "restarted": events.restarted}).groupby(events.worker)
   following = visits.shift(-1)  # the same worker's next round
-  first = np.where(visits.cumcount() == 0, start, 0.0)
   return [
-    (np.zeros(len(start)), first, LOST, False),
+    (np.zeros(len(start)), np.where(visits.cumcount() == 0, start, 0.0), LOST, False),
     (start, released, np.where(reached >= released - rounding, UNKNOWN, COMPUTING), False),
     (released, following["start"], np.where(following["restarted"] == 1, LOST, COMPUTING), False),
     (start, arrival, EXCHANGING, True),
@@ -127,7 +117,7 @@ def _sent_before_the_steps(events: Events, begun: np.ndarray, rounding: float) -
 
 
 def _service(events: Events, rounding: float) -> np.ndarray:
-  """Return when the server begins with each message: at once, or in a queue when it is done with the one before."""
+  """Return when the server begins with each message: on arrival, or in a queue after the one before."""
   rows, begun = np.flatnonzero(~events.dropped), events.arrival.copy()
   arrival, served = events.arrival[rows], events.served[rows]
   if np.ptp(served - arrival) > rounding:  # without a queue all visits take the same
@@ -138,27 +128,27 @@ def _service(events: Events, rounding: float) -> np.ndarray:
 def _synchronous(record: StepTimes) -> DataFrame:
   """Return the spans of lockstep steps; `record` has arrays [steps, workers], of messages [steps, n, 2].
 
-  The time of a worker that is absent is lost, until the end of the record if it does not come back.
+  The time of an absent worker is lost, until the end of the record if it does not rejoin.
   """
   shape, computes = record.free.shape, record.begun + record.lost
   launched, met = (
-    [np.where(np.isnan(record.free)[:, None], np.nan, each[:, i, :, None]) for i in range(each.shape[1])]
-    for each in (record.launched, record.met)
+    [np.where(np.isnan(record.free)[:, None], np.nan, messages[:, i, :, None]) for i in range(messages.shape[1])]
+    for messages in (record.launched, record.met)
   )
   parts = [
-    *_meetings(record.free, [np.where(_beneath(each, record), np.nan, each) for each in launched], record.begun),
+    *_meetings(record.free, [np.where(_beneath(sent, record), np.nan, sent) for sent in launched], record.begun),
     (record.begun, computes, LOST, False),
     (computes, record.done, COMPUTING, False),
     *_meetings(record.done, met, record.released),
-    *((np.where(_beneath(each, record)[:, 0], each[:, 0], each[:, 1]), each[:, 1], EXCHANGING, True)
-      for each in launched),
+    *((np.where(_beneath(sent, record)[:, 0], sent[:, 0], sent[:, 1]), sent[:, 1], EXCHANGING, True)
+      for sent in launched),
     (*_absent(record), LOST, False),
   ]  # fmt: skip
   return _spans(np.broadcast_to(np.arange(shape[1]), shape), parts, 1e-9 * np.nanmax(record.released))
 
 
 def _absent(record: StepTimes) -> tuple[np.ndarray, np.ndarray]:
-  """Return when workers leave before steps in which they are absent, and are back: [steps, workers], else NaN."""
+  """Return when workers leave before steps in which they are absent, and rejoin: [steps, workers], else NaN."""
   is_present = np.isfinite(record.free)
   leaves = ~is_present & np.vstack([np.ones_like(is_present[:1]), is_present[:-1]])
   before = np.vstack([np.zeros_like(record.free[:1]), record.released[:-1]])
@@ -189,20 +179,18 @@ def shares(timeline: DataFrame) -> dict[str, float]:
 
 
 ROUNDS, ROWS, BARS = 6, 16, 40  # shown at most: rounds of a worker, workers, bars of the histogram
-FILL = (COLOURS[0], COLOURS[1], IDLE, COLOURS[3], COLOURS[5])  # of KINDS
 SHAPES = {"back from a failure": "triangle-up", "message dropped": "cross"}
 PICTURE = "schedule.png"
 
 
 def draw(info: "StepInfo") -> None:
   """Save the picture of a run's recorded visits in its folder, on the first process."""
-  from ddl import hosts  # which needs JAX, as reports do not
+  from ddl import hosts  # needs JAX, which reports do not
 
-  if not hosts.is_main():
-    return
-  is_real = info.options.runtime != "simulator" or info.options.replay
-  shown = WorkerSchedule([info.components.experiment.spec.title], "", load(info.folder / EVENTS))
-  _picture(shown, "time" if is_real else "virtual time").save(info.folder / PICTURE)
+  if hosts.is_main():
+    is_real = info.options.runtime != "simulator" or info.options.replay
+    shown = WorkerSchedule([info.components.experiment.spec.title], "", load(info.folder / EVENTS))
+    _picture(shown, "time" if is_real else "virtual time").save(info.folder / PICTURE)
 
 
 def pictures(folder: Path, comparison: ComparisonRecord) -> list[Figure]:
@@ -245,10 +233,9 @@ def end_of(shown: WorkerSchedule) -> float:
     sent = np.concatenate([shown.record.launched, shown.record.met], axis=1)  # [steps, messages, 2]
     exchanges = np.nanmax(shown.record.released[np.isfinite(sent).any(axis=(1, 2))], axis=1)
     return float(exchanges[:ROUNDS][-1] if len(exchanges) else np.nanmax(shown.record.released))
-  events = shown.record
-  if events.round.max() < ROUNDS:
-    return float(events.released.max())
-  visits: DataFrame = pd.DataFrame(events._asdict())
+  visits: DataFrame = pd.DataFrame(shown.record._asdict())
+  if visits["round"].max() < ROUNDS:
+    return float(visits["released"].max())
   return float(visits[visits["round"] < ROUNDS].groupby("worker")["released"].max().median())
 
 
@@ -257,12 +244,12 @@ def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, cl
   rows, beneath = int(spans["worker"].max()) + 1, spans["beneath"]
   top = spans["worker"] + np.where(beneath, 0.24, -0.34)
   bottom = top + np.where(beneath, 0.16, 0.56 if beneath.any() else 0.68)
-  kinds = [kind for kind in KINDS if kind in set(spans["kind"])]
+  kinds = [kind for kind in FILL if kind in set(spans["kind"])]
   bars = pd.DataFrame({"begin": spans["begin"], "end": spans["end"].clip(upper=end), "top": top, "bottom": bottom,
                        "kind": spans["kind"]})  # fmt: skip
   legend = alt.Legend(columns=1 if narrow else 2, symbolType="square", symbolStrokeColor=MUTED, symbolStrokeWidth=0.5,
                       labelLimit=360)  # fmt: skip
-  colours = alt.Scale(domain=kinds, range=[FILL[KINDS.index(kind)] for kind in kinds])
+  colours = alt.Scale(domain=kinds, range=[FILL[kind] for kind in kinds])
   x = alt.X("begin:Q", scale=alt.Scale(domain=[0, end], nice=False),
             axis=alt.Axis(title=clock, labelExpr=label_format("seconds"), tickCount=5, grid=False))  # fmt: skip
   y = alt.Y("top:Q", scale=alt.Scale(domain=[rows - 0.5, -0.5], nice=False),
@@ -279,7 +266,7 @@ def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, cl
 
 
 def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
-  """Return marks where messages were dropped and where workers are back from a failure."""
+  """Return marks where messages were dropped and where workers restarted after a failure."""
   visits: DataFrame = pd.DataFrame(events._asdict())
   marks = pd.concat([visits[visits["restarted"]].assign(mark="back from a failure", begin=visits["start"]),
                      visits[visits["dropped"]].assign(mark="message dropped", begin=visits["released"])])  # fmt: skip

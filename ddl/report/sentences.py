@@ -31,8 +31,8 @@ def findings(tables: Frames) -> list[Sentence]:
     return [("Ranking", "none: no seed is common to all labels.")]
   sentences = []
   if not tables.complete:
-    some = table[table["reached"] > 0].itertuples()
-    partial = [f"{formats.named(line.label)} ({line.reached} of {line.seeds})" for line in some]
+    rows = table[table["reached"] > 0].itertuples()
+    partial = [f"{formats.named(row.label)} ({row.reached} of {row.seeds})" for row in rows]
     text = f"; with some seeds {formats.listed(partial, labels=False)}" if partial else ""
     sentences = [(f"{comparison.goal} {formats.NAMES[comparison.metric]}", f"reached by none with every seed{text}.")]
   for quantity in frames.headline_quantities(comparison):
@@ -75,21 +75,18 @@ def ranking_text(tables: Frames, quantity: Quantity) -> list[str]:
     return []
   best, marks = [ranking.ranked[0], *ranking.rivals], {} if quantity.is_score else signs(tables)
   mean = dict(zip(tables.labels, tables.table[quantity.name], strict=True))
-  figures = [
-    f"{formats.named(label)} ({formats.figure(quantity.unit, mean[label])}{marks.get(label, '')})"
-    for label in best[:FEW]
-  ]
-  names = formats.listed(figures + [pluralize(len(best) - FEW, "other")] * (len(best) > FEW), labels=False)
+  figures = {label: formats.figure(quantity.unit, mean[label]) + marks.get(label, "") for label in best[:FEW]}
+  named = [f"{formats.named(label)} ({figure})" for label, figure in figures.items()]
+  names = formats.listed(named + [pluralize(len(best) - FEW, "other")] * (len(best) > FEW), labels=False)
   is_clear = len(best) <= FEW and len(best) + len(ranking.unjudged) < len(ranking.ranked)
   if ranking.rivals and not is_clear:
     return ["no clear winner", f"{names} do not differ significantly"]
   parts = [names + ", not significantly different" * bool(ranking.rivals)]
   others = [label for label in ranking.ranked if label not in best]
   baseline = [info["label"] for info in tables.comparison.infos if info["name"] == "sync_sgd"]
-  if len(baseline) == 1 and baseline[0] in others:
-    parts.append(difference(tables, quantity, baseline[0], best[0]))
-  elif others and not ranking.rivals:
-    parts.append(difference(tables, quantity, others[0], best[0]))
+  has_baseline = len(baseline) == 1 and baseline[0] in others
+  if has_baseline or (others and not ranking.rivals):
+    parts.append(difference(tables, quantity, baseline[0] if has_baseline else others[0], best[0]))
   if ranking.unjudged:
     parts.append(f"no test with {pluralize(len(ranking.unjudged), 'other')}")
   if not quantity.is_score and len(tables.complete) == 1 < len(tables.table):
@@ -102,10 +99,9 @@ def difference(tables: Frames, quantity: Quantity, label: str, best: str) -> str
   pair = frames.pair(tables, quantity, label, best)
   if pair is None:
     return f"{formats.named(label)} is not tested against it"
-  values, is_below = [pair["estimate"], pair["low"], pair["high"]], pair["estimate"] < 0
-  if is_below and pair["scale"] == "difference":
-    values = [-pair["estimate"], -pair["high"], -pair["low"]]
-  mean, low, high = (formats.estimate(quantity.unit, pair["scale"], value) for value in values)
+  is_below = pair["estimate"] < 0 and pair["scale"] == "difference"
+  values = [pair["estimate"], *((pair["high"], pair["low"]) if is_below else (pair["low"], pair["high"]))]
+  mean, low, high = (formats.estimate(quantity.unit, pair["scale"], -x if is_below else x) for x in values)
   text = f"{formats.named(label)} takes {mean} more"
   if pair["scale"] == "ratio":
     text = f"{formats.named(label)} takes {mean} times as {'many' if quantity.metric in COUNTED else 'long'}"
@@ -167,11 +163,9 @@ def signs(tables: Frames) -> dict[str, str]:
 
 def marked_labels(tables: Frames) -> list[tuple[str, str, str]]:
   """Return the marks of costs, their meanings, and the labels that have them."""
-  advice = (
-    "the cost is interpolated from the untrained start and mostly invented; evaluate more often: config.eval_every."
-  )
+  early = "the cost is interpolated from the untrained start and mostly invented; "
   marks = (
-    (EARLY, EARLY_TEXT, "early", "early", advice),
+    (EARLY, EARLY_TEXT, "early", "early", early + "evaluate more often: config.eval_every."),
     (FELL, FELL_TEXT, "label_fell_back", "fell_back", "costs are of the first time."),
   )
   seeds, marked = dict(zip(tables.labels, tables.table["seeds"], strict=True)), []
@@ -189,8 +183,8 @@ def notes(tables: Frames) -> list[str]:
   infos = comparison.infos
   texts = [f"{sign} {meaning}: {text}" for sign, meaning, text in marked_labels(tables)]
   first_of = dict(zip(runs["label"], runs["same"], strict=True)).items()
-  twins = [labels for labels in _by_key((first or label, label) for label, first in first_of).values() if labels[1:]]
-  if twins:
+  groups = _by_key((first or label, label) for label, first in first_of).values()
+  if twins := [labels for labels in groups if len(labels) > 1]:
     lists = "; ".join(formats.listed(labels, 6) for labels in twins)
     texts.append(f"The same at every evaluation, so not tested against each other: {lists}.")
   sampled = [
@@ -199,7 +193,7 @@ def notes(tables: Frames) -> list[str]:
     if info["sends"] and (formats.SAMPLED in info["sends"] or info["taxonomy"]["pattern"] == "round robin")
   ]
   texts += [f"Bytes of {formats.listed(labels, 6)}: {sends}." for sends, labels in _by_key(sampled).items()]
-  texts += [change_text(change) for change in comparison.info.get("changed_inputs", [])]
+  texts += map(change_text, comparison.info.get("changed_inputs", []))
   for info in infos:
     failed = runs[(runs["label"] == info["label"]) & (runs["problem"] != "")]
     problems = [f"{run} {problem}" for run, problem in zip(failed["run"], failed["problem"], strict=True)]
@@ -246,8 +240,7 @@ def _numbers(seeds: Sequence[int]) -> str:
 def clock(comparison: ComparisonRecord) -> str:
   """Return a sentence on what seconds are: virtual, or measured on the hardware that ran all workers."""
   if comparison.virtual:
-    infos = comparison.infos
-    groups = _by_key((info["virtual"].rstrip("."), info["label"]) for info in infos)
+    groups = _by_key((info["virtual"].rstrip("."), info["label"]) for info in comparison.infos)
     texts = [f"{text}{f' ({formats.listed(labels)})' * (len(groups) > 1)}" for text, labels in groups.items()]
     return f"Seconds are virtual, not measured: {'; '.join(texts)}."
   hardware, layouts = layout(comparison), comparison.layouts

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ddl.names import pluralize, short_name
 from ddl.report import formats
 from ddl.report.reader import BUDGET
+from ddl.run.folder import flat
 
 CLOCKS = ("times", "network", "barrier")  # sections that only virtual and predicted seconds depend on
 UNITS = {
@@ -28,19 +29,17 @@ def settings(info: Mapping[str, Any]) -> Settings:
   """Return the settings in the content of a comparison.json."""
   entries = info["algorithms"]
   left_out = () if info.get("clusters") or any(entry["virtual"] for entry in entries) else CLOCKS
-  flat = [_flat({k: v for k, v in entry["settings"].items() if k not in left_out}) for entry in entries]
-  texts_of = {
-    key: [values.get(key, "") for values in flat] for key in dict.fromkeys(key for each in flat for key in each)
-  }
+  leaves = [_texts({k: v for k, v in entry["settings"].items() if k not in left_out}) for entry in entries]
+  keys = dict.fromkeys(key for texts in leaves for key in texts)
+  texts_of = {key: [texts.get(key, "") for texts in leaves] for key in keys}
   columns, note = {}, ""
   if RATE in texts_of:
     columns["learning rate"] = texts_of.pop(RATE)
     columns["the rate is from"] = [_origin(entry.get("tuned")) for entry in entries]
     if len(set(columns["the rate is from"])) == 1:
       note = f"The learning rates are from {columns.pop('the rate is from')[0]}."
-  columns["hyper-parameters"] = [
-    ", ".join(f"{_words(name)} {_text(value)}" for name, value in entry["hyper"].items()) or "none" for entry in entries
-  ]
+  hyper = [[f"{_words(name)} {_text(value)}" for name, value in entry["hyper"].items()] for entry in entries]
+  columns["hyper-parameters"] = [", ".join(texts) or "none" for texts in hyper]
   shared: dict[str, str] = {}
   for key, texts in texts_of.items():
     section, _, rest = key.partition(".")
@@ -67,15 +66,9 @@ def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
   return {k: without_unset(v) if isinstance(v, Mapping) else v for k, v in config.items() if v is not None}
 
 
-def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
+def _texts(tree: Mapping[str, Any]) -> dict[str, str]:
   """Return the leaves of a tree as text, by their keys joined with dots; names of functions without their file."""
-  texts = {}
-  for key, value in tree.items():
-    if isinstance(value, Mapping):
-      texts |= _flat(value, f"{above}{key}.")
-    else:
-      texts[f"{above}{key}"] = _text(short_name(value) if above and key == "name" else value)
-  return texts
+  return {key: _text(short_name(value) if key.endswith(".name") else value) for key, value in flat(tree).items()}
 
 
 def _origin(tuned: Mapping[str, Any] | None) -> str:

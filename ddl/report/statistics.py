@@ -38,7 +38,7 @@ def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
   """Return the mean and the half-width of its 95 % interval, None for fewer than two values."""
   values = np.asarray(values, np.float64)
   if values.size < 2:
-    return (float(values[0]) if values.size else float("nan")), None
+    return (float(values[0]) if values.size else math.nan), None
   return float(values.mean()), float(half_width(values))
 
 
@@ -72,8 +72,7 @@ class Crossing(NamedTuple):
 def crossing(steps: np.ndarray, values: np.ndarray, target: float, higher_is_better: bool) -> Crossing | None:
   """Return where a curve first meets the target (>=, or <= where lower is better), None if it never does.
 
-  Args:
-    steps, values: [evaluations], steps increasing; values that are not finite are ignored.
+  steps, values: [evaluations], steps increasing; values that are not finite are ignored.
   """
   finite = np.isfinite(values)
   steps, values = steps[finite], values[finite]
@@ -118,12 +117,9 @@ class Pair(NamedTuple):
 
 
 def paired_tests(
-  figures: Mapping[str, Mapping[str, float]],
-  ratio: bool,
-  family: Iterable[tuple[str, str]],
-  resolution: float = 0.0,
+  figures: Mapping[str, Mapping[str, float]], ratio: bool, family: Iterable[tuple[str, str]], resolution: float = 0.0,
   untested: Collection[tuple[str, str]] = (),
-) -> dict[tuple[str, str], Pair]:
+) -> dict[tuple[str, str], Pair]:  # fmt: skip
   """Test pairs of labels as one family: the probability that any pair of equals differs significantly is at most 5 %.
 
   Args:
@@ -221,9 +217,7 @@ def detectable(seeds: int, level: float) -> float:
 def more_seeds(size: float, seeds: int, level: float) -> int:
   """Return the fewest additional seeds with which the test has a power of 0.8; MOST + 1 for more than MOST.
 
-  Args:
-    size: |mean(d)| / s(d) as observed, above 0, which is taken to stay as it is.
-    seeds: of the observation.
-    level: for a family of m pairs 5 % / m, the strictest that Holm's procedure asks for.
+  size: |mean(d)| / s(d) as observed in these seeds, above 0, which is assumed to stay as it is; level: for a family of
+  m pairs 5 % / m, the strictest level of Holm's procedure.
   """
   return 1 + bisect_left(range(1, MOST + 1), POWER, key=lambda count: power(size, seeds + count, level))

@@ -52,13 +52,9 @@ def column(tables: Frames, quantity: Quantity, intervals: bool = True) -> list[C
 
 
 def varying(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
-  """Return columns for "workers" and "batch" where labels set them, and for the seeds where labels have different ones.
-
-  A grid's keys, which labels name, are left out.
-  """
+  """Return columns of "workers", "batch" and the number of seeds where labels differ, except keys of the grid."""
   keys = [key for key in ("workers", "batch") if key not in comparison.info["grid"]]
-  columns = {key: [Cell(str(value)) for value in of_labels(comparison.info, key)] for key in keys}
-  columns = {key: cells for key, cells in columns.items() if len(set(cells)) > 1}
+  columns = _differing({key: list(map(str, of_labels(comparison.info, key))) for key in keys})
   if counts := sentences.seed_counts(comparison):
     columns["own seeds"] = [Cell(str(count)) for count in counts.values()]
   return columns
@@ -76,6 +72,11 @@ def results(tables: Frames) -> dict[str, list[Cell]]:
 def of_texts(columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
   """Return columns of plain cells."""
   return {head: list(map(Cell, texts)) for head, texts in columns.items()}
+
+
+def _differing(columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
+  """Return the columns in which labels differ."""
+  return of_texts({head: texts for head, texts in columns.items() if len(set(texts)) > 1})
 
 
 def taxonomy(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Cell]]:
@@ -106,7 +107,7 @@ def _pair_table(tables: Frames, quantity: Quantity) -> dict[str, Any]:
       "p after Holm": [_p(row.p_holm, row.p) for row in rows],
       "effect size": [Cell("" if row.effect_size is None else f"{row.effect_size:.2f}") for row in rows],
       "seeds": [_seeds(row) for row in rows],
-      "more seeds": [Cell(_more(row)) for row in rows],
+      "more seeds": [_more(row) for row in rows],
     },
     "left_out": len(pairs) - len(rows),
   }
@@ -133,25 +134,26 @@ def _seeds(row: Any) -> Cell:
   return Cell(str(row.seeds), details=tuple(f"{label}: {count} without" for label, count in missing.items() if count))
 
 
-def _more(row: Any) -> str:
+def _more(row: Any) -> Cell:
   if row.more_seeds is None:
-    return "separate" if row.significant else ""
-  return f"more than {MOST:,}" if row.more_seeds_capped else f"{row.more_seeds:,}"
+    return Cell("separate" if row.significant else "")
+  return Cell(f"more than {MOST:,}" if row.more_seeds_capped else f"{row.more_seeds:,}")
 
 
 def text_table(tables: Frames) -> str:
   """Return the table for a terminal, at most 100 columns, and the notes on it."""
-  head, rule, *lines = text_lines(tables)
-  brackets = "In brackets: the mean of only the seeds that met the target."
+  lines, brackets = text_lines(tables), "In brackets: the mean of only the seeds that met the target."
   paragraphs = [f"{MARKS}. {brackets} {sentences.method(tables)}", *map(sentences.plain, sentences.caveats(tables))]
   paragraphs += sentences.notes(tables)
-  return "\n".join([head, rule, *lines, rule, *(textwrap.fill(paragraph, WIDTH) for paragraph in paragraphs)])
+  return "\n".join([*lines, lines[1], *(textwrap.fill(paragraph, WIDTH) for paragraph in paragraphs)])
 
 
 def text_lines(tables: Frames) -> list[str]:
   """Return a head, a rule and a line per label; for the marks see MARKS."""
   comparison = tables.comparison
-  columns = _point_columns(comparison)
+  points, keys = [info["point"] for info in comparison.infos], list(comparison.info["grid"])
+  columns = _differing({words(key, keys): [value_text(point[key]) if key in point else "-" for point in points]
+                        for key in keys})  # fmt: skip
   labels = [info["group"] for info in comparison.infos] if columns else tables.labels
   columns |= varying(comparison)
   for number, quantity in enumerate(frames.scores(comparison)):
@@ -160,10 +162,8 @@ def text_lines(tables: Frames) -> list[str]:
   heads = ("steps", "examples", "bytes sent", "virtual s" if comparison.virtual else "seconds")
   for head, quantity in zip(heads, frames.costs(comparison), strict=True):
     columns[head] = column(tables, quantity, intervals=False)
-  reached = [
-    f"{line['reached']}/{line['seeds']} reached" if line["finished"] or line["reached"] else "no result"
-    for line in tables.table.to_dict("records")
-  ]
+  rows = tables.table.itertuples()
+  reached = [f"{row.reached}/{row.seeds} reached" if row.finished or row.reached else "no result" for row in rows]
   lines = [["algorithm", *columns, f"to {comparison.goal}"]]
   lines += map(list, zip(labels, *map(_marked, columns.values()), reached, strict=True))
   widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
@@ -173,13 +173,6 @@ def text_lines(tables: Frames) -> list[str]:
     label = label if len(label) <= widths[0] else label[: widths[0] - 2] + ".."
     texts.append("  ".join([label.ljust(widths[0]), *map(str.rjust, rest, widths[1:])]))
   return [texts[0], "-" * len(texts[0]), *texts[1:]]
-
-
-def _point_columns(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
-  """Return columns of the keys of the grid that have several values."""
-  points, keys = [info["point"] for info in comparison.infos], list(comparison.info["grid"])
-  columns = {words(key, keys): [value_text(point[key]) if key in point else "-" for point in points] for key in keys}
-  return of_texts({word: texts for word, texts in columns.items() if len(set(texts)) > 1})
 
 
 def _marked(cells: Sequence[Cell]) -> list[str]:

@@ -77,11 +77,6 @@ class Batch:
     """The runs that have not diverged."""
     return [run for run in range(len(self.runs)) if run not in self.diverged]
 
-  @property
-  def layout(self) -> dict[str, Any]:
-    """The settings that a bit-exact resume depends on."""
-    return self.trainer.layout | {"together": len(self.runs)}
-
   def for_active(self, do: Callable[[int], object]) -> None:
     """Call a function of each active run; one that raises NotFinite has diverged. Raises NotFinite if none is left."""
     for run in self.active:
@@ -103,12 +98,9 @@ class Batch:
 
   def start(self) -> Any:
     """Return the carry before the first step."""
-
-    def of_run(run: BatchRun) -> Any:
-      key = initial_key(run.components.experiment.seed)
-      return self.trainer.start(RunKey(key, run.values) if run.values else key)
-
-    return self.join([of_run(run) for run in self.runs])
+    keys = [initial_key(run.components.experiment.seed) for run in self.runs]
+    pairs = zip(self.runs, keys, strict=True)
+    return self.join([self.trainer.start(RunKey(key, run.values) if run.values else key) for run, key in pairs])
 
   def join(self, carries: Sequence[Any]) -> Any:
     """Return the carry of all lanes from those of the runs."""
@@ -142,14 +134,14 @@ class Batch:
     return feed
 
   def stream_states(self, run: int) -> dict[str, Any]:
-    """Return where the streams of this process's workers are, {} if the training set is none."""
+    """Return the positions of the streams of this process's workers; {} if the training set is not a stream."""
     return self._streams[run].states() if self._streams else {}
 
   def saved_figures(self, run: int) -> dict[str, Any]:
-    """Return what a checkpoint stores beside the carry; all processes call it together."""
+    """Return the figures that a checkpoint stores with the carry; all processes call it together."""
     figures = dict(self.figures[run])
     if self._streams:
-      texts = exchange(json.dumps(self.stream_states(run)))  # each process has those of its own workers
+      texts = exchange(json.dumps(self.stream_states(run)))  # each process has those of its workers
       figures["streams"] = {worker: state for text in texts for worker, state in json.loads(text).items()}
     return figures
 

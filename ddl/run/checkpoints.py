@@ -22,7 +22,7 @@ from ddl.run.processes import say
 
 
 class DamagedMetrics(Damaged):
-  """A checkpoint that can be read, of more lines of metrics than are as they were written."""
+  """A checkpoint that can be read, but whose lines of metrics are missing or were changed."""
 
 
 class Restored(NamedTuple):
@@ -44,6 +44,11 @@ class Store(LoopHook, Protocol):
 
   def close(self) -> None:
     """Wait for what is being saved."""
+
+
+def checkpoint_note(unit: str, newest: int | None) -> str:
+  """Return which checkpoint a diverged run leaves: that of a step or a visit."""
+  return "there was no checkpoint yet" if newest is None else f"the last good checkpoint, of {unit} {newest}, is kept"
 
 
 class RunCheckpoints(Store):
@@ -78,12 +83,11 @@ class RunCheckpoints(Store):
   def restore(self, batch: Batch, resume: bool) -> Restored | None:
     """Return the newest intact state; None: the runs start at step 0.
 
-    Raises:
-      ValueError: if no checkpoint can be read, or they are of another layout.
+    Raises ValueError if no checkpoint can be read, or they are of another layout.
     """
     self._folders, self._layout = [run.folder for run in batch.runs], batch.trainer.layout
     self._any_layout = self._any_layout and batch.trainer.portable
-    batch.checkpoint_note = self._describe
+    batch.checkpoint_note = lambda: checkpoint_note("step", next(iter(self.steps()), None))
     if resume or self._every or self._final:
       self._open()
     if not resume or not self.steps():  # a new run, or one that was stopped before its first checkpoint
@@ -105,23 +109,14 @@ class RunCheckpoints(Store):
     for manager in self._managers:
       manager.close()
 
-  def _describe(self) -> str:
-    steps = self.steps()
-    return f"the last good checkpoint, of step {steps[0]}, is kept" if steps else "there was no checkpoint yet"
-
   def _open(self) -> None:
     self._managers = self._managers or [Checkpoints(folder.checkpoints) for folder in self._folders]
 
   def _newest(self, shapes: Callable[[int], Any]) -> tuple[int, list[dict[str, Any]], list[Any], bool] | None:
-    """Return step, figures and carries of the newest checkpoints that are intact, and whether the layout differs.
+    """Return step, figures and carries of the newest intact checkpoints, and whether the layout differs.
 
-    Later ones are removed, which is printed. shapes: of a carry as it was saved after so many steps.
-
-    Returns:
-      None if the metrics are damaged before the first checkpoint, so that the runs start over.
-
-    Raises:
-      ValueError: if none can be read, or the layout is another one.
+    Later ones are removed, which is printed. None if the metrics are damaged before the first checkpoint, so that the
+    runs start over. Raises as `restore`. shapes: of a carry as it was saved after a step.
     """
     damaged: list[int] = []
     errors: list[Damaged] = []
@@ -179,13 +174,11 @@ class RunCheckpoints(Store):
 
 
 def _words(layout: dict[str, Any]) -> str:
-  processes = pluralize(layout["processes"], "process")
-  members = f" of which {layout['members']} are a worker's" if "members" in layout else ""
+  devices = f"{pluralize(layout['processes'], 'process')}, {pluralize(layout['devices'], 'device')}"
+  devices += f" of which {layout['members']} are a worker's" if "members" in layout else ""
   gradients, steps, longest, overlap = layout["execution"]
-  execution = (
-    f"gradients {gradients}, steps {steps}, up to {longest} steps a call, overlap {'on' if overlap else 'off'}"
-  )
-  return f"{processes}, {pluralize(layout['devices'], 'device')}{members}, {execution}"
+  overlap = f"overlap {'on' if overlap else 'off'}"
+  return f"{devices}, gradients {gradients}, steps {steps}, up to {longest} steps a call, {overlap}"
 
 
 MODEL = "model.msgpack"
@@ -213,14 +206,12 @@ def save(folder: Path, step: int, consensus: Consensus) -> None:
 def load(where: Path, model: Model) -> SavedModel:
   """Read a run's model, from its folder or the file itself, as parameters of `model`.
 
-  Raises:
-    ValueError: for a folder without one, a damaged file, or parameters of another model.
+  Raises ValueError for a folder without one, a damaged file, or parameters of another model.
   """
   file = where / MODEL if where.is_dir() else where
   if not file.exists():
-    raise ValueError(
-      f"{where} holds no {MODEL}: train writes it at its end and with each checkpoint, compare with keep_models"
-    )
+    writers = "train writes it at its end and with each checkpoint, compare with keep_models"
+    raise ValueError(f"{where} holds no {MODEL}: {writers}")
   files.regular(file)
   try:
     content: Any = serialization.msgpack_restore(file.read_bytes())
@@ -245,14 +236,12 @@ def started_from(where: str, model: Model) -> Model:
 
 
 def _as(shapes: Tree, state: Any, file: Path) -> Tree:
-  wanted, existing = ({jax.tree_util.keystr(k): x for k, x in jax.tree_util.tree_leaves_with_path(tree)}
-                   for tree in (serialization.to_state_dict(shapes), state))  # fmt: skip
-  for name in [*wanted, *existing]:
-    expected, actual = (tree[name].shape if name in tree else None for tree in (wanted, existing))
-    if expected != actual:
-      words = [
-        f"has no {name}" if shape is None else f"has {name} of shape {list(shape)}" for shape in (actual, expected)
-      ]
-      raise ValueError(f"{file} is of another model: it {words[0]}, this one {words[1]}")
+  """Return the arrays of a state dict as a tree of these shapes. ValueError for arrays of other names or shapes."""
+  expected, saved = ({jax.tree_util.keystr(k): x.shape for k, x in jax.tree_util.tree_leaves_with_path(tree)}
+                     for tree in (serialization.to_state_dict(shapes), state))  # fmt: skip
+  for name in [*expected, *saved]:
+    if expected.get(name) != saved.get(name):
+      has, wants = (f"{name} of shape {list(x[name])}" if name in x else f"no {name}" for x in (saved, expected))
+      raise ValueError(f"{file} is of another model: it has {has}, this one has {wants}")
   out = serialization.from_state_dict(shapes, state)
   return jax.tree.map(lambda shape, x: np.asarray(x, shape.dtype), shapes, out)

@@ -1,7 +1,4 @@
-"""JAX's persistent compilation cache, in the user's cache folder: what one command compiled, the next ones load.
-
-`bench` and `calibrate` go without it: they measure compilation.
-"""
+"""JAX's persistent compilation cache; `bench` and `calibrate`, which measure compilation, do not use it."""
 
 import contextlib
 import os
@@ -15,7 +12,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from ddl import files
 
-AUTO, OFF = "auto", ("off", "")
+AUTO, OFF = "auto", ("off", "")  # values of the option, in place of a folder
 LIMIT = 2**29  # bytes; JAX's own limit reads a file of each entry for each new one: 0.3 s at 5,000 entries
 HIT = "/jax/compilation_cache/cache_hits"  # JAX's name of the event
 NAMES = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
@@ -26,8 +23,6 @@ def active(where: str = AUTO) -> Iterator[list[str]]:
   """Use the cache in a context, before anything is compiled there; yield the list of its hits, which grows.
 
   A folder that cannot be used is warned of, and nothing is cached. JAX's settings are restored at the end.
-
-  where: a folder, "auto" or "off".
   """
   hits, before = list[str](), {name: jax.config.values[name] for name in NAMES}
 
@@ -58,10 +53,8 @@ def _start(where: str) -> None:
     with tempfile.TemporaryFile(dir=folder):
       pass
   except (OSError, ValueError) as error:  # ValueError: there is no home
-    warnings.warn(
-      f"no compilation cache ({error}); compilation_cache=DIR gives it another folder, compilation_cache=off none",
-      stacklevel=2,
-    )
+    advice = "compilation_cache=DIR gives it another folder, compilation_cache=off none"
+    warnings.warn(f"no compilation cache ({error}); {advice}", stacklevel=2)
     return
   with contextlib.suppress(OSError):
     _prune(folder)

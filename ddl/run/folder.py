@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,24 +29,14 @@ COMPARISON = "comparison.json"  # what a report is made of
 LOCKSTEP = "lockstep.npz"  # who waited for whom, for a synchronous one beside it
 
 
+@dataclass
 class RunFolder:
-  """Files of one run. With `writes` off (other processes) nothing is written."""
+  """Files of one run; `create` creates the folder."""
 
-  def __init__(
-    self,
-    path: Path,
-    writes: bool = True,
-    recorded: Mapping[str, Any] | None = None,
-    inputs: Mapping[str, str] | None = None,
-  ):
-    """The folder is made by `create`.
-
-    Args:
-      path, writes: see above.
-      recorded: what EXPERIMENT holds, if the folder is a command's own.
-      inputs: fingerprints of what the run is computed from, see `ddl.run.inputs`.
-    """
-    self.path, self.writes, self.recorded, self.inputs = path, writes, recorded, inputs or {}
+  path: Path
+  writes: bool = True  # False in all but the main process
+  recorded: Mapping[str, Any] | None = None  # the content of EXPERIMENT, unless the folder is part of a larger one
+  inputs: Mapping[str, str] = field(default_factory=dict)  # fingerprints, see `ddl.run.inputs`
 
   @property
   def checkpoints(self) -> Path:
@@ -58,7 +49,7 @@ class RunFolder:
     return (self.path / CONFIG).exists()
 
   def has_begun(self) -> bool:
-    """Return whether a run that was killed can go on; removes what it left if not, so that one can start there."""
+    """Return whether a run that was killed can be resumed; if not, remove its files, so that a new one can start."""
     if not self.begun:
       for name in (ABOUT, EXPERIMENT, INPUTS, METRICS):
         (self.path / name).unlink(missing_ok=True)
@@ -76,33 +67,24 @@ class RunFolder:
       if (self.path / file).exists():
         raise ValueError(f"{self.path} holds a {what} already; resume continues it, another workdir starts a new one")
     if (self.path / ABOUT).exists():
-      raise ValueError(
-        f"{self.path} holds the work of another command, see its {ABOUT}; another workdir starts a new one"
-      )
+      where = f"{self.path} holds the work of another command, see its {ABOUT}"
+      raise ValueError(f"{where}; another workdir starts a new one")
 
   def reopen(self, experiment: "Experiment") -> None:
     """Raise ValueError unless the folder holds a run of this experiment."""
     if not self.begun:
       raise ValueError(f"{self.path} holds no run to resume; without resume a new one starts there")
-    differ = differences(files.read_json(self.path / CONFIG), experiment.to_json())
-    if differ:
-      raise ValueError(
-        f"{self.path} holds a run of another config ({'; '.join(differ[:5])}); give its own to resume it"
-      )
+    if differ := differences(files.read_json(self.path / CONFIG), experiment.to_json()):
+      where = f"{self.path} holds a run of another config"
+      raise ValueError(f"{where} ({'; '.join(differ[:5])}); give its own to resume it")
 
   def create(self, experiment: "Experiment", about: dict[str, Any]) -> None:
-    """Start a run.
-
-    Raises:
-      ValueError: if the folder holds a run already.
-    """
+    """Start a run. Raises ValueError if the folder holds one already."""
     if self.writes:
       self.check_new()
       record(self.path, about, self.recorded, self.inputs)
       (self.path / METRICS).write_text("")
-      write_whole(
-        self.path / CONFIG, json.dumps(experiment.to_json(), indent=2) + "\n"
-      )  # last: with it the folder holds a run
+      write_json(self.path / CONFIG, experiment.to_json())  # last: with it the folder holds a run
 
   def resumed(self, step: int) -> None:
     """Record the inputs that the run resumes with after a step, where they changed."""
@@ -114,7 +96,7 @@ class RunFolder:
     if self.writes:
       about = files.read_json(self.path / ABOUT)
       changes = [*about.get("relaid", []), {"step": step, "before": before, "bit_exact": False}]
-      write_whole(self.path / ABOUT, json.dumps(about | {"layout": now, "relaid": changes}, indent=2) + "\n")
+      write_json(self.path / ABOUT, about | {"layout": now, "relaid": changes})
 
   def truncate(self, lines: int) -> None:
     """Keep the first lines of the metrics, which the checkpoint covers."""
@@ -126,7 +108,7 @@ class RunFolder:
   def damage(self, lines: int, crc: int | None) -> str:
     """Return what is wrong with the first lines of the metrics, "" for nothing; crc: of them as they were written."""
     file = self.path / METRICS
-    if not self.writes or not lines:  # another process tells, or a checkpoint without any
+    if not self.writes or not lines:  # the main process reports it, or the checkpoint covers no lines
       return ""
     try:
       content = _lines(file)[:lines]
@@ -148,12 +130,12 @@ class RunFolder:
   def finish(self, result: dict[str, Any]) -> None:
     """Mark the run as complete."""
     if self.writes:
-      (self.path / RESULT).write_text(json.dumps(result, indent=2) + "\n")
+      write_json(self.path / RESULT, result)
 
   def fail(self, why: str) -> None:
     """Mark the run as diverged, so that a resume does not train it again."""
     if self.writes:
-      (self.path / FAILED).write_text(json.dumps({"diverged": why}, indent=2) + "\n")
+      write_json(self.path / FAILED, {"diverged": why})
 
 
 def text_of(figures: Mapping[str, Any]) -> str:
@@ -164,8 +146,7 @@ def text_of(figures: Mapping[str, Any]) -> str:
 def metric_lines(file: Path, lines: Sequence[bytes] | None = None) -> list[dict[str, Any]]:
   """Return the lines of a METRICS file. lines: its content, where that is at hand.
 
-  Raises:
-    ValueError: one line that names the first one that is no object of numbers, or whose step is not above the last.
+  Raises ValueError for a line that is not an object of numbers, or whose step is not above the one before.
   """
   rows: list[dict[str, Any]] = []
   for number, text in enumerate(file.read_bytes().splitlines() if lines is None else lines, 1):
@@ -198,17 +179,14 @@ def read_result(folder: Path) -> dict[str, float]:
 
 
 def record(
-  path: Path,
-  about: Mapping[str, Any],
-  recorded: Mapping[str, Any] | None,
-  inputs: Mapping[str, str],
+  path: Path, about: Mapping[str, Any], recorded: Mapping[str, Any] | None, inputs: Mapping[str, str],
   done: Mapping[str, Any] | None = None,
-) -> None:
-  """Start a folder, with what it takes to resume it if it is a command's own. done: see `record_inputs`."""
+) -> None:  # fmt: skip
+  """Start a folder; recorded: the content of EXPERIMENT if it is a command's own; done: see `record_inputs`."""
   path.mkdir(parents=True, exist_ok=True)
-  (path / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+  write_json(path / ABOUT, about)
   if recorded:
-    write_whole(path / EXPERIMENT, json.dumps(recorded, indent=2) + "\n")
+    write_json(path / EXPERIMENT, recorded)
   record_inputs(path, inputs, done or {})
 
 
@@ -220,7 +198,7 @@ def record_inputs(folder: Path, inputs: Mapping[str, str], done: Mapping[str, An
   changes = [*before.get("changes", []), *([{"changed": changed, **done}] if changed else [])]
   content = {"inputs": {**known, **inputs}} | ({"changes": changes} if changes else {})
   if inputs and content != before:
-    write_whole(folder / INPUTS, json.dumps(content, indent=2) + "\n")
+    write_json(folder / INPUTS, content)
 
 
 def recorded_inputs(folder: Path) -> dict[str, str]:
@@ -264,15 +242,11 @@ def about(command: Sequence[str], **more: Any) -> dict[str, Any]:
 
 def git_commit() -> str | None:
   """Return the commit of this code, with a + if files differ from it; None outside of a repository."""
-  folder = Path(__file__).parent
+  command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
   try:
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True).stdout
-    changed = subprocess.run(
-      ["git", "diff", "HEAD", "--quiet"], cwd=folder, capture_output=True, check=False
-    ).returncode
+    return subprocess.check_output(command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True).strip()
   except (OSError, subprocess.CalledProcessError):
     return None
-  return commit.strip() + ("+" if changed else "")
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -280,6 +254,11 @@ def write_whole(file: Path, text: str) -> None:
   temporary = file.with_name(file.name + ".tmp")
   temporary.write_text(text)
   temporary.replace(file)
+
+
+def write_json(file: Path, content: Any) -> None:
+  """Write an indented JSON file so that a crash leaves the old one or the new one."""
+  write_whole(file, json.dumps(content, indent=2) + "\n")
 
 
 def differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,6 @@ from ddl.api import Tree
 from ddl.config.user_code import function_at
 from ddl.run import checkpoints
 from ddl.run.batch import Batch, LoopHook, LoopStep
-from ddl.run.progress import ProgressBar
 
 if TYPE_CHECKING:
   from ddl.config.options import RunOptions
@@ -134,16 +133,3 @@ class SaveModels(LoopHook):
       models = state.models
       for run in state.batch.active:
         checkpoints.save(state.batch.runs[run].folder.path, state.step, models[state.batch.lanes[run]])
-
-
-class ShowProgress(LoopHook):
-  """Show the steps so far in a bar or in lines."""
-
-  def __init__(self, progress: ProgressBar):
-    self._progress = progress
-
-  def __call__(self, state: LoopStep) -> None:
-    """Show the step, with the newest line of the first active run."""
-    if state.batch.active:
-      last = state.batch.figures[state.batch.active[0]]["last"]
-      self._progress.show(state.step, last if last.get("step") == state.step else {})

@@ -2,9 +2,8 @@
 
 A folder holds them in INPUTS. A resume refuses others, unless the user allows them; then the folder records the change.
 
-Examples count, not files or their times: data that are saved again as they were are the same. Arrays are hashed whole
-up to WHOLE bytes, about a second, and an even sample of larger ones. Of data that are read from disk as they are needed
-the files are hashed instead, in the same way.
+Examples count, not files or their times. Arrays are hashed whole up to WHOLE bytes, about a second, and an even sample
+of larger ones; of data that are read from disk as they are needed the files are hashed, in the same way.
 """
 
 import hashlib
@@ -32,13 +31,10 @@ WHOLE = 2**30  # bytes that are hashed one by one
 SAMPLE, BLOCK = 2**26, 2**14  # bytes of a sample, and of each of its pieces where it is of files
 CHUNK = 2**20  # bytes that are taken and hashed at a time, while a cache holds them
 DRAWN = 64  # examples of a stream
-ON_DISK = {
-  "tokens": (TRAIN, TEST, META),
-  "image_folder": image_folder.SUFFIXES,
-  "tfds": ("",),
-}
+ON_DISK = {"tokens": (TRAIN, TEST, META), "image_folder": image_folder.SUFFIXES, "tfds": ("",)}
 PREPARED = "~/tensorflow_datasets"  # where these are without a data_dir
 ALLOW, TRUST = "allow_changed_inputs", "trust_code"
+KINDS = ("algorithm", "wrapper", *PARTS)
 
 
 def of(experiments: Collection[Experiment], data: Data, init_from: str = "", tuned: str = "") -> dict[str, str]:
@@ -63,11 +59,7 @@ def of_label(inputs: Mapping[str, str], experiment: Experiment) -> dict[str, str
 
 
 def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
-  """Compare the inputs of a resume with those that its folder records; say so of an older folder without a record.
-
-  Raises:
-    ValueError: one line that names those that changed, unless they are allowed.
-  """
+  """Compare the inputs of a resume with those that its folder records. ValueError for changes unless allowed."""
   before = recorded_inputs(folder)
   if not before and (folder / ABOUT).exists():
     say(f"{folder} has no {INPUTS}, as of an older version: whether its data and code have changed is not known")
@@ -82,11 +74,8 @@ def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
 def allowed_code(folder: Path, trust: bool, changed: bool = False, load: bool = False) -> Any:
   """Return the context in which only such user-defined code is imported as a folder may name; see `user_code.check`.
 
-  Args:
-    folder: of a run, a comparison or a sweep.
-    trust: whether the user trusts what the folder names.
-    changed: whether files outside of it may have changed.
-    load: whether `ddl.load` asks, which has no other option.
+  trust: whether the user trusts what the folder names; changed: whether files outside of it may have changed; load:
+  whether `ddl.load` asks, which has no other option.
   """
   if trust:
     return own_objects.checked(lambda address: None)
@@ -136,17 +125,16 @@ def _existing(text: str) -> Path | None:
 
 def _addresses(experiment: Experiment) -> set[str]:
   """Return the addresses of the user-defined objects that an experiment names."""
-  names = [getattr(experiment, kind).name for kind in ("algorithm", "wrapper", *PARTS)]
-  return {*filter(own_objects.is_address, names)}
+  return {*filter(own_objects.is_address, (getattr(experiment, kind).name for kind in KINDS))}
 
 
 def _settings(experiment: Experiment) -> set[Path]:
   """Return the files that settings other than the data's name: a trace of step times, a graph's matrix."""
   paths = set[Path]()
-  for kind in ("algorithm", "wrapper", *PARTS):
-    values = getattr(experiment, kind).settings.values() if kind != "data" else ()
-    for text in (value for value in values if isinstance(value, str) and (os.sep in value or "." in value)):
-      if (path := _existing(text)) and path.is_file():
+  for kind in [kind for kind in KINDS if kind != "data"]:
+    for value in getattr(experiment, kind).settings.values():
+      looks_like_path = isinstance(value, str) and (os.sep in value or "." in value)
+      if looks_like_path and (path := _existing(value)) and path.is_file():
         paths.add(path.absolute())
   return paths
 
@@ -164,8 +152,6 @@ def _examples(source: Source, count: int) -> str:
     for example in stream.first_examples(source.stream, DRAWN):
       for name, x in sorted(example.items()):
         _add(sha, name, np.asarray(x))
-    return sha.hexdigest()
-  if not source.size:
     return sha.hexdigest()
   indices = np.arange(count) * source.size // count if count < source.size else np.arange(source.size)
   rows = max(1, CHUNK // max(_example_nbytes(source), 1))

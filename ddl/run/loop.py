@@ -17,7 +17,6 @@ from ddl.hosts import Vote, leave
 from ddl.run.batch import Batch, Diverged, LoopHook, LoopStep
 from ddl.run.checkpoints import Restored, Store
 from ddl.run.exit_codes import Stopped
-from ddl.run.hooks import ShowProgress
 from ddl.run.processes import say
 from ddl.run.progress import ProgressBar, bar
 
@@ -71,11 +70,7 @@ def run(
 ) -> list[dict[str, Any] | Diverged]:
   """Train the runs of a batch in their folders; return the last line of metrics of each, or why it diverged.
 
-  Args:
-    store: of checkpoints.
-    hooks: in the order in which they are called.
-    label: of the progress.
-    about: versions and command, recorded in the folders.
+  label: of the progress; about: versions and command, recorded in the folders.
 
   Raises:
     Stopped: after SIGTERM or Ctrl-C; the runs are saved if the store saves.
@@ -89,7 +84,7 @@ def run(
         say(f"{label}: resuming from step {batch.figures[0]['step']} of {steps}")
       stop.listen()  # Ray has handlers of its own
       with ProgressBar(label, steps, batch.figures[0]["step"]) as progress:
-        step, stopping = loop(batch, states.pop(), [*hooks, ShowProgress(progress), store], stop)
+        step, stopping = loop(batch, states.pop(), [*hooks, progress, store], stop)
         stopped_at = step if stopping or step < steps else None
     except NotFinite as error:
       for run in batch.active:
@@ -117,22 +112,21 @@ def _open(batch: Batch, store: Store, about: dict[str, Any]) -> Restored:
       run.folder.reopen(run.components.experiment)
   state = store.restore(batch, any(run.resume for run in batch.runs)) or Restored(batch.start(), batch.figures)
   batch.figures = state.figures
+  layout = batch.trainer.layout | {"together": len(batch.runs)}  # the settings that a bit-exact resume depends on
   for run, figures in zip(batch.runs, batch.figures, strict=True):
     if run.resume:
       run.folder.truncate(figures["lines"])
       run.folder.resumed(figures["step"])
     else:
-      run.folder.create(run.components.experiment, about | {"layout": batch.layout})
+      run.folder.create(run.components.experiment, about | {"layout": layout})
   return state
 
 
 def warm_up(batch: Batch, label: str) -> None:
   """Run the first calls and discard them, so that their slow first execution does not count in compared seconds."""
   trainer, every = batch.trainer, batch.experiment.eval_every
-  calls = trainer.plan(
-    0, batch.experiment.steps, every
-  )  # the plan of the whole run decides which calls share a program
-  calls = [call for call in calls if call.end <= 2 * every]
+  plan = trainer.plan(0, batch.experiment.steps, every)  # of the whole run: it decides which calls share a program
+  calls = [call for call in plan if call.end <= 2 * every]
   with bar(f"{label}: compiling", len(calls)) as shown:
     for _, carry, _ in trainer.run(batch.start(), calls, batch.feed(), batch.key()):
       jax.block_until_ready(carry)

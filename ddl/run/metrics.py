@@ -40,23 +40,22 @@ class Evaluator:
   def __init__(self, model: Model, source: Source):
     """Compiles when first called; `noise` is the model's `NoiseEstimator`, beside its metrics."""
     self._source, self.noise = source, NoiseEstimator(model)
-    metrics = model.metrics or _loss_as_metric(model)
+    metrics = _metrics_of(model)
     self._metrics, self._together = jax.jit(metrics), jax.jit(partial(_together, metrics))
     self._train = jax.jit(lambda params, extra, batch: model.loss(params, extra, batch, jax.random.key(0))[1])
     self._batches: list[Any] | None = None
 
   def __call__(self, models: Sequence[Consensus]) -> list[dict[str, float]]:
     """Return {"loss": mean, "accuracy": mean where there is one} of each model; one program tests them all."""
-    of = local([each[:2] for each in models])
-    params, alone = of[0][0], len(of) == 1
-    waits = wait_on_cpu if is_split(params) else lambda figures: figures
-    sums: list[tuple[int, Tree]] = [
-      (len(jax.tree.leaves(batch)[0]), waits([self._metrics(*of[0], batch)] if alone else self._together(of, batch)))
-      for batch in self._all(params)
-    ]
-    totals: list[dict[str, float]] = [{} for _ in of]
-    for size, each in gather(sums):
-      for total, figures in zip(totals, each, strict=True):
+    trees = local([model[:2] for model in models])
+    params = trees[0][0]
+    sums: list[tuple[int, Tree]] = []
+    for batch in self._all(params):
+      figures = self._together(trees, batch) if len(trees) > 1 else [self._metrics(*trees[0], batch)]
+      sums.append((len(jax.tree.leaves(batch)[0]), wait_on_cpu(figures) if is_split(params) else figures))
+    totals: list[dict[str, float]] = [{} for _ in trees]
+    for size, batch_figures in gather(sums):
+      for total, figures in zip(totals, batch_figures, strict=True):
         for name, values in figures.items():
           total[name] = total.get(name, 0.0) + float(np.mean(values, dtype=np.float64)) * size
     return [{name: x / self._source.size for name, x in total.items()} for total in totals]
@@ -86,18 +85,11 @@ def judged_by(asked: str, model: Model, source: Source, task: str) -> str:
 
   asked: one of them, or "" for the accuracy where there is one, else the loss. ValueError for one that is not measured.
   """
-  known = ["accuracy"] * _has_accuracy(model, source) + ["loss"] + ["perplexity"] * (task == "language")
+  figures = jax.eval_shape(lambda: _metrics_of(model)(*model.init(jax.random.key(0)), source.take(np.arange(1))))
+  known = ["accuracy"] * ("accuracy" in figures) + ["loss"] + ["perplexity"] * (task == "language")
   if asked and asked not in known:
     raise ValueError(f"config.compare.metric is {asked!r}; of this model and data it can be {', '.join(known)}")
   return asked or known[0]
-
-
-def _has_accuracy(model: Model, source: Source) -> bool:
-
-  def metrics() -> Tree:
-    return (model.metrics or _loss_as_metric(model))(*model.init(jax.random.key(0)), source.take(np.arange(1)))
-
-  return "accuracy" in jax.eval_shape(metrics)
 
 
 def _together(metrics: Any, models: Sequence[Tree], batch: Any) -> list[dict[str, jax.Array]]:
@@ -106,11 +98,13 @@ def _together(metrics: Any, models: Sequence[Tree], batch: Any) -> list[dict[str
   return unstacked(figures)
 
 
-def _loss_as_metric(model: Model) -> Any:
+def _metrics_of(model: Model) -> Any:
+  """Return the function that computes a model's metrics, by default only its loss."""
+
   def metrics(params: Tree, extra: Tree, batch: Any) -> dict[str, jax.Array]:
     return {"loss": jnp.atleast_1d(model.loss(params, extra, batch, jax.random.key(0))[0])}
 
-  return metrics
+  return model.metrics or metrics
 
 
 WINDOW = 5  # evaluations, whose means are divided: gradients shrink too fast in training for a longer memory
@@ -129,26 +123,19 @@ class NoiseEstimator:
   ) -> dict[str, float]:
     """Return {"grad_norm2": |G|^2, "grad_noise": tr(Sigma) of one example}, from two or more batches of one size."""
     params, extra = local((consensus.params, consensus.extra))
-    mean, spread, count, size = jax.tree.map(_zeros, params), jnp.zeros(()), 0, 0
+    carry, count, size = (jax.tree.map(_zeros, params), jnp.zeros(())), 0, 0
     for count, batch in enumerate(batches, 1):
-      size = len(jax.tree.leaves(batch)[0])
-      mean, spread = self._add(
-        (mean, spread), float(count), params, extra, place_like(batch, params), jax.random.fold_in(key, count)
-      )
+      size, batch_key = len(jax.tree.leaves(batch)[0]), jax.random.fold_in(key, count)
+      carry = self._add(carry, float(count), params, extra, place_like(batch, params), batch_key)
+    mean, spread = carry
     trace = size * float(spread) / (count - 1)  # S
     return {NORM2: float(self._square(mean)) - trace / (count * size), TRACE: trace}
 
 
 def draw(size: int, *, batches: int, batch: int, seed: int, step: int) -> np.ndarray:
   """Draw the examples of an evaluation after this step: [batches, batch], with replacement from 0..size-1."""
-  return np.random.default_rng(np.random.SeedSequence((seed, step, batches, batch))).integers(
-    size, size=(batches, batch)
-  )
-
-
-def key_of(seed: int, step: int) -> jax.Array:
-  """Return the key of the losses of that evaluation."""
-  return jax.random.fold_in(noise_key(seed), step)
+  generator = np.random.default_rng(np.random.SeedSequence((seed, step, batches, batch)))
+  return generator.integers(size, size=(batches, batch))
 
 
 def recent(before: Sequence[Sequence[float]], line: Mapping[str, float]) -> list[list[float]]:
@@ -157,7 +144,7 @@ def recent(before: Sequence[Sequence[float]], line: Mapping[str, float]) -> list
 
 
 def ratio(sums: Sequence[Sequence[float]]) -> dict[str, float]:
-  """Return {"noise_scale": B_simple in examples} of the sums; {} if |G|^2 cannot be told from zero."""
+  """Return {"noise_scale": B_simple in examples} of the sums; {} if |G|^2 is not above zero."""
   norm2, trace = np.sum(sums, axis=0).tolist() if sums else (0.0, 0.0)
   return {SCALE: trace / norm2} if norm2 > 0 else {}
 
@@ -223,10 +210,7 @@ class Evaluation(LoopHook):
   """A hook of the loop that tests the consensus models and writes a line of metrics for each run."""
 
   def __init__(self, batch: Batch, evaluator: Evaluator, batch_stats: str = "mean"):
-    """batch_stats: "reestimate" for batch statistics from training batches, not the workers' mean.
-
-    ValueError for these of a stream, whose batches are for training only.
-    """
+    """batch_stats: "reestimate" for batch statistics from training batches, "mean" for the workers' mean."""
     self._evaluator, self._reestimate = evaluator, batch_stats == "reestimate"
     self._every, self._steps = batch.experiment.eval_every, batch.experiment.steps
     if self._reestimate and any(run.components.data.train.stream for run in batch.runs):
@@ -251,7 +235,10 @@ class Evaluation(LoopHook):
     batch.for_active(lambda run: self._write(state, run, figures[batch.lanes[run]]))
 
   def _write(self, state: LoopStep, run: int, tested: dict[str, float]) -> None:
-    """Write the line of a run. Raises NotFinite if a value is not finite."""
+    """Write the line of a run. Raises NotFinite if a value is not finite.
+
+    Reports read the columns in `ddl.report.reader.COLUMNS` and drop all others.
+    """
     (components, folder, clock, *_), figures = state.batch.runs[run], state.batch.figures[run]
     model, step, experiment = state.models[state.batch.lanes[run]], state.step, components.experiment
     examples = clock.worker_steps(step) * experiment.batch
@@ -280,7 +267,7 @@ def _noise(estimator: NoiseEstimator, components: Components, model: Consensus, 
   """Estimate the gradient noise from fresh training batches, the same whenever this step is evaluated."""
   experiment, source = components.experiment, components.data.train
   drawn = draw(source.size, batches=experiment.noise_batches, batch=experiment.batch, seed=experiment.seed, step=step)
-  return estimator(model, map(source.take, drawn), key_of(experiment.seed, step))
+  return estimator(model, map(source.take, drawn), jax.random.fold_in(noise_key(experiment.seed), step))
 
 
 def _training_batches(components: Components, step: int) -> list[dict[str, np.ndarray]]:

@@ -9,6 +9,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ddl.hosts import is_main
+from ddl.run.batch import LoopHook, LoopStep
 
 SHOWN = ("train_loss", "test_loss", "test_perplexity", "test_accuracy", "test_accuracy_top5")
 QUIET_SECONDS = 10.0  # at least, between two lines where there is no bar
@@ -48,8 +49,8 @@ def bar(what: str, total: int, done: int = 0) -> tqdm:
   return tqdm(total=total, initial=done, disable=not has_bar(), desc=what, leave=False, file=shown)
 
 
-class ProgressBar:
-  """Of one run; silent but in the main process."""
+class ProgressBar(LoopHook):
+  """A hook of the loop that shows the steps so far in a bar or in lines; silent in all but the main process."""
 
   def __init__(self, label: str, total: int, done: int):
     """label: of the run; total, done: steps."""
@@ -65,11 +66,16 @@ class ProgressBar:
   def __exit__(self, *_: Any) -> None:
     self._bar.close()
 
+  def __call__(self, state: LoopStep) -> None:
+    """Show the step, with the newest line of the first active run."""
+    if state.batch.active:
+      last = state.batch.figures[state.batch.active[0]]["last"]
+      self.show(state.step, last if last.get("step") == state.step else {})
+
   def show(self, step: int, line: dict[str, Any]) -> None:
     """Show a step. line: new metrics, or nothing."""
-    if (
-      begins := step > self._first and not self._timed
-    ):  # the steps until here waited for the compiler: no rate is theirs
+    begins = step > self._first and not self._timed
+    if begins:  # the steps so far waited for the compiler: they do not count in the rate
       self._timed, self._since = step, time.monotonic()
       self._bar.set_description(self._label, refresh=False)
       self._bar.initial, self._bar.start_t = step, time.time()  # tqdm's clock

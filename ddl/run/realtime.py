@@ -35,7 +35,7 @@ from ddl.names import pluralize
 from ddl.run import metrics, replay, virtual_time
 from ddl.run.batch import NEW_RUN, Batch
 from ddl.run.build import Components, build, param_shapes, params_bytes
-from ddl.run.checkpoints import Restored, Store
+from ddl.run.checkpoints import Restored, Store, checkpoint_note
 from ddl.run.folder import METRICS, RunFolder
 from ddl.run.processes import say
 
@@ -43,14 +43,12 @@ IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times
 
 
 def check(experiment: Experiment, runtime: str) -> None:
-  """Check that an experiment can run in real time. ValueError, one line, for a collective algorithm."""
+  """Check that an experiment can run in real time. Raises OptionError for a collective algorithm."""
   if not experiment.has_server:
     name, known = experiment.algorithm.short_name, ", ".join(SERVER)
     raise OptionError("runtime", f"simulator with {name}, which has no server or peers", runtime, f"Others: {known}.")
-  if ignored := [f"config.times.{key}" for key in IGNORED if experiment.times.get(key)]:
-    warnings.warn(
-      f"runtime={runtime} runs in real time and ignores {', '.join(ignored)} and config.network", stacklevel=3
-    )
+  if ignored := ", ".join(f"config.times.{key}" for key in IGNORED if experiment.times.get(key)):
+    warnings.warn(f"runtime={runtime} runs in real time and ignores {ignored} and config.network", stacklevel=3)
 
 
 class RunSnapshot(NamedTuple):
@@ -70,7 +68,7 @@ class Interval(NamedTuple):
   exchanges: int = 0  # visits of the interval that sent something
 
 
-class RealTimeTrainer(SingleRunTrainer):
+class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
   """Run until the workers, which load their own batches, have completed the steps of each interval on average."""
 
   compile_seconds = 0.0
@@ -83,7 +81,7 @@ class RealTimeTrainer(SingleRunTrainer):
       raise ValueError(
         f"config.barrier.name is {config.barrier.name}, which drops late messages: runtime=simulator alone can"
       )
-    self.components, self.barrier, self.folder = components, barrier, folder
+    self.components, self.barrier, self.folder, self.workers = components, barrier, folder, config.workers
     self.algorithm: ServerAlgorithm = components.algorithm  # pyright: ignore[reportAttributeAccessIssue]
     self.layout: dict[str, Any] = {}
     self.visits = 0  # up to the last evaluation
@@ -92,10 +90,9 @@ class RealTimeTrainer(SingleRunTrainer):
 
   def start(self, key: jax.Array) -> RunSnapshot:
     """Return the first model. ValueError where the memory cannot hold it, on CPUs one for each worker."""
-    model, workers = self.components.model, self.components.experiment.workers
-    copies = workers if jax.default_backend() == "cpu" else 1
+    model, copies = self.components.model, self.workers if jax.default_backend() == "cpu" else 1
     size = params_bytes(model)
-    memory.require(size * copies, f"a model of {size / 1e6:,.1f} MB for {workers} workers")
+    memory.require(size * copies, f"a model of {size / 1e6:,.1f} MB for {self.workers} workers")
     params, extra = jax.jit(model.init)(key)
     center = self.algorithm.evaluate(self.algorithm.init(params)[1])
     return RunSnapshot(Consensus(center, extra, self._first_distance()), Progress(0, 0, 0.0), (params, extra))
@@ -110,7 +107,7 @@ class RealTimeTrainer(SingleRunTrainer):
   def run(
     self, carry: RunSnapshot, calls: Sequence[Interval], feed: Any, key: jax.Array
   ) -> Iterator[tuple[Interval, RunSnapshot | None, np.ndarray]]:
-    """Run in a thread of its own, which waits while an interval is evaluated; see `Trainer.run`.
+    """Run in a thread, which waits while an interval is evaluated; see `Trainer.run`.
 
     The last interval of a run that is stopped early has no carry.
     """
@@ -190,39 +187,23 @@ class RealTimeTrainer(SingleRunTrainer):
     """Return the consensus of the workers."""
     return carry.consensus
 
-  def saved(self, carry: RunSnapshot) -> Tree:
+  def _unsupported(self, *_: Any) -> Any:
     """Raise: these runs save themselves, or not at all."""
     raise NotImplementedError
 
-  def saved_shapes(self, key: jax.Array, step: int) -> Tree:
-    """Raise: as `saved`."""
-    raise NotImplementedError
-
-  def restored(self, saved: Tree, step: int) -> RunSnapshot:
-    """Raise: as `saved`."""
-    raise NotImplementedError
+  saved = saved_shapes = restored = _unsupported
 
   def describe(self) -> str:
     """Describe the workers in one line."""
-    return pluralize(self.components.experiment.workers, "worker")
-
-  def worker_steps(self, step: int) -> int:
-    """Return the steps of all workers up to a step of the run; see `RunClock`."""
-    return step * self.components.experiment.workers
+    return pluralize(self.workers, "worker")
 
   def columns(self, step: int) -> dict[str, float]:
-    """Return the number of visits."""
+    """Return the number of visits; the schedule is known, and written, at the end."""
     del step
     return {"visits": self.visits}
 
-  def keep(self, folder: RunFolder) -> None:
-    """Write nothing: the schedule is known at the end."""
-
-  def save(self, folder: Any) -> None:
-    """Write nothing, as above."""
-
   def _visits_of(self, step: int) -> int:
-    return visits(self.algorithm, self.components.experiment.workers, step)
+    return visits(self.algorithm, self.workers, step)
 
   def _first_distance(self) -> jax.Array | None:
     """Return the workers' distance from their mean before the first step, None if it is never known."""
@@ -259,9 +240,8 @@ class ThreadsTrainer(RealTimeTrainer):
     super().__init__(components, folder)
     config = components.experiment
     execution.check_threads("config.workers with runtime=threads", config.workers)
-    self._threads = Threads(
-      self.algorithm, components.model, workers=config.workers, seed=config.seed, barrier=self.barrier
-    )
+    how = {"workers": config.workers, "seed": config.seed}
+    self._threads = Threads(self.algorithm, components.model, barrier=self.barrier, **how)
     self.layout = {"devices": len({*self._threads.devices})}
 
   def describe(self) -> str:
@@ -342,7 +322,7 @@ class RayTrainer(RealTimeTrainer):
 
 
 class NoStore(Store):
-  """The store of a run on threads: it saves nothing."""
+  """A store that saves nothing: runs on threads cannot be resumed."""
 
   def restore(self, batch: Batch, resume: bool) -> Restored | None:
     """Return None: every run is new."""
@@ -358,16 +338,12 @@ class RayStore(NoStore):
     """Start Ray; return the metrics that the shards' newest checkpoint covers."""
     trainer: Any = batch.trainer
     cluster = trainer.connect(resume)
-    batch.checkpoint_note = lambda: _checkpoint_note(cluster.newest())
+    batch.checkpoint_note = lambda: checkpoint_note("visit", cluster.newest())
     figures = covered(batch.runs[0].folder, cluster.label or 0) if resume else None
     if figures is None:
       return None
     trainer.resume_after(figures)
     return Restored(batch.start(), [figures])
-
-
-def _checkpoint_note(visit: int | None) -> str:
-  return "there was no checkpoint yet" if visit is None else f"the last good checkpoint, of visit {visit}, is kept"
 
 
 def covered(folder: RunFolder, done: int) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Schedules of asynchronous runs as files: each run leaves its own, and `train --replay=FILE` makes that order again.
+"""Schedules of asynchronous runs as files: each run writes its own, which `train --replay=FILE` follows.
 
 A run with a lock on threads gives the same bits when it is replayed with a device per worker and unbatched gradients:
 --devices=WORKERS --virtual_grad=unroll.
@@ -16,9 +16,9 @@ from ddl.events.record import Events
 from ddl.events.schedule import visits
 from ddl.files import read_json
 from ddl.run.build import Components
-from ddl.run.folder import ABOUT, CONFIG, EVENTS, PRESENCE
+from ddl.run.folder import ABOUT, CONFIG, EVENTS, PRESENCE, flat
 
-SAME = (("workers",), ("algorithm", "name"), ("algorithm", "period"), ("barrier", "name"))  # as the recorded run's
+SAME = ("workers", "algorithm.name", "algorithm.period", "barrier.name")  # as the recorded run's
 
 
 def keep(folder: Path, events: Events) -> None:
@@ -28,16 +28,10 @@ def keep(folder: Path, events: Events) -> None:
 
 
 def schedule(file: str, folder: Path | None, components: Components) -> Events | Presence | None:
-  """Return the schedule that a simulated run follows: a recorded one, or that of a resumed run; None: its config's.
+  """Return the schedule or the membership that a simulated run follows: a recorded one, or that of a resumed run.
 
-  Of a run whose workers come and go it is their presence.
-
-  Args:
-    file: of --replay, or "".
-    folder: of the run to resume, None for a new one.
-
-  Raises:
-    ValueError: one line, for a record that is not one, is of another kind of run, or differs from the resumed run's.
+  None: that of its config. Raises ValueError for a file that is no such record, or is of another kind of run.
+  file: of --replay, or ""; folder: of the run to resume, None for a new one.
   """
   if file.endswith(".json") and not components.experiment.has_server:
     return presence.load(Path(file), components.experiment.workers)
@@ -56,9 +50,8 @@ def recorded(path: Path, components: Components) -> Events:
   algorithm: Any = components.algorithm
   config = components.experiment.to_json()
   if not components.experiment.has_server:
-    raise ValueError(
-      f"replay must be a {PRESENCE} with {config['algorithm']['name']}, which has no server or peers, got {path}."
-    )
+    name = config["algorithm"]["name"]
+    raise ValueError(f"replay must be a {PRESENCE} with {name}, which has no server or peers, got {path}.")
   if not files.local(path).is_file():
     raise ValueError(f"replay={path}: no such file; a run on threads, on Ray or in virtual time leaves {EVENTS}")
   events = record.load(path)
@@ -66,12 +59,9 @@ def recorded(path: Path, components: Components) -> Events:
   home = next((folder for folder in homes if (folder / CONFIG).exists()), None)
   if home is None:
     raise ValueError(f"replay={path}: there is no {CONFIG} of its run beside it, so what was recorded is not known")
-  original = read_json(home / CONFIG)
-  differ = [
-    f"{'.'.join(keys)} {_at(original, keys)} there, {_at(config, keys)} here"
-    for keys in SAME
-    if _at(original, keys) != _at(config, keys)
-  ]
+  original, current = flat(read_json(home / CONFIG)), flat(config)
+  differ = [f"{key} {original.get(key)} there, {current.get(key)} here"
+            for key in SAME if original.get(key) != current.get(key)]  # fmt: skip
   if differ:
     raise ValueError(f"replay={path} was recorded by another kind of run: {'; '.join(differ)}")
   try:
@@ -84,9 +74,3 @@ def recorded(path: Path, components: Components) -> Events:
   if len(events.worker) < needed:
     raise ValueError(f"replay={path} has {len(events.worker)} visits; config.steps={config['steps']} needs {needed}")
   return events
-
-
-def _at(tree: Any, keys: tuple[str, ...]) -> Any:
-  for key in keys:
-    tree = tree.get(key) if isinstance(tree, dict) else None
-  return tree

@@ -18,8 +18,7 @@ from ddl.run.workdir import resume_command, workdir
 def open_folder(command: str, name: str, options: RunOptions) -> Path:
   """Return the folder of a command: that of its options, or a new one named after what it runs.
 
-  Raises:
-    ValueError: for an option that the command does not read, or a folder that cannot be used.
+  Raises ValueError for an option that the command does not read, or a folder that cannot be used.
   """
   check_read(command, options)
   path = workdir(f"{command}-{name}", options)
@@ -39,11 +38,7 @@ class Session:
   def agree(
     self, config: Mapping[str, Any], experiments: Collection[Experiment], data: Data, tuned: str = ""
   ) -> dict[str, str]:
-    """Compare config, data and code of all processes, and with what a resumed folder records; return the fingerprints.
-
-    Raises:
-      ValueError: with the first difference.
-    """
+    """Return the fingerprints of the inputs. ValueError if config, data or code of processes or a resume differ."""
     options = replace(self.options, resume=False, allow_changed_inputs=False, trust_code=False)
     fingerprints = inputs.of(experiments, data, options.init_from, tuned)
     processes.check(config, options, data, fingerprints, self.reference)
@@ -54,10 +49,10 @@ class Session:
 
 @contextmanager
 def session(path: Path, options: RunOptions, workers: int, group: Any = None) -> Iterator[Session]:
-  """Start the compilation cache, the devices and the hooks of a command.
+  """Start the compilation cache, the devices and the hooks of the command that works in a folder.
 
   Args:
-    path: the folder of the command.
+    path: the folder.
     options: of the command.
     workers: the largest number of workers.
     group: the processes, of which some may have failed, with `processes` and `reference`; None: all of them run.

@@ -2,10 +2,9 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-
-import numpy as np
 
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.config.experiment import Experiment, Network
@@ -45,8 +44,7 @@ def whole_run(
 ) -> tuple[Events, Operations]:
   """Return the schedule of a run, or the given events, with their operations.
 
-  Raises:
-    ValueError: for invalid times, or a barrier that does not fit the algorithm.
+  Raises ValueError for invalid times, or a barrier that does not fit the algorithm.
   """
   barrier, blocks = barrier_of(config), algorithm.arrivals.blocks
   if isinstance(barrier, Quorum) and (algorithm.read is None or algorithm.lock_free):
@@ -82,20 +80,15 @@ class Charges(NamedTuple):
 
 
 def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
-  """Return the seconds of exchanges: `exchange_seconds`, or a tree of messages for each collective.
-
-  deaths: whether the number of workers changes.
-  """
-
-  own = config.network.exchange_seconds
-  message = config.network.message_seconds
+  """Return the seconds of exchanges: `exchange_seconds`, or a tree of messages. deaths: whether workers may fail."""
+  network = config.network
 
   def price(ops: tuple[Sent, ...]) -> lockstep.Seconds | None:
-    if not ops or own is not None:
-      return own if ops else None
+    if not ops or network.exchange_seconds is not None:
+      return network.exchange_seconds if ops else None
 
     def seconds(present: int) -> float:
-      return sum(messages(op.kind, present) for op in ops) * message
+      return sum(messages(op.kind, present) for op in ops) * network.message_seconds
 
     return seconds if deaths else seconds(config.workers)
 
@@ -120,15 +113,9 @@ def lockstep_seconds(
   config: Experiment, algorithm: Algorithm, charged: Charges, present: Presence | bool = False
 ) -> Callable[[int], float]:
   """Return the function: step -> virtual seconds of a collective algorithm. present: as of `LockstepClock`."""
-  done: list[np.ndarray] = []
   costs = _lockstep(config, algorithm, charged, present)
-
-  def seconds(step: int) -> float:
-    if not done:
-      done.append(lockstep.finish(steps=config.steps, **costs))
-    return float(done[0][step - 1]) if step else 0.0
-
-  return seconds
+  released = cache(lambda: lockstep.finish(steps=config.steps, **costs))  # when it is first asked for
+  return lambda step: float(released()[step - 1]) if step else 0.0
 
 
 def lockstep_record(
@@ -194,24 +181,33 @@ class RunClock(Protocol):
     ...
 
   def columns(self, step: int) -> dict[str, float]:
-    """Return the columns of a line of metrics that tell the time."""
+    """Return the columns of a line of metrics that contain the time."""
     ...
 
   def keep(self, folder: RunFolder) -> None:
     """Write which workers are present, if that changes, to the folder of the run."""
-    ...
 
   def save(self, folder: Path) -> None:
     """Write the schedule, which a replay follows and a report draws."""
-    ...
 
 
-class LockstepClock:
+class FixedClock(RunClock):
+  """Base class of the clocks of runs in which all workers are present."""
+
+  workers: int
+
+  def worker_steps(self, step: int) -> int:
+    """Return the steps of all workers up to a step of the run."""
+    return step * self.workers
+
+
+class LockstepClock(FixedClock):
   """The clock of a collective algorithm: workers wait for each other's messages."""
 
   def __init__(self, experiment: Experiment, algorithm: Algorithm, sent: Traffic, present: Presence | bool = False):
     """present: the workers of each step; True: the others continue without a worker that dies; False: they wait."""
-    self._experiment, self._algorithm, self._deaths = experiment, algorithm, bool(present)
+    self.workers, self._experiment, self._algorithm = experiment.workers, experiment, algorithm
+    self._deaths = bool(present)
     self._charged = charges(experiment, sent, self._deaths)
     self._seconds = lockstep_seconds(experiment, algorithm, self._charged, present)
 
@@ -221,39 +217,25 @@ class LockstepClock:
     steps = lockstep.walk(steps=experiment.steps, **_lockstep(experiment, self._algorithm, self._charged, self._deaths))
     return lockstep.presence_of(experiment.workers, steps)
 
-  def worker_steps(self, step: int) -> int:
-    """Return the steps of all workers up to a step of the run."""
-    return step * self._experiment.workers
-
   def columns(self, step: int) -> dict[str, float]:
     """Return the virtual seconds."""
     return {"virtual_seconds": self._seconds(step)}
-
-  def keep(self, folder: RunFolder) -> None:
-    """Write nothing: all workers are present."""
 
   def save(self, folder: Path) -> None:
     """Write when each worker computes and waits in the first rounds."""
     lockstep.save(folder / LOCKSTEP, lockstep_record(self._experiment, self._algorithm, self._charged, self._deaths))
 
 
-class EventClock:
+class EventClock(FixedClock):
   """The clock of a server algorithm in virtual time: a schedule of visits."""
 
   def __init__(self, workers: int, events: Events, seconds: Callable[[int], float]):
     """seconds: step -> virtual seconds after that many steps of the workers on average."""
-    self._workers, self.events, self._seconds = workers, events, seconds
-
-  def worker_steps(self, step: int) -> int:
-    """Return the steps of all workers up to a step of the run."""
-    return step * self._workers
+    self.workers, self.events, self._seconds = workers, events, seconds
 
   def columns(self, step: int) -> dict[str, float]:
     """Return the virtual seconds."""
     return {"virtual_seconds": self._seconds(step)}
-
-  def keep(self, folder: RunFolder) -> None:
-    """Write nothing: all workers are present."""
 
   def save(self, folder: Path) -> None:
     """Write the schedule."""

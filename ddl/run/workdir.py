@@ -17,16 +17,13 @@ HERE = (  # flags that say where, or what one resume may do, and not what is run
   "resume", "allow_changed_inputs", "trust_code", "workdir", "coordinator", "num_processes", "process_id",
   "compilation_cache", "hooks",
 )  # fmt: skip
-
-
 SWITCHES = HERE[:3]  # which have no value
 
 
 def workdir(what: str, options: RunOptions) -> Path:
   """Return the folder of the options, or a new one under runs/.
 
-  Raises:
-    ValueError: for a resume without a folder or with one that is not there, or a path where no folder can be made.
+  Raises ValueError for a resume without an existing folder, or a path where no folder can be created.
   """
   if options.resume and not options.workdir:
     raise OptionError("workdir", "the folder to resume, such as runs/a")
@@ -51,11 +48,7 @@ def writable(path: Path, option: str = "workdir") -> Path:
 
 
 def check_folder(path: Path, experiment: Experiment, options: RunOptions, alone: bool = True) -> None:
-  """Raise ValueError for an unusable folder before any data is loaded. alone: whether the run is not one of several.
-
-  Raises:
-    ValueError: for a run that is there already, or with a resume for none or one of another experiment.
-  """
+  """Raise ValueError if the folder holds a run, or cannot be resumed. alone: whether it is not one of several runs."""
   folder = RunFolder(path)
   if not options.resume:
     (folder.check_unused if alone else folder.check_new)()

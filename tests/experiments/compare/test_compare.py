@@ -83,7 +83,7 @@ def test_the_report_is_written_and_a_resume_skips_what_is_complete(folders):
   )
   assert {p: p.stat().st_mtime_ns for p in before} == before
   assert again.split("algorithm ")[1].split("s; report")[0][:200] == out.split("algorithm ")[1][:200]
-  assert "drawn anew" not in again
+  assert "regenerated" not in again
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_the_folder_knows_how_to_go_on(folders):
   assert f"{path}: going on with the config and the flags that its experiment.json records\n" in done.out
   assert metrics(path / run) == before and len(kept) == 3
   assert {p: p.stat().st_mtime_ns for p in kept} == kept
-  assert f"the report in {path} is drawn anew: target 0.95 before, 0.5 now\n" in done.out
+  assert f"the report in {path} is regenerated: target 0.95 before, 0.5 now\n" in done.out
   page = json.loads((path / "comparison.json").read_text())
   assert page["target"]["value"] == 0.5 and "--only=local SGD,EASGD" in page["command"]
 

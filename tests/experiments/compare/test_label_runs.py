@@ -81,7 +81,7 @@ def test_a_killed_comparison_goes_on_from_its_checkpoints(tmp_path, monkeypatch)
 
 
 def test_a_stop_saves_all_and_the_rest_of_the_seeds_come_after_it(tmp_path, monkeypatch):
-  monkeypatch.setattr(execution, "most_together", lambda *_: 2)
+  monkeypatch.setattr(execution, "runs_per_program", lambda *_: 2)
   run(tmp_path / "whole")
   with at_call(monkeypatch, 1, send(signal.SIGTERM)), pytest.raises(Stopped) as stopped:
     run(tmp_path / "stopped")
@@ -94,7 +94,7 @@ def test_a_stop_saves_all_and_the_rest_of_the_seeds_come_after_it(tmp_path, monk
 @pytest.mark.slow
 def test_a_folder_of_runs_that_were_made_alone_goes_on_alone(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
-    patch.setattr(execution, "most_together", lambda *_: 1)
+    patch.setattr(execution, "runs_per_program", lambda *_: 1)
     run(tmp_path / "alone")
   shutil.copytree(tmp_path / "alone", tmp_path / "old")
   label = tmp_path / "old" / "local_sgd"
@@ -122,7 +122,7 @@ MB = 2**20
 )  # fmt: skip
 def test_models_whose_steps_are_mostly_dispatch_are_made_together(dense, size, workers, call_bytes, expected):
   model = Model(lambda key: (jnp.zeros(size, jnp.float32), {}), lambda *_: None, dense=dense)  # pyright: ignore
-  assert execution.most_together(model, workers, call_bytes) == expected
+  assert execution.runs_per_program(model, workers, call_bytes) == expected
 
 
 @pytest.mark.slow
