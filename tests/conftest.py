@@ -56,8 +56,8 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_unconfigure(config):
-  if (made := os.environ["JAX_COMPILATION_CACHE_DIR"]).endswith(f"ddl-compiled-{os.getpid()}"):
-    shutil.rmtree(made, ignore_errors=True)
+  if (created := os.environ["JAX_COMPILATION_CACHE_DIR"]).endswith(f"ddl-compiled-{os.getpid()}"):
+    shutil.rmtree(created, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="module")

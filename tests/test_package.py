@@ -54,11 +54,11 @@ def test_installed_it_is_found_from_anywhere(tmp_path):
     "import ddl, ddl.report.page as page; page.template('report.html'), page.template('scale.html'); "
     "print(ddl.__file__, len(ddl.COLLECTIVE))"
   )
-  found = subprocess.run(
+  result = subprocess.run(
     [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path / "site")}, check=True,
     capture_output=True, text=True,
   ).stdout  # fmt: skip
-  assert found.split() == [str(tmp_path / "site" / "ddl" / "__init__.py"), str(len(ddl.COLLECTIVE))]
+  assert result.split() == [str(tmp_path / "site" / "ddl" / "__init__.py"), str(len(ddl.COLLECTIVE))]
   example = (ROOT / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
   (tmp_path / "example.py").write_text(example)
   printed = subprocess.run(

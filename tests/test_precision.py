@@ -8,7 +8,7 @@ import pytest
 from helpers.members import IMAGES, KEY, NETWORKS, TOKENS, VECTORS, network
 from helpers.sessions import config
 from helpers.simulations import events_of, experiment, leaves, simulate
-from helpers.twins import build as made
+from helpers.twins import build as create
 from helpers.twins import defaults, lenient
 
 from ddl.algorithms import COLLECTIVE, SERVER
@@ -130,7 +130,7 @@ def mixed():
 
 def algorithm_of(name, inner, workers):
   start = {"start": 2} if name == "post_local_sgd" else {}  # which has no default
-  return made(name, inner, workers, **defaults(name, workers) | start)
+  return create(name, inner, workers, **defaults(name, workers) | start)
 
 
 def types(tree):
@@ -166,8 +166,8 @@ def test_collective_algorithms_keep_mixed_types(name, gradients):
 @pytest.mark.parametrize("name", SERVER)
 @pytest.mark.sampled(7)
 def test_simulated_servers_keep_mixed_types(name):
-  chosen = experiment(name)._replace(model=on_digits())
-  simulator, carry, losses = simulate(chosen, events_of(chosen.algorithm))
+  setting = experiment(name)._replace(model=on_digits())
+  simulator, carry, losses = simulate(setting, events_of(setting.algorithm))
   wanted = types(jax.eval_shape(on_digits().init, KEY)[0])
   assert types(carry.worker.params) == wanted and types(simulator.consensus(carry).params) == wanted
   assert np.isfinite(losses).all()
@@ -190,12 +190,12 @@ def on_digits():
 
 @pytest.mark.parametrize("name, blocks", [("async_measgd", 0), ("hogwild_easgd", 3)])
 def test_threads_keep_mixed_types(name, blocks):
-  chosen = experiment(name)
-  algorithm = chosen.algorithm._replace(arrivals=chosen.algorithm.arrivals._replace(blocks=blocks))
+  setting = experiment(name)
+  algorithm = setting.algorithm._replace(arrivals=setting.algorithm.arrivals._replace(blocks=blocks))
   threads, start = Threads(algorithm, on_digits(), workers=4, seed=0, barrier=asp()), on_digits().init(KEY)
 
   def take(worker, step):
-    return jax.tree.map(lambda x: x[0, 0], chosen.feed([worker])(step, 1)), KEY
+    return jax.tree.map(lambda x: x[0, 0], setting.feed([worker])(step, 1)), KEY
 
   threads.run(*start, take, 12, lambda done, losses, snapshot: None)
   assert types(start[0]) == types(algorithm.evaluate(threads.server))

@@ -243,11 +243,11 @@ def program(name, loop):
 @pytest.mark.parametrize("name", ["local_sgd", "post_local_sgd", "dasgd", "easgd", "eamsgd"])
 def test_a_step_without_exchange_sends_a_few_numbers(name, loop):
   """Only the clock is shared at each step. The params are in a condition, which vmap hasn't made a select."""
-  found = program(name, loop)
-  sent = [(values(e), inside) for e, inside in found if e.primitive.name.startswith(COMMUNICATES)]
+  result = program(name, loop)
+  sent = [(values(e), inside) for e, inside in result if e.primitive.name.startswith(COMMUNICATES)]
   assert sum(size for size, inside in sent if not inside) <= 32  # vmap and make_jaxpr count the workers in
   assert max(size for size, inside in sent if inside) >= 1000
-  assert not any(e.primitive.name == "select_n" and values(e) >= 1000 for e, _ in found)
+  assert not any(e.primitive.name == "select_n" and values(e) >= 1000 for e, _ in result)
 
 
 @pytest.mark.parametrize("name", ["sync_sgd", "sharded_sync_sgd", "round_robin_easgd", "independent"])

@@ -34,9 +34,9 @@ def test_the_matrices_are_doubly_stochastic(graph, workers):
     np.testing.assert_allclose([w.sum(axis=0), w.sum(axis=1)], 1, rtol=1e-14)
 
 
-def rebuilt(found, workers):
+def rebuilt(sequence, workers):
   w = np.zeros((workers, workers))
-  for hop in found:
+  for hop in sequence:
     for i, (j, weight) in enumerate(zip(hop.sources, hop.weights, strict=True)):
       assert (j is None) == (weight == 0)
       if j is not None:
@@ -52,9 +52,9 @@ def test_as_few_messages_as_the_graph_has_neighbours(orders, seed):
   w = sum(np.eye(7)[order] for order in orders) / len(orders)
   w[np.random.default_rng(seed).random((7, 7)) < 0.2] = 0
   np.fill_diagonal(w, 0)
-  found = hops(w)
-  np.testing.assert_array_equal(rebuilt(found, 7), w)
-  assert len(found) == max((w > 0).sum(axis=0).max(), (w > 0).sum(axis=1).max())
+  result = hops(w)
+  np.testing.assert_array_equal(rebuilt(result, 7), w)
+  assert len(result) == max((w > 0).sum(axis=0).max(), (w > 0).sum(axis=1).max())
 
 
 def test_rings_are_shifts():

@@ -17,7 +17,7 @@ def run(algorithm, workers=8, steps=12, x0=None, grad=None):
   return drive(algorithm, start if x0 is None else x0, grad or default, workers=workers, steps=steps)[:2]
 
 
-def made(name, inner="momentum", workers=8, **hyper):
+def create(name, inner="momentum", workers=8, **hyper):
   return build(name, INNER[inner][0], workers, **hyper)
 
 
@@ -45,24 +45,24 @@ def powers(matrix, first, steps):
 
 
 def test_cocod_without_delay_is_local_sgd():
-  same(run(clocked(made("cocod", "adam", period=3), delay=0)), run(made("local_sgd", "adam", period=3)))
+  same(run(clocked(create("cocod", "adam", period=3), delay=0)), run(create("local_sgd", "adam", period=3)))
 
 
 def test_cocod_of_one_worker_is_that_worker_alone():
-  same(run(made("cocod", workers=1, period=3), 1), run(made("independent", workers=1), 1))
+  same(run(create("cocod", workers=1, period=3), 1), run(create("independent", workers=1), 1))
 
 
 def test_cocod_of_one_step_is_d_psgd_with_everybody():
   """x_i(t + 1) = xbar(t) + u_i(x_i(t)): the complete graph. With three workers the exponential graph is one."""
-  ours = run(made("cocod", workers=3, period=1), 3)
-  same(ours, run(made("d_psgd", workers=3, graph="exponential"), 3))
+  ours = run(create("cocod", workers=3, period=1), 3)
+  same(ours, run(create("d_psgd", workers=3, graph="exponential"), 3))
 
 
 @pytest.mark.parametrize("period", [1, 3])
 def test_cocod_on_a_quadratic(period):
   """The mean goes as SGD does; deviations are what a round adds to them: s - 1 times those of the round before."""
   steps = 4 * period
-  x = run(made("cocod", "sgd", period=period), steps=steps, x0=STARTS, grad=bowl)[0]
+  x = run(create("cocod", "sgd", period=period), steps=steps, x0=STARTS, grad=bowl)[0]
   shrink = 1 - RATE * CURVATURE
   close(x.mean(axis=1), np.stack([STARTS.mean(axis=0) * shrink**t for t in range(1, steps + 1)]))
   ends = x[period - 1 :: period]
@@ -76,24 +76,24 @@ def test_cocod_on_a_quadratic(period):
 @pytest.mark.parametrize("pull", [0.6, 0.2])
 def test_overlap_without_momentum_is_dasgd_with_a_delay_of_one_period(pull):
   """The authors' first anchor is the start, which DaSGD with a first launch before the first step has too."""
-  ours = run(made("overlap_local_sgd", "adam", period=3, pull=pull, momentum=0.0))
-  dasgd = made("dasgd", "adam", period=3, delay=3, keep=1 - pull)
+  ours = run(create("overlap_local_sgd", "adam", period=3, pull=pull, momentum=0.0))
+  dasgd = create("dasgd", "adam", period=3, delay=3, keep=1 - pull)
   same(ours, run(clocked(dasgd, offset=-3)))
 
 
 def test_overlap_without_pull_never_synchronises():
-  same(run(made("overlap_local_sgd", "adam", period=3, pull=0.0, momentum=0.7)), run(made("independent", "adam")))
+  same(run(create("overlap_local_sgd", "adam", period=3, pull=0.0, momentum=0.7)), run(create("independent", "adam")))
 
 
 def test_overlap_that_pulls_all_the_way_stays_where_it_is():
-  x = run(made("overlap_local_sgd", period=3, pull=1.0, momentum=0.0))[0][2::3]
+  x = run(create("overlap_local_sgd", period=3, pull=1.0, momentum=0.0))[0][2::3]
   close(x, np.broadcast_to(reference.problem(8, 12)[0], x.shape))
 
 
 def test_overlap_on_a_quadratic_is_a_matrix_power():
   """Per round, of the mean x, z and v: x' = (1 - a) s x + a z, v' = b v + z - x', z' = z - v'."""
   period, rounds, a, b = 2, 5, 0.6, 0.7
-  algorithm = made("overlap_local_sgd", "sgd", period=period, pull=a, momentum=b)
+  algorithm = create("overlap_local_sgd", "sgd", period=period, pull=a, momentum=b)
   start = reference.problem(8, 12)[0]
   x = run(algorithm, steps=period * rounds, x0=start, grad=bowl)[1][period - 1 :: period, 0]
   s = (1 - RATE * CURVATURE) ** period
@@ -106,7 +106,7 @@ def test_overlap_on_a_quadratic_is_a_matrix_power():
 @pytest.mark.parametrize("pull", [-0.1, 1.5])
 def test_a_pull_that_is_no_weight_is_refused(pull):
   with pytest.raises(ValueError, match=rf"overlap_local_sgd.pull must be in \[0, 1\], got {pull}"):
-    made("overlap_local_sgd", period=3, pull=pull, momentum=0.0)
+    create("overlap_local_sgd", period=3, pull=pull, momentum=0.0)
 
 
 # ---- Pipe-SGD
@@ -114,7 +114,7 @@ def test_a_pull_that_is_no_weight_is_refused(pull):
 
 @pytest.mark.parametrize("inner", ["momentum", "adam", "decay"])
 def test_pipe_sgd_of_width_one_is_sync_sgd(inner):
-  same(run(made("pipe_sgd", inner, width=1)), run(made("sync_sgd", inner)))
+  same(run(create("pipe_sgd", inner, width=1)), run(create("sync_sgd", inner)))
 
 
 @pytest.mark.parametrize("width", [2, 4])
@@ -122,20 +122,20 @@ def test_pipe_sgd_is_sync_sgd_with_gradients_of_before(width):
   """One sync SGD whose gradient at step t is that of the point K - 1 steps before, as soon as there is one."""
   steps, late = 12, width - 1
   x0, grad = reference.problem(8, steps)
-  ours = run(made("pipe_sgd", "adam", width=width))[0]
+  ours = run(create("pipe_sgd", "adam", width=width))[0]
   points = jnp.asarray(np.concatenate([np.broadcast_to(x0, (1, 8, 7)), ours]))
 
   def stale(worker, step, x):
     return grad(worker, step, points[step, 0])  # whose update comes K - 1 steps later
 
-  expected = run(made("sync_sgd", "adam"), steps=steps - late, x0=x0, grad=stale)[0]
+  expected = run(create("sync_sgd", "adam"), steps=steps - late, x0=x0, grad=stale)[0]
   close(ours[late:], expected)
   close(ours[:late], np.broadcast_to(x0, (late, 8, 7)))
 
 
 def test_pipe_sgd_on_a_quadratic_is_a_matrix_power():
   """x(t + 1) = x(t) - eta lambda x(t - 1)."""
-  x = run(made("pipe_sgd", "sgd", width=2), grad=bowl)[1][:, 0]
+  x = run(create("pipe_sgd", "sgd", width=2), grad=bowl)[1][:, 0]
   start = reference.problem(8, 12)[0]
   close(x, np.concatenate([start[None], powers(companion(RATE * CURVATURE), np.stack([start, start]), 11)[:, 0]]))
   for product, stable in ((0.99, True), (1.01, False)):
@@ -148,7 +148,7 @@ def companion(product):
 
 def test_a_pipeline_without_a_stage_is_refused():
   with pytest.raises(ValueError, match=r"pipe_sgd\.width must be an integer >= 1, got 0"):
-    made("pipe_sgd", width=0)
+    create("pipe_sgd", width=0)
 
 
 # ---- SMA
@@ -157,18 +157,18 @@ def test_a_pipeline_without_a_stage_is_refused():
 @pytest.mark.parametrize("period", [1, 3])
 def test_sma_without_momentum_is_easgd(period):
   hyper = {"alpha": 0.1, "period": period}
-  same(run(made("sma", "adam", momentum=0.0, **hyper)), run(made("easgd", "adam", **hyper)))
+  same(run(create("sma", "adam", momentum=0.0, **hyper)), run(create("easgd", "adam", **hyper)))
 
 
 def test_the_center_of_sma_with_one_pth_is_the_mean_of_before():
-  x, z = run(made("sma", alpha=1 / 8, momentum=0.0, period=1))
+  x, z = run(create("sma", alpha=1 / 8, momentum=0.0, period=1))
   close(z[1:, 0], x[:-1].mean(axis=1))
 
 
 def test_sma_on_a_quadratic_is_a_matrix_power():
   """Of the means: w' = (1 - eta lambda - alpha) w + alpha z, z' = z + p alpha (w - z) + mu (z - z_prev)."""
   alpha, momentum = 0.1, 0.5
-  x, z = run(made("sma", "sgd", alpha=alpha, momentum=momentum, period=1), x0=STARTS, grad=bowl)
+  x, z = run(create("sma", "sgd", alpha=alpha, momentum=momentum, period=1), x0=STARTS, grad=bowl)
   mean, first = x.mean(axis=1), STARTS.mean(axis=0)
   matrix = np.array(
     [
@@ -178,6 +178,6 @@ def test_sma_on_a_quadratic_is_a_matrix_power():
     ]
   )
   # z starts apart on each worker, as x0 does; sums over the workers are linear, so the mean follows all the same.
-  found = powers(matrix, np.stack([first] * 3), 12)
-  close(mean, found[:, 0])
-  close(z.mean(axis=1), found[:, 1])
+  result = powers(matrix, np.stack([first] * 3), 12)
+  close(mean, result[:, 0])
+  close(z.mean(axis=1), result[:, 1])

@@ -39,8 +39,8 @@ def samples(rounds, workers=8, share=0.5, seed=0):
 
 @pytest.mark.parametrize("workers, share, count", [(8, 0.5, 4), (8, 0.1, 1), (5, 0.5, 2), (8, 1.0, 8), (1, 0.3, 1)])
 def test_a_round_has_so_many_different_workers(workers, share, count):
-  for chosen in samples(5, workers, share):
-    assert len({*chosen}) == count and {*chosen} <= {*range(workers)}
+  for settings in samples(5, workers, share):
+    assert len({*settings}) == count and {*settings} <= {*range(workers)}
 
 
 def test_all_workers_take_part_equally_often():

@@ -68,8 +68,8 @@ def test_shift_and_permute(devices, virtual):
     return [g.shift(tree, k) for k in STEPS], [g.permute(tree, p) for p in PERMUTATIONS]
 
   expected = [np.roll(VALUES, k, axis=0) for k in STEPS], [permuted(p) for p in PERMUTATIONS]
-  for found in (over_pair(everything, devices, VALUES), jax.jit(lambda x: over_one(everything, x))(VALUES)):
-    for trees, arrays in zip(found, expected, strict=True):
+  for result in (over_pair(everything, devices, VALUES), jax.jit(lambda x: over_one(everything, x))(VALUES)):
+    for trees, arrays in zip(result, expected, strict=True):
       for tree, array in zip(trees, arrays, strict=True):
         np.testing.assert_array_equal(tree["a"], array)
         np.testing.assert_array_equal(tree["b"], array[:, 0])
@@ -85,16 +85,16 @@ def test_any_permutation(order, devices, without):
 @pytest.mark.parametrize("devices, virtual", LAYOUTS)
 def test_without_some_workers(devices, virtual):
   del virtual
-  there = np.array([True, True, False, True, False, False, False, True])
+  target = np.array([True, True, False, True, False, False, False, True])
 
-  def everything(g, x, there):
-    few = Present(g, there)
+  def everything(g, x, target):
+    few = Present(g, target)
     return few.sum(x), few.mean(x), few.max(x), few.mean({"a": x})["a"]
 
-  mean = VALUES[there].sum(axis=0) / np.float32(4)  # exact
-  expected = VALUES[there].sum(axis=0), mean, VALUES[there].max(axis=0), mean
-  for found in (over_pair(everything, devices, VALUES, there), over_one(everything, VALUES, there)):
-    for array, one in zip(found, expected, strict=True):
+  mean = VALUES[target].sum(axis=0) / np.float32(4)  # exact
+  expected = VALUES[target].sum(axis=0), mean, VALUES[target].max(axis=0), mean
+  for result in (over_pair(everything, devices, VALUES, target), over_one(everything, VALUES, target)):
+    for array, one in zip(result, expected, strict=True):
       np.testing.assert_array_equal(array, np.stack([one] * 8))
 
 
@@ -140,9 +140,9 @@ BYTES = 16 * 3 * 4
   ],
 )
 def test_a_recorder_keeps_what_it_is_asked(ask, sent, per_worker):
-  found, shapes = record(ask, X, workers=8)
-  assert found.sent == sent and found.used
-  assert sum(op.per_worker(8) for op in found.sent) == per_worker
+  result, shapes = record(ask, X, workers=8)
+  assert result.sent == sent and result.used
+  assert sum(op.per_worker(8) for op in result.sent) == per_worker
   real = jax.make_jaxpr(lambda x: ask(ONE, x), axis_env=[("w", 8)], return_shape=True)(X)[1]
   assert jax.tree.map(lambda x: (x.shape, x.dtype), shapes, is_leaf=lambda x: hasattr(x, "shape")) == jax.tree.map(
     lambda x: (x.shape, x.dtype), real, is_leaf=lambda x: hasattr(x, "shape")

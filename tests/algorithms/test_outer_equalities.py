@@ -22,7 +22,7 @@ def run(algorithm, workers=8, steps=12, x0=None, grad=None):
   return drive(algorithm, start if x0 is None else x0, grad or default, workers=workers, steps=steps)[:2]
 
 
-def made(name, inner="momentum", workers=8, **hyper):
+def create(name, inner="momentum", workers=8, **hyper):
   return build(name, INNER[inner][0], workers, **hyper)
 
 
@@ -50,13 +50,13 @@ def powers(matrix, first, rounds):
 
 @pytest.mark.parametrize("period", [1, 4])
 def test_slowmo_without_slow_momentum_is_local_sgd(period):
-  ours = made("slowmo", "adam", period=period, slow_rate=1.0, slow_momentum=0.0)
-  params(run(ours), run(made("local_sgd", "adam", period=period)))
+  ours = create("slowmo", "adam", period=period, slow_rate=1.0, slow_momentum=0.0)
+  params(run(ours), run(create("local_sgd", "adam", period=period)))
 
 
 def test_slowmo_is_diloco_with_heavy_ball():
   """At a constant fast rate the two gammas cancel."""
-  ours = made("slowmo", "adam", period=3, slow_rate=0.8, slow_momentum=0.6)
+  ours = create("slowmo", "adam", period=3, slow_rate=0.8, slow_momentum=0.6)
   same(run(ours), run(diloco_with(INNER["adam"][0], optax.sgd(0.8, momentum=0.6), period=3)))
 
 
@@ -123,8 +123,8 @@ def test_slow_momentum_counts_in_steps_of_the_fast_rate():
   x0, grad = reference.problem(workers, steps)
   rate = {"rate": lambda step: float(decaying(step))}
   twin = reference.slowmo(x0, grad, workers=workers, steps=steps, inner=heavy_ball, **hyper, **rate)
-  told = optax.inject_hyperparams(optax.sgd)(learning_rate=decaying, momentum=0.9)
-  close(run(build("slowmo", told, **hyper), workers)[0], twin.params)
+  reported = optax.inject_hyperparams(optax.sgd)(learning_rate=decaying, momentum=0.9)
+  close(run(build("slowmo", reported, **hyper), workers)[0], twin.params)
   untold = run(build("slowmo", optax.sgd(decaying, momentum=0.9), **hyper), workers)[0]
   close(untold[:5], twin.params[:5])
   assert not np.allclose(untold[5], twin.params[5])
@@ -138,7 +138,7 @@ def test_heavy_ball_on_a_quadratic_is_a_matrix_power(name, hyper):
   """With s = (1 - eta lambda)^tau: u' = beta u + (1 - s) z, z' = z - alpha u'."""
   period, rounds = 3, 4
   x0 = reference.problem(8, 12)[0]
-  _, z = run(made(name, "sgd", period=period, **hyper), steps=period * rounds, grad=bowl)
+  _, z = run(create(name, "sgd", period=period, **hyper), steps=period * rounds, grad=bowl)
   pull = 1 - (1 - RATE * CURVATURE) ** period
   matrix = np.array([[1 - 0.8 * pull, -0.8 * 0.6], [pull, 0.6]])
   close(z[period - 1 :: period, 0], powers(matrix, np.stack([x0, 0 * x0]), rounds)[:, 0])
@@ -150,16 +150,16 @@ def test_heavy_ball_on_a_quadratic_is_a_matrix_power(name, hyper):
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("period", [1, 4])
 def test_bmuf_without_block_momentum_is_local_sgd(nesterov, period):
-  ours = made("bmuf", "adam", period=period, block_learning_rate=1.0, block_momentum=0.0, nesterov=nesterov)
-  params(run(ours), run(made("local_sgd", "adam", period=period)))
+  ours = create("bmuf", "adam", period=period, block_learning_rate=1.0, block_momentum=0.0, nesterov=nesterov)
+  params(run(ours), run(create("local_sgd", "adam", period=period)))
 
 
 def test_classical_bmuf_is_slowmo_and_nesterov_bmuf_is_diloco():
   hyper = {"block_learning_rate": 0.7, "block_momentum": 0.9}
-  classical = run(made("bmuf", "adam", period=3, nesterov=False, **hyper))
-  same(classical, run(made("slowmo", "adam", period=3, slow_rate=0.7, slow_momentum=0.9)))
-  ahead = run(made("bmuf", "adam", period=3, nesterov=True, **hyper))
-  same(ahead, run(made("diloco", "adam", period=3, outer_learning_rate=0.7, outer_momentum=0.9)))
+  classical = run(create("bmuf", "adam", period=3, nesterov=False, **hyper))
+  same(classical, run(create("slowmo", "adam", period=3, slow_rate=0.7, slow_momentum=0.9)))
+  ahead = run(create("bmuf", "adam", period=3, nesterov=True, **hyper))
+  same(ahead, run(create("diloco", "adam", period=3, outer_learning_rate=0.7, outer_momentum=0.9)))
   assert not np.allclose(classical[0], ahead[0])
 
 
@@ -172,20 +172,20 @@ NESTEROV = optax.sgd(0.7, momentum=0.9, nesterov=True)
 @pytest.mark.parametrize("period", [1, 4])
 def test_eager_diloco_without_delay_is_diloco(period):
   ours = eager_diloco_with(INNER["adam"][0], NESTEROV, period=period, delay=0)
-  same(run(ours), run(made("diloco", "adam", period=period, **PAPER)))
+  same(run(ours), run(create("diloco", "adam", period=period, **PAPER)))
 
 
 def test_eager_diloco_of_one_worker_is_diloco():
   """Nothing of it is late."""
   hyper = {"period": 3, **PAPER}
-  same(run(made("eager_diloco", "adam", 1, **hyper), 1), run(made("diloco", "adam", 1, **hyper), 1))
+  same(run(create("eager_diloco", "adam", 1, **hyper), 1), run(create("diloco", "adam", 1, **hyper), 1))
 
 
 def test_eager_diloco_knows_at_first_its_own_part_alone():
   steps, period = 4, 4
   x0, _ = reference.problem(8, steps)
   plain = eager_diloco_with(INNER["momentum"][0], optax.sgd(1.0), period=period, delay=period)
-  alone = run(made("independent"), steps=steps)[0][-1]
+  alone = run(create("independent"), steps=steps)[0][-1]
   close(run(plain, steps=steps)[0][-1], x0[None] + (alone - x0[None]) / 8)
 
 
@@ -220,7 +220,7 @@ def test_eager_diloco_on_a_quadratic_is_a_matrix_power():
   """Of the means; 7/8 of the outer gradient are one round old."""
   period, rounds = 3, 5
   x0 = reference.problem(8, 12)[0]
-  algorithm = made("eager_diloco", "sgd", period=period, **PAPER)
+  algorithm = create("eager_diloco", "sgd", period=period, **PAPER)
   theta = run(algorithm, steps=period * rounds, x0=x0, grad=bowl)[1][period - 1 :: period, 0]
   share = 1 - (1 - RATE * CURVATURE) ** period
   close(theta, powers(outer_gradient(share, 7 / 8), np.stack([x0, 0 * x0, 0 * x0]), rounds)[:, 0])
@@ -238,13 +238,13 @@ PAIRS = {"period": 2, "outer_learning_rate": 0.7, "outer_momentum": 0.5, "attrac
 
 
 def test_noloco_of_two_workers_is_diloco_with_heavy_ball():
-  ours = run(made("noloco", "adam", 2, **PAIRS), 2)
+  ours = run(create("noloco", "adam", 2, **PAIRS), 2)
   same(ours, run(diloco_with(INNER["adam"][0], optax.sgd(0.7, momentum=0.5), period=2), 2))
 
 
 def test_noloco_of_two_workers_without_momentum_is_local_sgd():
   plain = PAIRS | {"outer_learning_rate": 1.0, "outer_momentum": 0.0, "attraction": 1.0}
-  params(run(made("noloco", "adam", 2, **plain), 2), run(made("local_sgd", "adam", 2, period=2), 2))
+  params(run(create("noloco", "adam", 2, **plain), 2), run(create("local_sgd", "adam", 2, period=2), 2))
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 8])
@@ -261,7 +261,7 @@ def test_noloco_keeps_the_mean_and_draws_pairs_together(workers):
   """Without gradients, momentum and own moves: phi_i - phi_j of a pair shrinks by 1 - gamma, their mean stays."""
   x0 = np.random.default_rng(1).normal(size=(workers, 7))
   still = PAIRS | {"period": 1, "outer_momentum": 0.0}
-  x = run(made("noloco", workers=workers, **still), workers, 6, x0, lambda i, t, x: jnp.zeros_like(x))[0]
+  x = run(create("noloco", workers=workers, **still), workers, 6, x0, lambda i, t, x: jnp.zeros_like(x))[0]
   close(x.mean(axis=1), np.repeat(x0.mean(axis=0)[None], 6, axis=0))
   before = x0
   for t in range(6):
@@ -273,7 +273,7 @@ def test_noloco_keeps_the_mean_and_draws_pairs_together(workers):
 def test_the_mean_of_noloco_on_a_quadratic_is_a_matrix_power():
   """From any starts: delta' = alpha delta - beta (1 - s) phi, phi' = phi + delta', s = (1 - eta lambda)^tau."""
   x0 = np.random.default_rng(1).normal(size=(8, 7))
-  mean = run(made("noloco", "sgd", **PAIRS), steps=10, x0=x0, grad=bowl)[1][1::2, 0]
+  mean = run(create("noloco", "sgd", **PAIRS), steps=10, x0=x0, grad=bowl)[1][1::2, 0]
   pull = 0.7 * (1 - (1 - RATE * CURVATURE) ** 2)
   matrix = np.array([[1 - pull, 0.5], [-pull, 0.5]])
   start = x0.mean(axis=0)
@@ -291,5 +291,5 @@ def test_the_mean_of_noloco_on_a_quadratic_is_a_matrix_power():
 )
 def test_what_does_not_fit_is_one_clear_line(hyper, words):
   with pytest.raises(ValueError, match=words) as refused:
-    made("noloco", **(PAIRS | hyper))
+    create("noloco", **(PAIRS | hyper))
   assert "\n" not in str(refused.value)

@@ -24,28 +24,28 @@ def run(algorithm, steps=12, grad=None):
   return drive(algorithm, x0, grad or default, workers=8, steps=steps)[:2]
 
 
-def made(name, inner="adam", **hyper):
+def create(name, inner="adam", **hyper):
   return build(name, INNER[inner][0], **hyper)
 
 
 @pytest.mark.parametrize("period", [1, 4])
 def test_diloco_with_plain_outer_steps_of_rate_one_is_local_sgd(period):
-  x, theta = run(made("diloco", period=period, **PLAIN))
-  expected, mean = run(made("local_sgd", period=period))
+  x, theta = run(create("diloco", period=period, **PLAIN))
+  expected, mean = run(create("local_sgd", period=period))
   close(x, expected)
   close(theta[period - 1 :: period], mean[period - 1 :: period])
 
 
 @pytest.mark.parametrize("period", [1, 4])
 def test_streaming_of_one_fragment_is_diloco(period):
-  ours = run(made("streaming_diloco", period=period, **PAPER, **WHOLE))
-  for one, other in zip(ours, run(made("diloco", period=period, **PAPER)), strict=True):
+  ours = run(create("streaming_diloco", period=period, **PAPER, **WHOLE))
+  for one, other in zip(ours, run(create("diloco", period=period, **PAPER)), strict=True):
     close(one, other)
 
 
 def test_any_outer_optimizer():
   nesterov = optax.sgd(0.7, momentum=0.9, nesterov=True)
-  expected = run(made("diloco", period=3, **PAPER))[0]
+  expected = run(create("diloco", period=3, **PAPER))[0]
   close(run(diloco_with(INNER["adam"][0], nesterov, period=3))[0], expected)
   close(run(streaming_diloco_with(INNER["adam"][0], nesterov, period=3, **WHOLE))[0], expected)
   for outer in (INNER["adamw"][0], optax.sgd(0.7, momentum=0.9)):  # the latter: heavy ball
@@ -58,7 +58,7 @@ def test_each_fragment_has_its_own_clock():
   """An outer optimizer without memory, at rate 0, only resets: every fragment by its own clock."""
   steps = 12
   hyper = {"period": 4, "outer_learning_rate": 0.0, "outer_momentum": 0.0, "fragments": 2, "delay": 0, "keep": 0.0}
-  x, theta = map(np.asarray, run(made("streaming_diloco", **hyper), steps))
+  x, theta = map(np.asarray, run(create("streaming_diloco", **hyper), steps))
   start = np.broadcast_to(reference.problem(8, steps)[0], (8, 7))
   close(theta, np.stack([start] * steps))
   at_start = np.abs(x - start).max(axis=1) < 1e-12  # [steps, n]
@@ -68,7 +68,7 @@ def test_each_fragment_has_its_own_clock():
 
 def test_what_is_mixed_in_is_of_now():
   """Constant gradients, one worker's part: x = keep (x of now) + (1 - keep) theta, theta from the x of the launch."""
-  algorithm = made("streaming_diloco", "sgd", period=4, **PLAIN, fragments=1, delay=3, keep=0.25)
+  algorithm = create("streaming_diloco", "sgd", period=4, **PLAIN, fragments=1, delay=3, keep=0.25)
   x, theta = run(algorithm, 7, lambda i, t, x: jnp.ones_like(x))
   start = reference.problem(8, 7)[0]
   close(theta[6, 0], start - 0.1 * 4)
@@ -76,7 +76,7 @@ def test_what_is_mixed_in_is_of_now():
 
 
 def test_several_fragments_are_in_flight():
-  algorithm = made("streaming_diloco", period=6, **PAPER, fragments=3, delay=5, keep=0.5)
+  algorithm = create("streaming_diloco", period=6, **PAPER, fragments=3, delay=5, keep=0.5)
   schedule = Schedule(algorithm.exchanges)
   assert [exchange.offset for exchange in algorithm.exchanges] == [-4, -2, 0]
   assert [clock.first for clock in schedule.clocks] == [2, 4, 6]
@@ -112,5 +112,5 @@ def test_a_fragment_is_masked_as_optax_does():
 )
 def test_what_does_not_fit_is_one_clear_line(hyper, words):
   with pytest.raises(ValueError, match=words) as refused:
-    made("streaming_diloco", **({"period": 4, **PAPER, **WHOLE} | hyper))
+    create("streaming_diloco", **({"period": 4, **PAPER, **WHOLE} | hyper))
   assert "\n" not in str(refused.value)

@@ -84,13 +84,13 @@ def test_a_mean_of_three_is_off_by_the_mean_of_their_quanta(x64, name):
 def test_it_is_right_on_average(x64, name):
   """A rounding by quantum q has a deviation of q / 2 at most: six of those of the mean of n keys have odds of 1e-9."""
   keys, mean = 4000, VALUES.mean(axis=0)
-  found = random_mean(name, VALUES, keys)
+  result = random_mean(name, VALUES, keys)
   quanta = np.sqrt(sum(quantum(name, v) ** 2 for v in VALUES)) / 3
   if name != "qsgd":  # the strips of their mean are rounded once more
     widest = np.mean([np.abs(v) + quantum(name, v) for v in VALUES], axis=0)
     quanta = np.sqrt(quanta**2 + quantum(name, widest) ** 2)
-  assert (np.abs(found.mean(axis=0) - mean) <= 6 * quanta / 2 / np.sqrt(keys)).all()
-  assert (found.std(axis=0) > 0).mean() > 0.4
+  assert (np.abs(result.mean(axis=0) - mean) <= 6 * quanta / 2 / np.sqrt(keys)).all()
+  assert (result.std(axis=0) > 0).mean() > 0.4
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -167,8 +167,8 @@ def test_a_frequency_is_the_mean_of_those_that_sent_it(x64):
   rows[0] = 4.0  # the constant alone
   rows[1] = [[6.0, 6.0], [-6.0, -6.0]]  # another frequency alone
   rows[2] = rows[1] / 3
-  found = mean_of("demo", {"decay": 0.9, "kept": 1, "chunk": 2}, rows)[0]
-  close(found, rows[0] + (rows[1] + rows[2]) / 2)
+  result = mean_of("demo", {"decay": 0.9, "kept": 1, "chunk": 2}, rows)[0]
+  close(result, rows[0] + (rows[1] + rows[2]) / 2)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5])
@@ -204,9 +204,9 @@ def test_the_step_of_its_authors_is_the_optimizers(x64):
 def test_the_whole_share_is_local_sgd_of_period_one(x64, base):
   x0, grad = reference.problem(8, 6)
   expected = drive(build("local_sgd", INNER["momentum"][0], period=1), x0, grad, workers=8, steps=6)
-  found = drive(wrapped("sparta", base, hyper={"sparta": {"share": 1.0}}), x0, grad, workers=8, steps=6)
-  close(found[0], expected[0])
-  close(found[1], expected[1])
+  result = drive(wrapped("sparta", base, hyper={"sparta": {"share": 1.0}}), x0, grad, workers=8, steps=6)
+  close(result[0], expected[0])
+  close(result[1], expected[1])
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
@@ -229,8 +229,8 @@ REFUSED = ("sharded_sync_sgd", "d_psgd", "sgp", "overlap_sgp", "noloco", "hierar
 def test_any_algorithm_takes_rounded_means(x64, wrapper, hyper, name):
   """Three workers: a strip of three values."""
   x0, grad = reference.problem(3, 4)
-  found = drive(wrapped(wrapper, name, hyper={wrapper: hyper}), x0, grad, workers=3, steps=4)[0]
-  assert np.isfinite(found).all()
+  result = drive(wrapped(wrapper, name, hyper={wrapper: hyper}), x0, grad, workers=3, steps=4)[0]
+  assert np.isfinite(result).all()
 
 
 @pytest.mark.slow

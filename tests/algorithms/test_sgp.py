@@ -126,8 +126,8 @@ def test_the_weights_of_two_workers_go_through_a_scan(name, hyper):
 
     return jax.lax.scan(step, (x[0], tx.init(x[0])), length=3)[0][0][None]
 
-  found = jax.jit(jax.shard_map(loop, mesh=mesh, in_specs=P("w"), out_specs=P("w")))(jnp.asarray(STARTS[:2]))
-  close(found, np.stack([STARTS[:2].mean(axis=0)] * 2))
+  result = jax.jit(jax.shard_map(loop, mesh=mesh, in_specs=P("w"), out_specs=P("w")))(jnp.asarray(STARTS[:2]))
+  close(result, np.stack([STARTS[:2].mean(axis=0)] * 2))
 
 
 def test_an_overlap_of_nothing_is_refused():

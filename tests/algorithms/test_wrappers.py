@@ -329,7 +329,7 @@ def test_each_question_has_its_own_memory(x64):
     state = run(WRAPPERS[wrapper].factory(algorithm, **LOSSY[wrapper]), steps=3)[2]
     close(state.algorithm, np.full(8, 9.0))  # the count came through whole
     one, two = state.memory.local
-    assert [len(found) for found in (*state.memory.launch, *state.memory.merge)] == [0, 1]
+    assert [len(result) for result in (*state.memory.launch, *state.memory.merge)] == [0, 1]
     if wrapper in ("qsgd", "int8", "fp8"):
       assert (one.count == 3).all() and (two.count == 3).all() and (one.key != two.key).any()
       continue
@@ -353,8 +353,8 @@ PARAMS = {"kernel": jax.ShapeDtypeStruct((10, 3), jnp.float32), "bias": jax.Shap
 def test_bytes_that_are_really_sent(workers):
   def sent(wrapper, **hyper):
     algorithm = WRAPPERS[wrapper].factory(build("sync_sgd", optax.sgd(0.1)), **hyper)
-    found = traffic.of(algorithm, PARAMS, workers)
-    return found.sent(found.local), found.sent(found.evaluate)
+    result = traffic.of(algorithm, PARAMS, workers)
+    return result.sent(result.local), result.sent(result.evaluate)
 
   # 3 of 30 values and 1 of 3, with int32 places, to all others
   assert sent("topk", share=0.1) == (4 * (4 + 4) * (workers - 1), 0)
@@ -384,8 +384,8 @@ def test_powersgd_never_sends_more_values_than_a_matrix_has(x64, shape, rank, se
   """As it is, a matrix is averaged exactly, and nothing is remembered."""
   algorithm = WRAPPERS["powersgd"].factory(build("sync_sgd", optax.sgd(1.0)), rank=rank)
   params = {"a": jnp.zeros((4, *shape))}
-  found = traffic.of(algorithm, jax.tree.map(lambda x: x[0], params), 4)
-  assert found.sent(found.local) == 2 * 8 * sent * 3 / 4
+  result = traffic.of(algorithm, jax.tree.map(lambda x: x[0], params), 4)
+  assert result.sent(result.local) == 2 * 8 * sent * 3 / 4
   state = everywhere(lambda x: algorithm.init(W, x, jax.random.key(0)))(params)
   whole = sent == math.prod(shape)
   assert (state.memory.local == ((None,),)) == whole
@@ -411,17 +411,17 @@ def test_all_arrays_go_in_one_message(wrapper):
 @pytest.mark.parametrize("workers", [1, 2, 8])
 def test_a_share_of_the_parameters_is_sent_after_each_step(workers):
   algorithm = WRAPPERS["sparta"].factory(build("independent", optax.sgd(0.1)), share=0.1)
-  found = traffic.of(algorithm, PARAMS, workers)
-  assert found.sent(found.local) == 0 and [exchange.period for exchange in algorithm.exchanges] == [1]
-  assert [found.sent(ops) for ops in found.exchanges] == [2 * 4 * 4 * (workers - 1) / workers]
+  sent = traffic.of(algorithm, PARAMS, workers)
+  assert sent.sent(sent.local) == 0 and [exchange.period for exchange in algorithm.exchanges] == [1]
+  assert [sent.sent(ops) for ops in sent.exchanges] == [2 * 4 * 4 * (workers - 1) / workers]
 
 
 def test_a_tested_model_is_sent_whole():
   algorithm = WRAPPERS["topk"].factory(
     build("eager_diloco", optax.sgd(0.1), period=2, outer_learning_rate=0.7, outer_momentum=0.9), share=0.1
   )
-  found = traffic.of(algorithm, PARAMS, 8)
-  assert found.sent(found.evaluate) == 2 * 33 * 4 * 7 / 8
+  sent = traffic.of(algorithm, PARAMS, 8)
+  assert sent.sent(sent.evaluate) == 2 * 33 * 4 * 7 / 8
 
 
 # ---- what can't be

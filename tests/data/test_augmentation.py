@@ -25,13 +25,13 @@ def changed(change, x, seed=0):
 
 def test_a_crop_is_a_window_of_the_padded_image():
   x = images(400)
-  padded, found = np.full((400, 12, 10, 3), 7.0, np.float32), set()
+  padded, result = np.full((400, 12, 10, 3), 7.0, np.float32), set()
   padded[:, 2:-2, 2:-2] = x
   for whole, part in zip(padded, changed(augmentation.crop(2, 7.0), x), strict=True):
     places = [(i, j) for i in range(5) for j in range(5) if np.array_equal(whole[i : i + 8, j : j + 6], part)]
     assert len(places) == 1
-    found |= {*places}
-  assert len(found) == 25  # each place, in 400 draws
+    result |= {*places}
+  assert len(result) == 25  # each place, in 400 draws
 
 
 def test_a_flip_mirrors_half_of_the_images():
@@ -44,9 +44,9 @@ def test_a_flip_mirrors_half_of_the_images():
 
 @pytest.mark.parametrize("height, width", [(40, 60), (500, 375), (9, 9)])
 def test_boxes_lie_within_the_image_and_the_bounds(height, width):
-  found = augmentation.boxes(augmentation.uniform(np.random.default_rng(0), 2000), height, width)
-  top, left, tall, wide = found.T
-  assert (found[:, :2] >= 0).all() and (top + tall <= height).all() and (left + wide <= width).all()
+  result = augmentation.boxes(augmentation.uniform(np.random.default_rng(0), 2000), height, width)
+  top, left, tall, wide = result.T
+  assert (result[:, :2] >= 0).all() and (top + tall <= height).all() and (left + wide <= width).all()
   area = tall * wide / (height * width)
   low, high = (np.log((wide + way * 0.5) / (tall - way * 0.5)) for way in (-1, 1))  # what rounding may hide
   assert (high >= np.log(3 / 4)).all() and (low <= np.log(4 / 3)).all()

@@ -57,9 +57,9 @@ def test_contract_of_every_set(factories):
       batch = everything(part)
       assert batch["x"].shape == (part.size, *data.meta["shape"]) and batch["x"].dtype == x_type, name
       assert len(batch["y"]) == part.size and batch["y"].dtype == y_type, name
-      chosen = np.array([3, 0, 3])
-      for key, value in part.take(chosen).items():
-        np.testing.assert_array_equal(value, batch[key][chosen])
+      options = np.array([3, 0, 3])
+      for key, value in part.take(options).items():
+        np.testing.assert_array_equal(value, batch[key][options])
       if data.meta["task"] == "classification":
         assert batch["y"].shape == (part.size,) and batch["y"].max() < data.meta["num_outputs"], name
         np.testing.assert_array_equal(part.labels, batch["y"])

@@ -18,9 +18,9 @@ def mapped():
 
 def test_examples_by_index():
   part = source.from_grain(mapped(), labels=Y)
-  chosen = np.array([7, 0, 7, 39])
-  np.testing.assert_array_equal(part.take(chosen)["x"], 2 * X[chosen])
-  np.testing.assert_array_equal(part.take(chosen)["y"], Y[chosen])
+  settings = np.array([7, 0, 7, 39])
+  np.testing.assert_array_equal(part.take(settings)["x"], 2 * X[settings])
+  np.testing.assert_array_equal(part.take(settings)["y"], Y[settings])
   assert part.size == 40 and {*everything(part)} == {"x", "y"}
   order = ExampleSampler([np.arange(40)] * 2, batch=4, seed=1)
   taken, plain = (batches(each, order, [0, 1], 3, 2) for each in (part, source.in_memory(2 * X, Y)))

@@ -85,10 +85,10 @@ def test_batches_of_a_stream_are_checked():
     return examples.map(lambda k: {"x": X[k], "y": np.int32(-1 if k == 23 and worker == 2 else k % 3)})
 
   meta = {"task": "classification", "shape": (5,), "num_outputs": 3}
-  made = StreamFeed(wrong, [0, 2], count=4, batch=5, seed=3, check=checks.batch_check(meta, "training"))
-  assert made(0, 4)["y"].shape == (2, 4, 5)
-  one_line(ValueError, lambda: made(4, 2), "training set", "got -1", "index 3 of step 5 of worker 2")
-  made.close()
+  created = StreamFeed(wrong, [0, 2], count=4, batch=5, seed=3, check=checks.batch_check(meta, "training"))
+  assert created(0, 4)["y"].shape == (2, 4, 5)
+  one_line(ValueError, lambda: created(4, 2), "training set", "got -1", "index 3 of step 5 of worker 2")
+  created.close()
 
 
 def test_a_source_shows_the_shapes_and_has_no_parts():

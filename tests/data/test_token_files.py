@@ -27,8 +27,8 @@ def written(tmp_path):
   (tmp_path / "a.txt").write_bytes(TEXT.encode())
 
   def write(out="out", **settings):
-    found = writer.write(str(tmp_path / "a.txt"), str(tmp_path / out), **settings)
-    return found, *(np.fromfile(tmp_path / out / name, found.dtype) for name in ("train.bin", "val.bin"))
+    result = writer.write(str(tmp_path / "a.txt"), str(tmp_path / out), **settings)
+    return result, *(np.fromfile(tmp_path / out / name, result.dtype) for name in ("train.bin", "val.bin"))
 
   return write
 
@@ -36,10 +36,10 @@ def written(tmp_path):
 @pytest.mark.parametrize("piece", [7, 2**20])
 def test_bytes(written, tmp_path, monkeypatch, piece):
   monkeypatch.setattr(writer, "PIECE", piece)
-  found, train, test = written(validation=0.25)
+  result, train, test = written(validation=0.25)
   content = TEXT.encode()
   assert bytes(train.astype(np.uint8)) + bytes(test.astype(np.uint8)) == content
-  assert found == (len(train), len(content) // 4, len(content), 256, "uint16")
+  assert result == (len(train), len(content) // 4, len(content), 256, "uint16")
   assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["meta.json", "train.bin", "val.bin"]
   data = DATA["tokens"](path=str(tmp_path / "out"), length=16)
   assert data.meta["num_outputs"] == 256 and bytes(everything(data.train)["x"][0].astype(np.uint8)) == content[:16]
@@ -52,12 +52,12 @@ def test_byte_pairs(written, tmp_path, monkeypatch, piece):
   import tokenizers
 
   monkeypatch.setattr(writer, "PIECE", piece)
-  found, train, test = written(level="bpe", vocabulary=290)
+  result, train, test = written(level="bpe", vocabulary=290)
   tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
   texts = [tokenizer.decode(part.tolist()) for part in (train, test)]
   assert "".join(texts) == TEXT and 0 <= len(TEXT.encode()) // 10 - len(texts[1].encode()) < 4
   assert [tokenizer.encode(text).ids for text in texts] == [train.tolist(), test.tolist()]
-  assert len(train) < 0.7 * len(texts[0].encode()) and found.vocabulary == 290 == tokenizer.get_vocab_size()
+  assert len(train) < 0.7 * len(texts[0].encode()) and result.vocabulary == 290 == tokenizer.get_vocab_size()
   assert (train.max(), test.max()) < (290, 290)
   meta = json.loads((tmp_path / "out" / "meta.json").read_text())
   assert (meta["dtype"], meta["vocabulary"]) == ("uint16", 290)
@@ -70,8 +70,8 @@ def test_byte_pairs(written, tmp_path, monkeypatch, piece):
 @needs_tokenizers
 def test_a_tokenizer_learnt_elsewhere(written, tmp_path):
   _, train, test = written(level="bpe", vocabulary=290, validation=0.2)
-  found, *again = written("other", level="bpe", tokenizer=str(tmp_path / "out" / "tokenizer.json"), validation=0.2)
-  assert [part.tolist() for part in again] == [train.tolist(), test.tolist()] and found.vocabulary == 290
+  result, *again = written("other", level="bpe", tokenizer=str(tmp_path / "out" / "tokenizer.json"), validation=0.2)
+  assert [part.tolist() for part in again] == [train.tolist(), test.tolist()] and result.vocabulary == 290
 
 
 @needs_tokenizers
@@ -118,8 +118,8 @@ def test_many_tokens_take_four_bytes(written, tmp_path):
   words = {chr(0x4E00 + i % 1000) + chr(0x4E00 + i // 1000): i for i in range(69_999)} | {"[UNK]": 69_999}
   model = tokenizers.models.WordLevel(words, unk_token="[UNK]")
   tokenizers.Tokenizer(model).save(str(tmp_path / "large.json"))
-  found, train, _ = written(level="bpe", tokenizer=str(tmp_path / "large.json"))
-  assert found.dtype == "uint32" and set(train.tolist()) == {69_999}
+  result, train, _ = written(level="bpe", tokenizer=str(tmp_path / "large.json"))
+  assert result.dtype == "uint32" and set(train.tolist()) == {69_999}
   assert json.loads((tmp_path / "out" / "meta.json").read_text())["dtype"] == "uint32"
   data = DATA["tokens"](path=str(tmp_path / "out"), length=1)
   assert everything(data.train)["x"].tolist() == [[each] for each in train.tolist()[:-1]]

@@ -49,8 +49,8 @@ def test_the_setting_comes_before_the_file(tmp_path):
 
 def test_some_test_windows_are_spread_evenly(tmp_path):
   path = write_tokens(tmp_path, MANY, np.arange(101), vocabulary=1000)
-  chosen = everything(DATA["tokens"](path=path, length=10, test_windows=4).test)
-  assert chosen["x"][:, 0].tolist() == [0, 20, 50, 70]
+  settings = everything(DATA["tokens"](path=path, length=10, test_windows=4).test)
+  assert settings["x"][:, 0].tolist() == [0, 20, 50, 70]
   assert DATA["tokens"](path=path, length=10, test_windows=400).test.size == 10
 
 

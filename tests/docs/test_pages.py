@@ -105,9 +105,11 @@ def test_the_commands_run(name, folder, pytestconfig):
       check_installs(words[2:])
     elif slow or words[:2] != ["python", "run.py"]:
       # A calibration of this machine is kept in the user's cache, but not that of a test.
-      told = environment() | {"XDG_CACHE_HOME": str(folder / "cache")}
+      variables = environment() | {"XDG_CACHE_HOME": str(folder / "cache")}
       program = {"python": sys.executable}.get(words[0], str(folder / "bin" / words[0]))
-      done = subprocess.run([program, *words[1:]], cwd=folder, env=told, capture_output=True, text=True, timeout=1800)
+      done = subprocess.run(
+        [program, *words[1:]], cwd=folder, env=variables, capture_output=True, text=True, timeout=1800
+      )
       assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     else:
       # What is resumed has its settings already.
@@ -191,10 +193,10 @@ def test_the_flags_are_those_of_help():
   page = (ROOT / "docs" / "reference" / "commands.md").read_text()
   for section in page.split("\n## ")[1:]:
     command = section.partition("\n")[0]
-    told = subprocess.run(
+    reported = subprocess.run(
       [sys.executable, "run.py", command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    assert re.findall(r"^\| `(--\w+)`", section, re.MULTILINE) == re.findall(r"^  (--\w+)=", told, re.MULTILINE), (
+    assert re.findall(r"^\| `(--\w+)`", section, re.MULTILINE) == re.findall(r"^  (--\w+)=", reported, re.MULTILINE), (
       command
     )
 

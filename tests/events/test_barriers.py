@@ -230,8 +230,8 @@ def test_the_fit_takes_dropped_times_as_censored(closed_after):
 @pytest.mark.parametrize("closed_after", [BEST, COUNT])
 def test_the_chosen_cutoff_is_the_best_one(closed_after):
   seconds, seen = observed(closed_after)
-  chosen = estimation.best(seconds, seen, workers=COUNT, estimator="window")
-  assert 2 < BEST < COUNT - 2 and abs(chosen - BEST) <= 1
+  options = estimation.best(seconds, seen, workers=COUNT, estimator="window")
+  assert 2 < BEST < COUNT - 2 and abs(options - BEST) <= 1
   if closed_after < COUNT:
     greedy = estimation.best(seconds[seen], seen[seen], workers=COUNT, estimator="window")
     assert greedy > BEST + 1  # those that it never sees late look narrow, so it waits for too many

@@ -187,10 +187,10 @@ def test_staleness_and_operations_recounted(given_, barrier, lock_free):
 
 
 def test_who_comes_back_knows_what_is_served_at_that_moment():
-  worker, told = np.array([0, 1, 0, 0]), np.array([1, 2, 3, 4])
+  worker, reported = np.array([0, 1, 0, 0]), np.array([1, 2, 3, 4])
   served, start = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.0, 0.0, 2.0, 3.5])
   for restarted, expected in ((False, [0, 0, 1, 3]), (True, [0, 0, 2, 3])):
-    seen = known(worker, start, served, told, np.array([False, False, restarted, False]))
+    seen = known(worker, start, served, reported, np.array([False, False, restarted, False]))
     np.testing.assert_array_equal(seen, expected)
 
 
@@ -613,10 +613,10 @@ def test_spells_and_deaths_hit_the_same_steps_of_all_workers(period):
     np.testing.assert_allclose(mine, rounds[worker].cumsum()[: len(mine)], rtol=1e-12)
     restarted = events.restarted[events.worker == worker]
     np.testing.assert_array_equal(restarted, lost[worker, : len(mine)] > 0)
-  chosen = dict(workers=workers, steps=steps, round_steps=period, times=times)
-  together = finish(**chosen, exchanges=[every(period, 0, 0.0)])[period - 1 :: period]
+  options = dict(workers=workers, steps=steps, round_steps=period, times=times)
+  together = finish(**options, exchanges=[every(period, 0, 0.0)])[period - 1 :: period]
   np.testing.assert_allclose(together, rounds.max(axis=0).cumsum(), rtol=1e-12)
-  np.testing.assert_allclose(finish(**chosen)[-1], rounds.sum(axis=1).max(), rtol=1e-12)
+  np.testing.assert_allclose(finish(**options)[-1], rounds.sum(axis=1).max(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("period", PERIODS)

@@ -56,8 +56,8 @@ def test_equal_workers_take_what_a_collective_of_those_seconds_does(delay, secon
 
 def test_who_hears_nobody_waits_for_nobody():
   only = ((None, 0, None),)  # worker 1 hears worker 0
-  found = finished(only, 0, late=10.0, steps=1, count=3)[0]
-  np.testing.assert_allclose(found, [11.0, 11.5, 1.0])
+  result = finished(only, 0, late=10.0, steps=1, count=3)[0]
+  np.testing.assert_allclose(result, [11.0, 11.5, 1.0])
 
 
 @pytest.mark.parametrize(

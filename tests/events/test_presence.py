@@ -32,21 +32,21 @@ class Table(NamedTuple):
 def walked(died, steps=10, exchange=0.5, **more):
   """Rounds of two steps with a prompt exchange at their end."""
   exchanges = [ExchangeSeconds(lambda step: step > 0 and step % 2 == 0, 0, exchange)]
-  chosen = {"workers": 3, "steps": steps, "round_steps": 2, "times": Table(died), "exchanges": exchanges}
-  return [*walk(**chosen | {"present": True} | more)]
+  options = {"workers": 3, "steps": steps, "round_steps": 2, "times": Table(died), "exchanges": exchanges}
+  return [*walk(**options | {"present": True} | more)]
 
 
-def ends(found):
-  return [float(np.nanmax(each.released)) for each in found]
+def ends(schedules):
+  return [float(np.nanmax(each.released)) for each in schedules]
 
 
 def test_a_loss_and_a_return_by_hand():
   """Worker 2 dies 2 s into its second round and is down for 3 s: it is up at 4.5 + 2 + 3 = 9.5 s."""
-  found = walked({(2, 3): (0.0, 3.0)})
+  walked_schedule = walked({(2, 3): (0.0, 3.0)})
   # Round 0 takes 4 s and 0.5 s for all three; rounds of the other two take 2.5 s: they begin at 4.5, 7 and 9.5 s.
-  assert presence_of(3, found) == Presence(3, ((0, ALL), (2, (0, 1)), (6, ALL)))
-  assert ends(found) == [2, 4.5, 5.5, 7, 8, 9.5, 11.5, 14, 16, 18.5]
-  record = stack(found)
+  assert presence_of(3, walked_schedule) == Presence(3, ((0, ALL), (2, (0, 1)), (6, ALL)))
+  assert ends(walked_schedule) == [2, 4.5, 5.5, 7, 8, 9.5, 11.5, 14, 16, 18.5]
+  record = stack(walked_schedule)
   assert np.isnan(record.free[2:6, 2]).all() and np.isfinite(record.free[6:, 2]).all()
   assert record.free[6, 2] == 9.5 and np.nansum(record.lost) == 0
   waits = walked({(2, 3): (0.0, 3.0)}, present=False)  # its round takes 2 + 3 + 4 s
@@ -54,42 +54,42 @@ def test_a_loss_and_a_return_by_hand():
 
 
 def test_one_that_is_up_a_little_later_waits_for_the_next_round():
-  found = walked({(2, 3): (0.0, 3.1)})
-  assert presence_of(3, found).changes == ((0, ALL), (2, (0, 1)), (8, ALL))
+  walked_schedule = walked({(2, 3): (0.0, 3.1)})
+  assert presence_of(3, walked_schedule).changes == ((0, ALL), (2, (0, 1)), (8, ALL))
 
 
 def test_one_that_dies_in_the_round_of_its_return_stays_away():
   """It is up at 9.5 s, and dies again at the begin of the round that would be its first, to be up at 9.5 + 1 s."""
-  found = walked({(2, 3): (0.0, 3.0), (2, 6): (0.0, 1.0)})
-  assert presence_of(3, found).changes == ((0, ALL), (2, (0, 1)), (8, ALL))
+  walked_schedule = walked({(2, 3): (0.0, 3.0), (2, 6): (0.0, 1.0)})
+  assert presence_of(3, walked_schedule).changes == ((0, ALL), (2, (0, 1)), (8, ALL))
 
 
 def test_one_that_is_absent_does_not_come_to_the_later_deaths_of_its_round():
   """It dies at 4.5 s and is up at 7.5 s; the others' next round begins at 9.5 s."""
-  found = walked({(2, 2): (0.0, 3.0), (2, 3): (0.0, 30.0)})
-  assert presence_of(3, found).changes == ((0, ALL), (2, (0, 1)), (6, ALL))
+  walked_schedule = walked({(2, 2): (0.0, 3.0), (2, 3): (0.0, 30.0)})
+  assert presence_of(3, walked_schedule).changes == ((0, ALL), (2, (0, 1)), (6, ALL))
 
 
 def test_where_nobody_would_be_left_all_wait_for_the_one_that_is_up_first():
   """All die at the begin of the second round, at 4.5 s, up after 5, 4 and 6 s."""
-  found = walked({(0, 2): (0.0, 5.0), (1, 2): (0.0, 4.0), (2, 2): (0.0, 6.0)})
-  assert presence_of(3, found).changes == ((0, ALL), (2, (1,)), (4, ALL))
+  walked_schedule = walked({(0, 2): (0.0, 5.0), (1, 2): (0.0, 4.0), (2, 2): (0.0, 6.0)})
+  assert presence_of(3, walked_schedule).changes == ((0, ALL), (2, (1,)), (4, ALL))
   # Worker 1 loses 4 s and repeats its round: until 4.5 + 4 + 2 + 0.5 = 11 s, when the others are up.
-  assert found[2].lost[1] == 4.0 and ends(found)[2:5] == [9.5, 11.0, 13.0]
+  assert walked_schedule[2].lost[1] == 4.0 and ends(walked_schedule)[2:5] == [9.5, 11.0, 13.0]
 
 
 def test_messages_cost_by_the_number_of_workers_that_are_present():
-  found = walked(
+  walked_schedule = walked(
     {(2, 3): (0.0, 3.0)}, exchanges=[ExchangeSeconds(lambda step: step == 4, 0, lambda count: float(count))]
   )
-  assert ends(found)[3] == 4 + 2.0  # nobody waits for worker 2, and the message of two takes 2 s
+  assert ends(walked_schedule)[3] == 4 + 2.0  # nobody waits for worker 2, and the message of two takes 2 s
 
 
 def test_a_recorded_presence_takes_the_place_of_deaths():
   kept = Presence(3, ((0, (0, 2)), (4, (1, 2))))
-  found = walked({(2, 3): (0.0, 3.0)}, present=kept)
-  assert presence_of(3, found) == kept
-  assert ends(found) == [2, 4.5, 6.5, 9, 11, 13.5, 15.5, 18, 20, 22.5]
+  walked_schedule = walked({(2, 3): (0.0, 3.0)}, present=kept)
+  assert presence_of(3, walked_schedule) == kept
+  assert ends(walked_schedule) == [2, 4.5, 6.5, 9, 11, 13.5, 15.5, 18, 20, 22.5]
   with pytest.raises(ValueError, match="multiples of a round of 2, got"):
     walked({}, present=Presence(3, ((0, ALL), (3, (0,)))))
 
@@ -98,15 +98,15 @@ def test_a_recorded_presence_takes_the_place_of_deaths():
 @settings(deadline=None, max_examples=40)
 def test_presence_is_valid_and_repeats_bit_for_bit(workers, seed, delay, rate):
   times = TIMES["lognormal"](workers=workers, seed=seed, jitter=0.4, death_rate=rate, down_seconds=0.05)
-  chosen = {"workers": workers, "steps": 60, "round_steps": 3, "times": times, "local_seconds": 0.01}
-  chosen |= {"exchanges": [ExchangeSeconds(lambda step: step > 0 and step % 3 == 0, delay, 0.002)], "present": True}
-  found = presence_of(workers, walk(**chosen))
-  presence.check(found, 3)
-  assert found == presence_of(workers, walk(**chosen))
-  assert (np.diff(finish(**chosen)) > 0).all()
+  options = {"workers": workers, "steps": 60, "round_steps": 3, "times": times, "local_seconds": 0.01}
+  options |= {"exchanges": [ExchangeSeconds(lambda step: step > 0 and step % 3 == 0, delay, 0.002)], "present": True}
+  result = presence_of(workers, walk(**options))
+  presence.check(result, 3)
+  assert result == presence_of(workers, walk(**options))
+  assert (np.diff(finish(**options)) > 0).all()
   if not rate:
-    assert found == presence.everyone(workers)
-    np.testing.assert_array_equal(finish(**chosen), finish(**chosen | {"present": False}))
+    assert result == presence.everyone(workers)
+    np.testing.assert_array_equal(finish(**options), finish(**options | {"present": False}))
 
 
 def test_what_a_presence_tells(tmp_path):

@@ -46,18 +46,18 @@ def test_a_run_and_the_same_run_loaded(tmp_path):
   assert again.config["algorithm"]["period"] == 2 and again.config["workers"] == 2
   lines = metrics(tmp_path / "a", timeless=False)
   assert run.metrics.to_dict("records")[-1] == pytest.approx(lines[-1]) and list(run.metrics.step) == [0, 4, 8]
-  found = again.evaluate()
-  assert found == pytest.approx({"loss": lines[-1]["test_loss"], "accuracy": lines[-1]["test_accuracy"]}, rel=1e-5)
-  assert again.evaluate(again.data.train) != found
+  result = again.evaluate()
+  assert result == pytest.approx({"loss": lines[-1]["test_loss"], "accuracy": lines[-1]["test_accuracy"]}, rel=1e-5)
+  assert again.evaluate(again.data.train) != result
   shapes = jax.eval_shape(again.model.init, jax.random.key(0))[0]
   assert jax.tree.map(lambda x: x.shape, again.params) == jax.tree.map(lambda x: x.shape, shapes)
 
 
 @pytest.mark.slow
 def test_the_parameters_are_the_same_on_other_devices(tmp_path):
-  chosen = {"algorithm": {"name": "easgd", "period": 3}, "optimizer": {"momentum": 0.9}, **SMALL}
-  run = ddl.train(workdir=tmp_path / "a", **chosen)
-  other = ddl.train(workdir=tmp_path / "b", options=RunOptions(devices=1), **chosen)
+  settings = {"algorithm": {"name": "easgd", "period": 3}, "optimizer": {"momentum": 0.9}, **SMALL}
+  run = ddl.train(workdir=tmp_path / "a", **settings)
+  other = ddl.train(workdir=tmp_path / "b", options=RunOptions(devices=1), **settings)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-6), run.params, other.params)
 
 
@@ -66,9 +66,9 @@ def test_the_command_goes_on_with_it_and_it_with_the_commands(tmp_path):
   ddl.train(workdir=tmp_path / "a", options=RunOptions(steps_per_call=2), **SMALL)
   done = Command("train", "--resume", f"--workdir={tmp_path}/a").end()
   assert done.code == 0 and "complete" in done.out, done.error
-  made = Command("train", "--config=configs/digits.py", "--config.steps=4", "--config.model.hidden=(8,)",
+  finished = Command("train", "--config=configs/digits.py", "--config.steps=4", "--config.model.hidden=(8,)",
                  f"--workdir={tmp_path}/b").end()  # fmt: skip
-  assert made.code == 0, made.error
+  assert finished.code == 0, finished.error
   start = ddl.train(workdir=tmp_path / "c", options=RunOptions(init_from=str(tmp_path / "b")), **SMALL)
   first, last = metrics(tmp_path / "c")[0], metrics(tmp_path / "b")[-1]
   assert first["test_loss"] == pytest.approx(last["test_loss"], rel=1e-6) and start.step == 8
@@ -77,47 +77,47 @@ def test_the_command_goes_on_with_it_and_it_with_the_commands(tmp_path):
 def test_a_comparison(tmp_path):
   labels = {"mine": halfway, "theirs": {"name": "easgd", "period": 2}}
   options = RunOptions(keep_models=True)
-  made = ddl.compare(algorithms=labels, seeds=2, target=0.5, workdir=tmp_path / "c", options=options, **SMALL)
-  assert made.info["target"]["value"] == 0.5 and made.runs["theirs"][1].config["algorithm"]["period"] == 2
-  found = ddl.load(tmp_path / "c")
-  assert found.info == made.info and found.report.exists()
-  assert list(found.runs) == ["mine", "theirs"] and len(found.runs["mine"]) == 2
-  frame = found.metrics
+  compared = ddl.compare(algorithms=labels, seeds=2, target=0.5, workdir=tmp_path / "c", options=options, **SMALL)
+  assert compared.info["target"]["value"] == 0.5 and compared.runs["theirs"][1].config["algorithm"]["period"] == 2
+  loaded = ddl.load(tmp_path / "c")
+  assert loaded.info == compared.info and loaded.report.exists()
+  assert list(loaded.runs) == ["mine", "theirs"] and len(loaded.runs["mine"]) == 2
+  frame = loaded.metrics
   assert list(frame.columns[:3]) == ["label", "seed", "step"] and len(frame) == 2 * 2 * 3
   own = frame[(frame.label == "mine") & (frame.seed == 1)]
   assert list(own.test_loss) == [line["test_loss"] for line in metrics(tmp_path / "c/mine/seed-1")]
-  assert list(found.table.label) == ["mine", "theirs"] and {"first", "second", "p"} <= set(found.pairs.columns)
-  assert set(found.figures) == {path.stem for path in (tmp_path / "c/figures").glob("*.pdf")} != set()
-  shown = found.figures["accuracy_vs_examples"]
+  assert list(loaded.table.label) == ["mine", "theirs"] and {"first", "second", "p"} <= set(loaded.pairs.columns)
+  assert set(loaded.figures) == {path.stem for path in (tmp_path / "c/figures").glob("*.pdf")} != set()
+  shown = loaded.figures["accuracy_vs_examples"]
   assert shown.save(tmp_path / "a.svg").read_bytes() == (tmp_path / "c/figures/accuracy_vs_examples.svg").read_bytes()
   assert shown._repr_png_().startswith(b"\x89PNG")
-  last = found.runs["mine"][1]
+  last = loaded.runs["mine"][1]
   assert last.evaluate()["loss"] == pytest.approx(own.test_loss.iloc[-1], rel=1e-5)
 
 
 def test_a_comparison_prints_its_progress_and_shows_its_table_as_a_value(tmp_path, empty_pictures, capsys):
   labels = {"mine": {"algorithm": "local_sgd"}, "theirs": {"algorithm": "easgd"}}
-  chosen = {"seeds": (0, 1), "target": 0.5, "algorithms": labels}
-  made = ddl.compare(compare=chosen, workdir=tmp_path / "c", **SMALL)
-  out, shown = capsys.readouterr().out, repr(made)
+  settings = {"seeds": (0, 1), "target": 0.5, "algorithms": labels}
+  compared = ddl.compare(compare=settings, workdir=tmp_path / "c", **SMALL)
+  out, shown = capsys.readouterr().out, repr(compared)
   assert "  seed 1: test_accuracy" in out and out.splitlines()[-1].endswith(str(tmp_path / "c/report.html"))
   assert "reached" not in out and "Student" not in out
   lines = shown.splitlines()
   assert lines[0].endswith(str(tmp_path / "c")) and len(lines) <= 14 and max(map(len, lines[1:])) <= 100
   assert all(word in shown for word in ("mine and theirs", "seeds: 0 and 1", "50 %", "0/2 reached")), shown
-  run = repr(made.runs["mine"][1])
+  run = repr(compared.runs["mine"][1])
   assert all(word in run for word in (str(tmp_path / "c/mine/seed-1"), "local_sgd", "2 workers", "step 8 of 8"))
-  for values, name in ((made.figures, "acc"), (made.runs, "yours")):
+  for values, name in ((compared.figures, "acc"), (compared.runs, "yours")):
     with pytest.raises(KeyError) as error:
       values[name]
     assert repr(name) in str(error.value) and all(each in str(error.value) for each in values)
     assert values.get(name) is None
-  figures, runs = repr(made.figures), repr(made.runs)
-  assert all(name in figures for name in made.figures) and ".save(" in figures and len(figures) < 600
+  figures, runs = repr(compared.figures), repr(compared.runs)
+  assert all(name in figures for name in compared.figures) and ".save(" in figures and len(figures) < 600
   assert runs.startswith("2 labels by name:") and "'mine', 'theirs'" in runs
   (tmp_path / "c/comparison.json").write_text("{")
   (tmp_path / "c/mine/seed-1/metrics.jsonl").unlink()
-  assert len(repr(ddl.load(tmp_path / "c")).splitlines()) == 2 and "nothing to show" in repr(made.runs["mine"][1])
+  assert len(repr(ddl.load(tmp_path / "c")).splitlines()) == 2 and "nothing to show" in repr(compared.runs["mine"][1])
 
 
 def test_the_text_of_many_algorithms_is_short(tmp_path):
@@ -131,23 +131,23 @@ def test_the_command_goes_on_with_a_comparison_as_it_was_given(tmp_path, empty_p
   labels = {"a": {"algorithm": "sync_sgd"}, "b": {"algorithm": "local_sgd"}}
   tuned = tmp_path / "tuned.json"
   tuned.write_text(json.dumps({"algorithms": {"a": {"best": {"optimizer": {"learning_rate": 0.03}}, "trials": []}}}))
-  made = ddl.compare(
+  compared = ddl.compare(
     compare={"seeds": (0,), "algorithms": labels}, only=["a"], clusters=["ethernet_10g"], tuned=tuned,
     workdir=tmp_path / "c", **SMALL,
   )  # fmt: skip
   tuned.unlink()  # the folder has its own copy
-  done = Command("compare", "--resume", f"--workdir={made.folder}").end()
+  done = Command("compare", "--resume", f"--workdir={compared.folder}").end()
   assert done.code == 0, done.error
-  page = ddl.load(made.folder).info
+  page = ddl.load(compared.folder).info
   assert [entry["label"] for entry in page["algorithms"]] == ["a"] and len(page["clusters"]) == 1
   assert page["algorithms"][0]["settings"]["optimizer"]["learning_rate"] == 0.03
 
 
 def test_a_comparison_keeps_no_models_unless_it_is_told_to(tmp_path, empty_pictures):
   labels = {"a": {"algorithm": "sync_sgd"}}
-  made = ddl.compare(compare={"seeds": (0,), "algorithms": labels}, workdir=tmp_path / "c", **SMALL)
+  compared = ddl.compare(compare={"seeds": (0,), "algorithms": labels}, workdir=tmp_path / "c", **SMALL)
   with pytest.raises(ValueError, match="keep_models"):
-    _ = made.runs["a"][0].params
+    _ = compared.runs["a"][0].params
 
 
 @pytest.mark.parametrize(

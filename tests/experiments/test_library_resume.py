@@ -38,9 +38,9 @@ def test_a_comparison_that_was_stopped_says_so_and_goes_on_without_a_config(tmp_
   text = str(error.value)
   assert f"`python run.py compare --resume --workdir={folder}`" in text and str(folder / "local/seed-0") in text
   assert f"ddl.compare(workdir='{folder}', options=ddl.RunOptions(resume=True))" in text and "\n" not in text
-  found = ddl.compare(workdir=folder, options=RESUME)
+  compared = ddl.compare(workdir=folder, options=RESUME)
   assert (folder / "sync/seed-0/metrics.jsonl").stat().st_mtime_ns == kept
-  again = found.info
+  again = compared.info
   for key in ("config", "target", "seeds", "grid"):
     assert again[key] == whole[key]
   assert [each["runs"] for each in again["algorithms"]] == [each["runs"] for each in whole["algorithms"]]
@@ -76,9 +76,9 @@ def test_what_does_not_go_on_says_what_works(tmp_path, damage):
 
 def test_a_sweep_goes_on_with_its_trials_and_labels(tmp_path):
   sweep = {"trials": 2, "space": {"local": {"period": [2, 4]}}}
-  chosen = {"compare": {"algorithms": LABELS}, "sweep": sweep, **SMALL}
-  made = ddl.sweep(workdir=tmp_path / "s", only=["local"], **chosen)
-  info = made.info
+  settings = {"compare": {"algorithms": LABELS}, "sweep": sweep, **SMALL}
+  swept = ddl.sweep(workdir=tmp_path / "s", only=["local"], **settings)
+  info = swept.info
   (tmp_path / "s/tuned.json").unlink()
   with pytest.raises(ValueError, match=r"python run\.py sweep --resume"):
     ddl.load(tmp_path / "s")
@@ -92,5 +92,5 @@ def test_it_goes_on_with_what_a_command_began(tmp_path):
   assert done.code == 0, done.error
   before = json.loads((tmp_path / "c/comparison.json").read_text())
   (tmp_path / "c/comparison.json").unlink()
-  found = ddl.compare(workdir=tmp_path / "c", options=RESUME)
-  assert found.info["config"] == before["config"] and [*found.runs] == ["local SGD"]
+  compared = ddl.compare(workdir=tmp_path / "c", options=RESUME)
+  assert compared.info["config"] == before["config"] and [*compared.runs] == ["local SGD"]

@@ -156,7 +156,7 @@ def differences(case: str, exact: bool) -> list[str]:
 
   exact: bit for bit; otherwise numbers within 5 % or 0.02, for a processor or a JAX version of other last bits.
   """
-  now, before = (_leaves(found) for found in (result(case), stored(case)))
+  now, before = (_leaves(output) for output in (result(case), stored(case)))
   different = [name for name in now if name in before and not _equal(now[name], before[name], exact)]
   return [*sorted(now.keys() ^ before.keys()), *different]
 

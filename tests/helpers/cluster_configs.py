@@ -20,6 +20,6 @@ def on(config, cluster, flop=FLOP):
   return cluster_clock.on(config, pattern_of(algorithm, vector(NBYTES), config.workers), cluster, flop), algorithm
 
 
-def there(name, cluster, workers=4, steps=40, **settings):
+def run_on(name, cluster, workers=4, steps=40, **settings):
   """Likewise, by names."""
   return on(config_of(name, workers, steps, **settings), named(cluster))

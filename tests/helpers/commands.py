@@ -76,8 +76,8 @@ class Command:
     """SIGKILL, to its children too."""
     pid = self.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children")
-    found = [int(child) for child in children.read_text().split()] if children.exists() else []
-    for each in (pid, *found):
+    result = [int(child) for child in children.read_text().split()] if children.exists() else []
+    for each in (pid, *result):
       with contextlib.suppress(ProcessLookupError):
         os.kill(each, signal.SIGKILL)
     self.process.wait()

@@ -96,13 +96,13 @@ def realistic(folder: Path) -> Path:
 
 def rising(*accuracies, **columns):
   """Lines with the given accuracies, evaluated every ten steps; columns override figures of every line."""
-  found = []
+  results = []
   for number, accuracy in enumerate(accuracies):
     step = 10 * number
     line = {"step": step, "examples": 128 * step, "epoch": 0.1 * step, "test_loss": 1 - accuracy, "distance": 0.0}
     line |= {"test_accuracy": accuracy, "bytes_sent": 100 * step, "seconds": 0.5 * step}
-    found.append(line | ({"train_loss": 0.1} if step else {}) | columns)
-  return found
+    results.append(line | ({"train_loss": 0.1} if step else {}) | columns)
+  return results
 
 
 @contextlib.contextmanager
@@ -132,19 +132,19 @@ def table_of(folder: Path):
 
 def finding_of(folder: Path) -> dict[str, str]:
   """The findings and caveats by their subjects."""
-  found = frames_of(folder)
-  return dict(sentences.findings(found) + sentences.caveats(found))
+  result = frames_of(folder)
+  return dict(sentences.findings(result) + sentences.caveats(result))
 
 
 def quantity(folder: Path, metric: str) -> frames.Quantity:
-  (found,) = [each for each in frames.quantities(reader.read(folder)) if each.metric == metric]
-  return found
+  (result,) = [each for each in frames.quantities(reader.read(folder)) if each.metric == metric]
+  return result
 
 
 def ranked(folder: Path, metric: str) -> tuple[list[str], list[str]]:
   """Labels by their mean, and those beside the first that none is significantly better than."""
-  found = frames.ranking(frames_of(folder), quantity(folder, metric))
-  return found.ranked, found.rivals
+  result = frames.ranking(frames_of(folder), quantity(folder, metric))
+  return result.ranked, result.rivals
 
 
 class Tags(HTMLParser):
@@ -152,11 +152,11 @@ class Tags(HTMLParser):
 
   def __init__(self, text):
     super().__init__()
-    self.found, self.open = [], []
+    self.tags, self.open = [], []
     self.feed(text)
 
   def handle_starttag(self, tag, attrs):
-    self.found.append((tag, dict(attrs)))
+    self.tags.append((tag, dict(attrs)))
     if tag not in ("meta", "img", "source", "input"):
       self.open.append(tag)
 

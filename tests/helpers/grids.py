@@ -29,10 +29,10 @@ def grid(folder: Path, axes: dict, loss, groups=("sync", "local"), lacks=None, s
 
 
 def _lines(last: float, workers: int, steps: int) -> list[dict]:
-  found = []
+  results = []
   for number in range(LINES):
     step = steps * number / (LINES - 1)
     line = {"step": step, "examples": 16 * workers * step, "epoch": 0.1 * step, "distance": 0.1 * (number > 0)}
     line |= {"test_loss": last ** (number / (LINES - 1)), "bytes_sent": 100 * step, "seconds": 0.5 * step}
-    found.append(line | ({"train_loss": 0.1} if step else {}))
-  return found
+    results.append(line | ({"train_loss": 0.1} if step else {}))
+  return results

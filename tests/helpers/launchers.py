@@ -24,8 +24,8 @@ def main(name: str, arguments: list[str]) -> int:
     count = nodes * each
   else:  # mpirun -np 4 COMMAND
     count, command = int(given["-np"]), arguments[2:]
-  told = [_slurm(rank, count) if name == "srun" else _open_mpi(rank, count) for rank in range(count)]
-  running = [subprocess.Popen([sys.executable, *command[1:]], env=os.environ | each) for each in told]
+  reported = [_slurm(rank, count) if name == "srun" else _open_mpi(rank, count) for rank in range(count)]
+  running = [subprocess.Popen([sys.executable, *command[1:]], env=os.environ | each) for each in reported]
   return next((code for code in [process.wait() for process in running] if code), 0)
 
 

@@ -71,12 +71,12 @@ def inner():
 @cache
 def one_device(name):
   """The parameters after SGD with momentum on the global batches."""
-  chosen, optimizer, examples = network(name), inner(), batches(name)
-  params, extra = chosen.init(KEY)
+  model, optimizer, examples = network(name), inner(), batches(name)
+  params, extra = model.init(KEY)
   state = optimizer.init(params)
   for step in range(LAST):
     batch = {key: x[step] for key, x in examples.items()}
-    grads = jax.grad(lambda p, batch=batch: chosen.loss(p, extra, batch, KEY)[0])(params)
+    grads = jax.grad(lambda p, batch=batch: model.loss(p, extra, batch, KEY)[0])(params)
     updates, state = optimizer.update(grads, state, params)
     params = optax.apply_updates(params, updates)
   return params
@@ -84,8 +84,9 @@ def one_device(name):
 
 def trained(name, workers, members, sharding, steps=LAST, algorithm=None, how=HOW, **model):
   """(trainer, carry) after some steps of the algorithm, by default synchronous SGD. model: fields that differ."""
-  chosen, layout = algorithm or build("sync_sgd", inner(), workers), make_workers(workers, workers * members, members)
-  trainer = CompiledTrainer(chosen, network(name)._replace(**model), layout, how._replace(sharding=sharding))
+  algorithm = algorithm or build("sync_sgd", inner(), workers)
+  layout = make_workers(workers, workers * members, members)
+  trainer = CompiledTrainer(algorithm, network(name)._replace(**model), layout, how._replace(sharding=sharding))
   for _, carry, _ in trainer.run(trainer.start(KEY), trainer.plan(0, steps, steps), feed(name, workers), KEY):
     last = carry
   return trainer, last

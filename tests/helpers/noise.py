@@ -45,28 +45,28 @@ def entries(make, problem):
   """B of each step of a cycle, [size, workers n] each: how the state takes noise, which it takes as it takes slopes."""
   zero = problem._replace(slopes=np.zeros_like(problem.slopes))
   still = make(zero)
-  made = [np.zeros((len(still.start), problem.slopes.size)) for _ in still.cycle]
+  created = [np.zeros((len(still.start), problem.slopes.size)) for _ in still.cycle]
   for k in range(problem.slopes.size):
     unit = np.eye(problem.slopes.size)[k].reshape(problem.slopes.shape)
-    for column, moved, rest in zip(made, make(zero._replace(slopes=unit)).cycle, still.cycle, strict=True):
+    for column, moved, rest in zip(created, make(zero._replace(slopes=unit)).cycle, still.cycle, strict=True):
       column[:, k] = moved[:, -1] - rest[:, -1]
-  return made
+  return created
 
 
 def covariance(make, problem, steps):
   """Of the state after these steps, of independent noise of variance 1 in every gradient's coordinate."""
   linear, into = make(problem), entries(make, problem)
   assert not linear.first
-  found = np.zeros_like(linear.cycle[0])
+  result = np.zeros_like(linear.cycle[0])
   for t in range(steps):
     m, b = linear.cycle[t % len(linear.cycle)], into[t % len(into)]
-    found = m @ found @ m.T + b @ b.T
-  return found
+    result = m @ result @ m.T + b @ b.T
+  return result
 
 
 def stationary(make, problem):
   """Sigma = M Sigma M^T + Q, of the end of a cycle: the discrete Lyapunov equation without the constant coordinate."""
   m, q = product(make(problem).cycle), covariance(make, problem, len(make(problem).cycle))
-  found = np.zeros_like(m)
-  found[:-1, :-1] = solve_discrete_lyapunov(m[:-1, :-1], q[:-1, :-1], method="direct")
-  return found
+  result = np.zeros_like(m)
+  result[:-1, :-1] = solve_discrete_lyapunov(m[:-1, :-1], q[:-1, :-1], method="direct")
+  return result

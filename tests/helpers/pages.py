@@ -20,8 +20,8 @@ class Block(NamedTuple):
 
 def blocks(page: Path, language: str = "") -> list[Block]:
   """The code blocks of a page, in order; of one language, or all."""
-  found = [Block(*parts) for parts in FENCE.findall(page.read_text())]
-  return [block for block in found if language in ("", block.language)]
+  result = [Block(*parts) for parts in FENCE.findall(page.read_text())]
+  return [block for block in result if language in ("", block.language)]
 
 
 def commands(page: Path) -> list[str]:

@@ -18,11 +18,11 @@ def main() -> None:
   flags.FLAGS(sys.argv[:1])
   blocks, work = microbench.prepare(microbench.join(), calibration.CURVES["dense"], (2**10, 2**20))
   seconds = microbench.interleaved(blocks, 3, 0.02)
-  found = calibration.solve(work, seconds)
+  result = calibration.solve(work, seconds)
   if hosts.is_main():
-    cluster_file.save(found.cluster, {"rows": found.rows})
+    cluster_file.save(result.cluster, {"rows": result.rows})
     shapes = {tuple(s.shape) for s in seconds.values()}
-    print(json.dumps({"overlap": found.cluster.overlap, "overhead": found.overhead, "shapes": list(shapes)}))
+    print(json.dumps({"overlap": result.cluster.overlap, "overhead": result.overhead, "shapes": list(shapes)}))
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ def listening() -> list[str]:
 def main() -> None:
   """One of the two processes."""
   hosts.join()
-  said = hosts.exchange(json.dumps(listening()))
+  message = hosts.exchange(json.dumps(listening()))
   if hosts.is_main():
-    print("\n".join(f"listening {line}" for line in said), flush=True)
+    print("\n".join(f"listening {line}" for line in message), flush=True)
 
 
 if __name__ == "__main__":

@@ -32,15 +32,15 @@ def events_of(barrier=None, delay=0, period=1, step=1.0, visits=20, service=SERV
   )  # fmt: skip
 
 
-def total(found, kind, beneath=False):
-  mine = (found.kind == kind) & (found.beneath == beneath)
-  return float((found.end - found.begin)[mine].sum())
+def total(spans, kind, beneath=False):
+  mine = (spans.kind == kind) & (spans.beneath == beneath)
+  return float((spans.end - spans.begin)[mine].sum())
 
 
-def tiles(found, worker, end):
+def tiles(spans, worker, end):
   """Whether a worker's spans follow each other from 0 to `end` seconds without a gap or an overlap."""
-  mine = (found.worker == worker) & ~found.beneath
-  begin, until = np.sort(found.begin[mine]), np.sort(found.end[mine])
+  mine = (spans.worker == worker) & ~spans.beneath
+  begin, until = np.sort(spans.begin[mine]), np.sort(spans.end[mine])
   return np.allclose(begin, np.append(0.0, until[:-1]), atol=1e-6) and np.isclose(until[-1], end)
 
 
@@ -49,11 +49,11 @@ def virtual(folder, runs, events=None, **info):
   for line in (line for seeds in runs.values() for lines in seeds for line in lines):
     line["virtual_seconds"] = 0.25 * line["step"]
   comparison(folder, runs, **info)
-  found = json.loads((folder / "comparison.json").read_text())
-  for entry in found["algorithms"]:
+  record = json.loads((folder / "comparison.json").read_text())
+  for entry in record["algorithms"]:
     entry["virtual"] = VIRTUAL
     if entry["label"] in (events or {}):
       entry["events"] = f"{entry['runs'][0]}/events.npz"
       save(folder / entry["events"], events[entry["label"]])
-  (folder / "comparison.json").write_text(json.dumps(found))
+  (folder / "comparison.json").write_text(json.dumps(record))
   return folder

@@ -74,19 +74,19 @@ class Run:
   """One experiment, compiled once, for runs in several folders."""
 
   def __init__(
-    self, chosen: Experiment, *, devices: int = 2, how: ExecutionConfig | None = None, model: Any = None,
+    self, experiment: Experiment, *, devices: int = 2, how: ExecutionConfig | None = None, model: Any = None,
     members: int = 1,
   ):  # fmt: skip
-    """chosen: from `config`; model: in place of the one that it names."""
-    self.experiment = build(chosen)
+    """experiment: from `config`; model: in place of the one that it names."""
+    self.experiment = build(experiment)
     if model:
       self.experiment = self.experiment._replace(model=model)
-    workers = make_workers(chosen.workers, devices, members)
+    workers = make_workers(experiment.workers, devices, members)
     self.trainer = CompiledTrainer(
       self.experiment.algorithm, self.experiment.model, workers, how or ExecutionConfig("vmap", "scan", 64)
     )
     self.evaluator = Evaluator(self.experiment.model, self.experiment.data.test)
-    self.steps, self.clock = chosen.steps, Untimed(chosen.workers)
+    self.steps, self.clock = experiment.steps, Untimed(experiment.workers)
 
   def __call__(
     self, path: Path, *, checkpoint_every: int = 0, keep_final: bool = True, resume: bool = False, **options: Any
@@ -107,9 +107,9 @@ class Run:
     """Runs or resumes it with several seeds side by side; seeds: seed -> lane."""
     runs = []
     for seed in seeds:
-      made = build(replace(self.experiment.experiment, seed=seed))._replace(model=self.experiment.model)
+      created = build(replace(self.experiment.experiment, seed=seed))._replace(model=self.experiment.model)
       folder = RunFolder(path / f"seed-{seed}")
-      runs.append(BatchRun(made, folder, self.clock, resume and folder.begun))
+      runs.append(BatchRun(created, folder, self.clock, resume and folder.begun))
     batch = Batch(runs, self.trainer, list(seeds.values()), width)
     return run_batch(batch, RunCheckpoints(self.steps), self.evaluator, **options)
 

@@ -28,11 +28,11 @@ TROUBLE = {"slow": (1.0, 1.0, 2.5, 1.0), "straggler_rate": 0.1, "straggler_facto
 def experiment(name, **algorithm):
   if name in SERVER and "period" in keywords(SERVER[name].factory) and not algorithm:
     algorithm["period"] = 3
-  chosen = default_experiment(
+  settings = default_experiment(
     algorithm={"name": name, **algorithm}, model={"hidden": (8,)}, workers=WORKERS, batch=4, steps=STEPS,
     optimizer={"momentum": 0.9, "learning_rate": 0.05},
   )  # fmt: skip
-  return build(chosen)
+  return build(settings)
 
 
 def events_of(algorithm, barrier=None, seed=0, blocks=5, message=0.001, **trouble):
@@ -51,28 +51,28 @@ def events_of(algorithm, barrier=None, seed=0, blocks=5, message=0.001, **troubl
   )
 
 
-def simulate(chosen, schedule, devices=1, gradients="unroll", widest=None, every=4):
+def simulate(components, schedule, devices=1, gradients="unroll", widest=None, every=4):
   layout = make_workers(WORKERS, devices)
   simulator = Simulator(
-    chosen.algorithm, chosen.model, layout, ExecutionConfig(gradients, "scan", 3), *schedule, widest=widest
+    components.algorithm, components.model, layout, ExecutionConfig(gradients, "scan", 3), *schedule, widest=widest
   )
   carry, losses = simulator.start(jax.random.key(0)), []
-  for call, after, loss in simulator.run(carry, simulator.plan(0, STEPS, every), chosen.training_feed([]), KEY):
+  for call, after, loss in simulator.run(carry, simulator.plan(0, STEPS, every), components.training_feed([]), KEY):
     carry = after
     losses.append(simulator.losses(call, loss))
   return simulator, carry, np.concatenate(losses)
 
 
-def one_by_one(chosen, schedule):
+def one_by_one(components, schedule):
   events, ops = schedule
-  one = Sequential(chosen.algorithm, chosen.model, events, ops, WORKERS)
-  one.start(*jax.jit(chosen.model.init)(jax.random.key(0)))
+  one = Sequential(components.algorithm, components.model, events, ops, WORKERS)
+  one.start(*jax.jit(components.model.init)(jax.random.key(0)))
 
   def take(worker, step):
-    batch = jax.tree.map(lambda x: x[0, 0], chosen.feed([worker])(step, 1))
+    batch = jax.tree.map(lambda x: x[0, 0], components.feed([worker])(step, 1))
     return batch, jax.random.fold_in(jax.random.fold_in(KEY, worker), step)
 
-  one.run(0, stops(ops, [visits(chosen.algorithm, WORKERS, STEPS)])[0], take)
+  one.run(0, stops(ops, [visits(components.algorithm, WORKERS, STEPS)])[0], take)
   return one
 
 

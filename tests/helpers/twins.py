@@ -101,15 +101,15 @@ def gradients(grad):
 
 def traced(fn):
   """The function, operation by operation, traced once for arguments of one structure, shapes and types."""
-  found = {}
+  output = {}
 
   def call(*args):
     leaves, structure = jax.tree.flatten(args)
     kind = structure, *((jnp.shape(x), jnp.result_type(x)) for x in leaves)
-    if kind not in found:
+    if kind not in output:
       jaxpr, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
-      found[kind] = jax.extend.core.jaxpr_as_fun(jaxpr), jax.tree.structure(shapes)
-    run, result = found[kind]
+      output[kind] = jax.extend.core.jaxpr_as_fun(jaxpr), jax.tree.structure(shapes)
+    run, result = output[kind]
     return jax.tree.unflatten(result, run(*leaves))
 
   return call

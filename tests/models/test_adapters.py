@@ -52,9 +52,9 @@ def gradient(model, params, extra, key=KEY):
   return jax.jit(jax.value_and_grad(model.loss, has_aux=True))(params, extra, BATCH, key)
 
 
-def close(found, expected):
-  assert jax.tree.structure(found) == jax.tree.structure(expected)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), found, expected)
+def close(actual, expected):
+  assert jax.tree.structure(actual) == jax.tree.structure(expected)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12), actual, expected)
 
 
 def test_nnx_equals_linen(x64):

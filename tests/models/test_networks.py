@@ -39,12 +39,12 @@ def shapes(name):
 def macs(name, kinds=("dot_general", "conv_general_dilated")):
   meta = NETWORKS[name][0]
   batch = {"x": jax.ShapeDtypeStruct((1, *meta["shape"]), jnp.float32), "y": jax.ShapeDtypeStruct((1,), jnp.int32)}
-  found = 0
+  result = 0
   for eqn, _ in products(loss_jaxpr(model_of(name), batch).eqns):
     if eqn.primitive.name in kinds:
       kernel = eqn.invars[1].aval.shape
-      found += int(np.prod(kernel)) * int(np.prod(eqn.outvars[0].aval.shape[:-1]))
-  return found
+      result += int(np.prod(kernel)) * int(np.prod(eqn.outvars[0].aval.shape[:-1]))
+  return result
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -73,8 +73,8 @@ def test_convolutions_of_the_papers(name):
    ((48, 1600, 25), 1_557_611_200)],
 )  # fmt: skip
 def test_gpt2(sizes, count):
-  made = MODELS["gpt2"](GPT2, **dict(zip(("layers", "width", "heads"), sizes, strict=True)))
-  assert sum(x.size for x in jax.tree.leaves(jax.eval_shape(made.init, jax.random.key(0))[0])) == count
+  created = MODELS["gpt2"](GPT2, **dict(zip(("layers", "width", "heads"), sizes, strict=True)))
+  assert sum(x.size for x in jax.tree.leaves(jax.eval_shape(created.init, jax.random.key(0))[0])) == count
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
@@ -117,8 +117,8 @@ def test_residual_networks_are_those_of_the_paper(name):
       y = relu(z + (conv(y, at, "shortcut", 1, stride) if "shortcut" in at[0] else y))
     scores = y.mean(axis=(1, 2)) @ params["classifier"]["kernel"] + params["classifier"]["bias"]
     wanted = jax.nn.logsumexp(scores, axis=1) - scores[:, 3]
-  found = model.metrics(params, extra, {"x": x, "y": np.full(2, 3, np.int32)})["loss"]
-  np.testing.assert_allclose(found, wanted, rtol=1e-3)
+  result = model.metrics(params, extra, {"x": x, "y": np.full(2, 3, np.int32)})["loss"]
+  np.testing.assert_allclose(result, wanted, rtol=1e-3)
 
 
 BLOCKS = {
@@ -141,8 +141,8 @@ def test_blocks_computed_again_give_the_same_gradients_and_keep_less(name):
   x = rng.integers(10, size=(32, *meta["shape"])).astype(kind)
   y = rng.integers(10, size=(32, *meta["shape"]) if kind == np.int32 else 32, dtype=np.int32)
   batch = {"x": x, "y": y}
-  found, other = (jax.jit(gradient_of(model))(params, extra, batch, key) for model in (whole, again))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, other)
+  result, other = (jax.jit(gradient_of(model))(params, extra, batch, key) for model in (whole, again))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), result, other)
 
   def kept(model):
     """Bytes from the forward to the backward pass; XLA for CPUs computes nothing twice and keeps all in both."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from helpers.cluster_configs import COLLECTIVE, FLOP, NBYTES, config_of, on, there
+from helpers.cluster_configs import COLLECTIVE, FLOP, NBYTES, config_of, on, run_on
 
 from ddl.config import default_experiment
 from ddl.costs import cluster_clock
@@ -25,7 +25,7 @@ def test_a_mean_that_no_worker_has_is_there_after_an_exchange():
     ("easgd", {"period": 4}, ()), ("dasgd", {"period": 4, "delay": 2}, (13, 14, 15, 16)),
     ("independent", {}, (13, 14, 15, 16)), ("post_local_sgd", {"start": 14, "period": 2}, (15,)),
   ):  # fmt: skip
-    run, algorithm = there(name, "ethernet_10g", **settings)
+    run, algorithm = run_on(name, "ethernet_10g", **settings)
     clock, steps = (
       cluster_clock.clock(run, algorithm),
       virtual_time.lockstep_seconds(run.config, algorithm, run.charged),
@@ -60,11 +60,11 @@ def test_where_nothing_overlaps_a_delay_hides_nothing():
 @pytest.mark.parametrize(("name", "period", "delay"), COLLECTIVE)
 @pytest.mark.parametrize("cluster", ["ethernet_10g", "h100_ib400", "two_sites_1g"])
 def test_a_collective_algorithm_takes_the_closed_form_on_a_cluster(name, period, delay, cluster):
-  found = named(cluster)
+  result = named(cluster)
   settings = {} if name == "sync_sgd" else {"period": period, "delay": delay}
-  run, algorithm = there(name, cluster, workers=16, **settings)
-  step = found.device.start + FLOP * 32 / (found.device.peak * found.efficiency.best)
-  message = collectives.all_reduce(NBYTES, 16, found.network)
+  run, algorithm = run_on(name, cluster, workers=16, **settings)
+  step = result.device.start + FLOP * 32 / (result.device.peak * result.efficiency.best)
+  message = collectives.all_reduce(NBYTES, 16, result.network)
   clock = cluster_clock.clock(run, algorithm)
   delay = algorithm.exchanges[0].delay if algorithm.exchanges else 0
   expected = round_seconds(step=step, message=message, period=period, delay=delay)
@@ -75,17 +75,17 @@ def test_a_collective_algorithm_takes_the_closed_form_on_a_cluster(name, period,
 @pytest.mark.parametrize("cluster", ["ethernet_10g", "pcie_8gpu", "two_sites_1g"])
 @pytest.mark.parametrize("duplex", [0.0, 0.5, 1.0])
 def test_an_unhurried_worker_pays_a_whole_visit_and_a_crowd_the_servers_link(cluster, duplex):
-  found = named(cluster)
-  slow = found.network._replace(between=found.network.between._replace(duplex=duplex))
+  result = named(cluster)
+  slow = result.network._replace(between=result.network.between._replace(duplex=duplex))
   slow = slow._replace(inside=slow.inside and slow.inside._replace(duplex=duplex))
-  found = found._replace(network=slow, host=found.host and found.host._replace(duplex=duplex))
-  link = found.server_link(1)
-  alone, algorithm = on(config_of("async_sgd", workers=1), found)
+  result = result._replace(network=slow, host=result.host and result.host._replace(duplex=duplex))
+  link = result.server_link(1)
+  alone, algorithm = on(config_of("async_sgd", workers=1), result)
   clock = cluster_clock.clock(alone, algorithm)
   visit = server.visit_seconds(NBYTES, NBYTES, link)
   assert clock(20) - clock(10) == pytest.approx(10 * (alone.config.times.seconds + visit), rel=1e-9)
-  clock = cluster_clock.clock(*on(config_of("async_sgd", workers=8), found, 1.0))
-  busy = (2 - duplex) * NBYTES / found.server_link(8).bandwidth
+  clock = cluster_clock.clock(*on(config_of("async_sgd", workers=8), result, 1.0))
+  busy = (2 - duplex) * NBYTES / result.server_link(8).bandwidth
   assert clock(20) - clock(10) == pytest.approx(10 * 8 * busy, rel=1e-6)
 
 
@@ -112,7 +112,7 @@ def test_the_bandwidth_is_that_of_the_link_in_use():
 
 
 def test_jitter_and_slow_workers_are_the_configs():
-  even, algorithm = there("sync_sgd", "ethernet_10g")
+  even, algorithm = run_on("sync_sgd", "ethernet_10g")
   uneven = even._replace(config=even.config.changed({"times": {"slow": (1.0, 1.0, 1.0, 3.0)}}))
   took = [cluster_clock.clock(run, algorithm)(40) / 40 - even.charged.local for run in (even, uneven)]
   assert took[1] == pytest.approx(3 * took[0])
@@ -125,7 +125,7 @@ VISITING = ["async_sgd", "hogwild_sgd", "async_easgd", "hogwild_easgd", "gosgd",
 @pytest.mark.parametrize("name", [*(name for name, _, _ in COLLECTIVE), *VISITING])
 def test_a_step_takes_what_scale_says(name, cluster, workers):
   """Queues at the server and at the nodes' links included: two programs, one answer."""
-  run, algorithm = there(name, cluster, workers=workers, steps=80)
+  run, algorithm = run_on(name, cluster, workers=workers, steps=80)
   clock = cluster_clock.clock(run, algorithm)
   how, job = (
     Transport(overlap=name != "sync_sgd"),
@@ -139,7 +139,7 @@ def test_a_step_takes_what_scale_says(name, cluster, workers):
 @pytest.mark.parametrize(("locked", "free"), [("async_sgd", "hogwild_sgd"), ("async_easgd", "hogwild_easgd")])
 def test_without_a_lock_visits_still_share_the_link(locked, free):
   for cluster in ("ethernet_10g", "cloud_100g"):
-    took = [cluster_clock.clock(*there(name, cluster, workers=16))(40) for name in (locked, free)]
+    took = [cluster_clock.clock(*run_on(name, cluster, workers=16))(40) for name in (locked, free)]
     assert took[0] == took[1]
     assert took[1] > 0.9 * 40 * 16 * NBYTES / named(cluster).network.between.bandwidth
 
@@ -148,10 +148,10 @@ def test_workers_of_a_node_share_its_link_to_their_peers():
   slow = named("cloud_100g").with_bandwidth(16, 1e8)
   for name in ("ad_psgd", "pull_gossip"):
     run, algorithm = on(config_of(name, workers=16), slow, 1.0)
-    clock, found = cluster_clock.clock(run, algorithm), run.pattern.visits
-    shared = server.node_seconds(found.up, found.down, 16, slow.network, peers=True)
+    clock, result = cluster_clock.clock(run, algorithm), run.pattern.visits
+    shared = server.node_seconds(result.up, result.down, 16, slow.network, peers=True)
     assert (clock(40) - clock(20)) / 20 == pytest.approx(shared, rel=1e-3)
-    assert shared > 3 * server.visit_seconds(found.up, found.down, slow.network.between) / 2
+    assert shared > 3 * server.visit_seconds(result.up, result.down, slow.network.between) / 2
 
 
 def test_recorded_step_times_have_no_seconds_to_set():
@@ -162,5 +162,5 @@ def test_recorded_step_times_have_no_seconds_to_set():
 
 
 def test_a_comparison_takes_what_is_published_of_the_models_kind():
-  found = cluster_clock.chosen(["dasgd_v100_10g"], default_experiment(model={"name": "lenet"}))["dasgd_v100_10g"]
-  assert found == with_shares(named("dasgd_v100_10g"), "resnet50") != named("dasgd_v100_10g")
+  result = cluster_clock.chosen(["dasgd_v100_10g"], default_experiment(model={"name": "lenet"}))["dasgd_v100_10g"]
+  assert result == with_shares(named("dasgd_v100_10g"), "resnet50") != named("dasgd_v100_10g")

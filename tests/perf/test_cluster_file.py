@@ -54,11 +54,11 @@ def written(tmp_path: Path, text: str) -> str:
 
 
 def test_every_key_arrives(tmp_path):
-  found = cluster_file.named(written(tmp_path, TEXT))
-  assert (found.title, found.source, found.overlap, found.workers) == ("Four hosts of two", "a test", False, 8)
-  assert found.device == Device(100e12, 1e12, 24e9, 1e-4, 2, "v100") and found.efficiency == Efficiency(0.4, 8)
-  assert found.network == NetworkModel(LinkModel(3e-5, 1.25e9, 0.5), LinkModel(1e-5, 12e9), 2, card=1e9, library=NCCL)
-  assert found.host == LinkModel(2e-5, 16e9)
+  result = cluster_file.named(written(tmp_path, TEXT))
+  assert (result.title, result.source, result.overlap, result.workers) == ("Four hosts of two", "a test", False, 8)
+  assert result.device == Device(100e12, 1e12, 24e9, 1e-4, 2, "v100") and result.efficiency == Efficiency(0.4, 8)
+  assert result.network == NetworkModel(LinkModel(3e-5, 1.25e9, 0.5), LinkModel(1e-5, 12e9), 2, card=1e9, library=NCCL)
+  assert result.host == LinkModel(2e-5, 16e9)
 
 
 def test_what_may_be_left_out(tmp_path):
@@ -66,15 +66,15 @@ def test_what_may_be_left_out(tmp_path):
   short = TEXT[:start] + TEXT[end : TEXT.index("duplex")]
   for line in ("overlap = false\n", "half = 8\n", "start = 1e-4\n", 'chip = "v100"\n'):
     short = short.replace(line, "")
-  found = cluster_file.read_cluster(written(tmp_path, short))
-  assert found.overlap and found.workers is None and found.host is None
-  assert found.efficiency.half == found.device.start == 0
-  assert found.network == NetworkModel(LinkModel(3e-5, 1.25e9))
+  cluster = cluster_file.read_cluster(written(tmp_path, short))
+  assert cluster.overlap and cluster.workers is None and cluster.host is None
+  assert cluster.efficiency.half == cluster.device.start == 0
+  assert cluster.network == NetworkModel(LinkModel(3e-5, 1.25e9))
   one = TEXT.replace("count = 4", "count = 1").replace(
     "[link.node]\nlatency = 3e-5\nbandwidth = 1.25e9\nduplex = 0.5\n", ""
   )
-  found = cluster_file.read_cluster(written(tmp_path, one))
-  assert found.workers == 2 and found.network.main_link(2) == LinkModel(1e-5, 12e9)
+  cluster = cluster_file.read_cluster(written(tmp_path, one))
+  assert cluster.workers == 2 and cluster.network.main_link(2) == LinkModel(1e-5, 12e9)
 
 
 NODE_BANDWIDTH = "link.node.bandwidth must be >= 1000 bytes per second, got "
@@ -145,10 +145,10 @@ PLAIN = TEXT.replace('library = "NCCL"\n', "").replace("duplex = 0.5\n", "")
 
 def test_what_lies_between_nodes_arrives(tmp_path):
   more = "[uplink]\nnodes = 2\nshare = 0.25\n"
-  found = cluster_file.read_cluster(
+  cluster = cluster_file.read_cluster(
     written(tmp_path, PLAIN.replace("count = 4", 'count = 4\nreduces = ["between"]') + more)
   )
-  assert found.network.uplink == Uplink(2, 0.25) and found.network.reduces == ("between",)
+  assert cluster.network.uplink == Uplink(2, 0.25) and cluster.network.reduces == ("between",)
   start, end = PLAIN.index("[link.device]"), PLAIN.index("[link.node]")
   alone = (PLAIN[:start] + PLAIN[end:]).replace("devices = 2", "devices = 1") + "[torus]\naxes = 3\nring = 4\n"
   assert cluster_file.read_cluster(written(tmp_path, alone)).network.torus == Torus(3, 4)
@@ -157,11 +157,11 @@ def test_what_lies_between_nodes_arrives(tmp_path):
 @pytest.mark.parametrize("nbytes", [1e9, 1e3])
 def test_an_all_reduce_in_a_site_takes_as_long_as_by_its_levels(tmp_path, nbytes):
   """Two sites of two nodes of two: a ring in a node, one between the nodes of a site, and one between sites."""
-  found = cluster_file.read_cluster(written(tmp_path, PLAIN.replace("count = 4", "count = 4\nsites = 2") + SITE))
-  assert found.network.nodes(8) == 2 and found.network.per_node == 4 and found.workers == 8
+  cluster = cluster_file.read_cluster(written(tmp_path, PLAIN.replace("count = 4", "count = 4\nsites = 2") + SITE))
+  assert cluster.network.nodes(8) == 2 and cluster.network.per_node == 4 and cluster.workers == 8
   near, nodes, far = LinkModel(1e-5, 12e9), LinkModel(3e-5, 1.25e9), LinkModel(1e-2, 1e8)
   ring = [collectives.ALL_REDUCE["ring"](nbytes, 2, link) for link in (near, nodes, far)]
-  assert collectives.hierarchical(nbytes, 8, found.network) == pytest.approx(sum(ring))
+  assert collectives.hierarchical(nbytes, 8, cluster.network) == pytest.approx(sum(ring))
 
 
 BETWEEN_MISTAKES = {  # text in place of "count = 4": the message
@@ -208,8 +208,8 @@ def test_a_file_that_is_not_there():
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "clusters").glob("*.toml")), ids=lambda path: path.stem)
 def test_the_examples_can_be(path):
-  found = cluster_file.read_cluster(str(path))
-  assert found.title and len(found.source) > 40 and found.workers
+  cluster = cluster_file.read_cluster(str(path))
+  assert cluster.title and len(cluster.source) > 40 and cluster.workers
 
 
 def test_scale_and_compare_take_it(tmp_path):

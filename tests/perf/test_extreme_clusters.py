@@ -59,7 +59,7 @@ def clusters(draw) -> Cluster:
   network = draw(within(NetworkModel))
   per_node = min(network["per_node"], 64)
   workers = draw(st.sampled_from([None, 64, 2**20]))
-  found = NetworkModel(
+  result = NetworkModel(
     LinkModel(**draw(within(LinkModel))),
     LinkModel(**draw(within(LinkModel))) if per_node > 1 else None,
     per_node,
@@ -70,7 +70,7 @@ def clusters(draw) -> Cluster:
     library=draw(st.sampled_from([None, NCCL])),
   )
   host = draw(st.none() | within(LinkModel).map(lambda x: LinkModel(**x)))
-  return Cluster("title", device, efficiency, found, "source", host, workers, draw(st.booleans()))
+  return Cluster("title", device, efficiency, result, "source", host, workers, draw(st.booleans()))
 
 
 def finite(value: Any) -> bool:
@@ -95,9 +95,9 @@ def strictly():
 def test_plans(cluster, workers, batch):
   large = cluster._replace(device=cluster.device._replace(memory=max(cluster.device.memory, 1e13)))
   placed = table_job("alexnet", large, workers)
-  found = plan.plan(placed.job, placed.cluster, plan.PlanRequest(batch, workers, efficiency=1e-3, exposed=1e-9))
-  told = plan.text(placed.job, "name", placed.cluster, found)
-  assert finite(record(placed.job, "name", found, {})) and not re.search(r"\b(inf|nan)\b", told), told
+  result = plan.plan(placed.job, placed.cluster, plan.PlanRequest(batch, workers, efficiency=1e-3, exposed=1e-9))
+  reported = plan.text(placed.job, "name", placed.cluster, result)
+  assert finite(record(placed.job, "name", result, {})) and not re.search(r"\b(inf|nan)\b", reported), reported
 
 
 @settings(max_examples=12)
@@ -123,5 +123,5 @@ def test_predictions(cluster, seconds):
     algorithm = config.make_algorithm()
     pattern = pattern_of(algorithm, vector(NBYTES), config.workers, (NBYTES, NBYTES))
     entrants[name] = predict.Entrant(config, algorithm, pattern, [0], [np.array([0, 20, 40])], [float(seconds)])
-  found = predict.entry("name", cluster, entrants, PARTS, NBYTES)
-  assert finite(found)
+  result = predict.entry("name", cluster, entrants, PARTS, NBYTES)
+  assert finite(result)

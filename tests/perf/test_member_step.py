@@ -31,13 +31,13 @@ def components():
 
 def test_pairs_of_layers_cost_one_sum_each_way(components):
   """Of four layers forward both, backward the second pair, as the inputs of the first have no gradient."""
-  found, cluster = cluster_clock.of(components, 2, "tensor"), named("h100_ib400")
-  assert {(each.kind, each.size) for each in found.collectives} == {("all-reduce", 2)}
+  result, cluster = cluster_clock.of(components, 2, "tensor"), named("h100_ib400")
+  assert {(each.kind, each.size) for each in result.collectives} == {("all-reduce", 2)}
   sizes = [FLOAT * BATCH * width for width in (WIDTH, 10, WIDTH)]
   expected = sum(collectives.all_reduce(size, 2, cluster.network) for size in sizes)
-  assert found.seconds(cluster) == pytest.approx(expected, rel=1e-12)
+  assert result.seconds(cluster) == pytest.approx(expected, rel=1e-12)
   whole = WIDTH + 10  # biases of the second layers
-  assert found.share == pytest.approx((VALUES + whole) / VALUES, rel=1e-12)
+  assert result.share == pytest.approx((VALUES + whole) / VALUES, rel=1e-12)
 
 
 def test_each_microbatch_passes_its_sums(components):
@@ -51,10 +51,10 @@ def test_each_microbatch_passes_its_sums(components):
 def test_each_device_computes_its_part_and_gathers_what_it_lacks(components):
   alone, one = (compiled_step(components, BATCH, members, "fsdp") for members in (1, 2))
   assert 0.45 < one.flop / alone.flop < 0.6
-  found = cluster_clock.of(components, 2, "fsdp")
-  assert sorted(each.nbytes for each in found.collectives if each.kind == "all-gather")[-3:] == [FLOAT * WIDTH**2] * 3
+  result = cluster_clock.of(components, 2, "fsdp")
+  assert sorted(each.nbytes for each in result.collectives if each.kind == "all-gather")[-3:] == [FLOAT * WIDTH**2] * 3
   whole = 3 * WIDTH + (WIDTH + 1) * 10  # the biases and the last layer are small
-  assert found.share == pytest.approx((VALUES + whole) / VALUES, rel=1e-12)
+  assert result.share == pytest.approx((VALUES + whole) / VALUES, rel=1e-12)
   assert cluster_clock.of(components, 1, "fsdp") == cluster_clock.ALONE
 
 
@@ -77,11 +77,11 @@ def test_a_step_waits_for_its_members_and_an_exchange_has_their_links(share):
   pattern = pattern_of(config.make_algorithm(), vector(NBYTES), config.workers)
   inside = Collective("all-reduce", 4096, 2, "member", False)
   plain = cluster_clock.on(config, pattern, cluster, 1e9)
-  found = cluster_clock.on(config, pattern, cluster, 1e9, Members(2, (inside, inside), share))
+  result = cluster_clock.on(config, pattern, cluster, 1e9, Members(2, (inside, inside), share))
   more = 2 * collectives.all_reduce(4096, 2, cluster.network)
-  assert found.config.times.seconds == pytest.approx(plain.config.times.seconds + more, rel=1e-12)
+  assert result.config.times.seconds == pytest.approx(plain.config.times.seconds + more, rel=1e-12)
   wide = cluster.network.between._replace(bandwidth=2 * cluster.network.between.bandwidth)
-  assert found.charged.local == pytest.approx(
+  assert result.charged.local == pytest.approx(
     collectives.all_reduce(share * NBYTES, config.workers, NetworkModel(wide)), rel=1e-12
   )
 

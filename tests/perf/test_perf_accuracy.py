@@ -35,13 +35,13 @@ def test_more_bandwidth_is_never_slower(step, nbytes, period, bandwidth, factor)
 @given(steps, payload, st.integers(2, 8), st.integers(101, 150))
 def test_at_the_break_even_both_take_the_same_and_either_side_has_another_winner(step, nbytes, period, more):
   often, seldom = seconds(step, nbytes, 1, 100), seconds(step, nbytes, period, more)  # fewer steps, more to send
-  found = bounds.break_even(often, seldom, 1e2, 1e15)
-  if found is None:
+  result = bounds.break_even(often, seldom, 1e2, 1e15)
+  if result is None:
     assert (often(1e2) - seldom(1e2)) * (often(1e15) - seldom(1e15)) >= 0
     return
-  assert often(found) == pytest.approx(seldom(found), rel=2e-3)
-  assert often(found / 2) > seldom(found / 2)
-  assert often(found * 2) < seldom(found * 2)
+  assert often(result) == pytest.approx(seldom(result), rel=2e-3)
+  assert often(result / 2) > seldom(result / 2)
+  assert often(result * 2) < seldom(result * 2)
 
 
 def test_the_break_even_of_a_case_that_can_be_solved_by_hand():
@@ -67,8 +67,8 @@ def test_who_overtakes_first_on_the_way():
     (1e12, 1e3, "seldom", 4.45e7), (1e7, 1e12, "often", 4.45e7), (1e7, 1e3, "never", 5.5e6),
     (1e3, 1e12, "seldom", 5.5e6),
   ):  # fmt: skip
-    name, found = bounds.overtaken(times, start, end)
-    assert (name, found) == (other, pytest.approx(at, rel=2e-3))
+    name, result = bounds.overtaken(times, start, end)
+    assert (name, result) == (other, pytest.approx(at, rel=2e-3))
   assert bounds.overtaken(times, 1e9, 1e15) is None and bounds.overtaken(times, 1e5, 1e3) is None
   for start, end in ((0.0, 1e9), (1e9, math.inf)):
     with pytest.raises(ValueError, match="bandwidth"):

@@ -27,25 +27,25 @@ def speed(algorithm, rate, steps=0, setting="float32 gradients"):
 
 def test_alexnet_on_16_v100_needs_the_examples_that_hide_its_exchange():
   """Two nodes, 250 MB at 10 Gbit/s: of the cluster's own step, without what is known of its kernels."""
-  found = plan(job("alexnet"), named("dasgd_v100_10g"), PlanRequest(workers=16))
-  by_size = {row.size.examples: row.cells for row in found.table}
-  enough, few = found.enough.examples, by_size[32]
+  advice = plan(job("alexnet"), named("dasgd_v100_10g"), PlanRequest(workers=16))
+  by_size = {row.size.examples: row.cells for row in advice.table}
+  enough, few = advice.enough.examples, by_size[32]
   assert few["synchronous"].efficiency < 0.2 and few["dasgd"].setting >= 8 and few["local_sgd"].setting >= 137
   assert 512 <= enough <= 1024 and by_size[enough]["synchronous"].efficiency >= 0.95
   for name in ("synchronous", "in bfloat16"):
     efficiencies = [cells[name].efficiency for cells in by_size.values()]
     assert efficiencies == pytest.approx(sorted(efficiencies))
-  assert found.recommendation.speed.algorithm == "sync_sgd" and found.settings.examples == min(enough, 512)
+  assert advice.recommendation.speed.algorithm == "sync_sgd" and advice.settings.examples == min(enough, 512)
   assert (
-    "8,192 a step" in found.recommendation.lines[0]
-    and f"From {enough:,} examples per worker on" in found.recommendation.lines[1]
+    "8,192 a step" in advice.recommendation.lines[0]
+    and f"From {enough:,} examples per worker on" in advice.recommendation.lines[1]
   )
-  assert "unknown" in found.recommendation.lines[2] and "8,192 (Goyal" in found.recommendation.lines[2]
+  assert "unknown" in advice.recommendation.lines[2] and "8,192 (Goyal" in advice.recommendation.lines[2]
 
 
 def test_from_the_threshold_on_synchronous_sgd_keeps_its_efficiency():
-  found = plan(PLAIN, SLOW, PlanRequest(workers=8))
-  enough = found.enough
+  advice = plan(PLAIN, SLOW, PlanRequest(workers=8))
+  enough = advice.enough
 
   def efficiency(examples):
     return plan(PLAIN, SLOW, PlanRequest(batch=examples, workers=8)).speeds[0].efficiency
@@ -56,44 +56,44 @@ def test_from_the_threshold_on_synchronous_sgd_keeps_its_efficiency():
 
 def test_microbatches_where_memory_ends():
   small = SLOW._replace(device=SLOW.device._replace(memory=PLAIN.memory.total(100)))
-  found = plan(PLAIN, small, PlanRequest(workers=8))
-  part, micro = found.enough.examples // found.enough.micro, found.enough.micro
+  advice = plan(PLAIN, small, PlanRequest(workers=8))
+  part, micro = advice.enough.examples // advice.enough.micro, advice.enough.micro
   assert part == 64 and micro > 1
   step = 64 * 1e9 / 5e12
-  waited = found.table[-1].step / found.table[-1].cells["synchronous"].efficiency - micro * step
+  waited = advice.table[-1].step / advice.table[-1].cells["synchronous"].efficiency - micro * step
   assert micro * step / (micro * step + waited) >= 0.95 > (micro - 1) * step / ((micro - 1) * step + waited)
-  assert any(f"over {micro} microbatches of 64" in line for line in found.recommendation.lines)
-  assert found.settings.micro == 1  # their batch is no usual one
+  assert any(f"over {micro} microbatches of 64" in line for line in advice.recommendation.lines)
+  assert advice.settings.micro == 1  # their batch is no usual one
   borne = plan(PLAIN._replace(usual=UsualBatch(10**9, "any")), small, PlanRequest(workers=8))
-  assert (borne.settings.examples, borne.settings.micro) == found.enough
+  assert (borne.settings.examples, borne.settings.micro) == advice.enough
   assert borne.settings.step == pytest.approx(micro * step) and borne.speeds[0].efficiency >= 0.95
   assert plan(PLAIN._replace(most=64, usual=None), small, PlanRequest(workers=8)).enough is None  # the data end
 
 
 def test_the_global_batch_stays_a_usual_one():
-  there = named("two_sites_1g")
-  found = plan(job("resnet50"), there, PlanRequest(workers=16))
-  assert found.settings.examples * 16 == IMAGES.examples < found.enough.examples * 16
-  assert plan(job("resnet50")._replace(usual=None), there, PlanRequest(workers=16)).settings.examples == 32
+  cluster = named("two_sites_1g")
+  advice = plan(job("resnet50"), cluster, PlanRequest(workers=16))
+  assert advice.settings.examples * 16 == IMAGES.examples < advice.enough.examples * 16
+  assert plan(job("resnet50")._replace(usual=None), cluster, PlanRequest(workers=16)).settings.examples == 32
   free = plan(job("vgg_a"), named("cori_fdr"), PlanRequest())
   assert free.settings.workers * free.settings.examples <= IMAGES.examples and free.settings.workers == 256
 
 
 def test_a_known_critical_batch_sets_the_examples():
   """The least (1 / B + 1 / B_c) T of all powers of two, by brute force."""
-  alexnet, there = job("alexnet"), named("dasgd_v100_10g")
+  alexnet, target = job("alexnet"), named("dasgd_v100_10g")
   for critical in (500.0, 3000.0, 1e6):
-    found = plan(alexnet, there, PlanRequest(workers=16, critical=critical))
+    advice = plan(alexnet, target, PlanRequest(workers=16, critical=critical))
 
     def seconds(examples, critical=critical):
-      step = families.exact_seconds(alexnet, there, 16, examples)
+      step = families.exact_seconds(alexnet, target, 16, examples)
       return step * (1 / (16 * examples) + 1 / critical)
 
-    tried = tried_sizes(alexnet, there).steps
-    assert found.settings.examples == min(tried, key=seconds)
-    assert min(row.relative for row in found.table) == 1
-    more = 1 + 16 * found.settings.examples / critical
-    assert f"= {more:.3g} times the examples" in " ".join(found.recommendation.lines)
+    tried = tried_sizes(alexnet, target).steps
+    assert advice.settings.examples == min(tried, key=seconds)
+    assert min(row.relative for row in advice.table) == 1
+    more = 1 + 16 * advice.settings.examples / critical
+    assert f"= {more:.3g} times the examples" in " ".join(advice.recommendation.lines)
   assert batch_size.examples_factor(300, 100) == 4
   assert batch_size.seconds_factor(300, 100, 3.0) == pytest.approx(3 * (1 / 300 + 1 / 100))
 
@@ -106,12 +106,12 @@ def test_a_language_models_usual_batch_is_one_of_tokens():
 
 def test_workers_are_chosen_by_what_overlapping_leaves():
   """Half of the all-reduce is waited for at 8; alone it would leave one worker."""
-  there = SLOW._replace(network=NetworkModel(LinkModel(0.0, 5e9)))
-  apart = there._replace(overlap=False)
+  target = SLOW._replace(network=NetworkModel(LinkModel(0.0, 5e9)))
+  apart = target._replace(overlap=False)
   step = 1024 * 1e9 / 5e12
   wish = PlanRequest(batch=1024, efficiency=0.7)
   assert 2 * 4e8 / 5e9 * 7 / 8 / 3 < step < 2 * 4e8 / 5e9 / 0.3  # so that an exchange is a third of a step and more
-  assert plan(PLAIN, there, wish).settings.workers > plan(PLAIN, apart, wish).settings.workers
+  assert plan(PLAIN, target, wish).settings.workers > plan(PLAIN, apart, wish).settings.workers
 
 
 def test_where_two_workers_are_too_slow_all_that_there_are_are_taken():
@@ -121,15 +121,15 @@ def test_where_two_workers_are_too_slow_all_that_there_are_are_taken():
 def test_parameters_that_one_worker_cannot_hold_are_shared():
   layers = [LayerWork(1e12, held=1e7)] * 100
   large = PLAIN._replace(step=layers, params_bytes=2e10, memory=StepMemory(1e8, 8e10))
-  there = named("h100_ib400")
-  found = plan(large, there._replace(device=there.device._replace(memory=3e10)), PlanRequest(workers=32))
-  assert found.settings.shards == 4 and found.recommendation.speed.algorithm in ("fsdp", "hybrid_fsdp")
-  assert {row.quantity for row in found.rows} >= {"shards", "all-reduce"}
-  assert not any(row.quantity.startswith(("servers", "period")) for row in found.rows)
+  cluster = named("h100_ib400")
+  advice = plan(large, cluster._replace(device=cluster.device._replace(memory=3e10)), PlanRequest(workers=32))
+  assert advice.settings.shards == 4 and advice.recommendation.speed.algorithm in ("fsdp", "hybrid_fsdp")
+  assert {row.quantity for row in advice.rows} >= {"shards", "all-reduce"}
+  assert not any(row.quantity.startswith(("servers", "period")) for row in advice.rows)
   with pytest.raises(ValueError, match="not even one example fits"):
-    plan(large, there._replace(device=there.device._replace(memory=1e9)), PlanRequest(workers=32))
+    plan(large, cluster._replace(device=cluster.device._replace(memory=1e9)), PlanRequest(workers=32))
   with pytest.raises(ValueError, match="not even one example fits"):
-    plan(large, there._replace(device=there.device._replace(memory=3e10)), PlanRequest(workers=2))
+    plan(large, cluster._replace(device=cluster.device._replace(memory=3e10)), PlanRequest(workers=2))
 
 
 def test_the_simplest_of_the_nearly_fastest_is_advised():
@@ -149,10 +149,10 @@ def test_the_simplest_of_the_nearly_fastest_is_advised():
 def test_what_one_worker_does_as_fast_is_said():
   """A step of 100 us to start and little else: 8 workers take no less than one does for all examples."""
   small = Job("small", 4e4, 1e5, StepMemory(1e3, 1e5))
-  there = named("h100_ib400")
-  told = " ".join(plan(small, there, PlanRequest(batch=16, workers=8)).recommendation.lines)
-  assert "Recommended: one worker. It takes 100 us for all 128 examples of a step" in told
-  assert "one worker" not in " ".join(plan(job("alexnet"), there, PlanRequest(workers=8)).recommendation.lines)
+  cluster = named("h100_ib400")
+  reported = " ".join(plan(small, cluster, PlanRequest(batch=16, workers=8)).recommendation.lines)
+  assert "Recommended: one worker. It takes 100 us for all 128 examples of a step" in reported
+  assert "one worker" not in " ".join(plan(job("alexnet"), cluster, PlanRequest(workers=8)).recommendation.lines)
 
 
 def test_a_job_too_small_to_share_is_left_to_one_worker():
@@ -163,7 +163,7 @@ def test_a_job_too_small_to_share_is_left_to_one_worker():
 
 def test_the_table_stays_short_and_has_what_matters():
   for network, name in (("alexnet", "dasgd_v100_10g"), ("resnet50", "two_sites_1g"), ("nin", "tpu_v5e")):
-    found = plan(job(network), named(name), PlanRequest())
-    sizes = [row.size for row in found.table]
+    advice = plan(job(network), named(name), PlanRequest())
+    sizes = [row.size for row in advice.table]
     assert len(sizes) <= batch_size.MOST_ROWS + 1 and sizes == sorted(sizes)
-    assert found.settings.examples in [size.examples for size in sizes] and found.enough in sizes
+    assert advice.settings.examples in [size.examples for size in sizes] and advice.enough in sizes

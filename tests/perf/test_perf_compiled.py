@@ -26,8 +26,8 @@ def images(size):
 
 
 def experiment(model, algorithm="sync_sgd", size=28, **settings):
-  chosen = default_experiment(model={"name": model, **settings}, algorithm={"name": algorithm}, workers=4)
-  return build(chosen, images(size))
+  options = default_experiment(model={"name": model, **settings}, algorithm={"name": algorithm}, workers=4)
+  return build(options, images(size))
 
 
 LINEAR = tuple(sequence(1, 784, ["a 10 dense"])[0])
@@ -41,22 +41,22 @@ def test_flop_of_dense_networks(model, table, settings):
 
   The rest, below 2 %: biases, relu, the loss, and 2 per parameter in the update.
   """
-  found = compiled_step(experiment(model, **settings), BATCH)
+  result = compiled_step(experiment(model, **settings), BATCH)
   exact = BATCH * (train_flop(table) - table[0].forward_flop)
-  assert exact < found.flop < 1.03 * exact
-  assert found.flop < 0.85 * BATCH * train_flop(table)  # a first layer of this share can't be left as it is
+  assert exact < result.flop < 1.03 * exact
+  assert result.flop < 0.85 * BATCH * train_flop(table)  # a first layer of this share can't be left as it is
 
 
 def test_flop_of_lenet():
   """As above, but XLA leaves out the taps of a convolution that lie on its padding, and `ddl.models.cpu` takes 1.6
   times the multiply-accumulates for a forward convolution of one channel.
   """
-  found = compiled_step(experiment("lenet"), BATCH)
+  result = compiled_step(experiment("lenet"), BATCH)
   first, _, *rest = LENET
   touched = {28: (28 * 5 - 6) ** 2, 14: (14 * 5 - 6) ** 2}  # pairs of a pixel and a tap: 3 of 5 at the first pixel
   exact = 2 * 1.6 * first.macs + 2 * 16 * touched[28] + 6 * 16 * 32 * touched[14] + sum(x.train_flop for x in rest)
-  assert BATCH * exact < found.flop < 1.03 * BATCH * exact
-  assert found.flop == pytest.approx(BATCH * (train_flop(LENET) - first.forward_flop), rel=0.12)
+  assert BATCH * exact < result.flop < 1.03 * BATCH * exact
+  assert result.flop == pytest.approx(BATCH * (train_flop(LENET) - first.forward_flop), rel=0.12)
   # Of the table's taps, 9 % of the first layer's lie on padding and 16 % of the second's.
   assert touched[14] / (25 * 14 * 14) == pytest.approx(0.836, abs=1e-3)
 
@@ -82,26 +82,26 @@ def test_memory():
 def test_every_kind_of_algorithm(algorithm, models):
   """Exchange, delay, a center, a server: the arguments hold the models that a worker keeps, with the last reply."""
   one = experiment("linear", algorithm)
-  found = compiled_step(one, 8)
-  rest = found.arguments - models * params_bytes(LINEAR)
+  result = compiled_step(one, 8)
+  rest = result.arguments - models * params_bytes(LINEAR)
   assert 8 * 784 * 4 <= rest < 8 * 784 * 4 + 200
   replies = algorithm == "async_easgd"
-  assert found.aliased >= (models - replies) * params_bytes(LINEAR)  # all but the reply are updated in place
+  assert result.aliased >= (models - replies) * params_bytes(LINEAR)  # all but the reply are updated in place
   exact = 8 * 4 * LINEAR[0].macs
-  assert exact < found.flop < exact + 16 * params_bytes(LINEAR) / 4 + 8 * 10 * 100
+  assert exact < result.flop < exact + 16 * params_bytes(LINEAR) / 4 + 8 * 10 * 100
 
 
 def test_leaves_of_lenet():
   """The shares of the arrays are those of the layers' multiply-accumulates."""
   one = experiment("lenet")
-  found = leaves(one.model, batch_shapes(one, 3))
+  result = leaves(one.model, batch_shapes(one, 3))
   modules = ("Conv_0", "Conv_1", "Dense_0", "Dense_1")
-  assert [leaf.name for leaf in found] == [f"{m}/{kind}" for m in modules for kind in ("kernel", "bias")]
+  assert [leaf.name for leaf in result] == [f"{m}/{kind}" for m in modules for kind in ("kernel", "bias")]
   macs = sum(layer.macs for layer in LENET)
-  assert [leaf.share for leaf in found[::2]] == pytest.approx([layer.macs / macs for layer in LENET])
-  assert all(leaf.share == 0 for leaf in found[1::2])
-  assert [leaf.nbytes for leaf in found[::2]] == [4 * layer.weights for layer in LENET]
-  assert sum(leaf.nbytes for leaf in found) == params_bytes(LENET)
+  assert [leaf.share for leaf in result[::2]] == pytest.approx([layer.macs / macs for layer in LENET])
+  assert all(leaf.share == 0 for leaf in result[1::2])
+  assert [leaf.nbytes for leaf in result[::2]] == [4 * layer.weights for layer in LENET]
+  assert sum(leaf.nbytes for leaf in result) == params_bytes(LENET)
 
 
 def test_leaves_follow_the_forward_pass():
@@ -116,10 +116,10 @@ def test_leaves_follow_the_forward_pass():
   text = {"task": "language", "shape": (12,), "num_outputs": 20}
   model = MODELS["transformer"](text, layers=1, width=16, heads=2)
   tokens = jax.ShapeDtypeStruct((2, 12), np.int32)
-  found = leaves(model, {"x": tokens, "y": tokens})
-  assert found[0].name.startswith("Embed") and found[0].share == 0  # a look-up is no product
-  assert sum(leaf.share for leaf in found) == pytest.approx(1)
-  kernels = [leaf for leaf in found if leaf.name.endswith("kernel")]
+  result = leaves(model, {"x": tokens, "y": tokens})
+  assert result[0].name.startswith("Embed") and result[0].share == 0  # a look-up is no product
+  assert sum(leaf.share for leaf in result) == pytest.approx(1)
+  kernels = [leaf for leaf in result if leaf.name.endswith("kernel")]
   sizes = np.array([leaf.nbytes for leaf in kernels])
   assert [leaf.share for leaf in kernels] == pytest.approx(sizes / sizes.sum())
 

@@ -25,8 +25,8 @@ DENSE = Layer("dense", 4096, 1000)
 def brute_force(seconds, workspace, bound, shared):
   """(least seconds) over all choices within the bound, or None."""
   best = None
-  for chosen in itertools.product(range(seconds.shape[1]), repeat=seconds.shape[0]):
-    index = np.arange(len(chosen)), np.array(chosen)
+  for options in itertools.product(range(seconds.shape[1]), repeat=seconds.shape[0]):
+    index = np.arange(len(options)), np.array(options)
     total = workspace[index].max() if shared else workspace[index].sum()
     if total <= bound and np.isfinite(seconds[index]).all():
       best = min(seconds[index].sum(), best if best is not None else math.inf)
@@ -56,11 +56,11 @@ def test_against_all_choices(table, shared):
     with pytest.raises(DoesNotFit):
       choose(costs, bound, shared=shared)
     return
-  found = choose(costs, bound, shared=shared)
-  assert found.seconds == pytest.approx(best, rel=1e-9, abs=1e-15)
-  chosen = np.arange(len(costs.seconds)), [NAMES.index(name) for name in found.algorithms]
-  assert found.seconds == costs.seconds[chosen].sum()
-  assert found.workspace == (costs.workspace[chosen].max() if shared else costs.workspace[chosen].sum()) <= bound
+  result = choose(costs, bound, shared=shared)
+  assert result.seconds == pytest.approx(best, rel=1e-9, abs=1e-15)
+  options = np.arange(len(costs.seconds)), [NAMES.index(name) for name in result.algorithms]
+  assert result.seconds == costs.seconds[options].sum()
+  assert result.workspace == (costs.workspace[options].max() if shared else costs.workspace[options].sum()) <= bound
 
 
 def test_eight_layers():
@@ -106,10 +106,10 @@ def test_it_is_solved_again_for_each_batch():
     return AlgorithmCosts(NAMES[:2], np.array([[examples * 1.0, examples * 0.4]]), np.array([[0.0, 10.0 * examples]]))
 
   memory = StepMemory(per_example=10, fixed=100)
-  found = best_batch(memory, 260, [1, 4, 8, 16, 17], costs, other_seconds=lambda examples: 1.0)
-  assert {x.examples: x.choice.algorithms[0] for x in found} == {1: "fft", 4: "fft", 8: "fft", 16: "gemm"}
-  assert found[0].examples == 8
-  assert found[0].throughput == 8 / (8 * 0.4 + 1)
+  result = best_batch(memory, 260, [1, 4, 8, 16, 17], costs, other_seconds=lambda examples: 1.0)
+  assert {x.examples: x.choice.algorithms[0] for x in result} == {1: "fft", 4: "fft", 8: "fft", 16: "gemm"}
+  assert result[0].examples == 8
+  assert result[0].throughput == 8 / (8 * 0.4 + 1)
   with pytest.raises(DoesNotFit, match=r"a mini-batch of 17 needs 270 bytes of 260 bytes"):
     best_batch(memory, 260, [17], costs)
   with pytest.raises(ValueError, match="no mini-batch"):

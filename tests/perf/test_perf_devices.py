@@ -29,7 +29,7 @@ def test_the_held_out_steps_are_within_the_goal(results):
   errors = defaultdict(list)
   for result in results:
     errors[result.point.use].append(abs(result.error))
-  assert {use: len(found) for use, found in errors.items()} == {"fitted": 78, "network": 87, "device": 84, "run": 26}
+  assert {use: len(output) for use, output in errors.items()} == {"fitted": 78, "network": 87, "device": 84, "run": 26}
   for use in ("network", "device", "run"):
     assert statistics.median(errors[use]) < 0.6 * GOAL, use
   assert max(map(max, errors.values())) < 0.5
@@ -42,9 +42,9 @@ def test_the_errors_that_plan_tells_are_those_of_the_held_out_steps(results):
       errors[kind_of(network(result.point.network)), result.point.form].append(abs(result.error))
   stored = {(kind, form): row for kind, forms in device_data()["errors"].items() for form, row in forms.items()}
   assert errors.keys() == stored.keys()
-  for key, found in errors.items():
+  for key, output in errors.items():
     count, median, largest = stored[key]
-    assert (len(found), round(statistics.median(found), 3), round(max(found), 2)) == (count, median, largest), key
+    assert (len(output), round(statistics.median(output), 3), round(max(output), 2)) == (count, median, largest), key
 
 
 def test_no_point_is_in_two_roles_and_all_have_a_source(results):
@@ -52,8 +52,8 @@ def test_no_point_is_in_two_roles_and_all_have_a_source(results):
            r.point.devices) for r in results]  # fmt: skip
   assert len(set(keys)) == len(keys)
   assert all(result.point.source in sources() and result.point.seconds > 0 for result in results)
-  chosen = {r.point.device for r in results if r.point.use == "fitted" and r.point.form == "float32"}
-  assert not chosen & {r.point.device for r in results if r.point.use == "device" and r.point.source != "torch_5.0"}
+  devices = {r.point.device for r in results if r.point.use == "fitted" and r.point.form == "float32"}
+  assert not devices & {r.point.device for r in results if r.point.use == "device" and r.point.source != "torch_5.0"}
 
 
 def total(points, shares):
@@ -65,23 +65,23 @@ def total(points, shares):
 @pytest.mark.parametrize("generation", ["kepler", "maxwell", "pascal", "volta"])
 @pytest.mark.parametrize("name", ["product", "winograd"])
 def test_no_other_share_of_a_generation_is_nearer(generation, name):
-  chosen = [
+  fitted = [
     p for p in published_steps.points()
     if p.form == "float32" and " " not in p.network and p.use == "fitted"
     and chips()[p.device].generation == generation
   ]  # fmt: skip
-  found = total(chosen, shares_of)
+  result = total(fitted, shares_of)
   for factor in (0.98, 1.02):
-    other = total(chosen, lambda p, f=factor: (s := shares_of(p))._replace(**{name: f * getattr(s, name)}))
-    assert found < other
+    other = total(fitted, lambda p, f=factor: (s := shares_of(p))._replace(**{name: f * getattr(s, name)}))
+    assert result < other
 
 
 @pytest.mark.parametrize("name", ["product", "memory", "attention"])
 def test_no_other_share_of_transformers_is_nearer(name):
-  chosen = [p for p in published_steps.points() if p.source == "mosaic" and p.use == "fitted"]
-  found = total(chosen, shares_of)
+  fitted = [p for p in published_steps.points() if p.source == "mosaic" and p.use == "fitted"]
+  result = total(fitted, shares_of)
   for factor in (0.98, 1.02):
-    assert found < total(chosen, lambda p, f=factor: (s := shares_of(p))._replace(**{name: f * getattr(s, name)}))
+    assert result < total(fitted, lambda p, f=factor: (s := shares_of(p))._replace(**{name: f * getattr(s, name)}))
 
 
 def test_where_libraries_have_no_winograd_the_step_has_none(results):
@@ -154,10 +154,10 @@ def test_what_is_known_has_one_end_and_what_is_not_has_two():
 
 
 def test_a_cluster_for_a_kind_of_network_has_its_shares_and_says_so():
-  there = with_shares(named("dasgd_v100_10g"), "lenet")
-  shares = find(there.device, "convolution").middle
-  assert (there.efficiency.best, there.efficiency.memory) == (shares.product, shares.memory)
-  assert there.source.startswith(named("dasgd_v100_10g").source) and "a step reaches" in there.source
+  target = with_shares(named("dasgd_v100_10g"), "lenet")
+  shares = find(target.device, "convolution").middle
+  assert (target.efficiency.best, target.efficiency.memory) == (shares.product, shares.memory)
+  assert target.source.startswith(named("dasgd_v100_10g").source) and "a step reaches" in target.source
   ranged = with_shares(named("h100_ib400"), "a model")
   assert "the middle" in ranged.source and ranged.efficiency != named("h100_ib400").efficiency
   own = named("h100_ib400")._replace(device=named("h100_ib400").device._replace(chip=""))
@@ -165,8 +165,8 @@ def test_a_cluster_for_a_kind_of_network_has_its_shares_and_says_so():
 
 
 def test_a_job_without_a_table_has_the_shares_of_its_kind():
-  there = named("dasgd_v100_10g")
+  cluster = named("dasgd_v100_10g")
   job = Job("a job", 4e8, 1e9, StepMemory(1e6, 1.2e9))
   models = {"a model": "", "lenet": "convolution"}
-  placed = {name: place(job._replace(kind=kind), there).cluster.efficiency for name, kind in models.items()}
-  assert placed == {name: with_shares(there, name).efficiency for name in models} and len(set(placed.values())) == 2
+  placed = {name: place(job._replace(kind=kind), cluster).cluster.efficiency for name, kind in models.items()}
+  assert placed == {name: with_shares(cluster, name).efficiency for name in models} and len(set(placed.values())) == 2

@@ -21,8 +21,8 @@ def times(flop, sizes, efficiency):
 @given(bests, halves, st.lists(st.integers(1, 512), min_size=2, max_size=6, unique=True))
 def test_recovers(best, half, sizes):
   measured = times(2e9, sizes, Efficiency(best, half))
-  found, errors = fit.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
-  assert found.best == pytest.approx(best, rel=1e-6) and found.half == pytest.approx(half, rel=1e-6, abs=1e-5)
+  result, errors = fit.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
+  assert result.best == pytest.approx(best, rel=1e-6) and result.half == pytest.approx(half, rel=1e-6, abs=1e-5)
   assert np.abs(errors).max() < 1e-7 and len(errors) == len(sizes)
 
 
@@ -33,10 +33,10 @@ def test_is_the_least_squares(best, half, seed):
   rng, sizes = np.random.default_rng(seed), [1, 4, 16, 64]
   floor = [2e9 * b / DEVICE.peak for b in sizes]
   measured = np.maximum(times(2e9, sizes, Efficiency(best, half)) * np.exp(0.3 * rng.normal(size=4)), floor)
-  found, errors = fit.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
-  assert 0 < found.best <= 1 and found.half >= 0
+  result, errors = fit.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
+  assert 0 < result.best <= 1 and result.half >= 0
   for scale in (0.999, 1.001):
-    for other in (Efficiency(min(found.best * scale, 1), found.half), Efficiency(found.best, found.half * scale)):
+    for other in (Efficiency(min(result.best * scale, 1), result.half), Efficiency(result.best, result.half * scale)):
       near = np.array(times(2e9, sizes, other)) / measured - 1
       assert np.square(near).sum() >= np.square(errors).sum() * (1 - 1e-9)
 
@@ -44,10 +44,10 @@ def test_is_the_least_squares(best, half, seed):
 def test_bounds():
   """Steps that grow faster than the batch have no half; their best is the one-parameter optimum."""
   sizes, measured = np.array([1.0, 10.0]), np.array([0.01, 0.2])
-  found, errors = fit.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
+  result, errors = fit.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
   slope = 2e9 / DEVICE.peak * sizes / measured
-  assert found.half == pytest.approx(0, abs=1e-6)
-  assert 1 / found.best == pytest.approx(slope.sum() / (slope**2).sum(), rel=1e-6)
+  assert result.half == pytest.approx(0, abs=1e-6)
+  assert 1 / result.best == pytest.approx(slope.sum() / (slope**2).sum(), rel=1e-6)
   assert errors[0] > 0 > errors[1]
 
 

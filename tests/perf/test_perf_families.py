@@ -92,17 +92,17 @@ def test_microbatches_exchange_in_the_last_one():
 @pytest.mark.parametrize("width", [4, 2])
 def test_full_sharding_by_hand(width):
   """Two units of 200 MB; the parameters are gathered in the device's format, the gradients go in float32."""
-  there = cluster(NetworkModel(SLOW), width=width)
+  slow_cluster = cluster(NetworkModel(SLOW), width=width)
   gather, scatter = (width / 4 * 0.2 * 7 / 8, 0.2 * 7 / 8)  # of a unit
   for step in (1e-3, 10.0):
-    found = families.sharded_seconds(JOB, there, 8, step, 8)
+    result = families.sharded_seconds(JOB, slow_cluster, 8, step, 8)
     hidden = max(step / 3, 2 * gather) + max(2 * step / 3, 2 * gather + 2 * scatter)
-    assert found == pytest.approx(gather + hidden + scatter)
-  apart = families.sharded_seconds(JOB, there._replace(overlap=False), 8, 1.0, 8)
+    assert result == pytest.approx(gather + hidden + scatter)
+  apart = families.sharded_seconds(JOB, slow_cluster._replace(overlap=False), 8, 1.0, 8)
   assert apart == pytest.approx(1 + 4 * gather + 2 * scatter)
-  assert families.sharded_seconds(JOB, there, 1, 1.0, 1) == 1.0
+  assert families.sharded_seconds(JOB, slow_cluster, 1, 1.0, 1) == 1.0
   with pytest.raises(ValueError, match="shards must be a divisor of 8 workers, got 3"):
-    families.sharded_seconds(JOB, there, 8, 1.0, 3)
+    families.sharded_seconds(JOB, slow_cluster, 8, 1.0, 3)
 
 
 def test_pieces_inside_nodes_spare_the_network():
@@ -127,12 +127,12 @@ def test_pieces_share_the_memory():
 
 
 @pytest.mark.parametrize(
-  ("there", "workers", "found"),
+  ("cluster", "workers", "expected"),
   [(FLAT, 8, ("workers", 8, 1)), (NODES, 8, ("nodes", 2, 4)), (NODES, 4, ("workers", 4, 1)),
    (named("two_sites_1g"), 16, ("sites", 2, 8)), (named("two_sites_1g"), 2, ("workers", 2, 1))],
 )  # fmt: skip
-def test_an_island_is_a_site_a_node_or_a_worker(there, workers, found):
-  assert families.islands(there, workers)[:3] == found
+def test_an_island_is_a_site_a_node_or_a_worker(cluster, workers, expected):
+  assert families.islands(cluster, workers)[:3] == expected
 
 
 def test_averages_between_islands_by_hand():
@@ -146,11 +146,11 @@ def test_averages_between_islands_by_hand():
     == families.synchronous_seconds(JOB, land.inside, 4, 1000)
     < families.synchronous_seconds(JOB, NODES, 8, 1000)
   )
-  found = {each.algorithm: each for each in families.between(JOB, NODES, settings, 0.05)}
-  assert found["diloco"].seconds == pytest.approx(inside + 0.4 / 500)
-  period = found["hierarchical_sgd"].steps
-  assert found["hierarchical_sgd"].seconds == pytest.approx(inside + 0.4 / period)
-  assert 0.4 / period <= 0.05 * found["hierarchical_sgd"].seconds * (1 + 1e-12)
+  result = {each.algorithm: each for each in families.between(JOB, NODES, settings, 0.05)}
+  assert result["diloco"].seconds == pytest.approx(inside + 0.4 / 500)
+  period = result["hierarchical_sgd"].steps
+  assert result["hierarchical_sgd"].seconds == pytest.approx(inside + 0.4 / period)
+  assert 0.4 / period <= 0.05 * result["hierarchical_sgd"].seconds * (1 + 1e-12)
   assert inside + 0.4 / (period - 1) > inside / 0.95
   assert [each.algorithm for each in families.between(JOB, FLAT, settings, 0.05)] == ["diloco", "streaming_diloco"]
 
@@ -174,8 +174,8 @@ def test_streaming_diloco_is_the_event_model_of_its_messages(step):
 
 def test_every_family_is_predicted_once_with_what_it_sends():
   settings = families.FamilySettings(N, 64, 1.0, 8, 1, 1, 1, 9, 1, 9)
-  found = families.families(JOB, NODES, settings, 0.05)
-  names = [(each.algorithm, each.setting) for each in found]
+  result = families.families(JOB, NODES, settings, 0.05)
+  names = [(each.algorithm, each.setting) for each in result]
   assert len(set(names)) == len(names)
   assert {name for name, _ in names} == {
     "sync_sgd", "fsdp", "hybrid_fsdp", "local_sgd", "dasgd", "easgd", "async_sgd", "async_easgd", "hierarchical_sgd",

@@ -27,8 +27,8 @@ def test_an_exact_link_is_found(latency, bandwidth):
   """Each end of the sizes shows one of the two: otherwise nothing could."""
   link = LinkModel(latency, bandwidth)
   sizes = [latency * bandwidth * share for share in (0.01, 0.1, 1, 10, 100)]
-  found, errors = fit.fit_link(sizes, [link.seconds(n) for n in sizes])
-  np.testing.assert_allclose(found[:2], link[:2], rtol=1e-4)
+  result, errors = fit.fit_link(sizes, [link.seconds(n) for n in sizes])
+  np.testing.assert_allclose(result[:2], link[:2], rtol=1e-4)
   np.testing.assert_allclose(errors, 0, atol=1e-4)
 
 
@@ -40,9 +40,9 @@ def test_noise_and_outliers_do_not_move_a_link(latency, bandwidth, workers, seed
   sizes = np.geomspace(0.01, 100, 15) * latency * bandwidth * workers
   exact = np.array([cost(n, link) for n in sizes])
   times = disturbed(exact, seed)
-  found, errors = fit.fit_link(sizes, times, cost)
-  np.testing.assert_allclose([cost(n, found) for n in sizes], exact, rtol=0.1)
-  np.testing.assert_allclose(errors, [cost(n, found) / t - 1 for n, t in zip(sizes, times, strict=True)], atol=1e-12)
+  result, errors = fit.fit_link(sizes, times, cost)
+  np.testing.assert_allclose([cost(n, result) for n in sizes], exact, rtol=0.1)
+  np.testing.assert_allclose(errors, [cost(n, result) / t - 1 for n, t in zip(sizes, times, strict=True)], atol=1e-12)
   assert np.sum(errors < -0.6) == 2  # those five times too long show as such
 
 
@@ -54,18 +54,18 @@ def test_rates_predict_steps_that_they_were_not_fitted_to(fixed, flop_rate, memo
   flop, nbytes = 10 ** rng.uniform(5, 10, (2, 40))
   flop[:6], nbytes[:6] = 1e4, 1e4  # steps that show what is fixed: nothing else would
   times = disturbed([rates.seconds(*x) for x in zip(flop, nbytes, strict=True)], seed)
-  found, _ = fit.fit_rates([""] * 30, flop[:30], nbytes[:30], times[:30])
-  held_out = [found[""].seconds(*x) / rates.seconds(*x) for x in zip(flop[30:], nbytes[30:], strict=True)]
+  result, _ = fit.fit_rates([""] * 30, flop[:30], nbytes[:30], times[:30])
+  held_out = [result[""].seconds(*x) / rates.seconds(*x) for x in zip(flop[30:], nbytes[30:], strict=True)]
   np.testing.assert_allclose(held_out, 1, atol=0.1)
 
 
 def test_what_the_measurements_do_not_show_costs_next_to_nothing():
   """Seconds without a latency, and steps that no byte makes longer."""
-  found, _ = fit.fit_link(SIZES, [n / 1e9 for n in SIZES])
-  assert found.latency < 1e-9 and found.bandwidth == pytest.approx(1e9, rel=1e-3)
+  result, _ = fit.fit_link(SIZES, [n / 1e9 for n in SIZES])
+  assert result.latency < 1e-9 and result.bandwidth == pytest.approx(1e9, rel=1e-3)
   flop = np.geomspace(1e6, 1e9, 9)
-  found, _ = fit.fit_rates(["dense"] * 9, flop, np.full(9, 1e6), 1e-4 + flop / 1e10)
-  rates = found["dense"]
+  result, _ = fit.fit_rates(["dense"] * 9, flop, np.full(9, 1e6), 1e-4 + flop / 1e10)
+  rates = result["dense"]
   assert rates.flop == pytest.approx(1e10, rel=1e-3)
   assert rates.seconds(0, 1e6) == pytest.approx(1e-4, rel=1e-3)
 
@@ -96,14 +96,14 @@ def test_kinds_of_steps_share_all_but_their_rate():
   flop, nbytes = np.geomspace(1e6, 1e9, 12), np.tile([1e6, 3e7, 4e5], 4)
   kinds = ["dense", "convolution"] * 6
   rate = np.where([kind == "dense" for kind in kinds], 5e10, 1e10)
-  found, errors = fit.fit_rates(kinds, flop, nbytes, 1e-4 + flop / rate + nbytes / 8e9)
+  result, errors = fit.fit_rates(kinds, flop, nbytes, 1e-4 + flop / rate + nbytes / 8e9)
   np.testing.assert_allclose(errors, 0, atol=1e-4)
-  assert found["dense"][::2] == found["convolution"][::2] == pytest.approx((1e-4, 8e9), rel=1e-2)
-  assert (found["dense"].flop, found["convolution"].flop) == pytest.approx((5e10, 1e10), rel=1e-2)
+  assert result["dense"][::2] == result["convolution"][::2] == pytest.approx((1e-4, 8e9), rel=1e-2)
+  assert (result["dense"].flop, result["convolution"].flop) == pytest.approx((5e10, 1e10), rel=1e-2)
   fed = np.tile([1e3, 1e6, 1e4, 3e5], 3)
   seconds = 1e-4 + flop / rate + nbytes / 8e9 + fed / 5e8
-  found, _ = fit.fit_rates(kinds, flop, nbytes, seconds, fed)
-  assert found["dense"].feed == pytest.approx(5e8, rel=1e-2)
-  assert found["dense"].seconds(flop[0], nbytes[0], fed[0]) == pytest.approx(seconds[0], rel=1e-3)
+  result, _ = fit.fit_rates(kinds, flop, nbytes, seconds, fed)
+  assert result["dense"].feed == pytest.approx(5e8, rel=1e-2)
+  assert result["dense"].seconds(flop[0], nbytes[0], fed[0]) == pytest.approx(seconds[0], rel=1e-3)
   with pytest.raises(ValueError, match="3 measured steps determine no 4 rates"):
     fit.fit_rates(kinds[:3], flop[:3], nbytes[:3], flop[:3])

@@ -70,8 +70,8 @@ def test_flop_per_byte(layer, examples, duplex):
 
 def test_least_examples_that_hide_the_exchange():
   """336 FLOP per byte: a dense layer needs 224 examples per node, VGG-A's last convolutions 1.14, the first less."""
-  found = [336.0 / flop_per_byte(layer, 1.0) for layer in neural_networks.table("vgg_a")]
-  assert found[0] == pytest.approx(336 / 75264) and found[7] == pytest.approx(336 / 294) and found[8] == 224
+  result = [336.0 / flop_per_byte(layer, 1.0) for layer in neural_networks.table("vgg_a")]
+  assert result[0] == pytest.approx(336 / 75264) and result[7] == pytest.approx(336 / 294) and result[8] == 224
 
 
 @settings(deadline=None)
@@ -86,10 +86,10 @@ def test_best_is_the_exhaustive_one(layer, batch, count, duplex):
     return model + (4 * kernels * (2 - duplex) * groups / count if groups > 1 else 0)
 
   every = [g for g in range(1, count + 1) if count % g == 0 and g <= batch]
-  found = best(layer, batch, count, duplex)
-  assert found.volume.total == pytest.approx(min(map(bytes_of, every)))
-  assert found.volume.total == pytest.approx(bytes_of(found.groups)) and found.groups in every
-  assert found.kind == ("data" if found.groups == count else "model" if found.groups == 1 else "hybrid")
+  result = best(layer, batch, count, duplex)
+  assert result.volume.total == pytest.approx(min(map(bytes_of, every)))
+  assert result.volume.total == pytest.approx(bytes_of(result.groups)) and result.groups in every
+  assert result.kind == ("data" if result.groups == count else "model" if result.groups == 1 else "hybrid")
 
 
 def neighbours(groups, ideal):
@@ -113,12 +113,12 @@ def test_rounding_finds_the_optimum(layer, batch, count, duplex):
 def test_ideal_groups_is_the_minimum(layer, batch, count, duplex):
   model, data = volume(layer, batch, 2 * count, 2, duplex)  # 2 of 2 N groups: each part at a G where it is there
   ideal = ideal_groups(layer, batch, 2 * count, duplex)
-  found = minimize_scalar(
+  result = minimize_scalar(
     lambda log: math.log(2 * model * math.exp(-log) + data * math.exp(log) / 2),
     bracket=(-3, 3),
     options={"xtol": 1e-10},
   )
-  assert math.exp(found.x) == pytest.approx(ideal, rel=1e-5)
+  assert math.exp(result.x) == pytest.approx(ideal, rel=1e-5)
 
 
 @settings(deadline=None)
@@ -157,8 +157,8 @@ def test_what_a_node_of_a_group_moves(layer):
   data = group_work(layer, 8, 8)
   assert data == part(layer)
   for groups in (1, 2, 4):
-    size, found = 8 // groups, group_work(layer, 8, groups)
-    assert found.flop == data.flop and size * found.held == pytest.approx(data.held)
+    size, result = 8 // groups, group_work(layer, 8, groups)
+    assert result.flop == data.flop and size * result.held == pytest.approx(data.held)
     own, group = 32 / 8, 32 / groups
     values = 3 * (group * (lambda layer: layer.input_values)(layer) + group * layer.activations / size)
-    assert own * found.moved == pytest.approx(values)
+    assert own * result.moved == pytest.approx(values)

@@ -28,8 +28,8 @@ def test_efficiency(overhead, at, most):
 
 
 def test_overhead_for_80_percent():
-  found = [bounds.overhead_for(0.8, g) for g in (2, 4, 8, 16)]
-  assert found == pytest.approx([0.333, 0.091, 0.037, 0.017], abs=5e-4)
+  result = [bounds.overhead_for(0.8, g) for g in (2, 4, 8, 16)]
+  assert result == pytest.approx([0.333, 0.091, 0.037, 0.017], abs=5e-4)
 
 
 @given(st.floats(1, 1e4), OVERHEADS)
@@ -131,15 +131,15 @@ def test_no_share_is_exposed_where_the_delay_hides_all():
 )
 def test_hiding_condition(network, flattened, steps, message, least, sync, local, delayed):
   table = neural_networks.table(network)
-  found = dasgd.tree_seconds(params_bytes(table), 256, dasgd.BANDWIDTHS["infiniband"])
-  assert found == pytest.approx(message, rel=0.005)
+  result = dasgd.tree_seconds(params_bytes(table), 256, dasgd.BANDWIDTHS["infiniband"])
+  assert result == pytest.approx(message, rel=0.005)
   for i, examples in enumerate((128, 32)):
     step = dasgd.step_seconds(table, examples, flattened=flattened)
     assert step == pytest.approx(steps[i], rel=0.07)  # without pooling, concatenation and dropout
-    assert bounds.smallest_delay(found, step) == bounds.smallest_delay(message, steps[i]) == least[i]
-    for told, period, delay in ((sync, 1, 0), (local, 4, 0), (delayed, 4, 1)):
+    assert bounds.smallest_delay(result, step) == bounds.smallest_delay(message, steps[i]) == least[i]
+    for reported, period, delay in ((sync, 1, 0), (local, 4, 0), (delayed, 4, 1)):
       share = 1 - bounds.exposed_share(message, steps[i], period=period, delay=delay)
-      assert round(100 * share) == pytest.approx(told[i], abs=1)  # of rounded times
+      assert round(100 * share) == pytest.approx(reported[i], abs=1)  # of rounded times
 
 
 def test_paleo_exchange():

@@ -37,12 +37,12 @@ any_network = with_library | in_torus
 @settings(deadline=None)
 def test_no_cost_is_under_its_bound(nbytes, p, network):
   bound = collectives.network_bound(nbytes, p, network)
-  found = collectives.table(nbytes, p, network)
+  result = collectives.table(nbytes, p, network)
   best = collectives.all_reduce(nbytes, p, network)
-  assert best == min(seconds for seconds, _ in found.values())
+  assert best == min(seconds for seconds, _ in result.values())
   if network.torus is None:  # all links of a chip are one link in its bound, and its steps are not in turn
     assert best >= bound * ABOVE
-  for name, (seconds, _) in found.items():
+  for name, (seconds, _) in result.items():
     assert collectives.all_reduce(nbytes, p, network, name) == seconds >= 0
 
 
@@ -87,23 +87,23 @@ def test_one_way_a_large_message_takes_half(kind, times):
 def test_large_messages_take_the_share_of_the_slower_level(p, bandwidth):
   ring = H100._replace(reduces=(), card=None, between=H100.between._replace(bandwidth=bandwidth))
   nbytes, reached = 1e13, min(0.72 * NVLINK.bandwidth, 0.89 * bandwidth)
-  found = collectives.table(nbytes, p, ring)
-  assert next(iter(found)) in ("ring/Simple", "tree/Simple")
-  assert found["ring/Simple"][0] == pytest.approx(2 * nbytes * (p - 1) / p / reached, rel=1e-3)
+  result = collectives.table(nbytes, p, ring)
+  assert next(iter(result)) in ("ring/Simple", "tree/Simple")
+  assert result["ring/Simple"][0] == pytest.approx(2 * nbytes * (p - 1) / p / reached, rel=1e-3)
 
 
 def test_small_messages_take_their_call_and_steps_whatever_their_bytes():
-  found = collectives.table(8.0, 16, H100)
-  assert next(iter(found)) == "tree/LL"
+  result = collectives.table(8.0, 16, H100)
+  assert next(iter(result)) == "tree/LL"
   hop = NCCL.protocols[0]
   steps = 2 * 7 * (hop.inside + NVLINK.latency) + 2 * (hop.between + hop.trips * H100.between.latency)
-  assert found["tree/LL"][0] == pytest.approx(hop.call + steps, rel=1e-3)
+  assert result["tree/LL"][0] == pytest.approx(hop.call + steps, rel=1e-3)
   assert collectives.all_reduce(8.0, 16, H100) == pytest.approx(collectives.all_reduce(8 * KB, 16, H100), rel=0.02)
 
 
 def test_protocols_give_way_to_those_with_more_bandwidth():
-  chosen = [next(iter(collectives.table(n, 8, H100._replace(reduces=())))) for n in (KB, 1e6, GB)]
-  assert [name.partition("/")[2] for name in chosen] == ["LL", "LL128", "Simple"]
+  options = [next(iter(collectives.table(n, 8, H100._replace(reduces=())))) for n in (KB, 1e6, GB)]
+  assert [name.partition("/")[2] for name in options] == ["LL", "LL128", "Simple"]
   without = H100._replace(library=NCCL.without("LL128"))
   assert not any("LL128" in name for name in collectives.table(1e6, 8, without))
 
@@ -164,9 +164,9 @@ def test_slices_of_a_torus(axes, ring, chips, box, share):
   assert torus.slice(chips) == box and torus.share(chips) == pytest.approx(share)
   assert torus.steps(chips) == sum(length - 1 for length in box)
   network = NetworkModel(LinkModel(0.0, 1e9), torus=torus)
-  found = collectives.all_reduce(1e9, chips, network, "torus")
-  assert found == pytest.approx(2 * (chips - 1) / chips / share)
-  assert collectives.one_way("all_gather", 1e9, chips, network) == pytest.approx(found / 2)
+  result = collectives.all_reduce(1e9, chips, network, "torus")
+  assert result == pytest.approx(2 * (chips - 1) / chips / share)
+  assert collectives.one_way("all_gather", 1e9, chips, network) == pytest.approx(result / 2)
 
 
 def test_switches_that_add_up_need_half_of_the_bytes():

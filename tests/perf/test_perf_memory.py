@@ -18,12 +18,12 @@ NET = (
 
 
 def test_by_hand():
-  found = step_memory(NET)
-  assert found.per_example == 4 * (3 * 256 + 8 * 196 + 4 * 25) + 4 * 10
-  assert found.fixed == 3 * 4 * (3 * 8 * 9 + 8 + 8 * 4 * 9) + 3 * 4 * 1010
-  assert found.total(2) == found.fixed + 2 * found.per_example
+  result = step_memory(NET)
+  assert result.per_example == 4 * (3 * 256 + 8 * 196 + 4 * 25) + 4 * 10
+  assert result.fixed == 3 * 4 * (3 * 8 * 9 + 8 + 8 * 4 * 9) + 3 * 4 * 1010
+  assert result.total(2) == result.fixed + 2 * result.per_example
   # The parameters of the whole table are held once: the classifier's are not among the convolutions'.
-  assert found.fixed == 3 * 4 * sum(x.params for x in NET)
+  assert result.fixed == 3 * 4 * sum(x.params for x in NET)
 
 
 def test_more_copies_and_half_precision():
@@ -37,9 +37,9 @@ def test_more_copies_and_half_precision():
 def test_largest_batch_is_that_of_a_search(weights, classifier, maps, classifier_maps, room):
   memory = StepMemory(maps + classifier_maps, weights + classifier)
   limit = memory.total(1) + room
-  found = largest_batch(memory, limit)
-  assert memory.total(found) <= limit * (1 + 1e-12)
-  assert memory.total(found + 1) > limit * (1 - 1e-12)
+  result = largest_batch(memory, limit)
+  assert memory.total(result) <= limit * (1 + 1e-12)
+  assert memory.total(result + 1) > limit * (1 - 1e-12)
 
 
 def test_the_limit_itself_fits():

@@ -155,15 +155,15 @@ def test_patterns_by_hand():
 
 @pytest.mark.parametrize("name", [*COLLECTIVE, "gosgd", "ad_psgd"])
 def test_one_worker_has_nobody_to_talk_to(name):
-  found = recorded(name, N)(1)
-  assert not found.local and not found.evaluate and not any(each.ops for each in found.exchanges)
-  assert found.visits is None or found.visits.up == found.visits.down == 0
+  result = recorded(name, N)(1)
+  assert not result.local and not result.evaluate and not any(each.ops for each in result.exchanges)
+  assert result.visits is None or result.visits.up == result.visits.down == 0
 
 
 # ---- algorithms of a user, which are in no registry
 
 
-def made(*exchanges, evaluate=lambda group, state, params: group.mean(params)):
+def algorithm_of(*exchanges, evaluate=lambda group, state, params: group.mean(params)):
   """Local SGD with these exchanges."""
   local = lambda group, grads, state, params: descend(SGD, grads, state, params)  # noqa: E731
   return Algorithm(lambda group, params, key: SGD.init(params), local, exchanges, evaluate)
@@ -179,14 +179,14 @@ def shifts(group, x):
   return group.shift(x, 1), group.shift(x, -1)
 
 
-RING = made(sends(shifts))
-LATE = made(sends(lambda group, x: group.mean(x), period=1, delay=3))
-TWO = made(
+RING = algorithm_of(sends(shifts))
+LATE = algorithm_of(sends(lambda group, x: group.mean(x), period=1, delay=3))
+TWO = algorithm_of(
   sends(lambda group, x: group.mean(x[: x.size // 2]), period=3, delay=4, offset=-2),
   sends(lambda group, x: group.shift(x, 1), period=2, offset=1),
   evaluate=lambda group, state, params: params,
 )
-LONGER = made(sends(lambda group, x: group.sum(x), period=lambda k: k + 1))
+LONGER = algorithm_of(sends(lambda group, x: group.sum(x), period=lambda k: k + 1))
 
 STEP, LATENCY, BANDWIDTH = 1.0, 0.5, 4e6
 NETWORK = NetworkModel(LinkModel(LATENCY, BANDWIDTH))
@@ -202,8 +202,8 @@ def config_of(steps, **network):
 
 def test_bytes_of_own_algorithms():
   def sent(algorithm, steps):
-    found = traffic.of(algorithm, vector(N), P)
-    return found.nbytes(map(Schedule(algorithm.exchanges).due, range(steps)))
+    result = traffic.of(algorithm, vector(N), P)
+    return result.nbytes(map(Schedule(algorithm.exchanges).due, range(steps)))
 
   reduced = 2 * 7 / 8
   assert sent(RING, 10) == 10 * 2 * N
@@ -242,26 +242,26 @@ def test_virtual_clocks_of_own_algorithms():
 
 
 def test_clocks_of_own_algorithms_on_a_cluster():
-  def there(algorithm, steps):
+  def target(algorithm, steps):
     config, pattern = config_of(steps), pattern_of(algorithm, vector(N), P)
     on = cluster_clock.on(config, pattern, THERE, 1e9)
     assert on.config.times.seconds == STEP
     clock = cluster_clock.clock(on, algorithm)
     return [clock(step) for step in range(steps + 1)], on
 
-  found, on = there(RING, 3)
+  result, on = target(RING, 3)
   assert on.charged[:2] == (None, (2 * PERMUTE,)) and on.mean == WHOLE
-  assert found == pytest.approx([0, *(step * 4 + WHOLE for step in (1, 2, 3))])  # no worker holds the mean
-  found, on = there(LONGER, 4)  # its exchange brings the sum, of as many bytes as a test's mean
-  assert found == pytest.approx([0, 1 + WHOLE, 2 + 2 * WHOLE, 3 + 2 * WHOLE, 4 + 3 * WHOLE])
-  found, on = there(TWO, 5)
+  assert result == pytest.approx([0, *(step * 4 + WHOLE for step in (1, 2, 3))])  # no worker holds the mean
+  result, on = target(LONGER, 4)  # its exchange brings the sum, of as many bytes as a test's mean
+  assert result == pytest.approx([0, 1 + WHOLE, 2 + 2 * WHOLE, 3 + 2 * WHOLE, 4 + 3 * WHOLE])
+  result, on = target(TWO, 5)
   assert on.charged[:2] == (None, (HALF, PERMUTE)) and on.mean == 0
   assert HALF > 2  # still on the link when the permutes after steps 3 and 5 are due
   third = 1 + HALF + PERMUTE  # s, when step 3 has its permute
   fifth = max(third + 2, third + 1 + HALF) + PERMUTE
-  assert found == pytest.approx([0, 1, 2, third, third + 1, fifth])
-  found, on = there(LATE, 8)
-  assert found == pytest.approx(
+  assert result == pytest.approx([0, 1, 2, third, third + 1, fifth])
+  result, on = target(LATE, 8)
+  assert result == pytest.approx(
     [0, *(step + WHOLE for step in (1, 2, 3)), *(1 + k * WHOLE + WHOLE for k in range(1, 6))]
   )
 
@@ -272,8 +272,8 @@ def test_scale_and_plan_of_an_own_algorithm():
   of = lambda algorithm: lambda workers: pattern_of(algorithm, vector(N), workers)  # noqa: E731
 
   def seconds(algorithm, network=NETWORK, **how):
-    there = THERE._replace(network=network)
-    (point,) = scaling.curve(of(algorithm), job, there, [P], batch=1, weak=True, transport=Transport(**how))
+    target = THERE._replace(network=network)
+    (point,) = scaling.curve(of(algorithm), job, target, [P], batch=1, weak=True, transport=Transport(**how))
     return point.seconds
 
   assert seconds(RING) == pytest.approx(STEP + 2 * PERMUTE)
@@ -287,7 +287,7 @@ def test_scale_and_plan_of_an_own_algorithm():
 
 def test_a_clock_that_does_not_fit_gets_one_line():
   with pytest.raises(ValueError, match=r"offset of an exchange must be .*got -1") as error:
-    pattern_of(made(sends(lambda group, x: group.mean(x), offset=-1)), vector(N), P)
+    pattern_of(algorithm_of(sends(lambda group, x: group.mean(x), offset=-1)), vector(N), P)
   assert "\n" not in str(error.value)
 
 

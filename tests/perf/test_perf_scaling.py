@@ -37,9 +37,9 @@ def cluster(bandwidth=1e9, latency=1e-5, half=0.0, inside=None, per_node=1, limi
 def curve(name, job, *args, period=None, delay=None, servers=1, overlap=True, bucket=25e6, **settings):
   """Of an algorithm by its name, with those of period and delay that it takes."""
   taken = keywords((COLLECTIVE | SERVER)[name].factory)
-  chosen = {k: v for k, v in (("period", period), ("delay", delay)) if v is not None and k in taken}
+  options = {k: v for k, v in (("period", period), ("delay", delay)) if v is not None and k in taken}
   how = Transport(servers, overlap, bucket)
-  return scaling.curve(recorded(name, sum(job.nbytes), **chosen), job, *args, transport=how, **settings)
+  return scaling.curve(recorded(name, sum(job.nbytes), **options), job, *args, transport=how, **settings)
 
 
 @settings(max_examples=15, deadline=None)
@@ -97,14 +97,14 @@ def test_workers_of_a_node_share_its_link_to_a_server():
 
 
 def test_without_overlap_a_step_is_the_sum():
-  there = cluster(1e8, 1e-4)
-  (point,) = curve("sync_sgd", JOB, there, [8], batch=64, overlap=False, bucket=0.0)
-  sent = sum(collectives.all_reduce(n, 8, there.network) for n in JOB.nbytes)
+  slow_cluster = cluster(1e8, 1e-4)
+  (point,) = curve("sync_sgd", JOB, slow_cluster, [8], batch=64, overlap=False, bucket=0.0)
+  sent = sum(collectives.all_reduce(n, 8, slow_cluster.network) for n in JOB.nbytes)
   assert point.seconds == pytest.approx(8 * FLOP / 5e11 + sent)
   assert point.waiting == pytest.approx(sent / point.seconds)
-  assert curve("sync_sgd", JOB, there._replace(overlap=False), [8], batch=64, bucket=0.0) == [point]
-  (packed,) = curve("local_sgd", JOB, there, [8], batch=64, period=1)
-  assert packed.seconds == pytest.approx(8 * FLOP / 5e11 + collectives.all_reduce(46.1e6, 8, there.network))
+  assert curve("sync_sgd", JOB, slow_cluster._replace(overlap=False), [8], batch=64, bucket=0.0) == [point]
+  (packed,) = curve("local_sgd", JOB, slow_cluster, [8], batch=64, period=1)
+  assert packed.seconds == pytest.approx(8 * FLOP / 5e11 + collectives.all_reduce(46.1e6, 8, slow_cluster.network))
 
 
 def test_an_overhead_that_does_not_grow_is_the_lemmas():
@@ -149,20 +149,20 @@ def test_a_delay_lets_stragglers_catch_up():
 
 
 @pytest.mark.parametrize(
-  "there, limit",
+  "cluster, limit",
   [
     (cluster(latency=1.0, bandwidth=1e12), "latency"),
     (cluster(bandwidth=1e7), "bandwidth"),
     (cluster(half=64), "small batches"),
   ],
 )
-def test_the_limit_is_what_was_made_bad(there, limit):
-  assert curve("sync_sgd", JOB, there, [16], batch=64)[0].limit == limit
+def test_the_limit_is_what_was_made_bad(cluster, limit):
+  assert curve("sync_sgd", JOB, cluster, [16], batch=64)[0].limit == limit
 
 
 def test_a_loss_is_what_its_absence_saves():
-  there = cluster(1e8, 1e-3, half=4)
-  lost = curve("sync_sgd", JOB, there, [7], batch=64)[0]
+  slow_cluster = cluster(1e8, 1e-3, half=4)
+  lost = curve("sync_sgd", JOB, slow_cluster, [7], batch=64)[0]
   assert lost.examples == 10  # of the fullest of 7
   for name, changed in (("latency", cluster(1e8, 0.0, half=4)), ("bandwidth", cluster(math.inf, 1e-3, half=4))):
     (without,) = curve("sync_sgd", JOB, changed, [7], batch=64)
@@ -171,17 +171,17 @@ def test_a_loss_is_what_its_absence_saves():
 
 @pytest.mark.parametrize("duplex, busy", [(1.0, 3.0), (0.0, 4.0)])
 def test_requests_and_replies_of_different_sizes_keep_the_link_busy(duplex, busy):
-  there = cluster(1e6, 0.0)._replace(network=NetworkModel(LinkModel(0.0, 1e6, duplex)))
+  slow_cluster = cluster(1e6, 0.0)._replace(network=NetworkModel(LinkModel(0.0, 1e6, duplex)))
   sent = Pattern(visits=Visits(1e6, 3e6))
-  (point,) = scaling.curve(lambda _: sent, StepWork((LayerWork(1.0),), (1e6,)), there, [16], batch=1, weak=True)
+  (point,) = scaling.curve(lambda _: sent, StepWork((LayerWork(1.0),), (1e6,)), slow_cluster, [16], batch=1, weak=True)
   assert point.seconds == pytest.approx(16 * busy, rel=1e-3)
 
 
 def test_what_a_step_sends_and_exchanges_share_the_link():
   """By hand: steps of 1 s, a gradient of 2 s, and an exchange of 3 s after every second step, a step late."""
-  there = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), NetworkModel(LinkModel(0.0, 1e6)), "")
+  target = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), NetworkModel(LinkModel(0.0, 1e6)), "")
   sent = Pattern((Op("permute", 2e6),), (ExchangePattern((Op("permute", 3e6),), 2, 1),))
-  (point,) = scaling.curve(lambda _: sent, StepWork((LayerWork(1e9),), (2e6,)), there, [8], batch=1, weak=True)
+  (point,) = scaling.curve(lambda _: sent, StepWork((LayerWork(1e9),), (2e6,)), target, [8], batch=1, weak=True)
   # The first gradient leaves at 2/3 and arrives at 8/3 s, where the second step begins; the exchange goes after it and
   # arrives at 17/3 s; the second gradient, ready at 10/3 s, goes after that and arrives at 23/3 s.
   assert point.seconds == pytest.approx(23 / 3 / 2, rel=1e-9)
@@ -194,13 +194,13 @@ def test_one_worker_at_a_time_scales_to_nothing():
 
 
 def test_where_it_stops():
-  there = cluster(5e7)
-  points = curve("sync_sgd", JOB, there, [1, 2, 4, 8, 16, 32, 64], batch=64)
+  slow_cluster = cluster(5e7)
+  points = curve("sync_sgd", JOB, slow_cluster, [1, 2, 4, 8, 16, 32, 64], batch=64)
   stop = stops(points)
   assert stop is not None and stop.limit == "bandwidth"
   before = points[points.index(stop) - 1]
   assert stop.speedup < 1.5 * before.speedup and before.speedup >= 1.5 * points[points.index(before) - 1].speedup
-  assert stops(curve("independent", JOB, there, [1, 2, 64], batch=64)) is None
+  assert stops(curve("independent", JOB, slow_cluster, [1, 2, 64], batch=64)) is None
 
 
 def test_nodes_with_fast_links_inside_help():
@@ -212,15 +212,15 @@ def test_nodes_with_fast_links_inside_help():
 
 @pytest.mark.parametrize("name", sorted(built_in()))
 def test_every_cluster_has_a_curve(name):
-  there = named(name)
-  counts = [n for n in (1, 2, 4, 16) if not there.workers or n <= there.workers]
-  points = curve("sync_sgd", work(neural_networks.table("vgg_a")), there, counts, batch=256)
+  target = named(name)
+  counts = [n for n in (1, 2, 4, 16) if not target.workers or n <= target.workers]
+  points = curve("sync_sgd", work(neural_networks.table("vgg_a")), target, counts, batch=256)
   assert [p.speedup for p in points] == sorted(p.speedup for p in points) or stops(points)
   assert all(np.isfinite(p.seconds) and p.efficiency <= 1 + 1e-9 for p in points)
 
 
 @pytest.mark.parametrize(
-  ("name", "there"),
+  ("name", "cluster"),
   [
     *itertools.product(["alexnet", "resnet50"], ["ethernet_10g", "h100_ib400"]),
     ("resnet50", "two_sites_1g"),
@@ -228,49 +228,49 @@ def test_every_cluster_has_a_curve(name):
   ],
 )
 @pytest.mark.sampled(3)
-def test_a_point_is_what_plan_says(name, there):
+def test_a_point_is_what_plan_says(name, cluster):
   """The same cluster, model, workers and batch: closed forms and the timeline with its queue."""
-  table, there = neural_networks.table(name), named(there)
+  table, cluster = neural_networks.table(name), named(cluster)
   job = Job(name, 4.0 * sum(layer.params for layer in table), parts(table), step_memory(table, extra_copies=1), table)
-  found = plan(job, there, PlanRequest(batch=32, workers=16))
-  chosen = found.settings
-  assert chosen.servers > 1
+  advice = plan(job, cluster, PlanRequest(batch=32, workers=16))
+  options = advice.settings
+  assert options.servers > 1
   rounds = {  # period, delay
-    "sync_sgd": (1, 0), "local_sgd": (chosen.local_period, 0), "dasgd": (chosen.period, chosen.delay),
-    "easgd": (chosen.easgd_period, 1), "async_sgd": (1, 0), "async_easgd": (chosen.server_period, 1),
+    "sync_sgd": (1, 0), "local_sgd": (options.local_period, 0), "dasgd": (options.period, options.delay),
+    "easgd": (options.easgd_period, 1), "async_sgd": (1, 0), "async_easgd": (options.server_period, 1),
   }  # fmt: skip
-  known = [speed for speed in found.speeds if speed.algorithm in rounds]  # the others share parameters or nodes
+  known = [speed for speed in advice.speeds if speed.algorithm in rounds]  # the others share parameters or nodes
   assert {speed.algorithm for speed in known} == set(rounds)
   for speed in known:
     if speed.algorithm == "sync_sgd" and speed.setting != "float32 gradients":
       continue
     period, delay = rounds[speed.algorithm]
-    how = {"period": period, "delay": delay, "servers": chosen.servers}
-    (point,) = curve(speed.algorithm, work(table), there, [16], batch=32, weak=True, **how)
+    how = {"period": period, "delay": delay, "servers": options.servers}
+    (point,) = curve(speed.algorithm, work(table), cluster, [16], batch=32, weak=True, **how)
     assert point.seconds == pytest.approx(speed.seconds, rel=1e-3 if "async" in speed.algorithm else 1e-9)
 
 
 @pytest.mark.parametrize(("period", "delay"), [(65_536, 0), (65_536, 1), (65_536, 65_536), (7_001, 3_000)])
 def test_a_long_round_is_that_of_the_closed_form(period, delay, at_once):
   """Which takes minutes step by step."""
-  there, job, message = named("ethernet_10g"), StepWork((LayerWork(1e9),), (4e9,)), Op("all_reduce", 4e9)
+  target, job, message = named("ethernet_10g"), StepWork((LayerWork(1e9),), (4e9,)), Op("all_reduce", 4e9)
   (point,) = scaling.curve(
-    lambda _: Pattern(exchanges=(ExchangePattern((message,), period, delay),)), job, there, [16], batch=32, weak=True
+    lambda _: Pattern(exchanges=(ExchangePattern((message,), period, delay),)), job, target, [16], batch=32, weak=True
   )
-  step = step_pass(job, there, 32).seconds
-  took = collectives.all_reduce(4e9, 16, there.network)
+  step = step_pass(job, target, 32).seconds
+  took = collectives.all_reduce(4e9, 16, target.network)
   assert period * point.seconds == pytest.approx(
     round_seconds(step=step, message=took, period=period, delay=delay), rel=2e-3
   )
 
 
 def test_a_delay_of_many_periods_hides_what_one_hides(at_once):
-  there, job, message = named("ethernet_10g"), StepWork((LayerWork(1e9),), (4e9,)), Op("all_reduce", 4e9)
+  target, job, message = named("ethernet_10g"), StepWork((LayerWork(1e9),), (4e9,)), Op("all_reduce", 4e9)
   short, long = (
     scaling.curve(
       lambda _, delay=delay: Pattern(exchanges=(ExchangePattern((message,), 2, delay),)),
       job,
-      there,
+      target,
       [16],
       batch=32,
       weak=True,

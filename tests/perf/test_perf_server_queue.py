@@ -68,36 +68,36 @@ def machine(turns, line, service, latency, full_duplex, overlap, rounds):
 @given(st.integers(1, 5), some, some, some, st.booleans(), st.sampled_from([0, 0.3, 1]), st.integers(0, 2**20))
 def test_agrees_with_a_machine_of_queues(workers, line, service, latency, full_duplex, overlap, seed):
   turns = np.random.default_rng(seed).lognormal(1.0, 0.5, (12, workers))
-  found = simulate(
+  simulated = simulate(
     workers=workers, servers=4, nbytes=4 * line * 1e3, bandwidth=1e3, compute_seconds=turns, service_seconds=service,
     latency=latency, full_duplex=full_duplex, overlap=overlap, rounds=12,
   )  # fmt: skip
   expected = machine(turns, line, service, latency, full_duplex, overlap, 12)
-  assert found.round_seconds == pytest.approx(np.mean(expected), rel=1e-9)
+  assert simulated.round_seconds == pytest.approx(np.mean(expected), rel=1e-9)
 
 
 @given(some, some, some, some, st.booleans())
 def test_one_worker_never_queues(compute, line, service, latency, full_duplex):
-  found = simulate(
+  simulated = simulate(
     workers=1, servers=2, nbytes=2e6 * line, bandwidth=1e6, compute_seconds=compute, service_seconds=service,
     latency=latency, full_duplex=full_duplex, rounds=4,
   )  # fmt: skip
-  assert found.wait_seconds == pytest.approx(2 * line + service + 2 * latency)
-  assert found.round_seconds == pytest.approx(compute + found.wait_seconds)
+  assert simulated.wait_seconds == pytest.approx(2 * line + service + 2 * latency)
+  assert simulated.round_seconds == pytest.approx(compute + simulated.wait_seconds)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 8), some, some, st.booleans())
 def test_overlapped_messages_cost_what_the_servers_line_takes(workers, compute, line, full_duplex):
   """max(T_C, N_w (2 - ov) S_p / (N_ps B_ps)): the two sides of the lemma."""
-  found = simulate(
+  simulated = simulate(
     workers=workers, servers=1, nbytes=1e6 * line, bandwidth=1e6, compute_seconds=compute, full_duplex=full_duplex,
     overlap=True, rounds=400,  # the nearer the two sides are, the longer until the line never idles
   )  # fmt: skip
   busy = workers * line * (1 if full_duplex else 2)
   trip = 2 * line  # of one message, up and down, however many lines there are
-  assert found.round_seconds >= max(compute, busy) * (1 - 1e-9)
-  assert found.round_seconds == pytest.approx(max(compute, busy, trip), rel=0.02)
+  assert simulated.round_seconds >= max(compute, busy) * (1 - 1e-9)
+  assert simulated.round_seconds == pytest.approx(max(compute, busy, trip), rel=0.02)
 
 
 def knee(most, **settings):

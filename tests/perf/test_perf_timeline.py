@@ -103,9 +103,9 @@ def ticked(layers, cost, exchanges, packed, priority, paces):
           break
         left[w] = tick + ticks
     if link is None and queue:
-      chosen = min(queue) if priority else queue[0]
-      queue.remove(chosen)
-      link = (tick + chosen[2], chosen[3])
+      options = min(queue) if priority else queue[0]
+      queue.remove(options)
+      link = (tick + options[2], options[3])
     if not any(todo):
       break
   return np.array([[ends[s, w] for w in range(workers)] for s in range(steps)])

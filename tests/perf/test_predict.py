@@ -32,11 +32,11 @@ def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
     2 * 3 / 4 * NBYTES / ((m - h) / (h - m / 4) * step.times.seconds) for h, m in zip(*hits.values(), strict=True)
   ]
   assert max(expected) < cluster.network.between.bandwidth  # the second has the lead below both
-  found = predict.break_even(cluster, 4, entrants, FLOP)
-  (crossing,) = found["crossings"]
+  result = predict.break_even(cluster, 4, entrants, FLOP)
+  (crossing,) = result["crossings"]
   assert crossing["other"] == "seldom" and crossing["bandwidths"] == pytest.approx(expected, rel=2e-3)
   assert min(expected) < crossing["mean"] < max(expected)
-  assert [end["first"] for end in found["ends"]] == ["seldom", "often"]
+  assert [end["first"] for end in result["ends"]] == ["seldom", "often"]
   between = cluster.with_bandwidth(4, math.sqrt(crossing["mean"] * max(expected)))
   (crossing,) = predict.break_even(between, 4, entrants, FLOP)["crossings"]
   assert crossing["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though in one seed the other is ahead there
@@ -49,13 +49,13 @@ def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
 def test_the_seconds_of_a_step_are_a_mean_over_the_seeds(name):
   config, cluster = config_of(name), named("ethernet_10g")
   config = config.changed({"times": {"name": "lognormal", "jitter": 0.5}})
-  found = []
+  results = []
   for seeds in ([0], [1], [0, 1]):
     each = entrant(config, seeds, [np.array([40])] * len(seeds), [20] * len(seeds))
     figures = predict.entry("c", cluster, {"a": each}, FLOP, NBYTES)["algorithms"]["a"]
-    found.append([figures["seconds_per_step"], *figures.get("staleness", {}).values()])
-  assert len(found[0]) == (3 if name == "async_sgd" else 1) and found[0][0] != found[1][0]
-  assert found[2] == pytest.approx(np.mean(found[:2], axis=0))
+    results.append([figures["seconds_per_step"], *figures.get("staleness", {}).values()])
+  assert len(results[0]) == (3 if name == "async_sgd" else 1) and results[0][0] != results[1][0]
+  assert results[2] == pytest.approx(np.mean(results[:2], axis=0))
 
 
 def test_seconds_to_a_target_between_evaluations_are_interpolated():
@@ -65,5 +65,5 @@ def test_seconds_to_a_target_between_evaluations_are_interpolated():
     {"fast": entrant(fast, [0], [steps], [40]), "slow": entrant(slow, [0], [steps], [hit])}
     for steps, hit in ((np.array([0, 60]), 60), (np.array([0, 40, 80]), 60.0))
   )
-  found = [predict.break_even(cluster, 4, each, FLOP)["ends"][1]["ratio"] for each in (exact, between)]
-  assert found[0] == pytest.approx(found[1], rel=1e-6)  # of equal steps the clock is linear
+  result = [predict.break_even(cluster, 4, each, FLOP)["ends"][1]["ratio"] for each in (exact, between)]
+  assert result[0] == pytest.approx(result[1], rel=1e-6)  # of equal steps the clock is linear

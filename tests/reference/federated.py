@@ -16,8 +16,8 @@ def fedavg(x0, grad, *, workers, steps, inner, period, share, samples=None):
     for i in range(workers):
       x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
     if t % period == 0:
-      chosen = samples[t // period - 1] if samples else range(workers)
-      z = sum(x[i] for i in chosen) / len(chosen)
+      settings = samples[t // period - 1] if samples else range(workers)
+      z = sum(x[i] for i in settings) / len(settings)
       for i in range(workers):
         x[i], updates[i] = z, inner()
     params.append(x.copy())
@@ -38,12 +38,12 @@ def scaffold(x0, grad, *, workers, steps, inner, period, share, server_rate, sam
       seen[i].append(g)
       y[i] = y[i] + updates[i](g - own[i] + everybody, y[i])
     if t % period == 0:
-      chosen = samples[t // period - 1] if samples else range(workers)
+      settings = samples[t // period - 1] if samples else range(workers)
       new = own.copy()
-      for i in chosen:
+      for i in settings:
         new[i] = own[i] - everybody + (x - y[i]) / (period * rate) if rate else sum(seen[i]) / period
-      x = x + server_rate * sum(y[i] - x for i in chosen) / len(chosen)
-      everybody = everybody + sum(new[i] - own[i] for i in chosen) / workers
+      x = x + server_rate * sum(y[i] - x for i in settings) / len(settings)
+      everybody = everybody + sum(new[i] - own[i] for i in settings) / workers
       own, seen = new, [[] for _ in range(workers)]
       for i in range(workers):
         y[i], updates[i] = x, inner()

@@ -86,11 +86,11 @@ def overlap_sgp(x0, grad, *, workers, steps, inner, overlap, rounds=None):
 
 def pushes(p):
   """P of each round on the one-peer directed exponential graph: j sends half to j + 2^k."""
-  found, k = [], 0
+  result, k = [], 0
   while 2**k < p:
-    found.append(np.zeros((p, p)))
+    result.append(np.zeros((p, p)))
     for j in range(p):
-      found[-1][j, j] += 0.5
-      found[-1][(j + 2**k) % p, j] += 0.5
+      result[-1][j, j] += 0.5
+      result[-1][(j + 2**k) % p, j] += 0.5
     k += 1
-  return found or [np.eye(p)]
+  return result or [np.eye(p)]

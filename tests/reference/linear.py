@@ -66,17 +66,17 @@ class Rows:
 
   def __call__(self, **lines: dict[str, np.ndarray]) -> np.ndarray:
     """row={source: matrix, ...}: row <- the sum of the matrices times their sources."""
-    made = np.eye(self.size)
+    created = np.eye(self.size)
     for row, terms in lines.items():
-      made[self.at[row]] = self.read(**terms)
-    return made
+      created[self.at[row]] = self.read(**terms)
+    return created
 
   def read(self, **terms: np.ndarray) -> np.ndarray:
     """The sum of matrices times their sources, as one matrix [., size]."""
-    made = np.zeros((len(next(iter(terms.values()))), self.size))
+    created = np.zeros((len(next(iter(terms.values()))), self.size))
     for source, matrix in terms.items():
-      made[:, self.at[source]] += matrix
-    return made
+      created[:, self.at[source]] += matrix
+    return created
 
   def mix(self, matrix: np.ndarray) -> np.ndarray:
     """Worker i takes sum_j W_ij x_j: [workers n, workers n]."""

@@ -44,39 +44,39 @@ def async_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> Hi
 def async_msgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, momentum: float) -> History:
   """You et al. (3) and (4) at the master: V <- mu V - eta g(W); Wb <- Wb + V."""
   center, velocity, update = x0, 0.0 * x0, inner()
-  told, steps, rows = [x0] * workers, [0] * workers, []
+  reported, steps, rows = [x0] * workers, [0] * workers, []
   for i in order:
-    g = grad(i, steps[i], told[i])
+    g = grad(i, steps[i], reported[i])
     velocity = momentum * velocity + at(update, steps[i])(g, center)
     center = center + velocity
-    rows.append((told[i], center))
-    told[i], steps[i] = center, steps[i] + 1
+    rows.append((reported[i], center))
+    reported[i], steps[i] = center, steps[i] + 1
   return history(rows)
 
 
 def hogwild_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> History:
   """You et al., one at a time: each worker's own optimizer makes u of g(W); Wb <- Wb + u."""
   center, updates = x0, [inner() for _ in range(workers)]
-  told, steps, rows = [x0] * workers, [0] * workers, []
+  reported, steps, rows = [x0] * workers, [0] * workers, []
   for i in order:
-    center = center + updates[i](grad(i, steps[i], told[i]), told[i])
-    rows.append((told[i], center))
-    told[i], steps[i] = center, steps[i] + 1
+    center = center + updates[i](grad(i, steps[i], reported[i]), reported[i])
+    rows.append((reported[i], center))
+    reported[i], steps[i] = center, steps[i] + 1
   return history(rows)
 
 
 def downpour(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, period: int) -> History:
   """Dean et al.: local steps, the sum of their gradients to the server's optimizer, restart from the center."""
   z, at_server, updates = x0, inner(), [inner() for _ in range(workers)]
-  told, steps, rows = [x0] * workers, [0] * workers, []
+  reported, steps, rows = [x0] * workers, [0] * workers, []
   for i in order:
-    x, total, middle = told[i], 0.0, steps[i] + (period - 1 + steps[i] // period % 2) // 2
+    x, total, middle = reported[i], 0.0, steps[i] + (period - 1 + steps[i] // period % 2) // 2
     for _ in range(period):
       g = grad(i, steps[i], x)
       total, x, steps[i] = total + g, x + updates[i](g, x), steps[i] + 1
     z = z + at(at_server, middle)(total, z)
     rows.append((x, z))
-    told[i] = z
+    reported[i] = z
   return history(rows)
 
 
@@ -99,12 +99,12 @@ def dc_asgd(
 def staleness_aware_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> History:
   """Zhang et al. 2015: z <- z - eta / max(staleness, 1) g, staleness = updates since the last reply."""
   z, update = x0, inner()
-  told, when, steps, rows = [x0] * workers, [0] * workers, [0] * workers, []
+  reported, when, steps, rows = [x0] * workers, [0] * workers, [0] * workers, []
   for event, i in enumerate(order):
-    u = at(update, steps[i])(grad(i, steps[i], told[i]), z)
+    u = at(update, steps[i])(grad(i, steps[i], reported[i]), z)
     z = z + u / max(event - when[i], 1)
-    rows.append((told[i], z))
-    told[i], when[i], steps[i] = z, event + 1, steps[i] + 1
+    rows.append((reported[i], z))
+    reported[i], when[i], steps[i] = z, event + 1, steps[i] + 1
   return history(rows)
 
 
@@ -114,14 +114,14 @@ def staleness_aware_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: In
 def dynsgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, period: int) -> History:
   """Jiang et al.: z <- z + (x_i - z_pulled) / (staleness + 1), staleness = updates since the worker pulled."""
   z, updates = x0, [inner() for _ in range(workers)]
-  told, when, steps, rows = [x0] * workers, [0] * workers, [0] * workers, []
+  reported, when, steps, rows = [x0] * workers, [0] * workers, [0] * workers, []
   for event, i in enumerate(order):
-    x = told[i]
+    x = reported[i]
     for _ in range(period):
       x, steps[i] = x + updates[i](grad(i, steps[i], x), x), steps[i] + 1
-    z = z + (x - told[i]) / (event - when[i] + 1)
+    z = z + (x - reported[i]) / (event - when[i] + 1)
     rows.append((x, z))
-    told[i], when[i] = z, event + 1
+    reported[i], when[i] = z, event + 1
   return history(rows)
 
 
@@ -132,12 +132,12 @@ def async_local_sgd(
   """Liu et al.: acc += D; every N arrivals m <- b m + acc/N, z -= e ((1 - cN + c) b m + D/N), acc = 0;
   else z -= e (c b m + D/N)."""
   z, m, acc, updates = x0, 0.0 * x0, 0.0 * x0, [inner() for _ in range(workers)]
-  told, steps, rows = [x0] * workers, [0] * workers, []
+  reported, steps, rows = [x0] * workers, [0] * workers, []
   for event, i in enumerate(order):
-    x = told[i]
+    x = reported[i]
     for _ in range(period):
       x, steps[i] = x + updates[i](grad(i, steps[i], x), x), steps[i] + 1
-    d = told[i] - x
+    d = reported[i] - x
     acc = acc + d
     if (event + 1) % every == 0:
       m = outer_momentum * m + acc / every
@@ -146,7 +146,7 @@ def async_local_sgd(
     else:
       z = z - outer_learning_rate * (decay * outer_momentum * m + d / every)
     rows.append((x, z))
-    told[i] = z
+    reported[i] = z
   return history(rows)
 
 
@@ -189,12 +189,12 @@ def original_easgd(x0, grad: Grad, **rest) -> History:
 def gossip(x0, grad: Grad, order, peers, workers: int, inner: Inner, meet, test=lambda board: sum(board) / len(board)):
   """A worker's change u, made from the model that it read last, goes through `meet(board, i, j, u)`; then it reads."""
   board, updates = [x0] * workers, [inner() for _ in range(workers)]
-  told, steps, rows = [x0] * workers, [0] * workers, []
+  reported, steps, rows = [x0] * workers, [0] * workers, []
   for i, j in zip(order, peers, strict=True):
-    u = updates[i](grad(i, steps[i], told[i]), told[i])
+    u = updates[i](grad(i, steps[i], reported[i]), reported[i])
     meet(board, i, j, u)
-    rows.append((told[i] + u, test(board)))
-    told[i], steps[i] = board[i], steps[i] + 1
+    rows.append((reported[i] + u, test(board)))
+    reported[i], steps[i] = board[i], steps[i] + 1
   return history(rows)
 
 

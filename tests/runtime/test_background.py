@@ -26,9 +26,9 @@ def threads(monkeypatch):
 @pytest.mark.sampled(8)
 def test_equals_its_twin_and_waiting_changes_no_bit(name, devices, how, threads):
   trainer = make(name, devices, how)
-  found = record(trainer)
-  equals_twin(trainer, found, name, "momentum", **HYPER.get(name, {}))
-  jax.tree.map(np.testing.assert_array_equal, found, record(make(name, devices, how._replace(overlap=False))))
+  result = record(trainer)
+  equals_twin(trainer, result, name, "momentum", **HYPER.get(name, {}))
+  jax.tree.map(np.testing.assert_array_equal, result, record(make(name, devices, how._replace(overlap=False))))
 
 
 def test_one_thread_alone_communicates_and_nothing_is_compiled_twice(threads, monkeypatch):
@@ -60,10 +60,10 @@ def test_steps_go_on_while_a_message_is_under_way(overlap, threads, monkeypatch)
     return original(*args)
 
   def steps(*args, original=calls._steps):
-    found = original(*args)
+    result = original(*args)
     if launched.is_set():
       stepped.set()
-    return found
+    return result
 
   def late(run, *args):
     if launched.is_set():

@@ -24,14 +24,14 @@ SCHEDULES = st.lists(exchanges(), max_size=3)
 
 @settings(max_examples=300)
 @given(SCHEDULES)
-def test_due_follows_the_contract(made):
-  schedule = Schedule(made)
-  in_flight = [0] * len(made)
+def test_due_follows_the_contract(exchanges):
+  schedule = Schedule(exchanges)
+  in_flight = [0] * len(exchanges)
   for t in range(60):
     due = schedule.due(t)
     assert schedule.in_flight(t) == tuple(in_flight)
     assert all(n <= clock.slots for n, clock in zip(in_flight, schedule.clocks, strict=True))
-    for i, exchange in enumerate(made):
+    for i, exchange in enumerate(exchanges):
       assert (i in due.launch) == bool(exchange.delay and events(exchange, t)[0])
       assert (i in due.merge) == bool(exchange.delay and events(exchange, t + 1)[1])
       assert (i in due.exchange) == bool(not exchange.delay and events(exchange, t + 1)[0])
@@ -62,14 +62,14 @@ def cut(schedule, first, last, every, longest, flexible=None):
 
 @settings(max_examples=400)
 @given(SCHEDULES, st.integers(0, 60), st.integers(0, 90), st.integers(1, 25), st.integers(1, 20), st.booleans())
-def test_calls_cover_the_steps_and_do_what_is_due(made, first, count, every, longest, single):
-  cut(Schedule(made), first, first + count, every, longest, 1 if single else None)
+def test_calls_cover_the_steps_and_do_what_is_due(exchanges, first, count, every, longest, single):
+  cut(Schedule(exchanges), first, first + count, every, longest, 1 if single else None)
 
 
 @settings(max_examples=200)
 @given(SCHEDULES, st.integers(1, 1000), st.integers(1, 60), st.integers(1, 64))
-def test_few_kinds_are_compiled_whatever_the_periods(made, steps, every, longest):
-  assert len({call.kind for call in cut(Schedule(made), 0, steps, every, longest)}) <= 4
+def test_few_kinds_are_compiled_whatever_the_periods(exchanges, steps, every, longest):
+  assert len({call.kind for call in cut(Schedule(exchanges), 0, steps, every, longest)}) <= 4
 
 
 @pytest.mark.parametrize("period, every", [(13, 20), (7, 50), (10, 1), (1000, 64), (64, 63)])

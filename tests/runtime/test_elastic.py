@@ -56,11 +56,11 @@ def make(name, changes, **more):
 
   @cache
   def trainer(count):
-    made.append(count)
+    created.append(count)
     return (new_trainer if "model" in more else trainer_of)(name, count, **more)
 
-  made = []
-  return ElasticTrainer(lambda ids: trainer(len(ids)), Presence(P, changes)), made
+  created = []
+  return ElasticTrainer(lambda ids: trainer(len(ids)), Presence(P, changes)), created
 
 
 def batches(first, steps):
@@ -95,9 +95,9 @@ def equals_reference(name, changes, x0, grad, trainer, **hyper):
 @pytest.mark.parametrize("words", CHANGES)
 @pytest.mark.sampled(2)
 def test_equals_the_algorithm_of_those_that_are_present(name, words):
-  trainer, made = make(name, CHANGES[words])
+  trainer, created = make(name, CHANGES[words])
   equals_reference(name, CHANGES[words], *reference.problem(P, STEPS), trainer, **HYPER[name])
-  assert len(made) == len({*made})  # one trainer for each number of workers
+  assert len(created) == len({*created})  # one trainer for each number of workers
 
 
 def test_several_messages_in_flight_stay():
@@ -161,11 +161,11 @@ def test_statistics_of_who_joins_are_the_mean():
     "local_sgd", ((0, ALL), (3, (0, 1)), (6, ALL)),
     model=Model(lambda key: (plain.init(key)[0], {"seen": jnp.zeros(())}), loss), period=3,
   )  # fmt: skip
-  found = {
+  result = {
     step: held.carry.extra["seen"] for step, held, _ in ((a, jax.tree.map(jnp.copy, b), c) for a, b, c in run(trainer))
   }
-  close(found[6], [6.0, 60.0])
-  close(found[12], [12.0, 120.0, 33.0 + 600.0, 33.0 + 6000.0])
+  close(result[6], [6.0, 60.0])
+  close(result[12], [12.0, 120.0, 33.0 + 600.0, 33.0 + 6000.0])
 
 
 @pytest.mark.parametrize("name", ["dasgd", "easgd", "sync_sgd"])
@@ -189,10 +189,10 @@ def test_what_was_saved_goes_on_to_the_last_bit(name):
 
 def test_the_programs_of_a_number_of_workers_serve_all_sets_of_them():
   changes = ((0, ALL), (2, (0, 1, 2)), (3, (1, 2, 3)), (5, (0, 2, 3)), (8, ALL), (9, (0, 1, 3)), (11, (0, 1, 2)))
-  trainer, made = make("sync_sgd", changes, how=HOW._replace(steps_per_call=1))
+  trainer, created = make("sync_sgd", changes, how=HOW._replace(steps_per_call=1))
   assert len([*run(trainer)]) == STEPS
-  assert sorted(made) == [2, 3, 4]  # two stay where one goes and another comes
-  assert [len(trainer.of(ALL[:count])._calls) for count in made] == [1, 1, 0]
+  assert sorted(created) == [2, 3, 4]  # two stay where one goes and another comes
+  assert [len(trainer.of(ALL[:count])._calls) for count in created] == [1, 1, 0]
   calls = make("local_sgd", ((0, ALL), *((step, ALL[:2] if step % 2 else ALL) for step in range(3, 90, 7))))[0]
   assert all(
     len({call.kind for call in calls.plan(0, 99, 20) if len(calls.presence.at(call.first)) == count}) <= MOST_KINDS
@@ -216,7 +216,7 @@ def test_what_cannot_go_on_with_fewer_is_refused():
 
   for name in HYPER:
     check(name, CHANGES["all but one"], **HYPER[name])
-  with pytest.raises(ValueError, match="state depends on how many there are"):
+  with pytest.raises(ValueError, match="state depends on the number of workers"):
     check("sharded_sync_sgd", CHANGES["a loss"])
   with pytest.raises(ValueError, match="power of two"):
     check("d_psgd", CHANGES["a loss"], graph="one_peer_exponential")

@@ -59,13 +59,13 @@ def test_each_run_equals_the_algorithm_with_its_constants(name):
   def batches(first, steps):
     return {key: np.stack([x] * RUNS, axis=1) for key, x in feed(first, steps).items()}
 
-  found = final(trainer, trainer.join(starts), batches, jnp.stack([KEY] * RUNS))
+  result = final(trainer, trainer.join(starts), batches, jnp.stack([KEY] * RUNS))
   for run in range(RUNS):
     plain = CompiledTrainer(algorithm(name, settings(name, run)), model(), make_workers(WORKERS, 2), HOW)
     (expected,) = final(plain, plain.start(KEY), feed, KEY)
-    jax.tree.map(close, found[run].params, expected.params)
+    jax.tree.map(close, result[run].params, expected.params)
   if name != "independent":
-    assert not np.allclose(jax.tree.leaves(found[0].params)[0], jax.tree.leaves(found[1].params)[0])
+    assert not np.allclose(jax.tree.leaves(result[0].params)[0], jax.tree.leaves(result[1].params)[0])
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -58,15 +58,15 @@ def test_each_part_has_its_key_and_the_statistics_of_the_one_before(dense):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["async_easgd", "hogwild_sgd"])
 def test_servers_take_them_too(name):
-  chosen = experiment(name)
-  schedule = events_of(chosen.algorithm)
-  _, carry, losses = simulate(chosen, schedule)
-  parted = chosen._replace(model=chosen.model._replace(microbatches=2))
+  setting = experiment(name)
+  schedule = events_of(setting.algorithm)
+  _, carry, losses = simulate(setting, schedule)
+  parted = setting._replace(model=setting.model._replace(microbatches=2))
   _, other, theirs = simulate(parted, schedule)
   np.testing.assert_allclose(theirs, losses, rtol=1e-4)
   alone = of_workers(one_by_one(parted, schedule))
-  for found in (carry.worker.params, alone):
-    for a, b in zip(leaves(other.worker.params), leaves(found), strict=True):
+  for result in (carry.worker.params, alone):
+    for a, b in zip(leaves(other.worker.params), leaves(result), strict=True):
       np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 

@@ -44,16 +44,16 @@ def test_a_vector_is_served_as_the_tree_is(name):
   algorithm = build(name, optax.sgd(0.1, momentum=0.9))
   assert divides(algorithm, PARAMS)
   rule = packed(algorithm, PARAMS)
-  (state, server, reply), (_, ours, told) = algorithm.init(PARAMS), rule.init(PARAMS)
+  (state, server, reply), (_, ours, reported) = algorithm.init(PARAMS), rule.init(PARAMS)
   params, mine = PARAMS, PARAMS
   for round_, worker in enumerate((2, 0, 2, 3, 0)):
     visit = Visit(jnp.int32(worker), jnp.int32(-1 if algorithm.arrivals.peers == "none" else (worker + 1) % WORKERS))
     (params, state), (mine, _) = (algorithm.local(drawn(PARAMS, round_), state, x) for x in (params, mine))
     server, reply = algorithm.serve(server, algorithm.request(state, params), visit)
-    ours, told = rule.serve(ours, rule.request(state, mine), visit)
-    assert max(np.ndim(x) for x in jax.tree.leaves(told)) <= 1  # no matrix of the model is sent
+    ours, reported = rule.serve(ours, rule.request(state, mine), visit)
+    assert max(np.ndim(x) for x in jax.tree.leaves(reported)) <= 1  # no matrix of the model is sent
     params, after = algorithm.merge(reply, state, params)
-    mine, mine_after = rule.merge(told, state, mine)
+    mine, mine_after = rule.merge(reported, state, mine)
     for a, b in zip(leaves((params, after)), leaves((mine, mine_after)), strict=True):
       np.testing.assert_array_equal(a, b)
     state = after
@@ -166,26 +166,26 @@ def test_parameters_of_several_types_are_left_apart_where_that_is_free():
 )
 @pytest.mark.slow
 def test_a_large_model_is_simulated_as_a_tree_with_the_same_bits(name, monkeypatch):
-  chosen = experiment(name)
-  plan = events_of(chosen.algorithm, **TROUBLE)
-  made = [simulate(chosen, plan, devices=2)]
+  config = experiment(name)
+  plan = events_of(config.algorithm, **TROUBLE)
+  created = [simulate(config, plan, devices=2)]
   monkeypatch.setattr("ddl.engine.execution.PACKED_BYTES", 8)
-  made.append(simulate(chosen, plan, devices=2))
-  (small, first, losses), (large, second, again) = made
+  created.append(simulate(config, plan, devices=2))
+  (small, first, losses), (large, second, again) = created
   assert small.is_packed and not large.is_packed
   pairs = [(losses, again), *zip(leaves(first.worker.params), leaves(second.worker.params), strict=True)]
-  consensus = [simulator.consensus(carry) for simulator, carry, _ in made]
+  consensus = [simulator.consensus(carry) for simulator, carry, _ in created]
   for a, b in [*pairs, *zip(*map(leaves, consensus), strict=True)]:
     np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.slow
 def test_a_server_that_clips_a_norm_is_simulated_as_a_tree():
-  chosen = experiment("async_sgd")
+  config = experiment("async_sgd")
   clipping = build("async_sgd", optax.chain(optax.clip_by_global_norm(0.01), optax.sgd(0.5)))
-  chosen = chosen._replace(algorithm=clipping)
+  config = config._replace(algorithm=clipping)
   plan = events_of(clipping, **TROUBLE)
-  simulator, carry, losses = simulate(chosen, plan)
+  simulator, carry, losses = simulate(config, plan)
   assert not simulator.is_packed and len(losses) == STEPS * WORKERS
-  for a, b in zip(leaves(carry.worker.params), leaves(of_workers(one_by_one(chosen, plan))), strict=True):
+  for a, b in zip(leaves(carry.worker.params), leaves(of_workers(one_by_one(config, plan))), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

@@ -73,9 +73,9 @@ def test_they_listen_at_loopback_alone_and_ask_no_proxy():
   proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTPS_PROXY", "grpc_proxy"), "http://127.0.0.1:9")
   done = Command(file="tests/helpers/process_listening.py", **proxies).end()
   assert done.code == 0 and not done.error, done
-  found = [json.loads(line.partition(" ")[2]) for line in done.out.splitlines() if line.startswith("listening ")]
+  result = [json.loads(line.partition(" ")[2]) for line in done.out.splitlines() if line.startswith("listening ")]
   loopback = {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, also as an IPv6 address
-  assert len(found) == 2 and all(found) and {each for rows in found for each in rows} <= loopback, found
+  assert len(result) == 2 and all(result) and {each for rows in result for each in rows} <= loopback, result
 
 
 @pytest.mark.slow

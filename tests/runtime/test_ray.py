@@ -149,12 +149,12 @@ def test_a_master_holds_parameters_of_several_types(tmp_path):
   assert flat_params.divides(algorithm, params)
   masters = in_threads(algorithm, tmp_path, workers=2, shards=2, visits=12, params=params)
   _, unravel = ravel(params)
-  found = unravel(whole(masters))
+  result = unravel(whole(masters))
   assert (
-    jax.tree.map(lambda x: x.dtype, found) == jax.tree.map(lambda x: x.dtype, params)
+    jax.tree.map(lambda x: x.dtype, result) == jax.tree.map(lambda x: x.dtype, params)
     and whole(masters).dtype == np.float32
   )
-  assert np.abs(np.float32(found["w"]) - PARAMS["w"]).max() > 0.01
+  assert np.abs(np.float32(result["w"]) - PARAMS["w"]).max() > 0.01
 
 
 @pytest.mark.parametrize(

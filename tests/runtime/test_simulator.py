@@ -51,13 +51,13 @@ def same_bits(carry, reference):
 @pytest.mark.parametrize("name", SERVER)
 @pytest.mark.sampled(8)
 def test_waves_equal_one_event_at_a_time_bit_for_bit(optimized, name):
-  chosen = experiment(name)
-  plan = events_of(chosen.algorithm, **TROUBLE)
-  _, carry, losses = simulate(chosen, plan, gradients="unroll" if name == "async_easgd" else "map")
-  reference = one_by_one(chosen, plan)
+  config = experiment(name)
+  plan = events_of(config.algorithm, **TROUBLE)
+  _, carry, losses = simulate(config, plan, gradients="unroll" if name == "async_easgd" else "map")
+  reference = one_by_one(config, plan)
   assert same_bits(carry, reference)
   moved = [np.abs(a - b).max() for a, b in zip(leaves(reference.params[0]), leaves(reference.params[1]), strict=True)]
-  assert max(moved) > 0 or chosen.algorithm.period == 1  # the workers are not all alike
+  assert max(moved) > 0 or config.algorithm.period == 1  # the workers are not all alike
   assert len(losses) and np.all(losses > 0)
 
 
@@ -67,11 +67,11 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("async_easgd", "
 @pytest.mark.parametrize("name", ["hogwild_easgd", *SLOW])
 @pytest.mark.slow
 def test_every_layout_gives_the_same_to_1e_12(name, x64):
-  chosen = experiment(name)
-  plan = events_of(chosen.algorithm, **TROUBLE)
-  reference = one_by_one(chosen, plan)
+  config = experiment(name)
+  plan = events_of(config.algorithm, **TROUBLE)
+  reference = one_by_one(config, plan)
   for devices, gradients, widest in [(2, "unroll", None), (4, "vmap", None), (2, "map", 1)]:
-    _, carry, _ = simulate(chosen, plan, devices, gradients, widest)
+    _, carry, _ = simulate(config, plan, devices, gradients, widest)
     for a, b in zip(leaves(carry.worker.params), leaves(of_workers(reference)), strict=True):
       np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
     for device in range(devices):
@@ -97,18 +97,18 @@ def test_every_layout_gives_the_same_to_1e_12(name, x64):
 )
 @pytest.mark.sampled(8)
 def test_barriers_and_deaths_bit_for_bit(name, barrier, trouble):
-  chosen = experiment(name)
-  plan = events_of(chosen.algorithm, barrier, **trouble)
+  config = experiment(name)
+  plan = events_of(config.algorithm, barrier, **trouble)
   assert {READ, RESTART, COLLECT} & set(plan[1].kind.tolist()) or name == "async_easgd"
-  _, carry, _ = simulate(chosen, plan, gradients="map")
-  assert same_bits(carry, one_by_one(chosen, plan))
+  _, carry, _ = simulate(config, plan, gradients="map")
+  assert same_bits(carry, one_by_one(config, plan))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("barrier", [backup(spare=0), cutoff(window=100)], ids=["backup(0)", "cutoff that takes all"])
 def test_a_quorum_of_all_is_synchronous_sgd(barrier, x64):
-  chosen = experiment("async_sgd")
-  simulator, carry, losses = simulate(chosen, events_of(chosen.algorithm, barrier), gradients="map")
+  config = experiment("async_sgd")
+  simulator, carry, losses = simulate(config, events_of(config.algorithm, barrier), gradients="map")
   same = experiment("sync_sgd")
   trainer = CompiledTrainer(same.algorithm, same.model, make_workers(WORKERS, 1), ExecutionConfig("unroll", "scan", 64))
   sync, expected = trainer.start(jax.random.key(0)), []
@@ -122,30 +122,30 @@ def test_a_quorum_of_all_is_synchronous_sgd(barrier, x64):
 
 @pytest.mark.slow
 def test_several_lock_free_workers_restart_within_one_wave(optimized):
-  chosen = experiment("hogwild_easgd")
-  plan = events_of(chosen.algorithm, seed=1, message=0.05, death_rate=0.35, down_seconds=0.0)
-  _, carry, _ = simulate(chosen, plan, gradients="map")
-  assert same_bits(carry, one_by_one(chosen, plan))
+  config = experiment("hogwild_easgd")
+  plan = events_of(config.algorithm, seed=1, message=0.05, death_rate=0.35, down_seconds=0.0)
+  _, carry, _ = simulate(config, plan, gradients="map")
+  assert same_bits(carry, one_by_one(config, plan))
 
 
 def test_another_schedule_uses_the_same_executable():
-  chosen = experiment("async_sgd")
-  simulator, _, _ = simulate(chosen, events_of(chosen.algorithm), gradients="map")
+  config = experiment("async_sgd")
+  simulator, _, _ = simulate(config, events_of(config.algorithm), gradients="map")
   seconds = simulator.compile_seconds
-  plan = events_of(chosen.algorithm, seed=3)
+  plan = events_of(config.algorithm, seed=3)
   simulator.follow(*plan)
   carry = simulator.start(jax.random.key(0))
-  for _, after, _ in simulator.run(carry, simulator.plan(0, STEPS, 4), chosen.training_feed([]), KEY):
+  for _, after, _ in simulator.run(carry, simulator.plan(0, STEPS, 4), config.training_feed([]), KEY):
     carry = after
   assert simulator.compile_seconds == seconds > 0
-  assert same_bits(carry, one_by_one(chosen, plan))
+  assert same_bits(carry, one_by_one(config, plan))
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 10_000), st.booleans(), st.integers(1, WORKERS))
 def test_a_wave_needs_no_reply_of_its_own(seed, lock_free, widest):
-  chosen = SERVER["hogwild_easgd" if lock_free else "async_sgd"]
-  algorithm = experiment_of(chosen)
+  options = SERVER["hogwild_easgd" if lock_free else "async_sgd"]
+  algorithm = experiment_of(options)
   events, ops = events_of(algorithm, None if lock_free else ssp(bound=1), seed, slow=(1.0, 1.0, 3.0, 1.0))
   counts = [0, 5, 11, len(events.worker)]
   cuts = stops(ops, counts[1:])
@@ -177,19 +177,19 @@ def experiment_of(spec):
   [("pull_gossip", 1), ("push_gossip", 1), ("ad_psgd", 2), ("gosgd", 1), ("async_sgd", 2), ("async_easgd", 2)],
 )
 def test_bytes_of_a_visit(name, models):
-  chosen = experiment(name)
-  size = sum(x.nbytes for x in jax.tree.leaves(chosen.model.init(jax.random.key(0))[0]))
-  assert exchange_nbytes(chosen.algorithm, chosen.model) == models * size
+  config = experiment(name)
+  size = sum(x.nbytes for x in jax.tree.leaves(config.model.init(jax.random.key(0))[0]))
+  assert exchange_nbytes(config.algorithm, config.model) == models * size
 
 
 def test_bytes_of_a_quorum():
   """A dropped worker sends nothing and gets the new model, except in the last round, whose replies nobody awaits."""
-  chosen = experiment("async_sgd")
-  schedule = events_of(chosen.algorithm, backup(spare=1))
+  config = experiment("async_sgd")
+  schedule = events_of(config.algorithm, backup(spare=1))
   assert len(schedule[0].worker) == WORKERS * STEPS
   simulator = Simulator(
-    chosen.algorithm, chosen.model, make_workers(WORKERS, 1), ExecutionConfig("unroll", "scan", 3), *schedule
+    config.algorithm, config.model, make_workers(WORKERS, 1), ExecutionConfig("unroll", "scan", 3), *schedule
   )
-  size = sum(x.nbytes for x in jax.tree.leaves(chosen.model.init(jax.random.key(0))[0]))
+  size = sum(x.nbytes for x in jax.tree.leaves(config.model.init(jax.random.key(0))[0]))
   moved = sum(map(simulator.nbytes, simulator.plan(0, STEPS, 4)))
   assert moved == (STEPS * (WORKERS - 1) * 2 + (STEPS - 1)) * size / WORKERS

@@ -73,10 +73,10 @@ def together(trainer):
 
 
 def each_equals_itself_alone(trainer):
-  found = together(trainer)
-  assert len({losses.tobytes() for _, losses in found}) == RUNS
+  result = together(trainer)
+  assert len({losses.tobytes() for _, losses in result}) == RUNS
   for run in range(RUNS):
-    jax.tree.map(close, found[run], alone(trainer, run))
+    jax.tree.map(close, result[run], alone(trainer, run))
 
 
 @pytest.mark.slow

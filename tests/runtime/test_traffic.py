@@ -17,13 +17,13 @@ BYTES = 33 * 4  # of two leaves
 OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 
 
-def made(name, workers=8, **hyper):
+def create(name, workers=8, **hyper):
   return build(name, optax.sgd(0.1, momentum=0.9), workers, **hyper)
 
 
 def counted(name, workers=8, **hyper):
-  found = traffic.of(made(name, workers, **hyper), PARAMS, workers)
-  return found.sent(found.local), [found.sent(ops) for ops in found.exchanges]
+  sent = traffic.of(create(name, workers, **hyper), PARAMS, workers)
+  return sent.sent(sent.local), [sent.sent(ops) for ops in sent.exchanges]
 
 
 def all_reduce(workers=8):
@@ -68,7 +68,7 @@ def test_the_center_of_a_round_robin_is_visited_by_one_worker_a_step(workers):
 
 
 def test_the_cost_model_knows_whose_values_are_summed():
-  (exchange,) = pattern_of(made("fedavg", period=5, share=0.25), PARAMS, 8).exchanges
+  (exchange,) = pattern_of(create("fedavg", period=5, share=0.25), PARAMS, 8).exchanges
   assert exchange.ops == (Op("all_reduce", BYTES, senders=2),)
 
 
@@ -117,7 +117,7 @@ def test_sharded_sends_the_padded_vector_twice(workers, padded):
 
 
 def test_who_asks_in_a_step():
-  asks = {name for name in COLLECTIVE if traffic.of(made(name, **SOME.get(name, {})), PARAMS, 8).local_uses_group}
+  asks = {name for name in COLLECTIVE if traffic.of(create(name, **SOME.get(name, {})), PARAMS, 8).local_uses_group}
   assert asks == {"sync_sgd", "sharded_sync_sgd"}
 
 
@@ -141,7 +141,7 @@ SOME = {
 
 def test_a_run_pays_for_its_exchanges():
   def exchanges(name, steps, **hyper):
-    algorithm = made(name, **(SOME.get(name, {}) | hyper))
+    algorithm = create(name, **(SOME.get(name, {}) | hyper))
     schedule = Schedule(algorithm.exchanges)
     return traffic.of(algorithm, PARAMS, 8).nbytes(map(schedule.due, range(steps))) / all_reduce()
 

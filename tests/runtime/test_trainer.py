@@ -115,17 +115,17 @@ def test_statistics_stay_with_their_worker_and_the_consensus_has_their_mean(name
 @pytest.mark.parametrize("devices", [1, 2, 8])
 def test_what_all_workers_share_is_kept_once_per_device(devices):
   def copies(name, inner="momentum"):
-    found = make(name, devices, SCANNED, inner=inner).replication
-    return tuple(set(jax.tree.leaves(part)) for part in (found.params, found.state, found.messages))
+    result = make(name, devices, SCANNED, inner=inner).replication
+    return tuple(set(jax.tree.leaves(part)) for part in (result.params, result.state, result.messages))
 
   assert copies("sync_sgd") == ({False}, {False}, set())
   assert copies("sharded_sync_sgd") == ({False}, {True}, set())
   assert copies("local_sgd") == ({True}, {True}, {False})  # the mean in flight is the same everywhere
   assert copies("dasgd") == ({True}, {True}, {False})
   assert copies("independent") == ({True}, {True}, set())
-  found = make("easgd", devices, SCANNED, inner="adam").replication
-  assert set(jax.tree.leaves(found.params)) == {True} and set(jax.tree.leaves(found.state.center)) == {False}
-  ((mine, total),) = found.messages
+  result = make("easgd", devices, SCANNED, inner="adam").replication
+  assert set(jax.tree.leaves(result.params)) == {True} and set(jax.tree.leaves(result.state.center)) == {False}
+  ((mine, total),) = result.messages
   assert set(jax.tree.leaves(mine)) == {True} and set(jax.tree.leaves(total)) == {False}
 
 

@@ -72,11 +72,11 @@ SERVER_CASES = {
 
 @pytest.mark.parametrize("name", COLLECTIVE_CASES)
 def test_collective_iterates_are_a_matrix_power(name):
-  chosen = problem(0.0 if name in PLAIN else MOMENTUM)
+  quadratic = problem(0.0 if name in PLAIN else MOMENTUM)
   hyper, matrix = COLLECTIVE_CASES[name], SAME.get(name, name)
   module = linear_outer if hasattr(linear_outer, matrix) else linear_collective
-  linear = getattr(module, matrix)(chosen, X0, **hyper)
-  algorithm = twins.build(name, optax.sgd(chosen.rate, chosen.momentum or None), P, **hyper)
+  linear = getattr(module, matrix)(quadratic, X0, **hyper)
+  algorithm = twins.build(name, optax.sgd(quadratic.rate, quadratic.momentum or None), P, **hyper)
   steps = len(linear.first) + max(2 * len(linear.cycle), 6)
   params, evaluated, _ = twins.drive(algorithm, X0, gradient, workers=P, steps=steps)
   for t in range(len(linear.first) + 1, steps + 1):
@@ -90,11 +90,11 @@ def test_server_iterates_are_a_matrix_power(name):
   """Workers come by rank, in three rounds; gossip's meet the next but one."""
   hyper, peers = SERVER_CASES[name], [(i + 2) % P for i in range(P)]
   own = hyper.get("momentum")  # of the algorithm, in place of the inner optimizer's
-  chosen = problem(0.0 if name in PLAIN else own or MOMENTUM)
+  quadratic = problem(0.0 if name in PLAIN else own or MOMENTUM)
   matrices = getattr(linear_server, SAME.get(name, name))
   takes = inspect.signature(matrices).parameters
-  linear = matrices(chosen, X0, **{key: value for key, value in {**hyper, "peers": peers}.items() if key in takes})
-  inner = optax.sgd(chosen.rate, None if own else chosen.momentum or None)
+  linear = matrices(quadratic, X0, **{key: value for key, value in {**hyper, "peers": peers}.items() if key in takes})
+  inner = optax.sgd(quadratic.rate, None if own else quadratic.momentum or None)
   algorithm = servers.build(name, inner, workers=P, **hyper)
   _, evaluated, *_ = servers.drive(algorithm, X0, gradient, [*range(P)] * 3, peers * 3, workers=P)
   for t in range(len(linear.first) + 1, 3 * P + 1):

@@ -42,10 +42,10 @@ def least_squares(size):
   return data, Consensus(jax.tree.map(jnp.asarray, params), {}, None), mean @ mean, ((each - mean) ** 2).sum(1).mean()
 
 
-def estimates(data, consensus, chosen):
+def estimates(data, consensus, draws):
   estimator = NoiseEstimator(LINEAR)
-  found = [estimator(consensus, ({k: v[i] for k, v in data.items()} for i in rows), KEY) for rows in chosen]
-  return np.array([[each[NORM2], each[TRACE]] for each in found])
+  result = [estimator(consensus, ({k: v[i] for k, v in data.items()} for i in rows), KEY) for rows in draws]
+  return np.array([[each[NORM2], each[TRACE]] for each in result])
 
 
 @pytest.mark.parametrize("size, batches, batch", [(3, 2, 2), (4, 3, 1)])
@@ -53,9 +53,9 @@ def test_both_estimates_are_unbiased(x64, size, batches, batch):
   """The mean over all draws with replacement is exact, of |G|^2 and of tr(Sigma)."""
   data, consensus, norm2, trace = least_squares(size)
   draws = np.array([*itertools.product(range(size), repeat=batches * batch)]).reshape(-1, batches, batch)
-  found = estimates(data, consensus, draws)
-  np.testing.assert_allclose(found.mean(axis=0), [norm2, trace], rtol=1e-12)
-  assert found[:, 0].min() < 0  # which an estimate of a square may be, and its ratio is of means
+  result = estimates(data, consensus, draws)
+  np.testing.assert_allclose(result.mean(axis=0), [norm2, trace], rtol=1e-12)
+  assert result[:, 0].min() < 0  # which an estimate of a square may be, and its ratio is of means
 
 
 def test_they_are_the_estimates_of_the_paper(x64):
@@ -78,21 +78,21 @@ def test_the_ratio_of_means_agrees_with_the_exact_noise_scale():
   data = {name: x.astype(np.float32) for name, x in data.items()}
   consensus = Consensus(jax.tree.map(lambda x: x.astype(jnp.float32), consensus.params), {}, None)
   draws = [noise_scale.draw(256, batches=8, batch=4, seed=0, step=step) for step in range(300)]
-  found = estimates(data, consensus, draws)
-  error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
-  assert (np.abs(found.mean(axis=0) - [norm2, trace]) < 4 * error).all() and (error < 0.05 * found.mean(axis=0)).all()
-  ratio = found[:, 1].mean() / found[:, 0].mean()
-  np.testing.assert_allclose(ratio, trace / norm2, rtol=4 * np.hypot(*(error / found.mean(axis=0))))
+  result = estimates(data, consensus, draws)
+  error = result.std(axis=0, ddof=1) / np.sqrt(len(result))
+  assert (np.abs(result.mean(axis=0) - [norm2, trace]) < 4 * error).all() and (error < 0.05 * result.mean(axis=0)).all()
+  ratio = result[:, 1].mean() / result[:, 0].mean()
+  np.testing.assert_allclose(ratio, trace / norm2, rtol=4 * np.hypot(*(error / result.mean(axis=0))))
 
 
 def test_the_last_evaluations_are_averaged_before_the_division():
-  found = noise_scale.recent([], {NORM2: -1.0, TRACE: 4.0})
-  assert noise_scale.ratio(found) == {} == noise_scale.ratio([])  # not told from zero
-  found = noise_scale.recent(found, {NORM2: 3.0, TRACE: 6.0})
-  assert noise_scale.ratio(found) == {SCALE: 10 / 2} and noise_scale.recent(found, {"step": 1.0}) == found
+  result = noise_scale.recent([], {NORM2: -1.0, TRACE: 4.0})
+  assert noise_scale.ratio(result) == {} == noise_scale.ratio([])  # not told from zero
+  result = noise_scale.recent(result, {NORM2: 3.0, TRACE: 6.0})
+  assert noise_scale.ratio(result) == {SCALE: 10 / 2} and noise_scale.recent(result, {"step": 1.0}) == result
   for _ in range(noise_scale.WINDOW):
-    found = noise_scale.recent(found, {NORM2: 2.0, TRACE: 1.0})
-  assert noise_scale.ratio(found) == {SCALE: 0.5}
+    result = noise_scale.recent(result, {NORM2: 2.0, TRACE: 1.0})
+  assert noise_scale.ratio(result) == {SCALE: 0.5}
 
 
 def test_a_resume_on_ray_goes_on_with_the_last_evaluations(tmp_path):

@@ -24,6 +24,6 @@ def test_the_answer_is_the_plans(command, answer, tmp_path):
   if answer == "one worker":
     assert "Recommended: one worker." in done.out
     return
-  told = json.loads((tmp_path / "plan.json").read_text())
-  assert told["recommended"]["algorithm"] == answer
-  assert told["recommended"]["efficiency"] > 0.9
+  record = json.loads((tmp_path / "plan.json").read_text())
+  assert record["recommended"]["algorithm"] == answer
+  assert record["recommended"]["efficiency"] > 0.9

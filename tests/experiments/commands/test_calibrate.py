@@ -71,7 +71,7 @@ def test_a_file_that_is_no_calibration(cache, text):
 
 
 @pytest.mark.parametrize(
-  ("where", "value", "told"),
+  ("where", "value", "message"),
   [
     ("cluster.device.peak", None, "device.peak must be a number"),
     ("cluster.device.peak", "fast", "device.peak must be a number"),
@@ -92,7 +92,7 @@ def test_a_file_that_is_no_calibration(cache, text):
     ("efficiencies", [], "efficiencies must be a table, got []"),
   ],
 )
-def test_a_file_edited_by_hand_is_told_key_by_key(cache, where, value, told):
+def test_a_file_edited_by_hand_is_told_key_by_key(cache, where, value, message):
   cluster_file.save(CLUSTER, {"efficiencies": {"dense": {"best": 0.5, "half": 0.0}}, "overhead": 0.1})
   figures = json.loads(cache.read_text())
   *path, last = where.split(".")
@@ -104,7 +104,7 @@ def test_a_file_edited_by_hand_is_told_key_by_key(cache, where, value, told):
   else:
     table[last] = value
   cache.write_text(json.dumps(figures))
-  with pytest.raises(ValueError, match=re.escape(told)) as error:
+  with pytest.raises(ValueError, match=re.escape(message)) as error:
     cluster_file.named("measured")
   assert "\n" not in str(error.value) and str(cache) in str(error.value)
 
@@ -154,25 +154,25 @@ def test_the_terms_come_back_from_the_times_that_they_make():
   paces = np.array([1.0, 1.1]) / 1.05
   times = {name: np.array([[1.0], [1.0], [9.0]]) * t * paces for name, t in exact.items()}  # the last pass disturbed
   work = calibration.Measurements(steps, sizes, 2, 2e9, 2e8, "a test", 1e9, overlap=False)
-  found = calibration.solve(work, times)
-  for name, link in found.links.items():
+  result = calibration.solve(work, times)
+  for name, link in result.links.items():
     np.testing.assert_allclose(link[:2], LINK[:2], rtol=1e-3, err_msg=name)
   for s in steps.values():
     np.testing.assert_allclose(
-      found.rates[s.kind].seconds(s.flop, s.moved, s.fed), 1.2 * RATES.seconds(s.flop, s.moved), rtol=1e-3
+      result.rates[s.kind].seconds(s.flop, s.moved, s.fed), 1.2 * RATES.seconds(s.flop, s.moved), rtol=1e-3
     )
-  np.testing.assert_allclose(found.overhead, 0.2)
-  np.testing.assert_allclose(found.waiting, 3e-4, rtol=1e-2)
-  np.testing.assert_allclose(found.cluster.device[:2], (5e10, 8e9))
+  np.testing.assert_allclose(result.overhead, 0.2)
+  np.testing.assert_allclose(result.waiting, 3e-4, rtol=1e-2)
+  np.testing.assert_allclose(result.cluster.device[:2], (5e10, 8e9))
   slow = calibration.solve(work._replace(copy_bytes=2e7), times).cluster.device  # no step beats the roofline
   fastest = max(s.moved / RATES.seconds(s.flop, s.moved) for s in steps.values())
   np.testing.assert_allclose(slow.memory_bandwidth, fastest)
-  assert found.cluster.workers == 2 and not found.cluster.overlap and found.cluster.device.memory == 1e9
-  link, between = found.links["all_reduce"], found.cluster.network.between
-  assert between == link._replace(latency=link.latency + found.waiting)
+  assert result.cluster.workers == 2 and not result.cluster.overlap and result.cluster.device.memory == 1e9
+  link, between = result.links["all_reduce"], result.cluster.network.between
+  assert between == link._replace(latency=link.latency + result.waiting)
   kinds = {f"efficiency, {kind}" for kind in calibration.CURVES}
-  assert {row["fit"] for row in found.rows} == {*calibration.COLLECTIVES, "step", "sync_sgd", *kinds}
-  assert {*found.efficiencies} == {*calibration.CURVES} and found.cluster.efficiency == found.efficiencies["dense"]
+  assert {row["fit"] for row in result.rows} == {*calibration.COLLECTIVES, "step", "sync_sgd", *kinds}
+  assert {*result.efficiencies} == {*calibration.CURVES} and result.cluster.efficiency == result.efficiencies["dense"]
 
 
 def test_small_arrays_go_together_where_the_group_packs_them():
@@ -186,15 +186,15 @@ def test_an_exchange_is_its_messages():
   step, cost = 1e-3, calibration.collective_cost("all_reduce", 2)
   message = sum(cost(n, LINK) for n in LEAVES)
 
-  def predict(name, found, **chosen):
-    algorithm = make_algorithm(name, optax.sgd(0.1), 2, keyword_arguments("algorithm", {"name": name, **chosen}, 2))
-    return predictions.predict(algorithm, step, LEAVES, found)
+  def predict(name, result, **settings):
+    algorithm = make_algorithm(name, optax.sgd(0.1), 2, keyword_arguments("algorithm", {"name": name, **settings}, 2))
+    return predictions.predict(algorithm, step, LEAVES, result)
 
-  here, elsewhere = found_here(), found_here(overlap=True)
-  np.testing.assert_allclose(predict("sync_sgd", here), step + message)
-  np.testing.assert_allclose(predict("local_sgd", here, period=4), step + message / 4)
-  np.testing.assert_allclose(predict("easgd", here, period=10), step + message / 10)
-  np.testing.assert_allclose(predict("dasgd", here, period=10, delay=2), step + message / 10)
+  current, elsewhere = found_here(), found_here(overlap=True)
+  np.testing.assert_allclose(predict("sync_sgd", current), step + message)
+  np.testing.assert_allclose(predict("local_sgd", current, period=4), step + message / 4)
+  np.testing.assert_allclose(predict("easgd", current, period=10), step + message / 10)
+  np.testing.assert_allclose(predict("dasgd", current, period=10, delay=2), step + message / 10)
   np.testing.assert_allclose(predict("dasgd", elsewhere, period=10, delay=2), step)
   slow = found_here(waiting=1e-4)
   np.testing.assert_allclose(predict("sync_sgd", slow), step + message + 2e-4)
@@ -241,8 +241,8 @@ def test_this_machine(processes, tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   done = Command(str(processes), file="tests/helpers/process_calibrate.py").end(600)
   assert done.code == 0, done
-  told = json.loads(done.out.splitlines()[-1])
-  assert told["shapes"] == [[3, processes]] and told["overlap"] is False and 0 <= told["overhead"] < 100
+  record = json.loads(done.out.splitlines()[-1])
+  assert record["shapes"] == [[3, processes]] and record["overlap"] is False and 0 <= record["overhead"] < 100
   cluster, figures = cluster_file.load() or pytest.fail("nothing was kept")
   figures_of = cluster.network.between.bandwidth, cluster.device.peak, cluster.device.memory_bandwidth
   assert cluster.workers == processes and all(

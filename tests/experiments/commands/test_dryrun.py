@@ -56,26 +56,26 @@ def experiment(name, workers=8, **settings):
 
 @pytest.mark.parametrize("name, often", [("sync_sgd", 1), ("local_sgd", 1 / 4), ("dasgd", 1 / 4)])
 def test_flop_memory_and_bytes_sent_of_a_step(name, often):
-  found = compiled.compiled(name, experiment(name, **({"period": 4} if often < 1 else {})), job())
-  assert found.flop == FLOP
-  assert found.parts["parameters"] == 4 * PARAMS
-  assert found.parts["parameters"] < found.arguments < found.peak
-  across = [row for row in found.rows if row.collective.axis == "worker" and row.collective.nbytes > 1000]
+  result = compiled.compiled(name, experiment(name, **({"period": 4} if often < 1 else {})), job())
+  assert result.flop == FLOP
+  assert result.parts["parameters"] == 4 * PARAMS
+  assert result.parts["parameters"] < result.arguments < result.peak
+  across = [row for row in result.rows if row.collective.axis == "worker" and row.collective.nbytes > 1000]
   assert {row.collective.kind for row in across} == {"all-reduce"} and {row.collective.size for row in across} == {8}
   small = 4 * (64 + 48 + 10)  # biases, where they go alone
   assert sum(row.times * row.collective.nbytes for row in across) == pytest.approx(
     often * 4 * PARAMS, abs=often * small
   )
-  assert found.sent == pytest.approx(often * 2 * 4 * PARAMS * 7 / 8, rel=0.02)
-  assert found.hidden == 0 and found.exposed > 0  # XLA:CPU waits for each
-  assert found.predicted > found.compute
+  assert result.sent == pytest.approx(often * 2 * 4 * PARAMS * 7 / 8, rel=0.02)
+  assert result.hidden == 0 and result.exposed > 0  # XLA:CPU waits for each
+  assert result.predicted > result.compute
 
 
 def test_members_share_the_work():
-  found = compiled.compiled("sync_sgd", experiment("sync_sgd", workers=4), job(members=2))
-  assert found.members == 2 and found.workers == 4
-  assert found.flop == pytest.approx(FLOP / 2, rel=0.1)
-  assert {row.collective.axis for row in found.rows} >= {"worker", "member"}
+  result = compiled.compiled("sync_sgd", experiment("sync_sgd", workers=4), job(members=2))
+  assert result.members == 2 and result.workers == 4
+  assert result.flop == pytest.approx(FLOP / 2, rel=0.1)
+  assert {row.collective.axis for row in result.rows} >= {"worker", "member"}
 
 
 def test_an_analysis_is_made_once(tmp_path, monkeypatch):
@@ -87,36 +87,36 @@ def test_an_analysis_is_made_once(tmp_path, monkeypatch):
 
 
 def trainer(name, **settings):
-  made = experiment(name, **settings)
-  data = made.make_part("data")
+  created = experiment(name, **settings)
+  data = created.make_part("data")
   workers = make_workers(8, 8)
   return CompiledTrainer(
-    made.make_algorithm(), made.make_part("model", data.meta), workers, ExecutionConfig("vmap", "scan", 16)
+    created.make_algorithm(), created.make_part("model", data.meta), workers, ExecutionConfig("vmap", "scan", 16)
   )
 
 
 @pytest.mark.parametrize("period, calls", [(4, 1), (40, 3)])
 def test_the_calls_that_stand_for_a_run_hold_whole_rounds(period, calls):
-  made = trainer("diloco", period=period)
-  chosen = steady(made, 48, 16)
-  steps = sum(call.steps * count for call, count in chosen)
-  launches = sum(count * sum(len(due.exchange) for due in call.due) for call, count in chosen)
+  new_trainer = trainer("diloco", period=period)
+  settings = steady(new_trainer, 48, 16)
+  steps = sum(call.steps * count for call, count in settings)
+  launches = sum(count * sum(len(due.exchange) for due in call.due) for call, count in settings)
   assert launches and steps / launches == period
-  assert len(chosen) <= calls
+  assert len(settings) <= calls
 
 
 def test_the_calls_of_a_run_whose_first_round_ends_far_beyond_it():
-  made = trainer("diloco", period=10**9)
-  assert sum(call.steps * count for call, count in steady(made, 48, 16)) <= 48
+  new_trainer = trainer("diloco", period=10**9)
+  assert sum(call.steps * count for call, count in steady(new_trainer, 48, 16)) <= 48
 
 
 def test_what_compute_hides_and_what_is_exposed():
-  device, found = V5E.device, [Collective("all-reduce", 10**8, 8, "worker", True)]
+  device, result = V5E.device, [Collective("all-reduce", 10**8, 8, "worker", True)]
   link = all_reduce(1e8, 8, V5E.network)
   half = ["work", 0.5 * link * device.peak * V5E.efficiency.best, 0, False]
 
   def price(*events):
-    return overlap.price([*events], found, V5E, 8)
+    return overlap.price([*events], result, V5E, 8)
 
   alone = price(["start", 0, False], ["done", 0], half)
   assert alone.exposed == pytest.approx(link) == pytest.approx(alone.link)
@@ -135,10 +135,10 @@ def test_what_compute_hides_and_what_is_exposed():
 
 
 def test_two_in_flight_take_the_links_one_after_the_other():
-  found = [Collective("all-reduce", 10**8, 8, "worker", True)] * 2
+  result = [Collective("all-reduce", 10**8, 8, "worker", True)] * 2
   link = all_reduce(1e8, 8, V5E.network)
   work = ["work", 1.5 * link * V5E.device.peak * V5E.efficiency.best, 0, False]
-  both = overlap.price([["start", 0, False], ["start", 1, False], work, ["done", 0], ["done", 1]], found, V5E, 8)
+  both = overlap.price([["start", 0, False], ["start", 1, False], work, ["done", 0], ["done", 1]], result, V5E, 8)
   assert both.transfers[0].exposed == 0 and both.transfers[1].exposed == pytest.approx(link / 2)
 
 
@@ -149,7 +149,7 @@ def refused(*arguments):
 
 
 @pytest.mark.parametrize(
-  "arguments, told",
+  "arguments, message",
   [
     ([], "topology must be set, such as v5e:4x4"),
     (["--topology=v9:4x4"], "v5e:2x2 to v5e:16x16"),
@@ -157,8 +157,8 @@ def refused(*arguments):
     (["--topology=v5e:2x4", "--devices=4"], "devices must be left out"),
   ],
 )
-def test_a_mistake_is_one_line(arguments, told):
-  assert told in refused(*arguments)
+def test_a_mistake_is_one_line(arguments, message):
+  assert message in refused(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -183,16 +183,16 @@ def test_what_does_not_fit_is_told_with_what_would():
   small = V5E._replace(device=V5E.device._replace(memory=60e3))
   asked = job()
   asked = asked._replace(target=asked.target._replace(cluster=small))
-  made = experiment("sync_sgd")
-  found = compiled.compiled("sync_sgd", made, asked)
-  assert not compiled.fits(found, small)
+  created = experiment("sync_sgd")
+  result = compiled.compiled("sync_sgd", created, asked)
+  assert not compiled.fits(result, small)
   other = compiled.smallest_that_fits(
-    "sync_sgd", made, asked, small._replace(device=small.device._replace(memory=found.peak - 1))
+    "sync_sgd", created, asked, small._replace(device=small.device._replace(memory=result.peak - 1))
   )
-  assert other and other.members > 1 and other.peak < found.peak and other.workers * other.members == 8
-  line = report.too_large(found, 60e3, other, "here")
+  assert other and other.members > 1 and other.peak < result.peak and other.workers * other.members == 8
+  line = report.too_large(result, 60e3, other, "here")
   assert f"--members={other.members} fits" in line and "microbatches" in line and bytes_text(4 * PARAMS) in line
-  assert "no number of members" in report.too_large(found, 10e3, None, "here")
+  assert "no number of members" in report.too_large(result, 10e3, None, "here")
 
 
 @pytest.mark.slow
@@ -214,7 +214,7 @@ def on_tpus(tmp_path_factory):
   pytest.importorskip("libtpu")
 
   def run(topology, *more):
-    file = tmp_path_factory.mktemp("dryrun") / "found.json"
+    file = tmp_path_factory.mktemp("dryrun") / "figures.json"
     done = Command(
       "dryrun", "--config=configs/digits.py", f"--topology={topology}", f"--json={file}",
       "--config.model.hidden=(2048,2048,2048)", "--config.batch=1024", *more,
@@ -227,11 +227,11 @@ def on_tpus(tmp_path_factory):
 
 def test_a_tpu_slice_hides_a_delayed_average_with_the_options_alone(on_tpus):
   words = ("--config.algorithm.delay=2", "--config.algorithm.period=4", "--algorithms=dasgd")
-  found, out = on_tpus("v5e:2x4", *words)
+  result, out = on_tpus("v5e:2x4", *words)
   widths = (64, 2048, 2048, 2048, 10)
   flop = 1024 * (6 * math.fsum(np.multiply(widths[:-1], widths[1:])) - 2 * 64 * 2048)
-  assert found["dasgd"]["flop"] == flop
-  assert found["dasgd"]["hidden"] > 0.95 * (found["dasgd"]["hidden"] + found["dasgd"]["exposed"])
+  assert result["dasgd"]["flop"] == flop
+  assert result["dasgd"]["hidden"] > 0.95 * (result["dasgd"]["hidden"] + result["dasgd"]["exposed"])
   assert "all fit into the 16 GB" in out
   plain, _ = on_tpus("v5e:2x4", *words, "--compiler_defaults")
   assert plain["dasgd"]["hidden"] == 0
@@ -240,15 +240,15 @@ def test_a_tpu_slice_hides_a_delayed_average_with_the_options_alone(on_tpus):
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", ["v5e:2x4", "v5e:16x16"])
 def test_five_algorithms_on_a_slice(topology, on_tpus):
-  found, _ = on_tpus(topology, f"--algorithms={','.join(FIVE)}", "--config.algorithm.period=8")
-  assert tuple(found) == FIVE and len({each["flop"] for each in found.values()}) == 1
-  sent = {name: each["sent"] for name, each in found.items()}
+  result, _ = on_tpus(topology, f"--algorithms={','.join(FIVE)}", "--config.algorithm.period=8")
+  assert tuple(result) == FIVE and len({each["flop"] for each in result.values()}) == 1
+  sent = {name: each["sent"] for name, each in result.items()}
   assert sent["sync_sgd"] == pytest.approx(8 * sent["local_sgd"], rel=0.01)
-  assert found["dasgd"]["exposed"] < 0.1 * found["local_sgd"]["exposed"]
+  assert result["dasgd"]["exposed"] < 0.1 * result["local_sgd"]["exposed"]
 
 
 def test_an_operation_takes_the_clusters_shares():
-  there = V5E._replace(efficiency=Efficiency(0.5, memory=0.25))
-  device = there.device
-  assert overlap.operation_seconds(device.peak, 0.0, there) == pytest.approx(2.0)
-  assert overlap.operation_seconds(0.0, device.memory_bandwidth, there) == pytest.approx(4.0)
+  existing = V5E._replace(efficiency=Efficiency(0.5, memory=0.25))
+  device = existing.device
+  assert overlap.operation_seconds(device.peak, 0.0, existing) == pytest.approx(2.0)
+  assert overlap.operation_seconds(0.0, device.memory_bandwidth, existing) == pytest.approx(4.0)

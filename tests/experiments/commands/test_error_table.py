@@ -262,8 +262,8 @@ def malformed(tmp_path):
 @pytest.mark.parametrize("case", [("train", *case) for case in FLAGS] + COMMANDS, ids=lambda case: " ".join(case[:2]))
 def test_command(at_once, wrong, malformed, case):
   command, arguments, *words = case
-  chosen = [*(QUICK if case[1:] in FLAGS else ()), *arguments.split()]
-  wrong([a.format(malformed) for a in chosen], *(word.format(malformed) for word in words), command=command)
+  settings = [*(QUICK if case[1:] in FLAGS else ()), *arguments.split()]
+  wrong([a.format(malformed) for a in settings], *(word.format(malformed) for word in words), command=command)
   assert not (malformed / "run").exists()
 
 

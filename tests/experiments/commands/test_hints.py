@@ -41,8 +41,8 @@ def test_a_hint(wrong, tmp_path, arguments, words):
   files["own"].write_text(OWN)
   files["broken"].write_text("import math\ndef get_config():\n  return math.get_config()\n")
   files["dotted"].write_text(DOTTED)
-  told = wrong(
+  reported = wrong(
     ["--config=configs/digits.py", *(each.format(**files) for each in arguments)],
     *(word.format(**files) for word in words),
   )
-  assert "Optimizer" not in told and "'Spec'" not in told
+  assert "Optimizer" not in reported and "'Spec'" not in reported

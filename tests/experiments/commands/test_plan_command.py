@@ -43,27 +43,27 @@ def test_a_layer_table(tmp_path):
   file = tmp_path / "plan.json"
   done = Command("plan", "--model=alexnet", "--cluster=dasgd_v100_10g", "--workers=16", f"--json={file}").end()
   assert done.code == 0, done.error
-  told = json.loads(file.read_text())
+  record = json.loads(file.read_text())
   table = neural_networks.table("alexnet")
-  assert told["settings"]["params_bytes"] == params_bytes(table)
-  assert told["settings"]["workers"] == 16
-  row = next(row for row in told["rows"] if row["quantity"] == "efficiency of the step")
-  share = told["examples"] * train_flop(table) / (15.7e12 * told["settings"]["step"])
+  assert record["settings"]["params_bytes"] == params_bytes(table)
+  assert record["settings"]["workers"] == 16
+  row = next(row for row in record["rows"] if row["quantity"] == "efficiency of the step")
+  share = record["examples"] * train_flop(table) / (15.7e12 * record["settings"]["step"])
   assert row["value"] == percent(share) and "published steps" in row["why"] and "Winograd" in row["limit"]
-  for speed in told["speeds"]:
-    assert speed["rate"] == pytest.approx(16 * told["examples"] / speed["seconds"])
-  best = told["recommended"]
-  assert (best["algorithm"], told["examples"]) == ("sync_sgd", 512) and told["enough"]["examples"] in (512, 1024)
+  for speed in record["speeds"]:
+    assert speed["rate"] == pytest.approx(16 * record["examples"] / speed["seconds"])
+  best = record["recommended"]
+  assert (best["algorithm"], record["examples"]) == ("sync_sgd", 512) and record["enough"]["examples"] in (512, 1024)
   plain = " ".join(done.out.split())
   assert f"Recommended: sync_sgd ({best['setting']}) with 512 examples per worker, 8,192 a step: " in plain
   assert f"{best['rate']:,.0f} examples/s" in plain
   assert plain.index("Recommended") < plain.index("examples each a step") < plain.index("why, and what limits")
-  assert told["sizes"][0]["examples"] == 32
+  assert record["sizes"][0]["examples"] == 32
   assert "compare --config=FILE --cluster=dasgd_v100_10g sets accuracy against" in " ".join(done.out.split())
   assert "Warning" not in done.out
-  for row in told["rows"]:
+  for row in record["rows"]:
     assert any(line.startswith(row["quantity"]) and row["value"] in line for line in done.out.splitlines())
-  for speed in told["speeds"]:
+  for speed in record["speeds"]:
     assert speed["algorithm"] in done.out
   assert max(map(len, done.out.splitlines())) <= 120
 
@@ -75,9 +75,9 @@ def test_a_range_shows_both_ends(tmp_path):
   assert done.code == 0, done.error
   steps = [float(took) for took in re.findall(r"a step on \d+ takes ([\d.]+) ms", " ".join(done.out.split()))]
   low, high = steps
-  told = json.loads(file.read_text())
-  assert high < 1e3 * told["settings"]["step"] < low
-  assert [1e3 * end["step"] for end in told["ends"]] == pytest.approx(steps, rel=5e-3)
+  record = json.loads(file.read_text())
+  assert high < 1e3 * record["settings"]["step"] < low
+  assert [1e3 * end["step"] for end in record["ends"]] == pytest.approx(steps, rel=5e-3)
   assert done.out.count("of the memory bandwidth: a step") == 2 and "a range" in done.out
 
 
@@ -101,26 +101,26 @@ def test_a_config_and_what_is_asked(tmp_path):
   )
   done = Command("plan", DIGITS, "--cluster=aws_c4_8xlarge", *asked, f"--json={file}").end()
   assert done.code == 0, done.error
-  told = json.loads(file.read_text())
-  assert (told["examples"], told["settings"]["workers"], told["settings"]["servers"]) == (24, 3, 2)
-  own = told["speeds"][-1]
+  record = json.loads(file.read_text())
+  assert (record["examples"], record["settings"]["workers"], record["settings"]["servers"]) == (24, 3, 2)
+  own = record["speeds"][-1]
   assert (own["algorithm"], own["setting"]) == ("slow_mean", "as configured")
-  assert own["seconds"] >= told["settings"]["step"] and "sends every 7 steps: all-reduce of " in told["sends"]
-  assert told["sends"] in " ".join(done.out.split())
+  assert own["seconds"] >= record["settings"]["step"] and "sends every 7 steps: all-reduce of " in record["sends"]
+  assert record["sends"] in " ".join(done.out.split())
   assert "compiled step (XLA, this backend)" in next(
-    x["why"] for x in told["rows"] if x["quantity"].startswith("memory")
+    x["why"] for x in record["rows"] if x["quantity"].startswith("memory")
   )
 
 
 @pytest.mark.parametrize("settings", [(), ("--config.algorithm.name=async_sgd",), ("--config.precision=bfloat16",)])
 def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
-  told = {}
+  reported = {}
   for name, more in (("one", ["--config.batch=4"]), ("four", ["--config.microbatches=4"])):
     file = tmp_path / f"{name}.json"
     code, out, error = call("plan", DIGITS, "--cluster=aws_c4_8xlarge", *settings, *more, f"--json={file}")
     assert code == 0, error
-    told[name] = json.loads(file.read_text()) | {"out": out}
-  one, four = told["one"], told["four"]
+    reported[name] = json.loads(file.read_text()) | {"out": out}
+  one, four = reported["one"], reported["four"]
   assert (four["examples"], four["settings"]["micro"]) == (16, 4)
   assert four["settings"]["step"] == pytest.approx(4 * one["settings"]["step"], rel=1e-12)
   assert four["speeds"][0]["seconds"] - one["speeds"][0]["seconds"] == pytest.approx(3 * one["settings"]["step"])
@@ -173,27 +173,27 @@ def test_invalid_arguments(wrong, arguments, words):
 
 def test_pipes_are_not_waited_for(wrong, tmp_path, at_once):
   os.mkfifo(tmp_path / "metrics.jsonl")
-  there = ("--model=vgg_a", "--cluster=cori_fdr")
-  wrong((*there, f"--run={tmp_path}"), "got a pipe", command="plan")
-  wrong((*there, f"--json={tmp_path / 'metrics.jsonl'}"), "json must be a file", command="plan")
-  wrong((*there, "--json=\0"), "without NUL", command="plan")
+  target = ("--model=vgg_a", "--cluster=cori_fdr")
+  wrong((*target, f"--run={tmp_path}"), "got a pipe", command="plan")
+  wrong((*target, f"--json={tmp_path / 'metrics.jsonl'}"), "json must be a file", command="plan")
+  wrong((*target, "--json=\0"), "without NUL", command="plan")
 
 
 def test_steps_shorter_than_their_start_are_warned_of():
   """Only where the cluster's entry does not know how long a start takes."""
   job = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4))
   for name, warned in (("cori_fdr", True), ("h100_ib400", False)):
-    there = named(name)
-    told = text(job, name, there, make_plan(job, there, PlanRequest(batch=1, workers=4)))
-    assert ("Warning: a step of 0.849 us is shorter" in " ".join(told.split())) == warned, told
-    assert not warned or told.index("Warning") < told.index("Recommended")  # of what it warns
+    cluster = named(name)
+    reported = text(job, name, cluster, make_plan(job, cluster, PlanRequest(batch=1, workers=4)))
+    assert ("Warning: a step of 0.849 us is shorter" in " ".join(reported.split())) == warned, reported
+    assert not warned or reported.index("Warning") < reported.index("Recommended")  # of what it warns
 
 
 def test_columns_are_as_wide_as_what_is_in_them():
-  job, there = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4)), named("cori_fdr")
-  found = make_plan(job, there, PlanRequest(batch=1, workers=4))
-  long = found._replace(speeds=tuple(x._replace(rate=1.35e11, setting="s" * 40) for x in found.speeds))
-  lines = text(job, "cori_fdr", there, long).splitlines()
+  job, target = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4)), named("cori_fdr")
+  result = make_plan(job, target, PlanRequest(batch=1, workers=4))
+  long = result._replace(speeds=tuple(x._replace(rate=1.35e11, setting="s" * 40) for x in result.speeds))
+  lines = text(job, "cori_fdr", target, long).splitlines()
   first = next(i for i, line in enumerate(lines) if line.startswith("with 1 per worker"))
   table = lines[first : first + 1 + len(long.speeds)]
   assert len(set(map(len, table))) == 1
@@ -223,10 +223,10 @@ def test_the_counted_memory_by_hand(experiment):
   sizes = 64, 64, 64, 10  # the image, two hidden layers, the classes
   assert built.experiment.model.to_json() == {"name": "mlp", "hidden": [64, 64], "dropout": 0.0}
   values = sum((before + 1) * after for before, after in pairwise(sizes))
-  found = counted(built)
+  result = counted(built)
   label = batch_shapes(built, 1)["y"].dtype.itemsize
-  assert found.fixed == (3 + 1) * 4 * values  # momentum is the fourth
-  assert found.per_example == 4 * sum(sizes) + label
+  assert result.fixed == (3 + 1) * 4 * values  # momentum is the fourth
+  assert result.per_example == 4 * sum(sizes) + label
 
 
 def test_the_compiled_step_is_the_job(experiment):

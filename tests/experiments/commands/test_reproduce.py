@@ -123,10 +123,10 @@ def test_summary_leaves_fitted_numbers_out():
 
 
 def test_the_summary_is_of_the_rows_shown(sections):
-  found = counted(sections)
-  assert len(found) == 5 + 4  # Das, GPUs
-  assert not [row for row, _ in found if row.source == MEMORY or row.kind == PRODUCT]
-  assert f"not fitted: {100 * statistics.median(e for _, e in found):.1f} %**" in reproduce.page()
+  result = counted(sections)
+  assert len(result) == 5 + 4  # Das, GPUs
+  assert not [row for row, _ in result if row.source == MEMORY or row.kind == PRODUCT]
+  assert f"not fitted: {100 * statistics.median(e for _, e in result):.1f} %**" in reproduce.page()
 
 
 def test_marks_of_sources(sections):
@@ -145,8 +145,8 @@ def test_marks_of_sources(sections):
 @given(st.sampled_from(["vgg_a", "overfeat_fast", "cd_dnn"]), st.sampled_from([1, 2, 16, 64]), st.floats(0, 2))
 def test_das_without_a_network_loses_only_to_small_batches(name, nodes, half):
   perfect = FDR._replace(network=NetworkModel(LinkModel(0.0, math.inf)))
-  found = step(neural_networks.table(name), 256, nodes, perfect, Efficiency(0.5, half)).speedup
-  assert found == pytest.approx((256 + half) / (256 / nodes + half))
+  result = step(neural_networks.table(name), 256, nodes, perfect, Efficiency(0.5, half)).speedup
+  assert result == pytest.approx((256 + half) / (256 / nodes + half))
 
 
 @settings(max_examples=20, deadline=None)
@@ -165,9 +165,9 @@ def test_das_takes_no_less_than_its_bytes_do(name, nodes, bandwidth):
   table, link = neural_networks.table(name), LinkModel(1e-6, bandwidth)
   alone = step_seconds(train_flop(table), 256, FDR.device, IDEAL)
   seconds = step(table, 256, nodes, FDR._replace(network=NetworkModel(link)), IDEAL).seconds
-  chosen = [choice.volume for choice in choices(table, 256, nodes)]
-  assert seconds * (1 + 1e-9) >= sum(v.data for v in chosen) / bandwidth
-  assert seconds * (1 + 1e-9) >= alone / nodes + sum(v.model for v in chosen) / bandwidth
+  options = [choice.volume for choice in choices(table, 256, nodes)]
+  assert seconds * (1 + 1e-9) >= sum(v.data for v in options) / bandwidth
+  assert seconds * (1 + 1e-9) >= alone / nodes + sum(v.model for v in options) / bandwidth
 
 
 def test_das_on_one_node_is_one():
@@ -209,25 +209,25 @@ def test_das_terms_are_what_was_measured():
 @pytest.mark.parametrize("reading", [sc17.TURNS, sc17.TOGETHER])
 def test_rounds_of_the_gpus(reading):
   config = reproduce_sc17_gpus.get_config()
-  found = sc17.rounds(config, reading)
-  original, first, second, third = found.values()
+  result = sc17.rounds(config, reading)
+  original, first, second, third = result.values()
   assert original.total == pytest.approx(1) and original.communication == pytest.approx(0.87)
   assert original.host_parameters / first.host_parameters == pytest.approx(8 / 3)  # P / log2 P
   assert original.computing / first.computing == pytest.approx(8 if reading == sc17.TURNS else 1)
   assert third.hidden == pytest.approx(min(second.device_parameters, second.data + second.computing))
-  gains = sc17.gains(found)
+  gains = sc17.gains(result)
   assert gains["whole"] == pytest.approx(gains["first"] * gains["second"] * gains["third"])
 
 
 def test_the_reading_of_copies_through_the_host():
   """m = 86 / 16 of a round of 100, an exchange of 2 (p - 1) / p m; half of that between GPUs, half of it hidden."""
-  found = sc17.rounds(reproduce_sc17_gpus.get_config(), sc17.STAGED)
+  result = sc17.rounds(reproduce_sc17_gpus.get_config(), sc17.STAGED)
   m = 2 * 7 / 8 * 86 / 16
   totals = [100, m + 14, m / 2 + 14, m / 4 + 14]
-  assert [100 * each.total for each in found.values()] == pytest.approx(totals)
-  gains = sc17.gains(found)
+  assert [100 * each.total for each in result.values()] == pytest.approx(totals)
+  gains = sc17.gains(result)
   assert [*gains.values()] == pytest.approx([4.27, 1.25, 1.14, 6.12], abs=5e-3)
-  third = found[sc17.SYNC3]
+  third = result[sc17.SYNC3]
   assert (third.device_parameters - third.hidden) / third.total == pytest.approx(0.144, abs=5e-4)
 
 
@@ -274,23 +274,23 @@ def test_the_exchange_of_dasgd_beside_the_cheapest(sections):
   nbytes, between, inside = 4 * 138_357_544, 70e9 / 8, 300e9  # VGG-16
   best = 2 * nbytes * (31 / 32 / between + 7 / 8 / inside)  # by levels: 32 nodes of 8
   tree = 2 * nbytes / between * (5 + 0.029)
-  said = f"takes {1e3 * best:.0f} ms for VGG-16 instead of {1e3 * tree:.0f}, {tree / best:.1f} times less"
-  assert said in " ".join(of("DaSGD", sections).remarks)
+  message = f"takes {1e3 * best:.0f} ms for VGG-16 instead of {1e3 * tree:.0f}, {tree / best:.1f} times less"
+  assert message in " ".join(of("DaSGD", sections).remarks)
 
 
 def test_dasgd_cases(sections):
   table = of("DaSGD", sections).remarks[0]
-  delays = [int(found) for found in re.findall(r"\| (\d+) <= d <= tau", table)]
+  delays = [int(result) for result in re.findall(r"\| (\d+) <= d <= tau", table)]
   assert delays == [1, 2, 3, 10, 2, 7, 1, 1, 1, 2]  # of a port of the authors' model, batch 128 and 32 of each network
   assert table.count("not with tau = 4") == 2
 
 
 def test_device_steps_have_every_point_and_the_medians_of_the_held_out_ones():
-  found = published_steps.results()
-  page, told = published_steps.steps_page(), "\n".join(published_steps.section().remarks)
-  assert page.count("| held out: ") + page.count("| fitted |") == len(found) == 275
-  held = [abs(result.error) for result in found if result.point.use != "fitted"]
-  assert f"of the {len(held)} held-out steps is {100 * statistics.median(held):.1f} %" in told
+  output = published_steps.results()
+  page, reported = published_steps.steps_page(), "\n".join(published_steps.section().remarks)
+  assert page.count("| held out: ") + page.count("| fitted |") == len(output) == 275
+  held = [abs(result.error) for result in output if result.point.use != "fitted"]
+  assert f"of the {len(held)} held-out steps is {100 * statistics.median(held):.1f} %" in reported
   assert statistics.median(held) < 0.15
 
 

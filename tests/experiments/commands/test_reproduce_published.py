@@ -43,8 +43,8 @@ def test_the_constants_that_were_fitted_are_counted():
 
 @pytest.mark.parametrize("name", ["8 H100", "16 H100, Nebius", "16 A100, AWS p4d"])
 def test_a_curve_rises_with_its_bytes(name):
-  found = [allreduce.seconds(CURVES.curves[name], size) for size in CURVES.sizes]
-  assert found == sorted(found) and found[0] < found[-1] / 50
+  result = [allreduce.seconds(CURVES.curves[name], size) for size in CURVES.sizes]
+  assert result == sorted(result) and result[0] < result[-1] / 50
 
 
 def test_the_page_has_the_figures_of_the_sets():
@@ -55,8 +55,8 @@ def test_the_page_has_the_figures_of_the_sets():
 
 def test_rates_are_predicted_from_the_fewest_devices():
   """As on the page, which is the output of the code (test_the_page_is_current)."""
-  found = re.findall(r"\| messages .* \| all \| 53 \| ([\d.]+) % \|", reproduce.PAGE.read_text())
-  assert len(found) == 2 and all(float(error) < 10 for error in found)
+  result = re.findall(r"\| messages .* \| all \| 53 \| ([\d.]+) % \|", reproduce.PAGE.read_text())
+  assert len(result) == 2 and all(float(error) < 10 for error in result)
 
 
 @pytest.mark.parametrize("name", ["VGG-16, DGX-1", "BART-large, DGX A100"])

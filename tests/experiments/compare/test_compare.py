@@ -53,12 +53,12 @@ def test_every_algorithm_gets_the_same_examples_and_starts_alike(folders):
 
 def test_a_sweep_gives_each_as_many_trials_and_its_best_is_used(folders):
   path, out, _ = folders
-  found = json.loads((path / "sweep" / "tuned.json").read_text())["algorithms"]
+  record = json.loads((path / "sweep" / "tuned.json").read_text())["algorithms"]
   for label, slug in (("EASGD", "EASGD"), ("local SGD", "local_SGD")):
-    trials = found[label]["trials"]
+    trials = record[label]["trials"]
     assert len(trials) == 2
     best = max(trials, key=lambda t: (t["validation"]["accuracy"], -t["validation"]["loss"]))
-    assert found[label]["best"] == best["setting"]
+    assert record[label]["best"] == best["setting"]
     config = json.loads((path / "compare" / slug / "seed-0" / "config.json").read_text())
     assert config["optimizer"]["learning_rate"] == best["setting"]["optimizer"]["learning_rate"]
     assert config["data"]["validation"] == 0.0
@@ -70,7 +70,7 @@ def test_a_sweep_gives_each_as_many_trials_and_its_best_is_used(folders):
 def test_the_report_is_written_and_a_resume_skips_what_is_complete(folders):
   path, _, out = folders
   page = path / "compare" / "report.html"
-  for _, attrs in Tags(page.read_text()).found:
+  for _, attrs in Tags(page.read_text()).tags:
     assert all(attrs[name].startswith(("data:", "#")) for name in ("src", "srcset", "href") if name in attrs)
   assert str(page) in out
   before = {p: p.stat().st_mtime_ns for p in path.glob("compare/*/seed-*/metrics.jsonl")}

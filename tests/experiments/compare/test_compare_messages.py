@@ -45,8 +45,8 @@ def test_a_warning_once_per_label_and_what_a_sweep_did_not_tune(tmp_path):
   assert done.code == 0, done.error
   assert done.error.count("config.optimizer.momentum adds a second one") == 1, done.error
   assert done.error.count("topk is made for gradients") == 1, done.error
-  (told,) = [line for line in done.out.splitlines() if "sets nothing for" in line]
-  assert '"slow, heavy", sync and few:' in told and "tuned.json" in told.partition("sets")[0]
+  (reported,) = [line for line in done.out.splitlines() if "sets nothing for" in line]
+  assert '"slow, heavy", sync and few:' in reported and "tuned.json" in reported.partition("sets")[0]
 
 
 # ---- what fails after the last run
@@ -72,20 +72,20 @@ def test_a_late_error_keeps_the_comparison(tmp_path, monkeypatch, late):
       patch.setattr(*((predict, "add_clusters") if late == "predictions" else (figure, "save_all")), broken)
       with pytest.raises(Failed) as failed:
         ddl.compare(compare=COMPARE, clusters=["far/away/mine 1.toml"], workdir="c", **SMALL)
-    code, told = failed.value.args
-    assert code == 1 and "ValueError: min() arg is an empty sequence" in told and "\n" not in told
-    assert f"`python run.py compare --resume --workdir={tmp_path}/c` writes the report" in told
-    found = ddl.load(tmp_path / "c")
+    code, reported = failed.value.args
+    assert code == 1 and "ValueError: min() arg is an empty sequence" in reported and "\n" not in reported
+    assert f"`python run.py compare --resume --workdir={tmp_path}/c` writes the report" in reported
+    loaded = ddl.load(tmp_path / "c")
     for name in ("table", "pairs"):
-      assert len(pd.read_csv(tmp_path / f"c/{name}.csv")) == len(getattr(found, name)) > 0
+      assert len(pd.read_csv(tmp_path / f"c/{name}.csv")) == len(getattr(loaded, name)) > 0
     assert sorted(each.name for each in tmp_path.iterdir()) == ["c", "far"]
     monkeypatch.chdir("/")
-    found = ddl.compare(workdir=tmp_path / "c", options=ddl.RunOptions(resume=True))
-  [entry] = found.info["clusters"]
+    loaded = ddl.compare(workdir=tmp_path / "c", options=ddl.RunOptions(resume=True))
+  [entry] = loaded.info["clusters"]
   assert (entry["name"], entry["file"]) == ("mine 1.toml", str(cluster))
-  assert found.report.exists() and (tmp_path / "c/figures/accuracy_on_mine_1.toml.svg").exists()
-  assert "predicted_seconds_to_target_mine 1.toml" in found.table
-  assert {each["label"]: each["runs"][0] for each in found.info["algorithms"]} == {
+  assert loaded.report.exists() and (tmp_path / "c/figures/accuracy_on_mine_1.toml.svg").exists()
+  assert "predicted_seconds_to_target_mine 1.toml" in loaded.table
+  assert {each["label"]: each["runs"][0] for each in loaded.info["algorithms"]} == {
     "a/b": "a_b/seed-0",
     "c": "c/seed-0",
   }

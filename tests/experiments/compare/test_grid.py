@@ -20,10 +20,10 @@ def quick_pictures():
 @pytest.mark.slow
 def test_a_larger_grid_goes_on_with_the_folder_of_a_smaller_one(tmp_path):
   labels = {"sync": {"algorithm": "sync_sgd"}, "local": {"algorithm": {"name": "local_sgd", "period": 3}}}
-  chosen = {"seeds": (0,), "target": 0.1, "algorithms": labels, "grid": {"workers": (1, 2), "algorithm.period": (2,)}}
-  made = ddl.compare(compare=chosen, workdir=tmp_path / "c", **SMALL)
-  assert made.info["grid"] == {"workers": [1, 2], "algorithm.period": [2]}
-  entries = {each["label"]: each for each in made.info["algorithms"]}
+  settings = {"seeds": (0,), "target": 0.1, "algorithms": labels, "grid": {"workers": (1, 2), "algorithm.period": (2,)}}
+  compared = ddl.compare(compare=settings, workdir=tmp_path / "c", **SMALL)
+  assert compared.info["grid"] == {"workers": [1, 2], "algorithm.period": [2]}
+  entries = {each["label"]: each for each in compared.info["algorithms"]}
   assert list(entries) == ["sync, workers 1", "sync, workers 2", "local, workers 1", "local, workers 2"]
   last = entries["local, workers 2"]
   assert (last["group"], last["point"]) == ("local", {"workers": 2, "algorithm.period": 2})
@@ -32,11 +32,11 @@ def test_a_larger_grid_goes_on_with_the_folder_of_a_smaller_one(tmp_path):
   assert [line["step"] for line in one] == [0, 8, 16] and [line["step"] for line in two] == [0, 4, 8]
   assert [line["examples"] for line in one] == [line["examples"] for line in two] == [0, 64, 128]
   kept = {file: file.stat().st_mtime_ns for file in tmp_path.glob("c/*/seed-0/metrics.jsonl")}
-  larger = chosen | {"grid": {"workers": (1, 2, 4), "algorithm.period": (2,)}}
-  ddl.compare(compare=larger, only=["local"], workdir=made.folder, options=RunOptions(resume=True), **SMALL)
-  again = ddl.load(made.folder).info
-  found = [(each["group"], each["point"]["workers"]) for each in again["algorithms"]]
-  assert found == [("sync", 1), ("sync", 2), ("local", 1), ("local", 2), ("local", 4)]  # what is not asked for stays
+  larger = settings | {"grid": {"workers": (1, 2, 4), "algorithm.period": (2,)}}
+  ddl.compare(compare=larger, only=["local"], workdir=compared.folder, options=RunOptions(resume=True), **SMALL)
+  again = ddl.load(compared.folder).info
+  result = [(each["group"], each["point"]["workers"]) for each in again["algorithms"]]
+  assert result == [("sync", 1), ("sync", 2), ("local", 1), ("local", 2), ("local", 4)]  # what is not asked for stays
   assert again["grid"] == {"workers": [1, 2, 4], "algorithm.period": [2]}
   assert {file: file.stat().st_mtime_ns for file in kept} == kept
   assert [line["step"] for line in metrics(tmp_path / "c/local__workers_4/seed-0")] == [0, 2, 4]

@@ -28,13 +28,13 @@ def as_users_run():
 
 def compared(folder, labels, only=(), target=0.5, seeds=(0,), resume=True, **more):
   labels = {label: LABELS.get(label, {"algorithm": {"name": "local_sgd", "period": 4}}) for label in labels}
-  chosen = {"seeds": seeds, "target": target, "algorithms": labels}
+  settings = {"seeds": seeds, "target": target, "algorithms": labels}
   options = RunOptions(resume=resume)
-  return ddl.compare(compare=chosen, only=only, workdir=folder, options=options, **SMALL | more)
+  return ddl.compare(compare=settings, only=only, workdir=folder, options=options, **SMALL | more)
 
 
-def labels(found):
-  return [entry["label"] for entry in found.info["algorithms"]]
+def labels(compared):
+  return [entry["label"] for entry in compared.info["algorithms"]]
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +49,12 @@ def folder(tmp_path_factory):
 
 
 def test_the_labels_that_are_not_asked_for_stay_and_are_only_read(folder):
-  found, before = folder
-  assert labels(found) == ["sync", "local", "elastic"] == list(found.table.label)
-  assert found.info["target"]["value"] == 0.3
+  result, before = folder
+  assert labels(result) == ["sync", "local", "elastic"] == list(result.table.label)
+  assert result.info["target"]["value"] == 0.3
   assert before == {file: file.stat().st_mtime_ns for file in before}
-  assert not (found.folder / "sync/seed-0/result.json").exists()
-  assert [*found.info["config"]["algorithms"]] == ["sync", "local", "elastic"]
+  assert not (result.folder / "sync/seed-0/result.json").exists()
+  assert [*result.info["config"]["algorithms"]] == ["sync", "local", "elastic"]
 
 
 def test_clusters_stay_and_are_of_the_target_now(folder):
@@ -67,10 +67,10 @@ def test_clusters_stay_and_are_of_the_target_now(folder):
 @pytest.mark.slow
 def test_labels_that_are_only_read_keep_their_own_seeds(tmp_path, capsys):
   compared(tmp_path / "c", ["sync", "local"], resume=False, seeds=(0, 1), target=0.01)
-  found = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(0, 1, 2), target=0.01)
-  assert [len(entry["runs"]) for entry in found.info["algorithms"]] == [2, 3]
-  assert list(found.table.reached) == list(found.table.seeds) == [2, 2]  # of the seeds that both have
-  assert all(row.seeds == 2 for row in found.pairs.itertuples())
+  result = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(0, 1, 2), target=0.01)
+  assert [len(entry["runs"]) for entry in result.info["algorithms"]] == [2, 3]
+  assert list(result.table.reached) == list(result.table.seeds) == [2, 2]  # of the seeds that both have
+  assert all(row.seeds == 2 for row in result.pairs.itertuples())
   assert "not all seeds of local are there: the others are trained first" in capsys.readouterr().out
   other = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(5,), target=0.01)
   assert [entry["runs"] for entry in other.info["algorithms"]] == [["sync/seed-0", "sync/seed-1"], ["local/seed-5"]]
@@ -82,10 +82,10 @@ def test_labels_that_are_only_read_keep_their_own_seeds(tmp_path, capsys):
 @pytest.mark.slow
 def test_clusters_are_of_the_seeds_that_all_labels_have(tmp_path):
   compared(tmp_path / "c", ["sync", "local"], resume=False, target=0.9, clusters=["ethernet_10g"])
-  found = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(0, 1), target=0.9)
-  (cluster,) = found.info["clusters"]
+  result = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(0, 1), target=0.9)
+  (cluster,) = result.info["clusters"]
   assert {label: len(each["seconds"]) for label, each in cluster["algorithms"].items()} == {"sync": 1, "local": 1}
-  assert set(found.metrics.query("predicted_seconds_ethernet_10g.isna()").seed) == {1}
+  assert set(result.metrics.query("predicted_seconds_ethernet_10g.isna()").seed) == {1}
   other = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(5, 6), target=0.9)  # none in common
   (cluster,) = other.info["clusters"]
   assert {label: len(each["seconds"]) for label, each in cluster["algorithms"].items()} == {"sync": 1, "local": 2}
@@ -105,11 +105,11 @@ def test_a_new_label_stands_behind_the_one_before_it(tmp_path):
 
 
 def test_a_label_of_another_budget_is_refused_and_the_report_left(folder):
-  found, _ = folder
-  page = found.report.read_bytes()
+  result, _ = folder
+  page = result.report.read_bytes()
   with pytest.raises(ValueError, match=r"sync, local, elastic.*one budget") as error:
-    compared(found.folder, ["other", *LABELS], only=["other"], steps=16)
-  assert "\n" not in str(error.value) and found.report.read_bytes() == page
+    compared(result.folder, ["other", *LABELS], only=["other"], steps=16)
+  assert "\n" not in str(error.value) and result.report.read_bytes() == page
 
 
 @pytest.fixture
@@ -144,7 +144,9 @@ def test_command_and_record_are_of_all_labels(one):
     "config": {"compare": {"algorithms": {"b": {}, "a": {}}}},
   }
   given = RunOptions(resume=True, command=("python", "run.py", "compare", *words), recorded=recorded)
-  found = record.joined(folder, asked, given).options
-  assert list(found.command[3:]) == ["--config=f.py", "--only=a,b", "--cluster=near,far"] == found.recorded["arguments"]
-  assert found.recorded["options"] == {"only": ["b", "a"], "cluster": ["near", "far"]}
+  result = record.joined(folder, asked, given).options
+  assert (
+    list(result.command[3:]) == ["--config=f.py", "--only=a,b", "--cluster=near,far"] == result.recorded["arguments"]
+  )
+  assert result.recorded["options"] == {"only": ["b", "a"], "cluster": ["near", "far"]}
   assert recorded["options"] == {"only": ["b"]}

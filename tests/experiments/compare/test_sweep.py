@@ -67,19 +67,19 @@ def trials(folder, label):
 
 def test_ranges_choices_and_several_seeds(tmp_path):
   space = {"a": {"period": [2, 5], "optimizer": {"momentum": (0.0, 0.9), "nesterov": [False, True]}}}
-  found = ddl.sweep(sweep={"space": space, "seeds": (3, 4)}, trials=3, workdir=tmp_path / "s", **SMALL)
-  frame, shown = found.trials, repr(found)
-  assert str(found.folder) in shown and len(shown.splitlines()) == 3 and "best of 3 trials" in shown
-  assert all(f"{found.best[label]['optimizer']['learning_rate']:.4g}" in shown for label in "ab")
+  swept = ddl.sweep(sweep={"space": space, "seeds": (3, 4)}, trials=3, workdir=tmp_path / "s", **SMALL)
+  frame, shown = swept.trials, repr(swept)
+  assert str(swept.folder) in shown and len(shown.splitlines()) == 3 and "best of 3 trials" in shown
+  assert all(f"{swept.best[label]['optimizer']['learning_rate']:.4g}" in shown for label in "ab")
   assert list(frame.label) == ["a"] * 3 + ["b"] * 3 and list(frame.trial) == [0, 1, 2] * 2
   assert set(frame.outcome) == {"complete"}
   a, b = frame[frame.label == "a"], frame[frame.label == "b"]
   assert list(a["optimizer.learning_rate"]) == list(b["optimizer.learning_rate"]) == [0.1, 0.03162, 0.3162]
   assert set(a["algorithm.period"]) == {2, 5} and a["optimizer.momentum"].between(0, 0.9).all()
   assert set(a["optimizer.nesterov"]) == {False} and b["algorithm.period"].isna().all()
-  for label, entry in found.info.items():
+  for label, entry in swept.info.items():
     for number, trial in enumerate(entry["trials"]):
-      folders = [found.folder / label / f"trial-{number}" / f"seed-{seed}" for seed in (3, 4)]
+      folders = [swept.folder / label / f"trial-{number}" / f"seed-{seed}" for seed in (3, 4)]
       last = [metrics(folder)[-1] for folder in folders]
       assert trial["seeds"] == [{"accuracy": x["test_accuracy"], "loss": x["test_loss"]} for x in last]
       assert trial["validation"]["loss"] == pytest.approx(fmean(x["test_loss"] for x in last))
@@ -90,8 +90,8 @@ def test_ranges_choices_and_several_seeds(tmp_path):
         if part in trial["setting"]
       }.items()  # fmt: skip
     best = max(entry["trials"], key=lambda t: (t["validation"]["accuracy"], -t["validation"]["loss"]))
-    assert found.best[label] == best["setting"] and entry["validation"] == best["validation"]
-  assert ddl.load(tmp_path / "s").info == found.info and found.tuned.name == "tuned.json"
+    assert swept.best[label] == best["setting"] and entry["validation"] == best["validation"]
+  assert ddl.load(tmp_path / "s").info == swept.info and swept.tuned.name == "tuned.json"
 
 
 @pytest.mark.parametrize("algorithm", ["easgd", "sharded_sync_sgd", "async_sgd"])
@@ -131,50 +131,52 @@ def stopped_after(monkeypatch, lines):
 @pytest.mark.parametrize("sampler", ["halton", "tpe"])
 @pytest.mark.slow
 def test_a_resume_repeats_nothing_and_ends_as_if_it_had_not_stopped(call, tmp_path, monkeypatch, sampler):
-  chosen = OWN | {"sweep": {"sampler": sampler, "trials": 6, "pruning": True}}
-  whole = ddl.sweep(workdir=tmp_path / "whole", **chosen)
+  settings = OWN | {"sweep": {"sampler": sampler, "trials": 6, "pruning": True}}
+  whole = ddl.sweep(workdir=tmp_path / "whole", **settings)
   with monkeypatch.context() as patch:
     last = whole.trials[(whole.trials.label == "a") & (whole.trials.outcome == "complete")].trial.max()
     before = [metrics(tmp_path / f"whole/a/trial-{number}/seed-0") for number in range(last)]
     stopped_after(patch, sum(map(len, before)) + 4)
     with pytest.raises(Stopped) as stop:
-      ddl.sweep(workdir=tmp_path / "s", **chosen)
+      ddl.sweep(workdir=tmp_path / "s", **settings)
     assert stop.value.args[1] == signal.SIGTERM
   assert not (tmp_path / "s/tuned.json").exists()
   kept = {p: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*/*/*/result.json")}
   finished = sum(each.state.is_finished() for each in trials(tmp_path / "s", "a"))
-  made, run = [], loop.run
-  monkeypatch.setattr(loop, "run", lambda *args, **more: made.append(args[0].runs[0].folder.path) or run(*args, **more))
+  created, run = [], loop.run
+  monkeypatch.setattr(
+    loop, "run", lambda *args, **more: created.append(args[0].runs[0].folder.path) or run(*args, **more)
+  )
   code, _, error = call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1")
   assert code == 0, error
-  assert finished == last > 0 and len(made) == 12 - finished and len({*made}) == len(made)
+  assert finished == last > 0 and len(created) == 12 - finished and len({*created}) == len(created)
   assert {p: p.stat().st_mtime_ns for p in kept} == kept
   assert ddl.load(tmp_path / "s").info == whole.info
   for path in (tmp_path / "whole").glob("*/*/*/metrics.jsonl"):
     assert metrics(tmp_path / "s" / path.parent.relative_to(tmp_path / "whole")) == metrics(path.parent)
-  made.clear()
-  assert call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1")[0] == 0 and not made
-  assert call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1", "--trials=7")[0] == 0 and len(made) == 2
+  created.clear()
+  assert call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1")[0] == 0 and not created
+  assert call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1", "--trials=7")[0] == 0 and len(created) == 2
   assert {len(each["trials"]) for each in ddl.load(tmp_path / "s").info.values()} == {7}
 
 
 @pytest.mark.slow
 def test_a_sampler_that_learns_tries_other_points_after_the_first_ones(tmp_path):
-  found = {}
+  result = {}
   for sampler in ("halton", "tpe"):
     swept = ddl.sweep(sweep={"sampler": sampler, "trials": 6}, workdir=tmp_path / sampler, **OWN)
-    found[sampler] = swept.trials.pivot(index="trial", columns="label", values="optimizer.learning_rate")
-  assert (found["halton"].loc[:3] == found["tpe"].loc[:3]).all(axis=None)
-  assert (found["halton"].loc[4:] != found["tpe"].loc[4:]).all(axis=None)
-  assert (found["halton"].a == found["halton"].b).all() and (found["tpe"].loc[4:].a != found["tpe"].loc[4:].b).all()
+    result[sampler] = swept.trials.pivot(index="trial", columns="label", values="optimizer.learning_rate")
+  assert (result["halton"].loc[:3] == result["tpe"].loc[:3]).all(axis=None)
+  assert (result["halton"].loc[4:] != result["tpe"].loc[4:]).all(axis=None)
+  assert (result["halton"].a == result["halton"].b).all() and (result["tpe"].loc[4:].a != result["tpe"].loc[4:].b).all()
 
 
 @pytest.mark.slow
 def test_pruning_has_the_same_rungs_for_all(tmp_path):
   rates = {"learning_rate": (1e-4, 1e-1), "pruning": True, "seeds": (0, 1)}
-  found = ddl.sweep(sweep=rates, trials=4, workdir=tmp_path / "s", **OWN)
+  swept = ddl.sweep(sweep=rates, trials=4, workdir=tmp_path / "s", **OWN)
   for label in LABELS:
-    outcomes = list(found.trials[found.trials.label == label].outcome)
+    outcomes = list(swept.trials[swept.trials.label == label].outcome)
     assert outcomes == ["complete", "pruned", "complete", "pruned"]
     for number, (outcome, trial) in enumerate(zip(outcomes, trials(tmp_path / "s", label), strict=True)):
       folder = tmp_path / "s" / label / f"trial-{number}"
@@ -188,22 +190,22 @@ def test_pruning_has_the_same_rungs_for_all(tmp_path):
 
 @pytest.mark.slow
 def test_a_diverging_trial_and_a_label_without_any_result(tmp_path):
-  found = ddl.sweep(sweep={"learning_rate": (1e-2, 1e8)}, trials=2, workdir=tmp_path / "s", **OWN)
-  assert list(found.trials.outcome) == ["diverged", "complete"] * 2
-  assert list(found.trials.loss.isna()) == [True, False] * 2
+  swept = ddl.sweep(sweep={"learning_rate": (1e-2, 1e8)}, trials=2, workdir=tmp_path / "s", **OWN)
+  assert list(swept.trials.outcome) == ["diverged", "complete"] * 2
+  assert list(swept.trials.loss.isna()) == [True, False] * 2
   with pytest.raises(ValueError, match="learning_rate"):
     ddl.sweep(sweep={"learning_rate": (1e-2, 1e8)}, trials=1, workdir=tmp_path / "none", **OWN)
   assert not (tmp_path / "none/tuned.json").exists()
 
 
 def test_examples_that_the_sweep_sets_apart(tmp_path):
-  found = ddl.sweep(sweep={"validation": 0.25}, trials=1, workdir=tmp_path / "s", **OWN)
-  line = metrics(found.folder / "a/trial-0/seed-0")[-1]
+  swept = ddl.sweep(sweep={"validation": 0.25}, trials=1, workdir=tmp_path / "s", **OWN)
+  line = metrics(swept.folder / "a/trial-0/seed-0")[-1]
   assert (
-    line["epoch"] == 9 * 2 * 8 / 75 and "validation" not in ddl.load(found.folder / "a/trial-0/seed-0").config["data"]
+    line["epoch"] == 9 * 2 * 8 / 75 and "validation" not in ddl.load(swept.folder / "a/trial-0/seed-0").config["data"]
   )
   x = np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32)
-  first = metrics(found.folder / "a/trial-0/seed-0")[0]["test_loss"]
+  first = metrics(swept.folder / "a/trial-0/seed-0")[0]["test_loss"]
   _, held = ddl.data.source.split(plane().train, 0.25)
   assert first == pytest.approx(np.mean(held.take(np.arange(25))["y"] ** 2), rel=1e-5)
   assert first != pytest.approx(np.mean((x @ np.array([1, -1])) ** 2), rel=1e-3)
@@ -233,10 +235,10 @@ def test_a_sweep_tells_edges_by_the_trials_that_diverged_too(tmp_path, monkeypat
   monkeypatch.setattr(
     LabelStudy,
     "finished",
-    lambda self: [(at, told | {"score": x}) for (at, told), x in zip(finished(self), scores, strict=False)],
+    lambda self: [(at, reported | {"score": x}) for (at, reported), x in zip(finished(self), scores, strict=False)],
   )
-  found = ddl.sweep(only=["b"], trials=3, workdir=tmp_path / "s", **SMALL)
-  assert found.best["b"]["optimizer"]["learning_rate"] == 0.1 and found.info["b"]["edges"] == {}
+  swept = ddl.sweep(only=["b"], trials=3, workdir=tmp_path / "s", **SMALL)
+  assert swept.best["b"]["optimizer"]["learning_rate"] == 0.1 and swept.info["b"]["edges"] == {}
 
 
 def test_a_larger_value_that_diverged_was_tried_too():
@@ -268,11 +270,11 @@ def test_an_edge_beyond_which_there_is_nothing():
 
 def test_a_warning_names_the_key_and_the_bound(tmp_path):
   space = {"a": {"period": (2, 3)}}
-  with pytest.warns(UserWarning) as told:
-    found = ddl.sweep(sweep={"space": space}, only=["a"], trials=2, workdir=tmp_path / "s", **SMALL)
-  [text] = [str(each.message) for each in told if "config.sweep.space" in str(each.message)]
-  best = found.best["a"]["algorithm"]["period"]
-  assert found.info["a"]["edges"]["algorithm.period"] == ("low" if best == 2 else "high")
+  with pytest.warns(UserWarning) as reported:
+    swept = ddl.sweep(sweep={"space": space}, only=["a"], trials=2, workdir=tmp_path / "s", **SMALL)
+  [text] = [str(each.message) for each in reported if "config.sweep.space" in str(each.message)]
+  best = swept.best["a"]["algorithm"]["period"]
+  assert swept.info["a"]["edges"]["algorithm.period"] == ("low" if best == 2 else "high")
   assert "config.sweep.space['a'].period" in text and str(best) in text
   assert ("smallest" in text, "lower" in text) == (best == 2, best == 2)
 

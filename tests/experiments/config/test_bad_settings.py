@@ -65,7 +65,7 @@ def ran(monkeypatch, capsys):
 # ---- types of a section's keys
 
 
-def chosen(kind, **keys):
+def section_of(kind, **keys):
   section = base()[kind]
   with section.ignore_type():
     section.update(keys)
@@ -74,12 +74,12 @@ def chosen(kind, **keys):
 
 def test_a_key_that_two_factories_read_as_different_types():
   refused(
-    lambda: keyword_arguments("model", chosen("model", name="lenet", hidden=(64, 64))),
+    lambda: keyword_arguments("model", section_of("model", name="lenet", hidden=(64, 64))),
     "an integer (int) with model 'lenet', got (64, 64)", "to 128", "None", option="config.model.hidden",
   )  # fmt: skip
-  assert keyword_arguments("model", chosen("model", name="lenet", hidden=32))["hidden"] == 32
+  assert keyword_arguments("model", section_of("model", name="lenet", hidden=32))["hidden"] == 32
   refused(
-    lambda: keyword_arguments("model", chosen("model", name="mlp", hidden="a,b")),
+    lambda: keyword_arguments("model", section_of("model", name="mlp", hidden="a,b")),
     "a tuple, each an integer (int) with model 'mlp', got 'a,b'", "to (64, 64)", option="config.model.hidden",
   )  # fmt: skip
 
@@ -87,8 +87,8 @@ def test_a_key_that_two_factories_read_as_different_types():
 def test_the_line_of_a_wrong_type_says_what_works(ran):
   """The flag that the line proposes is read as the type that it asks for."""
   for flag, hidden in (("128", 128), ("None", keyword_arguments("model", {"name": "lenet"})["hidden"])):
-    code, found, _ = ran(f"--config={DIGITS}", "--config.model.name=lenet", f"--config.model.hidden={flag}")
-    assert code == 0 and found.model.hidden == hidden
+    code, result, _ = ran(f"--config={DIGITS}", "--config.model.name=lenet", f"--config.model.hidden={flag}")
+    assert code == 0 and result.model.hidden == hidden
 
 
 def test_types():
@@ -256,9 +256,9 @@ def test_a_warm_up_longer_than_the_run(name):
 
 
 def test_only_takes_labels_and_algorithms():
-  chosen = variants(load_config(ROOT / "configs" / "digits_compare.py"))
-  assert only(chosen, ["easgd", "local SGD"]) == ["local SGD", "EASGD"]
-  refused(lambda: only(chosen, ["easgt"]), "easgt")
+  configs = variants(load_config(ROOT / "configs" / "digits_compare.py"))
+  assert only(configs, ["easgd", "local SGD"]) == ["local SGD", "EASGD"]
+  refused(lambda: only(configs, ["easgt"]), "easgt")
 
 
 def test_the_nearest_command(monkeypatch, capsys):
@@ -312,8 +312,8 @@ def test_labels_and_their_changes(case):
 
 
 def test_changes_that_fit():
-  found = variants(with_labels(x={"algorithm": {"period": 2.0}, "times": {"slow": [1, 2]}, "optimizer": {"b1": None}}))
-  assert found["x"].algorithm.period == 2 and found["x"].times.slow == (1, 2) and found["x"].optimizer.b1 is None
+  result = variants(with_labels(x={"algorithm": {"period": 2.0}, "times": {"slow": [1, 2]}, "optimizer": {"b1": None}}))
+  assert result["x"].algorithm.period == 2 and result["x"].times.slow == (1, 2) and result["x"].optimizer.b1 is None
 
 
 TUNED = [
@@ -415,19 +415,19 @@ def test_an_impossible_trial_is_a_failed_one(tune, tmp_path, monkeypatch):
     return [LAST] * len(batch.runs)
 
   monkeypatch.setattr(label_runs.train_loop, "run", run)
-  found = tune(DASGD, space={"DaSGD": {"keep": (0.0, 2.0)}}, trials=4)["DaSGD"]
-  kept = [trial["setting"]["algorithm"]["keep"] for trial in found["trials"]]
+  result = tune(DASGD, space={"DaSGD": {"keep": (0.0, 2.0)}}, trials=4)["DaSGD"]
+  kept = [trial["setting"]["algorithm"]["keep"] for trial in result["trials"]]
   assert {keep > 1 for keep in kept} == {True, False}
-  assert [trial["validation"] is None for trial in found["trials"]] == [keep > 1 for keep in kept]
-  assert [trial["outcome"] for trial in found["trials"]] == [("complete", "invalid")[keep > 1] for keep in kept]
-  assert found["best"]["algorithm"]["keep"] <= 1
+  assert [trial["validation"] is None for trial in result["trials"]] == [keep > 1 for keep in kept]
+  assert [trial["outcome"] for trial in result["trials"]] == [("complete", "invalid")[keep > 1] for keep in kept]
+  assert result["best"]["algorithm"]["keep"] <= 1
   assert trained == [keep for keep in kept if keep <= 1]
 
 
 def test_points_keep_the_types_and_four_digits():
-  found = points({"a": (-2.0, 3.0), "b": (1, 8), "c": (10.0, 1e6)}, 16)
-  assert all(-2 < p["a"] < 3 and type(p["b"]) is int and 10 <= p["c"] <= 1e6 for p in found)
-  assert all(v == float(f"{v:.4g}") for p in found for v in p.values())
+  result = points({"a": (-2.0, 3.0), "b": (1, 8), "c": (10.0, 1e6)}, 16)
+  assert all(-2 < p["a"] < 3 and type(p["b"]) is int and 10 <= p["c"] <= 1e6 for p in result)
+  assert all(v == float(f"{v:.4g}") for p in result for v in p.values())
 
 
 # ---- what a command would not read
@@ -504,12 +504,12 @@ def test_trouble_that_does_nothing_is_warned_of(key, words):
 )
 def test_blocks_of_visits_that_take_no_time_are_warned_of(name, blocks, service, warned):
   network = {"blocks": blocks, "service_seconds": service}
-  found = default_experiment(algorithm={"name": name}, steps=3, network=network)
+  result = default_experiment(algorithm={"name": name}, steps=3, network=network)
   with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
-    virtual_time.whole_run(found, found.make_algorithm())
-  told = [str(each.message) for each in seen]
-  assert told == warned * [
+    virtual_time.whole_run(result, result.make_algorithm())
+  reported = [str(each.message) for each in seen]
+  assert reported == warned * [
     "config.network.blocks=4 has no effect: config.network.service_seconds is 0, so that visits do not meet"
   ]
 

@@ -18,7 +18,7 @@ LABELS = {
 }
 
 
-def made(grid, labels=LABELS, only=(), tuned="", **changes):
+def comparison_of(grid, labels=LABELS, only=(), tuned="", **changes):
   return Comparison.from_config(
     resolve(None, {"compare": {"grid": grid, "algorithms": labels}, **changes}), only, tuned
   )
@@ -32,43 +32,43 @@ def refused(call, *words):
 
 
 def test_every_label_at_every_point_that_it_reads():
-  found = made({"workers": (2, 4), "algorithm.period": (1, 16)})
-  assert list(found.experiments) == [
+  result = comparison_of({"workers": (2, 4), "algorithm.period": (1, 16)})
+  assert list(result.experiments) == [
     "sync SGD, workers 2", "sync SGD, workers 4", "local SGD, workers 2, period 1", "local SGD, workers 2, period 16",
     "local SGD, workers 4, period 1", "local SGD, workers 4, period 16",
   ]  # fmt: skip
-  last = found.experiments["local SGD, workers 4, period 16"]
+  last = result.experiments["local SGD, workers 4, period 16"]
   assert (last.workers, last.algorithm.period) == (4, 16)
-  assert found.place("local SGD, workers 4, period 16") == ("local SGD", {"workers": 4, "algorithm.period": 16})
-  assert found.place("sync SGD, workers 2") == ("sync SGD", {"workers": 2})
-  assert len({slug(label) for label in found.experiments}) == 6
-  assert list(made({}).experiments) == list(LABELS) and made({}).place("sync SGD") == ("sync SGD", {})
+  assert result.place("local SGD, workers 4, period 16") == ("local SGD", {"workers": 4, "algorithm.period": 16})
+  assert result.place("sync SGD, workers 2") == ("sync SGD", {"workers": 2})
+  assert len({slug(label) for label in result.experiments}) == 6
+  assert list(comparison_of({}).experiments) == list(LABELS) and comparison_of({}).place("sync SGD") == ("sync SGD", {})
 
 
 def test_steps_and_what_is_counted_in_them_follow_so_that_the_budget_stays():
   schedule = {"name": "decay", "at": (100, 300), "warmup": 20}
-  found = made({"workers": (1, 3, 8)}, schedule=schedule, eval_every=40, steps=400, workers=8, batch=16)
-  one, three, eight = list(found.experiments.values())[3:]
+  result = comparison_of({"workers": (1, 3, 8)}, schedule=schedule, eval_every=40, steps=400, workers=8, batch=16)
+  one, three, eight = list(result.experiments.values())[3:]
   assert (eight.steps, eight.eval_every, eight.schedule.at) == (400, 40, (100, 300))
   assert (one.steps, one.eval_every, one.schedule.at, one.schedule.warmup) == (3200, 320, (800, 2400), 160)
   assert three.steps == 1067 and three.eval_every == 107 and three.algorithm.period == 10
-  batches = made({"batch": (8, 32)}, steps=400, batch=16)
+  batches = comparison_of({"batch": (8, 32)}, steps=400, batch=16)
   assert [each.steps for each in batches.experiments.values()] == [800, 200, 800, 200]
 
 
 def test_steps_of_the_grid_are_kept_and_not_in_the_labels_where_there_is_one():
-  found = made({"workers": (1, 32), "steps": (60,)}, schedule={"name": "cosine", "warmup": 6})
-  assert list(found.experiments)[:2] == ["sync SGD, workers 1", "sync SGD, workers 32"]
-  assert {(each.steps, each.schedule.warmup) for each in found.experiments.values()} == {(60, 6)}
-  assert found.place("sync SGD, workers 32").point == {"workers": 32, "steps": 60}
+  result = comparison_of({"workers": (1, 32), "steps": (60,)}, schedule={"name": "cosine", "warmup": 6})
+  assert list(result.experiments)[:2] == ["sync SGD, workers 1", "sync SGD, workers 32"]
+  assert {(each.steps, each.schedule.warmup) for each in result.experiments.values()} == {(60, 6)}
+  assert result.place("sync SGD, workers 32").point == {"workers": 32, "steps": 60}
 
 
 def test_a_value_of_the_grid_replaces_the_labels_and_a_sweep_refuses_it(tmp_path):
   tuned = tmp_path / "tuned.json"
   best = {"optimizer": {"learning_rate": 0.03}, "algorithm": {"period": 7}}
   tuned.write_text(json.dumps({"algorithms": {"local SGD": {"best": best}}}))
-  found = made({"algorithm.period": (1, 4)}, tuned=str(tuned)).experiments
-  assert [(e.optimizer.learning_rate, e.algorithm.get("period")) for e in found.values()] == [
+  result = comparison_of({"algorithm.period": (1, 4)}, tuned=str(tuned)).experiments
+  assert [(e.optimizer.learning_rate, e.algorithm.get("period")) for e in result.values()] == [
     (0.1, None), (0.03, 1), (0.03, 4),
   ]  # fmt: skip
   with pytest.raises(ValueError, match=r"config\.compare\.grid must be empty"):
@@ -76,16 +76,16 @@ def test_a_value_of_the_grid_replaces_the_labels_and_a_sweep_refuses_it(tmp_path
 
 
 def test_without_labels_it_is_the_configs_own():
-  found = made({"algorithm.period": (2, 4.0)}, {}, algorithm={"name": "local_sgd"})
-  assert list(found.experiments) == ["local_sgd, period 2", "local_sgd, period 4"]
+  result = comparison_of({"algorithm.period": (2, 4.0)}, {}, algorithm={"name": "local_sgd"})
+  assert list(result.experiments) == ["local_sgd, period 2", "local_sgd, period 4"]
 
 
 def test_names_unset_what_they_do_not_read_and_decide_which_keys_are():
-  names = made({"algorithm.name": ("sync_sgd", "local_sgd")}, {"x": LABELS["local SGD"]}).experiments
+  names = comparison_of({"algorithm.name": ("sync_sgd", "local_sgd")}, {"x": LABELS["local SGD"]}).experiments
   assert list(names) == ["x, algorithm sync_sgd", "x, algorithm local_sgd"]
   assert [e.algorithm.get("period") for e in names.values()] == [None, 10]
   grid = {"optimizer.momentum": (0.0, 0.9), "optimizer.name": ("sgd", "adam")}
-  assert list(made(grid, {"x": {}}).experiments) == [
+  assert list(comparison_of(grid, {"x": {}}).experiments) == [
     "x, momentum 0, optimizer sgd", "x, optimizer adam", "x, momentum 0.9, optimizer sgd",
   ]  # fmt: skip
 
@@ -93,16 +93,16 @@ def test_names_unset_what_they_do_not_read_and_decide_which_keys_are():
 def test_only_takes_labels_groups_and_algorithms():
   grid = {"workers": (1, 2)}
   for name in ("local SGD", "local_sgd"):
-    assert list(made(grid, only=[name]).experiments) == ["local SGD, workers 1", "local SGD, workers 2"]
-  assert list(made(grid, only=["local SGD, workers 2"]).experiments) == ["local SGD, workers 2"]
-  refused(lambda: made(grid, only=["lokal SGD"]), "'local SGD'")
+    assert list(comparison_of(grid, only=[name]).experiments) == ["local SGD, workers 1", "local SGD, workers 2"]
+  assert list(comparison_of(grid, only=["local SGD, workers 2"]).experiments) == ["local SGD, workers 2"]
+  refused(lambda: comparison_of(grid, only=["lokal SGD"]), "'local SGD'")
 
 
 def test_expected_pairs_are_those_of_each_point():
-  found = resolve(None, {"compare": {"grid": {"workers": (1, 2)}, "algorithms": LABELS}})
-  found.compare.expected = (("local SGD", "sync SGD"),)
+  config = resolve(None, {"compare": {"grid": {"workers": (1, 2)}, "algorithms": LABELS}})
+  config.compare.expected = (("local SGD", "sync SGD"),)
   pairs = [("local SGD, workers 1", "sync SGD, workers 1"), ("local SGD, workers 2", "sync SGD, workers 2")]
-  assert Comparison.from_config(found).expected_labels == pairs
+  assert Comparison.from_config(config).expected_labels == pairs
 
 
 def test_what_is_comparable():
@@ -124,9 +124,9 @@ def by_workers(rate, steps, *, workers, power: float):
 
 def test_a_schedule_of_ones_own_may_scale_the_rate_with_the_workers():
   schedule = own(by_workers, power=0.5)
-  found = made({"workers": (1, 4), "schedule.power": (0.5, 1.0)}, {"x": {}}, schedule=schedule).experiments
+  result = comparison_of({"workers": (1, 4), "schedule.power": (0.5, 1.0)}, {"x": {}}, schedule=schedule).experiments
   rates = []
-  for experiment in found.values():
+  for experiment in result.values():
     optimizer = experiment.make_optimizer()
     updates, _ = optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)), jnp.ones(1))
     rates.append(-float(updates[0]))
@@ -153,13 +153,13 @@ def test_a_schedule_of_ones_own_may_scale_the_rate_with_the_workers():
   ],
 )
 def test_what_is_wrong_is_one_line(grid, words):
-  refused(lambda: made(grid), *words)
+  refused(lambda: comparison_of(grid), *words)
 
 
 def test_labels_that_change_the_data_are_refused():
   labels = {"a": {}, "b": {"data": {"name": "least_squares"}}}
   with pytest.raises(ValueError, match=r"config\.data must be the same for all labels .* b"):
-    made({}, labels)
+    comparison_of({}, labels)
 
 
 def test_the_command_line_and_the_record_keep_it(tmp_path):

@@ -37,12 +37,12 @@ def test_settings_of_what_a_label_replaces_stay_with_it():
   """A key that both read is taken over, whoever wrote the algorithm."""
   theirs, mine = {"delay": 1, "keep": 0.5, "period": 2}, {"beta": 0.5, "period": 2}
   for algorithm, expected in (({"name": "dasgd", **theirs}, theirs), (own(heavy, **mine), mine)):
-    found = compared(algorithm=algorithm, optimizer={"name": "adam", "b1": 0.8, "learning_rate": 0.02}).experiments
-    settings = {label: dict(each.algorithm.settings) for label, each in found.items()}
+    result = compared(algorithm=algorithm, optimizer={"name": "adam", "b1": 0.8, "learning_rate": 0.02}).experiments
+    settings = {label: dict(each.algorithm.settings) for label, each in result.items()}
     assert settings["theirs"] == {"period": 2, "alpha": 0.1} and settings["synchronous"] == {}
     assert settings["heavier"] == {"period": 2, "beta": 0.99}
     assert settings["mine"] == expected
-    assert all(each.optimizer.b1 == 0.8 for each in found.values())
+    assert all(each.optimizer.b1 == 0.8 for each in result.values())
   other = compared({"sgd": {"optimizer": {"name": "sgd"}}}, optimizer={"name": "adam", "b1": 0.8, "weight_decay": 0.1})
   assert other.experiments["sgd"].optimizer.get("b1") is None
   assert other.experiments["sgd"].optimizer.weight_decay == 0.1
@@ -50,9 +50,9 @@ def test_settings_of_what_a_label_replaces_stay_with_it():
 
 def test_a_change_in_python_names_parts_by_the_same_rule():
   mine = resolve(None, {"algorithm": own(heavy, beta=0.5, period=2)})
-  found = resolve(mine, {"algorithm": "easgd"})
-  assert (found.algorithm.name, found.algorithm.period, found.algorithm.get("beta")) == ("easgd", 2, None)
-  assert resolve(found, {"algorithm": heavy}).algorithm.period == 2 and mine.algorithm.beta == 0.5
+  config = resolve(mine, {"algorithm": "easgd"})
+  assert (config.algorithm.name, config.algorithm.period, config.algorithm.get("beta")) == ("easgd", 2, None)
+  assert resolve(config, {"algorithm": heavy}).algorithm.period == 2 and mine.algorithm.beta == 0.5
 
 
 def test_what_nobody_reads_is_still_refused():
@@ -60,10 +60,10 @@ def test_what_nobody_reads_is_still_refused():
     compared({"synchronous": {"algorithm": {"name": "sync_sgd", "alpha": 0.1}}})
   with pytest.raises(ValueError, match=r"config\.algorithm\.alpha must be unset"):  # the base does not read it either
     compared({"a": {"algorithm": "local_sgd"}}, algorithm={"name": "sync_sgd", "alpha": 0.1})
-  found = compared({"a": {"algorithm": "local_sgd"}}, algorithm={"name": "easgd", "alpha": 0.1}).experiments
-  check_taken("compare", ["algorithm.period", "algorithm.name", "steps", "times.jitter"], found.values())
+  result = compared({"a": {"algorithm": "local_sgd"}}, algorithm={"name": "easgd", "alpha": 0.1}).experiments
+  check_taken("compare", ["algorithm.period", "algorithm.name", "steps", "times.jitter"], result.values())
   with pytest.raises(OptionError, match=r"config\.algorithm\.alpha must be left out of compare: .*local_sgd"):
-    check_taken("compare", ["algorithm.alpha"], found.values())
+    check_taken("compare", ["algorithm.alpha"], result.values())
 
 
 def test_short_names():
@@ -72,16 +72,16 @@ def test_short_names():
     "/a/mine.py:FAST_SPEC": "FAST", "/a/pack/__init__.py:model": "pack", "__main__:SPEC": "SPEC", "m.py:slow": "slow",
   }  # fmt: skip
   assert {name: short_name(name) for name in names} == names
-  found = resolve(None, {"algorithm": own(SPEC, beta=0.5)})
-  assert found.algorithm.name.endswith("test_labels.py:SPEC")
-  found.compare.grid = (("workers", (1, 2)), ("algorithm.name", (found.algorithm.name, "local_sgd")))
-  made = Comparison.from_config(found)
-  assert [*made.experiments] == [
+  config = resolve(None, {"algorithm": own(SPEC, beta=0.5)})
+  assert config.algorithm.name.endswith("test_labels.py:SPEC")
+  config.compare.grid = (("workers", (1, 2)), ("algorithm.name", (config.algorithm.name, "local_sgd")))
+  created = Comparison.from_config(config)
+  assert [*created.experiments] == [
     "test_labels, workers 1, algorithm test_labels", "test_labels, workers 1, algorithm local_sgd",
     "test_labels, workers 2, algorithm test_labels", "test_labels, workers 2, algorithm local_sgd",
   ]  # fmt: skip
-  assert made.first.label == "test_labels"
-  assert len(Comparison.from_config(found, ["test_labels"]).experiments) == 4
+  assert created.first.label == "test_labels"
+  assert len(Comparison.from_config(config, ["test_labels"]).experiments) == 4
 
 
 def test_a_misspelt_setting_is_told_those_that_are_read_here():
@@ -106,6 +106,6 @@ def test_labels_with_commas_are_told_apart():
 
 
 def test_a_label_may_unset_what_it_no_longer_has():
-  found = variants(resolve(None, {"algorithm": own(heavy), "compare": {"algorithms": {
+  result = variants(resolve(None, {"algorithm": own(heavy), "compare": {"algorithms": {
     "a": {"algorithm": {"name": "sync_sgd", "beta": None}}}}}))  # fmt: skip
-  assert found["a"].algorithm.name == "sync_sgd"
+  assert result["a"].algorithm.name == "sync_sgd"

@@ -36,22 +36,22 @@ def two_steps(tx):
   return tx.update(jax.tree.map(lambda g: 0.1 * g + 1, GRADS), state, optax.apply_updates(PARAMS, updates))[0]
 
 
-def close(found, expected):
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+def close(actual, expected):
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), actual, expected)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_defaults_are_optax_own(name):
   theirs = getattr(optax, name, None) or getattr(optax.contrib, name)
-  found, expected = (step(tx) for tx in (OPTIMIZERS[name](0.1, **({"decay_all": True})), theirs(0.1)))
-  close(found, expected)
+  result, expected = (step(tx) for tx in (OPTIMIZERS[name](0.1, **({"decay_all": True})), theirs(0.1)))
+  close(result, expected)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_weight_decay_leaves_biases_alone_unless_asked(name):
   plain, masked, everything = (
-    two_steps(OPTIMIZERS[name](0.1, **chosen))
-    for chosen in ({"weight_decay": 0.0}, {"weight_decay": 0.5}, {"weight_decay": 0.5, "decay_all": True})
+    two_steps(OPTIMIZERS[name](0.1, **settings))
+    for settings in ({"weight_decay": 0.0}, {"weight_decay": 0.5}, {"weight_decay": 0.5, "decay_all": True})
   )
   close(masked["bias"], plain["bias"])
   close(masked["kernel"], everything["kernel"])
@@ -79,7 +79,7 @@ def test_which_are_element_wise(name):
   rate, decay = optax.linear_schedule(0.0, 0.1, 200), {"weight_decay": 1e-9}
   cases = [decay | {"decay_all": True}, decay, decay | {"decay_all": True, "clip_norm": 1e9}]
   whole = name in ("lars", "lamb", "novograd", "muon")
-  assert [elementwise(OPTIMIZERS[name](rate, **chosen)) for chosen in cases] == [not whole, False, False]
+  assert [elementwise(OPTIMIZERS[name](rate, **settings)) for settings in cases] == [not whole, False, False]
   assert matrices(PARAMS) == {"kernel": True, "bias": False}
 
 
@@ -88,21 +88,21 @@ def test_which_are_element_wise(name):
 @pytest.mark.sampled(3)
 def test_strips_refuse_what_looks_at_layers(name, warmup):
   """The two first steps of a warm-up hardly move anything."""
-  chosen = {"algorithm": {"name": "sharded_sync_sgd"}, "schedule": {"name": "constant", "warmup": warmup}}
+  settings = {"algorithm": {"name": "sharded_sync_sgd"}, "schedule": {"name": "constant", "warmup": warmup}}
   refused = [{"clip_norm": 1.0}, {"weight_decay": 0.1}] + [{}] * (name in ("lamb", "lars", "muon", "novograd"))
   for optimizer in refused:
     with pytest.raises(ValueError, match="decay_all"):
-      default_experiment(**chosen, optimizer={"name": name, **optimizer})
+      default_experiment(**settings, optimizer={"name": name, **optimizer})
   if len(refused) == 2:
-    default_experiment(**chosen, optimizer={"name": name, "weight_decay": 0.1, "decay_all": True})
+    default_experiment(**settings, optimizer={"name": name, "weight_decay": 0.1, "decay_all": True})
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("warmup", [0, 5])
 def test_schedules(name, warmup):
-  chosen = {"at": (10, 30), "factor": 0.1} if name == "decay" else {}
+  settings = {"at": (10, 30), "factor": 0.1} if name == "decay" else {}
   floor = {} if name == "constant" else {"floor": 0.25}
-  rate = SCHEDULES[name](2.0, 40, warmup=warmup, **chosen, **floor)
+  rate = SCHEDULES[name](2.0, 40, warmup=warmup, **settings, **floor)
   values = np.array([float(rate(t) if callable(rate) else rate) for t in range(41)])
   if warmup:
     np.testing.assert_allclose(values[:6], np.linspace(0, 2.0, 6), rtol=1e-6)
@@ -159,7 +159,7 @@ def test_every_optimizer_inside_every_algorithm(x64, name, inner):
 def test_slow_momentum_reads_the_rate_of_a_schedule(x64, period):
   """The first step of a warm-up has a rate of zero: nothing moves. Eighths and quarters are exact in float32."""
   workers, steps, warmup, hyper = 3, 12, 4, {"period": period, "slow_rate": 0.8, "slow_momentum": 0.6}
-  made = default_experiment(
+  experiment = default_experiment(
     workers=workers, steps=steps, algorithm={"name": "slowmo", **hyper},
     optimizer={"name": "sgd", "momentum": 0.0, "learning_rate": 0.1}, schedule={"name": "linear", "warmup": warmup},
   )  # fmt: skip
@@ -176,7 +176,7 @@ def test_slow_momentum_reads_the_rate_of_a_schedule(x64, period):
 
   x0, grad = reference.problem(workers, steps)
   twin = reference.slowmo(x0, grad, workers=workers, steps=steps, inner=descent, **hyper, rate=lambda t: rate(t) or 1.0)
-  to_1e_12(drive(made.make_algorithm(), x0, grad, workers=workers, steps=steps)[0], twin.params)
+  to_1e_12(drive(experiment.make_algorithm(), x0, grad, workers=workers, steps=steps)[0], twin.params)
 
 
 def test_the_rate_that_an_optimizer_uses_counts_where_it_records_that_too(x64):

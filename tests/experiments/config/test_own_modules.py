@@ -59,8 +59,8 @@ def same_modules(monkeypatch):
 
 
 def initial(config):
-  made = Experiment.from_config(config).make_part("model", {})
-  return float(made.init(None)[0]["w"][0, 0])
+  created = Experiment.from_config(config).make_part("model", {})
+  return float(created.init(None)[0]["w"][0, 0])
 
 
 @pytest.mark.slow
@@ -69,8 +69,8 @@ def test_a_run_is_gone_on_with_and_loaded_from_elsewhere(tmp_path):
   (tmp_path / "there").mkdir()
   done = Command("train", f"--config={file}", f"--workdir={tmp_path}/run").end()
   assert done.code == 0, done.error
-  found = json.loads((tmp_path / "run/config.json").read_text())
-  assert found["model"] == {"name": f"{tmp_path}/here/mine.py:net", "width": 1}
+  record = json.loads((tmp_path / "run/config.json").read_text())
+  assert record["model"] == {"name": f"{tmp_path}/here/mine.py:net", "width": 1}
   (tmp_path / "run/result.json").unlink()
   again = Command("train", "--resume", f"--workdir={tmp_path}/run", cwd=tmp_path / "there").end()
   assert again.code == 0 and "resuming from step 2" in again.out, again.error
@@ -81,8 +81,8 @@ def test_a_run_is_gone_on_with_and_loaded_from_elsewhere(tmp_path):
   ).end()
   assert (done.code, done.out) == (0, "(64, 10)\n"), done.error
   (tmp_path / "here/mine.py").unlink()
-  told = complaint(Command("train", "--resume", f"--workdir={tmp_path}/run").end())
-  assert "net" in told and "missing" in told and "mine.py" in told and "damaged" not in told
+  reported = complaint(Command("train", "--resume", f"--workdir={tmp_path}/run").end())
+  assert "net" in reported and "missing" in reported and "mine.py" in reported and "damaged" not in reported
 
 
 def test_files_of_one_name_in_two_folders(tmp_path):

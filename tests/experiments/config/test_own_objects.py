@@ -110,10 +110,10 @@ def test_train_and_resume_from_the_folder_alone(call, file, tmp_path):
   assert code == 0, error
   experiment = Experiment.from_json(settings(tmp_path / "a"))
   assert (experiment.label, experiment.model.short_name) == ("halfway", "line")  # for the names of folders
-  found = settings(tmp_path / "a")
-  assert found["algorithm"] == {"name": f"{file}:halfway", "period": 4, "pull": 0.75}
-  assert found["optimizer"] == {"name": f"{file}:twice", "factor": 0.5, "learning_rate": 0.1}
-  assert found["model"]["width"] == 1 and found["data"] == {"name": f"{file}:plane", "size": 96}
+  result = settings(tmp_path / "a")
+  assert result["algorithm"] == {"name": f"{file}:halfway", "period": 4, "pull": 0.75}
+  assert result["optimizer"] == {"name": f"{file}:twice", "factor": 0.5, "learning_rate": 0.1}
+  assert result["model"]["width"] == 1 and result["data"] == {"name": f"{file}:plane", "size": 96}
   lines = metrics(tmp_path / "a")
   assert [line["step"] for line in lines] == [0, 4, 8] and lines[-1]["test_loss"] < lines[0]["test_loss"]
   assert lines[-1]["epoch"] == 8 * 2 * 8 / 96
@@ -163,8 +163,8 @@ def test_a_sweep_sets_examples_apart_where_the_function_does_not(call, file, tmp
     run = tmp_path / "s" / label / "trial-0/seed-0"
     assert "validation" not in settings(run)["data"]
     assert metrics(run)[-1]["epoch"] == 8 * 2 * 8 / (96 - round(0.2 * 96))
-  found = json.loads((tmp_path / "s/tuned.json").read_text())["algorithms"]
-  assert [found[label]["trials"][0]["outcome"] for label in ("mine", "served")] == ["complete"] * 2
+  record = json.loads((tmp_path / "s/tuned.json").read_text())["algorithms"]
+  assert [record[label]["trials"][0]["outcome"] for label in ("mine", "served")] == ["complete"] * 2
 
 
 @pytest.mark.slow

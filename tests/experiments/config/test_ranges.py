@@ -68,16 +68,16 @@ def put(annotation, leaf, value):
   return tuple(put(each, leaf, value) if leaf in leaves(each) else 1 for each in elements)
 
 
-def in_config(kind, name, chosen):
+def in_config(kind, name, settings):
   """What a config reads of a section."""
-  return keyword_arguments(kind, chosen | {"name": name}, 2)
+  return keyword_arguments(kind, settings | {"name": name}, 2)
 
 
 @pytest.mark.parametrize("kind", REGISTRIES)
 def test_every_number_of_a_factory_has_a_range(kind):
-  found = {place: annotation for place, annotation in SETTINGS.items() if place[0] == kind}
-  assert found
-  for (_, name, key), annotation in found.items():
+  result = {place: annotation for place, annotation in SETTINGS.items() if place[0] == kind}
+  assert result
+  for (_, name, key), annotation in result.items():
     for leaf in leaves(annotation):
       assert explicit(leaf), (name, key)
       for value in outside(range_of(leaf)):

@@ -67,19 +67,19 @@ def read(tmp_path, capsys):
   ],
 )
 def test_a_comparison_of_another_part(read, argument, dropped):
-  config, told = read("compare", argument, file=COMPARE)
+  config, reported = read("compare", argument, file=COMPARE)
   comparison = Comparison.from_config(config)
   kind, name = argument.split(".name=")
   assert {getattr(each, kind).name for each in comparison.experiments.values()} == {name}
   assert list(comparison.experiments)[:3] == ["sync SGD", "local SGD", "post-local SGD"]
   rates = [each.optimizer.learning_rate for each in comparison.experiments.values()]
   assert rates == [0.3162, 0.1334, 0.1778, 0.1778, 0.1, 0.1334, 0.1334, 0.01334]
-  assert told.count("\n") == bool(dropped) and told.strip().endswith(", ".join(dropped))
+  assert reported.count("\n") == bool(dropped) and reported.strip().endswith(", ".join(dropped))
   assert Sweep.from_config(config).first == comparison.first.changed({"data": {"validation": 0.2}})
 
 
 def test_what_goes_and_what_stays(read):
-  config, told = read(
+  config, reported = read(
     "compare", "model.name=resnet20", "optimizer.name=adam", "schedule.name=decay", "wrapper.name=none"
   )
   assert config.model.to_dict().items() >= {"hidden": None, "dropout": None, "width": None}.items()
@@ -90,7 +90,7 @@ def test_what_goes_and_what_stays(read):
   assert labels["a"]["optimizer"] == {"name": "sgd", "momentum": 0.1}
   assert config.compare.grid == (("optimizer.momentum", (0.0, 0.9)), ("workers", (2, 4)))  # of label a
   assert set(config.sweep.space.b.optimizer) == {"weight_decay"}
-  assert told.count("\n") == 1
+  assert reported.count("\n") == 1
 
 
 def test_what_flags_set_is_checked(read):

@@ -29,9 +29,9 @@ def test_a_wrapper_compresses_what_the_algorithm_sends():
 
 
 def test_its_settings_have_defaults_and_go_through_json():
-  made = default_experiment(wrapper={"name": "powersgd"})
-  assert made.wrapper.rank == 2 and made.to_json()["wrapper"] == {"name": "powersgd", "rank": 2}
-  assert type(made).from_json(made.to_json()) == made
+  experiment = default_experiment(wrapper={"name": "powersgd"})
+  assert experiment.wrapper.rank == 2 and experiment.to_json()["wrapper"] == {"name": "powersgd", "rank": 2}
+  assert type(experiment).from_json(experiment.to_json()) == experiment
   assert default_experiment().to_json()["wrapper"] == {"name": "none"}
 
 
@@ -77,18 +77,18 @@ def test_parameters_are_no_differences():
 )
 def test_a_memory_in_an_elastic_loop_has_a_limit(algorithm, share, limit, recwarn):
   build(default_experiment(wrapper={"name": "randomk", "share": share}, algorithm=algorithm, workers=4))
-  told = [str(each.message) for each in recwarn if "likely to diverge" in str(each.message)]
-  assert [limit in each for each in told] == [True] * (limit is not None)
+  reported = [str(each.message) for each in recwarn if "likely to diverge" in str(each.message)]
+  assert [limit in each for each in reported] == [True] * (limit is not None)
 
 
 def test_parameters_are_what_sparta_is_made_for(recwarn):
-  made = default_experiment(wrapper={"name": "sparta"}, algorithm={"name": "local_sgd"})
-  build(made)
-  assert not recwarn.list and made.label == "local_sgd+sparta"
+  experiment = default_experiment(wrapper={"name": "sparta"}, algorithm={"name": "local_sgd"})
+  build(experiment)
+  assert not recwarn.list and experiment.label == "local_sgd+sparta"
 
 
 def test_the_label_of_a_run_names_both(tmp_path):
   assert default_experiment().label == default_experiment().algorithm.name
-  made = default_experiment(wrapper={"name": "topk"})
-  entry = record.entry(tmp_path, "few", build(made), False, Place("few", {}))
+  experiment = default_experiment(wrapper={"name": "topk"})
+  entry = record.entry(tmp_path, "few", build(experiment), False, Place("few", {}))
   assert "Top-k" in entry["title"] and entry["citation"].count("arXiv") == 2

@@ -83,13 +83,13 @@ def expect(name, hosts=2, hidden=(256, 256, 256), **settings):
 
 
 def test_large_arrays_are_messages_of_their_own_each_with_four_latencies_between_two_hosts():
-  found, params = expect("local_sgd", hidden=(256, 1024, 1024), period=10)
+  result, params = expect("local_sgd", hidden=(256, 1024, 1024), period=10)
   leaves = [x.size * 4 for x in jax.tree.leaves(params)]
   large = [n for n in leaves if n >= 2**22]
   assert len(large) == 1
   assert len(leaves) == 8
-  np.testing.assert_allclose(found.link, sum(leaves) / 1e6 + 2 * 4 * 0.005)  # of a large one and of all small arrays
-  assert found.nbytes == sum(leaves)
+  np.testing.assert_allclose(result.link, sum(leaves) / 1e6 + 2 * 4 * 0.005)  # of a large one and of all small arrays
+  assert result.nbytes == sum(leaves)
 
 
 def test_predictions_hide_what_has_the_time():

@@ -46,17 +46,17 @@ def test_where_another_would_be_first():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
   path = tmp_path_factory.mktemp("runs") / "compare"
-  chosen = {
+  settings = {
     "config": "configs/async_easgd_digits.py", "only": ("sync SGD", "Async EASGD"), "workdir": path, "steps": 60,
     "workers": 2, "times": {"slow": (1.0, 3.0)}, "compare": {"seeds": (0, 1), "target": 0.5},
   }  # fmt: skip
   with undrawn(), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-    ddl.compare(**chosen)
+    ddl.compare(**settings)
     assert "clusters" not in json.loads((path / "comparison.json").read_text())
     assert "On other clusters" not in (path / "report.html").read_text()
     before = {p: p.stat().st_mtime_ns for p in path.glob("*/seed-*/metrics.jsonl")}
     with contextlib.redirect_stdout(io.StringIO()) as out:
-      print(ddl.compare(**chosen, clusters=("ethernet_10g", "h100_ib400"), options=RunOptions(resume=True)))
+      print(ddl.compare(**settings, clusters=("ethernet_10g", "h100_ib400"), options=RunOptions(resume=True)))
   assert len(before) == 4 and {p: p.stat().st_mtime_ns for p in before} == before  # nothing was trained anew
   return path, out.getvalue()
 
@@ -90,25 +90,25 @@ def test_the_report_is_made_from_the_folder_alone(folder):
   path = folder[0]
   before = (path / "report.html").read_text()
   assert undrawn_page(path) == before
-  found = frames_of(path)
-  for name, entry in found.comparison.clusters.items():
+  result = frames_of(path)
+  for name, entry in result.comparison.clusters.items():
     column_of = f"predicted_seconds_to_target_{name}"
-    for label, seconds in found.runs.groupby("label")[column_of]:
+    for label, seconds in result.runs.groupby("label")[column_of]:
       clocks = entry["algorithms"][label]["seconds"]
       assert all(clock[0] < cost <= clock[-1] for cost, clock in zip(seconds, clocks, strict=True))
-    table = found.table.set_index("label")
+    table = result.table.set_index("label")
     assert (table[f"{column_of}_low"] > 0).all() and (table[f"{column_of}_low"] < table[column_of]).all()
     winner = table[column_of].idxmin()
     assert entry["break_even"]["winner"] == winner  # both by the geometric mean
-    (sentence,) = [text for text in clusters.sentences_of(found) if f" on {name} with 2 workers: " in text]
+    (sentence,) = [text for text in clusters.sentences_of(result) if f" on {name} with 2 workers: " in text]
     assert re.split(r": (?:no clear winner; )?", sentence)[1].startswith(f"{winner} (")
 
 
 def test_the_seconds_leave_out_what_a_wrapper_computes_and_say_so(folder):
-  found = frames_of(folder[0])
-  assert clusters.caveats(found)["wrapped"] == []
-  found.comparison.infos[1]["settings"]["wrapper"] = {"name": "topk", "share": 0.1}
-  assert clusters.caveats(found)["wrapped"] == found.labels[1:]
+  result = frames_of(folder[0])
+  assert clusters.caveats(result)["wrapped"] == []
+  result.comparison.infos[1]["settings"]["wrapper"] = {"name": "topk", "share": 0.1}
+  assert clusters.caveats(result)["wrapped"] == result.labels[1:]
 
 
 def test_seconds_of_other_runs_are_refused(folder, tmp_path):
@@ -122,9 +122,9 @@ def test_seconds_of_other_runs_are_refused(folder, tmp_path):
 
 
 def test_a_target_that_no_algorithm_reaches(folder):
-  found = frames.build(reader.read(folder[0])._replace(target=1.1))
-  assert clusters.sentences_of(found)[0].startswith("Fastest to 110 % on ethernet_10g with 2 workers: reached by none")
-  cells = column(found, frames.quantity("predicted_seconds_ethernet_10g"))
+  result = frames.build(reader.read(folder[0])._replace(target=1.1))
+  assert clusters.sentences_of(result)[0].startswith("Fastest to 110 % on ethernet_10g with 2 workers: reached by none")
+  cells = column(result, frames.quantity("predicted_seconds_ethernet_10g"))
   assert [cell.text for cell in cells] == ["never", "never"]
 
 
@@ -151,14 +151,19 @@ def on_cluster(path, runs, seeds=None):
 
 def test_a_cluster_names_no_first_where_others_are_sooner_in_some_seeds(tmp_path):
   runs = {"sync": at(*[17] * 5), "local": at(4, 4, 4, 0, 0), "late": at(0, 0, 0, 0, 19)}
-  told = on_cluster(tmp_path / "one", runs)
+  reported = on_cluster(tmp_path / "one", runs)
   claim = "Fastest to 95 % on near with 8 workers"
-  assert told.startswith(f"{claim} with every seed: sync (170 ms); no other reaches 95 % with every seed; local ")
-  assert "reaches it in 3 of 5 seeds, where it takes 0.235 times as long; late" in told and "takes 1.12 times" in told
-  told = on_cluster(tmp_path / "two", runs | {"slow": at(*[19] * 5)})
-  assert told.startswith(f"{claim} with every seed: sync (170 ms); slow takes 1.12 times") and "3 of 5 seeds" in told
-  told = on_cluster(tmp_path / "none", {"sync": runs["sync"], "never": at(*[0] * 5)})
-  assert told.startswith(f"{claim}: sync (170 ms); no other reaches 95 % with every seed. At every bandwidth ")
+  assert reported.startswith(f"{claim} with every seed: sync (170 ms); no other reaches 95 % with every seed; local ")
+  assert (
+    "reaches it in 3 of 5 seeds, where it takes 0.235 times as long; late" in reported
+    and "takes 1.12 times" in reported
+  )
+  reported = on_cluster(tmp_path / "two", runs | {"slow": at(*[19] * 5)})
+  assert (
+    reported.startswith(f"{claim} with every seed: sync (170 ms); slow takes 1.12 times") and "3 of 5 seeds" in reported
+  )
+  reported = on_cluster(tmp_path / "none", {"sync": runs["sync"], "never": at(*[0] * 5)})
+  assert reported.startswith(f"{claim}: sync (170 ms); no other reaches 95 % with every seed. At every bandwidth ")
 
 
 def test_clusters_have_seconds_of_the_seeds_that_all_have(tmp_path):

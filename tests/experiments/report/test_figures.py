@@ -20,8 +20,8 @@ def drawn(folder, x, y):
 
 
 def lines_of(folder, y, label, line="mean"):
-  found, _ = curves.data(reader.read(folder), y)
-  return found[(found.label == label) & (found.line == line)]
+  result, _ = curves.data(reader.read(folder), y)
+  return result[(result.label == label) & (result.line == line)]
 
 
 def test_a_csv_holds_what_is_drawn(realistic_page, tmp_path):
@@ -56,11 +56,11 @@ def test_a_line_ends_with_its_first_seed_and_the_others_go_on_singly(tmp_path):
 def test_two_seeds_are_drawn_and_no_band(tmp_path):
   seeds = [rising(0.1, 0.5, 0.9), rising(0.1, 0.6, 0.94)]
   for count in (1, 2, 3):
-    found, _ = curves.data(
+    result, _ = curves.data(
       reader.read(comparison(tmp_path / str(count), {"easgd": (seeds + seeds)[:count]})), "test_accuracy"
     )
-    assert set(found.line) == ({"mean", "seed 0", "seed 1"} if count == 2 else {"mean"})
-    assert found.low.notna().all() == (count == 3)
+    assert set(result.line) == ({"mean", "seed 0", "seed 1"} if count == 2 else {"mean"})
+    assert result.low.notna().all() == (count == 3)
 
 
 def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):
@@ -117,9 +117,9 @@ def test_an_algorithm_that_fails_does_not_squeeze_the_others(tmp_path):
 
 def test_algorithms_that_send_nothing_are_not_drawn_against_bytes(tmp_path):
   runs = {"independent": [rising(0.1, 0.5, 0.96, bytes_sent=0)] * 2, "easgd": [rising(0.1, 0.5, 0.96)] * 2}
-  found = drawn(comparison(tmp_path, runs), "bytes_sent", "test_accuracy")
-  assert set(found.data.label) == {"easgd"} and (found.data.bytes_sent > 0).all()
-  assert "independent (ends at 96.00 %)" in found.caption[0]
+  result = drawn(comparison(tmp_path, runs), "bytes_sent", "test_accuracy")
+  assert set(result.data.label) == {"easgd"} and (result.data.bytes_sent > 0).all()
+  assert "independent (ends at 96.00 %)" in result.caption[0]
 
 
 @pytest.mark.filterwarnings("error")
@@ -130,9 +130,9 @@ def test_odd_values_are_drawn_without_a_warning(tmp_path):
     line.update(distance=distance, test_loss=loss, seconds=1000 * line["seconds"])
   runs = {"easgd": [start, rising(0.1, math.nan)], "local_sgd": [odd, odd], "dasgd": [rising(0.1, 0.5, 1.0)] * 2}
   folder = comparison(tmp_path, runs, metric="test_loss", value=0.0)
-  found = curves.pictures(frames_of(folder))
-  assert found[-1].name == "distance_vs_examples" and "local_sgd 0.001" in found[-1].alt
-  assert all(each.svg.startswith("<svg") for each in found)
+  result = curves.pictures(frames_of(folder))
+  assert result[-1].name == "distance_vs_examples" and "local_sgd 0.001" in result[-1].alt
+  assert all(each.svg.startswith("<svg") for each in result)
   lines, log = curves.data(reader.read(folder), "distance")
   assert log and set(lines.label) == {"local_sgd"}
   assert not curves.data(reader.read(folder), "test_loss")[1]  # negative losses
@@ -175,16 +175,16 @@ def styled(folder, count, groups=None):
 
 @pytest.mark.parametrize("count", [1, 8, 12, 40])
 def test_no_two_algorithms_in_front_look_alike(tmp_path, count):
-  found = styled(tmp_path, count)
-  front = found[found.front]
+  result = styled(tmp_path, count)
+  front = result[result.front]
   assert front.index.tolist() == list(range(count if count <= MANY else len(COLOURS)))  # the soonest
-  assert not front.duplicated(["colour", "dash"]).any() and (found.colour[~found.front] == IDLE).all()
+  assert not front.duplicated(["colour", "dash"]).any() and (result.colour[~result.front] == IDLE).all()
   assert count == 12 or (len(set(front.colour)) == len(front) and set(front.dash) == {(1, 0)})
 
 
 def test_a_group_has_one_colour(tmp_path):
-  found = styled(tmp_path, 8, {f"a{n}": f"group {n % 4}" for n in range(8)})
-  assert found.colour.tolist() == list(COLOURS[:4]) * 2 and not found.duplicated(["colour", "dash"]).any()
+  result = styled(tmp_path, 8, {f"a{n}": f"group {n % 4}" for n in range(8)})
+  assert result.colour.tolist() == list(COLOURS[:4]) * 2 and not result.duplicated(["colour", "dash"]).any()
 
 
 @pytest.mark.parametrize("keys", [(4, 3), (6,), (3, 2, 2)])
@@ -192,11 +192,11 @@ def test_a_grid_of_one_algorithm_has_colours_by_its_first_key_and_dashes_by_the_
   names = ("workers", "algorithm.period", "batch")
   values = {name: tuple(range(1, 1 + size)) for name, size in zip(names, keys, strict=False)}
   folder = grid(tmp_path, values, lambda group, point, seed: 0.01 / sum(point.values()), groups=("easgd",))
-  found = figure.styles(frames_of(folder))
+  output = figure.styles(frames_of(folder))
   first = [result.info["point"]["workers"] for result in reader.read(folder).results]
-  assert not found.duplicated(["colour", "dash"]).any()
-  by_value = dict(zip(first, found.colour, strict=True))
-  assert [by_value[value] for value in first] == found.colour.tolist()
+  assert not output.duplicated(["colour", "dash"]).any()
+  by_value = dict(zip(first, output.colour, strict=True))
+  assert [by_value[value] for value in first] == output.colour.tolist()
   assert [by_value[value] for value in sorted(by_value)] == sorted(by_value.values(), key=SEQUENCE.index)
 
 

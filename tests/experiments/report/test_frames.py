@@ -117,8 +117,8 @@ def test_a_winner_is_named_only_where_the_next_is_significantly_worse(tmp_path, 
   seeds = {"easgd": [rising(*each) for each in easgd], "local_sgd": [rising(*each) for each in local_sgd]}
   folder = comparison(tmp_path, seeds)
   for name in COSTS:
-    (first, _), found = ranked(folder, name)
-    assert (first, found) == (sooner, rivals)
+    (first, _), result = ranked(folder, name)
+    assert (first, result) == (sooner, rivals)
   for subject in ("Fewest examples to 95 %", "Fastest to 95 %"):
     assert finding_of(folder)[subject].startswith(f"{sooner} (") == (not rivals)
   marks = table_of(folder).step_to_target_mark.dropna().to_dict()
@@ -145,13 +145,13 @@ def test_those_not_significantly_different_from_the_best_are_so_among_themselves
 
 
 def test_the_frame_of_metrics_has_every_evaluation(small):
-  found = frames.metrics_frame(reader.read(small))
-  assert len(found) == 3 * 3 * 7
+  result = frames.metrics_frame(reader.read(small))
+  assert len(result) == 3 * 3 * 7
   unknown = {"virtual_seconds", "grad_norm2", "grad_noise", "noise_scale", "test_perplexity", "present"}  # of no run
   known = [name for name in reader.COLUMNS if name not in unknown]
-  assert list(found.columns) == ["label", "seed", *known, "predicted_seconds_near"]
-  assert found["step"].dtype == found["seed"].dtype == np.int64
-  one = found[(found.label == "easgd") & (found.seed == 2)]
+  assert list(result.columns) == ["label", "seed", *known, "predicted_seconds_near"]
+  assert result["step"].dtype == result["seed"].dtype == np.int64
+  one = result[(result.label == "easgd") & (result.seed == 2)]
   np.testing.assert_allclose(one.test_accuracy, [0.1] * 5 + [0.95] * 2)
   np.testing.assert_allclose(one.bytes_sent, 100 * one.step)
   np.testing.assert_allclose(one.predicted_seconds_near, one.step / 100)
@@ -174,34 +174,34 @@ def test_the_frame_of_pairs_against_scipy(small):
   low, high = np.exp(wanted.confidence_interval(0.95))
   for name in (*COSTS, "predicted_seconds"):
     line = frame.loc[(name, "easgd", "local_sgd")]
-    found = line[["estimate", "low", "high", "p", "p_holm"]].astype(float)
-    np.testing.assert_allclose(found, [5 ** (1 / 3), low, high, wanted.pvalue, wanted.pvalue], rtol=1e-9)
+    result = line[["estimate", "low", "high", "p", "p_holm"]].astype(float)
+    np.testing.assert_allclose(result, [5 ** (1 / 3), low, high, wanted.pvalue, wanted.pvalue], rtol=1e-9)
     assert (line.scale, line.seeds, line.missing_first, line.missing_second) == ("ratio", 3, 0, 0)
     unmet = frame.loc[(name, "easgd", "never")]
     assert (unmet.seeds, unmet.missing_first, unmet.missing_second) == (1, 0, 2)
     assert math.isnan(unmet.p) and unmet.significant is pd.NA and unmet.more_seeds is pd.NA
   score = frame.loc[("test_accuracy", "easgd", "local_sgd")]
   assert (score.scale, score.estimate, score.p, score.significant) == ("difference", 0.0, 1.0, False)
-  found = frames_of(small)
+  result = frames_of(small)
   step = quantity(small, "step")
-  one, other = frames.pair(found, step, "easgd", "local_sgd"), frames.pair(found, step, "local_sgd", "easgd")
+  one, other = frames.pair(result, step, "easgd", "local_sgd"), frames.pair(result, step, "local_sgd", "easgd")
   assert one["estimate"] == pytest.approx(1 / other["estimate"]) and one["low"] == pytest.approx(1 / other["high"])
 
 
 def test_the_files_are_the_frames(tmp_path):
   folder = realistic(tmp_path)
   page_of(folder)
-  found, told = frames_of(folder), json.loads((folder / "findings.json").read_text())
-  made = {"table": found.table, "pairs": found.pairs, "metrics": frames.metrics_frame(found.comparison)}
-  for name, frame in made.items():
+  result, reported = frames_of(folder), json.loads((folder / "findings.json").read_text())
+  created = {"table": result.table, "pairs": result.pairs, "metrics": frames.metrics_frame(result.comparison)}
+  for name, frame in created.items():
     assert (folder / f"{name}.csv").read_text() == frame.to_csv(index=False)
-  shown = {each["subject"]: each["text"] for each in told["findings"]}
+  shown = {each["subject"]: each["text"] for each in reported["findings"]}
   assert finding_of(folder).items() <= shown.items()
-  assert told["target"] == {"metric": "test_accuracy", "value": 0.95}
+  assert reported["target"] == {"metric": "test_accuracy", "value": 0.95}
   for name in ("table", "pairs"):
-    assert [list(line) for line in told[name]] == [list(made[name].columns)] * len(made[name])
-    for key in made[name]:
-      for value, wanted in zip((line[key] for line in told[name]), made[name][key], strict=True):
+    assert [list(line) for line in reported[name]] == [list(created[name].columns)] * len(created[name])
+    for key in created[name]:
+      for value, wanted in zip((line[key] for line in reported[name]), created[name][key], strict=True):
         assert value is None if pd.isna(wanted) or wanted in (math.inf, -math.inf) else value == wanted
 
 
@@ -290,18 +290,18 @@ def longer(tmp_path):
 
 
 def test_labels_are_ranked_and_tested_on_the_seeds_that_all_have(longer):
-  found = frames_of(longer)
-  assert found.comparison.info["seeds"] == [0, 1, 2] and found.comparison.whole is not None
-  assert found.table.seeds.tolist() == [3, 3, 3] and ranked(longer, "examples")[0] == ["a", "b", "c"]
+  result = frames_of(longer)
+  assert result.comparison.info["seeds"] == [0, 1, 2] and result.comparison.whole is not None
+  assert result.table.seeds.tolist() == [3, 3, 3] and ranked(longer, "examples")[0] == ["a", "b", "c"]
   alone = table_of(comparison(longer / "same", {"a": at(4, 6, 5), "b": at(6, 9, 7)}))
   assert table_of(longer).step_to_target["a"] == alone.step_to_target["a"]
-  told = finding_of(longer)[sentences.DIFFERENT_SEEDS]
-  assert told.startswith("a: seeds 0, 1, 2, 3 and 4; b and c: seeds 0, 1 and 2; ")
-  assert f"`python run.py compare --resume --workdir={longer} --config.compare.seeds=0,1,2,3,4`" in told
+  reported = finding_of(longer)[sentences.DIFFERENT_SEEDS]
+  assert reported.startswith("a: seeds 0, 1, 2, 3 and 4; b and c: seeds 0, 1 and 2; ")
+  assert f"`python run.py compare --resume --workdir={longer} --config.compare.seeds=0,1,2,3,4`" in reported
   head, _, *lines = page.table(longer).splitlines()
   assert "own seeds" in head and [line.split()[1] for line in lines[:3]] == ["5", "3", "3"]
   assert "per worker, 3 seeds.<" in page_of(longer)
-  assert len(set(frames.metrics_frame(found.comparison).query("label == 'a'").seed)) == 5  # all that there is
+  assert len(set(frames.metrics_frame(result.comparison).query("label == 'a'").seed)) == 5  # all that there is
   assert sentences.DIFFERENT_SEEDS not in finding_of(longer / "same") and reader.read(longer / "same").whole is None
 
 

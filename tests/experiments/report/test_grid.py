@@ -18,8 +18,8 @@ LACKS = {"sync": ["algorithm.period"]}
 
 
 def charts(folder, key):
-  found = frames_of(folder)
-  return {chart.title: chart for chart in grids.charts(found, key)}
+  result = frames_of(folder)
+  return {chart.title: chart for chart in grids.charts(result, key)}
 
 
 def constant(group, point, seed):
@@ -64,12 +64,12 @@ def test_names_are_categories_in_their_order(tmp_path):
 def test_the_speedup_is_over_the_fewest_workers_seed_by_seed(tmp_path):
   """The loss falls by equal factors, so that 0.1 is met after log 0.1 / log(last) of the steps."""
   path = grid(tmp_path, {"workers": (2, 4, 8)}, lambda group, point, seed: 0.01 / (1 + seed), groups=("local",))
-  found = charts(path, "workers")
-  chart = found["Speed-up in steps to 0.1 against workers"]
+  result = charts(path, "workers")
+  chart = result["Speed-up in steps to 0.1 against workers"]
   assert chart.speedup_over == 2 and chart.points.x.tolist() == [2, 4, 8]
   assert chart.points.y.tolist() == pytest.approx([1, 2, 4])  # as many steps fewer as workers more
   assert chart.points[["low", "high"]].iloc[1].tolist() == pytest.approx([2, 2])
-  assert not any("seconds" in title for title in found if title.startswith("Speed-up"))  # workers share the device
+  assert not any("seconds" in title for title in result if title.startswith("Speed-up"))  # workers share the device
   late = lambda group, point, seed: 0.5 if point["workers"] == 2 and group == "sync" else 0.01  # noqa: E731
   chart = charts(grid(tmp_path / "late", {"workers": (2, 4)}, late), "workers")[
     "Speed-up in steps to 0.1 against workers"
@@ -82,9 +82,9 @@ def test_slopes_are_those_of_the_logarithms_with_students_interval(tmp_path):
     return 0.05 * point["workers"] ** (-0.4, -0.5, -0.6)[seed]
 
   path = grid(tmp_path, {"workers": (1, 2, 4, 8)}, loss, groups=("local",))
-  (found,) = grids.slopes(charts(path, "workers")["Final test loss against workers"]).values()
+  (result,) = grids.slopes(charts(path, "workers")["Final test loss against workers"]).values()
   half = 4.302652729911275 * 0.1 / math.sqrt(3)  # t(0.975, 2) s / sqrt(n)
-  assert found == pytest.approx([-0.5, -0.5 - half, -0.5 + half])
+  assert result == pytest.approx([-0.5, -0.5 - half, -0.5 + half])
   two = grid(tmp_path / "two", {"workers": (1, 2)}, loss, groups=("local",))
   assert grids.slopes(charts(two, "workers")["Final test loss against workers"]) == {}
 
@@ -126,15 +126,15 @@ def test_a_target_that_is_met_at_the_start_is_drawn_without_costs(tmp_path):
 def test_the_page_has_a_section_with_a_figure_of_each_key_and_quantity(folder):
   with undrawn():
     text = page.write_report(folder).read_text()
-  found = Tags(text)
-  assert not found.open
-  ids = [attrs["id"] for tag, attrs in found.found if tag == "figure" and attrs["id"].startswith("grid_")]
+  result = Tags(text)
+  assert not result.open
+  ids = [attrs["id"] for tag, attrs in result.tags if tag == "figure" and attrs["id"].startswith("grid_")]
   quantities = ("loss", "step", "examples", "bytes", "seconds")
   names = {f"grid_{name}_vs_{key}" for name in quantities for key in ("workers", "period")}
   assert (
     set(ids) == names | {"grid_speedup_steps_vs_workers"} == {each.stem for each in folder.glob("figures/grid_*.png")}
   )
-  kinds = [attrs.get("id") for tag, attrs in found.found if tag == "h2"]
+  kinds = [attrs.get("id") for tag, attrs in result.tags if tag == "h2"]
   assert kinds.index("grid") < kinds.index("curves") < kinds.index("pairs")
   assert "sync reads no period" in text
   line = json.loads((folder / "findings.json").read_text())["table"][0]
@@ -163,16 +163,16 @@ def test_pages_without_a_grid_have_no_section_and_lose_its_figures(tmp_path):
 
 
 def test_the_pairs_are_those_at_one_point_and_those_that_differ_in_one_key(folder):
-  found = frames_of(folder)
+  result = frames_of(folder)
   places = {
-    each.info["label"]: frames.Place(each.info["group"], each.info["point"]) for each in found.comparison.results
+    each.info["label"]: frames.Place(each.info["group"], each.info["point"]) for each in result.comparison.results
   }
   expected = {pair for pair in combinations(places, 2) if comparable(*(places[label] for label in pair))}
-  lines = frames.of_quantity(found.pairs, quantity(folder, "test_loss"))
+  lines = frames.of_quantity(result.pairs, quantity(folder, "test_loss"))
   assert set(zip(lines["first"], lines["second"], strict=True)) == expected
   # sync: 1 of workers; local: 3 of workers and 2 x 3 of period; between: 6
   assert len(expected) == 1 + 3 + 6 + 6 and ("sync, workers 2", "local, workers 4, period 1") not in expected
-  assert len(found.pairs) == 16 * found.pairs.quantity.nunique()
+  assert len(result.pairs) == 16 * result.pairs.quantity.nunique()
   least = lines.loc[lines.p.idxmin()]
   assert least.p_holm == pytest.approx(16 * least.p)  # the correction is for the tested pairs only
 
@@ -186,8 +186,8 @@ def test_a_point_that_is_not_tested_against_the_best_is_not_marked(tmp_path):
     runs[label] = [[line | {"bytes_sent": factor * line["bytes_sent"]} for line in seed] for seed in seeds]
   places = {label: {"group": "local", "point": point} for label, point in points.items()}
   folder = comparison(tmp_path, runs, places=places, grid={"workers": [2, 16], "algorithm.period": [1, 16]})
-  found = frames.ranking(frames_of(folder), quantity(folder, "bytes_sent"))
-  assert (found.ranked, found.rivals, found.unjudged) == (["few", "many"], [], ["many"])
+  result = frames.ranking(frames_of(folder), quantity(folder, "bytes_sent"))
+  assert (result.ranked, result.rivals, result.unjudged) == (["few", "many"], [], ["many"])
   table = table_of(folder)
   assert table.bytes_sent_to_target_mark.dropna().to_dict() == {"few": "best"}
   assert table.examples_to_target_mark.to_dict() == {"few": "best", "many": "best"}  # the same means
@@ -221,13 +221,13 @@ def test_a_point_is_marked_by_its_tests_against_any_of_the_best(tmp_path):
 
 
 def test_frames_have_a_column_for_each_key(folder):
-  found = frames_of(folder)
-  table = found.table
+  result = frames_of(folder)
+  table = result.table
   assert list(table.columns[:4]) == ["label", "group", "workers", "algorithm.period"]
   pivot = table[table.group == "local"].pivot(index="algorithm.period", columns="workers", values="test_loss")
   assert pivot.shape == (3, 2) and pivot.loc[4, 2] == pytest.approx(0.001, rel=0.05)
   assert table[table.group == "sync"]["algorithm.period"].isna().all()
-  metrics = frames.metrics_frame(found.comparison)
+  metrics = frames.metrics_frame(result.comparison)
   assert list(metrics.columns[:5]) == ["label", "seed", "group", "workers", "algorithm.period"]
   assert len(metrics) == 8 * 4 * 5
 

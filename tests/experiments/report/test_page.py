@@ -32,19 +32,19 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(realistic_page):
   assert len(text) < 2_000_000
   page = Tags(text)
   assert not page.open
-  tags = [tag for tag, _ in page.found]
-  assert [attrs["id"] for tag, attrs in page.found if tag == "figure"] == names
+  tags = [tag for tag, _ in page.tags]
+  assert [attrs["id"] for tag, attrs in page.tags if tag == "figure"] == names
   assert not {"link", "iframe", "object", "embed", "base"} & set(tags)
-  for tag, attrs in page.found:
+  for tag, attrs in page.tags:
     assert tag != "img" or (len(attrs["alt"]) > 40 and attrs["src"].startswith("data:image/svg+xml;base64,"))
     assert tag == "img" or "src" not in attrs
     assert not attrs.get("href", "#").partition("#")[0] and not {"poster", "data", "action"} & set(attrs)
-  cells = [attrs for tag, attrs in page.found if tag == "td"]
+  cells = [attrs for tag, attrs in page.tags if tag == "td"]
   assert len(cells) == 7 * (5 + 6 + 2) + 5 * 21 * 5  # 21 pairs of 5 quantities
   assert all(attrs["data-label"] for attrs in cells)  # for pages of a phone's width
   for part in ("2/3 reached", "seed 1 diverged at step 180", "Sends nothing", "2006.00441", "0.10.2", "0a1b2c3"):
     assert part in text
-  alts = [attrs["alt"] for tag, attrs in page.found if tag == "img"]
+  alts = [attrs["alt"] for tag, attrs in page.tags if tag == "img"]
   for alt in alts:
     ends, _, absent = alt.partition("end at: ")[2].partition(". ")
     places = [ends.find(f"{label} ") for label in ALGORITHMS if label not in absent]
@@ -54,7 +54,7 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(realistic_page):
 def test_measured_seconds_name_the_devices_that_ran_it(tmp_path):
   lines = [rising(0.1, 0.5, 0.96)] * 2
 
-  def told(name, *layouts, settings=None):
+  def reported(name, *layouts, settings=None):
     folder = comparison(tmp_path / name, {"easgd": lines, "local_sgd": lines}, settings=settings)
     for path, (devices, processes) in zip(sorted(folder.glob("*/seed-*")), layouts * 4, strict=False):
       about = {"layout": {"devices": devices, "processes": processes}}
@@ -63,14 +63,14 @@ def test_measured_seconds_name_the_devices_that_ran_it(tmp_path):
     assert text in re.sub(r"\s+", " ", report.table(folder))
     return text, finding_of(folder)
 
-  text, finding = told("shared", (2, 1))
+  text, finding = reported("shared", (2, 1))
   assert "8 workers on 2 devices, and no message" in text
   assert "Fastest to 95 % as measured with 8 workers on 2 devices" in finding
-  assert "8 workers on 1 or 2 devices, and" in told("two", (1, 1), (2, 1))[0]
-  text, finding = told("unknown", (0, 0))
+  assert "8 workers on 1 or 2 devices, and" in reported("two", (1, 1), (2, 1))[0]
+  text, finding = reported("unknown", (0, 0))
   assert "devices" not in text and "Fastest to 95 %" in finding
   given = {"easgd": {"workers": 1, "batch": 128}, "local_sgd": {"workers": 16, "batch": 8}}
-  assert "1 to 16 workers on 1 device, " in told("varying", (1, 1), settings=given)[0]
+  assert "1 to 16 workers on 1 device, " in reported("varying", (1, 1), settings=given)[0]
 
 
 def test_workers_and_batch_are_those_of_the_labels(tmp_path):
@@ -144,10 +144,10 @@ def test_the_section_has_all_pairs_or_says_how_many_more_there_are(tmp_path, lab
     for number in range(labels)
   }
   folder = comparison(tmp_path, runs)
-  found = tables.pair_tables(frames_of(folder))
-  assert {len(each["labels"]) for each in found} == ({shown} if shown else set())
-  assert {each["left_out"] for each in found} == ({labels * (labels - 1) // 2 - shown} if shown else set())
-  for each in found:
+  result = tables.pair_tables(frames_of(folder))
+  assert {len(each["labels"]) for each in result} == ({shown} if shown else set())
+  assert {each["left_out"] for each in result} == ({labels * (labels - 1) // 2 - shown} if shown else set())
+  for each in result:
     shares = [0.0 if "below" in cell.text else float(cell.text) for cell in each["columns"]["p after Holm"]]
     assert shares == sorted(shares)
   assert not Tags(undrawn_page(folder)).open

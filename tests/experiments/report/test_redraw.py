@@ -30,11 +30,11 @@ def diverging(folder):
 
 @pytest.mark.slow
 def test_a_finished_comparison_is_drawn_anew_without_training(tmp_path):
-  made = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}").end()
-  assert made.code == 0, made.error
+  done = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}").end()
+  assert done.code == 0, done.error
   first = json.loads((tmp_path / "c/comparison.json").read_text())
   assert [entry["label"] for entry in first["algorithms"]] == ["sync SGD", "DaSGD", "EASGD"]  # as in the file
-  assert re.findall(r"^(\w+) (?:SGD )?.*reached$", made.out, re.M) == ["sync", "DaSGD", "EASGD"]
+  assert re.findall(r"^(\w+) (?:SGD )?.*reached$", done.out, re.M) == ["sync", "DaSGD", "EASGD"]
   before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("c/*/*/metrics.jsonl")}
   about = tmp_path / "c/sync_SGD/seed-0/about.json"
   about.write_text(about.read_text().replace(first["versions"]["jax"], "0.0.1"))
@@ -43,8 +43,8 @@ def test_a_finished_comparison_is_drawn_anew_without_training(tmp_path):
   assert again.code == 0, again.error
   assert "to 25 %" in again.out and "<h1>Anew</h1>" in (tmp_path / "c/report.html").read_text()
   assert before == {path: path.stat().st_mtime_ns for path in before}
-  found = json.loads((tmp_path / "c/comparison.json").read_text())
-  assert found["versions"]["jax"] == "0.0.1" and "--resume" not in found["command"]  # of what was trained
+  record = json.loads((tmp_path / "c/comparison.json").read_text())
+  assert record["versions"]["jax"] == "0.0.1" and "--resume" not in record["command"]  # of what was trained
   other = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}", "--config.batch=8", "--resume").end()
   assert "batch: 16 there, 8 here" in complaint(other)
 

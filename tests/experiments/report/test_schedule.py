@@ -32,20 +32,20 @@ BARRIERS = st.sampled_from([asp(), bsp(), ssp(bound=1), psp(sample=1, bound=0)])
 def test_spans_tile_the_time_of_each_worker(barrier, seed, death_rate, lock_free, service):
   arrivals = Arrivals(blocks=int(lock_free))
   events = events_of(barrier, seed=seed, death_rate=death_rate, down_seconds=2.0, arrivals=arrivals, service=service)
-  found, count = spans(events), len(events.worker)
+  result, count = spans(events), len(events.worker)
   for worker in range(WORKERS):
     if (events.worker == worker).any():
-      assert tiles(found, worker, events.released[events.worker == worker].max())
-  np.testing.assert_allclose(total(found, EXCHANGING), count * (2 * MESSAGE + service))
-  np.testing.assert_allclose(total(found, COMPUTING), (events.arrival - events.start - MESSAGE).sum())
-  assert bool(total(found, LOST)) == bool(events.restarted.any())
-  assert total(found, UNKNOWN) == 0 and not found.beneath.any()
+      assert tiles(result, worker, events.released[events.worker == worker].max())
+  np.testing.assert_allclose(total(result, EXCHANGING), count * (2 * MESSAGE + service))
+  np.testing.assert_allclose(total(result, COMPUTING), (events.arrival - events.start - MESSAGE).sum())
+  assert bool(total(result, LOST)) == bool(events.restarted.any())
+  assert total(result, UNKNOWN) == 0 and not result.beneath.any()
 
 
 def test_in_a_round_robin_all_but_one_wait():
   events = events_of(arrivals=Arrivals("round_robin"), visits=40)
-  found = spans(events)
-  at_work = total(found, COMPUTING) + total(found, EXCHANGING)
+  intervals = spans(events)
+  at_work = total(intervals, COMPUTING) + total(intervals, EXCHANGING)
   np.testing.assert_allclose(at_work, events.released[-1])
   dead = spans(events_of(arrivals=Arrivals("round_robin"), visits=40, death_rate=0.3, down_seconds=5.0))
   np.testing.assert_allclose(total(dead, COMPUTING) + total(dead, EXCHANGING) + total(dead, LOST), dead.end.max())
@@ -53,27 +53,27 @@ def test_in_a_round_robin_all_but_one_wait():
 
 def test_in_a_quorum_those_dropped_compute_until_the_round_is_closed():
   events = events_of(backup(spare=1), visits=30, death_rate=0.1, down_seconds=3.0)
-  found = spans(events)
+  intervals = spans(events)
   for worker in range(WORKERS):
-    assert tiles(found, worker, events.released[events.worker == worker].max())
-  np.testing.assert_allclose(total(found, EXCHANGING), (~events.dropped).sum() * (2 * MESSAGE + SERVICE))
-  assert total(found, LOST) > 3.0
+    assert tiles(intervals, worker, events.released[events.worker == worker].max())
+  np.testing.assert_allclose(total(intervals, EXCHANGING), (~events.dropped).sum() * (2 * MESSAGE + SERVICE))
+  assert total(intervals, LOST) > 3.0
 
 
 def test_a_message_sent_before_the_steps_is_beneath_them():
   events = events_of(delay=1, period=2, step=10.0)
-  found = spans(events)
-  np.testing.assert_allclose(total(found, EXCHANGING, beneath=True), len(events.worker) * (2 * MESSAGE + SERVICE))
-  assert set(found.kind[~found.beneath]) == {COMPUTING}  # the reply is back before the first step is done
-  assert tiles(found, 2, events.released[events.worker == 2].max())
+  intervals = spans(events)
+  np.testing.assert_allclose(total(intervals, EXCHANGING, beneath=True), len(events.worker) * (2 * MESSAGE + SERVICE))
+  assert set(intervals.kind[~intervals.beneath]) == {COMPUTING}  # the reply is back before the first step is done
+  assert tiles(intervals, 2, events.released[events.worker == 2].max())
   busy = spans(events_of(delay=1, service=2.0, death_rate=0.2, down_seconds=2.0))
   assert total(busy, UNKNOWN) > total(busy, COMPUTING) and total(busy, LOST) > 0 and total(busy, WAITING, True) > 0
 
 
 def test_shares_add_up_to_the_whole():
-  found = shares(spans(events_of(service=0.5, death_rate=0.2, down_seconds=2.0)))
-  assert sum(found.values()) == pytest.approx(1) and len(found) == 4
-  assert list(found.values()) == sorted(found.values(), reverse=True)
+  result = shares(spans(events_of(service=0.5, death_rate=0.2, down_seconds=2.0)))
+  assert sum(result.values()) == pytest.approx(1) and len(result) == 4
+  assert list(result.values()) == sorted(result.values(), reverse=True)
 
 
 def test_virtual_seconds_take_the_place_of_measured_ones(tmp_path):
@@ -96,9 +96,9 @@ def test_a_line_without_virtual_seconds_is_refused(tmp_path):
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
 def test_an_interval_over_two_seeds_comes_with_a_warning(tmp_path, seeds):
-  told = report.table(comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * seeds}))
-  assert ("little meaning" in re.sub(r"\s+", " ", told)) == (seeds == 2)
-  assert ("One seed" in told) == (seeds == 1)
+  reported = report.table(comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * seeds}))
+  assert ("little meaning" in re.sub(r"\s+", " ", reported)) == (seeds == 2)
+  assert ("One seed" in reported) == (seeds == 1)
 
 
 def test_the_page_draws_each_schedule_once(tmp_path):
@@ -106,12 +106,12 @@ def test_the_page_draws_each_schedule_once(tmp_path):
   same, other = events_of(), events_of(backup(spare=1), death_rate=0.2, down_seconds=2.0)
   runs = dict.fromkeys(("sync_sgd", "async_sgd", "async_msgd", "backup"), [lines] * 2)
   folder = virtual(tmp_path, runs, {"async_sgd": same, "async_msgd": same, "backup": other})
-  found = schedules(folder, reader.read(folder))
-  assert [each.labels for each in found] == [["async_sgd", "async_msgd"], ["backup"]]
+  result = schedules(folder, reader.read(folder))
+  assert [each.labels for each in result] == [["async_sgd", "async_msgd"], ["backup"]]
   text = undrawn_page(folder)
   page = Tags(text)
   assert not page.open
-  figures = [attrs["id"] for tag, attrs in page.found if tag == "figure"]
+  figures = [attrs["id"] for tag, attrs in page.tags if tag == "figure"]
   metrics = ["accuracy_vs_examples", "accuracy_vs_bytes", "accuracy_vs_virtual_seconds", "loss_vs_examples"]
   assert figures == [*metrics, "schedule_async_sgd", "schedule_backup"]
   assert sorted(path.stem for path in folder.glob("figures/*.png")) == sorted(figures)
@@ -185,34 +185,34 @@ some = st.integers(1, 4).flatmap(
 @settings(deadline=None, max_examples=60)
 @given(st.lists(some, min_size=1, max_size=3), st.booleans(), st.sampled_from([0, 0.2]), st.sampled_from([None, 0.3]))
 def test_spans_of_lockstep_tile_the_time_of_each_worker(exchanges, overlap, death_rate, local):
-  found, finished = record(
+  result, finished = record(
     *exchanges, overlap=overlap, local=local, jitter=0.4, death_rate=death_rate, down_seconds=3.0
   )  # fmt: skip
-  drawn = spans(found)
-  np.testing.assert_array_equal(found.released.max(axis=1), finished)
+  drawn = spans(result)
+  np.testing.assert_array_equal(result.released.max(axis=1), finished)
   for worker in range(WORKERS):
-    assert tiles(drawn, worker, found.released[-1, worker])
-  np.testing.assert_allclose(total(drawn, COMPUTING), (found.done - found.begun - found.lost).sum())
-  np.testing.assert_allclose(total(drawn, LOST), found.lost.sum())
-  sent = np.concatenate([found.launched, found.met], axis=1)
+    assert tiles(drawn, worker, result.released[-1, worker])
+  np.testing.assert_allclose(total(drawn, COMPUTING), (result.done - result.begun - result.lost).sum())
+  np.testing.assert_allclose(total(drawn, LOST), result.lost.sum())
+  sent = np.concatenate([result.launched, result.met], axis=1)
   exchanged = total(drawn, EXCHANGING) + total(drawn, EXCHANGING, beneath=True)
   np.testing.assert_allclose(exchanged, WORKERS * np.nansum(sent[..., 1] - sent[..., 0]))
   sent = sent[np.isfinite(sent[..., 0])]
   np.testing.assert_array_less(sent[sent[:, 0].argsort()][:-1, 1], sent[sent[:, 0].argsort()][1:, 0] + 1e-9)  # one link
-  assert drawn.beneath.any() == (overlap and np.isfinite(found.launched).any())
+  assert drawn.beneath.any() == (overlap and np.isfinite(result.launched).any())
 
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(some, min_size=1, max_size=2), st.booleans(), st.integers(0, 99))
 def test_the_time_of_an_absent_worker_is_lost(exchanges, overlap, seed):
-  found, finished = record(
+  result, finished = record(
     *exchanges, overlap=overlap, jitter=0.4, death_rate=0.1, down_seconds=3.0, seed=seed, present=True
   )  # fmt: skip
-  drawn = spans(found)
-  absent = np.isnan(found.free)
-  np.testing.assert_array_equal(np.nanmax(found.released, axis=1), finished)
+  drawn = spans(result)
+  absent = np.isnan(result.free)
+  np.testing.assert_array_equal(np.nanmax(result.released, axis=1), finished)
   for worker in range(WORKERS):
-    assert tiles(drawn, worker, finished.max() if absent[-1, worker] else found.released[-1, worker])
+    assert tiles(drawn, worker, finished.max() if absent[-1, worker] else result.released[-1, worker])
     assert absent[:, worker].any() <= (drawn.kind[drawn.worker == worker] == LOST).any()
 
 
@@ -223,8 +223,8 @@ def test_without_a_delay_equal_workers_only_wait_for_the_exchange():
 
 
 def test_a_slow_worker_keeps_the_others_waiting():
-  found, _ = record(every(3), name="constant", slow=(1.0,) * (WORKERS - 1) + (3.0,))
-  drawn = spans(found)
+  result, _ = record(every(3), name="constant", slow=(1.0,) * (WORKERS - 1) + (3.0,))
+  drawn = spans(result)
   assert (
     total(drawn, WAITING) == 24 * 2 * (WORKERS - 1) and not (drawn.worker[drawn.kind == WAITING] == WORKERS - 1).any()
   )
@@ -246,19 +246,19 @@ def test_the_record_is_of_the_configs_clock(tmp_path):
   algorithm, params = experiment.algorithm, jax.eval_shape(experiment.model.init, jax.random.key(0))[0]
   charged = virtual_time.charges(config, traffic.of(algorithm, params, 4))
   assert charged[:2] == (None, (0.04,))
-  found = virtual_time.lockstep_record(config, algorithm, charged)
-  assert len(found.free) == virtual_time.ROUNDS * 4
+  result = virtual_time.lockstep_record(config, algorithm, charged)
+  assert len(result.free) == virtual_time.ROUNDS * 4
   clock = virtual_time.lockstep_seconds(config, algorithm, charged)
-  np.testing.assert_array_equal(found.released.max(axis=1), [clock(step) for step in range(1, len(found.free) + 1)])
+  np.testing.assert_array_equal(result.released.max(axis=1), [clock(step) for step in range(1, len(result.free) + 1)])
   assert "all-reduce of all workers 40 ms" in virtual_time.describe(config)
   config = config.changed({"network": {"exchange_seconds": 0.05}})
   assert virtual_time.charges(config, traffic.of(algorithm, params, 4))[:2] == (None, (0.05,))
   assert "exchange of all workers 50 ms" in virtual_time.describe(config)
   config = config.changed({"times": {"slow": (1.0, 2.5, 2.5, 1.0)}})
   assert "2 of 4 workers taking 2.5 times as long" in virtual_time.describe(config)
-  lockstep.save(tmp_path / "record", found)
-  for kept, there in zip(lockstep.load(tmp_path / "record"), found, strict=True):
-    np.testing.assert_array_equal(kept, there)
+  lockstep.save(tmp_path / "record", result)
+  for kept, target in zip(lockstep.load(tmp_path / "record"), result, strict=True):
+    np.testing.assert_array_equal(kept, target)
 
 
 @pytest.mark.filterwarnings("error")
@@ -286,6 +286,6 @@ def test_the_page_draws_it_beside_the_asynchronous_ones(tmp_path):
 
 
 def test_a_share_reads_as_all_or_nothing_only_where_it_is():
-  told = {0.0: "0 %", 1e-5: "under 0.1 %", 0.0004: "under 0.1 %", 0.25: "25.0 %", 0.9994: "99.9 %"}
-  told |= {0.99999: "over 99.9 %", 1.0: "100 %"}
-  assert {part: formats.share(part) for part in told} == told
+  reported = {0.0: "0 %", 1e-5: "under 0.1 %", 0.0004: "under 0.1 %", 0.25: "25.0 %", 0.9994: "99.9 %"}
+  reported |= {0.99999: "over 99.9 %", 1.0: "100 %"}
+  assert {part: formats.share(part) for part in reported} == reported

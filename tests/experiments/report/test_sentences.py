@@ -17,17 +17,19 @@ def test_the_cheapest_are_named_with_their_saving_over_synchronous_sgd(tmp_path)
   frugal = [[line | {"bytes_sent": line["bytes_sent"] / 100} for line in seed] for seed in meets_at(6, 9, 6)]
   runs = {"sync_sgd": meets_at(8, 11, 8), "local_sgd": meets_at(2, 3, 2), "easgd": frugal}
   folder = comparison(tmp_path, runs | {"independent": [rising(*[0.1] * 12)] * 3})
-  found, told = frames_of(folder), finding_of(folder)
+  result, reported = frames_of(folder), finding_of(folder)
   winners = {
     "Fewest examples to 95 %": "local_sgd",
     "Fewest bytes per worker to 95 %": "easgd",
     "Fastest to 95 %": "local_sgd",
   }
-  for (claim, label), quantity in zip(winners.items(), frames.costs(found.comparison)[1:], strict=True):
-    pair = frames.pair(found, quantity, label, "sync_sgd")
+  for (claim, label), quantity in zip(winners.items(), frames.costs(result.comparison)[1:], strict=True):
+    pair = frames.pair(result, quantity, label, "sync_sgd")
     times = formats.estimate("", "ratio", 1 / pair["estimate"])
     assert (
-      pair["significant"] and told[claim].startswith(f"{label} (") and f"sync_sgd takes {times} times" in told[claim]
+      pair["significant"]
+      and reported[claim].startswith(f"{label} (")
+      and f"sync_sgd takes {times} times" in reported[claim]
     )
 
 
@@ -36,8 +38,8 @@ def test_how_much_more_the_next_one_takes_is_the_ratio_that_was_tested(tmp_path)
   early = [rising(*[0.1] * number, *[0.99] * (8 - number)) for number in (2, 2, 3)]
   folder = comparison(tmp_path, {"easgd": late, "local_sgd": early})
   pair = frames.pair(frames_of(folder), frames.quantity("examples"), "easgd", "local_sgd")
-  told = finding_of(folder)["Fewest examples to 95 %"]
-  assert [f"{pair[name]:.2f}" for name in ("estimate", "low", "high")] == re.findall(r"\d\.\d\d", told)
+  reported = finding_of(folder)["Fewest examples to 95 %"]
+  assert [f"{pair[name]:.2f}" for name in ("estimate", "low", "high")] == re.findall(r"\d\.\d\d", reported)
   assert "4.00 points lower" in finding_of(folder)["Highest final test accuracy"]
 
 
@@ -51,12 +53,12 @@ def test_there_are_at_most_five_and_they_name_whom_the_tests_name(tmp_path, coun
     for rate, final in [(0.012 + 0.02 * rng.random(), 0.93 + 0.045 * rng.random())]
   }
   folder = comparison(tmp_path, runs)
-  found = frames_of(folder)
-  told = dict(sentences.findings(found))
-  assert 1 <= len(told) <= 5 and all(len(text.split()) <= 60 for text in told.values())
-  assert ("One seed only" in told) == (seeds == 1 < count)
+  result = frames_of(folder)
+  reported = dict(sentences.findings(result))
+  assert 1 <= len(reported) <= 5 and all(len(text.split()) <= 60 for text in reported.values())
+  assert ("One seed only" in reported) == (seeds == 1 < count)
   for metric, word in (("examples", "Fewest examples"), ("bytes_sent", "Fewest bytes"), ("test_accuracy", "Highest")):
-    for claim, text in told.items():
+    for claim, text in reported.items():
       if claim.startswith(word):
         first, rivals = ranked(folder, metric)
         named = re.findall(r"alg\d+(?= \()", text)
@@ -97,11 +99,11 @@ def test_expected_orderings_are_counted(tmp_path):
   runs = {"a": meets_at(2, 3, 2), "b": meets_at(6, 9, 6), "c": meets_at(6, 8, 7), "never": [rising(*[0.1] * 12)] * 3}
   expected = [("a", "b"), ("b", "a"), ("a", "never"), ("b", "c"), ("a", "missing")]
   folder = comparison(tmp_path, runs, expected=expected)
-  found = frames_of(folder)
-  verdicts = [sentences.order(found, *pair) for pair in expected]
+  result = frames_of(folder)
+  verdicts = [sentences.order(result, *pair) for pair in expected]
   assert verdicts == [-1, 1, -1, 0, 0]
-  assert [sentences.order(found, *pair[::-1]) for pair in expected] == [1, -1, 1, 0, 0]
-  ((subject, text),) = sentences.expected(found)
+  assert [sentences.order(result, *pair[::-1]) for pair in expected] == [1, -1, 1, 0, 0]
+  ((subject, text),) = sentences.expected(result)
   assert subject.startswith("2 of 5 ")
   assert [part.rpartition(": ")[2] for part in text.strip(".").split("; ")] == [
     "a before b and a before never", "b before a", "b before c and a before missing"

@@ -24,8 +24,8 @@ def info(*entries):
 
 
 def test_shared_settings_stand_once_and_others_by_label():
-  found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.1, {"period": 10, "alpha": 0.1125}, momentum=0.0)))
-  assert found.shared == {
+  rows = settings_table.settings(info(entry("a", 0.3), entry("b", 0.1, {"period": 10, "alpha": 0.1125}, momentum=0.0)))
+  assert rows.shared == {
     "model": "mlp, hidden (64, 32)",
     "workers": "8",
     "batch": "16 examples per worker and step",
@@ -36,12 +36,12 @@ def test_shared_settings_stand_once_and_others_by_label():
     "schedule": "constant",
     "seeds": "0, 1",
   }
-  assert list(found.columns.items()) == [
+  assert list(rows.columns.items()) == [
     ("learning rate", ["0.3", "0.1"]),
     ("hyper-parameters", ["none", "period 10, alpha 0.1125"]),
     ("momentum of optimizer", ["0.9", "0"]),
   ]
-  assert found.note == "The learning rates are from the config, not from a sweep (--tuned)."
+  assert rows.note == "The learning rates are from the config, not from a sweep (--tuned)."
 
 
 def test_the_origin_of_learning_rates():
@@ -63,20 +63,20 @@ def test_the_origin_of_learning_rates():
 def test_the_clock_is_a_setting_where_seconds_are_virtual_or_predicted():
   network = {"message_seconds": 0.001, "exchange_seconds": 0.012}
   entries = [entry("a", 0.3, virtual="slow"), entry("b", 0.3, virtual="fast", network=network)]
-  found = settings_table.settings(info(*entries))
-  assert found.shared["network"] == "message seconds 0.001"
-  assert found.columns["exchange seconds of network"] == ["not set", "0.012"]
+  rows = settings_table.settings(info(*entries))
+  assert rows.shared["network"] == "message seconds 0.001"
+  assert rows.columns["exchange seconds of network"] == ["not set", "0.012"]
   measured = info(*(each | {"virtual": None} for each in entries))
   assert "network" in settings_table.settings(measured | {"clusters": [{}]}).shared
   assert "network" not in settings_table.settings(measured).shared
 
 
 def test_workers_that_labels_set_are_settings_of_the_labels():
-  found = settings_table.settings(info(entry("a", 0.3), entry("b", 0.3, workers=1, batch=128)))
-  columns = found.columns
+  rows = settings_table.settings(info(entry("a", 0.3), entry("b", 0.3, workers=1, batch=128)))
+  columns = rows.columns
   assert columns["workers"] == ["8", "1"] and columns["batch (examples per worker and step)"] == ["16", "128"]
-  assert found.shared["examples"] == "51,200 of all workers together"
-  assert not {"workers", "batch"} & set(found.shared)
+  assert rows.shared["examples"] == "51,200 of all workers together"
+  assert not {"workers", "batch"} & set(rows.shared)
 
 
 def test_a_sweeps_file_holds_what_it_tuned_and_the_number_of_trials(tmp_path):

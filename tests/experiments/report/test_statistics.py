@@ -43,24 +43,26 @@ def pair(first, second, ratio=False):
   return all_pairs({"a": seeds(first), "b": seeds(second)}, ratio)["a", "b"]
 
 
-def significant(found):
-  return found.p_holm is not None and found.p_holm < LEVEL
+def significant(test):
+  return test.p_holm is not None and test.p_holm < LEVEL
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 20])
 def test_the_test_is_scipys_of_the_figures_or_of_their_logarithms(size):
   rng = np.random.default_rng(size)
   first, second = rng.normal(3.0, 2.0, size), rng.normal(2.0, 1.0, size)
-  found, wanted = pair(first, second), stats.ttest_rel(first, second)
-  np.testing.assert_allclose((found.low, found.high), wanted.confidence_interval(0.95), rtol=1e-10)
-  np.testing.assert_allclose((found.estimate, found.p, found.p_holm), (np.mean(first - second), *[wanted.pvalue] * 2))
-  assert found.seeds == size
+  result, wanted = pair(first, second), stats.ttest_rel(first, second)
+  np.testing.assert_allclose((result.low, result.high), wanted.confidence_interval(0.95), rtol=1e-10)
+  np.testing.assert_allclose(
+    (result.estimate, result.p, result.p_holm), (np.mean(first - second), *[wanted.pvalue] * 2)
+  )
+  assert result.seeds == size
   ratio = pair(np.exp(first), np.exp(second), ratio=True)
-  np.testing.assert_allclose(np.log(ratio[1:2] + ratio[3:5]), found[1:2] + found[3:5], rtol=1e-10)
-  assert ratio.scale == "ratio" and ratio.p == pytest.approx(found.p)
+  np.testing.assert_allclose(np.log(ratio[1:2] + ratio[3:5]), result[1:2] + result[3:5], rtol=1e-10)
+  assert ratio.scale == "ratio" and ratio.p == pytest.approx(result.p)
   shuffled = dict(reversed(seeds(second).items())) | {"seed 99": 1e9}
   again = all_pairs({"a": seeds(first), "b": shuffled})["a", "b"]
-  assert again == found  # by the seeds' names, of those that both have
+  assert again == result  # by the seeds' names, of those that both have
 
 
 def by_hand(values):
@@ -84,14 +86,14 @@ def test_all_pairs_are_one_family():
   """a and b would be significantly different by themselves."""
   noise = np.random.default_rng(2).normal(size=(4, 5))
   figures = {label: seeds(gap + each) for label, gap, each in zip("abcd", (0.0, 2.2, 1.1, 60.0), noise, strict=True)}
-  found = all_pairs(figures)
+  result = all_pairs(figures)
   names = list(itertools.combinations("abcd", 2))
   plain = [stats.ttest_rel(*(list(figures[label].values()) for label in each)).pvalue for each in names]
-  np.testing.assert_allclose([found[each].p for each in names], plain, rtol=1e-9)
-  np.testing.assert_allclose([found[each].p_holm for each in names], by_hand(plain), rtol=1e-9)
+  np.testing.assert_allclose([result[each].p for each in names], plain, rtol=1e-9)
+  np.testing.assert_allclose([result[each].p_holm for each in names], by_hand(plain), rtol=1e-9)
   alone = all_pairs({label: figures[label] for label in "ab"})["a", "b"]
-  assert alone.p == found["a", "b"].p < 0.05 < found["a", "b"].p_holm
-  assert alone.more_seeds is None and found["a", "b"].more_seeds >= 1
+  assert alone.p == result["a", "b"].p < 0.05 < result["a", "b"].p_holm
+  assert alone.more_seeds is None and result["a", "b"].more_seeds >= 1
 
 
 def test_one_of_equals_is_told_apart_in_at_most_five_percent_of_comparisons():
@@ -149,8 +151,8 @@ def test_accuracies_on_few_examples_do_not_spread_less_than_their_rounding():
   first, second = ({f"seed {n}": (count + more) / 360 for n, count in enumerate((340, 345, 349))} for more in (1, 0))
   values = [*first.values(), *second.values()]
   assert share_resolution(values) == 1 / 360
-  found = all_pairs({"a": first, "b": second}, resolution=1 / 360)["a", "b"]
-  assert found.p == pytest.approx(2 * stats.t.sf(math.sqrt(6) * math.sqrt(3), 2)) and not significant(found)
+  result = all_pairs({"a": first, "b": second}, resolution=1 / 360)["a", "b"]
+  assert result.p == pytest.approx(2 * stats.t.sf(math.sqrt(6) * math.sqrt(3), 2)) and not significant(result)
   assert all_pairs({"a": first, "b": second})["a", "b"].p < 1e-6
   assert share_resolution([*values, 0.123456789]) == 0.0 and share_resolution([1.0, 0.0]) == 1.0
   assert share_resolution([]) == 1.0  # of nothing
@@ -163,14 +165,14 @@ FIGURES = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, 
 @given(FIGURES, st.booleans())
 def test_the_other_way_round_is_the_other_sign(figures, ratio):
   first, second = zip(*figures, strict=True)
-  found, back = pair(first, second, ratio), pair(second, first, ratio)
-  assert (found.p, found.more_seeds, found.scale) == (back.p, back.more_seeds, back.scale)
-  mean = found.estimate
-  turned = (1 / mean if mean else math.inf) if found.scale == "ratio" else -mean
+  result, back = pair(first, second, ratio), pair(second, first, ratio)
+  assert (result.p, result.more_seeds, result.scale) == (back.p, back.more_seeds, back.scale)
+  mean = result.estimate
+  turned = (1 / mean if mean else math.inf) if result.scale == "ratio" else -mean
   assert turned == pytest.approx(back.estimate, rel=1e-9, abs=1e-12)
-  if found.low is not None:
+  if result.low is not None:
     slack = 1e-9 * (1 + abs(mean))
-    assert found.low <= mean + slack and mean <= found.high + slack
+    assert result.low <= mean + slack and mean <= result.high + slack
 
 
 def test_of_one_seed_and_of_none():
@@ -182,8 +184,8 @@ def test_of_one_seed_and_of_none():
 
 
 def test_the_same_difference_with_every_seed_is_significant_unless_it_is_rounding():
-  found = pair([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
-  assert (found.estimate, found.p, found.effect_size, found.more_seeds) == (-1.0, 0.0, None, None)
+  result = pair([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
+  assert (result.estimate, result.p, result.effect_size, result.more_seeds) == (-1.0, 0.0, None, None)
   for ratio in (False, True):
     equal = pair([0.3, 0.6, 0.9], [0.1 * 3, 0.2 * 3, 0.3 * 3], ratio)
     assert (equal.p, equal.more_seeds) == (1.0, None)

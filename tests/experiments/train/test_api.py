@@ -50,27 +50,27 @@ def a_notebook(monkeypatch):
 
 
 def test_train_twice_with_different_options(tmp_path):
-  chosen = default_experiment(**SMALL)
-  first = train(chosen, RunOptions(workdir=f"{tmp_path}/a", devices=1, steps_per_call=1))
-  second = train(replace(chosen, seed=1), RunOptions(workdir=f"{tmp_path}/b", devices=2, virtual_grad="vmap"))
+  experiment = default_experiment(**SMALL)
+  first = train(experiment, RunOptions(workdir=f"{tmp_path}/a", devices=1, steps_per_call=1))
+  second = train(replace(experiment, seed=1), RunOptions(workdir=f"{tmp_path}/b", devices=2, virtual_grad="vmap"))
   layouts = [json.loads((tmp_path / name / "about.json").read_text())["layout"] for name in "ab"]
   assert [layout["devices"] for layout in layouts] == [1, 2]
   assert layouts[0]["execution"][2] == 1 and layouts[1]["execution"][0] == "vmap"
   assert first["step"] == second["step"] == 6 and first["test_loss"] != second["test_loss"]
   assert metrics(tmp_path / "a", timeless=False)[-1] == first
-  assert Experiment.from_json(json.loads((tmp_path / "a" / "config.json").read_text())) == chosen
-  assert train(chosen, RunOptions(workdir=f"{tmp_path}/a", resume=True)) == first
+  assert Experiment.from_json(json.loads((tmp_path / "a" / "config.json").read_text())) == experiment
+  assert train(experiment, RunOptions(workdir=f"{tmp_path}/a", resume=True)) == first
   with pytest.raises(ValueError, match=r"holds a run of another config \(batch: 8 there, 4 here\)"):
-    train(replace(chosen, batch=4), RunOptions(workdir=f"{tmp_path}/a", resume=True))
+    train(replace(experiment, batch=4), RunOptions(workdir=f"{tmp_path}/a", resume=True))
 
 
 @pytest.mark.slow
 def test_compare_twice(tmp_path):
-  chosen = Comparison(
+  settings = Comparison(
     {"mean": default_experiment(**SMALL), "server": default_experiment(**SMALL, algorithm={"name": "async_sgd"})},
     title="Two", seeds=(0, 1), target=0.5,
   )  # fmt: skip
-  pages = [compare(chosen, RunOptions(workdir=f"{tmp_path}/{n}", devices=n)) for n in (1, 2)]
+  pages = [compare(settings, RunOptions(workdir=f"{tmp_path}/{n}", devices=n)) for n in (1, 2)]
   for n, page in enumerate(pages, 1):
     assert page["title"] == "Two" and [each["label"] for each in page["algorithms"]] == ["mean", "server"]
     assert page == json.loads((tmp_path / str(n) / "comparison.json").read_text()) | {"folder": f"{tmp_path}/{n}"}
@@ -86,8 +86,8 @@ def test_compare_twice(tmp_path):
 @pytest.mark.slow
 def test_processes_are_started_from_values(tmp_path, monkeypatch):
   monkeypatch.setattr(hosts, "command_line", lambda: pytest.fail("the command line was used"))
-  chosen = default_experiment(**SMALL)
-  last = train(chosen, RunOptions(workdir=f"{tmp_path}/a", processes=2))
+  experiment = default_experiment(**SMALL)
+  last = train(experiment, RunOptions(workdir=f"{tmp_path}/a", processes=2))
   assert json.loads((tmp_path / "a" / "about.json").read_text())["layout"]["processes"] == 2
   assert metrics(tmp_path / "a", timeless=False)[-1] == last
 
@@ -105,26 +105,26 @@ def test_a_label_may_name_its_algorithm_alone():
     "a": {"algorithm": "easgd"},
     "b": {"algorithm": {"name": "local_sgd"}, "model": "linear"},
   }
-  found = variants(config)
-  assert found["a"].algorithm.name == "easgd" and found["b"].model.name == "linear"
+  result = variants(config)
+  assert result["a"].algorithm.name == "easgd" and result["b"].model.name == "linear"
 
 
 def test_an_experiment_is_frozen_and_says_what_cannot_be():
-  chosen = default_experiment(algorithm={"name": "local_sgd"}, workers=4)
-  assert chosen.algorithm.period == chosen.algorithm.settings["period"] and chosen == Experiment.from_config(
-    chosen_config()
-  )
-  assert Experiment.from_json(json.loads(json.dumps(chosen.to_json()))) == chosen
+  experiment = default_experiment(algorithm={"name": "local_sgd"}, workers=4)
+  assert experiment.algorithm.period == experiment.algorithm.settings[
+    "period"
+  ] and experiment == Experiment.from_config(chosen_config())
+  assert Experiment.from_json(json.loads(json.dumps(experiment.to_json()))) == experiment
   with pytest.raises(AttributeError):
-    chosen.steps = 3  # type: ignore
+    experiment.steps = 3  # type: ignore
   for changes, words in (
     ({"steps": 0}, "config.steps must be an integer >= 1, got 0"),
     ({"seed": -1}, "config.seed must be an integer >= 0, got -1"),
   ):
     with pytest.raises(ValueError, match=words):
-      replace(chosen, **changes)
+      replace(experiment, **changes)
   with pytest.raises(ValueError, match=r"config\.algorithm\.keep must be unset"):
-    chosen.changed({"algorithm": {"keep": 0.5}})
+    experiment.changed({"algorithm": {"keep": 0.5}})
 
 
 def chosen_config():

@@ -15,7 +15,7 @@ COLLECTIVE = ("--config=configs/digits.py", "--config.algorithm.name=dasgd", "--
 
 
 @pytest.fixture
-def chosen(tmp_path):
+def augmented(tmp_path):
   x, y = examples(240, (8, 6, 3))
   data = ("--config.data.name=npz", f"--config.data.path={write_npz(tmp_path, image=x, label=y)}")
   return (
@@ -34,8 +34,8 @@ def outcome(folder):
 
 @pytest.mark.parametrize("algorithm", [COLLECTIVE, pytest.param(SERVER, marks=pytest.mark.slow)])
 @pytest.mark.slow
-def test_stopped_and_resumed_bit_for_bit(algorithm, chosen, call, tmp_path, monkeypatch):
-  flags = ("train", *algorithm, *chosen, "--devices=1", "--steps_per_call=2")
+def test_stopped_and_resumed_bit_for_bit(algorithm, augmented, call, tmp_path, monkeypatch):
+  flags = ("train", *algorithm, *augmented, "--devices=1", "--steps_per_call=2")
   assert call(*flags, f"--workdir={tmp_path}/whole")[0] == 0
   with at_call(monkeypatch, 3, send(signal.SIGTERM)):
     assert call(*flags, f"--workdir={tmp_path}/part")[0] == 128 + signal.SIGTERM
@@ -53,9 +53,9 @@ def losses(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["threads", pytest.param("ray", marks=pytest.mark.slow)])
-def test_a_run_in_real_time_is_replayed(runtime, chosen, call, tmp_path):
+def test_a_run_in_real_time_is_replayed(runtime, augmented, call, tmp_path):
   pytest.importorskip(runtime if runtime == "ray" else "jax")
-  flags, replay = ("train", *SERVER, *chosen), f"--replay={tmp_path}/real/events.npz"
+  flags, replay = ("train", *SERVER, *augmented), f"--replay={tmp_path}/real/events.npz"
   assert call(*flags, f"--runtime={runtime}", f"--workdir={tmp_path}/real")[0] == 0
   assert call(*flags, replay, *LAYOUT, f"--workdir={tmp_path}/again")[0] == 0
   assert call(*flags, "--config.data.augment=none", replay, *LAYOUT, f"--workdir={tmp_path}/plain")[0] == 0
@@ -65,8 +65,8 @@ def test_a_run_in_real_time_is_replayed(runtime, chosen, call, tmp_path):
 
 
 @pytest.mark.slow
-def test_threads_are_replayed_with_the_same_bits(chosen, tmp_path):
+def test_threads_are_replayed_with_the_same_bits(augmented, tmp_path):
   for name, more in (("real", ("--runtime=threads",)), ("again", (f"--replay={tmp_path}/real/events.npz", *LAYOUT))):
-    done = Command("train", *SERVER, *chosen, *more, f"--workdir={tmp_path}/{name}").end()
+    done = Command("train", *SERVER, *augmented, *more, f"--workdir={tmp_path}/{name}").end()
     assert done.code == 0, done.error
   assert losses(tmp_path / "real") == losses(tmp_path / "again")

@@ -46,8 +46,8 @@ def test_each_layer_moves_the_fewest_bytes(name, workers, members, batch):
 def test_the_result_is_that_of_one_device(x64, name, workers, members):
   model = auto(name, workers, members)
   _, carry = trained(name, workers, members, "auto", rules=model.rules)
-  found = jax.tree.map(lambda x: x[0], gather(carry.params))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), found, one_device(name))
+  result = jax.tree.map(lambda x: x[0], gather(carry.params))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), result, one_device(name))
 
 
 @pytest.mark.slow

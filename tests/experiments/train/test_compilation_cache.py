@@ -23,8 +23,8 @@ def command(cache, *more):
 
 def loaded(done):
   assert done.code == 0, done
-  found = re.search(r"compiled in [\d.]+ s \((\d+) programs from the cache\); ", done.out)
-  return int(found[1]) if found else 0
+  result = re.search(r"compiled in [\d.]+ s \((\d+) programs from the cache\); ", done.out)
+  return int(result[1]) if result else 0
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_the_flag_turns_it_off(tmp_path):
 
 @pytest.mark.slow
 def test_the_flag_moves_it_and_a_torn_entry_is_compiled_anew(tmp_path):
-  there = f"--compilation_cache={tmp_path}/there"
-  assert loaded(command(tmp_path, there, f"--workdir={tmp_path}/0").end()) == 0
+  target = f"--compilation_cache={tmp_path}/there"
+  assert loaded(command(tmp_path, target, f"--workdir={tmp_path}/0").end()) == 0
   files = list((tmp_path / "there").iterdir())
   files[0].write_bytes(files[0].read_bytes()[:50])
   files[1].write_bytes(b"")
-  done = command(tmp_path, there, f"--workdir={tmp_path}/1").end()
+  done = command(tmp_path, target, f"--workdir={tmp_path}/1").end()
   assert loaded(done) == len(files) - 2 > 1 and not done.error
   assert not (tmp_path / "ddl").exists()
 
@@ -84,11 +84,11 @@ def test_a_user_without_a_home(no_folder, monkeypatch):
 
   monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
   monkeypatch.setattr(Path, "expanduser", no_home)
-  with warnings.catch_warnings(record=True) as told:
+  with warnings.catch_warnings(record=True) as reported:
     warnings.simplefilter("always")
     with compilation_cache.active():
       assert jax.config.values["jax_compilation_cache_dir"] is None
-  assert len(told) == 1 and "no compilation cache (" in str(told[0].message)
+  assert len(reported) == 1 and "no compilation cache (" in str(reported[0].message)
 
 
 def test_the_folder_of_the_environment_stays(tmp_path, monkeypatch, no_folder):
@@ -102,9 +102,9 @@ def test_two_runs_of_a_process_share_no_setting(tmp_path, no_folder):
   before = {name: jax.config.values[name] for name in compilation_cache.NAMES}
   hits = []
   for folder in ("a", "off", "b", "a"):
-    with compilation_cache.active(str(tmp_path / folder) if folder != "off" else folder) as found:
+    with compilation_cache.active(str(tmp_path / folder) if folder != "off" else folder) as result:
       jax.jit(lambda x: x * 3 + 1)(1.0).block_until_ready()
-    hits.append(len(found) > 0)
+    hits.append(len(result) > 0)
     assert {name: jax.config.values[name] for name in compilation_cache.NAMES} == before
   assert hits == [False, False, False, True] and list((tmp_path / "b").iterdir())
 
@@ -127,8 +127,8 @@ def test_it_is_bounded_and_the_oldest_go_first(tmp_path, monkeypatch):
 
 def test_processes_of_ray_on_this_machine_share_it(no_folder):
   def variables(local):
-    found = process_environment(np.dtype(np.float32), 0, local)["env_vars"]
-    return {name: value for name, value in found.items() if "CACHE" in name}
+    result = process_environment(np.dtype(np.float32), 0, local)["env_vars"]
+    return {name: value for name, value in result.items() if "CACHE" in name}
 
   assert variables(True) == variables(False) == {}
   jax.config.update("jax_compilation_cache_dir", "/a/b")

@@ -29,8 +29,8 @@ def experiment(**more):
   return config(workers=4, elastic=True, algorithm=ALGORITHM, **({"times": DEATHS} | more))
 
 
-def run(path, chosen=None, **options):
-  return train(chosen or experiment(), RunOptions(workdir=str(path), devices=2, **options))
+def run(path, setup=None, **options):
+  return train(setup or experiment(), RunOptions(workdir=str(path), devices=2, **options))
 
 
 def model(path):
@@ -47,19 +47,19 @@ def killed(tmp_path_factory):
 
 
 def test_the_metrics_count_those_that_are_present(killed):
-  there = presence.load(killed[0] / "presence.json", 4)
-  assert len({len(ids) for _, ids in there.changes}) >= 2
+  target = presence.load(killed[0] / "presence.json", 4)
+  assert len({len(ids) for _, ids in target.changes}) >= 2
   for line in metrics(killed[0]):
-    assert line["present"] == len(there.at(max(line["step"] - 1, 0)))
-    assert line["examples"] == 8 * there.made(line["step"])
+    assert line["present"] == len(target.at(max(line["step"] - 1, 0)))
+    assert line["examples"] == 8 * target.made(line["step"])
 
 
 def test_a_resume_has_the_same_bits(killed, tmp_path, capsys):
   whole, folder = killed
   snapshot(folder, tmp_path / "run")
-  there = presence.load(whole / "presence.json", 4)
+  target = presence.load(whole / "presence.json", 4)
   newest = max(int(each.name) for each in (folder / "checkpoints").iterdir() if each.name.isdigit())
-  assert 0 < newest < 40 and len(there.at(newest - 1)) < 4
+  assert 0 < newest < 40 and len(target.at(newest - 1)) < 4
   run(tmp_path / "run", resume=True, checkpoint_every=4)
   assert f"resuming from step {newest} of 40" in capsys.readouterr().out
   assert model(tmp_path / "run") == model(whole) and metrics(tmp_path / "run") == metrics(whole)
@@ -68,8 +68,8 @@ def test_a_resume_has_the_same_bits(killed, tmp_path, capsys):
 def test_a_replay_has_the_same_bits(killed, tmp_path, capsys):
   whole = killed[0]
   run(tmp_path / "run", experiment(times={"seconds": 0.5}), replay=str(whole / "presence.json"))
-  there = presence.load(whole / "presence.json", 4)
-  assert there.describe(40) in capsys.readouterr().out
+  target = presence.load(whole / "presence.json", 4)
+  assert target.describe(40) in capsys.readouterr().out
   assert model(tmp_path / "run") == model(whole)
 
 
@@ -92,9 +92,9 @@ def test_where_nobody_dies_it_is_the_plain_run(tmp_path):
 @pytest.mark.slow
 def test_a_comparison_of_going_on_and_waiting(tmp_path):
   labels = {"elastic": experiment(), "waiting": config(workers=4, algorithm=ALGORITHM, times=DEATHS)}
-  chosen = Comparison(labels, seeds=(0, 1), target=0.5)
+  settings = Comparison(labels, seeds=(0, 1), target=0.5)
   options = RunOptions(workdir=str(tmp_path), devices=2, print_table=False)
-  compare(chosen, options)
+  compare(settings, options)
   for seed in ("seed-0", "seed-1"):
     elastic, waiting = (metrics(tmp_path / label / seed)[-1] for label in ("elastic", "waiting"))
     assert elastic["examples"] < waiting["examples"] and elastic["virtual_seconds"] < waiting["virtual_seconds"]
@@ -105,7 +105,7 @@ def test_a_comparison_of_going_on_and_waiting(tmp_path):
     4, map(lockstep.StepTimes._make, zip(*record, strict=True))).changes]  # fmt: skip
   before = metrics(tmp_path / "elastic" / "seed-1")
   shutil.rmtree(tmp_path / "elastic" / "seed-1")
-  compare(chosen, RunOptions(workdir=str(tmp_path), devices=2, print_table=False, resume=True))
+  compare(settings, RunOptions(workdir=str(tmp_path), devices=2, print_table=False, resume=True))
   assert metrics(tmp_path / "elastic" / "seed-1") == before
 
 
@@ -113,10 +113,13 @@ def test_a_comparison_of_going_on_and_waiting(tmp_path):
   ("arguments", "words"),
   [
     (["--config.algorithm.name=async_sgd"], ["config.elastic must be False", "async_sgd"]),
-    (["--config.algorithm.name=sharded_sync_sgd", "--config.times.death_rate=0.3"], ["depends on how many there are"]),
+    (
+      ["--config.algorithm.name=sharded_sync_sgd", "--config.times.death_rate=0.3"],
+      ["depends on the number of workers"],
+    ),
     (["--members=2"], ["members must be 1", "config.elastic=True"]),
     (["--processes=2", "--config.times.death_rate=0.1"], ["death_rate must be 0", "got 0.1"]),
-    (["--processes=2", "--config.algorithm.name=sharded_sync_sgd"], ["depends on how many there are"]),
+    (["--processes=2", "--config.algorithm.name=sharded_sync_sgd"], ["depends on the number of workers"]),
     (["--processes=2", "--ray_address=127.0.0.1:9"], ["no cluster answers at 127.0.0.1:9"]),
     (["--num_processes=2", "--process_id=0", "--coordinator=127.0.0.1:1"], ["num_processes must be 1", "ray_address"]),
     (["--processes=2", "--ray_address=127.0.0.1:9", "--config.elastic=False"], ["ray_address", "config.elastic=False"]),

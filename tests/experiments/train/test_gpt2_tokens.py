@@ -110,13 +110,13 @@ def test_three_algorithms_compared(call, folder, tmp_path):
   run = tmp_path / "run"
   for label in ("sync_AdamW", "DiLoCo", "DaSGD"):
     for seed in (0, 1):
-      found = lines(run / label / f"seed-{seed}")
-      assert [line["step"] for line in found] == [0, 6, 12]
-      for line in found:
+      result = lines(run / label / f"seed-{seed}")
+      assert [line["step"] for line in result] == [0, 6, 12]
+      for line in result:
         assert math.isclose(line["test_perplexity"], math.exp(line["test_loss"]), rel_tol=1e-12)
-      assert 200 < found[0]["test_perplexity"] < 300  # of 256 tokens, all alike so far
+      assert 200 < result[0]["test_perplexity"] < 300  # of 256 tokens, all alike so far
       if label != "DiLoCo":  # whose model is that of its last outer step, the first of which is after 500
-        assert found[-1]["test_perplexity"] < found[0]["test_perplexity"]
+        assert result[-1]["test_perplexity"] < result[0]["test_perplexity"]
   assert "perplexity" in out
   assert "final test perplexity" in (run / "report.html").read_text()
   with (run / "metrics.csv").open() as file:
@@ -140,10 +140,10 @@ def test_diloco_with_an_outer_step(call, folder, tmp_path):
   more = ["--config.algorithm.name=diloco", "--config.algorithm.period=2"]
   code, out, error = call("train", *flags, *more, f"--workdir={tmp_path}/run", "--devices=1")
   assert code == 0, error
-  found = lines(tmp_path / "run")
-  assert [line["distance"] for line in found] == [0, 0, 0]  # evaluated right after an outer step
-  assert found[-1]["test_perplexity"] < found[1]["test_perplexity"] < found[0]["test_perplexity"]
-  assert found[-1]["bytes_sent"] > found[1]["bytes_sent"] > 0 and "test_perplexity" in out
+  result = lines(tmp_path / "run")
+  assert [line["distance"] for line in result] == [0, 0, 0]  # evaluated right after an outer step
+  assert result[-1]["test_perplexity"] < result[1]["test_perplexity"] < result[0]["test_perplexity"]
+  assert result[-1]["bytes_sent"] > result[1]["bytes_sent"] > 0 and "test_perplexity" in out
 
 
 def test_perplexity_is_of_language_and_finite():

@@ -210,13 +210,13 @@ def test_a_run_or_a_circle_below_the_data_does_not_count(tmp_path):
 
 
 def test_where_one_file_ends_and_another_begins_counts(tmp_path):
-  ids, found = np.arange(1280, dtype=np.uint16) % 50, set()
+  ids, result = np.arange(1280, dtype=np.uint16) % 50, set()
   for first in (640, 600):
     ids[:first].tofile(tmp_path / "train.bin")
     ids[first:].tofile(tmp_path / "val.bin")
     data = tokens(path=str(tmp_path), length=8, vocabulary=50)
-    found.add(fingerprint(data, "tokens", path=str(tmp_path), length=8, vocabulary=50)["data files"])
-  assert len(found) == 2
+    result.add(fingerprint(data, "tokens", path=str(tmp_path), length=8, vocabulary=50)["data files"])
+  assert len(result) == 2
 
 
 def test_prepared_files_of_tensorflow_datasets(tmp_path):
@@ -249,8 +249,8 @@ def test_files_of_an_address(tmp_path):
   (tmp_path / "nets/near.py").write_text("import near2\n")
   (tmp_path / "near2.py").write_text("")
   (package / "beside.py").write_text("import net\n")  # a circle
-  found = trusted_code.files(f"{package}/net.py:net")
-  names = {str(each.relative_to(tmp_path)) for each in found}
+  result = trusted_code.files(f"{package}/net.py:net")
+  names = {str(each.relative_to(tmp_path)) for each in result}
   assert names == {
     "nets/__init__.py", "nets/parts/__init__.py", "nets/parts/blocks.py", "nets/parts/net.py", "nets/near.py",
     "near2.py", "nets/parts/beside.py",
@@ -263,8 +263,8 @@ def test_files_of_an_address(tmp_path):
 
 
 def test_a_run_with_other_data(tmp_path, capsys):
-  chosen = saved_npz(tmp_path / "d.npz")
-  run = ddl.train(workdir=tmp_path / "a", **chosen)
+  settings = saved_npz(tmp_path / "d.npz")
+  run = ddl.train(workdir=tmp_path / "a", **settings)
   (run.folder / "result.json").unlink()
   saved_npz(tmp_path / "d.npz")  # the same examples once more
   ddl.train(workdir=tmp_path / "a", options=RESUME)
@@ -318,9 +318,9 @@ def test_what_only_a_resume_reads(option):
 def test_a_record_cannot_allow_other_data(tmp_path, call):
   folder = ddl.train(workdir=tmp_path / "a", **saved_npz(tmp_path / "d.npz")).folder
   (folder / "result.json").unlink()
-  found = json.loads((folder / "experiment.json").read_text())
-  found["options"]["allow_changed_inputs"] = True
-  (folder / "experiment.json").write_text(json.dumps(found))
+  record = json.loads((folder / "experiment.json").read_text())
+  record["options"]["allow_changed_inputs"] = True
+  (folder / "experiment.json").write_text(json.dumps(record))
   saved_npz(tmp_path / "d.npz", change=90)
   assert call("train", "--resume", f"--workdir={folder}")[0] == 2
   with pytest.raises(ValueError, match="other contents of: training examples"):
@@ -329,35 +329,35 @@ def test_a_record_cannot_allow_other_data(tmp_path, call):
 
 
 def test_a_comparison_with_other_data(tmp_path):
-  chosen = saved_npz(tmp_path / "d.npz")
+  settings = saved_npz(tmp_path / "d.npz")
   compare = {"seeds": (0,), "target": 0.3, "algorithms": LABELS}
-  ddl.compare(compare=compare, workdir=tmp_path / "c", **chosen)
+  ddl.compare(compare=compare, workdir=tmp_path / "c", **settings)
   for each in ("c", "c/sync/seed-0", "c/local/seed-0"):
     assert {*run_dir.recorded_inputs(tmp_path / each)} == {"training examples", "test examples"}
   saved_npz(tmp_path / "d.npz", change=90)
   more = compare | {"seeds": (0, 1)}
   before = sorted(tmp_path.glob("c/*/seed-*"))
   with pytest.raises(ValueError, match="other contents of: training examples"):
-    ddl.compare(compare=more, workdir=tmp_path / "c", options=RESUME, **chosen)
+    ddl.compare(compare=more, workdir=tmp_path / "c", options=RESUME, **settings)
   assert sorted(tmp_path.glob("c/*/seed-*")) == before
-  found = ddl.compare(compare=more, workdir=tmp_path / "c", options=ALLOW, **chosen)
-  [change] = found.info["changed_inputs"]
+  compared = ddl.compare(compare=more, workdir=tmp_path / "c", options=ALLOW, **settings)
+  [change] = compared.info["changed_inputs"]
   assert change["runs"] == {"local/seed-0": None, "sync/seed-0": None} and "test examples" in change["changed"]
   text = "Other contents than in earlier runs: training examples, test examples. Those runs: local/seed-0, sync/seed-0."
-  assert text in found.report.read_text() and text in " ".join(repr(found).split())
+  assert text in compared.report.read_text() and text in " ".join(repr(compared).split())
   assert ddl.compare(workdir=tmp_path / "c", options=RESUME).info["changed_inputs"] == [change]
 
 
 def test_a_sweep_with_other_data(tmp_path):
-  chosen = saved_npz(tmp_path / "d.npz") | {"compare": {"algorithms": LABELS}}
-  ddl.sweep(only=["sync"], trials=1, workdir=tmp_path / "s", **chosen)
+  settings = saved_npz(tmp_path / "d.npz") | {"compare": {"algorithms": LABELS}}
+  ddl.sweep(only=["sync"], trials=1, workdir=tmp_path / "s", **settings)
   for each in ("s", "s/sync/trial-0/seed-0"):
     assert "validation examples" in run_dir.recorded_inputs(tmp_path / each)
   saved_npz(tmp_path / "d.npz", change=90)
   with pytest.raises(ValueError, match="other contents of: training examples"):
-    ddl.sweep(only=["sync"], trials=2, workdir=tmp_path / "s", options=RESUME, **chosen)
-  found = ddl.sweep(only=["sync"], trials=2, workdir=tmp_path / "s", options=ALLOW, **chosen)
-  assert "Those runs: sync/trial-0/seed-0." in repr(found) and len(found.trials) == 2
+    ddl.sweep(only=["sync"], trials=2, workdir=tmp_path / "s", options=RESUME, **settings)
+  swept = ddl.sweep(only=["sync"], trials=2, workdir=tmp_path / "s", options=ALLOW, **settings)
+  assert "Those runs: sync/trial-0/seed-0." in repr(swept) and len(swept.trials) == 2
 
 
 # ---- code
@@ -370,8 +370,8 @@ def run(tmp_path):
   ran = tmp_path / "ran"
   (tmp_path / "code/net.py").write_text(NET.format(ran=str(ran)))
   (tmp_path / "code/layers.py").write_text(LAYERS)
-  chosen = {"model": {"name": f"{tmp_path}/code/net.py:net"}, "data": {"name": "least_squares"}, **SMALL}
-  folder = ddl.train(workdir=tmp_path / "a", **chosen).folder
+  settings = {"model": {"name": f"{tmp_path}/code/net.py:net"}, "data": {"name": "least_squares"}, **SMALL}
+  folder = ddl.train(workdir=tmp_path / "a", **settings).folder
   (folder / "result.json").unlink()
   ran.unlink()
   forget()
@@ -389,9 +389,9 @@ def forget():
 def address(folder, name):
   """Let a folder name another model."""
   for file in ("config.json", "experiment.json"):
-    found = json.loads((folder / file).read_text())
-    found.get("config", found)["model"]["name"] = name
-    (folder / file).write_text(json.dumps(found))
+    record = json.loads((folder / file).read_text())
+    record.get("config", record)["model"]["name"] = name
+    (folder / file).write_text(json.dumps(record))
 
 
 def test_the_recorded_files_run(run):
@@ -457,9 +457,9 @@ def test_a_file_of_the_folder(run, call, monkeypatch, way):
     monkeypatch.delitem(sys.modules, "code", raising=False)
     (folder / "code/__init__.py").touch()
   if way == "with a hash":
-    found = json.loads((folder / "inputs.json").read_text())
-    found["inputs"] |= {str(each): trusted_code.digest(each) for each in (folder / "code").iterdir()}
-    (folder / "inputs.json").write_text(json.dumps(found))
+    record = json.loads((folder / "inputs.json").read_text())
+    record["inputs"] |= {str(each): trusted_code.digest(each) for each in (folder / "code").iterdir()}
+    (folder / "inputs.json").write_text(json.dumps(record))
   address(folder, f"{named}:net")
   why = "records no hash of .*new.py" if way == "no hash" else "code inside of the run folder"
   for load in (lambda: ddl.load(folder).model, lambda: ddl.train(workdir=folder, options=ALLOW)):
@@ -501,18 +501,18 @@ def test_an_address_without_a_file(tmp_path, monkeypatch):
 def test_what_is_trusted_stays_so(run):
   """The result of a call that has run the code, and the runs of a comparison that is trusted."""
   folder, _ = run
-  chosen = {"data": {"name": "least_squares"}, "model": {"name": f"{folder.parent}/code/net.py:net"}, **SMALL}
+  settings = {"data": {"name": "least_squares"}, "model": {"name": f"{folder.parent}/code/net.py:net"}, **SMALL}
   compare = {"seeds": (0,), "target": 1.0, "algorithms": LABELS}
-  made = ddl.compare(only=["sync"], compare=compare, workdir=folder.parent / "b", **chosen)
+  compared = ddl.compare(only=["sync"], compare=compare, workdir=folder.parent / "b", **settings)
   shutil.copytree(folder.parent / "code", folder / "code")
   address(folder, f"{folder}/code/net.py:net")
   trained = ddl.train(workdir=folder, options=TRUST)
   net = folder.parent / "code/net.py"
   net.write_text(net.read_text() + "# edited\n")
-  assert trained.model and made.runs["sync"][0].experiment
-  assert ddl.load(made.folder, trust_code=True).runs["sync"][0].experiment
+  assert trained.model and compared.runs["sync"][0].experiment
+  assert ddl.load(compared.folder, trust_code=True).runs["sync"][0].experiment
   with pytest.raises(Untrusted):
-    _ = ddl.load(made.folder).runs["sync"][0].experiment
+    _ = ddl.load(compared.folder).runs["sync"][0].experiment
 
 
 def test_what_a_record_cannot_switch_on(run, call):
@@ -520,9 +520,9 @@ def test_what_a_record_cannot_switch_on(run, call):
   folder, ran = run
   shutil.copytree(folder.parent / "code", folder / "code")
   address(folder, f"{folder}/code/net.py:net")
-  found = json.loads((folder / "experiment.json").read_text())
-  found["options"] |= {"trust_code": True, "allow_changed_inputs": True, "compilation_cache": str(folder / "cache")}
-  (folder / "experiment.json").write_text(json.dumps(found))
+  record = json.loads((folder / "experiment.json").read_text())
+  record["options"] |= {"trust_code": True, "allow_changed_inputs": True, "compilation_cache": str(folder / "cache")}
+  (folder / "experiment.json").write_text(json.dumps(record))
   assert call("train", "--resume", f"--workdir={folder}")[0] == 2
   with pytest.raises(Untrusted):
     ddl.train(workdir=folder, options=RESUME)
@@ -544,9 +544,9 @@ def rule(inner, *, period: int = 2) -> Algorithm:
 def test_a_label_that_is_not_asked_for_does_not_run_code_of_the_folder(tmp_path):
   (tmp_path / "rule.py").write_text(RULE.format(ran=str(tmp_path / "ran")))
   own = LABELS | {"own": {"algorithm": {"name": f"{tmp_path}/rule.py:rule"}}}
-  chosen = saved_npz(tmp_path / "d.npz") | {"workdir": tmp_path / "c"}
+  settings = saved_npz(tmp_path / "d.npz") | {"workdir": tmp_path / "c"}
   make = lambda labels, **how: ddl.compare(  # noqa: E731
-    compare={"seeds": (0,), "target": 0.3, "algorithms": labels}, **chosen, **how
+    compare={"seeds": (0,), "target": 0.3, "algorithms": labels}, **settings, **how
   )
   folder = make(own).folder
   forget()
@@ -562,25 +562,25 @@ def test_a_label_that_is_not_asked_for_does_not_run_code_of_the_folder(tmp_path)
 @pytest.mark.parametrize("command", ["compare", "sweep"])
 def test_a_label_with_a_file_of_the_folder(run, call, command):
   folder, ran = run
-  chosen = {"data": {"name": "least_squares"}, "model": {"name": f"{folder.parent}/code/net.py:net"}, **SMALL}
-  chosen |= {"compare": {"seeds": (0,), "target": 1.0, "algorithms": LABELS}}
+  settings = {"data": {"name": "least_squares"}, "model": {"name": f"{folder.parent}/code/net.py:net"}, **SMALL}
+  settings |= {"compare": {"seeds": (0,), "target": 1.0, "algorithms": LABELS}}
   how = {"trials": 1, "only": ["sync"]} if command == "sweep" else {"only": ["sync"]}
-  made = getattr(ddl, command)(workdir=folder.parent / "b", **how, **chosen).folder
+  created = getattr(ddl, command)(workdir=folder.parent / "b", **how, **settings).folder
   forget()
   ran.unlink()
-  shutil.copytree(folder.parent / "code", made / "code")
-  for file in [made / "experiment.json", *made.glob("**/config.json")]:
-    file.write_text(file.read_text().replace(f"{folder.parent}/code/net.py", f"{made}/code/net.py"))
-  assert call(command, "--resume", f"--workdir={made}")[0] == 2
+  shutil.copytree(folder.parent / "code", created / "code")
+  for file in [created / "experiment.json", *created.glob("**/config.json")]:
+    file.write_text(file.read_text().replace(f"{folder.parent}/code/net.py", f"{created}/code/net.py"))
+  assert call(command, "--resume", f"--workdir={created}")[0] == 2
   with pytest.raises(Untrusted, match="inside of the run folder"):
-    getattr(ddl, command)(workdir=made, options=RESUME)
-  single = next(made.glob("**/config.json")).parent
+    getattr(ddl, command)(workdir=created, options=RESUME)
+  single = next(created.glob("**/config.json")).parent
   (single / "experiment.json").touch()  # as if the run were of a command of its own
-  with pytest.raises(Untrusted, match=f"inside of the run folder {made}"):
+  with pytest.raises(Untrusted, match=f"inside of the run folder {created}"):
     _ = ddl.load(single).model
   if command == "compare":
-    found = ddl.load(made)
-    assert len(found.table) == 1 and len(found.metrics) == 3
+    loaded = ddl.load(created)
+    assert len(loaded.table) == 1 and len(loaded.metrics) == 3
     with pytest.raises(Untrusted):
-      _ = found.runs["sync"][0].experiment
+      _ = loaded.runs["sync"][0].experiment
   assert not ran.exists()

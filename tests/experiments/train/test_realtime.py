@@ -22,8 +22,8 @@ SMALL = (
 @pytest.mark.parametrize("name", ["async_easgd", pytest.param("hogwild_sgd", marks=pytest.mark.slow)])
 def test_threads_leave_a_run_folder(tmp_path, name):
   period = () if name == "async_easgd" else ("--config.algorithm.period=None",)
-  chosen = (f"--config.algorithm.name={name}", *period, "--runtime=threads", f"--workdir={tmp_path}/a")
-  done = Command("train", *SMALL, *chosen).end()
+  settings = (f"--config.algorithm.name={name}", *period, "--runtime=threads", f"--workdir={tmp_path}/a")
+  done = Command("train", *SMALL, *settings).end()
   assert done.code == 0, done.error
   lines = metrics(tmp_path / "a")
   assert [line["step"] for line in lines] == [0, 8, 16, 24]
@@ -59,8 +59,8 @@ def test_a_line_of_metrics_that_a_crash_cut_is_none(tmp_path):
   text = "".join(json.dumps(line) + "\n" for line in written)
   for torn in ("", '{"step": 20, "vis', "{"):
     (tmp_path / "metrics.jsonl").write_text(text + torn)
-    found = covered(RunFolder(tmp_path), 50)
-    assert found and found["lines"] == 2 and found["last"] == written[-1] and found["nbytes"] == 80.0
+    result = covered(RunFolder(tmp_path), 50)
+    assert result and result["lines"] == 2 and result["last"] == written[-1] and result["nbytes"] == 80.0
     assert covered(RunFolder(tmp_path), 19)["lines"] == 1
   (tmp_path / "metrics.jsonl").write_text("{\n" + text)
   with pytest.raises(ValueError, match="damaged"):
@@ -82,12 +82,12 @@ def test_a_run_on_threads_is_made_again_in_virtual_time_with_the_same_bits(recor
   assert (tmp_path / "b" / "schedule.png").exists()
   events, again = (record.load(folder / "events.npz") for folder in (recorded, tmp_path / "b"))
   assert all(map(np.array_equal, events, again))
-  there, here = metrics(recorded), metrics(tmp_path / "b")
+  target, current = metrics(recorded), metrics(tmp_path / "b")
   for key in ("step", "test_loss", "test_accuracy", "bytes_sent"):  # of the center, to the last bit
-    assert [line[key] for line in here] == [line[key] for line in there]
+    assert [line[key] for line in current] == [line[key] for line in target]
   for key in ("train_loss", "distance"):  # sums, in another order
-    np.testing.assert_allclose([line[key] for line in here[1:]], [line[key] for line in there[1:]], rtol=1e-6)
-  assert [line["virtual_seconds"] for line in here[1:]] == [events.served[line["visits"] - 1] for line in there[1:]]
+    np.testing.assert_allclose([line[key] for line in current[1:]], [line[key] for line in target[1:]], rtol=1e-6)
+  assert [line["virtual_seconds"] for line in current[1:]] == [events.served[line["visits"] - 1] for line in target[1:]]
 
 
 @pytest.mark.slow

@@ -47,8 +47,8 @@ CASES = {  # config, how, checkpoint_every, model
 @pytest.mark.parametrize("case, members", [(case, 1 + (case == "members")) for case in CASES])
 @pytest.mark.sampled(11)
 def test_stopped_or_killed_and_resumed(case, members, tmp_path, monkeypatch):
-  chosen, how, every, model = CASES[case]
-  run = Run(config(**chosen), how=how, model=model and model(), devices=2 * members, members=members)
+  settings, how, every, model = CASES[case]
+  run = Run(config(**settings), how=how, model=model and model(), devices=2 * members, members=members)
   moments = random.Random(case)
   calls = len(run.trainer.plan(0, run.steps, 10))
 

@@ -153,16 +153,16 @@ def test_a_record_gives_back_config_and_options(home, monkeypatch):
   (home / "there" / "experiment.json").write_text(json.dumps(stored))
   parsed("--resume", "--workdir=there", "--devices=1")
   recorded = resume.read("sweep", shared_flags.run_options())
-  found = resume.config_of(recorded)
+  result = resume.config_of(recorded)
   shared_flags.restore(recorded.options)
   assert (
-    found.to_dict() == config.to_dict()
-    and found.times.path == f"{home}/a.csv"
-    and found.data.path == f"{home}/digits.npz"
+    result.to_dict() == config.to_dict()
+    and result.times.path == f"{home}/a.csv"
+    and result.data.path == f"{home}/digits.npz"
   )
-  assert in_order(found.compare.algorithms) == in_order(config.compare.algorithms)
-  assert list(in_order(found.compare.algorithms)) == ["late", "early", "unused"]
-  assert found.compare.expected == (("late", "early"),) and found.compare.algorithms.early.model.hidden == (8,)
+  assert in_order(result.compare.algorithms) == in_order(config.compare.algorithms)
+  assert list(in_order(result.compare.algorithms)) == ["late", "early", "unused"]
+  assert result.compare.expected == (("late", "early"),) and result.compare.algorithms.early.model.hidden == (8,)
   assert flags.FLAGS.only == ["late", "early"] and recorded.options["tuned"] == "there/tuned.json"
   assert flags.FLAGS.devices == 1 and shared_flags.run_options().devices == 1
   assert recorded.arguments == ["--config=mine.py", *given[:-1]]

@@ -57,9 +57,9 @@ def test_runs_together_have_streams_of_their_own(tmp_path, monkeypatch):
   with at_call(monkeypatch, 2, send(signal.SIGTERM)), pytest.raises(loop.Stopped):
     run.together(tmp_path / "part", {0: 0, 5: 1})
   run.together(tmp_path / "part", {0: 0, 5: 1}, resume=True)
-  found = [run.outcome(tmp_path / "whole" / f"seed-{seed}") for seed in (0, 5)]
-  assert found[0] != found[1]
-  assert found == [run.outcome(tmp_path / "part" / f"seed-{seed}") for seed in (0, 5)]
+  result = [run.outcome(tmp_path / "whole" / f"seed-{seed}") for seed in (0, 5)]
+  assert result[0] != result[1]
+  assert result == [run.outcome(tmp_path / "part" / f"seed-{seed}") for seed in (0, 5)]
 
 
 def losses(folder: Path):
@@ -81,8 +81,8 @@ def test_two_processes_save_the_places_of_all_workers(tmp_path):
   for flags in (("--processes=2", "--config.steps=8"), ("--config.steps=8",)):
     done = Command("train", *FLAGS, *flags, "--devices=2", f"--workdir={tmp_path}/{len(flags)}").end()
     assert done.code == 0, done.error
-  found = [json.loads((tmp_path / f"{k}/checkpoints/8/figures/metadata").read_text())["streams"] for k in (1, 2)]
-  assert found[0] == found[1] and {*found[0]} == {"0", "1", "2", "3"}
+  result = [json.loads((tmp_path / f"{k}/checkpoints/8/figures/metadata").read_text())["streams"] for k in (1, 2)]
+  assert result[0] == result[1] and {*result[0]} == {"0", "1", "2", "3"}
   np.testing.assert_allclose(losses(tmp_path / "1"), losses(tmp_path / "2"), rtol=1e-4)  # float32
 
 

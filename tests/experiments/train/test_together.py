@@ -34,8 +34,8 @@ def all_metrics(path):
 
 @pytest.mark.slow
 def test_each_leaves_what_it_leaves_alone(tmp_path):
-  made = run()
-  last = made.together(tmp_path / "together", SEEDS, keep_model=True)
+  created = run()
+  last = created.together(tmp_path / "together", SEEDS, keep_model=True)
   assert len({line["train_loss"] for line in last}) == len(SEEDS)
   expected, folder = run(seed=1)(tmp_path / "alone"), tmp_path / "together" / "seed-1"
   lines, figures = metrics(folder), metrics(tmp_path / "alone")
@@ -69,27 +69,27 @@ def test_each_has_its_share_of_the_seconds(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_all_are_stopped_and_resumed_bit_for_bit(tmp_path, monkeypatch):
-  made = run()
-  made.together(tmp_path / "whole", SEEDS)
+  created = run()
+  created.together(tmp_path / "whole", SEEDS)
   for number, by in ((3, signal.SIGTERM), (4, signal.SIGINT)):
     with at_call(monkeypatch, number, send(by)), pytest.raises(loop.Stopped) as stopped:
-      made.together(tmp_path / "stopped", SEEDS, resume=number > 3)
-    assert 0 < stopped.value.args[0] < made.steps
+      created.together(tmp_path / "stopped", SEEDS, resume=number > 3)
+    assert 0 < stopped.value.args[0] < created.steps
     assert not any((folder / "result.json").exists() for folder in folders(tmp_path / "stopped"))
-  made.together(tmp_path / "stopped", SEEDS, resume=True)
+  created.together(tmp_path / "stopped", SEEDS, resume=True)
   assert all_metrics(tmp_path / "stopped") == all_metrics(tmp_path / "whole")
-  for here, there in zip(folders(tmp_path / "stopped"), folders(tmp_path / "whole"), strict=True):
-    assert made.outcome(here) == made.outcome(there)
+  for current, target in zip(folders(tmp_path / "stopped"), folders(tmp_path / "whole"), strict=True):
+    assert created.outcome(current) == created.outcome(target)
 
 
 def test_a_run_has_the_same_bits_whatever_the_others_are(tmp_path):
-  made = run()
-  made.together(tmp_path / "all", SEEDS)
-  made.together(tmp_path / "left", {2: 2})
-  made.together(tmp_path / "left", {1: 1, 0: 0})
+  created = run()
+  created.together(tmp_path / "all", SEEDS)
+  created.together(tmp_path / "left", {2: 2})
+  created.together(tmp_path / "left", {1: 1, 0: 0})
   assert all_metrics(tmp_path / "left") == all_metrics(tmp_path / "all")
-  for here, there in zip(folders(tmp_path / "left"), folders(tmp_path / "all"), strict=True):
-    assert made.outcome(here) == made.outcome(there)
+  for current, target in zip(folders(tmp_path / "left"), folders(tmp_path / "all"), strict=True):
+    assert created.outcome(current) == created.outcome(target)
 
 
 def huge_for_seed_one(model):
@@ -108,22 +108,22 @@ def huge_for_seed_one(model):
 def test_one_that_diverges_does_not_end_the_others(tmp_path, monkeypatch):
   plain = run()
   plain.together(tmp_path / "plain", SEEDS)
-  made = Run(config(algorithm=DASGD, noise_batches=2), how=HOW, model=huge_for_seed_one(plain.experiment.model))
-  found = made.together(tmp_path / "found", SEEDS)
-  assert [isinstance(each, loop.Diverged) for each in found] == [False, True, False]
-  assert "dasgd diverged: its" in str(found[1]) and "a config.optimizer.learning_rate below 0.05 may help" in str(
-    found[1]
+  created = Run(config(algorithm=DASGD, noise_batches=2), how=HOW, model=huge_for_seed_one(plain.experiment.model))
+  result = created.together(tmp_path / "found", SEEDS)
+  assert [isinstance(each, loop.Diverged) for each in result] == [False, True, False]
+  assert "dasgd diverged: its" in str(result[1]) and "a config.optimizer.learning_rate below 0.05 may help" in str(
+    result[1]
   )
   assert [(folder / "result.json").exists() for folder in folders(tmp_path / "found")] == [True, False, True]
-  expected, there = all_metrics(tmp_path / "plain"), all_metrics(tmp_path / "found")
-  assert there[0] == expected[0] and there[2] == expected[2] and len(there[1]) < len(expected[1])
+  expected, target = all_metrics(tmp_path / "plain"), all_metrics(tmp_path / "found")
+  assert target[0] == expected[0] and target[2] == expected[2] and len(target[1]) < len(expected[1])
   with at_call(monkeypatch, 4, send(signal.SIGTERM)), pytest.raises(loop.Stopped):
-    made.together(tmp_path / "stopped", SEEDS)
+    created.together(tmp_path / "stopped", SEEDS)
   kept = [[*(folder / "checkpoints").glob("[0-9]*")] for folder in folders(tmp_path / "stopped")]
   assert kept[0] and kept[2] and not kept[1]  # no model that is not finite is saved
 
 
 def test_if_all_diverge_each_says_so(tmp_path):
-  made = Run(config(algorithm=DASGD, optimizer={"learning_rate": 1e30}), how=HOW)
-  found = made.together(tmp_path, SEEDS)
-  assert all(isinstance(each, loop.Diverged) for each in found) and len(found) == 3
+  created = Run(config(algorithm=DASGD, optimizer={"learning_rate": 1e30}), how=HOW)
+  result = created.together(tmp_path, SEEDS)
+  assert all(isinstance(each, loop.Diverged) for each in result) and len(result) == 3

@@ -26,8 +26,8 @@ def both(folder, *more, **settings):
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     where = f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
-  said = (*FLAGS, *more, where, "--num_processes=2", f"--workdir={folder}")
-  return [Command("train", *said, f"--process_id={rank}", **settings) for rank in (0, 1)]
+  message = (*FLAGS, *more, where, "--num_processes=2", f"--workdir={folder}")
+  return [Command("train", *message, f"--process_id={rank}", **settings) for rank in (0, 1)]
 
 
 def go_on(folder, whole):
@@ -141,11 +141,11 @@ def test_a_long_run_does_not_grow(tmp_path):
   processes = both(folder, *flags)
 
   def used():
-    found = []
+    results = []
     for each in processes:
       status = Path(f"/proc/{each.process.pid}/status").read_text()
-      found.append((int(status.partition("VmRSS:")[2].split()[0]), len(os.listdir(f"/proc/{each.process.pid}/fd"))))
-    return found
+      results.append((int(status.partition("VmRSS:")[2].split()[0]), len(os.listdir(f"/proc/{each.process.pid}/fd"))))
+    return results
 
   processes[0].wait_for(lambda: len(metrics(folder)) > 133)
   early = used()

@@ -46,15 +46,15 @@ JOBS = {
 
 def marked(mark):
   """The processes with this mark in their environment, which they inherit."""
-  found = []
+  results = []
   for folder in Path("/proc").iterdir():
     try:
       ours = folder.name.isdigit() and f"{MARK}={mark}".encode() in (folder / "environ").read_bytes()
       if ours and (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-        found.append(int(folder.name))
+        results.append(int(folder.name))
     except OSError:
       continue
-  return found
+  return results
 
 
 def wait(condition, seconds):

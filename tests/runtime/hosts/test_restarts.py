@@ -79,18 +79,18 @@ def test_it_is_not_restarted_once_more_than_asked_nor_where_it_was_asked_to_stop
    ([143], [False], 143), ([139, 2], [False, True], 2)],
 )  # fmt: skip
 def test_what_a_restart_is_for(codes, resumed, end, monkeypatch):
-  left, found = [*codes], []
+  left, result = [*codes], []
 
   def launch(count, command):
-    found.append(processes.from_json(Path(command[-1]).read_text())[2])
+    result.append(processes.from_json(Path(command[-1]).read_text())[2])
     return left.pop(0)
 
   monkeypatch.setattr(hosts, "launch", launch)
   options = RunOptions(processes=2, max_restarts=2)
   with pytest.raises(Failed) if end else contextlib.nullcontext() as failed:
     processes.launch(print, None, options, 2, begun=lambda: True)
-  assert [each.resume for each in found] == resumed
-  assert not left and all(each.max_restarts == 0 for each in found)
+  assert [each.resume for each in result] == resumed
+  assert not left and all(each.max_restarts == 0 for each in result)
   assert not failed or failed.value.args == (end,)
 
 

@@ -29,8 +29,8 @@ from ddl.sharding import MEMBER, Rules
 @pytest.mark.sampled(40)
 def test_any_number_of_groups_gives_the_result_of_one_device(x64, name, sharding, workers, members):
   trainer, carry = trained(name, workers, members, sharding)
-  found = gather(trainer.consensus(carry).params)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), found, one_device(name))
+  result = gather(trainer.consensus(carry).params)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), result, one_device(name))
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_initial_parameters_do_not_depend_on_what_holds_them(sharding):
   trainer = CompiledTrainer(
     build("sync_sgd", inner(), 2), drawn, make_workers(2, 8, 4), HOW._replace(sharding=sharding)
   )
-  found = gather(trainer.consensus(trainer.start(KEY)).params)
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8), found, drawn.init(KEY)[0])
+  result = gather(trainer.consensus(trainer.start(KEY)).params)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8), result, drawn.init(KEY)[0])
 
 
 @pytest.mark.parametrize("sharding", ["fsdp", "tensor"])
@@ -84,10 +84,10 @@ def test_a_model_in_pieces_is_tested_as_a_whole_one(monkeypatch, sharding):
   trainer, carry = trained("mlp", 2, 4, sharding, 3)
   rng = np.random.default_rng(1)
   x, y = rng.normal(size=(84, 12)).astype(np.float32), rng.integers(8, size=84, dtype=np.int32)
-  source = Source(84, lambda chosen: {"x": x[chosen], "y": y[chosen]})
-  found = trainer.consensus(carry)
-  whole = found._replace(params=jax.tree.map(jnp.asarray, gather(found.params)))
-  pieces, expected = (metrics.Evaluator(network("mlp"), source)([each])[0] for each in (found, whole))
+  source = Source(84, lambda settings: {"x": x[settings], "y": y[settings]})
+  result = trainer.consensus(carry)
+  whole = result._replace(params=jax.tree.map(jnp.asarray, gather(result.params)))
+  pieces, expected = (metrics.Evaluator(network("mlp"), source)([each])[0] for each in (result, whole))
   assert pieces.keys() == expected.keys() == {"loss", "accuracy"}
   np.testing.assert_allclose(pieces["loss"], expected["loss"], rtol=1e-5)
   assert pieces["accuracy"] == expected["accuracy"]
@@ -103,7 +103,7 @@ def test_a_checkpoint_goes_on_over_other_devices_and_members(x64, tmp_path, name
   def algorithm():
     return build(name, inner(), 2, **HYPER.get(name, {}))
 
-  whole, there = trained("mlp", 2, 4, "fsdp", LAST, algorithm())
+  whole, target = trained("mlp", 2, 4, "fsdp", LAST, algorithm())
   first, carry = trained("mlp", 2, 2, "fsdp", 5, algorithm())
   checkpoints = Checkpoints(tmp_path)
   checkpoints.save(5, first.saved(carry), {}, wait=True)
@@ -115,7 +115,7 @@ def test_a_checkpoint_goes_on_over_other_devices_and_members(x64, tmp_path, name
   jax.tree.map(np.testing.assert_array_equal, gather(first.saved(carry)), gather(trainer.saved(again)))
   for _, after, _ in trainer.run(again, trainer.plan(5, LAST, LAST), feed("mlp", 2), KEY):
     last = after
-  pairs = gather(trainer.consensus(last).params), gather(whole.consensus(there).params)
+  pairs = gather(trainer.consensus(last).params), gather(whole.consensus(target).params)
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), *pairs)
 
 
@@ -131,9 +131,9 @@ def test_rules_that_do_not_fit(sharding, rules, words):
   def init(key):
     return {"kernel": jnp.zeros((4, 9)), "bias": jnp.zeros(9)}, {}
 
-  chosen = network("mlp")._replace(init=init, rules=rules)
+  settings = network("mlp")._replace(init=init, rules=rules)
   with pytest.raises(ValueError, match=words.replace("[", r"\[").replace("]", r"\]")):
-    Placement(chosen, make_workers(2, 4, 2), sharding)
+    Placement(settings, make_workers(2, 4, 2), sharding)
 
 
 @pytest.mark.parametrize(

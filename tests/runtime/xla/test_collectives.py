@@ -24,17 +24,17 @@ def test_hybrid_layers_move_what_the_cost_model_says(workers, members):
   table = [Layer(f"fc{i}", a, b) for i, (a, b) in enumerate(pairwise(widths))]
   nodes = workers * members
   expected = [volume(layer, BATCH, nodes, workers, duplex=1.0) for layer in table]
-  found = of_a_step("mlp", workers, members, "hybrid")
-  assert {each.axis for each in found} == ({"member"} if workers == 1 else {"member", "worker"})
-  assert {each.size for each in found if each.axis == "member"} == {members}
+  result = of_a_step("mlp", workers, members, "hybrid")
+  assert {each.axis for each in result} == ({"member"} if workers == 1 else {"member", "worker"})
+  assert {each.size for each in result if each.axis == "member"} == {members}
 
-  inside = sum(each.nbytes for each in found if each.axis == "member")
+  inside = sum(each.nbytes for each in result if each.axis == "member")
   outputs = FLOAT * BATCH // workers * meta["num_outputs"]  # gathered for the loss
   # Backward through the last layer XLA gathers its weights where these are fewer than the gradients of its inputs.
   saved = max(FLOAT * widths[-2] * (BATCH // workers - widths[-1]), 0)
   assert inside == sum(each.model for each in expected[1:]) + outputs - saved  # the first layer's inputs are everywhere
 
-  across = [each for each in found if each.axis == "worker"]
+  across = [each for each in result if each.axis == "worker"]
   biases, loss = FLOAT * sum(widths[1:]) // members, FLOAT
   assert {each.kind for each in across} <= {"all-reduce"} and {each.size for each in across} <= {workers}
   strips = sum(each.data for each in expected)
@@ -53,10 +53,10 @@ def test_pairs_of_layers_take_one_sum_forward_and_one_backward():
 
 @pytest.mark.slow
 def test_attention_and_mlp_of_a_block_take_one_sum_each_way():
-  found = of_a_step("transformer", 2, 4, "tensor")
+  result = of_a_step("transformer", 2, 4, "tensor")
   residual = FLOAT * BATCH // 2 * 6 * 32
-  assert sum(each.nbytes == residual for each in found if each.axis == "member") == 2 * 2 * 2
-  assert {each.kind for each in found} == {"all-reduce"}
+  assert sum(each.nbytes == residual for each in result if each.axis == "member") == 2 * 2 * 2
+  assert {each.kind for each in result} == {"all-reduce"}
 
 
 def test_large_parameters_are_gathered_where_they_are_used():

@@ -117,16 +117,18 @@ def mesh():
 
 
 def test_a_chain_is_one_collective_that_its_kernels_drive(mesh):
-  found = read(CHAIN, mesh)
-  ((kind, times, events),) = found.events
+  result = read(CHAIN, mesh)
+  ((kind, times, events),) = result.events
   assert (kind, times) == ("loop", 3)  # the constant of its condition
   # The kernel reads x and writes the product; w is on the chip, and the message passes in place.
   product = 4 * (64 * 128 + 64 * 32)
   assert events == [
     ["start", 0, True], ["work", MATMUL, product, True], ["work", MATMUL, product, False], ["done", 0]
   ]  # fmt: skip
-  assert [(each.nbytes, each.size, each.axis, each.starts) for each in found.collectives] == [(4096, 8, "worker", True)]
-  assert flop(found.events) == 3 * 2 * MATMUL and sent_bytes(found.events) == 3 * 2 * product
+  assert [(each.nbytes, each.size, each.axis, each.starts) for each in result.collectives] == [
+    (4096, 8, "worker", True)
+  ]
+  assert flop(result.events) == 3 * 2 * MATMUL and sent_bytes(result.events) == 3 * 2 * product
   assert len(collectives(CHAIN, mesh)) == 1
 
 
@@ -138,11 +140,11 @@ def test_chains_at_the_same_time_are_told_apart(mesh):
 
 
 def test_pairs_of_a_start_and_an_end(mesh):
-  found = read(PAIRS, mesh)
-  names = [event[:2] for event in found.events if event[0] != "work"]
+  result = read(PAIRS, mesh)
+  names = [event[:2] for event in result.events if event[0] != "work"]
   assert names == [["start", 0], ["done", 0], ["start", 1], ["done", 1]]
-  assert [event[0] for event in found.events][1] == "work" and flop(found.events) == MATMUL
-  assert [each.starts for each in found.collectives] == [True, False]
+  assert [event[0] for event in result.events][1] == "work" and flop(result.events) == MATMUL
+  assert [each.starts for each in result.collectives] == [True, False]
 
 
 def compiled(fn, *shapes):
