@@ -73,7 +73,7 @@ def result(case: str) -> tuple[Any, dict[str, np.ndarray]]:
     if case in PREDICTIONS:
       return _prediction(PREDICTIONS[case], folder), {}
     if case == "compare":
-      _command(*COMPARE, f"--workdir={folder / 'run'}")
+      run_command(*COMPARE, f"--workdir={folder / 'run'}")
       files = ("metrics.csv", "table.csv", "pairs.csv")
       return {
         file: [row for row in _rows(folder / "run" / file) if row.get("quantity") != "seconds"] for file in files
@@ -89,7 +89,7 @@ def _run(changes: list[str], folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
   for change in changes:
     flag = (change if change.startswith("--") else f"--config.{change}").replace("IMAGES", str(images))
     flags[flag.partition("=")[0]] = flag
-  _command("train", *flags.values(), f"--workdir={folder / 'run'}")
+  run_command("train", *flags.values(), f"--workdir={folder / 'run'}")
   lines = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
   params = serialization.msgpack_restore((folder / "run/model.msgpack").read_bytes())["params"]
   leaves = jax.tree.leaves_with_path(params)
@@ -98,14 +98,15 @@ def _run(changes: list[str], folder: Path) -> tuple[Any, dict[str, np.ndarray]]:
 
 def _prediction(command: list[str], folder: Path) -> Any:
   if command[0] == "plan":
-    _command(*command, f"--json={folder / 'plan.json'}")
+    run_command(*command, f"--json={folder / 'plan.json'}")
     return _figures(json.loads((folder / "plan.json").read_text()))
-  _command(*command, f"--workdir={folder / 'run'}")
+  run_command(*command, f"--workdir={folder / 'run'}")
   names = ("communication", "efficiency", "speedup")
   return {name: _rows(folder / f"run/figures/{name}.csv") for name in names}
 
 
-def _command(*arguments: str) -> None:
+def run_command(*arguments: str) -> None:
+  """Run a command of run.py. Raises RuntimeError if it fails."""
   # Compiled as a user's run is, whatever flags the tests around it have.
   environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
   command = [sys.executable, "run.py", *arguments]

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,27 @@ def environment() -> dict[str, str]:
 class Fork:
   """A started command, with the names of `subprocess.Popen`."""
 
-  def __init__(self, arguments: list[str], folder: Path | str, out: Path, error: Path, module: str = "run"):
-    """Start it in its own process group; out, error: the files that it prints into; module: that has its `main`."""
+  def __init__(
+    self,
+    arguments: list[str],
+    folder: Path | str,
+    out: Path,
+    error: Path,
+    module: str = "run",
+    without: Sequence[str] = (),
+  ):
+    """Start it in its own process group.
+
+    Args:
+      arguments: of the command.
+      folder: in which it runs.
+      out, error: the files that it prints into.
+      module: that has its `main`.
+      without: environment variables that it does not have.
+    """
     self._files = out, error
-    asked = {"arguments": arguments, "folder": str(folder), "out": str(out), "error": str(error)}
-    asked["module"] = module
-    self.pid = ask(asked)
+    files = {"folder": str(folder), "out": str(out), "error": str(error)}
+    self.pid = ask({"arguments": arguments, **files, "module": module, "without": [*without]})
     self.returncode: int | None = None
 
   def poll(self) -> int | None:
@@ -105,6 +121,8 @@ def answer_all() -> None:
 def command(asked: dict[str, Any]) -> int:
   """The command, in the fork."""
   os.setpgid(0, 0)
+  for name in asked["without"]:
+    os.environ.pop(name, None)
   os.chdir(asked["folder"])
   for descriptor, file in ((0, os.devnull), (1, asked["out"]), (2, asked["error"])):
     os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND), descriptor)
