@@ -1,1 +1,1 @@
-"""Event schedules in virtual time: who computes, waits and is served when. NumPy and SciPy alone."""
+"""Event schedules in virtual time: when each worker computes, waits and is served. Uses only NumPy and SciPy."""

@@ -1,4 +1,4 @@
-"""A record of equally long arrays as one npz file."""
+"""Save and load named arrays of equal length as one .npz file."""
 
 import os
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from ddl import files, memory
 
 
 def save(path: str | Path, arrays: Mapping[str, Any]) -> None:
-  """Write the arrays to exactly this path, atomically."""
+  """Atomically write the arrays to exactly this path."""
   half = Path(f"{path}.half")
   with open(half, "wb") as file:
     np.savez(file, **dict(arrays))
@@ -21,17 +21,21 @@ def save(path: str | Path, arrays: Mapping[str, Any]) -> None:
 
 
 def load(path: str | Path, types: Mapping[str, Any], what: str) -> dict[str, np.ndarray]:
-  """Read what `save` wrote. ValueError, one line, for another kind of file; FileNotFoundError for a missing one.
+  """Load arrays written by `save`.
 
   Args:
-    path: of the file.
-    types: the names of the arrays, and the type that each is safely cast to.
-    what: name of the rows, for the error.
+    path: the .npz file.
+    types: array name -> dtype; arrays are cast with casting="safe".
+    what: name of the rows in error messages, such as "events".
+
+  Raises:
+    FileNotFoundError: if the file does not exist.
+    ValueError: in one line, if it is not such a file.
   """
   file = files.regular(path)
   try:
     size = sum(array.nbytes for array in files.npz_arrays(file, types).values())
-  except Exception as error:  # of damaged files zipfile and zlib raise their own
+  except Exception as error:  # zipfile and zlib raise exceptions of their own for damaged files
     raise _not_a_record(path, what, error) from error
   memory.require(size, str(path))
   try:
@@ -43,5 +47,5 @@ def load(path: str | Path, types: Mapping[str, Any], what: str) -> dict[str, np.
 
 def _not_a_record(path: str | Path, what: str, error: Exception) -> ValueError:
   first = next(iter(str(error).splitlines()), type(error).__name__)
-  reason = "no .npz file" if "pickle" in first else first  # NumPy would advise to allow pickles
+  reason = "not an .npz file" if "pickle" in first else first  # NumPy's text advises allowing pickles
   return ValueError(f"{path}: not a record of {what}: {reason}")

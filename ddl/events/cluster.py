@@ -1,4 +1,4 @@
-"""The simulated cluster: seconds of a worker round's steps, messages and service, and the peers of its visits."""
+"""The simulated cluster: durations of steps, messages and service, and the peers of visits."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -8,11 +8,11 @@ import numpy as np
 from ddl.errors import OptionError
 from ddl.events.times import Stream, Times, not_negative
 
-Seconds = float | Callable[[int], float]  # the same for all, or by worker
+Seconds = float | Callable[[int], float]  # the same for all workers, or a function of the worker
 
 
 class VisitOrder(Protocol):
-  """The fields of `ddl.api.Arrivals`, as `ddl.events` does without JAX."""
+  """The interface of `ddl.api.Arrivals`, repeated here because `ddl.events` must not import JAX."""
 
   @property
   def order(self) -> str: ...
@@ -25,7 +25,7 @@ class VisitOrder(Protocol):
 
 
 class Rule(Protocol):
-  """The fields of `ddl.api.ServerAlgorithm` that a schedule depends on."""
+  """The part of the interface of `ddl.api.ServerAlgorithm` that a schedule depends on."""
 
   @property
   def period(self) -> int: ...
@@ -40,20 +40,20 @@ class Rule(Protocol):
 
 
 class Work(NamedTuple):
-  """A worker round: moments in seconds from 0; `rest` is a duration."""
+  """The timing of a worker round: points in time in seconds from 0, except for the duration `rest`."""
 
-  start: float  # computing begins, after the time lost to a death
-  leaves: float  # the request leaves
-  ready: float  # the worker waits for the answer
-  rest: float  # steps after the answer
-  downs: tuple[tuple[float, float], ...]  # of each death: when the worker dies, and when it is up again
+  start: float  # computing begins, after any time lost to deaths
+  leaves: float  # the worker sends its request
+  ready: float  # the worker begins to wait for the reply
+  rest: float  # duration of the steps after the reply
+  downs: tuple[tuple[float, float], ...]  # (death, restart) of each death
 
 
 class VirtualCluster:
-  """Step times and costs, by worker."""
+  """The step times and communication costs of each worker."""
 
   def __init__(self, times: Times, *, period: int, delay: int, message_seconds: Seconds, service_seconds: Seconds):
-    """period, delay: steps, as in `ddl.api.ServerAlgorithm`. OptionError for invalid values."""
+    """Check the arguments; period and delay count steps, as in `ddl.api.ServerAlgorithm`."""
     if period < 1:
       raise OptionError("period", ">= 1", period)
     if not 0 <= delay <= period:
@@ -63,7 +63,7 @@ class VirtualCluster:
     self.service = _by_worker("service_seconds", service_seconds, times.workers)
 
   def work(self, worker: int, round_: int, time: float) -> Work:
-    """Return the worker's round if it may begin at `time`. A worker that dies in it comes back and repeats it."""
+    """Return the timing of a worker's round that begins at `time`. After a death the worker repeats the round."""
     first = round_ * self.period
     steps = self._times.steps(worker, first, self.period)
     seconds, downs = float(steps.sum()), list[tuple[float, float]]()
@@ -78,9 +78,9 @@ class VirtualCluster:
 
 
 def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals: VisitOrder, seed: int) -> np.ndarray:
-  """Return each visit's peer, a pure function of (seed, worker, round): [events] int32, -1 for none.
+  """Draw each visit's peer as a pure function of (seed, worker, round): [events] int32, -1 for none.
 
-  ValueError, one line, where the workers cannot be paired by `arrivals`.
+  Raises a one-line ValueError if the workers cannot be paired as `arrivals` requires.
   """
   peers, probability = arrivals.peers, arrivals.peer_probability
   if not 0 <= probability <= 1:
@@ -94,13 +94,13 @@ def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals
     raise OptionError("workers", condition, workers)
   stream = Stream(lambda rng, count: rng.random((count, 2)), seed=seed, purpose=2)
   draws = np.empty((len(worker), 2))
-  for each in range(workers):
-    mine = worker == each
-    if mine.any():
-      draws[mine] = stream.take(each, 0, int(round_[mine].max()) + 1)[round_[mine]]
+  for rank in range(workers):
+    events = worker == rank
+    if events.any():
+      draws[events] = stream.take(rank, 0, int(round_[events].max()) + 1)[round_[events]]
   if peers == "uniform":
     other = np.minimum((draws[:, 1] * (workers - 1)).astype(np.int32), workers - 2)
-    other += other >= worker  # skips itself
+    other += other >= worker  # a worker is not its own peer
   else:
     other = (worker + np.where(draws[:, 1] < 0.5, 1, -1)) % workers
   return np.where(draws[:, 0] < probability, other, -1).astype(np.int32)

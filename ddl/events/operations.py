@@ -1,8 +1,8 @@
-"""A schedule as operations on the server's state, and the waves of them that can be computed in parallel.
+"""Convert a schedule to operations on the server's state, and group these into waves that run in parallel.
 
-Between two visits a worker's round depends on its own last reply alone. Operations are taken in order until one needs a
-round whose reply came within the same wave. All before it are one wave: its rounds are computed first, in any order,
-then its operations are carried out one after the other.
+Between two visits a worker's round depends only on its own last reply. A wave is the longest sequence of operations in
+which no round needs a reply from the same wave: its rounds are computed first, in any order, then its operations run
+one after the other.
 """
 
 from collections.abc import Sequence
@@ -19,47 +19,48 @@ SERVE, COLLECT, APPLY, DROP, READ, RESTART, LOOK, ADD = range(8)
 
 
 class Operations(NamedTuple):
-  """Equally long arrays [operations], in order, and the number of workers.
+  """Operations on the server's state in order, as arrays [operations], and the number of workers.
 
-  SERVE: a message is served. READ: a worker that a barrier held back, or that a quorum answers, gets a new reply from
-  the center. COLLECT: weight times the message is added to a round's sum; APPLY: the sum is served, for the last
-  collected; DROP: a worker that the quorum did not wait for abandons its round. RESTART: a worker that died comes back
-  from the center, before its round. LOOK, ADD: a visit without a lock reads, or adds to, one block of coordinates.
+  SERVE: the server applies a message. READ: a worker that waited at a barrier, or that takes part in a quorum, receives
+  a new reply from the center. COLLECT: weight times the message is added to a round's sum. APPLY: the server applies
+  the sum, in the event of the last message collected. DROP: a worker that the quorum did not wait for abandons its
+  round. RESTART: a worker that died restarts from the center before its round. LOOK, ADD: a lock-free visit reads, or
+  adds to, one block of coordinates.
   """
 
   kind: np.ndarray  # int8
   worker: np.ndarray  # int32
   event: np.ndarray  # int32: index into the events
-  block: np.ndarray  # int32: of LOOK and ADD, else 0
-  weight: np.ndarray  # float64: of COLLECT, 1 / (messages of the round), else 1
+  block: np.ndarray  # int32: the block of LOOK and ADD, else 0
+  weight: np.ndarray  # float64: 1 / (messages of the round) in COLLECT, else 1
   workers: int
 
 
 def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrier, seed: int) -> Operations:
-  """Return the operations of an algorithm's server in a schedule, which may be a recorded one, in order.
+  """Return the server's operations, in order, for a computed or recorded schedule.
 
-  Some workers may have no event. A worker that a barrier held back READs if the algorithm has `read`; otherwise the
+  Some workers may have no event. A worker that waited at a barrier READs if the algorithm has `read`; otherwise the
   reply of its visit stays valid. With a quorum all workers READ. Without a lock each visit LOOKs at, and ADDs to,
   `arrivals.blocks` blocks of the center between its arrival and the end of its service, concurrently with other visits
-  and at random moments, which `seed` determines.
+  and at random times determined by `seed`.
 
   Raises:
-    ValueError: for a quorum without a lock or without `read`, a negative number of blocks, or blocks of an algorithm
-      without a lock-free rule.
+    ValueError: if a quorum has no lock or the algorithm no `read`, or if blocks are negative or the algorithm has no
+      lock-free rule for them.
   """
   quorum, blocks, rule = isinstance(barrier, Quorum), algorithm.arrivals.blocks, algorithm.lock_free
   if blocks and not rule:
     raise OptionError("arrivals.blocks", "0 for an algorithm without a lock-free rule", blocks)
   if quorum and algorithm.read is None:
     raise ValueError(
-      "backup and cutoff barriers serve the mean of a round; the algorithm must be one whose workers start from the "
-      "server's reply, such as async_sgd"
+      "backup and cutoff barriers need an algorithm whose workers start each round from the server's reply, such as "
+      "async_sgd."
     )
   if blocks < 0 or (quorum and blocks):
     raise OptionError("blocks", "0 with a quorum, which needs a lock" if quorum else ">= 0", blocks)
   index = np.arange(len(events.worker))
-  back = known(events.worker, events.start, events.served, events.answered, events.restarted)[events.restarted]
-  parts = [_part(RESTART, index[events.restarted], back - 0.25, events.start[events.restarted])]
+  seen = known(events.worker, events.start, events.served, events.answered, events.restarted)[events.restarted]
+  parts = [_part(RESTART, index[events.restarted], seen - 0.25, events.start[events.restarted])]
   if quorum:
     parts += _rounds(events)
   elif algorithm.read is not None:
@@ -70,7 +71,7 @@ def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrie
   elif not quorum:
     parts.append(_part(SERVE, index, index, events.served))
   kind, event, place, moment, block, weight = map(np.concatenate, zip(*parts, strict=True))
-  order = np.lexsort((place, moment) if blocks else (place,))  # stable; the last key counts first
+  order = np.lexsort((place, moment) if blocks else (place,))  # stable; the last key is the primary one
   event = event[order]
   return Operations(
     kind[order].astype(np.int8),
@@ -82,7 +83,7 @@ def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrie
   )
 
 
-_Part = tuple[np.ndarray, ...]  # kind, event, place among the events, moment in seconds, block, weight: [k] each
+_Part = tuple[np.ndarray, ...]  # kind, event, position among the events, time in seconds, block, weight: [k] each
 
 
 def _part(
@@ -93,18 +94,18 @@ def _part(
   block: np.ndarray | int = 0,
   weight: np.ndarray | float = 1.0,
 ) -> _Part:
-  return tuple(np.broadcast_to(each, event.shape) for each in (kind, event, place, moment, block, weight))
+  return tuple(np.broadcast_to(column, event.shape) for column in (kind, event, place, moment, block, weight))
 
 
 def _rounds(events: Events) -> list[_Part]:
   index = np.arange(len(events.worker))
-  came, dropped = index[~events.dropped], index[events.dropped]
-  count = np.bincount(events.round[came])
+  served, dropped = index[~events.dropped], index[events.dropped]
+  count = np.bincount(events.round[served])
   last = np.zeros_like(count)
-  np.maximum.at(last, events.round[came], came)
+  np.maximum.at(last, events.round[served], served)
   all_workers = np.lexsort((events.worker, events.round))
   return [
-    _part(COLLECT, came, came, events.served[came], weight=1 / count[events.round[came]]),
+    _part(COLLECT, served, served, events.served[served], weight=1 / count[events.round[served]]),
     _part(APPLY, last, last + 0.25, events.served[last]),
     _part(DROP, dropped, dropped, events.served[dropped]),
     _part(READ, all_workers, events.answered[all_workers] - 0.5, events.served[events.answered[all_workers] - 1]),
@@ -112,7 +113,7 @@ def _rounds(events: Events) -> list[_Part]:
 
 
 def _lock_free(events: Events, blocks: int, reads_first: bool, seed: int) -> list[_Part]:
-  """The 2 * blocks operations of a visit divide its time at random, as a Poisson process would."""
+  """Draw the times of the 2 * blocks operations of each visit from a Poisson process."""
   rng = np.random.default_rng(np.random.SeedSequence((seed, 3)))
   gaps = rng.exponential(size=(len(events.worker), 2 * blocks)).cumsum(axis=1)
   share = gaps / gaps[:, -1:]  # in (0, 1]: the last one ends the visit
@@ -125,7 +126,7 @@ def _lock_free(events: Events, blocks: int, reads_first: bool, seed: int) -> lis
 
 
 class Wave(NamedTuple):
-  """Operations first..last-1, and the visits whose worker rounds must be computed before."""
+  """Operations first..last-1, and the visits with worker rounds that must be computed before them."""
 
   first: int
   last: int
@@ -133,10 +134,14 @@ class Wave(NamedTuple):
 
 
 def waves(operations: Operations, stops: Sequence[int], widest: int) -> list[list[Wave]]:
-  """Return the operations between successive stops (numbers of operations, from 0), each in as few waves as possible.
+  """Split the operations between successive stops into as few waves as possible.
 
-  A visit that the end of a wave interrupts goes on in the next one. widest: most visits of a wave; 1 makes every visit
-  a wave of its own.
+  A visit that the end of a wave interrupts continues in the next wave.
+
+  Args:
+    operations: all operations.
+    stops: increasing numbers of operations; the first part starts at 0.
+    widest: the largest number of visits in a wave; 1 puts each visit into its own wave.
   """
   begins, workers, events = _begins(operations), operations.worker.tolist(), operations.event.tolist()
   parts, last = [], 0
@@ -171,7 +176,7 @@ def _is_work(operations: Operations) -> np.ndarray:
 
 
 def _begins(operations: Operations) -> np.ndarray:
-  """[operations] bool: the first of a visit's own operations, which needs its worker round."""
+  """Return whether each operation is the first of its visit, which needs the worker round: [operations] bool."""
   where = np.flatnonzero(_is_work(operations))
   _, first = np.unique(operations.event[where], return_index=True)
   out = np.zeros(len(operations.kind), bool)

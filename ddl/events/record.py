@@ -1,4 +1,4 @@
-"""The record of an asynchronous run, virtual or real: one row for each visit to the server."""
+"""The event record of an asynchronous run, in virtual or real time: one row per visit to the server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,22 +11,22 @@ from ddl.events import arrays
 
 
 class Events(NamedTuple):
-  """Equally long arrays [events], in the order in which the server finished them; times in seconds from 0.
+  """Visits in the order in which the server finished them, as arrays [events]; times in seconds from 0.
 
   A dropped message never arrives: `served` is when the server stopped waiting, `arrival` when its worker gave up.
   """
 
   worker: np.ndarray  # int32
   round: np.ndarray  # int32: each worker's rounds are 0, 1, 2, ...
-  start: np.ndarray  # float64: the round's computing begins
+  start: np.ndarray  # float64: the round's computation begins
   arrival: np.ndarray  # float64: the request reaches the server
   served: np.ndarray  # float64: the service ends
-  answered: np.ndarray  # int32: events served when the server replied: index + 1, more where a barrier held it back
-  released: np.ndarray  # float64: the worker goes on with the reply; with delay 0 to its next round
-  staleness: np.ndarray  # int32: visits of others since the worker's last reply
+  answered: np.ndarray  # int32: events served when the server replied: index + 1, or more after waiting at a barrier
+  released: np.ndarray  # float64: the worker continues with the reply; with delay 0 its next round starts
+  staleness: np.ndarray  # int32: visits of other workers since the worker's last reply
   peer: np.ndarray  # int32: the other worker of a peer-to-peer exchange, -1 for none
-  dropped: np.ndarray  # bool: a quorum barrier went on without this message
-  restarted: np.ndarray  # bool: the worker had died, and came back from the server's state at this round's start
+  dropped: np.ndarray  # bool: a quorum barrier did not wait for this message
+  restarted: np.ndarray  # bool: the worker had died and restarted from the server's state at the start of this round
 
 
 TYPES: dict[str, Any] = dict.fromkeys(("worker", "round", "answered", "staleness", "peer"), np.int32)
@@ -35,7 +35,7 @@ TYPES |= dict.fromkeys(("dropped", "restarted"), np.bool_)
 
 
 def previous(worker: np.ndarray) -> np.ndarray:
-  """Return the index of the same worker's previous event, -1 for none: [events]."""
+  """Return the index of each event's predecessor of the same worker, -1 for none: [events]."""
   before = np.full(len(worker), -1)
   order = np.argsort(worker, kind="stable")
   same = np.flatnonzero(worker[order][1:] == worker[order][:-1])
@@ -46,18 +46,18 @@ def previous(worker: np.ndarray) -> np.ndarray:
 def known(
   worker: np.ndarray, start: np.ndarray, served: np.ndarray, answered: np.ndarray, restarted: np.ndarray
 ) -> np.ndarray:
-  """Return the number of events in the center that each event's worker started from: [events], 0: the initial one."""
+  """Return the version (number of events applied) of the center from which each worker round started: [events]."""
   before = previous(worker)
-  learnt = np.where(before < 0, 0, answered[before])
-  back = np.minimum(
+  version = np.where(before < 0, 0, answered[before])
+  at_start = np.minimum(
     np.searchsorted(served, start, side="right"), np.arange(len(worker))
-  )  # events of the same moment included
-  return np.where(restarted, np.maximum(back, learnt), learnt)
+  )  # includes events served at the same time
+  return np.where(restarted, np.maximum(at_start, version), version)
 
 
 @dataclass(slots=True)
 class VisitRow:
-  """A row of `Events`, without the columns that are derived from the whole."""
+  """A row of `Events`, without the columns that are derived from all rows."""
 
   worker: int
   round: int
@@ -74,7 +74,7 @@ ROW = tuple(field.name for field in fields(VisitRow))
 
 
 def make_events(rows: Sequence[VisitRow], *, quorum: bool = False) -> Events:
-  """Return the rows as `Events` with their staleness, which is 0 in the rounds of a quorum, and without peers."""
+  """Convert rows to `Events` without peers, and compute the staleness (0 in quorum rounds)."""
   columns: Any = {name: np.array([getattr(row, name) for row in rows], TYPES[name]) for name in ROW}
   seen = known(*(columns[name] for name in ("worker", "start", "served", "answered", "restarted")))
   staleness = np.zeros(len(rows)) if quorum else np.arange(len(rows)) - seen
@@ -82,21 +82,21 @@ def make_events(rows: Sequence[VisitRow], *, quorum: bool = False) -> Events:
 
 
 def save(path: str | Path, events: Events) -> None:
-  """Write the record as one npz file to exactly this path, atomically."""
+  """Atomically write the record as one .npz file to exactly this path."""
   arrays.save(path, events._asdict())
 
 
 def load(path: str | Path) -> Events:
-  """Read what `save` wrote; errors as of `arrays.load`."""
+  """Load a record written by `save`. Raises the errors of `arrays.load`."""
   return Events(**arrays.load(path, TYPES, "events"))
 
 
 def check(events: Events, workers: int) -> None:
-  """Raise ValueError, one line that names the first impossible event, if the record is not one of a run."""
+  """Raise a one-line ValueError that names the first impossible event, if there is one."""
   count = len(events.worker)
   for name, array in events._asdict().items():
     if array.shape != (count,):
-      raise ValueError(f"events: {name} has shape {list(array.shape)}, but worker has [{count}]")
+      raise ValueError(f"events: {name} has shape {list(array.shape)}, but worker has shape [{count}].")
   for name in ("start", "arrival", "served", "released"):
     times = getattr(events, name)
     _refuse(~np.isfinite(times) | (times < 0), times, f"{name} must be finite seconds, at least 0")
@@ -106,13 +106,13 @@ def check(events: Events, workers: int) -> None:
   before = previous(events.worker)
   first = before < 0
   count_of_worker = np.where(first, -1, events.round[before]) + 1
-  _refuse(events.round != count_of_worker, events.round, "a worker's rounds must be 0, 1, 2, ...")
+  _refuse(events.round != count_of_worker, events.round, "a worker's rounds must be 0, 1, 2, ... in this order")
   _refuse(np.diff(events.served, prepend=0.0) < 0, events.served, "served must not decrease")
   wrong = (events.answered <= np.arange(count)) | (events.answered > count)
-  _refuse(wrong, events.answered, f"answered must be from its own index + 1 to {count}")
-  came = ~events.dropped
+  _refuse(wrong, events.answered, f"answered must be in [index + 1, {count}]")
+  arrives = ~events.dropped
   _refuse(events.arrival < events.start, events.arrival, "arrival is before start")
-  _refuse(came & (events.served < events.arrival), events.served, "served is before arrival")
+  _refuse(arrives & (events.served < events.arrival), events.served, "served is before arrival")
   _refuse(events.arrival > events.released, events.released, "released is before arrival")
   _refuse(events.released < events.served, events.released, "released is before served")
   _refuse(
@@ -123,4 +123,4 @@ def check(events: Events, workers: int) -> None:
 def _refuse(bad: np.ndarray, values: np.ndarray, why: str) -> None:
   if bad.any():
     index = int(np.argmax(bad))
-    raise ValueError(f"event {index}: {why}; here it is {values[index]}")
+    raise ValueError(f"event {index}: {why}, got {values[index]}.")

@@ -1,4 +1,4 @@
-"""The whole run as a schedule, computed before any training: event times depend on no parameter value."""
+"""Compute the event schedule of a whole asynchronous run before training: event times do not depend on parameters."""
 
 import heapq
 from collections import deque
@@ -14,8 +14,8 @@ from ddl.events.record import ROW, TYPES, Events, VisitRow, make_events
 from ddl.events.times import Times
 
 NOBODY_WAITS = asp()
-EVENT_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES.values()) + 8 * len(ROW)  # as an array and as a row
-ARRIVE, DONE, FINISH = range(3)  # a request reaches the server; is served; the worker finishes its round
+EVENT_BYTES = sum(np.dtype(kind).itemsize for kind in TYPES.values()) + 8 * len(ROW)  # in the arrays and in a row
+ARRIVE, DONE, FINISH = range(3)  # a request reaches the server; it is served; its worker finishes the round
 
 
 def make_schedule(
@@ -29,20 +29,22 @@ def make_schedule(
   service_seconds: Seconds = 0.0,
   seed: int = 0,
 ) -> tuple[Events, Operations]:
-  """Return the events of an algorithm's whole run and the server's operations: what a `Simulator` follows.
+  """Return the events and the server's operations of an algorithm's whole run, as a `Simulator` needs them.
 
-  make_schedule(algorithm, workers=4, steps=100, times=lognormal(workers=4, seed=0)) is one without barrier or network.
+  make_schedule(algorithm, workers=4, steps=100, times=lognormal(workers=4, seed=0)) has no barrier and no network.
 
   Args:
     algorithm: a `ServerAlgorithm`.
-    steps: of each worker, on average; at least 1.
-    times: seconds of each step, and deaths, of so many workers: from `ddl.events.times`.
-    message_seconds: one way, to or from the server: a number or a function of the worker.
-    service_seconds: for which the server is busy with one message; likewise.
-    seed: of peers, samples of a barrier, and the order of blocks without a lock; the times have their own.
+    workers: the number of workers.
+    steps: the average number of steps per worker, at least 1.
+    times: step times and deaths of the same number of workers, from `ddl.events.times`.
+    barrier: when a worker may start its next round, from `ddl.events.barriers`.
+    message_seconds: seconds of a message to or from the server: a number, or a function of the worker.
+    service_seconds: seconds for which a message occupies the server: a number, or a function of the worker.
+    seed: seed of the peers, the barrier's samples and the order of lock-free blocks; the times have their own seed.
 
   Raises:
-    ValueError: one line, for values that are invalid or do not fit each other.
+    ValueError: in one line, for values that are invalid or inconsistent.
   """
   num_visits = visits(algorithm, workers, steps)
   if num_visits < 1:
@@ -57,34 +59,38 @@ def make_schedule(
 
 
 def visits(algorithm: Rule, workers: int, step: int) -> int:
-  """Return the visits after which workers have made `step` steps on average; with a delay each one's first precedes."""
+  """Return the number of visits after which the workers have finished `step` steps on average.
+
+  With a delay each worker makes one additional visit before its first step.
+  """
   return step * workers // algorithm.period + (workers if algorithm.delay and step else 0)
 
 
 def check_schedule(algorithm: Rule, events: Events, operations: Operations, workers: int) -> None:
-  """Raise ValueError, one line, if a schedule is not one of this algorithm and number of workers.
+  """Raise a one-line ValueError if a schedule does not fit the algorithm or the number of workers.
 
-  A visit has a peer with `peer_probability`, so that a short schedule may lack peers; one whose chance of that is below
-  1e-9 is refused.
+  Each visit has a peer with `peer_probability`. A schedule without any peers is invalid if the chance of that is below
+  1e-9.
   """
   count = max(operations.workers, int(events.worker.max(initial=-1)) + 1, int(events.peer.max(initial=-1)) + 1)
   if count != workers:
     raise OptionError("the number of workers of the schedule", f"{workers}", count)
   peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
   if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
-    condition = f"with {peers} peers with probability {chance:g}, as the arrivals of the algorithm say"
-    raise OptionError("the visits of the schedule", condition, "none with a peer")
+    condition = f"with {peers} peers with probability {chance:g}, as in the algorithm's arrivals"
+    raise OptionError("the visits of the schedule", condition, "no visit with a peer")
 
 
 def schedule(cluster: VirtualCluster, arrivals: VisitOrder, *, num_visits: int, barrier: Barrier, seed: int) -> Events:
-  """Return the events until `num_visits` visits are served, a pure function of the arguments (see `make_schedule`).
+  """Simulate events until `num_visits` visits are served, as a pure function of the arguments (see `make_schedule`).
 
-  delay 0: period steps, message, queue, service, message back, barrier. delay d: the request leaves at the start; the
-  worker waits for the reply after d steps; period - d more steps; barrier. Quorum barriers make whole rounds, whose
-  dropped messages count as visits. The end releases a worker that a barrier still holds. `record.check` holds.
+  With delay 0 a round is: period steps, message, queue, service, reply, barrier. With delay d: the request leaves at
+  the start, the worker waits for the reply after d steps, computes period - d more steps, and reaches the barrier.
+  Quorum barriers produce whole rounds, and dropped messages count as visits. Workers that still wait at a barrier are
+  released at the end. The result passes `record.check`.
 
   Raises:
-    ValueError: one line, for values that are invalid or do not fit each other.
+    ValueError: in one line, for values that are invalid or inconsistent.
   """
   workers = cluster.workers
   if num_visits < 1:
@@ -101,36 +107,36 @@ def schedule(cluster: VirtualCluster, arrivals: VisitOrder, *, num_visits: int, 
       rows = quorum_rounds(cluster, barrier, num_visits=num_visits)
     elif arrivals.order == "round_robin":
       if barrier.bound != np.inf:
-        raise OptionError("barrier", "asp with a round robin")
+        raise OptionError("barrier", "asp with round-robin arrivals")
       rows = round_robin(cluster, num_visits=num_visits)
     else:
       rows = first_come(cluster, barrier, num_visits=num_visits, seed=seed, lock_free=arrivals.blocks > 0)
   events = make_events(rows, quorum=isinstance(barrier, Quorum))
   if not np.isfinite(events.released).all():
-    raise ValueError("the seconds of steps, messages and services overflow a float: give smaller ones")
+    raise ValueError("the seconds of steps, messages and services must be smaller: their sum overflows a float.")
   return events._replace(peer=draw_peers(events.worker, events.round, workers=workers, arrivals=arrivals, seed=seed))
 
 
 def _check_quorum(delay: int, arrivals: VisitOrder) -> None:
-  why = {
-    f"delay {delay}, where messages leave before the steps": delay,
+  conflicts = {
+    f"delay {delay}": delay,
     f"{arrivals.peers} peers": arrivals.peers != "none",
-    "a round robin": arrivals.order == "round_robin",
+    "round-robin arrivals": arrivals.order == "round_robin",
     "a lock-free server": arrivals.blocks,
   }
-  for what, wrong in why.items():
-    if wrong:
-      raise OptionError("barrier", f"one that drops no late messages, unlike backup and cutoff, with {what}")
+  for conflict, present in conflicts.items():
+    if present:
+      raise OptionError("barrier", f"one that drops no late messages (not backup or cutoff) with {conflict}")
 
 
 def first_come(
   cluster: VirtualCluster, barrier: Bounded, *, num_visits: int, seed: int, lock_free: bool
 ) -> list[VisitRow]:
-  """Return the events until `num_visits` visits are served. Simultaneous events are ordered by worker.
+  """Simulate a server that serves requests in order of arrival until `num_visits` visits are served.
 
-  With delay 0 the barrier is at the server, which replies when the worker may go on: a round is finished when it is
-  served. With a delay the worker comes to the barrier after the last step of its round. The barrier's own messages cost
-  nothing. lock_free: the server is a shared memory, at which no request queues.
+  Simultaneous events are ordered by worker. With delay 0 the barrier is at the server, which replies when the worker
+  may continue: a round is finished when it is served. With a delay the worker reaches the barrier after the last step
+  of its round. The barrier's own messages cost nothing. lock_free: the server is a shared memory without a queue.
   """
   message, service = cluster.message, cluster.service
   members = LiveBarrier(barrier, workers=cluster.workers, seed=seed)
@@ -140,7 +146,7 @@ def first_come(
   latest: dict[int, VisitRow] = {}
   rows: list[VisitRow] = []
   queue: deque[int] = deque()
-  heap: list[tuple[float, int, int]] = []  # the next events: at most one for each worker
+  heap: list[tuple[float, int, int]] = []  # (time, worker, action): at most one pending event per worker
 
   def begin(worker: int, time: float) -> None:
     if len(rows) == num_visits:
@@ -155,8 +161,8 @@ def first_come(
 
   def finish(worker: int, time: float) -> None:
     clocks[worker] += 1
-    for each in members.finish(worker):
-      begin(each, time if cluster.delay else answer(each, time))
+    for released in members.finish(worker):
+      begin(released, time if cluster.delay else answer(released, time))
 
   for worker in range(cluster.workers):
     begin(worker, 0.0)
@@ -169,7 +175,7 @@ def first_come(
       if lock_free or len(queue) == 1:
         heapq.heappush(heap, (time + service[worker], worker, DONE))
     elif action == DONE:
-      queue.popleft()  # this worker; any, if lock-free
+      queue.popleft()  # this worker; if lock-free, any worker
       if queue and not lock_free:
         heapq.heappush(heap, (time + service[queue[0]], queue[0], DONE))
       row = VisitRow(worker, clocks[worker], work.start, arrivals[worker], time, 0, 0.0, False, bool(work.downs))
@@ -188,7 +194,7 @@ def first_come(
 
 
 def round_robin(cluster: VirtualCluster, *, num_visits: int) -> list[VisitRow]:
-  """Return the events where worker t mod p begins its round when round t - 1 is over altogether."""
+  """Simulate round-robin arrivals: worker t mod p starts its round only after visit t - 1 has ended."""
   rows: list[VisitRow] = []
   time = 0.0
   for index in range(num_visits):
@@ -203,15 +209,15 @@ def round_robin(cluster: VirtualCluster, *, num_visits: int) -> list[VisitRow]:
 
 
 def quorum_rounds(cluster: VirtualCluster, barrier: Quorum, *, num_visits: int) -> list[VisitRow]:
-  """Return the events of whole rounds until there are `num_visits` worker rounds, the dropped ones included.
+  """Simulate whole quorum rounds until there are `num_visits` worker rounds, including dropped ones.
 
-  A round's messages are served first come, first served. After the last one that it waits for, the reply goes to all
-  workers and ends the rounds of those that still compute, which do not come to the deaths after that. A worker that is
-  down misses rounds; `restarted` is its first served round after that.
+  Messages are served in order of arrival. After the last message that the round waits for, the reply is sent to all
+  workers and ends the rounds of those that still compute; deaths scheduled after that do not happen. A worker that is
+  down misses rounds, and `restarted` marks its first served round after that.
   """
   everyone = range(cluster.workers)
-  free = [0.0] * cluster.workers  # when each may begin
-  died = [False] * cluster.workers  # since it was last served
+  free = [0.0] * cluster.workers  # when each worker may start a round
+  died = [False] * cluster.workers  # whether it has died since it was last served
   rows: list[VisitRow] = []
   past: list[Round] = []
   closed = 0.0
@@ -231,7 +237,7 @@ def quorum_rounds(cluster: VirtualCluster, barrier: Quorum, *, num_visits: int) 
       ups = [up for fall, up in work.downs if fall < released]
       died[worker] |= bool(ups)
       begun = ups[-1] if ups else free[worker]
-      start = min(begun, released)  # a worker that is down has not begun
+      start = min(begun, released)  # a worker that is still down has not started
       times = (start, arrival, done.get(worker, closed), (round_ + 1) * cluster.workers, released)
       rows.append(VisitRow(worker, round_, *times, dropped, died[worker] and not dropped))
       died[worker] &= dropped

@@ -1,12 +1,12 @@
-"""Seconds of a worker's steps: distributions by name, stragglers and deaths, drawn by (seed, worker, step).
+"""Step times of workers: distributions by name, stragglers and deaths, drawn by (seed, worker, step).
 
-The keyword-only arguments of a factory are its settings. All but the first two are of one kind:
-  slow: a multiplier per worker, () for none
-  straggler_rate, straggler_factor, straggler_steps: a worker becomes that many times slower with that probability per
-    step, for a geometric number of steps with that mean
-  death_rate, down_seconds: a worker dies with that probability per step, comes back that many seconds later, and
-    repeats its round from the last exchange on, without dying at that step again
-All of them are drawn by worker and step, so that algorithms of all periods meet the same slow spells and deaths.
+The keyword-only arguments of a factory are its settings. All factories share these settings:
+  slow: a multiplier of the step time per worker, () for none
+  straggler_rate, straggler_factor, straggler_steps: at each step a worker becomes a straggler with probability
+    straggler_rate: it is straggler_factor times slower, for a geometric number of steps with mean straggler_steps
+  death_rate, down_seconds: at each step a worker dies with probability death_rate, restarts down_seconds later, and
+    repeats its round from the last exchange, without dying at that step again
+Stragglers and deaths are drawn by worker and step, so that they are the same for algorithms with different periods.
 """
 
 import functools
@@ -21,21 +21,21 @@ from ddl import files, memory
 from ddl.errors import OptionError
 from ddl.ranges import LARGEST_SECONDS, Fraction, PositiveInt, Range, Seconds, UnitInterval, checked
 
-BLOCK = 1024  # draws per generator, whose creation costs as much as a thousand draws
+BLOCK = 1024  # draws per generator; creating a generator costs as much as a thousand draws
 
 
 class Stream:
-  """Each worker's endless sequence of independent draws."""
+  """An infinite sequence of independent draws for each worker."""
 
   def __init__(self, draw: Callable[[np.random.Generator, int], np.ndarray], *, seed: int, purpose: int):
-    """draw: (generator, count) -> [count, ...]; purpose: streams of one seed that differ in it are independent."""
+    """Set draw: (generator, count) -> [count, ...]. Streams of one seed are independent if their purposes differ."""
     if seed < 0:
       raise OptionError("seed", ">= 0", seed)
     self._draw, self._seed, self._purpose = draw, seed, purpose
     self._blocks: dict[tuple[int, int], np.ndarray] = {}
 
   def take(self, worker: int, first: int, count: int) -> np.ndarray:
-    """Draws first, ..., first + count - 1 of this worker: [count, ...]."""
+    """Return draws first, ..., first + count - 1 of a worker: [count, ...]."""
     block, position = divmod(first, BLOCK)
     if position + count <= BLOCK:
       return self._block(worker, block)[position : position + count]
@@ -53,24 +53,24 @@ class Stream:
 
 PlainTimes = Callable[[int, int, int], np.ndarray]  # (worker, first step, count) -> [count] seconds
 StepSeconds = Annotated[float, Range(0, LARGEST_SECONDS, open_low=True)]
-Jitter = Annotated[float, Range(0, 10)]  # above, a mean over a run's steps is that of its few longest ones
+Jitter = Annotated[float, Range(0, 10)]  # with more jitter a few steps dominate the mean over a run
 Factor = Annotated[float, Range(0, 1e6, open_low=True)]
 Slowdown = Annotated[float, Range(1, 1e6)]
 Steps = Annotated[float, Range(1, 1e9)]
 
 
 class Death(NamedTuple):
-  """A death in a round, which the worker repeats as a whole, without dying at that step again."""
+  """A death within a round. The worker repeats the whole round, without dying at that step again."""
 
-  work_seconds: float  # from the begin of the round, which are lost
+  work_seconds: float  # lost work: seconds from the start of the round to the death
   down_seconds: float
 
 
 class Times:
   """Step times and deaths as a pure function of (seed, worker, step).
 
-  A worker that is not a straggler becomes one at a step with probability `straggler_rate`, and stops being one at each
-  later step with probability 1 / straggler_steps: a geometric number of steps with that mean.
+  A worker becomes a straggler at each step with probability straggler_rate, and stops being one at each later step with
+  probability 1 / straggler_steps.
   """
 
   def __init__(
@@ -86,15 +86,16 @@ class Times:
     death_rate: Fraction = 0.0,
     down_seconds: Seconds = 0.0,
   ):
-    """plain: without stragglers and deaths. ValueError for multipliers of another number of workers."""
+    """Add the shared settings to `plain` step times. Raises ValueError if `slow` does not have one entry per worker."""
     if slow and len(slow) != workers:
-      raise ValueError(f"times.slow must have a multiplier for each of {workers} workers, or none, got {len(slow)}.")
+      raise ValueError(f"times.slow must be empty or have {workers} multipliers, one per worker, got {len(slow)}.")
     self._plain, self.workers = plain, workers
     self._slow = tuple(map(float, slow)) or (1.0,) * workers
     self._rate, self._factor, self._stop = straggler_rate, straggler_factor, 1 / straggler_steps
     self._death_rate, self._down = death_rate, float(down_seconds)
-    self._chance = Stream(lambda rng, count: rng.random((count, 3)), seed=seed, purpose=1)  # straggles, dies, when
-    self._straggles = [np.zeros(0, bool) for _ in range(workers)]  # a Markov chain, filled from step 0 on
+    # three uniform numbers per step: for stragglers, for deaths, and for the time of a death within the step
+    self._chance = Stream(lambda rng, count: rng.random((count, 3)), seed=seed, purpose=1)
+    self._straggles = [np.zeros(0, bool) for _ in range(workers)]  # a Markov chain, extended on demand from step 0
 
   def steps(self, worker: int, first: int, count: int) -> np.ndarray:
     """Return the seconds of steps first, ..., first + count - 1: [count]."""
@@ -109,7 +110,7 @@ class Times:
     return seconds * np.where(chain[first : first + count], self._slow[worker] * self._factor, self._slow[worker])
 
   def deaths(self, worker: int, first: int, seconds: np.ndarray) -> list[Death]:
-    """Return the deaths in a round that begins with step `first`, in order. seconds: [steps] of the round's steps."""
+    """Return the deaths, in order, in a round that starts at step `first` and has steps of `seconds` [steps]."""
     if not self._death_rate:
       return []
     _, dies, share = self._chance.take(worker, first, len(seconds)).T
@@ -118,14 +119,15 @@ class Times:
 
 
 def markov_chain(starts: np.ndarray, stops: np.ndarray, state: bool) -> np.ndarray:
-  """Return a chain of two states after each step: [steps] bool.
+  """Return the states of a two-state chain after each step: [steps] bool.
 
   Args:
-    starts: [steps] bool: a step turns False into True.
-    stops: [steps] bool: a step turns True into False.
-    state: before the first step.
+    starts: [steps] bool: whether a step turns False into True.
+    stops: [steps] bool: whether a step turns True into False.
+    state: the state before the first step.
   """
-  fixed = np.maximum.accumulate(np.where(starts != stops, np.arange(len(starts)), -1))  # last step of known result
+  # the last step whose result does not depend on the state before it
+  fixed = np.maximum.accumulate(np.where(starts != stops, np.arange(len(starts)), -1))
   flips = np.cumsum(starts & stops)
   known = fixed >= 0
   odd = (flips - np.where(known, flips[fixed], 0)) % 2 == 1
@@ -133,22 +135,22 @@ def markov_chain(starts: np.ndarray, stops: np.ndarray, state: bool) -> np.ndarr
 
 
 def not_negative(name: str, value: float) -> float:
-  """Return the value. OptionError unless it is a finite number >= 0."""
+  """Return the value, or raise OptionError unless it is a finite number >= 0."""
   if not (np.isfinite(value) and value >= 0):
     raise OptionError(name, "a finite number >= 0", f"{value:g}")
   return value
 
 
 def _step_times(factory: Callable[..., PlainTimes]) -> Callable[..., Times]:
-  """Make a factory of `Times` of one of plain step times: with its settings, and those that all kinds share."""
-  own, shared = (inspect.signature(each).parameters for each in (factory, Times))
-  parameters = {key: each for key, each in {**own, **shared}.items() if each.kind is each.KEYWORD_ONLY}
+  """Convert a factory of plain step times to one of `Times`, with the settings of both."""
+  specific, shared = (inspect.signature(function).parameters for function in (factory, Times))
+  parameters = {key: x for key, x in {**specific, **shared}.items() if x.kind is x.KEYWORD_ONLY}
   signature = inspect.Signature([*parameters.values()])
 
   @functools.wraps(factory)
   def make_times(**settings: Any) -> Times:
     values = signature.bind(**settings).arguments
-    plain = factory(**{key: value for key, value in values.items() if key in own})
+    plain = factory(**{key: value for key, value in values.items() if key in specific})
     return Times(plain, **{key: value for key, value in values.items() if key in shared})
 
   make_times.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
@@ -157,13 +159,16 @@ def _step_times(factory: Callable[..., PlainTimes]) -> Callable[..., Times]:
 
 @_step_times
 def constant(*, seconds: StepSeconds = 0.01) -> PlainTimes:
-  """Every step takes the same time. ValueError, one line, for invalid values."""
+  """Constant step times."""
   return lambda worker, first, count: np.full(count, float(seconds))
 
 
 @_step_times
 def lognormal(*, seed: int, seconds: StepSeconds = 0.01, jitter: Jitter = 0.1) -> PlainTimes:
-  """log x ~ Normal(log seconds - s^2 / 2, s^2), s^2 = log(1 + jitter^2): mean seconds, std jitter * seconds."""
+  """Lognormal step times with mean `seconds` and standard deviation jitter * seconds.
+
+  log x ~ Normal(log seconds - s^2 / 2, s^2), s^2 = log(1 + jitter^2).
+  """
   variance = np.log1p(_square(jitter))
   center, spread = np.log(seconds) - variance / 2, np.sqrt(variance)
   return Stream(lambda rng, count: rng.lognormal(center, spread, count), seed=seed, purpose=0).take
@@ -171,34 +176,38 @@ def lognormal(*, seed: int, seconds: StepSeconds = 0.01, jitter: Jitter = 0.1) -
 
 @_step_times
 def gamma(*, seed: int, seconds: StepSeconds = 0.01, jitter: Jitter = 0.1) -> PlainTimes:
-  """x ~ Gamma(shape 1 / jitter^2, scale seconds * jitter^2): mean seconds, std jitter * seconds."""
+  """Gamma-distributed step times with mean `seconds` and standard deviation jitter * seconds.
+
+  x ~ Gamma(shape 1 / jitter^2, scale seconds * jitter^2).
+  """
   variance = _square(jitter)
-  if not variance:  # the limit, for which there is no shape
+  if not variance:  # the limit of a constant, for which the shape is infinite
     return lambda worker, first, count: np.full(count, float(seconds))
   return Stream(lambda rng, count: rng.gamma(1 / variance, seconds * variance, count), seed=seed, purpose=0).take
 
 
 @_step_times
 def trace(*, workers: PositiveInt, path: str) -> PlainTimes:
-  """Recorded step times: row s, column w is worker w's step s, in seconds; .npy, or text with commas or blanks.
+  """Recorded step times from a file: a .npy array, or text with commas or blanks; [steps, workers] in seconds.
 
-  FileNotFoundError, ValueError, one line, for a missing or malformed file, for fewer columns than workers, and from
-  `steps` beyond its end.
+  Raises FileNotFoundError for a missing file, and a one-line ValueError for a malformed file, for fewer columns than
+  workers, or when a run needs more steps than the file has.
   """
   table = _read(path)
   if table.shape[1] < workers:
-    raise OptionError(f"the columns of {path}", f"at least {workers}, one for each worker", table.shape[1])
+    raise OptionError(f"the number of columns of {path}", f"at least {workers}, one per worker", table.shape[1])
 
   def plain(worker: int, first: int, count: int) -> np.ndarray:
     if first + count > len(table):
-      raise OptionError(f"the rows of {path}", f"more, as worker {worker} needs {first + count}", len(table))
+      condition = f"at least {first + count}, which worker {worker} needs"
+      raise OptionError(f"the number of rows of {path}", condition, len(table))
     return table[first : first + count, worker]
 
   return plain
 
 
 def _square(jitter: float) -> float:
-  """Return jitter^2, the variance over the squared mean. ValueError if it is subnormal."""
+  """Return jitter^2, the variance over the squared mean. Raises ValueError if it is subnormal."""
   if jitter and jitter**2 < sys.float_info.min:
     raise ValueError(f"times.jitter must be 0 or >= 1.5e-154, got {jitter:g}.")
   return jitter**2
@@ -213,9 +222,9 @@ def _read(path: str) -> np.ndarray:
     else:
       lines = [line.partition("#")[0].replace(",", " ") for line in file.read_text().splitlines()]
       if not any(line.strip() for line in lines):
-        raise ValueError("it is empty")
+        raise ValueError("the file is empty")
       table = np.loadtxt(lines, ndmin=2)
-  except Exception as error:  # NumPy raises many kinds, more for damaged headers
+  except Exception as error:  # NumPy raises many types of exceptions for damaged files
     reason = next(iter(str(error).splitlines()), type(error).__name__)
     raise ValueError(f"{path}: not a table of step seconds: {reason}") from error
   if table.ndim != 2 or not table.size:

@@ -650,7 +650,7 @@ def test_a_trace(tmp_path):
     np.testing.assert_allclose(times.steps(2, 2, 2), table[2:4, 2], rtol=1e-12)
     events = run(bsp(), workers=3, times=times, num_visits=18)  # to the last row
     check(events, 3)
-    with pytest.raises(ValueError, match=r"^the rows of \S+ must be more, [^\n]*, got 6\.$"):
+    with pytest.raises(ValueError, match=r"^the number of rows of \S+ must be at least [^\n]*, got 6\.$"):
       run(bsp(), workers=3, times=times, num_visits=19)
 
 
@@ -662,7 +662,7 @@ def test_a_trace(tmp_path):
     ("1,-2\n", "row 0, column 1 of [^\n]*, got -2"),
     ("1,2\n1,nan\n", "row 1, column 1 of [^\n]*, got nan"),
     ("1\n1\n", "columns of [^\n]*, got 1"),
-    ("", "it is empty"),
+    ("", "the file is empty"),
   ],
 )
 def test_a_bad_trace_is_one_line(tmp_path, text, line):
