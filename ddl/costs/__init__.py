@@ -1,1 +1,1 @@
-"""Inputs of the cost model from this machine and from experiments, and its predictions for them."""
+"""Cost-model inputs measured or traced from experiments, and predictions for them."""

@@ -1,7 +1,7 @@
-"""The clock of an experiment on another cluster: its messages and steps with the cluster's seconds.
+"""Predict the time of an experiment on another cluster.
 
-A step takes the roofline of its FLOP and bytes; an exchange follows from latency, bandwidth and the
-algorithm's bytes. All else is the config's: jitter, slow workers, deaths, barrier, overlap.
+The seconds of a step follow from the roofline of its FLOP and bytes, those of an exchange from the network's latency
+and bandwidth and the algorithm's bytes. Jitter, slow workers, deaths, barrier and overlap are the config's.
 """
 
 import math
@@ -41,17 +41,20 @@ from ddl.schedule import Schedule
 def pattern_of(
   algorithm: Algorithm | ServerAlgorithm, params: Tree, workers: int, visit: tuple[float, float] | None = None
 ) -> Pattern:
-  """Return the algorithm's pattern on so many workers.
+  """Trace the messages of an algorithm.
 
-  params: one worker's, as arrays or shapes; nothing is allocated. visit: bytes up and down of a visit among several
-  workers, where these are known; to find them takes seconds.
+  Args:
+    algorithm: a collective or server algorithm.
+    params: one worker's parameters, as arrays or shapes; nothing is allocated.
+    workers: the number of workers.
+    visit: bytes up and down of a visit if they are known; tracing them takes seconds.
   """
   if isinstance(algorithm, Algorithm):
     Schedule(algorithm.exchanges)
     sent = traffic.of(algorithm, params, workers)
     exchanges = (
-      ExchangePattern(_ops(ops), each.period, each.delay, each.offset)
-      for each, ops in zip(algorithm.exchanges, sent.exchanges, strict=True)
+      ExchangePattern(_ops(ops), exchange.period, exchange.delay, exchange.offset)
+      for exchange, ops in zip(algorithm.exchanges, sent.exchanges, strict=True)
     )
     return Pattern(_ops(sent.local), tuple(exchanges), evaluate=_ops(sent.evaluate))
   peers = algorithm.arrivals.peers != "none"
@@ -61,35 +64,41 @@ def pattern_of(
 
 
 def vector(nbytes: float, *more: float) -> Tree:
-  """Return shapes of so many bytes of float32 parameters, a vector per layer: a model by its sizes alone."""
+  """Return the shapes of one float32 parameter vector per layer from the layers' sizes in bytes."""
   sizes = {"w": nbytes} | {f"w{i:04d}": size for i, size in enumerate(more)}
   return {name: jax.ShapeDtypeStruct((math.ceil(size / 4),), np.float32) for name, size in sizes.items()}
 
 
 def _ops(sent: tuple[Sent, ...]) -> tuple[Op, ...]:
-  return tuple(Op(each.kind, each.nbytes, each.sources, each.senders) for each in sent)
+  return tuple(Op(x.kind, x.nbytes, x.sources, x.senders) for x in sent)
 
 
 class Members(NamedTuple):
-  """The devices of a worker in a step."""
+  """The devices (members) of a worker, and the collectives among them in a step."""
 
   count: int = 1
-  collectives: tuple[Collective, ...] = ()  # of a step, among them
-  share: float = 1.0  # what they all send of a message over the message: 1 where each sends its own piece
+  collectives: tuple[Collective, ...] = ()  # per step
+  share: float = 1.0  # bytes that all members send of a message over its size: 1 if each sends its own piece
 
   def seconds(self, cluster: Cluster) -> float:
-    """Seconds of the collectives of a step, one after the other, in which the worker's devices are neighbours."""
-    near = cluster._replace(network=cluster.network._replace(sites=1))
-    return sum((collective_seconds(each, near, self.count) for each in self.collectives), 0.0)
+    """Return the seconds of a step's collectives, one after the other, among neighboring devices."""
+    one_site = cluster._replace(network=cluster.network._replace(sites=1))
+    return sum((collective_seconds(collective, one_site, self.count) for collective in self.collectives), 0.0)
 
 
 ALONE = Members()
 
 
 def of(components: Components, members: int, sharding: str) -> Members:
-  """Compile a step over the members of a worker; ValueError for too few devices in this process.
+  """Compile a step over the members of a worker, and return their collectives.
 
-  sharding: as in `Placement`.
+  Args:
+    components: the built experiment.
+    members: the number of devices per worker.
+    sharding: as in `Placement`.
+
+  Raises:
+    ValueError: if this process has fewer devices than members.
   """
   devices = jax.local_devices()[:members]
   if members == 1:
@@ -99,21 +108,21 @@ def of(components: Components, members: int, sharding: str) -> Members:
   experiment = components.experiment
   text = step_program(components, experiment.batch // experiment.microbatches, members, sharding).as_text()
   shapes = jax.tree.leaves(Placement(with_auto(components.model, experiment, members), workers, sharding).params)
-  held = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in shapes)
-  passed = tuple(compiled_program.collectives(text, workers.mesh)) * experiment.microbatches
-  return Members(members, passed, members * held / nbytes(shapes))
+  shard_bytes = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in shapes)
+  collectives = tuple(compiled_program.collectives(text, workers.mesh)) * experiment.microbatches
+  return Members(members, collectives, members * shard_bytes / nbytes(shapes))
 
 
 def check_devices(members: int) -> None:
-  """Refuse a worker whose devices are not all in this process, which compiles its step."""
+  """Raise OptionError unless this process, which compiles the step, has all devices of a worker."""
   if members > len(jax.local_devices()):
-    condition = f"fewer with cluster and members={members}, whose devices must be in one process"
+    condition = f"fewer with cluster and members={members}, because one process must have all devices of a worker"
     raise OptionError("processes", condition, advice="Predict the finished comparison in one process.")
 
 
 def collective_seconds(collective: Collective, cluster: Cluster, devices: int) -> float:
-  """Return the seconds of a collective that uses only the links. devices: of the whole program."""
-  # Of an all-to-all each device keeps a share, as a reduce-scatter moves them.
+  """Return the seconds of a compiled collective; `devices` is the number of devices of the whole program."""
+  # An all-to-all moves as many bytes as a reduce-scatter.
   names = {"collective-permute": "permute", "all-to-all": "reduce_scatter"}
   kind = names.get(collective.kind, collective.kind.replace("-", "_"))
   members = devices if kind == "permute" else collective.size
@@ -121,25 +130,30 @@ def collective_seconds(collective: Collective, cluster: Cluster, devices: int) -
 
 
 def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[str, Cluster]:
-  """Return the clusters of these names, as reports call them. members: devices of a worker, each the cluster's worker.
+  """Return clusters by display name, with the device efficiencies for the config's model.
+
+  Args:
+    names: names of clusters or TOML files.
+    config: the experiment.
+    members: devices per worker; each device counts as one worker of the cluster.
 
   Raises:
-    ValueError: one line, for an unknown name, two whose figures would share a file, fewer workers than the config has,
-      or step times without a mean to set.
+    ValueError: in one line, for an unknown name, for two names whose figures would share a file, for a cluster with
+      too few workers, or for step times without a mean to set.
   """
   model, files = str(config.model.name), dict[str, str]()
   for name in dict.fromkeys(names):
     if (other := files.setdefault(slug(cluster_file.display_name(name)), name)) != name:
-      raise ValueError(f"cluster must not have {other} and {name}, whose figures would share their files.")
+      raise ValueError(f"cluster must not contain both {other} and {name}: their figures would share a file name.")
   clusters = {}
   for name in names:
     clusters[cluster_file.display_name(name)] = with_shares(cluster_file.named(name, model), model)
   for name, cluster in clusters.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:
-      have = "workers" if members == 1 else f"devices for workers of {members} members"
-      condition = f"at most {cluster.workers // members} on {name}, which has {cluster.workers} {have}"
+      devices = "workers" if members == 1 else f"devices for workers of {members} members"
+      condition = f"at most {cluster.workers // members} on {name}, which has {cluster.workers} {devices}"
       raise OptionError("config.workers", condition, config.workers)
-  scaled = [each for each, factory in TIMES.items() if "seconds" in keywords(factory)]
+  scaled = [name for name, factory in TIMES.items() if "seconds" in keywords(factory)]
   if clusters and config.times.name not in scaled:
     condition = f"one of {', '.join(scaled)} with cluster, which sets the seconds of a step"
     raise OptionError("config.times.name", condition, config.times.name)
@@ -147,42 +161,46 @@ def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[s
 
 
 class ClusterRun(NamedTuple):
-  """A run on a cluster."""
+  """An experiment with the costs of a cluster."""
 
   config: Experiment  # with the cluster's step, message and service seconds
   pattern: Pattern
-  charged: Charges  # of collectives
-  mean: float  # seconds of the collectives of a test
+  charged: Charges  # seconds of the collectives
+  mean: float  # seconds of the collectives that form the consensus model before an evaluation
 
 
 def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, members: Members = ALONE) -> ClusterRun:
-  """Return the config's run with the cluster's seconds.
+  """Return the experiment with the step, message and service times of a cluster.
 
-  Collectives are the cheapest of `ddl.perf.collectives`. A server's link is busy with the bytes of both ways, less what
-  its duplex lets overlap (service), for the visits of all workers; the rest of a visit is in flight, half there and
-  half back. Peers do not wait for others, but the workers of a node share its link: a worker round is not shorter than
-  `server.node_seconds`.
+  Each collective uses the cheapest algorithm of `ddl.perf.collectives`. The service time of a visit is the time for
+  which its bytes occupy the server's link, where receiving may overlap sending; the rest of the visit is in flight,
+  half in each direction. Peers do not wait for other visits, but the workers of a node share its link, so that a worker
+  round takes at least `server.node_seconds`.
 
-  cluster: with as many workers as the config has; step: FLOP and memory traffic of a microbatch, on each of a worker's
-  devices, the members. Their collectives in a step are not hidden; an exchange has the links of all of them.
+  Args:
+    config: the experiment.
+    pattern: the algorithm's messages.
+    cluster: a cluster with at least as many workers as the experiment.
+    step: FLOP and memory traffic of a microbatch on each device of a worker.
+    members: the devices of a worker. Their collectives in a step are not overlapped; an exchange uses all their links.
   """
   workers, visits = config.workers, pattern.visits
   part = config.batch // config.microbatches
   seconds = config.microbatches * float(step_seconds(step, part, cluster.device, cluster.efficiency))
   seconds += members.seconds(cluster)
-  joined = cluster.network.of_groups(members.count) if members.count > 1 else cluster.network
+  grouped = cluster.network.of_groups(members.count) if members.count > 1 else cluster.network
   times = replace(config.times, settings={**config.times.settings, "seconds": seconds})
   network = replace(config.network, overlap=config.network.overlap and cluster.overlap)
 
   def price(ops: tuple[Op, ...]) -> float | None:
     sent = [op._replace(nbytes=op.nbytes * members.share) for op in ops]
-    return patterns.seconds(sent, workers, joined) if ops else None
+    return patterns.seconds(sent, workers, grouped) if ops else None
 
   def cluster_run(**costs: float) -> ClusterRun:
     charged = Charges(
       price(pattern.local),
-      tuple(price(each.ops) for each in pattern.exchanges),
-      tuple(virtual_time.hops(each.ops) for each in pattern.exchanges),
+      tuple(price(exchange.ops) for exchange in pattern.exchanges),
+      tuple(virtual_time.hops(exchange.ops) for exchange in pattern.exchanges),
     )
     run = replace(config, times=times, network=replace(network, **costs))
     return ClusterRun(run, pattern, charged, price(pattern.evaluate) or 0.0)
@@ -193,15 +211,15 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
   visit = server.visit_seconds(visits.up, visits.down, link)
   if visits.peers:
     shared = server.node_seconds(visits.up, visits.down, workers, cluster.network, peers=True)
-    visited, computing = visits.probability, (visits.period - visits.delay) * seconds
-    mean = float(max(visited * visit, visited * shared - computing) / 2)  # over visits
+    probability, computing = visits.probability, (visits.period - visits.delay) * seconds
+    mean = float(max(probability * visit, probability * shared - computing) / 2)  # mean over all visits
     return cluster_run(service_seconds=0.0, message_seconds=mean)
   busy = float(link.busy_seconds(visits.up, visits.down))
   return cluster_run(service_seconds=busy, message_seconds=float(visit - busy) / 2)
 
 
 def clock(cluster_run: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
-  """Return steps of each worker -> seconds until the model of that step can be tested, by the run's virtual time."""
+  """Return a function from a number of steps to the virtual time when the model after these steps can be evaluated."""
   if isinstance(algorithm, Algorithm):
     seconds = virtual_time.lockstep_seconds(cluster_run.config, algorithm, cluster_run.charged)
     return lambda step: (
@@ -218,22 +236,25 @@ def clock(cluster_run: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Ca
 
 def held(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
   """Return whether the consensus model is available without communication after a step."""
-  wanted, clocks = Counter(pattern.evaluate), Schedule(algorithm.exchanges).clocks
-  brought = (
-    each.ops for each, clock in zip(pattern.exchanges, clocks, strict=True) if not clock.delay and clock.launched(step)
+  needed, clocks = Counter(pattern.evaluate), Schedule(algorithm.exchanges).clocks
+  exchanged = (
+    exchange.ops
+    for exchange, clock in zip(pattern.exchanges, clocks, strict=True)
+    if not clock.delay and clock.launched(step)
   )
-  return not step or not wanted or any(wanted <= Counter(ops) for ops in brought)
+  return not step or not needed or any(needed <= Counter(ops) for ops in exchanged)
 
 
 def schedule(config: Experiment, algorithm: ServerAlgorithm) -> Events:
-  """Return the events of the run on a cluster, whose `service_seconds` are a link's: visits queue even without a lock.
+  """Return the events of a run on a cluster.
 
-  A lock serializes updates, which take no time of their own here (see `ddl.perf.server`).
+  `service_seconds` are those of the server's link, so that visits queue even without a lock. Updates take no additional
+  time (see `ddl.perf.server`).
   """
   locked = algorithm._replace(lock_free=None, arrivals=algorithm.arrivals._replace(blocks=0))
   return virtual_time.whole_run(config, locked)[0]
 
 
 def staleness(events: Events) -> float:
-  """Return the mean staleness over the visits."""
+  """Return the mean staleness of the visits that were not dropped."""
   return float(np.mean(events.staleness[~events.dropped]))

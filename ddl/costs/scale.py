@@ -1,4 +1,4 @@
-"""The curves of `scale`: a model's work and memory by name, each algorithm's messages, and its seconds."""
+"""Scaling curves of the `scale` command: a model's work and memory, each algorithm's messages, and their seconds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -23,27 +23,30 @@ from ddl.perf.scaling import Recorded, StepWork, Transport
 from ddl.perf.units import bytes_text
 from ddl.run.progress import bar
 
-MOST_GRAPH = 4096  # of an algorithm on a graph, which holds matrices [workers, workers]
+MOST_GRAPH = 4096  # workers of a gossip algorithm, which stores matrices [workers, workers]
 
 
 class ScaledJob(NamedTuple):
-  """A model on a cluster, whose work is scaled."""
+  """A model on a cluster, with its work and memory."""
 
   placed: PlacedJob
   work: StepWork  # by layers
   largest: Callable[[float], int]  # bytes of memory -> examples of a step that fit
-  counted: str  # the source of both
+  counted: str  # how work and memory were counted
   title: str
 
   def at_end(self, job: Job) -> StepWork:
-    """Return the work at an end of the range of the step's efficiency."""
+    """Return the work of the job at one end of the efficiency range."""
     return scaling.work_of(job.step, job.params_bytes) if job.table else self.work
 
 
 def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
-  """Return a layer table, or else a model of `ddl.models` by XLA's count, on synthetic data with its default sizes.
+  """Return the work and memory of a layer table, or of a model of `ddl.models` on synthetic data as XLA counts them.
 
-  examples: of the step that XLA counts.
+  Args:
+    name: a layer table or a model, which gets its default sizes.
+    examples: examples of the step that XLA counts.
+    cluster: the cluster.
   """
   named("model", dict.fromkeys(neural_networks.names()) | MODELS, name)
   if name in neural_networks.names():
@@ -52,7 +55,7 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
     counted = "layer table, 6 FLOP per multiply-accumulate"
     return ScaledJob(placed, work, partial(largest_batch, placed.job.memory), counted, placed.job.title)
   from ddl.config import default_experiment
-  from ddl.costs import step_cost  # here: a table needs no compiler
+  from ddl.costs import step_cost  # imported lazily: a layer table needs no compiler
   from ddl.run.build import build
 
   model = {"name": name, **step_cost.SIZES.get(name, {})}
@@ -64,36 +67,48 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
 
 
 def large_enough(workers: Sequence[int], job: Job) -> list[int]:
-  """Return the numbers of workers that can hold a job's states; ValueError if none does."""
+  """Return the numbers of workers whose memory can hold a job's sharded states. Raises ValueError if there is none."""
   counts = [count for count in workers if count >= job.split]
   if not counts:
-    raise OptionError("workers", f"{job.split} or more, over which the states of {job.title} are split", max(workers))
+    raise OptionError("workers", f"at least {job.split} to shard the states of {job.title}", max(workers))
   return counts
 
 
 def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:
-  """Return, by algorithm, those of period and delay that are set and that it takes; ValueError if none takes one."""
+  """Return, for each algorithm, the period and delay that are set and that it has.
+
+  Raises:
+    ValueError: if no algorithm has a setting that is set.
+  """
   if not names:
     raise OptionError("algorithms", "one or more names, such as sync_sgd,dasgd")
   values = {key: value for key, value in (("period", period), ("delay", delay)) if value is not None}
-  taken = {name: {key: values[key] for key in values if key in keywords(factory("algorithm", name))} for name in names}
+  by_name = {
+    name: {key: values[key] for key in values if key in keywords(factory("algorithm", name))} for name in names
+  }
   for key, value in values.items():
-    if not any(key in each for each in taken.values()):
-      raise OptionError(key, f"left out, as none of {', '.join(names)} reads it", value)
-  return taken
+    if not any(key in settings for settings in by_name.values()):
+      raise OptionError(key, f"unset, as none of {', '.join(names)} has it", value)
+  return by_name
 
 
 def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
-  """Return an algorithm's messages for layers of these bytes of parameters; settings: in place of its defaults."""
-  sizes: list[tuple[float, float]] = []  # bytes of a visit among several workers, which are those among any
+  """Return a function from the number of workers to the algorithm's messages.
+
+  Args:
+    name: the algorithm.
+    nbytes: bytes of the parameters of each layer.
+    settings: hyperparameters that replace the algorithm's defaults.
+  """
+  sizes: list[tuple[float, float]] = []  # bytes of a visit, which are the same for any number of workers above 1
 
   @cache
   def pattern(workers: int) -> Pattern:
     spec = entry("algorithm", name)
     if workers > MOST_GRAPH and name in COLLECTIVE and spec.taxonomy.pattern == "peer to peer":
       raise OptionError("workers", f"at most {MOST_GRAPH:,} for {name}", f"{workers:,}")
-    unset = {key: 1 for key, each in keywords(spec.factory).items() if each.default is each.empty}  # a first step
-    values = keyword_arguments("algorithm", {"name": name, **unset, **settings}, workers)
+    required = {key: 1 for key, x in keywords(spec.factory).items() if x.default is x.empty}  # such as a first step
+    values = keyword_arguments("algorithm", {"name": name, **required, **settings}, workers)
     pattern = pattern_of(make_algorithm(name, optax.sgd(0.1), workers, values), vector(*nbytes), workers, *sizes)
     if pattern.visits and workers > 1 and not sizes:
       sizes.append((pattern.visits.up, pattern.visits.down))
@@ -106,25 +121,27 @@ def curves(
   work: StepWork, cluster: Cluster, workers: Sequence[int], algorithms: Mapping[str, Mapping[str, int]],
   transport: Transport, *, batch: int, weak: bool, jitter: float, largest: float = float("inf"),
 ) -> list[Curve]:  # fmt: skip
-  """Return a curve for each algorithm with its settings, in their order."""
-  drawn = []
+  """Return the scaling curve of each algorithm with its settings, in the order of `algorithms`."""
+  results = []
   with bar("", len(algorithms) * len(workers)) as progress:
     for name, values in algorithms.items():
-      sent = recorded(name, *work.nbytes, **values)
+      pattern = recorded(name, *work.nbytes, **values)
 
-      def shown(count: int, sent: Recorded = sent, name: str = name) -> Pattern:
+      def tracked(count: int, pattern: Recorded = pattern, name: str = name) -> Pattern:
         progress.set_description(f"{short_name(name)}, {count:,} workers")
         progress.update()
-        return sent(count)
+        return pattern(count)
 
-      points = scaling.curve(shown, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport)
-      drawn.append(Curve(short_name(name), sent(max(workers)), transport, points, largest=largest))
-  if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in drawn)):
-    names = ", ".join(curve.algorithm for curve in drawn)
-    raise OptionError("order", f"fifo, as no gradients leave layer by layer in {names} here", transport.order)
-  last = drawn[0].points[-1]
-  if not drawn[0].possible:
+      points = scaling.curve(
+        tracked, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport
+      )
+      results.append(Curve(short_name(name), pattern(max(workers)), transport, points, largest=largest))
+  if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in results)):
+    names = ", ".join(curve.algorithm for curve in results)
+    raise OptionError("order", f"fifo, as {names} sends no gradients layer by layer", transport.order)
+  last = results[0].points[-1]
+  if not results[0].possible:
     most = largest if weak else largest * last.workers
     condition = f"at most {most}, as {bytes_text(cluster.device.memory)} of memory hold {largest:,} examples"
-    raise OptionError("batch", condition, batch, "" if weak else "Or take more workers.")
-  return drawn
+    raise OptionError("batch", condition, batch, "" if weak else "Or use more workers.")
+  return results

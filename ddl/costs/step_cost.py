@@ -1,8 +1,8 @@
-"""The cost of an experiment's step, compiled by XLA without data: FLOP, bytes and memory, by parameter array too.
+"""Count the FLOP, bytes and memory of an experiment's step with XLA, in total and per parameter array.
 
-The step is that of one of the experiment's workers, alone on one device, with its exchange, whose collectives return
-what the worker gave to them. XLA counts a loop's body once, so the step is unrolled and alone, and has one microbatch:
-a step of k microbatches costs as much as k steps.
+The step is that of a single worker on one device, including its exchange; collectives return their inputs. XLA counts
+the body of a loop only once, so the program is one unrolled step with one microbatch: a step of k microbatches costs as
+much as k steps.
 """
 
 import time
@@ -34,7 +34,7 @@ from ddl.run.build import Components, param_shapes, params_bytes, with_auto
 from ddl.schedule import Due
 
 PRODUCTS = ("dot_general", "conv_general_dilated")
-# Sizes of models on whose synthetic data steps are counted and measured.
+# Sizes of models whose steps are counted and measured on synthetic data.
 SIZES: dict[str, dict[str, Any]] = {
   "mlp": {"hidden": (512, 512)},
   "lenet": {"channels": (16, 32), "kernel": 5, "hidden": 128},
@@ -46,30 +46,30 @@ class Leaf(NamedTuple):
   """A parameter array."""
 
   name: str
-  nbytes: int  # of its gradient
-  share: float  # of the step's FLOP
+  nbytes: int  # bytes of its gradient
+  share: float  # share of the step's FLOP
 
 
 def synthetic(model: str, pixels: int = 28, size: int = 8192) -> Data:
-  """Return so many random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
+  """Return `size` random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
   if model == "transformer":
     return DATA["synthetic"](task="language", shape=(64,), num_outputs=64, examples=size)
   return DATA["synthetic"](shape=(pixels, pixels, 1), examples=size)
 
 
 def loss_jaxpr(model: Model, batch: Tree) -> Any:
-  """Return the traced loss of a batch of these shapes; its first inputs are the parameters."""
+  """Trace the loss on a batch of these shapes; the first inputs of the jaxpr are the parameters."""
   key = jax.random.key(0)
   return jax.make_jaxpr(model.loss)(*jax.eval_shape(model.init, key), batch, key).jaxpr
 
 
 def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
-  """Return the parameter arrays in the order of their first use in the forward pass; gradients appear in the reverse.
+  """Return the parameter arrays in the order of their first use; the backward pass computes gradients in reverse.
 
-  An array's share is that of its products among all arrays' multiply-accumulates in the forward pass, where each of
-  its elements is used once per position of the result. Arrays without a product (biases, scales, embeddings) have 0;
-  work of no array (products of activations, elementwise work) is thereby spread in the same proportion. If no array
-  is in a product, shares are those of the sizes. The backward pass takes twice the forward pass, array by array.
+  An array's share is that of its products among the multiply-accumulates of the forward pass, where each element is
+  used once per position of the result. Arrays without a product (biases, scales, embeddings) have share 0. Other work
+  (products of activations, elementwise operations) is distributed in the same proportion. If no array is in a product,
+  shares follow the sizes. For each array the backward pass takes twice as long as the forward pass.
   """
   traced = loss_jaxpr(model, batch)
   arrays = jax.tree_util.tree_flatten_with_path(param_shapes(model))[0]
@@ -81,7 +81,7 @@ def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
         i = index[var]
         positions = int(np.prod(eqn.outvars[0].aval.shape[:-1])) if any(products([eqn])) else 0
         macs[i] = macs.get(i, 0) + arrays[i][1].size * positions
-  macs |= {i: 0 for i in range(len(arrays)) if i not in macs}  # unused arrays come last
+  macs |= {i: 0 for i in range(len(arrays)) if i not in macs}  # unused arrays go last
   weights = macs if any(macs.values()) else {i: arrays[i][1].size for i in macs}
   total = sum(weights.values())
   return tuple(
@@ -95,7 +95,7 @@ def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
 
 
 def products(equations: Iterable[Any]) -> Iterator[tuple[Any, int]]:
-  """Yield (matrix product or convolution, number of runs), through all functions and loops of these equations."""
+  """Yield (matrix product or convolution, number of executions), including those in nested functions and loops."""
   for eqn in equations:
     if eqn.primitive.name in PRODUCTS:
       yield eqn, 1
@@ -110,36 +110,36 @@ def _is_jaxpr(x: Any) -> bool:
 
 
 class Compiled(NamedTuple):
-  """A compiled program on this backend; memory in bytes."""
+  """XLA's cost and memory analysis of a compiled program on this backend; memory in bytes."""
 
-  flop: float  # all arithmetic, additions and comparisons too; taps of a convolution on padding are left out
-  nbytes: float  # read and written by the fused operations
+  flop: float  # all arithmetic, including additions and comparisons, without convolution taps on padding
+  nbytes: float  # bytes read and written by the fused operations
   arguments: int
   outputs: int
-  aliased: int  # outputs in the place of donated arguments
+  aliased: int  # outputs that reuse the buffers of donated arguments
   temporary: int
   code: int
 
   @property
   def peak(self) -> int:
-    """Bytes while it runs: arguments + outputs - aliased + temporary + code.
+    """Peak bytes while the program runs: arguments + outputs - aliased + temporary + code.
 
-    XLA's own peak is not it: on a CPU that leaves out the temporary buffers.
+    XLA's own peak is not used because it omits the temporary buffers on a CPU.
     """
     return self.arguments + self.outputs - self.aliased + self.temporary + self.code
 
 
 def compiled_step(components: Components, examples: int, members: int = 1, sharding: str = "") -> Compiled:
-  """Analyse `step_program`; with members the figures are those of one of them."""
+  """Analyze `step_program`; with several members the figures are those of one device."""
   return analyse(step_program(components, examples, members, sharding))
 
 
 def step_program(components: Components, examples: int, members: int = 1, sharding: str = "") -> Any:
-  """Compile the step of the experiment's algorithm, optimizer and model on one microbatch of so many examples.
+  """Compile the step of the experiment's algorithm, optimizer and model on one microbatch of `examples`.
 
-  Members, this process's first devices, hold the worker's parameters as the model's rules of that name say. A
-  collective algorithm with a delay has its message in flight during the step; a server algorithm's worker merges a
-  reply, makes the step and sends a request.
+  The parameters are sharded over the members, the first devices of this process, by the model's rules named `sharding`.
+  A collective algorithm with a delay has its message in flight during the step. The worker of a server algorithm merges
+  a reply, computes the step and sends a request.
   """
   batch, model = batch_shapes(components, examples), components.model._replace(microbatches=1)
   if isinstance(components.algorithm, Algorithm):
@@ -150,23 +150,23 @@ def step_program(components: Components, examples: int, members: int = 1, shardi
 
 
 def step_parts(components: Components, examples: int, members: int = 1, sharding: str = "") -> tuple[LayerWork, ...]:
-  """Return a microbatch's step by arrays of parameters, for `ddl.perf.device`'s roofline, as XLA counts it.
+  """Return the work of a microbatch's step by parameter array, as XLA counts it, for `ddl.perf.device`'s roofline.
 
-  The additional bytes of twice the examples are shared out as `leaves` shares the FLOP; the rest, such as passes over
-  parameters and the optimizer's update, by the arrays' sizes.
+  Bytes that grow with the examples are distributed like the FLOP of `leaves`; the others, such as passes over
+  parameters and the optimizer's update, in proportion to the arrays' sizes.
   """
   arrays = leaves(components.model, batch_shapes(components, examples))
   one, two = (compiled_step(components, n, members, sharding) for n in (examples, 2 * examples))
   moved = max(0.0, two.nbytes - one.nbytes) / FLOAT
-  held, size = max(0.0, one.nbytes / FLOAT - moved), sum(array.nbytes for array in arrays)
+  fixed, size = max(0.0, one.nbytes / FLOAT - moved), sum(array.nbytes for array in arrays)
   return tuple(
-    LayerWork(array.share * one.flop / examples, array.share * moved / examples, held * array.nbytes / size)
+    LayerWork(array.share * one.flop / examples, array.share * moved / examples, fixed * array.nbytes / size)
     for array in arrays
   )
 
 
 def batch_shapes(components: Components, examples: int) -> Tree:
-  """Return the shapes [examples, ...] of one batch, of 1 example or more."""
+  """Return the shapes [examples, ...] of a batch with at least 1 example."""
   units.count("number of examples", examples)
   one = components.data.train.take(np.arange(1))
   return {name: jax.ShapeDtypeStruct((examples, *x.shape[1:]), x.dtype) for name, x in one.items()}
@@ -187,18 +187,20 @@ def analyse(compiled: Any) -> Compiled:
 
 
 def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
-  """Return one worker's algorithm, with collectives that send nothing."""
+  """Return the algorithm of one worker with collectives that send nothing."""
 
-  def alone(fn: Callable[..., Any]) -> Callable[..., Any]:
+  def with_recorder(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda group, *args: fn(Recorder(workers), *args)
 
-  exchanges = tuple(x._replace(launch=alone(x.launch), merge=alone(x.merge)) for x in algorithm.exchanges)
-  init, local, evaluate = map(alone, (algorithm.init, algorithm.local, algorithm.evaluate))
+  exchanges = tuple(
+    x._replace(launch=with_recorder(x.launch), merge=with_recorder(x.merge)) for x in algorithm.exchanges
+  )
+  init, local, evaluate = map(with_recorder, (algorithm.init, algorithm.local, algorithm.evaluate))
   return Algorithm(init, local, exchanges, evaluate)
 
 
 def _round(algorithm: Algorithm, model: Model, batch: Tree, workers: Workers, sharding: str) -> Any:
-  """Compile one step of the trainer, with a launch and a merge where the algorithm has them."""
+  """Compile one step of the trainer, with the launch and merge of all exchanges."""
   trainer = CompiledTrainer(algorithm, model, workers, ExecutionConfig("unroll", "unroll", 1, sharding=sharding))
   delayed = tuple(i for i, exchange in enumerate(algorithm.exchanges) if exchange.delay)
   at_once = tuple(i for i, exchange in enumerate(algorithm.exchanges) if not exchange.delay)
@@ -209,7 +211,7 @@ def _round(algorithm: Algorithm, model: Model, batch: Tree, workers: Workers, sh
 
 
 def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
-  """Compile one step of a worker: the reply merged, the gradient, the local update, the request."""
+  """Compile one step of a server algorithm's worker: merge of the reply, gradient, local update, request."""
   algorithm = algorithm._replace(period=1, delay=min(1, algorithm.delay))
   worker_round = make_worker_round(algorithm, model, "unroll", drops=False)
 
@@ -228,7 +230,7 @@ def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
 
 
 def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[int], float]:
-  """Return a function of a number of steps to their seconds, through the trainer that `train` uses, input included."""
+  """Return a function that runs a number of steps with the trainer of `train`, including input, and times them."""
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
   carry, first = trainer.start(initial_key(0)), 0
 
@@ -246,12 +248,16 @@ def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[i
 
 
 def experiment_job(components: Components, workers: int | None = None) -> Job:
-  """Return FLOP, bytes and exact memory by XLA, and the memory model's count; ValueError for too many workers.
+  """Return the job of an experiment: FLOP, bytes and memory of a microbatch by XLA, and the memory model's count.
 
-  All are of one of the config's microbatches; where there are several, the sums of their gradients and the examples of
-  the others take memory too.
+  With several microbatches the memory includes the accumulated gradients and the examples of the other microbatches.
 
-  workers: None: the experiment's.
+  Args:
+    components: the built experiment.
+    workers: the number of workers; None: the experiment's.
+
+  Raises:
+    ValueError: if there are more workers than examples.
   """
   config = components.experiment
   count, size, k = workers or config.workers, components.data.train.size, config.microbatches
@@ -264,7 +270,7 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
     return compiled_step(components, examples).peak + others
 
   if count > size:
-    raise OptionError("workers", f"at most {size}, the examples of {config.data.short_name}", count)
+    raise OptionError("workers", f"at most {size}, the number of examples of {config.data.short_name}", count)
   return Job(
     title=f"{model_title(components)} on {config.data.short_name}",
     params_bytes=weights,
@@ -279,19 +285,19 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
 
 
 def model_title(components: Components) -> str:
-  """Return the model with its sizes: "mlp 784-512-512-10", "lenet channels 16,32, kernel 5"."""
+  """Return the model's name and sizes, such as "mlp 784-512-512-10" or "lenet channels 16,32, kernel 5"."""
   part, meta = components.experiment.model, components.data.meta
   name, sizes, hidden = part.short_name, part.settings, part.get("hidden")
-  if isinstance(hidden, list | tuple):  # its layers' widths, from the input on
+  if isinstance(hidden, list | tuple):  # an MLP: the widths of all layers, including input and output
     return f"{name} {'-'.join(map(str, (int(np.prod(meta['shape'])), *hidden, meta['num_outputs'])))}"
   words = (f"{k} {','.join(map(str, v)) if isinstance(v, list | tuple) else v}" for k, v in sizes.items())
   return f"{name} {', '.join(words)}".strip()
 
 
 def counted(components: Components) -> StepMemory:
-  """The memory model on the traced loss: outputs of its products as feature maps, three copies of the parameters.
+  """Count the memory of a step from the traced loss: outputs of products, copies of the parameters, optimizer state.
 
-  The optimizer's state is added; that of an algorithm is in the compiled step alone.
+  The algorithm's own state is not included; `compiled_step` counts it.
   """
   params = param_shapes(components.model)
   state = jax.eval_shape(components.experiment.make_optimizer().init, params)
@@ -303,6 +309,6 @@ def counted(components: Components) -> StepMemory:
 
 
 def feature_maps(model: Model, batch: Tree) -> int:
-  """Return the bytes of the outputs of all matrix products and convolutions in the loss of a batch of these shapes."""
+  """Return the bytes of the outputs of all matrix products and convolutions in the loss on a batch of these shapes."""
   equations = products(loss_jaxpr(model, batch).eqns)
   return sum(times * nbytes([x.aval for x in product.outvars]) for product, times in equations)

@@ -151,7 +151,10 @@ def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
       "workers must be one integer of 1 or more, got 0",
     ),
     (("--model=alexnet", "--cluster=fdr", "--workers=1000000000"), "from 1 to 65,536"),
-    ((DIGITS, "--cluster=fdr", "--workers=5000"), "workers must be at most 1437, the examples of digits, got 5000."),
+    (
+      (DIGITS, "--cluster=fdr", "--workers=5000"),
+      "workers must be at most 1437, the number of examples of digits, got 5000.",
+    ),
     (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "exposed must be a finite number, got nan."),
     (
       ("--model=vgg_a", "--cluster=asr", "--batch=100000"),

@@ -95,7 +95,7 @@ def test_clocks_are_the_algorithms_own_unless_given():
   (own,) = scale.recorded("dasgd", 4e6)(4).exchanges
   declared = keywords(COLLECTIVE["dasgd"].factory)
   assert (own.period, own.delay) == (declared["period"].default, declared["delay"].default)
-  with pytest.raises(ValueError, match="delay must be left out, as none of sync_sgd reads it, got 2"):
+  with pytest.raises(ValueError, match="delay must be unset, as none of sync_sgd has it, got 2"):
     scale.settings(["sync_sgd"], period=None, delay=2)
 
 
@@ -132,7 +132,7 @@ def test_what_does_not_fit_has_no_figures_and_no_place_in_the_picture():
   assert "for 16 to 32 workers" in shown.alt
   with pytest.raises(ValueError, match=f"batch must be at most {largest}, as .* of memory hold .*, got 4096"):
     scale.curves(work, cluster, [8, 16, 32], *result, largest=largest, **settings | {"weak": True})
-  with pytest.raises(ValueError, match=f"batch must be at most {8 * largest}, .*, got 4096. Or take more workers"):
+  with pytest.raises(ValueError, match=f"batch must be at most {8 * largest}, .*, got 4096. Or use more workers"):
     scale.curves(work, cluster, [8], *result, largest=largest, **settings)
   with pytest.raises(ValueError, match="not even one example fits in 1 MB"):
     room(1e6)

@@ -104,7 +104,7 @@ def test_two_clusters_that_would_share_files(tmp_path):
   for name in ("a b.toml", "a_b.toml"):
     shutil.copy(ROOT / "configs/clusters/k80_10g.toml", tmp_path / name)
   names = [str(tmp_path / name) for name in ("a b.toml", "a_b.toml")]
-  with pytest.raises(ValueError, match="whose figures would share their files"):
+  with pytest.raises(ValueError, match="cluster must not contain both"):
     ddl.compare(compare=COMPARE, clusters=names, workdir=tmp_path / "c", **SMALL)
 
 
