@@ -1,4 +1,4 @@
-"""The cost model: seconds, bytes and integers only. NumPy and SciPy, no JAX.
+"""The cost model: predicts seconds and bytes from the shapes of a model and the rates of a cluster, without JAX.
 
-Every function raises ValueError, one line, for invalid arguments.
+Every function raises a one-line ValueError for invalid arguments.
 """

@@ -1,17 +1,17 @@
-"""Examples per worker: what the memory holds, what the device needs, and what hides the exchange of each family.
+"""Choose the examples per worker: how many fit in memory, use the device well, and hide the exchange.
 
-Zou et al. 2017, arXiv 1709.06622, step 1: a step's memory bounds the mini-batch X; for each X that fits the 0-1 program
-finds the best convolution algorithms in the memory left. The effect of X on convergence is not in the model, so the
-smallest X with nearly the best examples per second is chosen. On a device whose algorithms were measured the step has
-the fastest of each layer, as the program finds them if memory allows; on others the program's savings are separate.
+Zou et al. 2017, arXiv 1709.06622, step 1: memory bounds the mini-batch X, and for each X that fits, the 0-1 program
+finds the best convolution algorithms for the remaining memory. The model does not cover convergence, so it recommends
+the smallest X with nearly the best examples per second. On a device with measured algorithms the step already uses the
+fastest algorithm of each layer; on others the savings of the 0-1 program are reported separately.
 
-Larger steps send as much and compute more, so that each family's efficiency grows with the examples. Beyond what the
-memory holds, microbatches accumulate gradients: the exchange is that of the last one.
+A larger step sends as much and computes more, so the efficiency of every algorithm grows with X. Beyond the memory
+limit, gradients are accumulated over microbatches, and only the last microbatch exchanges them.
 
-What a global batch B costs in convergence, with tuned learning rates (arXiv 1812.06162): to the same loss
+The cost of a global batch B in convergence, with tuned learning rates (arXiv 1812.06162), to the same loss:
 steps = S_min (1 + B_c / B),   examples = E_min (1 + B / B_c),   E_min = B_c S_min,
-B_c the critical batch, which the gradient noise scale B_simple of a run estimates. Where it is not known, a usual batch
-stands for the largest that has been shown to cost nothing in a job of the kind.
+where B_c is the critical batch size, estimated by the gradient noise scale B_simple of a run. If it is unknown, the
+model uses a usual batch: the largest that published jobs of the same kind used without loss.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,45 +30,45 @@ from ddl.perf.memory import StepMemory, largest_batch
 from ddl.perf.placement import Job
 from ddl.perf.units import bytes_text
 
-ENOUGH = 0.9  # of the best rate
-LARGEST = 2**14  # examples; no more are tried
+ENOUGH = 0.9  # share of the best rate that a recommended batch must reach
+LARGEST = 2**14  # the largest number of examples that is tried
 MOST_ROWS = 5
 
 ExactSeconds = Callable[[int, int], float]  # (examples of a worker's step, microbatches) -> seconds of synchronous SGD
 
 
 def examples_factor(batch: float, critical: float) -> float:
-  """1 + B / B_c: examples to a loss, over those that ever smaller batches need."""
+  """Return 1 + B / B_c: the examples to reach a loss, relative to those with very small batches."""
   return 1 + units.positive("batch", batch) / units.positive("critical batch", critical)
 
 
 def seconds_factor(batch: float, critical: float, step: float) -> float:
-  """(1 / B + 1 / B_c) T: seconds to a loss over E_min, of steps of T seconds."""
+  """Return (1 / B + 1 / B_c) T: the seconds to reach a loss, over E_min, with steps of T seconds."""
   return units.positive("step (s)", step) * examples_factor(batch, critical) / batch
 
 
 class ConvolutionProgram(NamedTuple):
-  """Result of the 0-1 program over convolution algorithms at X."""
+  """Solution of the 0-1 program over convolution algorithms for a mini-batch X."""
 
-  direct: float  # seconds of all convolutions as the step counts them
-  shared: AlgorithmChoice  # one workspace for all layers
-  separate: AlgorithmChoice  # a workspace for each layer
+  direct: float  # seconds of all convolutions with the direct algorithm
+  shared: AlgorithmChoice  # with one workspace for all layers
+  separate: AlgorithmChoice  # with one workspace per layer
   step: float  # seconds of the step with `shared`
-  best: int  # the X of those tried with the best rate under the program
+  best: int  # the X with the best rate under the program
 
 
 class WorkerBatch(NamedTuple):
-  """A mini-batch X and its reasons."""
+  """A recommended mini-batch X and the figures behind it."""
 
   examples: int
-  largest: int  # that fits
+  largest: int  # largest X that fits
   needed: float  # bytes at X, counted from layers
   exact: float | None  # bytes at X of the compiled step
   step: float  # seconds of a step on X
-  best: int  # with the best rate of those tried
-  best_rate: float  # examples per second of that
+  best: int  # the X with the best rate
+  best_rate: float  # its examples per second
   program: ConvolutionProgram | None  # None without convolutions
-  micro: int = 1  # microbatches: needed, exact and program are of one
+  micro: int = 1  # number of microbatches; needed, exact and program refer to one of them
 
   @property
   def rate(self) -> float:
@@ -77,24 +77,24 @@ class WorkerBatch(NamedTuple):
 
 
 class TriedSizes(NamedTuple):
-  """Mini-batches that are tried, with the seconds of their steps."""
+  """Candidate mini-batches with the seconds of their steps."""
 
-  largest: int  # that fits
+  largest: int  # largest X that fits
   steps: dict[int, float]  # X -> seconds
-  best: int  # of them, with the most examples per second
-  enough: int  # the smallest from `job.least` on with ENOUGH of that; the largest where there is none
+  best: int  # the candidate with the most examples per second
+  enough: int  # the smallest candidate >= `job.least` with ENOUGH of the best rate, or the largest candidate
 
 
 def tried_sizes(job: Job, cluster: Cluster, requested: int = 0) -> TriedSizes:
-  """Powers of two up to the largest X that fits, that one, and `requested` or `job.least`.
+  """Return the candidate mini-batches: powers of two that fit, the largest X that fits, and the requested or least X.
 
-  ValueError if not even one example fits, or the requested X does not, with the largest that does.
+  Raises a ValueError that names the largest X, if the requested X or even a single example does not fit.
   """
   fits = largest_fitting(job, cluster.device.memory)
   largest = min(fits, job.most or fits)
   if units.count("examples per worker", requested, 0) > largest:
     memory = f"which fit into the device's {bytes_text(cluster.device.memory)}"
-    limit = "the data of each" if largest == job.most else memory
+    limit = "the data of each worker" if largest == job.most else memory
     raise OptionError("examples per worker", f"at most {largest}, {limit}", requested)
   last = min(largest, max(LARGEST, job.least, requested))
   tried = sorted({*(2**i for i in range(last.bit_length())), min(requested or job.least, last), last})
@@ -106,9 +106,13 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0) -> TriedSizes:
 
 
 def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) -> WorkerBatch:
-  """Return the smallest power of two from `job.least` on with ENOUGH of the best rate that fits; or the requested X.
+  """Return the requested mini-batch, or the smallest power of two >= `job.least` with ENOUGH of the best rate.
 
-  requested: X, which `micro` microbatches share evenly; 0: chosen.
+  Args:
+    job: the training job.
+    cluster: the cluster.
+    requested: X, split evenly over the microbatches; 0: automatic.
+    micro: the number of microbatches.
   """
   sizes = tried_sizes(job, cluster, requested // micro)
   examples = requested // micro or sizes.enough
@@ -126,15 +130,16 @@ def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1)
 
 
 def largest_fitting(job: Job, limit: float) -> int:
-  """Return the largest X whose step fits `limit` bytes: by the compiled program where there is one, else by the count.
+  """Return the largest X for which a step fits in `limit` bytes, by the compiled step or else by the layers' count.
 
-  Each example is taken to add equally many bytes. ValueError if not even one fits, with the bytes that one needs.
+  The compiled step is assumed to need equally many bytes for each example. Raises a ValueError that names the bytes of
+  a single example if even that does not fit.
   """
   if not job.exact:
     return largest_batch(job.memory, limit)
-  some = max(job.least, 2)
-  one, more = job.exact(1), job.exact(some)
-  per_example = max((more - one) / (some - 1), 1.0)
+  several = max(job.least, 2)
+  one, more = job.exact(1), job.exact(several)
+  per_example = max((more - one) / (several - 1), 1.0)
   largest = largest_batch(StepMemory(per_example, one - per_example), limit)
   while 1 < largest <= LARGEST and job.exact(largest) > limit:
     largest = largest * 9 // 10
@@ -163,31 +168,31 @@ class BatchSize(NamedTuple):
   """Examples of a worker's step."""
 
   examples: int
-  micro: int = 1  # microbatches, which share them evenly
+  micro: int = 1  # microbatches of equal size
 
 
 class FamilyCell(NamedTuple):
-  """One family at one size."""
+  """The efficiency of one algorithm family at one batch size."""
 
   efficiency: float
-  setting: int | None = None  # the delay or the period that it takes
+  setting: int | None = None  # the delay or the period that it needs
 
 
 class EfficiencyRow(NamedTuple):
-  """All families at one size."""
+  """The efficiencies of all algorithm families at one batch size."""
 
   size: BatchSize
   step: float  # seconds without any exchange
   cells: dict[str, FamilyCell]
-  relative: float | None = None  # seconds of synchronous SGD to a loss over the least of all rows, where B_c is known
+  relative: float | None = None  # synchronous SGD's seconds to a loss over the least of all rows, if B_c is known
 
 
 def threshold(
   job: Job, sizes: TriedSizes, exact: ExactSeconds, keep: float, accumulate: bool = True
 ) -> BatchSize | None:
-  """The smallest size of those tried from which on synchronous SGD keeps that efficiency; None where there is none.
+  """Return the smallest batch size from which synchronous SGD has at least the efficiency `keep`, or None.
 
-  Where memory ends before, as many microbatches as it takes; not where the data end, or they do not `accumulate`.
+  If memory is too small, the batch is split into microbatches, unless `accumulate` is False or the data limit it.
   """
   smallest = None
   for x in reversed(sizes.steps):
@@ -203,7 +208,7 @@ def threshold(
 
 
 def largest_usual(job: Job, sizes: TriedSizes, workers: int) -> int:
-  """The largest power of two with which the global batch is a usual one and fits, but not less than `sizes.enough`."""
+  """Return the largest power of two that fits and keeps the global batch usual, but at least `sizes.enough`."""
   most = min(sizes.largest, job.usual.examples // workers) if job.usual else 0
   return max(sizes.enough, 2 ** (most.bit_length() - 1) if most else 0)
 
@@ -211,42 +216,50 @@ def largest_usual(job: Job, sizes: TriedSizes, workers: int) -> int:
 def choose_size(
   job: Job, sizes: TriedSizes, workers: int, enough: BatchSize | None, exact: ExactSeconds, critical: float | None
 ) -> tuple[BatchSize, str]:
-  """Return the size, and a description of the rule by which it is chosen.
+  """Choose the batch size; also return a description of the rule.
 
-  With a known critical batch it is that of the least seconds to a loss. Else it is the one from which on synchronous
-  SGD keeps its efficiency, as far as the global batch is a usual one, and not smaller than the device needs.
+  If the critical batch size is known, the choice minimizes the seconds to a loss. Otherwise it is the smallest size at
+  which synchronous SGD is efficient, limited by the usual global batch, but large enough to use the device well.
   """
   if critical:
     options = [BatchSize(x) for x in sizes.steps] + ([enough] if enough and enough.micro > 1 else [])
     rate = {s: seconds_factor(workers * s.examples, critical, exact(*s)) for s in options}
-    return min(options, key=lambda s: rate[s]), "the least seconds to a loss of those tried: (1 / B + 1 / B_c) T"
+    return min(options, key=lambda s: rate[s]), "the size with the fewest seconds to a loss, (1 / B + 1 / B_c) T"
   usual = largest_usual(job, sizes, workers)
   known = enough and job.usual and enough.examples * workers <= job.usual.examples
   if workers == 1 or (enough and enough.examples <= sizes.enough) or not (known or usual > sizes.enough):
     return BatchSize(sizes.enough), ""
   if enough and known:
-    return enough, "the fewest of 1, 2, 4, ... from which on synchronous SGD keeps its efficiency"
-  return BatchSize(usual), "the most with which the global batch is a usual one: synchronous SGD would need more"
+    return enough, "the smallest power of two at which synchronous SGD is efficient"
+  return BatchSize(usual), "the largest size with a usual global batch; synchronous SGD would need more"
 
 
 def shown_sizes(job: Job, sizes: TriedSizes, *more: BatchSize | None) -> list[BatchSize]:
-  """Sizes of the table: every fourth power of two from `job.least` on, the largest that fits, and some more."""
+  """Select the batch sizes for the table: some powers of two >= `job.least`, the largest that fits, and `more`."""
   last = max(sizes.steps)
   powers = {BatchSize(x) for x in sizes.steps if x >= min(job.least, last) and not x & (x - 1)}
-  wanted = {size for size in more if size} | {BatchSize(last)}
-  ordered = sorted(powers - wanted)
-  step = max(1, -(-len(ordered) // max(1, MOST_ROWS - len(wanted))))
-  return sorted(wanted | set(ordered[::step]))
+  required = {size for size in more if size} | {BatchSize(last)}
+  ordered = sorted(powers - required)
+  step = max(1, -(-len(ordered) // max(1, MOST_ROWS - len(required))))
+  return sorted(required | set(ordered[::step]))
 
 
 def efficiency_table(
   job: Job, cluster: Cluster, workers: int, sizes: Sequence[BatchSize], exact: ExactSeconds,
   steps: Callable[[BatchSize], float], *, share: float, sharded: bool, critical: float | None = None,
 ) -> list[EfficiencyRow]:  # fmt: skip
-  """Return a row for each size.
+  """Return the efficiency of each algorithm family at each batch size.
 
-  steps: seconds of a worker's step on a size, without any exchange; share: of a round spent waiting, at most, by which
-  periods are set; sharded: whether the parameters are in pieces, so that only islands can average.
+  Args:
+    job: the training job.
+    cluster: the cluster.
+    workers: the number of workers.
+    sizes: batch sizes, one per row.
+    exact: seconds of a step of synchronous SGD.
+    steps: seconds of a worker's step without any exchange.
+    share: largest share of a round spent waiting, which sets the periods.
+    sharded: whether the parameters are sharded, so that only synchronous SGD is shown.
+    critical: the critical batch size in examples; None: unknown.
   """
   land, rows = islands(cluster, workers), []
   for size in sizes:
@@ -260,11 +273,11 @@ def efficiency_table(
   if not critical:
     return rows
   seconds = [seconds_factor(workers * row.size.examples, critical, exact(*row.size)) for row in rows]
-  return [row._replace(relative=each / min(seconds)) for row, each in zip(rows, seconds, strict=True)]
+  return [row._replace(relative=x / min(seconds)) for row, x in zip(rows, seconds, strict=True)]
 
 
 def _flat(job: Job, cluster: Cluster, workers: int, step: float, share: float) -> dict[str, FamilyCell]:
-  """DaSGD and local SGD of single workers."""
+  """Return the cells of DaSGD and local SGD, whose averages are over all workers."""
   message = collectives.all_reduce(job.params_bytes, workers, cluster.network)
   period = smallest_period(message, step, share=share)
   cells = {"local_sgd": FamilyCell(step / averaged(step, message, period), period)}
@@ -274,7 +287,7 @@ def _flat(job: Job, cluster: Cluster, workers: int, step: float, share: float) -
 
 
 def _between(job: Job, land: Islands, size: BatchSize, step: float, share: float) -> dict[str, FamilyCell]:
-  """Hierarchical SGD where there are islands, and Streaming DiLoCo."""
+  """Return the cells of Streaming DiLoCo and, if islands have several workers, hierarchical SGD."""
   inside = families.synchronous_seconds(job, land.inside, land.members, size.examples, micro=size.micro)
   seconds, delay = streaming(inside, land.message_seconds, job.params_bytes, overlap=land.inside.overlap)
   cells = {"streaming_diloco": FamilyCell(step / seconds, delay)}

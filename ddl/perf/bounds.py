@@ -1,12 +1,12 @@
-"""Closed forms: the round of an average, the delay and period that hide it, speed-ups, servers, break-even bandwidths.
+"""Closed forms for round times, hidden delays and periods, speed-ups, numbers of servers and break-even bandwidths.
 
-The round of an average (DaSGD, arXiv 2006.00441): a message launched at the start of a round is merged d steps later,
-so it is hidden if T_comm <= d T_step, and one is in flight at a time, so d <= tau.
+Delayed averaging (DaSGD, arXiv 2006.00441): a message launched at the start of a round is merged d steps later, so it
+is hidden if T_comm <= d T_step; only one message is in flight at a time, so d <= tau.
 
-Two lemmas (Zou et al. 2017, arXiv 1709.06622): the speed-up of G workers with an overhead in each step, and how many
-servers hide the exchange. T = T_C + T_O: only the compute T_C shrinks with the workers G, and R_O = T_O / T_C is the
-overhead of ONE worker over its compute; one that grows with G is taken at the G in question. The second lemma leaves
-out latency and the server's own time. All times are in seconds.
+Two lemmas (Zou et al. 2017, arXiv 1709.06622): the speed-up of G workers with an overhead in each step, and the number
+of servers that hides the exchange. T = T_C + T_O: only the compute time T_C shrinks with the number of workers G, and
+R_O = T_O / T_C is the overhead of ONE worker over its compute time; an overhead that grows with G is evaluated at that
+G. The second lemma ignores latency and the server's own time. All times are in seconds.
 """
 
 import math
@@ -20,14 +20,14 @@ from scipy import optimize
 from ddl.errors import OptionError
 from ddl.perf import units
 
-ROUNDING = 1 - 1e-12  # a quotient that is an integer but for its rounding stays one
-Seconds = Callable[[float], float]  # to the target, of a bandwidth in bytes per second
+ROUNDING = 1 - 1e-12  # keeps ceil() from rounding up a quotient that is an integer up to floating-point error
+Seconds = Callable[[float], float]  # bandwidth in bytes per second -> seconds to the target
 
 
 def round_seconds(*, step: float, message: float, period: int = 1, delay: int = 0) -> float:
-  """period * step + max(0, message - min(delay, period) * step): a message that has `delay` steps to arrive.
+  """Return the seconds of a round with a delayed message: period * step + max(0, message - min(delay, period) * step).
 
-  With a delay above the period several are in flight on one link: a longer delay then hides no more.
+  If the delay exceeds the period, several messages share one link, so a longer delay hides no more.
   """
   units.count("period", period)
   units.count("delay", delay, 0)
@@ -37,78 +37,78 @@ def round_seconds(*, step: float, message: float, period: int = 1, delay: int = 
 
 
 def smallest_delay(message: float, step: float) -> int:
-  """D = ceil(T_comm / T_step): steps in flight that hide an exchange of `message` seconds."""
+  """Return the smallest delay that hides an exchange of `message` seconds: d = ceil(T_comm / T_step)."""
   return math.ceil(units.amount("exchange (s)", message) / units.positive("step (s)", step) * ROUNDING)
 
 
 def exposed_share(message: float, step: float, *, period: int, delay: int) -> float:
-  """Share of a round spent waiting: e / (tau T_step + e), e = max(0, T_comm - d T_step). 0 <= delay <= period."""
+  """Return the share of a round spent waiting: e / (tau T_step + e), e = max(0, T_comm - d T_step), 0 <= d <= tau."""
   if not 0 <= delay <= period:
-    raise OptionError("delay", f"from 0 to the period of {period}", delay)
+    raise OptionError("delay", f"in [0, {period}], the period", delay)
   whole = round_seconds(step=step, message=message, period=period, delay=delay)
   return (whole - period * step) / whole
 
 
 def smallest_period(message: float, step: float, *, share: float, delay: int = 0) -> int:
-  """Return the smallest tau >= max(1, d) of at most that exposed share: tau >= e (1 - share) / (share T_step)."""
+  """Return the smallest period >= max(1, d) with at most this exposed share: tau >= e (1 - share) / (share T_step)."""
   units.count("delay", delay, 0)
   if not 0 <= share < 1:
-    raise OptionError("share of the round", "at least 0 and below 1", f"{share:g}")
+    raise OptionError("share of the round", "in [0, 1)", f"{share:g}")
   if smallest_delay(message, step) <= delay:
     return max(1, delay)
   if not share:
-    raise OptionError("delay", f"{smallest_delay(message, step)} or more where nothing may be exposed", delay)
+    raise OptionError("delay", f">= {smallest_delay(message, step)} for an exposed share of 0", delay)
   exposed = message - delay * step
   return max(1, delay, math.ceil(exposed * (1 - share) / (share * step) * ROUNDING))
 
 
 def smallest_queued_period(served: float, step: float, *, share: float) -> int:
-  """Return the smallest tau whose worker round waits for at most that share: tau >= (1 - share) T_served / T_step.
+  """Return the smallest period with at most this share of waiting in the servers' queue.
 
-  T_served is how long the servers are busy with one visit of every worker: none is served twice meanwhile.
+  tau >= (1 - share) T_served / T_step, where T_served is how long the servers are busy with one visit of every worker.
   """
   busy = units.amount("exchange (s)", served) * (1 - share)
   return max(1, math.ceil(busy / units.positive("step (s)", step) * ROUNDING))
 
 
 def efficiency(workers: float, overhead: float) -> float:
-  """Alpha = (1 + R_O) / (1 + G R_O), in (0, 1]: the speed-up (T_C + T_O) / (T_C / G + T_O) over G."""
+  """Return alpha = (1 + R_O) / (1 + G R_O), in (0, 1]: the speed-up (T_C + T_O) / (T_C / G + T_O) over G."""
   if not workers >= 1:
-    raise OptionError("number of workers", "at least 1", f"{workers:g}")
+    raise OptionError("number of workers", ">= 1", f"{workers:g}")
   units.amount("overhead over compute", overhead)
   return (1 + overhead) / (1 + workers * overhead)
 
 
 def workers_for(share: float, overhead: float) -> float:
-  """G = (1 + R_O - alpha) / (alpha R_O): up to so many workers have the efficiency alpha; infinite without overhead."""
+  """Return the most workers with efficiency alpha: G = (1 + R_O - alpha) / (alpha R_O); infinite without overhead."""
   units.amount("overhead over compute", overhead)
   units.positive("efficiency", units.share("efficiency", share))
   return (1 + overhead - share) / (share * overhead) if overhead else math.inf
 
 
 def overhead_for(share: float, workers: float) -> float:
-  """R_O = (1 - alpha) / (alpha G - 1): the overhead with which G workers have the efficiency alpha, above 1 / G."""
+  """Return the overhead with which G workers have efficiency alpha > 1 / G: R_O = (1 - alpha) / (alpha G - 1)."""
   units.positive("efficiency", units.share("efficiency", share))
   if not share * workers > 1:
-    raise OptionError("efficiency", f"above 1/{workers:g}, which any overhead leaves", f"{share:g}")
+    raise OptionError("efficiency", f"above 1/{workers:g}, its lower bound for any overhead", f"{share:g}")
   return (1 - share) / (share * workers - 1)
 
 
 def speedup_limit(overhead: float) -> float:
-  """(1 + R_O) / R_O, of ever more workers; infinite without overhead."""
+  """Return the speed-up in the limit of many workers: (1 + R_O) / R_O; infinite without overhead."""
   return (1 + units.amount("overhead over compute", overhead)) / overhead if overhead else math.inf
 
 
 def servers_for(
   params_bytes: float, workers: int, bandwidth: float, compute_seconds: float, duplex: float = 0.0
 ) -> int:
-  """N_ps >= (2 - ov) S_p N_w / (B_ps T_C): servers that carry a round's pulls and pushes while the workers compute.
+  """Return the number of servers that hide a round's pulls and pushes: N_ps >= (2 - ov) S_p N_w / (B_ps T_C).
 
   Args:
-    params_bytes: of the model, spread evenly over the servers (S_p).
-    workers: that pull and push it once per round (N_w).
-    bandwidth: of one server, bytes per second, one way (B_ps).
-    compute_seconds: of a worker round (T_C).
+    params_bytes: bytes of the model, spread evenly over the servers (S_p).
+    workers: workers that pull and push the model once per round (N_w).
+    bandwidth: bandwidth of one server in bytes per second, one way (B_ps).
+    compute_seconds: compute time of a worker round (T_C).
     duplex: share of receiving that overlaps sending (ov): 0 as in the paper, 1 for full duplex.
   """
   busy = units.positive("bytes of the model", params_bytes) / units.positive("bandwidth of a server", bandwidth)
@@ -117,11 +117,10 @@ def servers_for(
 
 
 def break_even(first: Seconds, second: Seconds, low: float, high: float) -> float | None:
-  """Return the bandwidth in [low, high], bytes/s, at which two take equally long; None if one is always ahead.
+  """Return the bandwidth in [low, high], bytes/s, at which both take equally long; None if one is always faster.
 
-  The root of first(bandwidth) - second(bandwidth), seconds, on log(bandwidth) by Brent's method to 0.1 %. The
-  difference is assumed to change its sign once, as where it is monotone: less bandwidth favours the algorithm that
-  sends less. 0 < low < high.
+  Finds the root of first(bandwidth) - second(bandwidth) in log(bandwidth) by Brent's method to 0.1 %. The difference is
+  assumed to change its sign at most once, because less bandwidth favors the algorithm that sends less.
   """
   if not 0 < low < high < np.inf:
     raise OptionError("bandwidths", "0 < low < high", f"{low:g} to {high:g} bytes/s")
@@ -131,16 +130,16 @@ def break_even(first: Seconds, second: Seconds, low: float, high: float) -> floa
 
   ends = np.log(low), np.log(high)
   signs = np.sign([difference(end) for end in ends])
-  if not signs[0] * signs[1] < 0:  # also for NaN, the time of one that never reaches the target
+  if not signs[0] * signs[1] < 0:  # also for NaN, the time of an algorithm that never reaches the target
     return None
   root: Any = optimize.brentq(difference, *ends, xtol=1e-3)
   return float(np.exp(root))
 
 
 def overtaken(times: Mapping[str, Seconds], start: float, end: float) -> tuple[str, float] | None:
-  """Return (the first to overtake the one ahead at `start`, the bandwidth where it does) on the way to `end`, or None.
+  """Return (name, bandwidth) of the first algorithm that overtakes the fastest one at `start`, or None up to `end`.
 
-  Two bandwidths per decade are searched for a change of the lead, which `break_even` then solves for.
+  Searches two bandwidths per decade for a change of the fastest algorithm, then solves with `break_even`.
   """
   units.positive("start bandwidth", start)
   units.positive("end bandwidth", end)
@@ -149,5 +148,5 @@ def overtaken(times: Mapping[str, Seconds], start: float, end: float) -> tuple[s
   for near, far in pairwise(grid):
     ahead = min(times, key=lambda name: times[name](far))
     if times[ahead](far) < times[first](far):
-      return ahead, break_even(times[first], times[ahead], *sorted((near, far))) or near  # at `near` they are level
+      return ahead, break_even(times[first], times[ahead], *sorted((near, far))) or near  # equal at `near`
   return None

@@ -1,6 +1,6 @@
-"""Clusters by name: those of the folder clusters/, a user's TOML file, and `measured`, the calibration of this machine.
+"""Load clusters by name: built-in ones, a user's TOML file, or `measured`, the calibration of this machine.
 
-All are in the format of docs/howto/clusters.md; the calibration is JSON, with further figures beside the cluster.
+docs/howto/clusters.md describes the format; the calibration is JSON and contains additional measurements.
 """
 
 import json
@@ -32,12 +32,12 @@ KINDS = {
 
 
 class FileKey(NamedTuple):
-  """A key of a table of the file, as cluster_keys.toml has it."""
+  """The definition of a key of a cluster file, from cluster_keys.toml."""
 
   meaning: str  # with the unit and an example
-  kind: str = "a number"  # of KINDS
-  default: Any = None  # None: it has to be there
-  valid: Range | None = None  # of a number
+  kind: str = "a number"  # one of KINDS
+  default: Any = None  # None: the key is required
+  valid: Range | None = None  # valid range of a number
 
 
 def _file_key(range: tuple[float, float] | None = None, unit: str = "", zero: bool = False, **key: Any) -> FileKey:
@@ -46,7 +46,7 @@ def _file_key(range: tuple[float, float] | None = None, unit: str = "", zero: bo
 
 
 def _tables() -> dict[str, dict[str, FileKey]]:
-  """Return the keys by table, "" above all tables."""
+  """Return the keys of each table; "" stands for the keys above all tables."""
   schema = tomllib.loads(Path(__file__).with_name("cluster_keys.toml").read_text(encoding="utf-8"))
   names, tables = {"cluster": [""], "link": ["link.device", "link.node", "link.site", "link.host"]}, {}
   for table, entries in schema.items():
@@ -57,27 +57,27 @@ def _tables() -> dict[str, dict[str, FileKey]]:
 
 TABLES = _tables()
 TOP = ("device", "nodes", "link", "uplink", "torus")
-EFFICIENCY = {"best": TABLES["device"]["efficiency"], "half": TABLES["device"]["half"]}  # of a kind, in a calibration
+EFFICIENCY = {"best": TABLES["device"]["efficiency"], "half": TABLES["device"]["half"]}  # keys of a calibrated curve
 
 
 def built_in() -> list[str]:
-  """Return the names of the clusters of the folder clusters/."""
+  """Return the names of the built-in clusters, the files in clusters/."""
   return sorted(path.stem for path in FOLDER.glob(f"*{SUFFIX}"))
 
 
 def names() -> list[str]:
-  """Return the names of all clusters, with `measured` if this machine was calibrated."""
+  """Return the names of the built-in clusters, and `measured` if this machine was calibrated."""
   return [*built_in(), *([MEASURED] if path().exists() else [])]
 
 
 def named(name: str, model: str = "") -> Cluster:
-  """Return the cluster of a name, or that of a file for a name in .toml.
+  """Load a cluster by its name or the path of a .toml file.
 
-  `measured` has the efficiency curve of the model's kind, where one was fitted.
+  `measured` uses the efficiency curve of the model's kind if one was fitted.
 
   Raises:
-    ValueError: one line, for an unknown name, `measured` before a calibration, or a file that describes no cluster.
-    FileNotFoundError: for a file that does not exist.
+    ValueError: in one line, for an unknown name, for `measured` without a calibration, or for an invalid file.
+    FileNotFoundError: if the file does not exist.
   """
   if name.endswith(SUFFIX):
     return read_cluster(name)
@@ -89,23 +89,23 @@ def named(name: str, model: str = "") -> Cluster:
 
 
 def display_name(name: str) -> str:
-  """Return the name of a cluster in reports: of a file its name without the folder."""
+  """Return the name of a cluster for reports: the path of a file without its folder."""
   return Path(name).name if name.endswith(SUFFIX) else name
 
 
 def absolute(names: Iterable[str]) -> list[str]:
-  """Return names of clusters that hold in any working directory."""
-  return [str(files.local(each).absolute()) if each.endswith(SUFFIX) else each for each in names]
+  """Return the names with absolute paths of files, so that they are valid in any working directory."""
+  return [str(files.local(name).absolute()) if name.endswith(SUFFIX) else name for name in names]
 
 
 def read_cluster(name: str) -> Cluster:
-  """Return the cluster of a TOML file."""
+  """Read a cluster from a TOML file."""
   path = files.regular(name)
   if (size := path.stat().st_size) > MOST_BYTES:
     raise OptionError(name, f"a file of at most {MOST_BYTES} bytes", f"{size} bytes", EXAMPLE)
   try:
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
-  except (ValueError, RecursionError) as error:  # ValueError: no TOML, no UTF-8, or an integer of thousands of digits
+  except (ValueError, RecursionError) as error:  # ValueError: not TOML or UTF-8, or an integer of thousands of digits
     raise OptionError(name, f"valid TOML ({error})", advice=EXAMPLE) from error
   try:
     return parse(tables)
@@ -114,7 +114,7 @@ def read_cluster(name: str) -> Cluster:
 
 
 def parse(tables: Mapping[str, Any]) -> Cluster:
-  """Return the cluster of a file's tables; ValueError, one line, for an invalid key."""
+  """Build a cluster from a file's tables. Raises a one-line ValueError that names an invalid key."""
   links = tables.get("link", {})
   if not isinstance(links, Mapping):
     raise OptionError("link", "a table, [link.node] with latency and bandwidth")
@@ -146,7 +146,7 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
 
 
 def _values(name: str, table: Any, keys: Mapping[str, FileKey]) -> dict[str, Any]:
-  """Return the values of a table, with defaults. name: "" for the keys above all tables."""
+  """Check the values of a table and fill in defaults; the name "" stands for the keys above all tables."""
   if not isinstance(table, Mapping):
     raise OptionError(name, f"a table, [{name}] with {', '.join(keys)}", f"{table!r:.40}")
   for key in table:
@@ -155,7 +155,7 @@ def _values(name: str, table: Any, keys: Mapping[str, FileKey]) -> dict[str, Any
   for key, (meaning, kind, default, valid) in keys.items():
     option, value = f"{name}.{key}" if name else key, table.get(key, default)
     if not isinstance(value, KINDS[kind]) or (isinstance(value, bool) and kind != "true or false"):
-      raise OptionError(option, f"{kind}, {meaning}", "nothing" if value is None else f"{value!r:.80}")
+      raise OptionError(option, f"{kind} ({meaning})", "nothing" if value is None else f"{value!r:.80}")
     if isinstance(value, str) and not value.isprintable():
       raise OptionError(option, "one printable line", f"{value!r:.80}")
     if valid:
@@ -167,19 +167,25 @@ def _values(name: str, table: Any, keys: Mapping[str, FileKey]) -> dict[str, Any
 def _network(
   nodes: Mapping[str, Any], link: Mapping[str, LinkModel], values: Mapping[str, Mapping[str, Any]]
 ) -> NetworkModel:
-  """Return the network. nodes: of [nodes]; link: by the name behind "link."; values: of [uplink] and [torus]."""
+  """Build the network.
+
+  Args:
+    nodes: the values of [nodes].
+    link: links by the name after "link.".
+    values: the values of all tables, of which [uplink] and [torus] are used.
+  """
   per_node, count, sites = (nodes[key] for key in ("devices", "count", "sites"))
   if count and sites > count:
     raise OptionError("nodes.sites", f"at most nodes.count, {count}", sites)
   if per_node > 1 and "device" not in link:
-    raise OptionError("[link.device]", f"set, with latency and bandwidth, as a node has {per_node} devices")
+    raise OptionError("[link.device]", f"set (latency and bandwidth), because a node has {per_node} devices")
   if "node" not in link and (count != 1 or per_node == 1):
-    raise OptionError("[link.node]", "set, with latency and bandwidth between nodes")
+    raise OptionError("[link.node]", "set (latency and bandwidth between nodes)")
   units.choice("nodes.library", nodes["library"], LIBRARIES)
   if not all(level in LEVELS for level in nodes["reduces"]):
     raise OptionError("nodes.reduces", f"a list of {', '.join(LEVELS)}", f"{nodes['reduces']!r:.80}")
   if "torus" in values and per_node > 1:
-    raise OptionError("nodes.devices", "1 with [torus], which is for single devices", per_node)
+    raise OptionError("nodes.devices", "1 with [torus]", per_node)
   network = NetworkModel(
     link.get("node") or link["device"],
     link["device"] if per_node > 1 else None,
@@ -195,17 +201,18 @@ def _network(
 
 
 def _in_sites(network: NetworkModel, count: int, site: LinkModel) -> NetworkModel:
-  """Return the network whose nodes are the sites, each with the devices of all its nodes.
+  """Return a network whose nodes are the sites, each with the devices of all its nodes.
 
-  A ring of a site's D = d m devices then takes as long as one in its nodes of d and one between its m nodes:
+  The links in a site are such that a ring of its D = d m devices takes as long as a ring in a node of d devices plus a
+  ring of the m nodes:
   (D - 1) L = (d - 1) L_d + (m - 1) L_n, and (D - 1) / (D B) = (d - 1) / (d B_d) + (m - 1) / (m B_n).
   """
   m, rest = divmod(count, network.sites)
   if network.sites == 1 or not count or rest:
-    condition = "two or more with [link.site], of as many nodes each"
-    raise OptionError("nodes.sites", condition, f"{network.sites} of nodes.count {count}")
+    condition = "two or more with [link.site], and a divisor of nodes.count"
+    raise OptionError("nodes.sites", condition, f"{network.sites} with nodes.count {count}")
   if network.library or network.uplink or network.torus or network.reduces:
-    raise OptionError("[link.site]", "without nodes.library, nodes.reduces, [uplink] and [torus]")
+    raise OptionError("[link.site]", "used without nodes.library, nodes.reduces, [uplink] and [torus]")
   d, near, nodes = network.per_node, network.inside or network.between, network.between
   steps = d * m - 1
   if not steps:
@@ -217,14 +224,16 @@ def _in_sites(network: NetworkModel, count: int, site: LinkModel) -> NetworkMode
 
 
 def path() -> Path:
-  """Return ~/.cache/ddl/measured.json, or its place in XDG_CACHE_HOME."""
+  """Return the path of the calibration: ~/.cache/ddl/measured.json, or below XDG_CACHE_HOME."""
   return files.cache_folder() / "measured.json"
 
 
 def save(cluster: Cluster, figures: dict[str, Any]) -> None:
-  """Replace the calibration of this machine.
+  """Save the calibration of this machine and replace an earlier one.
 
-  cluster: of one worker per node, its network a single link; figures: of the measurement, saved beside the cluster.
+  Args:
+    cluster: a cluster with one worker per node and a single link.
+    figures: additional measurements.
   """
   device, link = cluster.device, cluster.network.between
   rates = {key: getattr(device, key) for key in ("peak", "memory_bandwidth", "memory", "start")}
@@ -243,7 +252,10 @@ def save(cluster: Cluster, figures: dict[str, Any]) -> None:
 
 
 def load() -> tuple[Cluster, dict[str, Any]] | None:
-  """Return the calibrated cluster and the figures beside it, None without a calibration; ValueError if damaged."""
+  """Load the calibrated cluster and the additional measurements; None without a calibration.
+
+  Raises ValueError if the file is damaged.
+  """
   if not path().exists():
     return None
   advice = "; `python run.py calibrate` writes a new one"
@@ -265,6 +277,6 @@ def _table(figures: Mapping[str, Any], key: str, default: Any = None) -> dict[st
 
 
 def _efficiencies(figures: Mapping[str, Any]) -> dict[str, Efficiency]:
-  """Return the efficiency curves of a calibration, by the kind of a model."""
+  """Return the efficiency curves of a calibration by the kind of model."""
   curves = _table(figures, "efficiencies", {})
   return {kind: Efficiency(**_values(f"efficiencies.{kind}", curve, EFFICIENCY)) for kind, curve in curves.items()}

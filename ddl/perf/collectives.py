@@ -1,22 +1,22 @@
-"""Seconds of collectives on a network: of the textbook, by levels, on a torus, in switches, or as a library does them.
+"""Predict the seconds of collectives: textbook, hierarchical, torus, in-switch and library (NCCL) algorithms.
 
-n bytes are the whole vector of a worker: the input of an all-reduce, what a reduce-scatter cuts into p strips, the
-result of an all-gather. L is the latency, G = 1 / bandwidth. A round in which a worker sends m bytes and receives m
-takes m G (2 - duplex) (arXiv 1602.06709); where it only sends or receives, m G. The reduction's arithmetic is free.
-The costs of one link are those of Thakur, Rabenseifner, Gropp 2005 and the survey arXiv 1802.09941.
+n is the number of bytes of a worker's whole vector: the input of an all-reduce or reduce-scatter, the output of an
+all-gather. L is the latency, G = 1 / bandwidth. A round in which a worker sends and receives m bytes takes
+m G (2 - duplex) (arXiv 1602.06709); one in which it only sends or only receives, m G. The arithmetic of the reduction
+is free. The costs on a single link are those of Thakur, Rabenseifner, Gropp 2005 and the survey arXiv 1802.09941.
 
-A library takes the cheapest of its algorithms and protocols. An algorithm is a number of steps in the nodes and between
-them, and bytes that a worker's link and a node's link carry each way, both at once, so that the slower one counts:
+A library uses the cheapest of its algorithms and protocols. An algorithm has numbers of steps inside and between nodes,
+and bytes that a worker's link and a node's link carry in each direction concurrently, so that the slower one counts:
 
   seconds = call + steps inside * hop + steps between * (hop + trips * L) + max(inside, between) of bytes G / share
 
-For m workers in each of q nodes, p in all:
+For m workers in each of q nodes, p in total:
 
   ring      2 (p - q) and 2 (q - 1) steps; 2 n (p - 1) / p inside and between
   tree      2 (m - 1) and 2 ceil(log2 q) steps, a chain in each node: 2 n inside (n of two), 2 n between (n of two)
   switches  2 and 2 ceil(log2 q) steps; n (1 + 1 / m) inside, between as the tree
 
-Where the switches between nodes add up, 2 steps and n bytes between.
+If the switches between nodes reduce: 2 steps and n bytes between nodes.
 """
 
 import math
@@ -28,35 +28,38 @@ from ddl.perf import units
 from ddl.perf.cluster import Library, LinkModel, NetworkModel, Protocol, check_link
 
 Cost = Callable[[float, int, LinkModel], float]  # (bytes, workers, link) -> seconds
-NEAR = ("ring", "tree")  # algorithms whose partners are neighbours, so that few messages cross a switch at once
+NEAR = ("ring", "tree")  # algorithms that communicate between neighbors, so that few messages cross a switch at once
 
 
 def lower_bound(nbytes: float, workers: int, link: LinkModel) -> float:
-  """Lower bound of all-reduces in rounds, seconds: ceil(log2 p) L + 2 n G (2 - duplex) (p - 1) / p."""
+  """Return the lower bound in seconds of any all-reduce: ceil(log2 p) L + 2 n G (2 - duplex) (p - 1) / p."""
   return _levels(nbytes, workers, link) * link.latency + 2 * _both(nbytes * (workers - 1) / workers, link)
 
 
 def _ring_reduce_scatter(nbytes: float, workers: int, link: LinkModel) -> float:
-  """(p - 1) (L + n G (2 - duplex) / p): strips go round, in p - 1 rounds."""
+  """Return (p - 1) (L + n G (2 - duplex) / p): p - 1 rounds, each with a strip of n / p bytes."""
   _levels(nbytes, workers, link)
   return (workers - 1) * (link.latency + _both(nbytes / workers, link))
 
 
 def _halving(nbytes: float, workers: int, link: LinkModel) -> float:
-  """ceil(log2 p) L + n G (2 - duplex) (p - 1) / p: recursive halving (or doubling); Bruck's order for other p."""
+  """Return ceil(log2 p) L + n G (2 - duplex) (p - 1) / p: recursive halving or doubling.
+
+  If p is not a power of two, Bruck's algorithm has the same cost.
+  """
   return _levels(nbytes, workers, link) * link.latency + _both(nbytes * (workers - 1) / workers, link)
 
 
 def _tree_one_way(nbytes: float, workers: int, link: LinkModel) -> float:
-  """ceil(log2 p) (L + n G): a binomial tree, the whole message at each level."""
+  """Return ceil(log2 p) (L + n G): a binomial tree that sends the whole message at each level."""
   return _levels(nbytes, workers, link) * link.seconds(nbytes)
 
 
 def _halving_doubling(nbytes: float, workers: int, link: LinkModel) -> float:
-  """2 log2 p L + 2 n G (2 - duplex) (p - 1) / p, Rabenseifner's: recursive halving, then doubling.
+  """Return 2 log2 p L + 2 n G (2 - duplex) (p - 1) / p: Rabenseifner's recursive halving, then doubling.
 
-  For p not a power of two: a step before, in which the workers above the power of two below p send their n bytes to
-  others, and a step after, in which they receive the sum: 2 (L + n G) more.
+  If p is not a power of two, the workers beyond the largest power of two first send their n bytes to other workers and
+  finally receive the sum: 2 (L + n G) more.
   """
   _levels(nbytes, workers, link)
   power = 1 << (int(workers).bit_length() - 1)
@@ -67,38 +70,39 @@ def _halving_doubling(nbytes: float, workers: int, link: LinkModel) -> float:
 ALL_REDUCE: dict[str, Cost] = {
   "ring": lambda n, p, link: 2 * _ring_reduce_scatter(n, p, link),  # reduce-scatter, then all-gather
   "tree": lambda n, p, link: 2 * _tree_one_way(n, p, link),  # reduce, then broadcast
-  # Whole messages with partners at distances 1, 2, 4, ...: ceil(log2 p) (L + n G (2 - duplex)). For p not a power of
-  # two the partial sums of Bar-Noy, Kipnis, Schieber 1993 take as many rounds.
+  # Whole messages with partners at distances 1, 2, 4, ...: ceil(log2 p) (L + n G (2 - duplex)). If p is not a power of
+  # two, the partial sums of Bar-Noy, Kipnis, Schieber 1993 take the same number of rounds.
   "butterfly": lambda n, p, link: _levels(n, p, link) * (link.latency + _both(n, link)),
   "halving_doubling": _halving_doubling,
 }
 REDUCE_SCATTER: dict[str, Cost] = {"ring": _ring_reduce_scatter, "halving_doubling": _halving}
-ALL_GATHER = REDUCE_SCATTER  # the same rounds, backwards
+ALL_GATHER = REDUCE_SCATTER  # the same rounds in reverse order
 REDUCE: dict[str, Cost] = {"tree": _tree_one_way}
-BROADCAST = REDUCE  # likewise
+BROADCAST = REDUCE  # the same rounds in reverse order
 ONE_WAY = {"reduce_scatter": REDUCE_SCATTER, "all_gather": ALL_GATHER, "reduce": REDUCE, "broadcast": BROADCAST}
-INSIDE = REDUCE_SCATTER | REDUCE  # of a node: there, then an all-reduce between nodes, then the same back
+INSIDE = REDUCE_SCATTER | REDUCE  # hierarchical all-reduce: this in each node, all-reduce between nodes, the reverse
 
 
 def _levels(nbytes: float, workers: int, link: LinkModel) -> int:
-  """Return ceil(log2 p), of valid arguments."""
+  """Check the arguments and return ceil(log2 p)."""
   units.amount("bytes of a message", nbytes)
   check_link("a link", link)
   return (units.count("number of workers", workers) - 1).bit_length()
 
 
 def _both(nbytes: float, link: LinkModel) -> float:
-  """Return the seconds of m bytes out and m bytes in, without the latency."""
+  """Return the seconds to send and receive `nbytes`, without the latency."""
   return link.busy_seconds(nbytes, nbytes)
 
 
 def hierarchical(
   nbytes: float, workers: int, network: NetworkModel, inside: str = "ring", between: str = "ring"
 ) -> float:
-  """Seconds of an all-reduce by levels: reduce-scatter in each node, all-reduce between nodes, all-gather in each node.
+  """Return the seconds of a hierarchical all-reduce: reduce-scatter in nodes, all-reduce between, all-gather in nodes.
 
-  The m workers of a node all-reduce n / m bytes each over its one link, which takes as long as n bytes of one worker.
-  inside = "tree": reduce to one worker, only which all-reduces n bytes between nodes, then broadcast.
+  The m workers of a node each all-reduce n / m bytes over the node's link, which takes as long as n bytes of a worker.
+  With inside = "tree", each node reduces to one worker, only this worker takes part in the all-reduce between nodes,
+  and then broadcasts.
   """
   per_node, nodes, link = _shape(workers, network)
   middle = _named(ALL_REDUCE, between)(nbytes, nodes, network.way_out(workers, between not in NEAR))
@@ -106,10 +110,10 @@ def hierarchical(
 
 
 def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
-  """Seconds of an all-reduce whose sums the switches form, where they do, with the cheapest way on the other level.
+  """Return the seconds of an all-reduce with in-switch reduction, and the cheapest algorithm on the other level.
 
-  In a node, 2 L + n G (2 - duplex) (1 + 1 / m): a worker sends all and fetches the sum of its m-th part, then sends
-  that and receives all. Between nodes, 2 L + n G (2 - duplex): all goes up the tree of switches and comes down.
+  Inside a node 2 L + n G (2 - duplex) (1 + 1 / m): a worker sends its vector and receives the sum of its m-th part,
+  then sends this part and receives all parts. Between nodes 2 L + n G (2 - duplex): up and down the tree of switches.
   """
   per_node, nodes, link = _shape(workers, network)
   way, seconds = network.way_out(workers), 0.0
@@ -126,7 +130,10 @@ def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
 
 
 def on_torus(nbytes: float, workers: int, network: NetworkModel) -> float:
-  """2 sum (k - 1) L + 2 n G (2 - duplex) (p - 1) / (p share): on all axes of k chips at once, each with a part of n."""
+  """Return the seconds of an all-reduce on a torus, over all axes of k chips at once, each with a part of the n bytes.
+
+  2 sum (k - 1) L + 2 n G (2 - duplex) (p - 1) / (p share).
+  """
   if workers == 1 or network.torus is None:
     return 0.0
   steps, share = network.torus.steps(workers), network.torus.share(workers)
@@ -135,11 +142,14 @@ def on_torus(nbytes: float, workers: int, network: NetworkModel) -> float:
 
 
 def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: str = "best") -> float:
-  """Seconds on a network whose workers are numbered node by node.
+  """Return the seconds of an all-reduce on a network with workers numbered node by node.
 
-  algorithm: "best" is the choice of the library, where the network has one, else the cheapest of `all_reduces`; or one
-  of these, such as "ring/LL" of a library; or one of the textbook, where "hierarchical" is the cheapest with one
-  algorithm inside and one between nodes, and the cheapest of all where there is only one level.
+  Args:
+    nbytes: bytes of the vector.
+    workers: the number of workers.
+    network: the network.
+    algorithm: "best": the cheapest of `all_reduces`. Or a name of `all_reduces`, such as "ring/LL". Or a textbook
+      algorithm, where "hierarchical" is the cheapest combination of algorithms inside and between nodes.
   """
   seconds = all_reduces(nbytes, workers, network)
   if algorithm == "best":
@@ -152,7 +162,7 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: st
 
 
 def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
-  """Seconds of the all-reduces of a network: on its torus, of its library, or else of the textbook and in switches."""
+  """Return the seconds of the all-reduces that a network has: torus, library, or else textbook and in-switch."""
   if network.torus:
     return {"torus": on_torus(nbytes, workers, network)}
   if network.library:
@@ -162,7 +172,7 @@ def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str,
 
 
 def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
-  """Seconds of ALL_REDUCE, and of the best way by levels where there are two."""
+  """Return the seconds of ALL_REDUCE and, for several nodes of several workers, of the best hierarchical algorithm."""
   per_node, nodes, link = _shape(workers, network)
   way, crossing = network.way_out(workers), network.way_out(workers, everyone=True)
   if nodes == 1 or per_node == 1:
@@ -171,10 +181,10 @@ def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, f
   ways = {(a, b): hierarchical(nbytes, workers, network, a, b) for a in INSIDE for b in ALL_REDUCE}
   ring, butterfly = ALL_REDUCE["ring"], ALL_REDUCE["butterfly"]
   return {
-    # one worker of a node sends to the next node while the others send inside
+    # one worker of a node sends to the next node while the others send inside the node
     "ring": max(ring(nbytes, workers, link), ring(nbytes, workers, way)),
-    "tree": ways["tree", "tree"],  # near partners first: that is by levels
-    # at distances from per_node on, all workers of a node send n bytes at once
+    "tree": ways["tree", "tree"],  # near partners communicate first, as in the hierarchical algorithm
+    # at distances >= per_node, all workers of a node send n bytes at once
     "butterfly": butterfly(nbytes, per_node, link) + butterfly(nbytes * per_node, nodes, crossing),
     "halving_doubling": ways["halving_doubling", "halving_doubling"],
     "hierarchical": min(ways.values()),
@@ -182,7 +192,7 @@ def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, f
 
 
 def one_way(kind: str, nbytes: float, workers: int, network: NetworkModel) -> float:
-  """Seconds of the cheapest reduce_scatter, all_gather, reduce or broadcast: on one ring, by levels, or a library's."""
+  """Return the seconds of the cheapest reduce_scatter, all_gather, reduce or broadcast."""
   costs = _named(ONE_WAY, kind)
   per_node, nodes, link = _shape(workers, network)
   _levels(nbytes, workers, link)
@@ -199,11 +209,16 @@ def one_way(kind: str, nbytes: float, workers: int, network: NetworkModel) -> fl
 
 
 def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequence[int | None] = ()) -> float:
-  """L + m n G (2 - duplex): each worker sends one message and receives one; m messages of a node share its link.
+  """Return the seconds in which each worker sends and receives one message: L + m n G (2 - duplex).
 
-  sources: the rank from which each worker receives; None: from nobody. With () all partners are in other nodes, so that
-  m is the workers of a full node. Messages inside nodes use the links there, each its own, at the same time. One worker
-  has no partner; one on a torus has one of its links to each neighbour.
+  The m messages between a node and other nodes share its link. Messages inside nodes use separate links concurrently.
+  On a torus a worker has one link to each neighbor.
+
+  Args:
+    nbytes: bytes of each message.
+    workers: the number of workers; a single worker sends nothing.
+    network: the network.
+    sources: the rank from which each worker receives (None: none); (): all partners are in other nodes.
   """
   per_node, nodes, link = _shape(workers, network)
   _levels(nbytes, workers, link)
@@ -225,9 +240,9 @@ def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequenc
 
 
 def network_bound(nbytes: float, workers: int, network: NetworkModel) -> float:
-  """Lower bound of all-reduces, seconds: of the nodes' links, or of the links inside where there is one node.
+  """Return the lower bound in seconds of any all-reduce on the links between nodes, or inside if there is one node.
 
-  Where switches add up, L + n G (2 - duplex) if that is less: all workers send all once.
+  If switches reduce, the bound is at most L + n G (2 - duplex), because each worker sends its vector only once.
   """
   _, nodes, link = _shape(workers, network)
   count, link, level = (workers, link, "inside") if nodes == 1 else (nodes, network.between, "between")
@@ -236,7 +251,7 @@ def network_bound(nbytes: float, workers: int, network: NetworkModel) -> float:
 
 
 def table(nbytes: float, workers: int, network: NetworkModel) -> dict[str, tuple[float, float]]:
-  """Seconds of `all_reduces` and their ratio to the lower bound (1 where both are 0), cheapest first."""
+  """Return (seconds, ratio to the lower bound) of `all_reduces`, cheapest first; the ratio is 1 if both are 0."""
   bound = network_bound(nbytes, workers, network)
   seconds = all_reduces(nbytes, workers, network)
   return {
@@ -246,7 +261,7 @@ def table(nbytes: float, workers: int, network: NetworkModel) -> dict[str, tuple
 
 
 def _shape(workers: int, network: NetworkModel) -> tuple[int, int, LinkModel]:
-  """Return (workers of a full node, nodes, the link inside)."""
+  """Check the numbers, and return (workers of a full node, nodes, link inside a node)."""
   units.count("number of workers", workers)
   units.count("workers per node", network.per_node)
   units.count("number of sites", network.sites)
@@ -259,21 +274,26 @@ def _named(entries: dict[str, Any], name: str, *others: str) -> Any:
 
 
 class LibraryAlgorithm(NamedTuple):
-  """An algorithm's steps and bytes on both levels."""
+  """The steps and bytes of a library's algorithm inside and between nodes."""
 
-  inside: int  # steps
-  between: int
-  near: float  # bytes each way of a worker's link
-  far: float  # bytes each way of a node's link
+  inside: int  # steps inside a node
+  between: int  # steps between nodes
+  near: float  # bytes in each direction on a worker's link
+  far: float  # bytes in each direction on a node's link
 
 
 def library_all_reduces(
   nbytes: float, workers: int, network: NetworkModel, library: Library, processes: bool = True
 ) -> dict[str, float]:
-  """Seconds by algorithm and protocol, such as "ring/LL".
+  """Return the seconds of an all-reduce by algorithm and protocol, such as "ring/LL".
 
-  processes: one process of each worker; otherwise one drives all of a node, and starts its devices one after the other
-  while the last call is still on its way, so that the larger counts.
+  Args:
+    nbytes: bytes of the vector.
+    workers: the number of workers.
+    network: the network.
+    library: the library.
+    processes: True: one process per worker. False: one process drives all devices of a node and launches them one after
+      the other while the previous call is still running, so that the larger time counts.
   """
   _levels(nbytes, workers, _shape(workers, network)[2])
   if workers == 1:
@@ -287,13 +307,13 @@ def library_all_reduces(
 
 
 def _library_one_way(kind: str, nbytes: float, workers: int, network: NetworkModel, library: Library) -> float:
-  """Seconds of reduce_scatter or all_gather on the ring, of reduce or broadcast on the tree: half of an all-reduce."""
+  """Return the seconds of half an all-reduce: reduce_scatter or all_gather on a ring, reduce or broadcast on a tree."""
   if workers == 1:
     return 0.0
   name = "ring" if kind in ("reduce_scatter", "all_gather") else "tree"
   both = _library_algorithms(nbytes, workers, network)[name]
   near, far = (min(sent / 2, nbytes) for sent in (both.near, both.far))
-  if name == "tree":  # all links carry all of it
+  if name == "tree":  # all links carry the whole vector
     near, far = (nbytes if sent else 0.0 for sent in (both.near, both.far))
   half = LibraryAlgorithm(both.inside // 2, both.between // 2, near, far)
   return min(_library_seconds(name, half, protocol, workers, network, library) for protocol in library.protocols)
@@ -301,7 +321,7 @@ def _library_one_way(kind: str, nbytes: float, workers: int, network: NetworkMod
 
 def _library_algorithms(nbytes: float, workers: int, network: NetworkModel) -> dict[str, LibraryAlgorithm]:
   together, nodes = network.together(workers), network.nodes(workers)
-  depth, far = 2 * (nodes - 1).bit_length(), nbytes * min(nodes - 1, 2)  # of two nodes, each sends all once
+  depth, far = 2 * (nodes - 1).bit_length(), nbytes * min(nodes - 1, 2)  # with two nodes each sends the vector once
   if nodes > 1 and "between" in network.reduces:
     depth, far = 2, nbytes
   ring = 2 * nbytes * (workers - 1) / workers

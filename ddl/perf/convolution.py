@@ -1,15 +1,15 @@
-"""The convolution algorithm of each layer: the fastest choice whose workspaces fit into the memory left.
+"""Choose the fastest convolution algorithm of each layer under a memory limit for workspaces.
 
 The 0-1 program of Zou et al. 2017, arXiv 1709.06622, over layers k and algorithms l with x_kl in {0, 1}:
   minimize sum_kl x_kl T_kl  subject to  sum_l x_kl = 1 for each k,  sum_kl x_kl M_kl <= M_bound.
-Layers run one after the other, so they can share one workspace: then max_kl x_kl M_kl <= M_bound takes the sum's place.
+Layers run one after the other, so they can share one workspace; the constraint is then max_kl x_kl M_kl <= M_bound.
 
-Costs are modelled from a layer's shape, without the quality of a kernel's implementation. A training step runs three
-passes (forward, gradient of the inputs, gradient of the weights) of the same products. A pass takes
-max(FLOP / (peak efficiency), bytes moved / memory bandwidth); every operand is moved once, the workspace twice.
-  direct    a product without a workspace, as cuDNN's implicit ones: that of `device.step_seconds`.
-  fft       Mathieu et al. 2013, arXiv 1312.5851: all maps and kernels padded to a power of two; stride 1.
-  winograd  F(2x2, 3x3), Lavin & Gray 2015, arXiv 1509.09308: 16 products for 4 outputs, not 36; stride 1, 3x3.
+Costs are modeled from a layer's shape, regardless of how well a kernel is implemented. A training step runs three
+passes (forward, gradient of the inputs, gradient of the weights) with the same products. A pass takes
+max(FLOP / (peak * efficiency), bytes moved / memory bandwidth); each operand is moved once, the workspace twice.
+  direct    products without a workspace, like cuDNN's implicit GEMM; the same as in `device.step_seconds`.
+  fft       Mathieu et al. 2013, arXiv 1312.5851: all maps and kernels are padded to a power of two; stride 1.
+  winograd  F(2x2, 3x3), Lavin & Gray 2015, arXiv 1509.09308: 16 products instead of 36 for 4 outputs; 3x3, stride 1.
 """
 
 import math
@@ -29,11 +29,11 @@ PASSES = 3
 
 
 class DoesNotFit(ValueError):
-  """Raised where no choice of algorithms fits into the memory left."""
+  """Raised if no choice of algorithms fits in the remaining memory."""
 
 
 class AlgorithmCosts(NamedTuple):
-  """Cost of each algorithm in each layer at one mini-batch; infinite seconds where it does not apply."""
+  """The cost of each algorithm in each layer for one mini-batch; infinite seconds if it does not apply."""
 
   algorithms: tuple[str, ...]
   seconds: np.ndarray  # [layers, algorithms] (T_kl)
@@ -41,15 +41,15 @@ class AlgorithmCosts(NamedTuple):
 
 
 class AlgorithmChoice(NamedTuple):
-  """One algorithm per layer."""
+  """A choice of one algorithm per layer."""
 
   algorithms: tuple[str, ...]  # [layers]
   seconds: float  # of all layers
-  workspace: float  # bytes: the sum, or the maximum where it is shared
+  workspace: float  # bytes: the sum over the layers, or the maximum if shared
 
 
 class BatchChoice(NamedTuple):
-  """The best choice at one mini-batch."""
+  """The best choice of algorithms for one mini-batch."""
 
   examples: int
   choice: AlgorithmChoice
@@ -57,17 +57,20 @@ class BatchChoice(NamedTuple):
 
 
 def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> AlgorithmChoice:
-  """Return the fastest algorithms within `bound` bytes of workspace (M_bound).
+  """Choose the fastest algorithms within `bound` bytes of workspace (M_bound).
 
-  shared: one workspace for all layers (the largest counts): layers are independent. Otherwise one for each (the sum
-  counts), by scipy's mixed-integer solver.
+  Args:
+    costs: seconds and workspaces of all algorithms.
+    bound: available bytes.
+    shared: True: all layers share one workspace, so the largest one counts and layers are independent. False: each
+      layer has its own, so their sum counts; solved by SciPy's mixed-integer solver.
 
   Raises:
-    DoesNotFit: if no choice fits, with the bytes that would do.
+    DoesNotFit: if no choice fits; the message names the bytes needed.
   """
   seconds, workspace = costs.seconds, costs.workspace
   if not np.isfinite(seconds).any(axis=1).all():
-    raise ValueError("each layer must have an algorithm of finite seconds.")
+    raise ValueError("each layer must have an algorithm with finite seconds.")
   least = np.where(np.isfinite(seconds), workspace, np.inf).min(axis=1)
   needed = float(least.max(initial=0.0) if shared else least.sum())
   if not needed <= bound:
@@ -85,10 +88,10 @@ def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> Algo
 
 
 def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, bound: float) -> np.ndarray:
-  """Return the algorithm of each layer [layers] that the 0-1 program chooses, with a workspace for each layer."""
+  """Solve the 0-1 program with one workspace per layer; return the index of each layer's algorithm: [layers]."""
   layers, count = seconds.shape
   rows = np.arange(layers)
-  # The solver's tolerances are absolute: both the objective and the bytes are brought to a scale where they are small.
+  # The solver's tolerances are absolute, so the objective and the bytes are scaled to make the tolerances negligible.
   scale, unit = max(float(seconds.max()), 1e-300) / 1e3, max(bound, 1.0)
   one_each = sparse.kron(sparse.eye_array(layers), np.ones((1, count))).tocsr()
   constraints = [
@@ -106,19 +109,27 @@ def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, boun
     selected = result.x.reshape(layers, count).argmax(axis=1)
     if workspace[rows, selected].sum() <= bound:
       return selected
-    # Over the bound by less than the solver's tolerance: solve again without this choice.
-    taken = np.zeros((layers, count))
-    taken[rows, selected] = 1
-    constraints.append(LinearConstraint(taken.reshape(1, -1), -np.inf, layers - 1))
+    # The choice exceeds the bound by less than the solver's tolerance: exclude it and solve again.
+    excluded = np.zeros((layers, count))
+    excluded[rows, selected] = 1
+    constraints.append(LinearConstraint(excluded.reshape(1, -1), -np.inf, layers - 1))
 
 
 def best_batch(
   memory: StepMemory, limit: float, batches: Iterable[int], costs: Callable[[int], AlgorithmCosts], *,
   other_seconds: Callable[[int], float] = lambda examples: 0.0, shared: bool = False,
 ) -> tuple[BatchChoice, ...]:  # fmt: skip
-  """Solve the program for each mini-batch X that fits, as X changes T, M and M_bound; the best throughput first.
+  """Solve the program for each mini-batch X that fits, and sort the choices by decreasing throughput.
 
-  What a step's memory (M_FM + M_MP + M_C) leaves of `limit` is M_bound. other_seconds: of all that is no convolution.
+  M_bound is `limit` minus the step's memory (M_FM + M_MP + M_C).
+
+  Args:
+    memory: memory of a step.
+    limit: bytes of the device.
+    batches: the mini-batches to try.
+    costs: X -> seconds and workspaces of all algorithms.
+    other_seconds: X -> seconds of all other layers.
+    shared: as in `choose`.
   """
   choices, problems = [], {}
   for examples in sorted(set(batches)):
@@ -130,7 +141,7 @@ def best_batch(
     choices.append(BatchChoice(examples, choice, examples / (choice.seconds + other_seconds(examples))))
   if not choices:
     if not problems:
-      raise ValueError("no mini-batch to try")
+      raise ValueError("batches must have at least one mini-batch, got none.")
     first = min(problems)
     needed = f"{bytes_text(memory.total(first))} of {bytes_text(limit)}"
     raise DoesNotFit(f"a mini-batch of {first} needs {needed}; {problems[first]}")
@@ -138,14 +149,15 @@ def best_batch(
 
 
 def direct(layer: Layer, examples: int) -> tuple[float, float, float]:
-  """(FLOP, values moved, values of workspace) of one pass: 2 macs X; each operand and the result once."""
+  """Return (FLOP, values moved, workspace values) of one pass of direct convolution: 2 macs X, no workspace."""
   return 2 * layer.macs * examples, pass_bytes(layer, examples, 1), 0.0
 
 
 def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
-  """2.5 s log2 s FLOP per real transform of s points, 8 per complex product; s/2 + 1 complex values per row are kept.
+  """Return (FLOP, values moved, workspace values) of one pass by FFT; None if the stride is not 1.
 
-  Transformed: X ifm inputs, ifm ofm / groups kernels, and X ofm outputs back.
+  A real transform of s points takes 2.5 s log2 s FLOP, a complex product 8; a row has s/2 + 1 complex values.
+  Transformed are X ifm inputs, ifm ofm / groups kernels, and X ofm outputs (back).
   """
   if not stride_one(layer):
     return None
@@ -159,8 +171,9 @@ def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
 
 
 def winograd(layer: Layer, examples: int) -> tuple[float, float, float] | None:
-  """2 * 16 FLOP per tile of 2x2 outputs and pair of maps; transforms of 32 (input), 24 (output), 28 (kernel) FLOP.
+  """Return (FLOP, values moved, workspace values) of one pass by Winograd's F(2x2, 3x3); None if it does not apply.
 
+  A tile of 2x2 outputs takes 2 * 16 FLOP per pair of maps; transforms take 32 (input), 24 (output), 28 (kernel) FLOP.
   The workspace holds the 16 transformed values of every tile of all inputs and outputs, and of every kernel.
   """
   if layer.kernel != (3, 3) or not stride_one(layer):
@@ -176,7 +189,7 @@ ALGORITHMS = {"direct": direct, "fft": fft, "winograd": winograd}
 
 
 def stride_one(layer: Layer) -> bool:
-  """Whether the output is as large as a stride of 1 makes it: o = i + 2 pad - k + 1, which is at least i - k + 1."""
+  """Return whether the output is large enough for a stride of 1: o = i + 2 pad - k + 1 >= i - k + 1."""
   return all(o >= i - k + 1 for i, k, o in zip(layer.size_in, layer.kernel, layer.size_out, strict=True))
 
 
@@ -186,9 +199,13 @@ Work = Callable[[str, Layer, tuple[float, float, float], int], LayerWork | None]
 def tabulated(
   layers: Sequence[Layer], device: Device, efficiency: Efficiency, work: Work
 ) -> Callable[[int], AlgorithmCosts]:
-  """X -> seconds and bytes of workspace of convolutions; their three passes share the workspace.
+  """Return a function from X to the seconds and workspaces of convolutions; the three passes share a workspace.
 
-  work: (algorithm, layer, its counts of a pass, X) -> work of a training step; None where the algorithm is not used.
+  Args:
+    layers: convolutions.
+    device: the device.
+    efficiency: its efficiency.
+    work: (algorithm, layer, counts of a pass, X) -> work of a training step; None if the algorithm is not used.
   """
 
   def costs(examples: int) -> AlgorithmCosts:
@@ -206,7 +223,7 @@ def tabulated(
 
 
 def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], AlgorithmCosts]:
-  """X -> costs of each convolution's algorithms by their FLOP and bytes, with the same share of the peak for all."""
+  """Return a function from X to the costs of convolutions, with the same share of the peak for all algorithms."""
 
   def work(_name: str, _layer: Layer, counts: tuple[float, float, float], examples: int) -> LayerWork:
     return LayerWork(PASSES * counts[0] / examples, PASSES * counts[1] / examples)
@@ -215,6 +232,6 @@ def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[
 
 
 def other_seconds(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], float]:
-  """X -> seconds of a step without its convolutions."""
+  """Return a function from X to the seconds of a step without its convolutions."""
   rest = [part(layer) for layer in table if not is_convolution(layer)]
   return lambda examples: step_seconds(rest, examples, device, efficiency)

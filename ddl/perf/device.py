@@ -1,7 +1,7 @@
-"""A device's peak rates, the share of them that a step with few examples reaches, and the seconds of a step.
+"""Devices: peak rates, efficiency as a function of the examples, and the roofline model of a step's seconds.
 
-A step is a roofline of its parts, each bound by what it computes or by what it moves (Williams et al. 2009, CACM 52(4);
-PALEO, Qi, Sparks, Talwalkar, ICLR 2017). Every prediction of this package takes a step's seconds from here.
+Each part of a step is bound by computation or by memory traffic (Williams et al. 2009, CACM 52(4); PALEO, Qi, Sparks,
+Talwalkar, ICLR 2017). All predictions of this package use the step's seconds of this module.
 """
 
 import math
@@ -13,51 +13,51 @@ from typing import Any, NamedTuple
 
 from ddl.perf import units
 
-WIDTHS = {"float32": 4, "tf32": 4, "bfloat16": 2}  # bytes of a value; bfloat16 stands for float16 too
+WIDTHS = {"float32": 4, "tf32": 4, "bfloat16": 2}  # bytes per value; bfloat16 also stands for float16
 
 
 class Device(NamedTuple):
-  """One worker's accelerator, or all cores of a node where a worker is a node."""
+  """One worker's accelerator, or all cores of a node if the worker is a whole node."""
 
   peak: float  # FLOP per second in the precision of training
   memory_bandwidth: float  # bytes per second
   memory: float  # bytes
-  start: float = 0.0  # seconds of every step, whatever it computes: kernel launches, dispatch
-  width: int = 4  # bytes of a value in the precision of the peak
-  chip: str = ""  # name in devices.toml, whose published steps then determine its efficiency
+  start: float = 0.0  # fixed seconds of every step: kernel launches, dispatch
+  width: int = 4  # bytes per value in the precision of the peak
+  chip: str = ""  # name in devices.toml, which has efficiencies fitted to published steps
 
 
 class Efficiency(NamedTuple):
   """The share of the peak that a step on b examples reaches: best * b / (b + half)."""
 
-  best: float  # with many examples, in (0, 1]
-  half: float = 0.0  # examples with which half of the best is reached
-  memory: float = 1.0  # share of the memory bandwidth that reading and writing reach, in (0, 1]
+  best: float  # limit for many examples, in (0, 1]
+  half: float = 0.0  # number of examples at which half of `best` is reached
+  memory: float = 1.0  # share of the memory bandwidth that is reached, in (0, 1]
 
   def at(self, examples: float) -> float:
-    """Return the efficiency of a step on so many examples per worker."""
+    """Return the efficiency of a step on `examples` per worker."""
     return self.best * examples / (examples + self.half)
 
 
 class LayerWork(NamedTuple):
-  """Work of a layer, or of a whole step, in training: forward and both gradients."""
+  """The work of a layer or a whole step in training: the forward pass and both gradients."""
 
   flop: float  # per example
-  moved: float = 0.0  # values per example, read and written: feature maps and their gradients
-  held: float = 0.0  # values whatever the examples, read and written: parameters and their gradients
-  update: float = 0.0  # further ones that no message carries: the optimizer's state
+  moved: float = 0.0  # values read and written per example: feature maps and their gradients
+  held: float = 0.0  # values read and written per step: parameters and their gradients
+  update: float = 0.0  # additional values per step that are never sent: the optimizer state
 
 
-Step = float | Sequence[LayerWork]  # a number is the FLOP per example of a step that moves nothing
+Step = float | Sequence[LayerWork]  # a number is the FLOP per example of a step without memory traffic
 
 
 def step_parts(step: Step) -> Sequence[LayerWork]:
-  """Return the parts of a step that may be a number."""
+  """Return the parts of a step, which may be given as a number."""
   return [LayerWork(step)] if isinstance(step, int | float) else step
 
 
 def part_terms(part: LayerWork, examples: float, device: Device, efficiency: Efficiency) -> tuple[float, float]:
-  """Return (seconds of computing, seconds of moving) of a part, which takes the larger of both."""
+  """Return (seconds of computation, seconds of memory traffic) of a part; the part takes the larger one."""
   computing = part.flop * (examples + efficiency.half) / (device.peak * efficiency.best)
   moving = (
     device.width * (part.moved * examples + part.held + part.update) / (device.memory_bandwidth * efficiency.memory)
@@ -71,49 +71,46 @@ def part_seconds(part: LayerWork, examples: float, device: Device, efficiency: E
 
 
 def step_seconds(step: Step, examples: float, device: Device, efficiency: Efficiency) -> float:
-  """Return start + the sum of `part_seconds` over the parts.
-
-  F b / efficiency(b) is F (b + half) / best. The optimizer's update is left out.
-  """
+  """Return the seconds of a step: start + the sum of `part_seconds` over the parts."""
   if not examples > 0:
     raise ValueError(f"examples per worker must be above 0, got {examples:g}.")
   for name, share in (("best efficiency", efficiency.best), ("share of the memory bandwidth", efficiency.memory)):
     if not 0 < share <= 1:
-      raise ValueError(f"{name} must be above 0 and at most 1, got {share:g}.")
-  units.amount("examples of half the best efficiency", efficiency.half)
+      raise ValueError(f"{name} must be in (0, 1], got {share:g}.")
+  units.amount("examples at half the best efficiency", efficiency.half)
   units.positive("peak (FLOP/s)", device.peak)
   units.positive("memory bandwidth (bytes/s)", device.memory_bandwidth)
   return device.start + sum(part_seconds(part, examples, device, efficiency) for part in step_parts(step))
 
 
 def fixed_seconds(step: Step, device: Device, efficiency: Efficiency) -> float:
-  """Return the seconds of a step that do not depend on its examples: `step_seconds` as b goes to 0."""
+  """Return the seconds of a step that do not depend on the examples: the limit of `step_seconds` for 0 examples."""
   return step_seconds(step, math.ulp(0.0), device, efficiency)
 
 
 class Chip(NamedTuple):
-  """A device as its vendor's data sheet has it."""
+  """A device's data sheet."""
 
   title: str
-  generation: str  # devices of one generation run the same kernels
-  peaks: dict[str, float]  # FLOP per second, by format; of bfloat16 with sums in float32
+  generation: str  # devices of the same generation run the same kernels
+  peaks: dict[str, float]  # FLOP per second by number format; bfloat16 with accumulation in float32
   memory_bandwidth: float  # bytes per second
   memory: float  # bytes
 
   def device(self, form: str) -> Device:
-    """Return the device in a number format of `peaks`."""
+    """Return the device for training in a number format of `peaks`."""
     return Device(self.peaks[form], self.memory_bandwidth, self.memory, width=WIDTHS[form])
 
 
 @cache
 def device_data() -> dict[str, Any]:
-  """Return the contents of devices.toml."""
+  """Read devices.toml."""
   return tomllib.loads(Path(__file__).with_name("devices.toml").read_text(encoding="utf-8"))
 
 
 @cache
 def chips() -> dict[str, Chip]:
-  """Return the devices of devices.toml by name."""
+  """Return the data sheets of devices.toml by name."""
   return {
     name: Chip(peaks={form: sheet.pop(form) for form in WIDTHS if form in sheet}, **sheet)
     for name, sheet in ((name, dict(sheet)) for name, sheet in device_data()["chip"].items())

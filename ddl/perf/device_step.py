@@ -1,17 +1,17 @@
-"""A step on a known device: its parts as libraries compute them, and the shares of the data sheet's rates they reach.
+"""Model a step on a known device: the kernels that libraries run, and the shares of the data sheet's rates they reach.
 
-Beside the products of the layers (`layers.parts`) a step has
-  tiles      a convolution's kernel computes tiles of TILE output maps: 80 maps cost as much as 128. In the forward pass
-             and the gradient of the weights that is about the outputs, in the gradient of the inputs about the inputs.
-  winograd   3x3 convolutions of stride 1 by F(2x2, 3x3), arXiv 1509.09308, with 16 products for 36; 5x5 and larger ones
-             by FFT, arXiv 1312.5851, with about half.
-  traffic    what follows a convolution reads and writes its maps again: batch normalization (forward twice read, once
-             written; backward twice x and twice dy read, dx written: 8) and activation (2 and 3), or bias (2 and 1) and
-             activation. Pooling, sums and concatenations are not counted: the share of the bandwidth makes up for them.
-  start      each layer's kernels are started by the host.
+In addition to the products of the layers (`layers.parts`) the model includes
+  tiles      a convolution kernel computes tiles of TILE output maps, so that 80 maps cost as much as 128. This applies
+             to the outputs in the forward pass and the weight gradient, and to the inputs in the input gradient.
+  winograd   3x3 convolutions of stride 1 by F(2x2, 3x3), arXiv 1509.09308, with 16 instead of 36 products; 5x5 and
+             larger ones by FFT, arXiv 1312.5851, with about half of the products.
+  traffic    layers after a convolution read and write its maps again: batch normalization (forward: 2 reads, 1 write;
+             backward: 2 reads of x, 2 of dy, 1 write of dx: 8 in total) and activation (2 and 3), or bias (2 and 1) and
+             activation. Pooling, sums and concatenations are not counted; the share of the bandwidth absorbs them.
+  start      the host launches the kernels of each layer.
 
-A kind of network is "convolution", "attention", "dense", or "" where it is not known. Shares are those of devices.toml,
-or a range where a kind of network was not measured on a device.
+A kind of network is "convolution", "attention", "dense", or "" if unknown. Shares come from devices.toml; they are a
+range if a kind of network was not measured on a device.
 """
 
 import math
@@ -27,17 +27,17 @@ from ddl.perf.device import WIDTHS, Device, Efficiency, LayerWork, chips, device
 from ddl.perf.layers import Attention, Layer, Table, has_attention, is_convolution, is_map_scale, params
 from ddl.perf.units import percent
 
-TILE = 128  # output maps of a convolution's kernel
-NORMALIZED, BIASED = 13, 8  # values moved per output of a convolution by what follows it
+TILE = 128  # output maps per tile of a convolution kernel
+NORMALIZED, BIASED = 13, 8  # values moved per output of a convolution by the layers that follow it
 GAIN = {"direct": 1.0, "winograd": 36 / 16, "fft": 2.0}  # products of the direct algorithm over those of this one
-UPDATE = 28  # bytes per parameter of Adam in mixed precision: gradient, both moments and master copy, read and written
+UPDATE = 28  # bytes read and written per parameter by Adam in mixed precision: gradient, both moments and master copy
 KINDS = {
   "convolution": "convolutional networks",
   "attention": "transformers",
   "dense": "dense networks",
   "": "any network",
 }
-MODEL_KINDS = {  # of the models of `ddl.models`
+MODEL_KINDS = {  # kinds of the models of `ddl.models`
   **dict.fromkeys(("linear", "mlp"), "dense"),
   **dict.fromkeys(("lenet", "resnet18", "resnet20"), "convolution"),
   **dict.fromkeys(("transformer", "gpt2"), "attention"),
@@ -46,37 +46,37 @@ FORMS = {"float32": "float32", "tf32": "TF32", "bfloat16": "16 bits"}
 
 
 class Shares(NamedTuple):
-  """Shares of a data sheet's rates."""
+  """The shares of a data sheet's rates that kernels reach."""
 
-  product: float  # of the peak: matrix products and direct convolutions
-  memory: float = 1.0  # of the memory bandwidth, for the traffic that is counted
-  winograd: float = 0.0  # of the peak: its products; 0: the libraries do not have it, nor FFT
-  attention: float = 1.0  # of `product`: the products of an attention's kernel
-  start: float = 0.0  # seconds per layer of the table
-  whole: bool = False  # `product` is that of a whole step's FLOP, with all else in it
+  product: float  # share of the peak in matrix products and direct convolutions
+  memory: float = 1.0  # share of the memory bandwidth for the traffic that is counted
+  winograd: float = 0.0  # share of the peak in Winograd's products; 0: the libraries have neither Winograd nor FFT
+  attention: float = 1.0  # speed of an attention kernel's products relative to `product`
+  start: float = 0.0  # seconds per layer
+  whole: bool = False  # `product` refers to whole steps: the FLOP of a step over its total time
 
   @property
   def efficiency(self) -> Efficiency:
-    """The shares that a step's roofline takes."""
+    """The shares as the efficiency of a step's roofline."""
     return Efficiency(self.product, memory=self.memory)
 
   @property
   def text(self) -> str:
-    """A description such as "31 % of the peak"."""
+    """The shares as text, such as "31 % of the peak"."""
     if self.whole:
       return f"{percent(self.product)} of the peak"
     return f"{percent(self.product)} of the peak in products, {percent(self.memory)} of the memory bandwidth"
 
 
 class DeviceStep(NamedTuple):
-  """Arguments of `step_seconds` for a step on a device."""
+  """The arguments of `step_seconds` for a step on a device."""
 
   parts: tuple[LayerWork, ...]
   device: Device
   efficiency: Efficiency
 
   def seconds(self, examples: float) -> float:
-    """Return the seconds of a step on so many examples."""
+    """Return the seconds of a step on `examples`."""
     return step_seconds(self.parts, examples, self.device, self.efficiency)
 
 
@@ -84,12 +84,15 @@ def device_step(
   table: Table, device: Device, shares: Shares, *, algorithms: Mapping[str, str] | None = None, recomputed: float = 0.0,
   split: int = 1,
 ) -> DeviceStep:  # fmt: skip
-  """Return the step of a table.
+  """Return the step of a layer table on a device.
 
   Args:
-    algorithms: of convolutions by the layer's name; others have the fastest algorithm that applies.
-    recomputed: share of the forward pass that is computed again for the gradients.
-    split: number of devices over which the optimizer's state is split, as the update is.
+    table: the layers.
+    device: the device.
+    shares: the shares of its rates that kernels reach.
+    algorithms: layer name -> convolution algorithm; other layers use the fastest algorithm that applies.
+    recomputed: share of the forward pass that is recomputed in the backward pass.
+    split: number of devices over which the optimizer state and its update are sharded.
   """
   parts = []
   if has_attention(table):
@@ -111,7 +114,7 @@ def device_step(
 
 
 def fastest(layer: Layer, shares: Shares) -> str:
-  """Return the algorithm of a layer with the fewest seconds, of those that apply."""
+  """Return the fastest algorithm that applies to a layer."""
   names = ["direct"]
   if is_convolution(layer) and stride_one(layer):
     names += ["winograd"] * (layer.kernel == (3, 3)) + ["fft"] * (min(layer.kernel) >= 5)
@@ -119,7 +122,7 @@ def fastest(layer: Layer, shares: Shares) -> str:
 
 
 def cost(algorithm: str, shares: Shares) -> float:
-  """Return the seconds of an algorithm over those of the direct one; FFT has the direct one's share."""
+  """Return the seconds of an algorithm relative to the direct one; FFT reaches the same share of the peak."""
   if algorithm == "direct":
     return 1.0
   if not shares.winograd:
@@ -128,9 +131,9 @@ def cost(algorithm: str, shares: Shares) -> float:
 
 
 def flop(layer: Layer, first: bool) -> float:
-  """Return the FLOP of a training step, filled up to whole tiles; the first layer needs no gradient of its inputs."""
+  """Return the FLOP of a training step, rounded up to whole tiles; the first layer needs no input gradient."""
   if is_map_scale(layer):
-    return 0.0  # its products are done while the values are moved
+    return 0.0  # bound by memory traffic
   if not is_convolution(layer):
     return layer.train_flop * (2 / 3 if first and layer.dense else 1.0)
   outputs, inputs = (maps / layer.groups for maps in (layer.outputs, layer.inputs))
@@ -139,7 +142,7 @@ def flop(layer: Layer, first: bool) -> float:
 
 
 def extra(layer: Layer) -> float:
-  """Return the values moved per example by what follows a convolution, whether it is a layer of the table or not."""
+  """Return the values moved per example by normalization, bias and activation after a convolution."""
   if is_map_scale(layer):
     return NORMALIZED * layer.activations
   if not is_convolution(layer) or not layer.bias:
@@ -150,11 +153,14 @@ def extra(layer: Layer) -> float:
 def measured_costs(
   table: Table, device: Device, shares: Shares
 ) -> tuple[Callable[[int], AlgorithmCosts], Callable[[int], float]]:
-  """Return (X -> costs of each convolution's algorithms, X -> seconds of all else), with a device's measured shares.
+  """Return (X -> costs of convolutions, X -> seconds of everything else) with a device's measured shares.
 
-  Workspaces are those of `convolution`, an upper bound, as fused kernels keep transforms on the chip.
+  Workspaces are those of `convolution`: an upper bound, because fused kernels keep the transforms on the chip.
 
-  device: with the step's start.
+  Args:
+    table: the layers.
+    device: the device, whose `start` includes that of the layers.
+    shares: the shares of its rates that kernels reach.
   """
   layers = [*filter(is_convolution, table)]
 
@@ -171,14 +177,14 @@ def measured_costs(
 
 
 class ShareRange(NamedTuple):
-  """Shares known of a kind of network on a device."""
+  """The known shares, or their range, for a kind of network on a device."""
 
-  ends: tuple[Shares, ...]  # one, or the lowest and the highest
+  ends: tuple[Shares, ...]  # one entry, or the lowest and the highest
   source: str  # a sentence with the error, or why it is a range
 
   @property
   def middle(self) -> Shares:
-    """The single entry, or the geometric mean of both ends."""
+    """The only entry, or the geometric mean of both ends."""
     low, high = self.ends[0], self.ends[-1]
 
     def between(name: str) -> float:
@@ -208,7 +214,7 @@ def known(generation: str, kind: str, form: str) -> Shares | None:
 
 
 def find(device: Device, kind: str) -> ShareRange | None:
-  """Return the shares of a kind of network on a device; None for a device without a name, which has an efficiency."""
+  """Return the shares for a kind of network on a device, or None if the device has no `chip` name."""
   if not device.chip:
     return None
   whole = device_data()["whole_step"].get(device.chip)
@@ -241,11 +247,11 @@ def find(device: Device, kind: str) -> ShareRange | None:
 
 
 def _nearest(generation: str, kind: str, form: str) -> list[Shares]:
-  """Return two or more known shares: of the kind on other devices, and of the device itself, or all."""
+  """Return two or more known shares: for the same kind of network, else also on the same device, else all."""
   kinds, generations = ("convolution", "attention"), sorted({chip.generation for chip in chips().values()})
   same_device = [known(generation, other, form) for other in kinds]
   same_kind = [known(other, kind, form) for other in generations]
-  every = [known(other, each, form) for other in generations for each in kinds]
+  every = [known(other, other_kind, form) for other in generations for other_kind in kinds]
   candidates = [[shares for shares in near if shares] for near in (same_kind, [*same_device, *same_kind], every)]
   nearest = next((near for near in candidates if len(near) > 1), candidates[-1])
   return [shares._replace(winograd=0.0) for shares in nearest]

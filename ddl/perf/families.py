@@ -1,22 +1,24 @@
-"""Seconds of a local step for one algorithm of each family, at the settings that the planner recommends.
+"""Predict the seconds of a local step for one algorithm of each family, at the planner's settings.
 
-Synchronous SGD: gradients in some number format leave layer by layer as they appear; of k microbatches of b examples
-only in the last one: T = (k - 1) T_step(b) + T_sync(b).
+Synchronous SGD: gradients are sent layer by layer during the backward pass; with k microbatches of b examples only
+during the last one: T = (k - 1) T_step(b) + T_sync(b).
 
-Number formats: a block of 512 values of the integer formats has a float32 scale, as in `ddl.algorithms.wrappers.int8`.
-Their all-reduce is that of arXiv 2501.18512: strips go to their owners, are added up in float32, rounded again and
-gathered, which are the bytes of any other all-reduce.
+Number formats: integer formats have a float32 scale per block of 512 values, as in `ddl.algorithms.wrappers.int8`.
+Their all-reduce is that of arXiv 2501.18512: a reduce-scatter that sums in float32, rounding, and an all-gather, which
+sends as many values as any other all-reduce.
 
-Sharded parameters: fully sharded (FSDP, ZeRO-3) over all workers, or hybrid: inside nodes, with copies between (arXiv
-1910.02054, arXiv 2304.11277). Each unit of layers gathers its parameters before the forward and again before the
-backward pass, in the device's format, and reduce-scatters its gradients; the next unit is gathered meanwhile:
+Sharded parameters: fully sharded (FSDP, ZeRO-3) over all workers, or hybrid: sharded inside nodes and replicated
+between them (arXiv 1910.02054, arXiv 2304.11277). Each unit of layers gathers its parameters before the forward pass
+and again before the backward pass, in the device's format, and reduce-scatters its gradients; meanwhile the next unit
+is gathered:
 T = gather_1 + max(T_fwd, G) + max(T_bwd, G + R) + reduce_last,
-T_fwd a third of the step, G and R the gathers and the reduce-scatters of all units. Hybrid: G and R inside a node; the
-gradients' all-reduce between nodes is beside both, on its own link, each worker with its piece.
+where T_fwd is a third of the step, and G and R are the gathers and the reduce-scatters of all units. Hybrid: G and R
+are inside a node; the all-reduce of gradients between nodes runs concurrently on its own link, each worker with its
+piece.
 
-Islands: a site, or else a node, or else a single worker. Inside, SGD is synchronous at every step (or sharded); between
-islands parameters are averaged every tau steps: hierarchical SGD (arXiv 1808.07217), DiLoCo (arXiv 2311.08105) and
-Streaming DiLoCo (arXiv 2501.18512). All workers of an island send, each its piece.
+Islands are sites, else nodes, else single workers. Inside an island SGD is synchronous (or sharded); between islands
+parameters are averaged every tau steps: hierarchical SGD (arXiv 1808.07217), DiLoCo (arXiv 2311.08105) and Streaming
+DiLoCo (arXiv 2501.18512). Each worker of an island sends its piece.
 """
 
 import math
@@ -36,30 +38,30 @@ from ddl.perf.placement import Job
 BLOCK = 512  # values per scale
 FORMATS = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1 + FLOAT / BLOCK, "int4": 0.5 + FLOAT / BLOCK}
 COMPRESSED = ("bfloat16", "int8")
-PASSES = 4  # of float32 gradients through memory to compress and to expand them; assumed, casts are fused
-MATRIX = 200e-6  # seconds of PowerSGD for each matrix: some 20 small kernels of 10 us; assumed
+PASSES = 4  # passes of float32 gradients through memory for compression and decompression; assumed, casts are fused
+MATRIX = 200e-6  # seconds of PowerSGD per matrix: about 20 small kernels of 10 us; assumed
 RANK = 4  # of PowerSGD
-UNIT = 25e6  # bytes of float32 parameters that are gathered together, at least
-AHEAD = 2  # units that are whole at once: the one in use, and the next
-DILOCO = 500  # steps of its period, the authors' choice
-STREAMING = 100  # of Streaming DiLoCo's, as ddl's default
-FRAGMENTS = 4
+UNIT = 25e6  # least bytes of float32 parameters that are gathered together
+AHEAD = 2  # units that are in memory at once: the current one and the next
+DILOCO = 500  # period of DiLoCo in steps, as in the paper
+STREAMING = 100  # period of Streaming DiLoCo in steps, as in ddl's default
+FRAGMENTS = 4  # of Streaming DiLoCo
 
 
 def message_bytes(nbytes: float, name: str) -> float:
-  """Return the bytes in a format of what takes `nbytes` in float32; ValueError for an unknown format."""
+  """Convert the size of a float32 message to another format. Raises ValueError for an unknown format."""
   return units.amount("bytes of a message", nbytes) * FORMATS[units.choice("gradients", name, FORMATS)] / FLOAT
 
 
 def encode_seconds(nbytes: float, name: str, device: Device) -> float:
-  """Seconds of a step for compressing float32 gradients: PASSES n / memory bandwidth; none for a cast."""
+  """Return the seconds per step to compress float32 gradients: PASSES n / memory bandwidth; 0 for a cast."""
   return PASSES * nbytes / device.memory_bandwidth if name.startswith("int") else 0.0
 
 
 def powersgd(table: Table, rank: int) -> tuple[Op, Op]:
   """Return the two all-reduces of a step of PowerSGD (arXiv 1905.13727): P = M Q with the biases, then Q = M^T P.
 
-  They send r (n + m) values of a matrix [n, m] of rank r of at most min(n, m), or its n m values where these are fewer.
+  They send r (n + m) values of a matrix [n, m] with rank r <= min(n, m), or all n m values if these are fewer.
   """
   first = second = 0
   for layer in table:
@@ -69,7 +71,7 @@ def powersgd(table: Table, rank: int) -> tuple[Op, Op]:
       continue
     rows, columns = weights // layer.outputs, layer.outputs  # a kernel is [kh kw ifm, ofm]
     thin = min(units.count("rank", rank), rows, columns)
-    compressed = thin * (rows + columns) < weights  # else as it is
+    compressed = thin * (rows + columns) < weights
     first += (rows * thin if compressed else weights) + layer.params - weights
     second += columns * thin * compressed
   return Op("all_reduce", FLOAT * first), Op("all_reduce", FLOAT * second)
@@ -78,41 +80,50 @@ def powersgd(table: Table, rank: int) -> tuple[Op, Op]:
 def synchronous_seconds(
   job: Job, cluster: Cluster, workers: int, examples: float, name: str = "float32", micro: int = 1
 ) -> float:
-  """Seconds of a step whose gradients are sent in a format of FORMATS.
+  """Return the seconds of a step of synchronous SGD with gradients in a format of FORMATS.
 
-  examples: of a worker's step, in all its microbatches.
+  Args:
+    job: the training job.
+    cluster: the cluster.
+    workers: the number of workers.
+    examples: examples of a worker's step, in all its microbatches.
+    name: the number format.
+    micro: the number of microbatches.
   """
   part = examples / micro
-  alone = step_seconds(job.step, part, cluster.device, cluster.efficiency)
+  computing = step_seconds(job.step, part, cluster.device, cluster.efficiency)
   if workers == 1:
-    return micro * alone
+    return micro * computing
   pattern = Pattern(local=(Op("all_reduce", message_bytes(job.params_bytes, name)),))
   work, transport = scaling.work_of(job.step, job.params_bytes), scaling.Transport(overlap=cluster.overlap)
   last = scaling.seconds_and_waiting(scaling.Scenario(pattern, work, cluster, workers, part, transport))[0]
-  return (micro - 1) * alone + last + encode_seconds(job.params_bytes, name, cluster.device)
+  return (micro - 1) * computing + last + encode_seconds(job.params_bytes, name, cluster.device)
 
 
 def powersgd_seconds(job: Job, cluster: Cluster, workers: int, examples: float, micro: int = 1) -> float:
-  """Seconds of a step whose gradients are compressed by PowerSGD; the job has a table.
+  """Return the seconds of a step of synchronous SGD with PowerSGD compression; the job must have a layer table.
 
-  Nothing is overlapped: compression takes the device's time, and is faster after the backward pass (arXiv 2103.00543).
+  Nothing is overlapped: compression occupies the device, and is faster after the backward pass (arXiv 2103.00543).
   """
-  alone = micro * step_seconds(job.step, examples / micro, cluster.device, cluster.efficiency)
+  computing = micro * step_seconds(job.step, examples / micro, cluster.device, cluster.efficiency)
   matrices = sum(1 for layer in job.table if layer.params)
   encode = PASSES * job.params_bytes / cluster.device.memory_bandwidth + MATRIX * matrices
-  return alone + encode + patterns.seconds(powersgd(job.table, RANK), workers, cluster.network)
+  return computing + encode + patterns.seconds(powersgd(job.table, RANK), workers, cluster.network)
 
 
 def sharded_seconds(
   job: Job, cluster: Cluster, workers: int, step: float, shards: int, name: str = "float32", micro: int = 1
 ) -> float:
-  """Seconds of a step whose parameters are in as many pieces as `shards`, on neighbouring workers.
+  """Return the seconds of a step of synchronous SGD with parameters sharded over neighboring workers.
 
   Args:
+    job: the training job.
+    cluster: the cluster.
+    workers: the number of workers.
     step: seconds of the step without any exchange.
-    shards: number of pieces, which divides the workers; each set of pieces has a copy in other workers.
-    name: the format of the gradients.
-    micro: number of microbatches, each of which gathers the parameters and scatters its gradients.
+    shards: the number of shards, a divisor of the workers; groups of `shards` workers are replicas of each other.
+    name: the number format of the gradients.
+    micro: the number of microbatches, each of which gathers the parameters and scatters its gradients.
   """
   if shards < 1 or workers % shards:
     raise OptionError("shards", f"a divisor of {workers} workers", shards)
@@ -120,7 +131,7 @@ def sharded_seconds(
     return step
   step /= micro
   network = cluster.network
-  inner = network._replace(sites=1) if shards <= network.together(workers) else network  # in one node where it fits
+  inner = network._replace(sites=1) if shards <= network.together(workers) else network  # in one node if possible
   outer = network.of_groups(shards)
   gathers, scatters, copies = [], [], []  # seconds of each unit's collectives
   for nbytes in shard_units(job):
@@ -132,13 +143,13 @@ def sharded_seconds(
   encode = encode_seconds(job.params_bytes, name, cluster.device)
   if not cluster.overlap:
     return micro * (step + 2 * gather + scatter + between + encode)
-  first, last = gathers[0], scatters[0] + copies[0]  # the first unit's gradients come last
+  first, last = gathers[0], scatters[0] + copies[0]  # the first unit's gradients are computed last
   forward, backward = max(step / 3, gather), max(2 * step / 3, gather + scatter, between)
   return micro * (first + forward + backward + last + encode)
 
 
 def shard_units(job: Job) -> list[float]:
-  """Bytes in float32 of the units, in the order of the forward pass: neighbouring layers up to UNIT or more."""
+  """Return the float32 bytes of the FSDP units in forward order: consecutive layers with at least UNIT bytes."""
   sizes, gathered = [], 0.0
   for nbytes in scaling.work_of(job.step, job.params_bytes).nbytes:
     gathered += nbytes
@@ -149,7 +160,7 @@ def shard_units(job: Job) -> list[float]:
 
 
 def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
-  """Memory of a step in so many pieces: 1 / shards of all copies, and AHEAD units whole, in values of `width` bytes."""
+  """Return the memory of a sharded step: 1 / shards of all copies plus AHEAD whole units in values of `width` bytes."""
   if shards == 1:
     return job.memory
   fixed, whole = job.memory.fixed * job.split / shards, AHEAD * max(shard_units(job)) / FLOAT * width
@@ -157,45 +168,45 @@ def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
 
 
 def shardings(network: NetworkModel, workers: int, shards: int = 1) -> dict[str, int]:
-  """Numbers of pieces by name: all workers, and those of a node where they are at least `shards`; none for one."""
-  pieces = {"fsdp": workers} if workers >= max(2, shards) else {}
-  near = network.together(workers)
-  if pieces and network.nodes(workers) > 1 and near >= max(2, shards) and workers % near == 0:
-    pieces["hybrid_fsdp"] = near
-  return pieces
+  """Return the possible numbers of shards by name: all workers (fsdp) or those of a node (hybrid_fsdp), >= `shards`."""
+  sizes = {"fsdp": workers} if workers >= max(2, shards) else {}
+  per_node = network.together(workers)
+  if sizes and network.nodes(workers) > 1 and per_node >= max(2, shards) and workers % per_node == 0:
+    sizes["hybrid_fsdp"] = per_node
+  return sizes
 
 
 def exact_seconds(
   job: Job, cluster: Cluster, workers: int, examples: float, micro: int = 1, *, shards: int = 1,
   gradients: str = "float32",
 ) -> float:  # fmt: skip
-  """Seconds of a step of synchronous SGD; with shards, where one worker has too little memory, by the faster sharding.
+  """Return the seconds of a step of synchronous SGD; with shards > 1, those of the faster sharding.
 
-  Infinite for fewer workers than shards.
+  The result is infinite for fewer workers than shards.
   """
   if shards == 1:
     return synchronous_seconds(job, cluster, workers, examples, gradients, micro)
   step = micro * step_seconds(job.step, examples / micro, cluster.device, cluster.efficiency)
-  pieces = shardings(cluster.network, workers, shards).values()
-  return min((sharded_seconds(job, cluster, workers, step, n, gradients, micro) for n in pieces), default=math.inf)
+  sizes = shardings(cluster.network, workers, shards).values()
+  return min((sharded_seconds(job, cluster, workers, step, n, gradients, micro) for n in sizes), default=math.inf)
 
 
 class Islands(NamedTuple):
-  """Islands of a number of workers."""
+  """A partition of the workers into islands."""
 
   kind: str  # "sites", "nodes" or "workers"
   count: int
-  members: int  # workers of one, the last may have fewer
+  members: int  # workers per island; the last one may have fewer
   inside: Cluster  # the cluster of one island
-  between: NetworkModel  # of the islands as one worker each
+  between: NetworkModel  # the network between islands, each of which counts as one worker
 
   def message_seconds(self, nbytes: float) -> float:
-    """Seconds of an all-reduce of all islands."""
+    """Return the seconds of an all-reduce between all islands."""
     return collectives.all_reduce(nbytes, self.count, self.between)
 
 
 def islands(cluster: Cluster, workers: int) -> Islands:
-  """Return the islands of so many workers."""
+  """Partition the workers into sites, else nodes, else single workers."""
   network = cluster.network
   one_site = cluster._replace(network=network._replace(sites=1))
   if network.sites > 1 and workers > network.sites:
@@ -208,17 +219,22 @@ def islands(cluster: Cluster, workers: int) -> Islands:
 
 
 def averaged(step: float, message: float, period: int) -> float:
-  """Seconds per local step where an average of so many seconds is waited for after every period (DiLoCo, local)."""
+  """Return the seconds per local step if the workers wait `message` seconds for an average after every period."""
   return round_seconds(step=step, message=message, period=period) / period
 
 
 def streaming(step: float, message: Callable[[float], float], nbytes: float, *, overlap: bool) -> tuple[float, int]:
-  """Return (seconds per local step, the least delay that hides the exchange) of Streaming DiLoCo.
+  """Return (seconds per local step, smallest delay that hides the exchange) of Streaming DiLoCo.
 
-  FRAGMENTS P are sent in int4, each every STREAMING H steps: T = T_step + P max(0, T_message(n / P) - d T_step) / H,
-  d = ceil(T_message / T_step) up to H / P, where the next fragment leaves.
+  Each of P = FRAGMENTS fragments is sent in int4 every H = STREAMING steps:
+  T = T_step + P max(0, T_message(n / P) - d T_step) / H, d = ceil(T_message / T_step), at most H / P, when the next
+  fragment is sent.
 
-  message: (bytes) -> seconds of an average; nbytes: of all parameters in float32.
+  Args:
+    step: seconds of a step.
+    message: bytes -> seconds of an average.
+    nbytes: bytes of all parameters in float32.
+    overlap: whether exchanges overlap computation.
   """
   seconds = message(message_bytes(nbytes / FRAGMENTS, "int4"))
   delay = min(smallest_delay(seconds, step), STREAMING // FRAGMENTS) if overlap else 0
@@ -227,7 +243,7 @@ def streaming(step: float, message: Callable[[float], float], nbytes: float, *, 
 
 
 class FamilySettings(NamedTuple):
-  """Settings of the families."""
+  """The settings at which all algorithm families are compared."""
 
   params_bytes: float
   examples: int  # of a worker's step
@@ -237,43 +253,43 @@ class FamilySettings(NamedTuple):
   delay: int  # of DaSGD
   period: int  # of DaSGD
   local_period: int  # of local SGD, without a delay
-  easgd_period: int  # its exchange runs beside one step
-  server_period: int  # of asynchronous EASGD, likewise
+  easgd_period: int  # of EASGD, with a delay of one step
+  server_period: int  # of asynchronous EASGD, with a delay of one step
   micro: int = 1  # microbatches of a step
-  shards: int = 1  # workers that hold the parameters together, at least: where one has too little memory
-  gradients: str = "float32"  # format in which they are sent
+  shards: int = 1  # least number of workers that can hold the parameters together
+  gradients: str = "float32"  # number format in which gradients are sent
 
 
 class Speed(NamedTuple):
-  """Prediction for one algorithm."""
+  """The predicted speed of one algorithm."""
 
   algorithm: str
   setting: str
   seconds: float  # per local step
-  efficiency: float  # step without exchange / step
+  efficiency: float  # seconds of a step without exchange / seconds
   rate: float  # examples per second of all workers
-  steps: int = 0  # the period or the delay: steps without exchange, or those for which a message is in flight
+  steps: int = 0  # the period or the delay, whichever is larger
 
 
 def speed(settings: FamilySettings, algorithm: str, setting: str, seconds: float, steps: int = 0) -> Speed:
-  """Return the prediction with the efficiency and the rate of so many seconds per step."""
+  """Compute efficiency and rate from the seconds per step."""
   rate = settings.workers * settings.examples / seconds
   return Speed(algorithm, setting, seconds, settings.step / seconds, rate, steps)
 
 
 def families(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> tuple[Speed, ...]:
-  """Every family that the job and the cluster allow. share: of a round spent waiting, at most, where periods wait."""
-  whole = settings.shards == 1  # each worker holds all parameters
+  """Predict every algorithm family that is possible; `share` is the largest share of a round spent waiting."""
+  replicated = settings.shards == 1  # each worker holds all parameters
   return (
-    *(synchronous(job, cluster, settings) if whole else ()),
+    *(synchronous(job, cluster, settings) if replicated else ()),
     *sharded(job, cluster, settings),
-    *(averaging(settings, cluster) if whole else ()),
+    *(averaging(settings, cluster) if replicated else ()),
     *between(job, cluster, settings, share),
   )
 
 
 def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
-  """Synchronous SGD whose gradients leave as they appear, in each format and as PowerSGD."""
+  """Predict synchronous SGD with overlapped gradients in each number format, and with PowerSGD."""
   s = settings
   names = dict.fromkeys((s.gradients, *COMPRESSED) if s.workers > 1 else (s.gradients,))
   run = job, cluster, s.workers, s.examples
@@ -284,15 +300,15 @@ def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Sp
 
 
 def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
-  """Synchronous SGD with sharded parameters, in each of `shardings`."""
+  """Predict synchronous SGD with sharded parameters, for each of `shardings`."""
   s = settings
   run, how = (job, cluster, s.workers, s.step), (s.gradients, s.micro)
-  pieces = shardings(cluster.network, s.workers, s.shards)
-  return [speed(s, name, f"{n} shards", sharded_seconds(*run, n, *how)) for name, n in pieces.items()]
+  sizes = shardings(cluster.network, s.workers, s.shards)
+  return [speed(s, name, f"{n} shards", sharded_seconds(*run, n, *how)) for name, n in sizes.items()]
 
 
 def between(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> list[Speed]:
-  """Averages between islands of synchronous workers: hierarchical SGD, DiLoCo, Streaming DiLoCo."""
+  """Predict averaging between islands of synchronous workers: hierarchical SGD, DiLoCo, Streaming DiLoCo."""
   s, land = settings, islands(cluster, settings.workers)
   if s.workers == 1 or land.members < s.shards:
     return []
@@ -311,7 +327,7 @@ def between(job: Job, cluster: Cluster, settings: FamilySettings, share: float) 
 
 
 def inside_seconds(job: Job, land: Islands, settings: FamilySettings) -> float:
-  """Seconds of a step of synchronous SGD inside an island."""
+  """Return the seconds of a step of synchronous SGD inside an island."""
   s = settings
   if s.shards > 1:
     return sharded_seconds(job, land.inside, land.members, s.step, land.members, s.gradients, s.micro)
@@ -319,7 +335,7 @@ def inside_seconds(job: Job, land: Islands, settings: FamilySettings) -> float:
 
 
 def averaging(settings: FamilySettings, cluster: Cluster) -> tuple[Speed, ...]:
-  """Local SGD, DaSGD, EASGD and two asynchronous servers, by their closed forms; parameters go in float32."""
+  """Predict local SGD, DaSGD, EASGD and two asynchronous algorithms by closed forms; parameters are sent in float32."""
   s = settings
   average = collectives.all_reduce(s.params_bytes, s.workers, cluster.network)
 

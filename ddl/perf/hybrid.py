@@ -1,7 +1,7 @@
-"""Data, model or hybrid parallelism, layer by layer: the algebra of Das et al. 2016, arXiv 1602.06709.
+"""Choose data, model or hybrid parallelism for each layer by communication volume (Das et al. 2016, arXiv 1602.06709).
 
-N nodes share a mini-batch of mb examples in G groups: data parallel across groups, model parallel inside one, where
-each of the N / G nodes holds a strip of the weights. G = N is data parallelism, G = 1 model parallelism.
+N nodes in G groups share a mini-batch of mb examples: data parallel across groups, and model parallel inside a group,
+where each of the N / G nodes holds a strip of the weights. G = N is data parallelism, G = 1 model parallelism.
 Volumes are bytes per node and iteration. `duplex` is ov, the share of receiving that overlaps sending.
 """
 
@@ -15,19 +15,19 @@ from ddl.perf.layers import FLOAT, Layer, Table
 
 
 class Volume(NamedTuple):
-  """Bytes per node and iteration."""
+  """Communication volume in bytes per node and iteration."""
 
   model: float  # activations and their gradients, inside a group
   data: float  # gradients and weights of a strip, across groups
 
   @property
   def total(self) -> float:
-    """Sum of both."""
+    """The sum of both volumes."""
     return self.model + self.data
 
 
 class LayerGroups(NamedTuple):
-  """The groups of nodes chosen for a layer."""
+  """The grouping of nodes for a layer."""
 
   layer: str
   kind: str  # "data", "model" or "hybrid"
@@ -36,7 +36,10 @@ class LayerGroups(NamedTuple):
 
 
 def volume(layer: Layer, batch: float, workers: int, groups: int, duplex: float = 1.0) -> Volume:
-  """Volume of the paper: 2 * 4 ifm iw ih mb / G, none at G = N, and 4 ifm ofm kw kh (2 - ov) G / N, none at G = 1."""
+  """Return the paper's communication volume of a layer in G groups.
+
+  model = 2 * 4 ifm iw ih mb / G (0 for G = N), data = 4 ifm ofm kw kh (2 - ov) G / N (0 for G = 1).
+  """
   _check(batch, workers, duplex)
   if groups not in _divisors(workers):
     raise OptionError("groups", f"one of the divisors of {workers} workers, {_divisors(workers)}", groups)
@@ -46,7 +49,10 @@ def volume(layer: Layer, batch: float, workers: int, groups: int, duplex: float 
 
 
 def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
-  """Return the divisors of N that leave each group an example and each node an output map; ValueError if none does."""
+  """Return the divisors of N with at least one example per group and one output map per node.
+
+  Raises ValueError if there is none.
+  """
   groups = [g for g in _divisors(workers) if g <= batch and workers // g <= layer.outputs]
   if not groups:
     condition = f"few enough to share {batch:g} examples and {layer.outputs} outputs"
@@ -55,7 +61,7 @@ def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
 
 
 def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> LayerGroups:
-  """Return the possible groups with the least `volume`; of equal ones the most groups (the least model parallel)."""
+  """Return the number of groups with the least `volume`; ties go to more groups (more data parallelism)."""
   _check(batch, workers, duplex)
   volumes = {g: volume(layer, batch, workers, g, duplex) for g in possible_groups(layer, batch, workers)}
   groups = min(volumes, key=lambda g: (volumes[g].total, -g))
@@ -64,7 +70,7 @@ def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> Layer
 
 
 def choices(table: Table, batch: float, workers: int, duplex: float = 1.0) -> tuple[LayerGroups, ...]:
-  """`best` of each layer."""
+  """Return the best grouping of each layer."""
   return tuple(best(layer, batch, workers, duplex) for layer in table)
 
 
@@ -78,4 +84,4 @@ def _check(batch: float, workers: int, duplex: float) -> None:
   units.count("number of workers", workers)
   units.share("duplex", duplex)
   if not 1 <= batch < math.inf:
-    raise OptionError("batch", "finite and at least 1", f"{batch:g}")
+    raise OptionError("batch", "finite and >= 1", f"{batch:g}")

@@ -1,4 +1,4 @@
-"""A network as a table of its layers: shapes, from which FLOP, parameters, activations and memory traffic follow."""
+"""Layer tables: the shapes of a network's layers, and their FLOP, parameters, activations and memory traffic."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,9 @@ FLOAT = 4  # bytes of a float32
 
 
 class Layer(NamedTuple):
-  """A convolution, or a dense layer as one with a 1x1 kernel on a 1x1 map (arXiv 1602.06709).
+  """A convolution; a dense layer is one with a 1x1 kernel on a 1x1 map (arXiv 1602.06709).
 
-  Tokens of a sequence are the columns of a map of one row: a dense layer on each token has a 1x1 kernel there.
+  The tokens of a sequence are a map with one row; a dense layer on each token has a 1x1 kernel on this map.
   """
 
   name: str
@@ -21,21 +21,21 @@ class Layer(NamedTuple):
   size_out: tuple[int, int] = (1, 1)  # oh, ow
   groups: int = 1
   bias: bool = True
-  normalized: bool = False  # the bias is the shift of a batch normalization that follows
+  normalized: bool = False  # batch normalization follows, and its shift counts as the bias
 
   @property
   def dense(self) -> bool:
-    """Whether the layer is fully connected, without a map."""
+    """Whether the layer is fully connected (on a 1x1 map)."""
     return self.size_in == self.size_out == (1, 1)
 
   @property
   def weights(self) -> int:
-    """ifm ofm kw kh / groups, without the bias."""
+    """Number of weights without the bias: ifm ofm kw kh / groups."""
     return self.inputs * self.outputs * self.kernel[0] * self.kernel[1] // self.groups
 
   @property
   def params(self) -> int:
-    """Weights and bias."""
+    """Number of weights and biases."""
     return self.weights + (self.outputs if self.bias else 0)
 
   @property
@@ -45,32 +45,32 @@ class Layer(NamedTuple):
 
   @property
   def forward_flop(self) -> int:
-    """2 macs, per example."""
+    """FLOP of the forward pass per example: 2 macs."""
     return 2 * self.macs
 
   @property
   def train_flop(self) -> int:
-    """Forward, gradient of the weights, gradient of the inputs: 3 * 2 macs, per example."""
+    """FLOP of training per example: forward, weight gradient and input gradient, 3 * 2 macs."""
     return 6 * self.macs
 
   @property
   def input_values(self) -> int:
-    """Values of the input for one example: ifm ih iw."""
+    """Number of input values per example: ifm ih iw."""
     return self.inputs * self.size_in[0] * self.size_in[1]
 
   @property
   def activations(self) -> int:
-    """Values of the output for one example: ofm ow oh."""
+    """Number of output values per example: ofm ow oh."""
     return self.outputs * self.size_out[0] * self.size_out[1]
 
   @property
   def saved(self) -> int:
-    """Values per example that are saved for the backward pass: the output."""
+    """Number of values saved for the backward pass per example: the output."""
     return self.activations
 
   @property
   def moved(self) -> int:
-    """Values per example that the three passes of a training step read or write, without the parameters."""
+    """Number of values that the three passes of training read or write per example, without the parameters."""
     return 3 * (self.input_values + self.activations)
 
 
@@ -78,7 +78,7 @@ NOTHING = property(lambda layer: 0)
 
 
 class Embedding(Layer):
-  """Rows of a matrix [inputs, outputs], one for each token: parameters and a look-up, no products."""
+  """An embedding with a matrix [inputs, outputs]: parameters and a look-up, but no products."""
 
   __slots__ = ()
   macs = NOTHING
@@ -89,85 +89,88 @@ class Embedding(Layer):
 
 
 class Tied(Layer):
-  """A dense layer on each token that shares the weights of another layer: products without parameters."""
+  """A dense layer on each token that shares another layer's weights: products, but no parameters."""
 
   __slots__ = ()
   params = NOTHING
 
 
 class Pointwise(Layer):
-  """A function of each token without parameters: activation function, residual sum, loss."""
+  """A pointwise function of each token without parameters: activation function, residual sum, loss."""
 
   __slots__ = ()
   weights = params = NOTHING
 
 
 class Residual(Pointwise):
-  """A residual sum, whose output replaces that of the branch, so that nothing more is saved."""
+  """A residual sum; its output replaces that of the branch, so that nothing else is saved."""
 
   __slots__ = ()
   saved = NOTHING
 
 
 class Loss(Pointwise):
-  """Softmax and cross entropy of each token, always in float32."""
+  """Softmax and cross entropy on each token, always in float32."""
 
   __slots__ = ()
 
 
 class Attention(Pointwise):
-  """Causal attention, not fused: scores of queries and keys, softmax, weighted sums of the values; groups are heads.
+  """Unfused causal attention; `groups` is the number of heads.
 
-  Inputs are queries, keys and values, (heads + 2 kv heads) * width of a head; outputs heads * width of a head. The
-  scores, heads * tokens^2, are written and read.
+  Inputs are queries, keys and values, (heads + 2 kv_heads) * head width; outputs are heads * head width. The scores,
+  heads * tokens^2, are written to and read from memory.
   """
 
   __slots__ = ()
 
   @property
   def scores(self) -> int:
-    """Pairs of a query and a key in all heads, masked ones too: heads * tokens^2."""
+    """Number of (query, key) pairs in all heads, including masked pairs: heads * tokens^2."""
     return self.groups * self.size_out[1] ** 2
 
   @property
   def macs(self) -> int:
-    """Q K^T and P V over all pairs: 2 outputs tokens^2."""
+    """Multiply-accumulates of Q K^T and P V over all pairs: 2 outputs tokens^2."""
     return 2 * self.outputs * self.size_out[1] ** 2
 
   @property
   def saved(self) -> int:
-    """The output and the probabilities (before and after dropout): arXiv 2205.05198, 5 a s^2 b bytes of two."""
+    """Number of saved values: output and probabilities (5 a s^2 b bytes in 16 bits, arXiv 2205.05198)."""
     return self.activations + 5 * self.scores // 2
 
   @property
   def moved(self) -> int:
-    """As other layers, and the scores 8 times each way: product, scale and mask, softmax, dropout, product."""
+    """Number of values moved: as other layers, plus the scores, which are read and written 8 times.
+
+    The operations on the scores are: product, scale and mask, softmax, dropout, product.
+    """
     return super().moved + 16 * self.scores
 
 
 class FusedAttention(Attention):
-  """Attention in one kernel (FlashAttention, arXiv 2205.14135), which skips masked pairs and recomputes the scores."""
+  """Attention in one kernel (FlashAttention, arXiv 2205.14135) that skips masked pairs and recomputes the scores."""
 
   __slots__ = ()
 
   @property
   def macs(self) -> int:
-    """Over the causal half of the pairs."""
+    """Multiply-accumulates over the causal half of the pairs."""
     return super().macs // 2
 
   @property
   def train_flop(self) -> int:
-    """Two products forward, five backward (the scores again, dV, dP, dQ, dK): 7 macs."""
+    """FLOP of training: two products forward, five backward (scores again, dV, dP, dQ, dK), 7 macs in total."""
     return 7 * self.macs
 
   @property
   def saved(self) -> int:
-    """The output and one number for each query and head."""
+    """Number of saved values: the output, and one number per query and head."""
     return self.activations + self.groups * self.size_out[1]
 
   @property
   def moved(self) -> int:
-    """Inputs, output and their gradients."""
+    """Number of values moved: inputs, output and their gradients."""
     return 3 * (self.input_values + self.activations)
 
 
@@ -175,22 +178,22 @@ Table = tuple[Layer, ...]  # in the order of the forward pass
 
 
 def has_attention(table: Table) -> bool:
-  """Return whether a table is that of a transformer."""
+  """Return whether a layer table contains attention."""
   return any(isinstance(layer, Attention) for layer in table)
 
 
 def is_map_scale(layer: Layer) -> bool:
-  """Return whether the layer scales each map of several rows separately, as batch normalization does."""
+  """Return whether the layer scales each map of an image separately, as batch normalization does."""
   return layer.size_in[0] > 1 and layer.kernel == (1, 1) and layer.groups == layer.inputs == layer.outputs
 
 
 def is_convolution(layer: Layer) -> bool:
-  """Return whether the layer's kernel slides over a map: neither dense, on tokens, nor a scale per map."""
+  """Return whether the layer is a convolution: not dense, not on tokens, and not a scale per map."""
   return layer.size_in[0] > 1 and not is_map_scale(layer)
 
 
 def params(table: Table) -> int:
-  """Return the number of weights and biases."""
+  """Return the number of parameters."""
   return sum(layer.params for layer in table)
 
 
@@ -202,26 +205,26 @@ def params_bytes(table: Table) -> int:
 def train_flop(table: Table) -> int:
   """Return the FLOP of training per example: 6 per multiply-accumulate.
 
-  The first layer counts in full, as in arXiv 1602.06709, though no step computes the gradient of the network's input:
-  that is 2 of its multiply-accumulates too many, 0.4 % in VGG-A.
+  As in arXiv 1602.06709 this includes the input gradient of the first layer, which a step does not compute: 0.4 % too
+  much for VGG-A.
   """
   return sum(layer.train_flop for layer in table)
 
 
 def pass_bytes(layer: Layer, examples: float, width: int = FLOAT) -> float:
-  """Return the memory traffic of one pass: width (b (ifm ih iw + ofm oh ow) + parameters).
+  """Return the memory traffic of one pass in bytes: width * (b (ifm ih iw + ofm oh ow) + parameters).
 
-  The three passes of a training step (forward, gradient of the weights, gradient of the inputs) move the same bytes:
-  each reads two of (inputs, outputs, weights) or of their gradients, and writes the third.
+  The three passes of training (forward, weight gradient, input gradient) move the same number of bytes: each reads two
+  of (inputs, outputs, weights), or their gradients, and writes the third.
   """
   return width * (examples * (layer.input_values + layer.activations) + layer.params)
 
 
 def part(layer: Layer) -> LayerWork:
-  """Return the work of a training step in a layer: 6 macs FLOP and three times `pass_bytes`."""
+  """Return the work of a layer in training: 6 macs FLOP and the traffic of three passes."""
   return LayerWork(layer.train_flop, layer.moved, 3 * layer.params)
 
 
 def parts(table: Table) -> tuple[LayerWork, ...]:
-  """Return the work of a training step, layer by layer."""
+  """Return the work of each layer in training."""
   return tuple(map(part, table))

@@ -1,10 +1,11 @@
-"""Memory of a training step, counted from a table of layers, and the largest mini-batch that fits.
+"""Count the memory of a training step from a layer table, and find the largest mini-batch that fits.
 
 Zou et al. 2017, arXiv 1709.06622: feature maps M_FM grow with the mini-batch X; the parameters of convolutions (M_MP)
-and of the classifier (M_C) are held three times (weights, gradients, aggregated gradients). Only what a table holds is
-counted: the maps of pooling, normalization and separate activation functions come on top.
-Transformers hold states of a format (arXiv 1910.02054) and activations, of which recomputation keeps only the blocks'
-inputs (arXiv 1604.06174; the bytes of a block agree with arXiv 2205.05198, 34 and 5 heads tokens / width per value).
+and of the classifier (M_C) are stored three times (weights, gradients, aggregated gradients). Only the layers of the
+table are counted, without the maps of pooling, normalization and separate activation functions.
+Transformers store parameter states in a format (arXiv 1910.02054) and activations; with recomputation only the inputs
+of the blocks (arXiv 1604.06174). The bytes of a block agree with arXiv 2205.05198: 34 and 5 heads tokens / width per
+value.
 """
 
 import math
@@ -16,7 +17,7 @@ from ddl.perf.layers import FLOAT, Loss, Table, params
 from ddl.perf.units import bytes_text
 
 COPIES = 3  # of all parameters: weights, gradients, aggregated gradients
-LOSS = 2 * FLOAT  # bytes of a logit in the loss: it and its gradient
+LOSS = 2 * FLOAT  # bytes per logit in the loss: the logit and its gradient
 
 
 class StepMemory(NamedTuple):
@@ -31,17 +32,17 @@ class StepMemory(NamedTuple):
 
 
 class StateFormat(NamedTuple):
-  """Bytes of each parameter's states, and of a value of the activations."""
+  """The bytes per parameter of weights, gradients and optimizer states, and the bytes per activation value."""
 
   title: str
   weights: int
   gradients: int
-  optimizer: int  # moments, and a master copy of the weights where they have 16 bits
+  optimizer: int  # moments, and a float32 copy of 16-bit weights
   value: int
 
   @property
   def states(self) -> int:
-    """Bytes per parameter."""
+    """Total bytes per parameter."""
     return self.weights + self.gradients + self.optimizer
 
 
@@ -50,10 +51,12 @@ SINGLE = StateFormat("float32 with Adam", 4, 4, 8, 4)
 
 
 def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> StepMemory:
-  """M_FM = sum_{i=0..L} B_i H_i D_i, M_MP + M_C = sum of parameters * copies, in bytes; i = 0 is the input.
+  """Count the memory of a step: M_FM = sum_{i=0..L} B_i H_i D_i (i = 0: input), M_MP + M_C = parameters * copies.
 
-  extra_copies: of the parameters, beside the paper's three: 1 for momentum, 2 for Adam, 1 for a center; width: bytes of
-  a value of the feature maps; copies of the parameters stay in float32.
+  Args:
+    table: the layers.
+    extra_copies: copies of the parameters in addition to the paper's three: 1 for momentum, 2 for Adam, 1 for a center.
+    width: bytes per value of the feature maps; copies of the parameters are in float32.
   """
   if not table:
     raise ValueError("table must have at least one layer, got none.")
@@ -63,12 +66,14 @@ def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> S
 
 
 def training_memory(table: Table, form: StateFormat, *, recomputed: bool = False, split: int = 1) -> StepMemory:
-  """States of all parameters / split, and activations for each example; buffers of messages are not counted.
+  """Count the memory of parameter states and activations, without communication buffers.
 
   Args:
-    recomputed: layers of a block (those whose names begin alike, up to a /) save only its input, and are computed
-      again one block at a time.
-    split: number of devices over which the states are split.
+    table: the layers.
+    form: bytes of states and activations.
+    recomputed: whether each block (the layers with the same name prefix before the last /) saves only its input and is
+      recomputed in the backward pass, one block at a time.
+    split: number of devices over which the states are sharded.
   """
   saved, largest = float(table[0].input_values * form.value), 0.0
   for block, layers in groupby(table, key=lambda layer: layer.name.rpartition("/")[0]):
@@ -82,10 +87,10 @@ def training_memory(table: Table, form: StateFormat, *, recomputed: bool = False
 
 
 def largest_batch(memory: StepMemory, limit: float) -> int:
-  """Return the largest X with fixed + per_example X <= limit (bytes, finite); ValueError if X = 1 does not fit."""
+  """Return the largest X with fixed + per_example X <= limit (bytes). Raises ValueError if even X = 1 does not fit."""
   if not memory.total(1) <= limit:
     raise ValueError(
       f"not even one example fits in {bytes_text(limit)}: a step on one needs {bytes_text(memory.total(1))} "
-      f"({memory.total(1):.0f} bytes), of which {bytes_text(memory.fixed)} are copies of the parameters"
+      f"({memory.total(1):.0f} bytes), of which {bytes_text(memory.fixed)} are copies of the parameters."
     )
   return math.floor((units.positive("memory (bytes)", limit) - memory.fixed) / memory.per_example)

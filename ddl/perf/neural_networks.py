@@ -1,11 +1,11 @@
-"""Layer tables of networks by name, built from the operations and sizes in neural_networks.toml.
+"""Build layer tables of networks by name from the operations and sizes in neural_networks.toml.
 
-Residual networks (He et al. 2015, arXiv 1512.03385): as in torchvision a bottleneck halves the maps in its 3x3
-convolution; in the paper it is in the first 1x1, which changes no parameters. Each convolution has no bias and is
-followed by a batch normalization, which is a layer of its own here.
+Residual networks (He et al. 2015, arXiv 1512.03385): as in torchvision, a bottleneck has its stride in the 3x3
+convolution; in the paper it is in the first 1x1 convolution, with the same number of parameters. Convolutions have no
+bias; batch normalization is a separate layer.
 
 Transformers: blocks of attention and a feed-forward network on `tokens` tokens; an example is a sequence. A token costs
-6 FLOP per parameter and 12 layers * width * tokens in the scores (Kaplan et al. 2020, arXiv 2001.08361).
+6 FLOP per parameter plus 12 layers * width * tokens for the scores (Kaplan et al. 2020, arXiv 2001.08361).
 """
 
 import tomllib
@@ -18,7 +18,7 @@ from ddl.perf import units
 from ddl.perf.layers import Attention, Embedding, FusedAttention, Layer, Loss, Pointwise, Residual, Table, Tied
 
 CONVOLUTIONAL, TRANSFORMER = "convolutional", "transformer"  # tables of neural_networks.toml
-MAPS = (64, 128, 256, 512)  # of the 3x3 convolutions in each stage of a residual network
+MAPS = (64, 128, 256, 512)  # output maps of the 3x3 convolutions in each stage of a residual network
 
 
 def names() -> list[str]:
@@ -35,7 +35,7 @@ def title(name: str) -> str:
 
 @cache
 def table(name: str) -> Table:
-  """Return the layers of a network; OptionError for an unknown one."""
+  """Return the layers of a network. Raises OptionError for an unknown name."""
   units.choice("model", name, names())
   if name in _read()[TRANSFORMER]:
     return transformer(transformer_sizes(name))
@@ -43,7 +43,7 @@ def table(name: str) -> Table:
   if "blocks" in entry:
     return residual(entry["blocks"], 4 if entry.get("bottleneck") else 1)
   auxiliary = entry.get("auxiliary", False)
-  operations = [each for each in entry["layers"] if auxiliary or not isinstance(each, dict)]
+  operations = [x for x in entry["layers"] if auxiliary or not isinstance(x, dict)]
   size, maps = entry["input"]
   return tuple(sequence(size, maps, operations, normalized=entry.get("normalized", False))[0])
 
@@ -54,7 +54,7 @@ def _read() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _entry(kind: str, name: str) -> dict[str, Any]:
-  """Return the keys of a network, with those of the network that it is `like`."""
+  """Return the keys of a network, including those inherited from the network named by `like`."""
   entry = _read()[kind][name]
   return (_entry(kind, entry["like"]) if "like" in entry else {}) | entry
 
@@ -62,14 +62,18 @@ def _entry(kind: str, name: str) -> dict[str, Any]:
 def sequence(
   size: int, maps: int, operations: Sequence[Any], *, normalized: bool = False, prefix: str = ""
 ) -> tuple[list[Layer], int, int]:
-  """Return (layers with weights, size of the output, its maps) of operations on `maps` maps of size x size.
+  """Return (layers with weights, output size, output maps) of operations on `maps` maps of size x size.
 
-  operations: see neural_networks.toml; normalized: whether a batch normalization follows each convolution, whose shift
-  is the bias; prefix: of the layers' names.
+  Args:
+    size: height and width of the input.
+    maps: number of maps of the input.
+    operations: see neural_networks.toml.
+    normalized: whether batch normalization follows each convolution; its shift counts as the bias.
+    prefix: prefix of the layers' names.
   """
   layers: list[Layer] = []
   for operation in operations:
-    if isinstance(operation, dict):  # an auxiliary classifier, beside the rest
+    if isinstance(operation, dict):  # an auxiliary classifier, whose output is not used by other layers
       layers += sequence(size, maps, operation["auxiliary"], normalized=normalized, prefix=prefix)[0]
     elif isinstance(operation, list):
       inside = f"{prefix}{operation[0]}/" if operation[0] else prefix
@@ -102,22 +106,31 @@ def convolution(
   name: str, inputs: int, outputs: int, size: int, kernel: Sequence[int], stride: int = 1, *, same: bool = True,
   bias: bool = True,
 ) -> Layer:  # fmt: skip
-  """Return a convolution of square maps of size x size.
+  """Return a convolution of maps of size x size.
 
-  kernel: (kh, kw), or (k,) for both; same: whether it is padded so that a stride of 1 keeps the size.
+  Args:
+    name: name of the layer.
+    inputs: number of input maps.
+    outputs: number of output maps.
+    size: height and width of the input.
+    kernel: (kh, kw), or (k,) for both.
+    stride: the stride.
+    same: whether the input is padded so that a stride of 1 preserves the size.
+    bias: whether the layer has a bias.
   """
   sides = kernel[0], kernel[-1]
   out = _size_out(size, sides[0], stride, same), _size_out(size, sides[1], stride, same)
   if min(out) < 1:
-    raise ValueError(f"{name}: a {sides[0]}x{sides[1]} kernel does not fit into a map of {size}x{size}")
+    raise ValueError(f"{name}: a {sides[0]}x{sides[1]} kernel does not fit into a map of {size}x{size}.")
   return Layer(name, inputs, outputs, sides, (size, size), out, bias=bias)
 
 
 def residual(blocks: Sequence[int], wider: int) -> Table:
-  """Return a residual network on 224x224 images.
+  """Return a residual network for 224x224 images.
 
-  blocks: of each stage; wider: maps of a block's output over those inside, 4 for bottlenecks, 1 for two 3x3
-  convolutions.
+  Args:
+    blocks: number of blocks in each stage.
+    wider: maps of a block's output over those inside it: 4 for bottlenecks, 1 for blocks of two 3x3 convolutions.
   """
   layers: list[Layer] = []
 
@@ -145,31 +158,31 @@ def residual(blocks: Sequence[int], wider: int) -> Table:
 
 
 class TransformerSizes(NamedTuple):
-  """Sizes of a transformer that predicts the next token, or some masked ones."""
+  """The sizes of a transformer for next-token or masked-token prediction."""
 
   layers: int
   width: int
   heads: int
-  tokens: int  # of a sequence
+  tokens: int  # per sequence
   vocabulary: int
-  kv_heads: int = 0  # grouped queries (arXiv 2305.13245); 0: one per head
-  hidden: int = 0  # of the feed-forward network; 0: 4 width
-  gated: bool = False  # SwiGLU (arXiv 2002.05202): two products in, a product of both
-  positions: int = 0  # learned ones, as parameters; 0: rotary or ALiBi
+  kv_heads: int = 0  # for grouped-query attention (arXiv 2305.13245); 0: one per head
+  hidden: int = 0  # width of the feed-forward network; 0: 4 width
+  gated: bool = False  # SwiGLU (arXiv 2002.05202): the feed-forward network has two input projections
+  positions: int = 0  # learned position embeddings; 0: rotary or ALiBi
   bias: bool = True  # in dense layers and normalizations (LayerNorm); False: RMSNorm
-  tied: bool = True  # the output layer has the weights of the embedding
+  tied: bool = True  # the output layer shares the weights of the embedding
   fused: bool = True  # attention in one kernel
-  predicted: int = 0  # tokens of a sequence that the output layer sees; 0: all
+  predicted: int = 0  # tokens per sequence for which the output layer is computed; 0: all
 
 
 def transformer_sizes(name: str) -> TransformerSizes:
-  """Return the sizes of a transformer of neural_networks.toml."""
+  """Return the sizes of a transformer in neural_networks.toml."""
   entry = _entry(TRANSFORMER, name)
   return TransformerSizes(**{key: entry[key] for key in TransformerSizes._fields if key in entry})
 
 
 def transformer(net: TransformerSizes) -> Table:
-  """Return the layers in the order of the forward pass; those of block i are named i/..."""
+  """Return the layers of a transformer in the order of the forward pass; those of block i are named i/..."""
   width, tokens = net.width, (1, net.tokens)
   head = width // net.heads
   queries, values = net.heads * head, (net.kv_heads or net.heads) * head

@@ -1,7 +1,7 @@
-"""The messages of an algorithm as plain data, recorded by `ddl.costs.cluster_clock.pattern_of`, and their seconds.
+"""The messages of an algorithm as plain data, traced by `ddl.costs.cluster_clock.pattern_of`, and their seconds.
 
-All layers are packed into one message. Collectives of one step or exchange are issued one after the other, so that
-their seconds add up.
+All layers are packed into one message. The collectives of a step or an exchange run one after the other, so their
+seconds add up.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,57 +10,57 @@ from typing import NamedTuple
 from ddl.perf import collectives
 from ddl.perf.cluster import NetworkModel
 
-LATE = 1000  # the round whose period stands for all where the period changes
+LATE = 1000  # if the period changes, that of this round is used for all rounds
 
 
 class Op(NamedTuple):
-  """A collective of all workers."""
+  """A collective among all workers."""
 
   kind: str  # all_reduce, permute, or one of collectives.ONE_WAY
-  nbytes: float  # of the whole vector, before it is cut or after it is put together
-  sources: tuple[int | None, ...] = ()  # of a permute: the rank from which each worker receives; (): all in other nodes
-  senders: int | None = None  # of an all-reduce: workers whose values are summed; None: all
+  nbytes: float  # of the whole vector: the input of a reduce_scatter, the output of an all_gather
+  sources: tuple[int | None, ...] = ()  # permute: the rank from which each worker receives; (): all in other nodes
+  senders: int | None = None  # all_reduce: number of workers in the sum; None: all
 
 
 class ExchangePattern(NamedTuple):
-  """A message among all workers and its clock, in steps: launched at offset + period, offset + 2 period, ..."""
+  """The collectives of an exchange, launched after offset + period, offset + 2 period, ... steps."""
 
   ops: tuple[Op, ...]
-  period: int | Callable[[int], int] = 1  # or that of round k = 0, 1, ...
+  period: int | Callable[[int], int] = 1  # steps; or a function of the round k = 0, 1, ...
   delay: int = 0  # steps in flight
   offset: int = 0
 
   @property
   def steady(self) -> int:
-    """The period; where it changes, that of round LATE."""
+    """The period, or that of round LATE if it changes."""
     return self.period(LATE) if callable(self.period) else self.period
 
 
 class Visits(NamedTuple):
-  """Messages of one worker to a server or another worker, and back."""
+  """The request and reply between a worker and a server or a peer."""
 
   up: float  # bytes
-  down: float
+  down: float  # bytes
   period: int = 1  # steps
-  delay: int = 0
-  peers: bool = False  # between two workers
-  probability: float = 1.0  # of visiting a peer at all
-  round_robin: bool = False  # one worker after the other
+  delay: int = 0  # steps
+  peers: bool = False  # between two workers instead of a worker and a server
+  probability: float = 1.0  # of visiting a peer at the end of a period
+  round_robin: bool = False  # only one worker computes and exchanges at a time
 
 
 class Pattern(NamedTuple):
   """All messages of an algorithm."""
 
-  local: tuple[Op, ...] = ()  # at each step, which waits for them
+  local: tuple[Op, ...] = ()  # in each step, which waits for them
   exchanges: tuple[ExchangePattern, ...] = ()
   visits: Visits | None = None
-  evaluate: tuple[Op, ...] = ()  # before a test, for the model that is tested
+  evaluate: tuple[Op, ...] = ()  # before an evaluation, to form the consensus model
 
 
 def seconds(ops: Sequence[Op], workers: int, network: NetworkModel) -> float:
-  """Seconds of these collectives, each the cheapest of its kind, one after the other; ValueError if one is invalid.
+  """Return the seconds of collectives that run one after the other, each with its cheapest algorithm.
 
-  A sum over some of the workers takes as long as one over all: each of them still sends and receives the whole vector.
+  A sum over some of the workers takes as long as one over all, because all send and receive the whole vector.
   """
 
   def cost(op: Op) -> float:

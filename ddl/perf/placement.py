@@ -1,7 +1,7 @@
-"""A training job on a cluster's device: the memory of its states, and its step with the shares that are known there.
+"""Place a training job on a cluster's device: memory of its states, and the seconds of its step.
 
-A transformer that does not fit whole splits its parameters' states over devices (fully sharded, arXiv 1910.02054) and
-recomputes activations, each only if it must. The gathering of split weights is not in the step.
+If a transformer does not fit in memory, its parameter states are sharded over devices (arXiv 1910.02054), and
+activations are recomputed if necessary. The step does not include the all-gather of sharded weights.
 """
 
 from collections.abc import Callable
@@ -20,43 +20,43 @@ MOST_SPLIT = 4096  # devices
 
 
 class UsualBatch(NamedTuple):
-  """A global batch that the field has used without loss, where the critical batch is not known."""
+  """A global batch size that published jobs used without loss, for when the critical batch size is unknown."""
 
   examples: int
   source: str
 
 
 IMAGES = UsualBatch(8192, "ResNet-50 on ImageNet lost nothing up to 8,192 (Goyal et al. 2017, arXiv 1706.02677)")
-LANGUAGE = (  # parameters below which, tokens of a step, source
+LANGUAGE = (  # (upper limit of the number of parameters, tokens per step, source)
   (3e9, 480 * 1024, "GPT-2 124M trains with 491,520 tokens a step (nanoGPT, config/train_gpt2.py)"),
   (float("inf"), 4_000_000, "Llama 2 of 7B to 70B trained with 4 million tokens a step (arXiv 2307.09288)"),
 )
 
 
 def usual_language_batch(params: float, length: int) -> UsualBatch:
-  """Return the usual batch of a language model in sequences of so many tokens."""
+  """Return the usual batch size of a language model in sequences of `length` tokens."""
   tokens, source = next((tokens, source) for below, tokens, source in LANGUAGE if params < below)
   return UsualBatch(max(1, tokens // length), source)
 
 
 class Job(NamedTuple):
-  """A training job; all per worker."""
+  """A training job; all figures are per worker."""
 
   title: str
   params_bytes: float
   step: Step  # by layers
   memory: StepMemory  # counted from layers
-  table: Table = ()  # the layers, where there is a table; its convolutions enter the 0-1 program
-  kind: str = ""  # of network, as in `device_step`, where there is no table
-  exact: Callable[[int], float] | None = None  # X of a microbatch -> bytes of the compiled step, where there is one
-  least: int = 32  # examples from which on X is chosen
-  most: int | None = None  # examples that each worker has
-  data: int | None = None  # examples of all workers
-  shares: Shares | None = None  # of the device's rates, with which `step` was computed
-  split: int = 1  # devices over which the parameters' states are split
-  recomputed: bool = False  # activations
-  states: str = ""  # of the parameters: a description
-  source: str = ""  # of the step's efficiency: a description
+  table: Table = ()  # layer table, if there is one; its convolutions enter the 0-1 program
+  kind: str = ""  # kind of network as in `device_step`, if there is no table
+  exact: Callable[[int], float] | None = None  # X of a microbatch -> bytes of the compiled step
+  least: int = 32  # least X that is recommended
+  most: int | None = None  # examples per worker in the data
+  data: int | None = None  # examples of all workers in the data
+  shares: Shares | None = None  # the shares of the device's rates with which `step` was computed
+  split: int = 1  # number of devices over which the parameter states are sharded
+  recomputed: bool = False  # whether activations are recomputed
+  states: str = ""  # description of the parameter states
+  source: str = ""  # description of the step's efficiency
   language: bool = False  # whether it is a language model
   usual: UsualBatch | None = None
 
@@ -67,31 +67,37 @@ class Job(NamedTuple):
 
 
 class PlacedJob(NamedTuple):
-  """A job on a device."""
+  """A job with the efficiency of its step on a device."""
 
   job: Job
   cluster: Cluster  # with the efficiency, or the middle of its range
-  ends: tuple[tuple[str, Job, Cluster], ...] = ()  # of a range: a description of the shares, and the job with them
+  ends: tuple[tuple[str, Job, Cluster], ...] = ()  # (description, job, cluster) at both ends of an efficiency range
 
 
 class ParameterStates(NamedTuple):
-  """How a transformer fits."""
+  """The memory of a transformer's parameter states and activations on a device."""
 
   memory: StepMemory
-  split: int
-  recomputed: bool
+  split: int  # number of devices over which the states are sharded
+  recomputed: bool  # whether activations are recomputed
   description: str
 
 
 def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
-  """Place a layer table: convolutions trained by SGD with momentum, transformers by Adam. workers: 0 if not known."""
+  """Place a layer table: convolutional networks with SGD and momentum, transformers with Adam.
+
+  Args:
+    name: the layer table.
+    cluster: the cluster.
+    workers: the number of workers; 0: unknown.
+  """
   table, width = neural_networks.table(name), cluster.device.width
   if not has_attention(table):
     memory = step_memory(table, extra_copies=1, width=width)
     return place(Job(name, params_bytes(table), parts(table), memory, table, usual=IMAGES), cluster)
   states, tokens = fitting(table, cluster, workers or cluster.workers or 0), table[0].size_in[1]
   job = Job(
-    f"{name}, an example being a sequence of {tokens:,} tokens", params_bytes(table), parts(table), states.memory,
+    f"{name} (an example is a sequence of {tokens:,} tokens)", params_bytes(table), parts(table), states.memory,
     table, least=1, split=states.split, recomputed=states.recomputed, states=states.description, language=True,
     usual=usual_language_batch(params(table), tokens),
   )  # fmt: skip
@@ -99,16 +105,17 @@ def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
 
 
 def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates:
-  """Whole if a sequence fits so; else split, over as many devices as leave three quarters of the memory to activations.
+  """Choose how to shard a transformer's parameter states, and whether to recompute its activations.
 
-  With fewer workers than that over all of them, or over the fewest that it takes. Activations are recomputed where a
-  sequence does not fit otherwise.
+  The states are not sharded if a sequence fits without sharding. Otherwise they are sharded over enough devices that
+  three quarters of the memory remain for activations, or over all workers if these are fewer, but at least over the
+  smallest number that fits. Activations are recomputed only if a sequence does not fit otherwise.
   """
   form, limit = MIXED if cluster.device.width == 2 else SINGLE, cluster.device.memory
 
   def memory(split: int) -> StepMemory | None:
-    tried = (training_memory(table, form, recomputed=again, split=split) for again in (False, True))
-    return next((each for each in tried if each.total(1) <= limit), None)
+    candidates = (training_memory(table, form, recomputed=recomputed, split=split) for recomputed in (False, True))
+    return next((candidate for candidate in candidates if candidate.total(1) <= limit), None)
 
   least = next((2**i for i in range(MOST_SPLIT.bit_length()) if memory(2**i)), 0)
   if not least:
@@ -119,28 +126,28 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
     split *= 2
   needed = memory(split) or whole
   recomputed = needed.per_example < whole.per_example
-  text = f"{form.states} bytes a parameter ({form.title}): {bytes_text(whole.fixed)}"
+  text = f"{form.states} bytes per parameter ({form.title}): {bytes_text(whole.fixed)}"
   if split > 1:
-    text += f", split over {split} devices ({least} at least); T_step leaves their gathering out"
+    text += f", sharded over {split} devices (at least {least}); T_step does not include their all-gather"
   return ParameterStates(needed, split, recomputed, text + ("; activations are recomputed" if recomputed else ""))
 
 
 def place(job: Job, cluster: Cluster) -> PlacedJob:
-  """Return the job with the shares known of its kind of network; the cluster's efficiency if its device has no name."""
+  """Return the job with the known efficiency of its kind of network, else that of the cluster."""
   known = device_step.find(cluster.device, device_step.kind_of(job.table) if job.table else job.kind)
   if known is None:
-    return PlacedJob(job._replace(source=f"{percent(cluster.efficiency.best)} of the peak, the cluster's own"), cluster)
+    return PlacedJob(job._replace(source=f"{percent(cluster.efficiency.best)} of the peak, from the cluster"), cluster)
   ends = known.ends if len(known.ends) > 1 else ()
-  job = job._replace(source=known.source + ("; the middle stands here, both ends below" if ends else ""))
+  job = job._replace(source=known.source + ("; this row uses its middle" if ends else ""))
   return PlacedJob(*_with(job, cluster, known.middle), tuple((end.text, *_with(job, cluster, end)) for end in ends))
 
 
 def with_shares(cluster: Cluster, model: str) -> Cluster:
-  """Return the cluster with the shares of its devices' rates known of a model's kind, and their source."""
+  """Return the cluster with the known efficiency for a model's kind, and its source."""
   known = device_step.find(cluster.device, device_step.kind_of_model(model))
   if known is None:
     return cluster
-  reached = f"{known.middle.text}{', the middle' if len(known.ends) > 1 else ''}: {known.source}"
+  reached = f"{known.middle.text}{' (middle of a range)' if len(known.ends) > 1 else ''}: {known.source}"
   return cluster._replace(efficiency=known.middle.efficiency, source=f"{cluster.source}; a step reaches {reached}")
 
 

@@ -1,10 +1,10 @@
-"""The planner: examples, workers, servers, delay and period for a job on a cluster, each with its reason and its limit.
+"""The planner: choose examples, workers, servers, delay and period for a job on a cluster, with reasons and limits.
 
-After the guidelines of Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemmas on workers and servers), and
-the hiding condition of DaSGD, arXiv 2006.00441. The examples are chosen with the exchange in sight.
+Follows the guidelines of Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemmas on workers and servers) and
+the hiding condition of DaSGD, arXiv 2006.00441. The number of examples also takes the exchange into account.
 
-The recommendation is the algorithm that changes SGD least of those that are nearly the fastest: exact ones first, then
-gradients in fewer bits, a message that is a few steps old, averages between islands, and periods of hundreds of steps.
+Among the algorithms that are nearly the fastest, the planner recommends the one closest to SGD: exact algorithms first,
+then gradients in fewer bits, messages delayed by a few steps, averages between islands, and long periods.
 """
 
 import math
@@ -25,28 +25,28 @@ from ddl.perf.placement import Job
 from ddl.perf.plan_rows import PlanRow
 from ddl.perf.units import columns, percent, rate_text, seconds_text
 
-SHORTEST = 1e-5  # seconds: no machine starts a step sooner
-WORTH = 1.5  # speed-up below which several workers are not
-NEARLY = 0.9  # of the most examples per second, for which a simpler algorithm is preferred
+SHORTEST = 1e-5  # seconds; no machine launches a step faster
+WORTH = 1.5  # least speed-up for which several workers are recommended
+NEARLY = 0.9  # share of the best rate at which a simpler algorithm is preferred
 ORDER = ("sync_sgd", "fsdp", "hybrid_fsdp", "dasgd", "hierarchical_sgd", "local_sgd", "streaming_diloco", "diloco")
-HALF = 0.5
-LANGUAGE = ("streaming_diloco", "diloco")  # shown to train language models
-SHOWN = {  # steps up to which the algorithm's authors show it to train as well
+HALF = 0.5  # share of the best rate below which other models than language models use algorithms of LANGUAGE
+LANGUAGE = ("streaming_diloco", "diloco")  # published results only for language models
+SHOWN = {  # longest period or delay with published results, and their source
   "dasgd": (4, "DaSGD's authors took a delay of 1 and a period of 4 (arXiv 2006.00441)"),
   "hierarchical_sgd": (16, "periods up to 16 are common (arXiv 1808.07217)"),
   "local_sgd": (16, "periods up to 16 are common (arXiv 1808.07217)"),
   "streaming_diloco": (500, "shown only for language models, with AdamW (arXiv 2501.18512)"),
   "diloco": (500, "shown only for language models, with AdamW (arXiv 2311.08105)"),
 }
-COMPRESSION = ("int8", "int4", "PowerSGD")  # first words of settings
+COMPRESSION = ("int8", "int4", "PowerSGD")  # prefixes of settings
 ROUNDED = (
-  "What compression costs is assumed (four passes over the gradients, of PowerSGD 0.2 ms a matrix too); it often takes "
-  "more, so measure its gain (arXiv 2103.00543)."
+  "The cost of compression is assumed (four passes over the gradients, and 0.2 ms per matrix for PowerSGD). It is "
+  "often higher, so measure the gain (arXiv 2103.00543)."
 )
 
 
 WIDTH = 118
-CELLS = {  # of a row: what a column is called, with what is in brackets in it
+CELLS = {  # family -> column title, including the setting in parentheses
   "synchronous": "sync_sgd",
   "in bfloat16": "bfloat16",
   "dasgd": "dasgd, delay",
@@ -57,17 +57,17 @@ CELLS = {  # of a row: what a column is called, with what is in brackets in it
 
 
 class PlanRequest(NamedTuple):
-  """Requirements of a plan; 0: automatic."""
+  """The requirements of a plan; 0: automatic."""
 
   batch: int = 0
   workers: int = 0
   servers: int = 0
-  efficiency: float = 0.8  # of the workers, at least
-  exposed: float = 0.05  # share of a round spent waiting, at most
-  origin: str = "as given"  # of `batch`: a description
-  gradients: str = "float32"  # format in which they are sent
-  critical: float = 0.0  # the critical batch in examples; 0: unknown
-  micro: int = 1  # microbatches, which share `batch` evenly
+  efficiency: float = 0.8  # least efficiency of the workers
+  exposed: float = 0.05  # largest share of a round spent waiting
+  origin: str = "as given"  # description of where `batch` comes from
+  gradients: str = "float32"  # number format in which gradients are sent
+  critical: float = 0.0  # the critical batch size in examples; 0: unknown
+  micro: int = 1  # number of microbatches, which divide `batch` evenly
 
 
 class Recommendation(NamedTuple):
@@ -78,13 +78,13 @@ class Recommendation(NamedTuple):
 
 
 class TrainingPlan(NamedTuple):
-  """Recommendations and the predicted rates with them."""
+  """All recommendations, and the predicted rates."""
 
   rows: tuple[PlanRow, ...]
   settings: FamilySettings
   speeds: tuple[Speed, ...]
-  table: tuple[EfficiencyRow, ...]  # examples per worker against efficiencies
-  enough: BatchSize | None  # from which on synchronous SGD waits for at most the share `exposed`
+  table: tuple[EfficiencyRow, ...]  # efficiencies by examples per worker
+  enough: BatchSize | None  # smallest batch with which synchronous SGD waits for at most the share `exposed`
   recommendation: Recommendation
 
 
@@ -95,17 +95,20 @@ def plan(
   """Return all recommendations for a job on a cluster.
 
   Args:
-    overhead: R_O of a single worker, its host's seconds over those of computing, where that was measured; else the
-      fixed part of a step is that of the cluster's efficiency curve.
-    configured: an algorithm by its name, whose speed with its configured settings is predicted beside the families.
+    job: the training job.
+    cluster: the cluster.
+    request: the requirements.
+    overhead: measured R_O of a single worker: its host's seconds over those of computation. None: the fixed part of a
+      step follows from the cluster's efficiency curve.
+    configured: (name, messages) of an additional algorithm to predict with its configured settings.
   """
   if not 0 < request.efficiency <= 1 or not 0 < request.exposed < 1:
     raise ValueError(
       f"efficiency and exposed must be shares between 0 and 1, got {request.efficiency:g} and {request.exposed:g}."
     )
-  families.message_bytes(job.params_bytes, request.gradients)  # ValueError for an unknown one
+  families.message_bytes(job.params_bytes, request.gradients)  # raises ValueError for an unknown format
   shards, critical = _shards(job, cluster, request.workers), request.critical or None
-  borne = critical or (job.usual.examples if job.usual else math.inf)  # examples of a step that cost little
+  most_examples = critical or (job.usual.examples if job.usual else math.inf)  # largest step without much loss
   counts = plan_rows.counts(cluster, request.workers, request.efficiency, shards)
 
   @cache
@@ -122,14 +125,14 @@ def plan(
 
   first = tried_sizes(fitted(request.workers or shards), cluster, part)
 
-  def share(workers: int) -> float:  # efficiency of synchronous SGD on as many examples as are usual
+  def share(workers: int) -> float:  # efficiency of synchronous SGD with a usual global batch
     if request.batch:
       return request.micro * first.steps[part] / seconds(workers, request.batch, request.micro)
     x = batches.largest_usual(job, first, workers)
-    return first.steps[x] / seconds(workers, x) if x * workers <= borne else 0.0
+    return first.steps[x] / seconds(workers, x) if x * workers <= most_examples else 0.0
 
   workers = request.workers or plan_rows.most_workers(share, counts)
-  if workers == 1 and not request.workers and cluster.workers:  # synchronous SGD does not keep even two busy
+  if workers == 1 and not request.workers and cluster.workers:  # synchronous SGD is inefficient even on two workers
     workers = cluster.workers
   sized = fitted(workers)
   sizes = tried_sizes(sized, cluster, part)
@@ -147,10 +150,10 @@ def plan(
     fewer = _settings(sized, cluster, request, choose_batch(sized, cluster, sizes.enough), workers, shards)[0]
     small = fewer, families.families(sized, cluster, fewer, request.exposed)
   whole = workers * batch.examples
-  most = min(whole, sizes.largest)  # of a single worker, in microbatches
-  alone = whole / most * step_seconds(job.step, most, cluster.device, cluster.efficiency) if shards == 1 else math.inf
+  most = min(whole, sizes.largest)  # a single worker computes all examples in microbatches of this size
+  single = whole / most * step_seconds(job.step, most, cluster.device, cluster.efficiency) if shards == 1 else math.inf
   recommendation = recommend(
-    sized, settings, speeds, enough, share=request.exposed, alone=alone, critical=critical, small=small
+    sized, settings, speeds, enough, share=request.exposed, single=single, critical=critical, small=small
   )
   table = batches.efficiency_table(
     sized, cluster, workers, batches.shown_sizes(sized, sizes, size, enough), exact,
@@ -161,8 +164,8 @@ def plan(
     speeds = (*speeds, _configured_speed(job, cluster, settings, *configured))
   rows = [*plan_rows.one_worker(sized, cluster, batch, rule)]
   if shards > 1:
-    why = f"one worker has not the memory for the parameters and their copies; {shards} or more share them"
-    limit = f"at least so many of the {workers} workers hold a copy together"
+    why = f"the parameters and their states do not fit in one worker's memory, but fit in that of {shards} workers"
+    limit = f"memory: at least {shards} of the {workers} workers hold a copy together"
     rows.append(PlanRow("shards", str(shards), why, limit))
   rows += [*plan_rows.all_workers(sized, cluster, batch, workers, counts, seconds, overhead), *exchange_rows]
   return TrainingPlan(tuple(rows), settings, speeds, tuple(table), enough, recommendation)
@@ -171,7 +174,7 @@ def plan(
 def _settings(
   job: Job, cluster: Cluster, request: PlanRequest, batch: WorkerBatch, workers: int, shards: int
 ) -> tuple[FamilySettings, list[PlanRow]]:
-  """Return servers, delay and periods for a step on so many examples, and the rows of all."""
+  """Return servers, delay and periods for a batch, and their rows."""
   step, share, network = batch.step, request.exposed, cluster.network
   visit, served, servers, serving = plan_rows.choose_servers(job, cluster, workers, step, requested=request.servers)
   message = collectives.all_reduce(job.params_bytes, workers, network)
@@ -191,7 +194,7 @@ def _settings(
 
 
 def _shards(job: Job, cluster: Cluster, workers: int) -> int:
-  """The least power of two of workers whose memory together holds a step on one example of each; 1 where one's does."""
+  """Return the smallest power of two of workers that together have enough memory for a step on one example each."""
   limit = cluster.device.memory
   if job.split > 1:
     return job.split
@@ -200,13 +203,13 @@ def _shards(job: Job, cluster: Cluster, workers: int) -> int:
   most = workers or cluster.workers or plan_rows.TRIED
   counts = (2**i for i in range(1, most.bit_length()))
   fitting = (n for n in counts if families.sharded_memory(job, n, cluster.device.width).total(1) <= limit)
-  return next(fitting, 1)  # of 1 the error tells the bytes
+  return next(fitting, 1)  # if none fits, a later error for 1 names the bytes
 
 
 def _configured_speed(
   job: Job, cluster: Cluster, settings: FamilySettings, name: str, recorded: scaling.Recorded
 ) -> Speed:
-  """Return the speed of an algorithm by its messages, as in `scaling`."""
+  """Predict the speed of an algorithm from its messages with the model of `scaling`."""
   work = scaling.work_of(job.step, job.params_bytes)._replace(micro=settings.micro)
   transport = scaling.Transport(settings.servers)
   (point,) = scaling.curve(
@@ -216,58 +219,61 @@ def _configured_speed(
 
 
 def pick(speeds: Sequence[Speed], language: bool = True) -> Speed:
-  """Return the first in ORDER, of one name the first, that has NEARLY the best rate of those within SHOWN.
+  """Return the first algorithm in ORDER with NEARLY the best rate among those with published results (SHOWN).
 
-  For a job that is no language model, those shown only for language models count where the others have less than HALF
-  of their rate.
+  If the job is not a language model, algorithms of LANGUAGE are considered only if all others are slower than HALF of
+  the best rate.
   """
-  known = [each for each in speeds if each.algorithm in ORDER and each.steps <= SHOWN.get(each.algorithm, (0, ""))[0]]
-  others = [each for each in known if each.algorithm not in LANGUAGE]
-  best = max(each.rate for each in known)
-  if not language and others and max(each.rate for each in others) >= HALF * best:
-    known, best = others, max(each.rate for each in others)
-  return min((each for each in known if each.rate >= NEARLY * best), key=lambda each: ORDER.index(each.algorithm))
+  known = [x for x in speeds if x.algorithm in ORDER and x.steps <= SHOWN.get(x.algorithm, (0, ""))[0]]
+  others = [x for x in known if x.algorithm not in LANGUAGE]
+  best = max(x.rate for x in known)
+  if not language and others and max(x.rate for x in others) >= HALF * best:
+    known, best = others, max(x.rate for x in others)
+  return min((x for x in known if x.rate >= NEARLY * best), key=lambda x: ORDER.index(x.algorithm))
 
 
 def recommend(
-  job: Job, settings: FamilySettings, speeds: Sequence[Speed], enough: BatchSize | None, *, share: float, alone: float,
+  job: Job, settings: FamilySettings, speeds: Sequence[Speed], enough: BatchSize | None, *, share: float, single: float,
   critical: float | None, small: tuple[FamilySettings, Sequence[Speed]] | None,
 ) -> Recommendation:  # fmt: skip
-  """Return what to run, from how many examples on synchronous SGD suffices, and what so many cost.
+  """Recommend an algorithm, the number of examples at which synchronous SGD suffices, and its cost in convergence.
 
   Args:
+    job: the training job.
+    settings: the settings of all predictions.
     speeds: predictions at `settings`.
-    alone: seconds that one worker takes for the examples of all.
-    enough: the size from which on synchronous SGD waits for at most `share`.
-    critical: the critical batch in examples, where it is known.
-    small: settings and predictions with fewer examples, where the recommended ones are more than the device needs.
+    enough: the smallest batch size with which synchronous SGD waits for at most `share` of a step.
+    share: largest share of a step spent waiting.
+    single: seconds that one worker takes for the examples of all workers.
+    critical: the critical batch size in examples; None: unknown.
+    small: settings and predictions with fewer examples, if the device could be used well with fewer.
   """
   best = pick(speeds, job.language)
-  several = f"Among several: {_described(best, settings)}"
+  several = f"With several workers: {_described(best, settings)}"
   if settings.workers > 1 and settings.step < SHORTEST:
     first = f"Recommended: one worker. A step of {seconds_text(settings.step)} is too short to be worth an exchange."
     return Recommendation(best, (first, several, *_note(best)))
   lines = [f"Recommended: {_described(best, settings)}"]
   if settings.workers == 1:
     return Recommendation(best, (lines[0],))
-  if alone < WORTH * best.seconds:
+  if single < WORTH * best.seconds:
     first = (
-      f"Recommended: one worker. It takes {seconds_text(alone)} for all {settings.workers * settings.examples:,} "
-      f"examples of a step, {settings.workers} workers take {seconds_text(best.seconds)}: it is too small for them."
+      f"Recommended: one worker. It takes {seconds_text(single)} for all {settings.workers * settings.examples:,} "
+      f"examples of a step, {settings.workers} workers take {seconds_text(best.seconds)}: too small a gain."
     )
     lines = [first, several]
   lines += [*_note(best), _enough(job, enough, settings, share), _cost(job, settings, critical)]
   if small:
     other = pick(small[1], job.language)
     if other.algorithm != best.algorithm or (other.setting != best.setting and best.algorithm not in SHOWN):
-      lines += [f"Where a step should have fewer: {_described(other, small[0])}", *_note(other)]
+      lines += [f"With fewer examples: {_described(other, small[0])}", *_note(other)]
   return Recommendation(best, tuple(lines))
 
 
 def _note(best: Speed) -> list[str]:
-  """What has been shown of an algorithm that is not SGD, or of gradients that are not those of SGD."""
+  """Return a note on published results if the algorithm is not SGD, or on assumptions if gradients are compressed."""
   if best.algorithm in SHOWN:
-    return [f"{best.algorithm} is another algorithm than SGD: {SHOWN[best.algorithm][1]}."]
+    return [f"{best.algorithm} is not equivalent to SGD: {SHOWN[best.algorithm][1]}."]
   return [ROUNDED] if best.setting.startswith(COMPRESSION) else []
 
 
@@ -282,17 +288,17 @@ def _described(best: Speed, settings: FamilySettings) -> str:
 
 
 def _enough(job: Job, enough: BatchSize | None, settings: FamilySettings, share: float) -> str:
-  efficiency = f"synchronous SGD keeps {percent(1 - share)}"
+  efficiency = f"an efficiency of {percent(1 - share)}"
   if enough is None:
-    return f"With no number of examples that fits {efficiency}."
+    return f"Synchronous SGD does not reach {efficiency} with any number of examples that fits in memory."
   whole = f"{enough.examples * settings.workers:,} a step"
   if enough.micro == 1:
-    return f"From {pluralize(enough.examples, 'example')} per worker on ({whole}) {efficiency}."
+    return f"From {pluralize(enough.examples, 'example')} per worker ({whole}), synchronous SGD has {efficiency}."
   part = enough.examples // enough.micro
   unusual = ", more than usual" if job.usual and enough.examples * settings.workers > job.usual.examples else ""
   return (
-    f"By accumulating gradients over {enough.micro} microbatches of {part} ({enough.examples:,} examples per worker, "
-    f"{whole}{unusual}) {efficiency}."
+    f"With gradients accumulated over {enough.micro} microbatches of {part} ({enough.examples:,} examples per worker, "
+    f"{whole}{unusual}), synchronous SGD has {efficiency}."
   )
 
 
@@ -301,13 +307,13 @@ def _cost(job: Job, settings: FamilySettings, critical: float | None) -> str:
   if critical:
     more = examples_factor(whole, critical)
     return (
-      f"The critical batch is {critical:,.0f} examples, by the run's gradient noise: steps of {whole:,} take "
-      f"1 + B / B_c = {more:.3g} times the examples to a loss that small steps take (arXiv 1812.06162)."
+      f"The critical batch is {critical:,.0f} examples, estimated from the run's gradient noise scale. With {whole:,} "
+      f"examples a step, a loss takes 1 + B / B_c = {more:.3g} times the examples of small batches (arXiv 1812.06162)."
     )
   known = f" {job.usual.source[0].upper()}{job.usual.source[1:]}." if job.usual else ""
   return (
-    f"What {whole:,} examples a step cost in convergence is unknown here.{known} A run with --config.noise_batches=16 "
-    "measures the critical batch: --run=FOLDER."
+    f"The cost of {whole:,} examples a step in convergence is unknown.{known} To estimate it, train with "
+    "--config.noise_batches=16 and pass the run's folder with --run=FOLDER."
   )
 
 
@@ -315,23 +321,28 @@ def text(
   job: Job, name: str, cluster: Cluster, result: TrainingPlan, sends: str = "",
   ends: Mapping[str, TrainingPlan] = MappingProxyType({}),
 ) -> str:  # fmt: skip
-  """Return the plan as text: the recommendation first, then the tables, then the formulas and the limits.
+  """Format the plan: the recommendation first, then the tables, then the formulas and the limits.
 
-  sends: what the config's algorithm sends; ends: by the device's efficiency in words, the same settings at each end of
-  its range.
+  Args:
+    job: the training job.
+    name: the cluster's name.
+    cluster: the cluster.
+    result: the plan.
+    sends: a sentence about the messages of the config's algorithm.
+    ends: description of the device's efficiency -> plan with the same settings, for both ends of an efficiency range.
   """
   lines = [f"{job.title} on {cluster.title}", *textwrap.wrap(f"source: {cluster.source}", WIDTH)]
   if result.settings.step < SHORTEST:
     warning = (
-      f"Warning: a step of {seconds_text(result.settings.step)} is shorter than a machine takes to start one, tens of "
-      "microseconds and more. This cluster's entry has no such time: the efficiencies below are too low, the delays "
-      "and periods too long."
+      f"Warning: a step of {seconds_text(result.settings.step)} is shorter than its launch on a real machine, which "
+      "takes at least tens of microseconds. The cluster's description has no such time (device.start), so the "
+      "efficiencies below are too low, and the delays and periods too long."
     )
     lines += ["", *textwrap.wrap(warning, WIDTH)]
   lines.append("")
-  left_out = f"The progress per example is in no number here: python run.py compare --config=FILE --cluster={name}"
-  left_out += " sets accuracy against seconds."
-  for sentence in (*result.recommendation.lines, *map(_end, ends, ends.values()), sends, left_out):
+  convergence = f"No figure here includes convergence: python run.py compare --config=FILE --cluster={name}"
+  convergence += " plots accuracy against seconds."
+  for sentence in (*result.recommendation.lines, *map(_end, ends, ends.values()), sends, convergence):
     lines += textwrap.wrap(sentence, WIDTH, subsequent_indent="  ")
   lines += ["", *_sizes(result), "", *_speeds(result), "", "why, and what limits it"]
   for row in result.rows:
@@ -344,13 +355,13 @@ def text(
 def _end(shares: str, result: TrainingPlan) -> str:
   s, exact = result.settings, result.speeds[0]
   return (
-    f"With {shares}: a step on {s.examples} takes {seconds_text(s.step)}; {exact.algorithm} keeps "
-    f"{percent(exact.efficiency)}; recommended is {result.recommendation.speed.algorithm}."
+    f"With {shares}: a step on {s.examples} takes {seconds_text(s.step)}; {exact.algorithm} has an efficiency of "
+    f"{percent(exact.efficiency)}; {result.recommendation.speed.algorithm} is recommended."
   )
 
 
 def _sizes(result: TrainingPlan) -> list[str]:
-  """Return the examples per worker against the efficiency of each family."""
+  """Format the table of efficiencies by examples per worker."""
   names = list(result.table[0].cells)
   relative = result.table[0].relative is not None
   head = ["examples each", "a step", *(CELLS[name] for name in names), *["time to a loss"] * relative]
@@ -366,7 +377,7 @@ def _row(row: EfficiencyRow, names: Sequence[str]) -> list[str]:
 
 
 def _speeds(result: TrainingPlan) -> list[str]:
-  """Return the predictions of the families."""
+  """Format the table of predicted speeds of all families."""
   head = [f"with {result.settings.examples:,} per worker", "", "a step", "efficiency", "examples/s"]
   rows = [
     [speed.algorithm, speed.setting, seconds_text(speed.seconds), percent(speed.efficiency), rate_text(speed.rate)]

@@ -1,4 +1,4 @@
-"""Rows of a plan: a quantity, its value, the formula behind it and what limits it."""
+"""Compute the rows of a plan: a quantity, its value, its formula and what limits it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,40 +13,40 @@ from ddl.perf.layers import Table, is_convolution, train_flop
 from ddl.perf.placement import Job
 from ddl.perf.units import bytes_text, percent, rate_text, seconds_text
 
-MOST_WORKERS = 65_536  # where the cluster has no limit
-TRIED = 1024  # then, at most
-LONG = 500  # steps of a period, as in DiLoCo
+MOST_WORKERS = 65_536  # largest number of workers on a cluster without a limit
+TRIED = 1024  # largest number of workers that is recommended on a cluster without a limit
+LONG = 500  # steps; a period that is not longer than DiLoCo's
 
 
 class PlanRow(NamedTuple):
-  """One recommendation."""
+  """A row of a plan."""
 
   quantity: str
   value: str
   why: str  # the formula with its numbers
-  limit: str  # what keeps it from being larger, or smaller
+  limit: str  # what prevents a larger or smaller value
 
 
 class WorkerCounts(NamedTuple):
-  """Numbers of workers that a cluster has, and the least efficiency of those that are chosen."""
+  """The range of numbers of workers to choose from, and the efficiency that is required."""
 
   most: int
-  least: float
-  first: int = 1  # that can hold the job
+  least: float  # required efficiency
+  first: int = 1  # smallest number of workers that can hold the job
 
 
 def counts(cluster: Cluster, requested: int, least: float, first: int = 1) -> WorkerCounts:
-  """Return the numbers to choose from."""
+  """Return the range of numbers of workers for a cluster and the requested number (0: automatic)."""
   limit = cluster.workers or MOST_WORKERS
   if not 0 <= requested <= limit:
-    raise OptionError("workers", f"from 1 to {limit:,} on this cluster", requested)
+    raise OptionError("workers", f"in [1, {limit:,}] on this cluster", requested)
   if first > (workers := min(requested or limit, limit)):
-    raise OptionError("workers", f"{first} or more, which hold the parameters and their copies", workers)
+    raise OptionError("workers", f"at least {first} to hold the parameters and their states", workers)
   return WorkerCounts(max(cluster.workers or max(TRIED, requested), first), least, first)
 
 
 def most_workers(efficiency: Callable[[int], float], counts: WorkerCounts) -> int:
-  """Return the largest of `doubled` up to which the efficiency stays at the least; the first if none."""
+  """Return the last number of `doubled` before the efficiency falls below the requirement, at least the first."""
   largest = counts.first
   for workers in (n for n in doubled(counts.most) if n >= counts.first):
     if efficiency(workers) < counts.least:
@@ -56,18 +56,18 @@ def most_workers(efficiency: Callable[[int], float], counts: WorkerCounts) -> in
 
 
 def doubled(most: int) -> list[int]:
-  """1, 2, 4, ... and `most`."""
+  """Return the powers of two up to `most`, and `most`."""
   return sorted({*(2**i for i in range(most.bit_length())), most})
 
 
 def one_worker(job: Job, cluster: Cluster, batch: WorkerBatch, rule: str) -> list[PlanRow]:
-  """All rows on one worker. rule: where the examples are from, "" if they are chosen."""
+  """Return all rows about a single worker; `rule` describes the choice of examples, or is "" for the default rule."""
   rows = [_examples(job, batch, rule), _step(job, cluster, batch)]
   if job.source:
     rows.append(_efficiency(job, cluster, batch))
   counted = (
-    "feature maps, copies of the weights and the optimizer's state, counted for "
-    f"{batch.examples // batch.micro} examples: {bytes_text(batch.needed)}"
+    f"feature maps, copies of the weights and optimizer state, counted for {batch.examples // batch.micro} examples: "
+    f"{bytes_text(batch.needed)}"
   )
   needed, limit = batch.needed, f"the device has {bytes_text(cluster.device.memory)}"
   if batch.exact is not None:
@@ -82,9 +82,9 @@ def one_worker(job: Job, cluster: Cluster, batch: WorkerBatch, rule: str) -> lis
 
 def _examples(job: Job, batch: WorkerBatch, rule: str) -> PlanRow:
   x = batch.examples
-  rule = rule or f"the fewest of {job.least}, {2 * job.least}, ... with {percent(ENOUGH)} of the best rate that fits"
+  rule = rule or f"the smallest of {job.least}, {2 * job.least}, ... with {percent(ENOUGH)} of the best rate that fits"
   why = (
-    f"{rule}: {x} / {seconds_text(batch.step)} = {rate_text(batch.rate)} examples/s of a "
+    f"{rule}: {x} / {seconds_text(batch.step)} = {rate_text(batch.rate)} examples/s per "
     f"worker, {percent(batch.rate / batch.best_rate)} of {rate_text(batch.best_rate)} with {batch.best}"
   )
   limit = f"memory: {batch.largest} fit" if batch.largest != job.most else f"the data: {batch.largest} examples"
@@ -92,7 +92,7 @@ def _examples(job: Job, batch: WorkerBatch, rule: str) -> PlanRow:
     limit += f" in each of {batch.micro} microbatches"
   least = job.least * batch.micro
   if x > least and job.exact is not None:  # a layer table has no configured batch
-    limit += f"; {x / least:.3g} times the {least} of the config, so tune the rate again"
+    limit += f"; {x / least:.3g} times the config's {least}, so tune the learning rate again"
   return PlanRow("examples per worker", str(x), why, limit)
 
 
@@ -100,7 +100,7 @@ def _step(job: Job, cluster: Cluster, batch: WorkerBatch) -> PlanRow:
   device, efficiency = cluster.device, cluster.efficiency
   x, one = batch.examples // batch.micro, batch.step / batch.micro
   terms = [part_terms(part, x, device, efficiency) for part in step_parts(job.step)]
-  computing, moving = (sum(each) for each in zip(*terms, strict=True))
+  computing, moving = map(sum, zip(*terms, strict=True))
   slow = [max(term) for term in terms if term[1] > term[0]]
   start = f"{seconds_text(device.start)} to start + " if device.start else ""
   total, times = seconds_text(one), f"{batch.micro} microbatches, each " if batch.micro > 1 else ""
@@ -110,14 +110,14 @@ def _step(job: Job, cluster: Cluster, batch: WorkerBatch) -> PlanRow:
   if moving:
     rate = device.memory_bandwidth * efficiency.memory
     moved = f"{bytes_text(moving * rate)} / ({bytes_text(rate)}/s)"
-    why += f", moving {moved} = {seconds_text(moving)} ({device.width} bytes a value)"
+    why += f", memory traffic {moved} = {seconds_text(moving)} ({device.width} bytes per value)"
     why += f"; {start}the larger of both for each of {len(terms)} parts = {total}"
   elif start:
     why = f"{start}{why}: {total}"
   share = sum(slow) / one
   bound = f"memory bandwidth in {len(slow)} of {len(terms)} parts, {percent(share)} of the step" if slow else ""
   if device.start > 0.5 * one:
-    bound = f"its start, {percent(device.start / one)} of it"
+    bound = f"its start, {percent(device.start / one)} of the step"
   return PlanRow("step", seconds_text(batch.step), f"T_step: {times}{why}", bound or "the peak rate")
 
 
@@ -126,7 +126,7 @@ def _efficiency(job: Job, cluster: Cluster, batch: WorkerBatch) -> PlanRow:
   share = percent(work / (cluster.device.peak * batch.step))
   limit = f"{work:.3g} FLOP of the network / {seconds_text(batch.step)} = {share} of {cluster.device.peak:.3g} FLOP/s"
   if job.shares and job.shares.winograd:
-    limit += "; Winograd and FFT take fewer products than the network's FLOP"
+    limit += "; Winograd and FFT need fewer products than the network's FLOP"
   return PlanRow("efficiency of the step", share, job.source, limit)
 
 
@@ -139,53 +139,60 @@ def _convolutions(job: Job, cluster: Cluster, batch: WorkerBatch, program: Convo
   left, used = bytes_text(cluster.device.memory - batch.needed), bytes_text(shared.workspace)
   if job.shares and not job.shares.whole:
     why = f"0-1 program over the device's algorithms, with one workspace for all layers: {together}"
-    why += f", only direct {direct}; T_step has the fastest of each layer"
+    why += f", direct only: {direct}; T_step uses the fastest algorithm of each layer"
     if one - program.step < -0.001 * one:
-      why += f", for which memory is too small here: it takes {step}"
+      why += f", for which memory is too small: a step takes {step}"
   else:
     why = (
-      f"0-1 program over modelled algorithms: {together} with one workspace for all layers, {separate} with one each"
+      f"0-1 program over modeled algorithms: {together} with a workspace for all layers, {separate} with one per layer"
     )
-    why += f"; direct, as in T_step, {direct}"
+    why += f"; direct only, as in T_step: {direct}"
     if one - program.step > 0.001 * one:
-      why += f". If the kernels are as good, a step takes {step}, fastest for {program.best} examples"
-  return PlanRow("convolutions", algorithms, why, f"{left} are left for workspaces, {used} used")
+      why += f". With kernels as good as modeled, a step takes {step}; {program.best} examples are fastest"
+  return PlanRow("convolutions", algorithms, why, f"{left} are left for workspaces, {used} are used")
 
 
 def all_workers(
   job: Job, cluster: Cluster, batch: WorkerBatch, workers: int, counts: WorkerCounts,
   exact: Callable[[int, float, int], float], measured: float | None,
 ) -> tuple[PlanRow, PlanRow]:  # fmt: skip
-  """Return the rows on weak and on strong scaling of synchronous SGD, whose gradients leave as they appear.
+  """Return the rows about weak and strong scaling of synchronous SGD with overlapped gradients.
 
-  exact: (workers, examples of each, microbatches) -> seconds of its step; measured: R_O of a single worker, see `plan`.
+  Args:
+    job: the training job.
+    cluster: the cluster.
+    batch: the batch of a worker.
+    workers: the number of workers.
+    counts: the range of numbers of workers.
+    exact: (workers, examples per worker, microbatches) -> seconds of a step.
+    measured: measured R_O of a single worker, see `plan`.
   """
   x, micro, step, least = batch.examples, batch.micro, batch.step, counts.least
-  started = cluster.device._replace(start=0.0)  # the start cancels out of T_C, where it would leave its rounding
+  no_start = cluster.device._replace(start=0.0)  # the start cancels in T_C, except for its rounding error
 
-  def alone(examples: float, device: Device = cluster.device) -> float:
+  def single(examples: float, device: Device = cluster.device) -> float:
     return micro * step_seconds(job.step, examples / micro, device, cluster.efficiency)
 
-  # T_C of all examples on one worker: the part of its step that shrinks with them, from all of them to a share x.
-  less = alone(x, started) if workers > 1 else micro * fixed_seconds(job.step, started, cluster.efficiency)
-  compute = (alone(x * workers, started) - less) * workers / max(1, workers - 1)
-  fixed = max(0.0, step - compute / workers) if measured is None else measured * step  # below 0 by rounding alone
+  # T_C of all examples on one worker: the part of its step that is proportional to the examples.
+  less = single(x, no_start) if workers > 1 else micro * fixed_seconds(job.step, no_start, cluster.efficiency)
+  compute = (single(x * workers, no_start) - less) * workers / max(1, workers - 1)
+  fixed = max(0.0, step - compute / workers) if measured is None else measured * step  # < 0 only by rounding
 
-  def exposed(count: int) -> float:  # of all examples on so many workers
-    each = x * workers / count
-    waited = exact(count, each, micro) - alone(each)
-    return waited if waited > 1e-9 * alone(each) else 0.0  # else by rounding alone
+  def exposed(count: int) -> float:  # seconds with all examples on `count` workers
+    share = x * workers / count
+    waited = exact(count, share, micro) - single(share)
+    return waited if waited > 1e-9 * single(share) else 0.0  # otherwise a rounding error
 
   def overhead(count: int) -> float:
     return (fixed + exposed(count)) / compute
 
   def up_to(count: int) -> str:
     edge = "the cluster has no more" if cluster.workers else "no more were tried"
-    return f"{percent(least)} up to {count}" + (f", {edge}" if count == counts.most else "")
+    return f"at least {percent(least)} up to {count}" + (f", {edge}" if count == counts.most else "")
 
   enough, seconds = most_workers(lambda count: step / exact(count, x, micro), counts), exact(workers, x, micro)
-  fed = f"; the data feed at most {job.data // x} with {x} examples each" if job.data else ""
-  overlapped = "synchronous SGD, gradients leave as they appear" if cluster.overlap else "synchronous SGD, no overlap"
+  fed = f"; the data suffice for at most {job.data // x} with {x} examples each" if job.data else ""
+  overlapped = "synchronous SGD, overlapped gradients" if cluster.overlap else "synchronous SGD, no overlap"
   weak = PlanRow(
     "workers (weak scaling)",
     str(workers),
@@ -194,16 +201,16 @@ def all_workers(
     up_to(enough) + fed,
   )
   strong = f"workers (strong scaling, {x * workers} examples)"
-  if not compute > 1e-12 * alone(x * workers, started):  # it only reads its parameters
-    why = "a step takes as long with fewer examples, so that more workers gain nothing"
+  if not compute > 1e-12 * single(x * workers, no_start):  # bound by reading the parameters
+    why = "a step takes as long with fewer examples, so more workers gain nothing"
     return weak, PlanRow(strong, "1", why, "the step")
   together, at = most_workers(lambda n: bounds.efficiency(n, overhead(n)), counts), overhead(workers)
   host = "nothing fixed in a step"
   if measured is not None:
     host = f"host {seconds_text(fixed)} of each step, measured R_O = {measured:.3g}"
   elif fixed > 1e-9 * step:
-    host = f"{seconds_text(fixed)} of each step, whatever its examples"
-  bound = f"speed-up below (1 + R_O) / R_O = {bounds.speedup_limit(at):.3g}" if at else "speed-up without a bound"
+    host = f"{seconds_text(fixed)} of each step, regardless of its examples"
+  bound = f"speed-up below (1 + R_O) / R_O = {bounds.speedup_limit(at):.3g}" if at else "unbounded speed-up"
   why = (
     f"R_O = T_O / T_C = ({host}, + {seconds_text(exposed(workers))} waited) / {seconds_text(compute)} = {at:.3g}; "
     f"with {workers} alpha = (1 + R_O) / (1 + G R_O) = {percent(bounds.efficiency(workers, at))}, {bound}"
@@ -212,51 +219,56 @@ def all_workers(
 
 
 def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
-  """The cheapest algorithm, and the ratio of each one to the lower bound."""
+  """Return the row with the cheapest all-reduce, and the ratio of each algorithm to the lower bound."""
   table = collectives.table(nbytes, workers, network)
   costs = ", ".join(f"{name} {seconds_text(seconds)} ({ratio:.3g})" for name, (seconds, ratio) in table.items())
   bound, nodes = seconds_text(collectives.network_bound(nbytes, workers, network)), network.nodes(workers)
   factor = 2 * (2 - network.main_link(workers).duplex)
   formula = f"ceil(log2 p) L + {factor:g} n G (p - 1) / p"
   if ("between" if nodes > 1 else "inside") in network.reduces:
-    formula = f"L + {factor / 2:g} n G of switches that add up"
+    formula = f"L + {factor / 2:g} n G for switches that reduce"
   count = f"{nodes} nodes" if nodes > 1 else f"{workers} workers of a node"
-  why = f"seconds for {bytes_text(nbytes)}, in brackets as multiples of the lower bound: {costs}"
+  why = f"seconds for {bytes_text(nbytes)} (in parentheses: multiples of the lower bound): {costs}"
   return PlanRow("all-reduce", next(iter(table)), why, f"the bound {formula} = {bound} with p = {count}")
 
 
 def messages(nbytes: Sequence[float], workers: int, network: NetworkModel) -> PlanRow:
-  """One message of all layers, or one of each: packing saves (layers - 1) latencies (arXiv 1708.02983)."""
+  """Return the row about one message for all layers or one per layer; packing saves latency (arXiv 1708.02983)."""
   packed = collectives.all_reduce(sum(nbytes), workers, network)
   separate = sum(collectives.all_reduce(size, workers, network) for size in nbytes)
-  why = f"one message takes {seconds_text(packed)}, {len(nbytes)} of a layer each {seconds_text(separate)}"
+  why = f"one message takes {seconds_text(packed)}, {len(nbytes)} messages by layer take {seconds_text(separate)}"
   saved = max(0.0, separate - packed) / separate if separate else 0.0
-  limit = f"latency: packing saves {100 * saved:.3g} %; by layer, the first can leave while the rest is computed"
+  limit = f"latency: packing saves {100 * saved:.3g} %; messages by layer overlap the computation of other layers"
   return PlanRow("messages", "packed" if saved > 0.1 else "by layer", why, limit)
 
 
 def groups(table: Table, batch: float, workers: int, duplex: float) -> PlanRow:
-  """The best of data, model and hybrid parallelism for each layer, by the bytes of a step (arXiv 1602.06709)."""
+  """Return the row about data, model or hybrid parallelism by layer, by communication volume (arXiv 1602.06709)."""
   choices = hybrid.choices(table, batch, workers, duplex)
   whole = sum(sum(choice.volume) for choice in choices)
   data = sum(sum(hybrid.volume(layer, batch, workers, workers, duplex)) for layer in table)
   other = [c for c in choices if c.kind != "data"]
-  named = ", ".join(f"{c.layer} {c.kind} G = {c.groups}" for c in other[:4]) + (", ..." if len(other) > 4 else "")
-  why = f"bytes of a node and step {bytes_text(whole)}, all data parallel {bytes_text(data)}"
-  value, limit = f"{len(other)} of {len(choices)} layers", "planned here, not built: ddl is data parallel"
-  return PlanRow("hybrid parallelism", value, f"{named}: {why}" if other else why, limit)
+  layers = ", ".join(f"{c.layer} {c.kind} G = {c.groups}" for c in other[:4]) + (", ..." if len(other) > 4 else "")
+  why = f"bytes per node and step {bytes_text(whole)}, all data parallel {bytes_text(data)}"
+  value, limit = f"{len(other)} of {len(choices)} layers", "prediction only: ddl trains data parallel"
+  return PlanRow("hybrid parallelism", value, f"{layers}: {why}" if other else why, limit)
 
 
 def choose_periods(
   message: float, visit: float, served: float, step: float, *, share: float, overlap: bool
 ) -> tuple[int, tuple[int, int, int, int], list[PlanRow]]:
-  """Return DaSGD's delay, the periods of DaSGD, local SGD, EASGD and asynchronous EASGD, and the rows of all.
+  """Return DaSGD's delay, the periods of DaSGD, local SGD, EASGD and asynchronous EASGD, and their rows.
 
-  message, visit: seconds of an all-reduce, and of a worker's visit to the servers, which are busy with the visits of
-  all workers for `served` seconds; share: of a round spent waiting, at most.
+  Args:
+    message: seconds of an all-reduce.
+    visit: seconds of a worker's visit to the servers.
+    served: seconds for which the servers are busy with one visit of every worker.
+    step: seconds of a step.
+    share: largest share of a round spent waiting.
+    overlap: whether exchanges overlap computation.
   """
-  hidden = int(overlap)  # steps beside which an exchange can run, of the algorithms whose delay is 1
-  delay, why = 0, f"an exchange of {seconds_text(message)} never runs beside the steps here"
+  hidden = int(overlap)  # steps that hide the exchange of algorithms with a delay of 1
+  delay, why = 0, f"an exchange of {seconds_text(message)} does not overlap computation on this cluster"
   limit = "a delay would hide nothing"
   if overlap:
     delay = bounds.smallest_delay(message, step)
@@ -271,8 +283,8 @@ def choose_periods(
   if queued > served_by:
     served_by = queued
     why = (
-      f"the servers are busy for {seconds_text(served)} with the visits of all workers, so that tau steps are a share "
-      f"1 - s = {percent(1 - share)} of a worker round: tau >= (1 - s) {seconds_text(served)} / T_step = "
+      f"the servers are busy for {seconds_text(served)} with the visits of all workers; for tau steps to be a share "
+      f"1 - s = {percent(1 - share)} of a worker round, tau >= (1 - s) {seconds_text(served)} / T_step = "
       f"{served * (1 - share) / step:.4g}"
     )
     rows[-1] = PlanRow(rows[-1].quantity, str(queued), why, "the servers' queue" + _too_slow(queued))
@@ -280,12 +292,12 @@ def choose_periods(
 
 
 def _period(name: str, delay: int, message: float, step: float, share: float, rows: list[PlanRow]) -> int:
-  """Return the smallest period; append its row."""
+  """Return the smallest period, and append its row to `rows`."""
   period = bounds.smallest_period(message, step, share=share, delay=delay)
   exposed, limit = max(0.0, message - delay * step), "the exposed exchange"
   why = (
-    f"e = T_comm - {delay} T_step = {seconds_text(exposed)} of waiting, a share s = {percent(share)} of a round at "
-    f"most: tau >= e (1 - s) / (s T_step) = {exposed * (1 - share) / (share * step):.4g}"
+    f"waiting e = T_comm - {delay} T_step = {seconds_text(exposed)}, at most a share s = {percent(share)} of a round: "
+    f"tau >= e (1 - s) / (s T_step) = {exposed * (1 - share) / (share * step):.4g}"
   )
   if not exposed:
     why, limit = f"max(1, d) = {period}: a delay of {delay} hides the exchange", "the delay"
@@ -296,16 +308,16 @@ def _period(name: str, delay: int, message: float, step: float, share: float, ro
 def _too_slow(period: int) -> str:
   if period <= LONG:
     return ""
-  return f"; more than the {LONG} steps of DiLoCo (arXiv 2311.08105): the network is too slow for this job"
+  return f"; longer than DiLoCo's {LONG} steps (arXiv 2311.08105): the network is too slow for this job"
 
 
 def choose_servers(
   job: Job, cluster: Cluster, workers: int, step: float, *, requested: int
 ) -> tuple[float, float, int, PlanRow]:
-  """Return (seconds of a visit, seconds of all workers' visits in the queue, servers, their row).
+  """Choose the number of servers; return (seconds of a visit, seconds of all workers' visits, servers, row).
 
-  requested: number of servers; 0: the fewest that more would not make async_sgd faster than. ValueError for more
-  servers than parameters.
+  requested: the number of servers; 0: the smallest number for which more servers would not speed up async_sgd. Raises
+  ValueError if there are more servers than parameters.
   """
   link, size = cluster.server_link(workers), job.params_bytes
   needed = bounds.servers_for(size, workers, link.bandwidth, step, link.duplex)
@@ -313,12 +325,12 @@ def choose_servers(
   def served(servers: int) -> float:
     return server.served_seconds(size, workers, link, cluster.network, servers)
 
-  def rounds(servers: int) -> float:  # seconds, with latency and the worker's link, which the lemma leaves out
+  def rounds(servers: int) -> float:  # seconds including latency and the worker's link, unlike the lemma
     return max(step + server.visit_seconds(size, size, link, servers), served(servers))
 
-  tried = doubled(max(1, min(needed, int(size) // 4)))
-  best = min(map(rounds, tried))
-  servers = requested or next(s for s in tried if rounds(s) <= 1.01 * best)
+  candidates = doubled(max(1, min(needed, int(size) // 4)))
+  best = min(map(rounds, candidates))
+  servers = requested or next(s for s in candidates if rounds(s) <= 1.01 * best)
   visit = server.visit_seconds(size, size, link, servers)  # ValueError for more servers than parameters
   factor = f"{2 - link.duplex:g}"
   why = (

@@ -1,4 +1,4 @@
-"""The curves of `scale` as tables and sentences."""
+"""Describe scaling curves as tables and sentences for the `scale` command."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,41 +10,41 @@ from ddl.perf.patterns import ExchangePattern, Pattern, Visits
 from ddl.perf.scaling import ScalingPoint, Transport, stops
 from ddl.perf.units import rate_text
 
-EFFICIENCY = (  # of strong scaling; with weak scaling both are over the same step
-  "efficiency: speed-up per worker, over one that computes all examples;\n"
-  "that of `plan` is over a step on as many examples per worker that exchanges nothing"
+EFFICIENCY = (  # only for strong scaling; with weak scaling both definitions agree
+  "efficiency: speed-up per worker, relative to one worker that computes all examples;\n"
+  "`plan` compares with a step on the same examples per worker without an exchange"
 )
 HEAD = ("nodes", "workers", "s/step", "examples/s", "speed-up", "efficiency", "communication", "limited by")
 ORDERED = {"fifo": "first come, first served", "priority": "by priority: the first layers' before others"}
 
 
 class Curve(NamedTuple):
-  """Points of one algorithm."""
+  """The scaling curve of one algorithm."""
 
   algorithm: str
-  pattern: Pattern  # on the last point's workers
+  pattern: Pattern  # with the last point's number of workers
   transport: Transport
   points: list[ScalingPoint]
   measured: Mapping[int, float] = MappingProxyType({})  # workers -> seconds per step of real runs
-  largest: float = math.inf  # examples of a worker's step that its memory holds
+  largest: float = math.inf  # examples of a step that fit in a worker's memory
 
   def fits(self, point: ScalingPoint) -> bool:
-    """Whether a worker's memory holds the point's step."""
+    """Return whether the point's step fits in a worker's memory."""
     return point.examples <= self.largest
 
   @property
   def possible(self) -> list[ScalingPoint]:
-    """The points that fit."""
+    """The points that fit in memory."""
     return [point for point in self.points if self.fits(point)]
 
 
 def head(curves: Sequence[Curve]) -> tuple[str, ...]:
-  """Return HEAD, and the columns of measurements where there are any."""
+  """Return the column names, including those of measurements if there are any."""
   return HEAD + ("measured s/step", "error") * any(curve.measured for curve in curves)
 
 
 def rows(curve: Curve, network: NetworkModel, width: int) -> list[tuple[str, ...]]:
-  """Return the points as cells of `head`, which has `width` columns."""
+  """Format the points as table rows for the first `width` columns of `head`."""
   return [(*_row(curve, point, network), *_measured(curve, point))[:width] for point in curve.points]
 
 
@@ -54,7 +54,7 @@ def _measured(curve: Curve, point: ScalingPoint) -> tuple[str, str]:
 
 
 def _row(curve: Curve, point: ScalingPoint, network: NetworkModel) -> tuple[str, ...]:
-  """Return the cells of HEAD; without figures where the examples do not fit."""
+  """Format a point as the cells of HEAD, without figures if its examples do not fit in memory."""
   size = f"{network.nodes(point.workers):,}", f"{point.workers:,}"
   if not curve.fits(point):
     return (*size, *"-----", f"memory: {curve.largest:,} of {point.examples:,} examples fit")
@@ -70,26 +70,26 @@ def _row(curve: Curve, point: ScalingPoint, network: NetworkModel) -> tuple[str,
 
 
 def verdict(curve: Curve) -> str:
-  """Describe where the curve stops scaling, and what costs most there; from how many workers on the examples fit."""
+  """Describe where the curve stops scaling, the largest loss there, and from how many workers the examples fit."""
   points = curve.possible
   text = _scales(points)
   if len(points) == len(curve.points):
     return text
   fewer = curve.points[-len(points) - 1]
-  room = f"{fewer.workers:,} would have {fewer.examples:,} examples each, of which memory holds {curve.largest:,}"
-  return f"fits from {points[0].workers:,} workers on ({room}) and {text}"
+  room = f"{fewer.workers:,} would have {fewer.examples:,} examples each, of which {curve.largest:,} fit in memory"
+  return f"fits in memory from {points[0].workers:,} workers ({room}) and {text}"
 
 
 def _scales(points: Sequence[ScalingPoint]) -> str:
   stop, last = stops(points), points[-1]
   if last.workers == 1:
-    return "computes alone: there is nothing to scale."
+    return "has a single worker: there is nothing to scale."
   if stop is None:
     return f"{'scales to the end: ' if len(points) > 1 else ''}{_speedup(last)}; {_most(last)}."
   top = max(point.speedup for point in points)
   best = next(point for point in points if point.speedup >= 0.995 * top)  # more workers add next to nothing
   if points.index(best) > points.index(stop):
-    return f"scales poorly from {stop.workers:,} workers on, where {_most(stop)}; at best {_speedup(best)}."
+    return f"scales poorly from {stop.workers:,} workers, where {_most(stop)}; at best {_speedup(best)}."
   before = points[points.index(stop) - 1]
   start = "does not scale" if before.workers == 1 else f"scales to {before.workers:,} workers ({before.speedup:.3g}x)"
   return f"{start}: {_speedup(stop)}, and {_most(stop)}."
@@ -106,11 +106,11 @@ def _most(point: ScalingPoint) -> str:
 
 
 def setting(curve: Curve) -> str:
-  """Describe the clocks and the transport of an algorithm."""
+  """Describe the periods, delays and transport of an algorithm."""
   visits, transport = curve.pattern.visits, curve.transport
-  clocks = [_clock(each) for each in ([visits] if visits else curve.pattern.exchanges)]
+  clocks = [_clock(message) for message in ([visits] if visits else curve.pattern.exchanges)]
   parts = [
-    f"{clocks.count(each)} x {each}" if clocks.count(each) > 1 else each for each in dict.fromkeys(clocks) if each
+    f"{clocks.count(text)} x {text}" if clocks.count(text) > 1 else text for text in dict.fromkeys(clocks) if text
   ]
   if visits and not visits.peers and transport.servers > 1:
     parts.append(f"{transport.servers} servers")
@@ -121,7 +121,7 @@ def setting(curve: Curve) -> str:
   return ", ".join(parts)
 
 
-def _clock(each: Visits | ExchangePattern) -> str:
-  """Return period and delay, unless it is at every step."""
-  period = each.period if isinstance(each, Visits) else each.steady
-  return f"period {period}, delay {each.delay}" if period > 1 or each.delay else ""
+def _clock(message: Visits | ExchangePattern) -> str:
+  """Describe period and delay; "" if the message is sent at every step without a delay."""
+  period = message.period if isinstance(message, Visits) else message.steady
+  return f"period {period}, delay {message.delay}" if period > 1 or message.delay else ""

@@ -1,8 +1,8 @@
-"""Seconds of a step, speed-up and efficiency over the number of workers, and what limits them.
+"""Predict step time, speed-up and efficiency for a range of numbers of workers, and what limits them.
 
-Strong scaling keeps the global batch, weak scaling that of each worker. A loss is the difference to the same run with
-one thing ideal: no latency, infinite bandwidth, the compute efficiency of one worker's batch, no jitter, no queue. The
-seconds of a step are those of the event model of layers, or of a server's queue.
+Strong scaling fixes the global batch, weak scaling the batch per worker. A loss is the difference to the same run with
+one ideal component: no latency, infinite bandwidth, the compute efficiency of the whole batch, no jitter, or no
+serialization. Step times come from the event model of layers (`timeline`) or the server queue (`server`).
 """
 
 import math
@@ -21,36 +21,36 @@ from ddl.perf.layers import Table, params_bytes, parts
 from ddl.perf.patterns import Pattern
 from ddl.perf.timeline import Pass, TimelineExchange
 
-MOST_LAYERS = 200  # of a timeline
-MOST_STEPS = 5_000  # of a round that is simulated step by step
-GROUPED = 1000  # steps of a longer round, each of which stands for several
-QUEUED = 20  # periods of a delay
-MOST_EVENTS = 2 * 10**7  # of layers of all workers' steps in a simulation with jitter: 1 GB
-SIMULATED = 128  # workers in a server's queue; of more, each of so many stands for several
-MOST_JITTER = 10.0  # above, a mean over a simulation's steps is that of its few longest ones
+MOST_LAYERS = 200  # layers of a timeline; deeper networks are grouped
+MOST_STEPS = 5_000  # steps of a round that is simulated step by step
+GROUPED = 1000  # simulated steps of a longer round, each of which represents several steps
+QUEUED = 20  # largest delay that is simulated, in periods
+MOST_EVENTS = 2 * 10**7  # layer events of all workers in a simulation with jitter: 1 GB
+SIMULATED = 128  # workers simulated in a server's queue; if there are more, each one represents several
+MOST_JITTER = 10.0  # with more jitter a few steps dominate the mean of a simulation
 LOSSES = ("latency", "bandwidth", "small batches", "stragglers", "serialized access")
 
 
 class StepWork(NamedTuple):
-  """Computation and gradients of a step, by layers in the order of the forward pass."""
+  """The computation and gradients of a step, by layers in the order of the forward pass."""
 
-  parts: tuple[LayerWork, ...]  # of a step's roofline
-  nbytes: tuple[float, ...]  # of the parameters, in float32; one number for all if the parts hold none
-  together: int = 1  # parts in a row that are one layer of the timeline, and share a number of `nbytes`
-  micro: int = 1  # microbatches of a step
+  parts: tuple[LayerWork, ...]  # of the step's roofline
+  nbytes: tuple[float, ...]  # float32 bytes of the parameters per layer; one number if the parts have no parameters
+  together: int = 1  # consecutive parts that form one layer of the timeline, with one entry of `nbytes`
+  micro: int = 1  # microbatches per step
 
 
 class Transport(NamedTuple):
-  """Run time options of the messages."""
+  """Runtime options of the messages."""
 
   servers: int = 1
-  overlap: bool = True  # gradients leave as they appear, and steps run beside exchanges
-  bucket: float = 25e6  # bytes of gradients that leave together; 0: each layer alone. 25 MB as PyTorch's DDP
+  overlap: bool = True  # whether exchanges and gradients overlap computation
+  bucket: float = 25e6  # bytes of gradients per message, as in PyTorch's DDP; 0: one message per layer
   order: str = "fifo"  # of messages, see timeline.ORDERS
 
 
 class Scenario(NamedTuple):
-  """One number of workers in one run."""
+  """A run with a given number of workers."""
 
   pattern: Pattern
   work: StepWork
@@ -62,23 +62,23 @@ class Scenario(NamedTuple):
 
 
 def work(table: Table) -> StepWork:
-  """Work of a layer table: 6 macs FLOP per example and 4 params bytes for each layer, and three passes over both."""
+  """Return the work of a layer table: 6 macs FLOP per example and 4 params bytes for each layer."""
   return work_of(parts(table), params_bytes(table))
 
 
 def work_of(step: Step, nbytes: float) -> StepWork:
-  """Work of a step's parts and the bytes of all parameters, in proportion to the values that the parts hold.
+  """Return the work of a step, with the bytes of all parameters distributed over the layers like the parts' `held`.
 
-  Of more than MOST_LAYERS parts several in a row make a layer, so that a timeline of a deep network takes no longer.
+  If there are more than MOST_LAYERS parts, consecutive parts are grouped, which bounds the cost of a timeline.
   """
   every = tuple(step_parts(step))
   whole, together = sum(part.held for part in every), math.ceil(len(every) / MOST_LAYERS)
-  held = _sums([part.held for part in every], together)
-  return StepWork(every, tuple(nbytes * each / whole for each in held) if whole else (nbytes,), together)
+  sums = _sums([part.held for part in every], together)
+  return StepWork(every, tuple(nbytes * x / whole for x in sums) if whole else (nbytes,), together)
 
 
 def _sums(numbers: Sequence[float], together: int) -> list[float]:
-  """Return the sums of so many numbers in a row."""
+  """Return the sums of groups of `together` consecutive numbers."""
   return [sum(numbers[i : i + together]) for i in range(0, len(numbers), together)]
 
 
@@ -94,26 +94,26 @@ def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
 
 
 def _shortened(run: Scenario) -> tuple[Scenario, int]:
-  """Return a run whose rounds are not too long to simulate, and the steps that each of its steps stands for.
+  """Shorten rounds that are too long to simulate; also return how many steps each simulated step represents.
 
-  Periods and delays of more than MOST_STEPS are rounded to one in GROUPED of the longest. Of a delay above its period
-  several messages are in flight on one link, so that a longer one hides no more: from QUEUED periods on it stays.
+  If the longest period exceeds MOST_STEPS, steps are grouped so that it becomes about GROUPED. If a delay exceeds its
+  period, several messages share the link and a longer delay hides no more, so delays are limited to QUEUED periods.
   """
-  exchanges, longest = [], max((each.steady for each in run.pattern.exchanges), default=1)
+  exchanges, longest = [], max((exchange.steady for exchange in run.pattern.exchanges), default=1)
   unit = 1 if run.jitter or run.pattern.local or longest <= MOST_STEPS else math.ceil(longest / GROUPED)
-  for each in run.pattern.exchanges:
-    delay = min(each.delay, QUEUED * each.steady)
-    period, delay, offset = (round(steps / unit) for steps in (each.steady, delay, each.offset))
-    exchanges.append(each._replace(period=max(1, period), delay=delay, offset=offset))
+  for exchange in run.pattern.exchanges:
+    delay = min(exchange.delay, QUEUED * exchange.steady)
+    period, delay, offset = (round(steps / unit) for steps in (exchange.steady, delay, exchange.offset))
+    exchanges.append(exchange._replace(period=max(1, period), delay=delay, offset=offset))
   work = run.work._replace(micro=run.work.micro * unit)
   pattern = run.pattern._replace(exchanges=tuple(exchanges))
   return run._replace(pattern=pattern, work=work, examples=run.examples * unit), unit
 
 
 def step_pass(job: StepWork, cluster: Cluster, examples: float) -> Pass:
-  """Return a step by layers: its seconds in proportion to theirs, a third for each of a layer's three passes.
+  """Return the passes of a step: its seconds are distributed over the layers, a third for each of the three passes.
 
-  Of several microbatches the gradients of the last one leave, so that the others come before its backward pass.
+  With several microbatches only the last one sends gradients; the others are computed before its backward pass.
   """
   device, efficiency, examples = cluster.device, cluster.efficiency, examples / job.micro
   seconds = step_seconds(job.parts, examples, device, efficiency)
@@ -124,7 +124,7 @@ def step_pass(job: StepWork, cluster: Cluster, examples: float) -> Pass:
 
 
 def timeline_of(run: Scenario) -> timeline.Timeline:
-  """Timeline of a collective algorithm: each layer's share of the messages of a step, exchanges in one message."""
+  """Simulate the timeline of a collective algorithm; local collectives are sent by layer, exchanges as one message."""
   pattern, workers, network = run.pattern, run.workers, run.cluster.network
   step, total = step_pass(run.work, run.cluster, run.examples), sum(run.work.nbytes)
   if not pattern.local:
@@ -136,9 +136,9 @@ def timeline_of(run: Scenario) -> timeline.Timeline:
     return patterns.seconds(share, workers, network)
 
   exchanges = [
-    TimelineExchange(patterns.seconds(each.ops, workers, network), each.steady, each.delay, each.offset)
-    for each in pattern.exchanges
-    if each.ops
+    TimelineExchange(patterns.seconds(exchange.ops, workers, network), exchange.steady, exchange.delay, exchange.offset)
+    for exchange in pattern.exchanges
+    if exchange.ops
   ]
   paces = None
   if run.jitter:
@@ -148,13 +148,13 @@ def timeline_of(run: Scenario) -> timeline.Timeline:
     _check_jitter(steps, workers, 2 * least * layers)
     rounds = max(2, min(rounds, 3 * MOST_STEPS // steps, MOST_EVENTS // (2 * steps * workers * layers)))
     paces = _paces(rounds * steps, workers, run.jitter)
-    paces = np.tile(paces, (2, 1))  # the second is measured
+    paces = np.tile(paces, (2, 1))  # only the second half is measured
   settings: Any = {key: getattr(run.transport, key) for key in ("bucket", "order", "overlap")}
   return timeline.simulate(step, cost, exchanges, paces=paces, **settings)
 
 
 def _visits(run: Scenario) -> tuple[float, float]:
-  """Return (seconds per step, share of waiting) of workers that visit a server or each other."""
+  """Return (seconds per step, share of waiting) for workers that visit servers or peers."""
   visits, cluster, workers, transport = run.pattern.visits, run.cluster, run.workers, run.transport
   assert visits is not None
   up, down, period = visits.up, visits.down, visits.period
@@ -167,7 +167,7 @@ def _visits(run: Scenario) -> tuple[float, float]:
   if visits.round_robin:
     whole = computing + exposed
     return workers * whole / period, 1 - computing / whole
-  if visits.peers:  # two by two
+  if visits.peers:
     whole = max(computing + visits.probability * exposed, visits.probability * shared)
     return whole / period, 1 - computing / whole
   queued = min(workers, SIMULATED)
@@ -175,9 +175,9 @@ def _visits(run: Scenario) -> tuple[float, float]:
   if run.jitter:
     _check_jitter(period, queued, 20)
     paces = _paces(20 * period, queued, run.jitter).reshape(20, period, queued).mean(axis=1)
-  nbytes = max(up, down) if link.duplex == 1 else (up + down) / 2  # each way, that keep a server's lines as busy
-  bandwidth = link.bandwidth * queued / workers  # of more workers a message is several, which keep the line as busy
-  line = nbytes / transport.servers / bandwidth  # a visit takes longer
+  nbytes = max(up, down) if link.duplex == 1 else (up + down) / 2  # per direction, for the same load of the line
+  bandwidth = link.bandwidth * queued / workers  # each simulated worker has the load of workers / queued workers
+  line = nbytes / transport.servers / bandwidth
   queue = server.simulate(
     workers=queued, servers=transport.servers, nbytes=nbytes, bandwidth=bandwidth,
     compute_seconds=computing * paces, latency=max(0.0, visit / 2 - line), full_duplex=link.duplex == 1, overlap=share,
@@ -188,15 +188,18 @@ def _visits(run: Scenario) -> tuple[float, float]:
 
 
 def _check_jitter(steps: int, workers: int, events: int) -> None:
-  """Refuse rounds with too many steps to simulate one by one. events: of one step in all rounds."""
+  """Raise OptionError if a round has too many steps to simulate; `events` is the number per step in all rounds."""
   if steps > MOST_STEPS or events * steps * workers > MOST_EVENTS:
     condition = f"at most {MOST_STEPS:,}, and {MOST_EVENTS // events:,} of all workers"
-    advice = "Take a shorter period, fewer workers or no jitter."
-    raise OptionError("steps of a round with jitter", condition, f"{steps:,} of {workers:,} workers each", advice)
+    advice = "Use a shorter period, fewer workers or no jitter."
+    raise OptionError("steps of a round with jitter", condition, f"{steps:,} of each of {workers:,} workers", advice)
 
 
 def _paces(steps: int, workers: int, jitter: float) -> np.ndarray:
-  """Lognormal with that deviation, scaled to mean 1 of each worker, the same at each call: [steps, workers]."""
+  """Draw lognormal paces with standard deviation `jitter`, scaled to mean 1 per worker: [steps, workers].
+
+  The seed is fixed, so that all calls return the same numbers.
+  """
   drawn = np.random.default_rng(0).lognormal(0.0, math.sqrt(math.log1p(jitter * jitter)), (steps, workers))
   return drawn / drawn.mean(axis=0)
 
@@ -205,20 +208,20 @@ Recorded = Callable[[int], Pattern]  # number of workers -> the algorithm's mess
 
 
 class ScalingPoint(NamedTuple):
-  """Result of one number of workers; seconds per step, means."""
+  """The prediction for one number of workers."""
 
   workers: int
-  examples: int  # per worker and step, of the fullest worker
-  seconds: float
+  examples: int  # per step, of the worker with the most examples
+  seconds: float  # mean per step
   examples_per_second: float  # of all workers
-  speedup: float  # over one worker
+  speedup: float  # relative to one worker
   efficiency: float  # speed-up per worker
   waiting: float  # share of the time spent waiting for communication
-  losses: dict[str, float]  # seconds of the step lost to each of LOSSES, by itself
+  losses: dict[str, float]  # seconds per step lost to each of LOSSES separately
 
   @property
   def limit(self) -> str:
-    """The largest loss; "nothing" where it is less than a hundredth of the step."""
+    """The name of the largest loss, or "nothing" if it is less than 1 % of the step."""
     most = max(self.losses, key=lambda name: self.losses[name])
     return most if self.losses[most] >= 0.01 * self.seconds else "nothing"
 
@@ -230,14 +233,19 @@ def curve(
   """Return a point for each number of workers.
 
   Args:
-    recorded: the algorithm's patterns with the job's bytes.
-    batch: examples of all workers per step; with `weak`, of each.
+    recorded: number of workers -> the algorithm's messages with the job's bytes.
+    job: the work of a step.
+    cluster: the cluster.
+    workers: numbers of workers.
+    batch: examples per step of all workers; with `weak`, of each worker.
+    weak: whether the batch per worker is fixed (weak scaling) instead of the global batch (strong scaling).
+    transport: runtime options of the messages.
     jitter: standard deviation of a step's compute time over its mean, lognormal and independent.
   """
   transport = transport or Transport()
   transport = transport._replace(overlap=transport.overlap and cluster.overlap)
   _check(cluster, workers, batch, weak, transport, jitter)
-  alone = batch / step_pass(job, cluster, batch).seconds  # examples per second of one worker
+  single = batch / step_pass(job, cluster, batch).seconds  # examples per second of one worker
   points = []
   for count in workers:
     examples = batch if weak else math.ceil(batch / count)
@@ -245,7 +253,7 @@ def curve(
     run = Scenario(pattern, job, cluster, count, examples, transport, jitter)
     seconds, waiting = seconds_and_waiting(run)
     visits = pattern.visits and pattern.visits._replace(round_robin=False)
-    ideal = {  # of LOSSES
+    ideal = {  # the run without each of LOSSES
       "latency": run._replace(cluster=_with_links(cluster, latency=0.0)),
       "bandwidth": run._replace(cluster=_with_links(cluster, bandwidth=math.inf)),
       "small batches": run._replace(cluster=_at_pace(job, cluster, examples, batch)),
@@ -254,12 +262,12 @@ def curve(
     }
     losses = {key: max(0.0, seconds - seconds_and_waiting(other)[0]) for key, other in ideal.items() if other != run}
     rate = (batch * count if weak else batch) / seconds
-    points.append(ScalingPoint(count, examples, seconds, rate, rate / alone, rate / alone / count, waiting, losses))
+    points.append(ScalingPoint(count, examples, seconds, rate, rate / single, rate / single / count, waiting, losses))
   return points
 
 
 def stops(points: Sequence[ScalingPoint], least: float = 0.5) -> ScalingPoint | None:
-  """Return the first point with less than `least` of the ideal gain of its added workers, or None."""
+  """Return the first point with less than `least` of the ideal gain from its additional workers, or None."""
   for before, point in pairwise(points):
     if point.speedup - before.speedup < least * (point.workers / before.workers - 1) * before.speedup:
       return point
@@ -267,7 +275,7 @@ def stops(points: Sequence[ScalingPoint], least: float = 0.5) -> ScalingPoint | 
 
 
 def _at_pace(job: StepWork, cluster: Cluster, examples: int, batch: int) -> Cluster:
-  """The cluster with a device on which that many examples take their share of the seconds of a step on the batch."""
+  """Return a cluster with a device that is as efficient on `examples` as the original one on the whole batch."""
   device = cluster.device
   whole, part = (step_seconds(job.parts, x / job.micro, device, cluster.efficiency) for x in (batch, examples))
   pace = part * batch / (whole * examples)
@@ -276,7 +284,7 @@ def _at_pace(job: StepWork, cluster: Cluster, examples: int, batch: int) -> Clus
 
 
 def _with_links(cluster: Cluster, **change: float) -> Cluster:
-  """The cluster with that change in all its links, and in what its library adds to them."""
+  """Return the cluster with a change of all links, and for the latency also of its library."""
   network = cluster.network
   inside = network.inside and network.inside._replace(**change)
   network = network._replace(between=network.between._replace(**change), inside=inside)
@@ -296,9 +304,9 @@ def _check(
   if limit and most > limit:
     raise OptionError("workers", f"at most {limit} on this cluster", most)
   if not weak and batch < most:
-    raise OptionError("batch", f"at least {most}, an example for each worker", batch)
+    raise OptionError("batch", f"at least {most}, one example per worker", batch)
   if not 0 <= jitter <= MOST_JITTER:
-    raise OptionError("jitter", f"from 0 to {MOST_JITTER:g} times the mean of a step", f"{jitter:g}")
+    raise OptionError("jitter", f"in [0, {MOST_JITTER:g}]", f"{jitter:g}")
   if not transport.bucket >= 0:
-    raise OptionError("bucket", "at least 0 bytes", f"{transport.bucket:g}")
+    raise OptionError("bucket", ">= 0 bytes", f"{transport.bucket:g}")
   check_link("the network", cluster.network.between)

@@ -1,14 +1,14 @@
-"""A parameter server: closed forms of its visits, and its queue in time, first come, first served.
+"""Parameter servers: closed forms for visits, and a simulation of the first-in, first-out queue.
 
-S servers hold n / S bytes each; a worker's visit is a message up to and one down from each of them. L is the latency,
-G = 1 / bandwidth. In asynchronous visits a link is occupied by the bytes alone: a message in flight occupies nothing,
-and a worker sends its messages to the servers one after the other, without waiting for the one before to arrive.
+S servers store n / S bytes each; in a visit a worker sends a message to each server and receives one. L is the latency,
+G = 1 / bandwidth. In asynchronous visits only the bytes occupy a link, not the latency: a worker sends its messages to
+the servers one after the other, without waiting for the previous message to arrive.
 
-Locks cost nothing: messages share the link without one too (the hogwild algorithms), and an update of n bytes moves 3 n
-through the server's memory, which takes at most as long as n over the link (arXiv 1708.02983, arXiv 1709.06622).
+Locks are free: messages also share the link in lock-free algorithms (Hogwild), and an update of n bytes moves 3 n bytes
+through the server's memory, which takes no longer than n bytes over the link (arXiv 1708.02983, arXiv 1709.06622).
 
-A message is spread evenly over the servers and its parts leave together, so that all servers see the same: the queue is
-that of one, with its line in, its processor, its line out.
+A message is spread evenly over the servers and its parts are sent together, so that all servers have the same load: it
+is enough to simulate one of them, with its incoming line, processor and outgoing line.
 """
 
 import heapq
@@ -22,13 +22,13 @@ from ddl.perf import units
 from ddl.perf.cluster import LinkModel, NetworkModel, check_link
 from ddl.perf.layers import FLOAT
 
-SHARE, ROUND = -1, -2  # events before the stages of a visit
+SHARE, ROUND = -1, -2  # events of a worker's computation; those of a visit are numbered by its stages
 
 
 def visit_seconds(up: float, down: float, link: LinkModel, servers: int = 1) -> float:
-  """Return the seconds of a visit to idle servers: L + up G, then L + down G where there is a reply.
+  """Return the seconds of a visit to idle servers: L + up G, plus L + down G if there is a reply.
 
-  up, down: bytes. The servers' messages share the worker's link and are in flight concurrently.
+  up and down are bytes. The messages to several servers share the worker's link and are in flight concurrently.
   """
   check_servers(servers, max(up, down))
   units.amount("bytes of a message", min(up, down))
@@ -37,23 +37,23 @@ def visit_seconds(up: float, down: float, link: LinkModel, servers: int = 1) -> 
 
 
 def node_seconds(up: float, down: float, workers: int, network: NetworkModel, peers: bool = False) -> float:
-  """Return the seconds for which a full node's link is busy while each of its m workers makes a visit.
+  """Return the seconds for which a full node's link is busy while each of its m workers makes one visit.
 
-  m (bytes out and in) / B, where bytes that go both ways overlap as far as the link's duplex allows. Servers stand
-  outside of the nodes; of peers, drawn evenly, (p - m) / (p - 1) are elsewhere. 0 where one node holds all.
+  It is m (bytes out and in) / B, where the directions overlap by the link's duplex; 0 if one node holds all workers.
+  Servers are outside the nodes; of uniformly drawn peers, a share (p - m) / (p - 1) is outside.
   """
   if network.nodes(workers) == 1:
     return 0.0
   m = network.together(workers)
-  out, back = (up + down, up + down) if peers else (up, down)  # a peer's message is another one's, too
+  out, back = (up + down, up + down) if peers else (up, down)  # a worker is also the peer of another worker
   outside = (workers - m) / (workers - 1) if peers else 1.0
   return m * outside * network.way_out(workers, everyone=True).busy_seconds(out, back)
 
 
 def served_seconds(nbytes: float, workers: int, link: LinkModel, network: NetworkModel, servers: int = 1) -> float:
-  """Return the seconds for which the servers' links, p (n G / S) (2 - duplex), or a full node's are busy with p visits.
+  """Return the seconds for which links are busy with one visit of every worker: a lower bound for a worker round.
 
-  That is a visit of every worker: no worker round is shorter.
+  It is the larger one of the servers' links, p (n G / S) (2 - duplex), and the link of a full node.
   """
   check_servers(servers, nbytes)
   busy = check_link("a server's link", link).busy_seconds(nbytes, nbytes)
@@ -61,7 +61,7 @@ def served_seconds(nbytes: float, workers: int, link: LinkModel, network: Networ
 
 
 def check_servers(servers: int, nbytes: float) -> int:
-  """Return the number of servers; ValueError for more of them than float32 parameters in so many bytes."""
+  """Return the number of servers. Raises ValueError if there are more servers than float32 parameters in `nbytes`."""
   units.count("number of servers", servers)
   most = max(1, int(units.amount("bytes of a message", nbytes)) // FLOAT)
   if servers > most:
@@ -70,48 +70,50 @@ def check_servers(servers: int, nbytes: float) -> int:
 
 
 class QueueMeans(NamedTuple):
-  """Means over the workers in the steady state."""
+  """Mean times over the workers in the steady state."""
 
-  round_seconds: float  # a worker round: compute, send, be served, receive
-  wait_seconds: float  # of it without computing
+  round_seconds: float  # of a worker round: computation, request, queue, service, reply
+  wait_seconds: float  # part of the round in which the worker does not compute
 
 
 def simulate(
   *, workers: int, servers: int, nbytes: float, bandwidth: float, compute_seconds: float | np.ndarray,
   service_seconds: float = 0.0, latency: float = 0.0, full_duplex: bool = False, overlap: float = 0.0, rounds: int = 40,
 ) -> QueueMeans:  # fmt: skip
-  """Simulate `workers` at `servers` until the slowest has made `rounds`; the second half is measured.
+  """Simulate the servers' queue until the slowest worker has finished `rounds` rounds, and measure the second half.
 
   Args:
-    nbytes: up and as many down, per worker round (S_p); each server's share is nbytes / servers.
-    bandwidth: of one server's line, bytes per second (B_ps); the workers' own lines do not limit.
-    compute_seconds: of a worker round (T_C), or [rounds, workers] of each, over and over.
-    service_seconds: of a server's processor per message, before the reply.
-    latency: seconds of a message in flight, while the line is free for others.
-    full_duplex: requests and replies have a line each; otherwise they share one.
-    overlap: share of a round, 0..1, that a worker computes from when its message leaves until it waits for the reply.
-    rounds: at least 4.
+    workers: the number of workers.
+    servers: the number of servers.
+    nbytes: bytes of the request and of the reply of a worker round (S_p); each server has nbytes / servers.
+    bandwidth: bytes per second of one server's line (B_ps); the workers' lines are no limit.
+    compute_seconds: compute time of a worker round (T_C), or [rounds, workers], which is repeated.
+    service_seconds: processing time of a server per message, before the reply.
+    latency: seconds of a message in flight, during which the line is free for others.
+    full_duplex: whether requests and replies have separate lines.
+    overlap: share of a round, in [0, 1], that a worker computes between its request and waiting for the reply.
+    rounds: number of rounds, at least 4.
   """
   units.count("number of workers", workers)
   units.count("number of servers", servers)
   units.count("rounds", rounds, 4)
   if not bandwidth > 0:
-    raise OptionError("bandwidth of a server", "above 0", f"{bandwidth:g}")
+    raise OptionError("bandwidth of a server", "> 0", f"{bandwidth:g}")
   units.amount("service_seconds", service_seconds)
   units.amount("latency", latency)
   units.share("overlap", overlap)
   if servers > units.positive("nbytes", nbytes):
-    raise OptionError("servers", f"at most one server per byte of {nbytes:g}", servers)
+    raise OptionError("servers", f"at most one server per byte, {nbytes:g}", servers)
   computing = np.asarray(compute_seconds, np.float64)
   computing = computing if computing.ndim else np.full((1, workers), computing)
   if computing.ndim != 2 or computing.shape[1] != workers or not (np.isfinite(computing) & (computing > 0)).all():
-    raise OptionError("compute_seconds", f"a number or [rounds, {workers}], all above 0", list(computing.shape))
+    raise OptionError("compute_seconds", f"a number or [rounds, {workers}], all > 0", list(computing.shape))
   line = nbytes / servers / bandwidth
   stages = (("in", line), ("processor", service_seconds), ("out" if full_duplex else "in", line))
   free = {part: 0.0 for part, _ in stages}
-  begun: list[list[float]] = [[] for _ in range(workers)]  # when the message of each round of each worker left
-  missing = [0] * workers  # of two: the reply, and the share of the round that does not need it
-  order, heap = count(), []  # (time, arrival order, worker, stage); before the stages SHARE and ROUND are computed
+  begun: list[list[float]] = [[] for _ in range(workers)]  # when each worker sent the request of each round
+  missing = [0] * workers  # unfinished ones of two conditions: the reply, and the share computed without it
+  order, heap = count(), []  # (time, order of creation, worker, stage, SHARE or ROUND)
 
   def at(time: float, worker: int, stage: int) -> None:
     heapq.heappush(heap, (time, next(order), worker, stage))

@@ -1,8 +1,8 @@
-"""The time of a round whose messages travel beside computation: an event model of layers and a link, and its mean.
+"""Simulate rounds with messages that overlap computation, as an event model of layers and one link.
 
-Workers compute layer by layer, and a link carries their messages one at a time. After arXiv 1602.06709:
-done_i = max(link free, t_dW_i) + cost_i; forward_i starts at max(t, done_i). The gradient of a layer's weights comes
-before that of its inputs, so that its exchange starts early.
+Workers compute layer by layer, and the link carries one message at a time. After arXiv 1602.06709:
+done_i = max(link free, t_dW_i) + cost_i; forward_i starts at max(t, done_i). A layer's weight gradient is computed
+before its input gradient, so that its exchange starts early.
 """
 
 import math
@@ -17,21 +17,21 @@ from ddl.perf import units
 
 
 class Pass(NamedTuple):
-  """One step of one worker, by layers in the order of the forward pass."""
+  """One step of one worker; sequences are over the layers in the order of the forward pass."""
 
-  forward: Sequence[float]  # seconds
-  weights: Sequence[float]  # seconds of the gradient of the weights
-  inputs: Sequence[float]  # seconds of the gradient of the inputs
-  nbytes: Sequence[float]  # bytes of its message; 0: none
+  forward: Sequence[float]  # seconds of the forward pass
+  weights: Sequence[float]  # seconds of the weight gradient
+  inputs: Sequence[float]  # seconds of the input gradient
+  nbytes: Sequence[float]  # bytes of the layer's message; 0: none
 
   @property
   def seconds(self) -> float:
-    """Seconds of the step, without any exchange."""
+    """Seconds of the step without any exchange."""
     return float(sum(self.forward) + sum(self.weights) + sum(self.inputs))
 
 
 class TimelineExchange(NamedTuple):
-  """A message of all parameters, launched after offset + period, offset + 2 period, ... steps."""
+  """An exchange of all parameters, launched after offset + period, offset + 2 period, ... steps."""
 
   seconds: float
   period: int = 1  # steps
@@ -39,29 +39,29 @@ class TimelineExchange(NamedTuple):
   offset: int = 0
 
   def launched(self, step: int) -> bool:
-    """Whether it is launched after so many steps."""
+    """Return whether the exchange is launched after `step` steps."""
     return step >= self.offset + self.period and (step - self.offset) % self.period == 0
 
 
 class TimelineEvent(NamedTuple):
-  """Work on a layer (forward, weights, inputs), its wait, or an exchange of some layers."""
+  """A layer's computation, a wait for its message, or an exchange of some layers."""
 
-  kind: str
-  step: int  # for an exchange the one whose gradients it carries
+  kind: str  # "forward", "weights", "inputs", "wait" or "exchange"
+  step: int  # for an exchange, the step of its gradients
   layers: tuple[int, ...]
   start: np.ndarray  # [workers] seconds
   end: np.ndarray
 
 
 class Message(NamedTuple):
-  """Gradients of some layers, or all parameters."""
+  """A message with the gradients of some layers or with all parameters."""
 
-  number: int  # in the order in which they are launched
+  number: int  # in launch order
   step: int
   layers: tuple[int, ...]
   seconds: float
-  ready: float
-  due: tuple[int, int]  # step and layer whose forward pass waits for it
+  ready: float  # when it can be sent, in seconds
+  due: tuple[int, int]  # (step, layer) of the forward pass that waits for it
 
 
 ORDERS: dict[str, Callable[[Message], Any]] = {
@@ -71,7 +71,7 @@ ORDERS: dict[str, Callable[[Message], Any]] = {
 
 
 class MessageQueue:
-  """A link with one message at a time, chosen when a worker waits: none overtakes the one in service."""
+  """A link that carries one message at a time without preemption; the order is decided lazily, when a worker waits."""
 
   def __init__(self, order: str):
     self.order, self.free, self.pending = ORDERS[order], 0.0, list[Message]()
@@ -79,10 +79,10 @@ class MessageQueue:
     self.arrived: dict[Message, float] = {}
 
   def until(self, message: Message | None) -> float:
-    """Return the arrival time of a message, in seconds; None: of all."""
+    """Return the arrival time in seconds of a message, or of the last message for None."""
     while self.pending and message not in self.arrived:
-      now = max(self.free, min(each.ready for each in self.pending))
-      first = min((each for each in self.pending if each.ready <= now), key=self.order)
+      now = max(self.free, min(x.ready for x in self.pending))
+      first = min((x for x in self.pending if x.ready <= now), key=self.order)
       self.pending.remove(first)
       self.free = now + first.seconds
       self.sent.append((first, now, self.free))
@@ -91,19 +91,19 @@ class MessageQueue:
 
 
 class SimulatedWorkers:
-  """All workers, step by step: `forward`, `backward` and `exchange` of each."""
+  """The workers of a simulation, driven by calls of `forward`, `backward` and `exchange` in each step."""
 
   def __init__(
     self, step: Pass, exchanges: Sequence[TimelineExchange], paces: np.ndarray, link: MessageQueue, overlap: bool
   ):
-    """paces: [steps, workers] multiples of the step's seconds; overlap: messages travel beside computation."""
+    """Set paces: [steps, workers], multiples of the step's seconds, and whether messages overlap computation."""
     self.step, self.exchanges, self.paces, self.link, self.overlap = step, exchanges, paces, link, overlap
     self.clock = np.zeros(paces.shape[1])  # [workers] seconds
     self.events = list[TimelineEvent]()
     self._needed: dict[tuple[int, int], list[Message]] = defaultdict(list)  # by (step, layer): `Message.due`
 
   def forward(self, number: int) -> None:
-    """Compute each layer when its messages have arrived."""
+    """Compute the forward pass; each layer waits for its messages."""
     for layer, seconds in enumerate(self.step.forward):
       for message in self._needed.pop((number, layer), ()):
         arrived = np.maximum(self.clock, self.link.until(message))
@@ -112,7 +112,7 @@ class SimulatedWorkers:
       self._compute("forward", number, layer, seconds)
 
   def backward(self, number: int, groups: Sequence[tuple[int, ...]], cost: Callable[[float], float]) -> None:
-    """Compute the gradients and send those of each group of layers: with its first one's, or after the pass."""
+    """Compute the gradients; send each group of layers when its first layer is done, or without overlap at the end."""
     step = self.step
 
     def send(group: tuple[int, ...]) -> None:
@@ -127,10 +127,10 @@ class SimulatedWorkers:
       send(group)
 
   def exchange(self, number: int) -> None:
-    """Send what is launched after `number` + 1 steps, first that which the workers wait for."""
-    for each in sorted(self.exchanges, key=lambda each: each.delay > 0):
-      if each.launched(number + 1):
-        self._send(number, tuple(range(len(self.step.forward))), each.seconds, (number + 1 + each.delay, 0))
+    """Launch the exchanges after `number` + 1 steps; those without a delay go first."""
+    for exchange in sorted(self.exchanges, key=lambda x: x.delay > 0):
+      if exchange.launched(number + 1):
+        self._send(number, tuple(range(len(self.step.forward))), exchange.seconds, (number + 1 + exchange.delay, 0))
 
   def _compute(self, kind: str, number: int, layer: int, seconds: float) -> None:
     before, self.clock = self.clock, self.clock + seconds * self.paces[number]
@@ -145,28 +145,28 @@ class SimulatedWorkers:
 
 
 class Timeline(NamedTuple):
-  """Seconds per round in the steady state, means over the workers, and all events."""
+  """The result of a simulation: mean seconds per round over the workers in the steady state, and all events."""
 
-  steps: int  # of a round
-  seconds: float
-  exposed: float  # the link works and the worker waits; hidden + exposed is the time of the messages
-  hidden: float  # the link works and so does the worker
+  steps: int  # per round
+  seconds: float  # per round
+  exposed: float  # seconds in which the link is busy and the worker waits
+  hidden: float  # seconds in which the link is busy and the worker computes
   events: list[TimelineEvent]
 
 
-MOST = 2000  # steps of a round
+MOST = 2000  # largest number of steps of a round
 
 
 def round_steps(exchanges: Sequence[TimelineExchange]) -> int:
-  """Steps after which all clocks repeat; the longest period where that takes more than MOST."""
-  length = math.lcm(*(each.period for each in exchanges))
-  return length if length <= MOST else max(each.period for each in exchanges)
+  """Return the number of steps after which all exchanges repeat, or the longest period if that exceeds MOST."""
+  length = math.lcm(*(exchange.period for exchange in exchanges))
+  return length if length <= MOST else max(exchange.period for exchange in exchanges)
 
 
 def warm_up(exchanges: Sequence[TimelineExchange]) -> int:
-  """Rounds until the steady state; a queue of several messages takes several to fill."""
-  several = len(exchanges) > 1 or any(each.delay > each.period for each in exchanges)
-  steps = max((each.period + each.offset + (20 if several else 1) * each.delay for each in exchanges), default=0)
+  """Return the number of rounds until the steady state; queues of several messages take longer to fill."""
+  several = len(exchanges) > 1 or any(x.delay > x.period for x in exchanges)
+  steps = max((x.period + x.offset + (20 if several else 1) * x.delay for x in exchanges), default=0)
   return 1 + max(1, math.ceil(steps / round_steps(exchanges)))
 
 
@@ -174,26 +174,28 @@ def simulate(
   step: Pass, cost: Callable[[float], float], exchanges: Sequence[TimelineExchange] = (), *, bucket: float = 0.0,
   order: str = "fifo", overlap: bool = True, paces: np.ndarray | None = None,
 ) -> Timeline:  # fmt: skip
-  """Simulate steps whose gradients are sent layer by layer as they appear, and the exchanges between them.
+  """Simulate steps that send gradients layer by layer during the backward pass, and the exchanges between them.
 
-  All workers share one link, which carries one message at a time to its end. A message leaves when the last worker
-  has what it carries, and each worker waits for a gradient before the forward pass of its first layer in the next step,
-  for an exchange before the step that comes `delay` steps later.
+  All workers share one link, which carries one message at a time without preemption. A message is sent when the last
+  worker has its content. Each worker waits for gradients before the forward pass of their first layer in the next step,
+  and for an exchange before the step that follows `delay` steps later.
 
   Args:
-    cost: seconds that a message of so many bytes of gradients takes.
-    bucket: bytes with which a message is full; 0 makes one of each layer, infinity one of all (packed).
+    step: one step of one worker.
+    cost: bytes of gradients -> seconds of their message.
+    exchanges: exchanges of all parameters.
+    bucket: bytes at which a message is sent; 0: one message per layer, infinity: one message for all layers.
     order: "fifo", or "priority": the message that is needed first is sent first.
-    overlap: False: messages leave after the backward pass, and all workers wait for them, whatever the delay.
-    paces: [steps, workers] multiples of the step's seconds, whose second half is measured; None: one worker with
-      multiples of 1.
+    overlap: False: messages are sent after the backward pass, and all workers wait for them, regardless of the delay.
+    paces: [steps, workers] multiples of the step's seconds, of which the second half is measured; None: one worker
+      with constant pace 1.
   """
   _check(step, exchanges, order)
   period = round_steps(exchanges)
   if paces is None:
     paces = np.ones((warm_up(exchanges) * 2 * period, 1))
   if paces.ndim != 2 or len(paces) < 2 * period or not (np.isfinite(paces) & (paces > 0)).all():
-    raise OptionError("paces", "[steps, workers], above 0, of at least two rounds", list(paces.shape))
+    raise OptionError("paces", f"[steps, workers] with >= {2 * period} steps, all > 0", list(paces.shape))
   paces = np.asarray(paces[: len(paces) // period * period], np.float64)  # whole rounds
   link, groups, ends = MessageQueue(order), _groups(step.nbytes, bucket), list[np.ndarray]()
   workers = SimulatedWorkers(step, exchanges, paces, link, overlap)
@@ -209,14 +211,14 @@ def simulate(
 
 
 def _measured(run: SimulatedWorkers, period: int, ends: Sequence[np.ndarray]) -> Timeline:
-  """Return the means per round over the second half of the rounds. ends: of each round, [workers] seconds."""
+  """Compute the means over the second half of the rounds; `ends` are the ends of all rounds, [workers] seconds."""
   first, workers, sent = len(ends) // 2, run.paces.shape[1], run.link.sent
   count = len(ends) - first
   edges = np.array([t for _, start, end in sent for t in (start, end)] or [0.0])
   worked = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))])
 
   def busy(events: Sequence[TimelineEvent]) -> float:
-    """Return the seconds of a round in which the link is busy during these events of the measured rounds."""
+    """Return the seconds per round in which the link is busy during these events."""
     late = [event for event in events if event.step >= first * period]
     start, end = np.array([event.start for event in late]), np.array([event.end for event in late])
     return float(np.sum(np.interp(end, edges, worked) - np.interp(start, edges, worked))) / workers / count
@@ -232,7 +234,7 @@ def _measured(run: SimulatedWorkers, period: int, ends: Sequence[np.ndarray]) ->
 
 
 def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:
-  """Layers that share a message, gathered in the order of the backward pass; each in the order of the forward pass."""
+  """Group layers into messages of >= `bucket` bytes from the last layer to the first; a group is in forward order."""
   groups, gathered = [], []
   for layer in reversed([i for i, n in enumerate(nbytes) if n > 0]):
     gathered.insert(0, layer)
@@ -243,12 +245,12 @@ def _groups(nbytes: Sequence[float], bucket: float) -> list[tuple[int, ...]]:
 
 
 def _check(step: Pass, exchanges: Sequence[TimelineExchange], order: str) -> None:
-  for each in exchanges:
-    units.count("period", each.period)
-    units.count("delay", each.delay, 0)
-  if len({len(each) for each in step}) != 1 or not len(step.forward):
-    raise OptionError("numbers of layers of a pass", "equal and above 0", [len(each) for each in step])
-  figures = np.concatenate([np.asarray(each, np.float64) for each in step])
+  for exchange in exchanges:
+    units.count("period", exchange.period)
+    units.count("delay", exchange.delay, 0)
+  if len({len(values) for values in step}) != 1 or not len(step.forward):
+    raise OptionError("numbers of layers of a pass", "equal and > 0", [len(values) for values in step])
+  figures = np.concatenate([np.asarray(values, np.float64) for values in step])
   if not (np.isfinite(figures) & (figures >= 0)).all() or not step.seconds > 0:
-    raise OptionError("seconds and bytes of a pass", "finite and 0 or more, and those of a step above 0 s")
+    raise OptionError("seconds and bytes of a pass", "finite and >= 0, with a total above 0 seconds")
   units.choice("order", order, ORDERS)

@@ -1,4 +1,4 @@
-"""Bytes, seconds, shares and tables as text, and checks of arguments that return the value or name it in one line."""
+"""Format bytes, seconds, rates, shares and tables as text, and check numeric arguments."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from ddl.errors import OptionError, nearest
 
 
 def bytes_text(nbytes: float) -> str:
-  """In powers of 1000: 1234567 -> 1.23 MB."""
+  """Format bytes in powers of 1000: 1234567 -> 1.23 MB."""
   for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
     if abs(nbytes) >= scale:
       return f"{nbytes / scale:.3g} {unit}"
@@ -15,7 +15,7 @@ def bytes_text(nbytes: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-  """0.00123 -> 1.23 ms."""
+  """Format seconds: 0.00123 -> 1.23 ms."""
   for unit, scale in (("s", 1.0), ("ms", 1e-3)):
     if abs(seconds) >= scale:
       return f"{seconds / scale:.3g} {unit}"
@@ -23,52 +23,52 @@ def seconds_text(seconds: float) -> str:
 
 
 def rate_text(rate: float) -> str:
-  """12345.6 -> 12,346."""
+  """Format a rate: 12345.6 -> 12,346."""
   return f"{rate:.4g}" if rate < 1000 else f"{rate:,.0f}"
 
 
 def percent(share: float) -> str:
-  """0.1234 -> 12.3 %."""
+  """Format a share: 0.1234 -> 12.3 %."""
   return f"{100 * share:.3g} %"
 
 
 def columns(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:
-  """Return lines of aligned columns, the first `left` ones to the left."""
+  """Format rows as lines with aligned columns; the first `left` columns are left-aligned, the others right-aligned."""
   widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
   pads = [str.ljust if i < left else str.rjust for i in range(len(widths))]
   return ["  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)) for row in rows]
 
 
 def count(name: str, value: float, least: int = 1) -> int:
-  """Return an integer of at least `least`."""
+  """Return the value as an integer, or raise OptionError unless it is an integer >= `least`."""
   if not value >= least or value % 1:
-    raise OptionError(name, f"an integer of {least} or more", f"{value:g}")
+    raise OptionError(name, f"an integer >= {least}", f"{value:g}")
   return int(value)
 
 
 def amount(name: str, value: float) -> float:
-  """Return a finite number of 0 or more."""
+  """Return the value, or raise OptionError unless it is finite and >= 0."""
   if not 0 <= value < math.inf:
-    raise OptionError(name, "finite and 0 or more", f"{value:g}")
+    raise OptionError(name, "finite and >= 0", f"{value:g}")
   return value
 
 
 def positive(name: str, value: float) -> float:
-  """Return a finite number above 0."""
+  """Return the value, or raise OptionError unless it is finite and > 0."""
   if not 0 < value < math.inf:
-    raise OptionError(name, "finite and above 0", f"{value:g}")
+    raise OptionError(name, "finite and > 0", f"{value:g}")
   return value
 
 
 def share(name: str, value: float) -> float:
-  """Return a number from 0 to 1."""
+  """Return the value, or raise OptionError unless it is in [0, 1]."""
   if not 0 <= value <= 1:
-    raise OptionError(name, "from 0 to 1", f"{value:g}")
+    raise OptionError(name, "in [0, 1]", f"{value:g}")
   return value
 
 
 def choice(name: str, value: str, known: Iterable[str], advice: str = "") -> str:
-  """Return one of the known texts."""
+  """Return the value, or raise OptionError with the nearest known name unless it is one of `known`."""
   known = [*known]
   if value not in known:
     advice = " ".join(filter(None, (nearest(value, known), advice)))

@@ -79,11 +79,11 @@ def test_what_may_be_left_out(tmp_path):
 
 NODE_BANDWIDTH = "link.node.bandwidth must be >= 1000 bytes per second, got "
 MISTAKES = {  # (text of the file, text in its place): the message
-  ("peak = 100e12\n", ""): "my.toml: device.peak must be a number, FLOP per second in that format, .* got nothing",
+  ("peak = 100e12\n", ""): r"my.toml: device.peak must be a number .FLOP per second in that format, .*\), got nothing",
   ("peak =", "peek ="): r"key of \[device\] must be one of format, peak.* got 'peek'\. Did you mean 'peak'\?",
-  ('source = "a test"\n', ""): "my.toml: source must be a text in quotes, where the figures are from.*got nothing",
-  ("100e12", '"fast"'): "device.peak must be a number, FLOP per second.*got 'fast'",
-  ("devices = 2", "devices = 2.5"): "nodes.devices must be an integer, devices of a node, got 2.5",
+  ('source = "a test"\n', ""): "my.toml: source must be a text in quotes .where the figures are from.*got nothing",
+  ("100e12", '"fast"'): "device.peak must be a number .FLOP per second.*got 'fast'",
+  ("devices = 2", "devices = 2.5"): "nodes.devices must be an integer .devices per node., got 2.5",
   ("overlap = false", "overlap = 0"): "overlap must be true or false.*got 0",
   ("latency = 3e-5", "latency = true"): "link.node.latency must be a number.*got True",
   ("peak = 100e12", "peak = -1"): r"my.toml: device.peak must be >= 1e\+09 FLOP per second, got -1\.",
@@ -109,7 +109,7 @@ MISTAKES = {  # (text of the file, text in its place): the message
   ("count = 4", "count = 1\nsites = 2"): "nodes.sites must be at most nodes.count, 1, got 2",
   ("count = 4", "count = 1048576"): "nodes.count x nodes.devices must be at most 1048576, got 2097152",
   ("[link.device]\nlatency = 1e-5\nbandwidth = 12e9\n", ""): r"\[link.device\] must be set.* a node has 2 devices",
-  (NODE, ""): r"\[link.node\] must be set, with latency and bandwidth",
+  (NODE, ""): r"\[link.node\] must be set .latency and bandwidth between nodes",
   ("[link.host]", "[link.hots]"): r"one of \[device\], \[nodes\], .*got '\[link.hots\]'\. Did you mean '\[link.host\]'",
   ("[nodes]", "[node]"): "key must be one of title, .*got 'node'. Did you mean 'nodes'",
   ("[nodes]\n", "[device.nodes]\n"): r"key of \[device\] must be .*got 'nodes'",
@@ -165,14 +165,14 @@ def test_an_all_reduce_in_a_site_takes_as_long_as_by_its_levels(tmp_path, nbytes
 
 
 BETWEEN_MISTAKES = {  # text in place of "count = 4": the message
-  "count = 4" + SITE: r"nodes.sites must be two or more with \[link.site\].*got 1 of",
-  "count = 5\nsites = 2" + SITE: "got 2 of nodes.count 5",
-  'count = 4\nsites = 2\nreduces = ["inside"]' + SITE: r"\[link.site\] must be without",
+  "count = 4" + SITE: r"nodes.sites must be two or more with \[link.site\].*got 1 with",
+  "count = 5\nsites = 2" + SITE: "got 2 with nodes.count 5",
+  'count = 4\nsites = 2\nreduces = ["inside"]' + SITE: r"\[link.site\] must be used without",
   'count = 4\nreduces = ["up"]': r"nodes.reduces must be a list of inside, between, got \['up'\]",
-  'count = 4\nreduces = "inside"': "reduces must be a list, levels whose",
-  "count = 4\n[torus]\naxes = 2\nring = 4": r"nodes.devices must be 1 with \[torus\], .*got 2",
+  'count = 4\nreduces = "inside"': "reduces must be a list .levels with switches",
+  "count = 4\n[torus]\naxes = 2\nring = 4": r"nodes.devices must be 1 with \[torus\], got 2",
   "count = 4\n[uplink]\nnodes = 2\nshare = 0": r"uplink.share must be in \[0\.0001, 1\], got 0\.",
-  "count = 4\n[uplink]\nnodes = 2": "uplink.share must be a number, .*got nothing",
+  "count = 4\n[uplink]\nnodes = 2": "uplink.share must be a number .*got nothing",
 }
 
 

@@ -112,7 +112,7 @@ def test_it_is_solved_again_for_each_batch():
   assert result[0].throughput == 8 / (8 * 0.4 + 1)
   with pytest.raises(DoesNotFit, match=r"a mini-batch of 17 needs 270 bytes of 260 bytes"):
     best_batch(memory, 260, [17], costs)
-  with pytest.raises(ValueError, match="no mini-batch"):
+  with pytest.raises(ValueError, match="at least one mini-batch"):
     best_batch(memory, 260, [], costs)
 
 

@@ -65,7 +65,7 @@ def test_without_overhead():
     (lambda: bounds.servers_for(1e6, 4, 1e9, 1, duplex=2), "duplex must be .*got 2"),
     (lambda: bounds.smallest_delay(1, 0), "step .s. must be .*got 0"),
     (lambda: bounds.smallest_delay(-1, 1), "exchange .s. must be .*got -1"),
-    (lambda: bounds.smallest_period(2, 1, share=0, delay=1), "delay must be 2 or more"),
+    (lambda: bounds.smallest_period(2, 1, share=0, delay=1), "delay must be >= 2"),
     (lambda: bounds.smallest_period(2, 1, share=1), "share .*must be .*got 1"),
     (lambda: bounds.exposed_share(2, 1, period=1, delay=2), "delay must be .*got 2"),
     (lambda: dasgd.tree_seconds(1, 2, 0), "bandwidth"),

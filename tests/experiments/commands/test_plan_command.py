@@ -59,7 +59,7 @@ def test_a_layer_table(tmp_path):
   assert f"{best['rate']:,.0f} examples/s" in plain
   assert plain.index("Recommended") < plain.index("examples each a step") < plain.index("why, and what limits")
   assert record["sizes"][0]["examples"] == 32
-  assert "compare --config=FILE --cluster=dasgd_v100_10g sets accuracy against" in " ".join(done.out.split())
+  assert "compare --config=FILE --cluster=dasgd_v100_10g plots accuracy against" in " ".join(done.out.split())
   assert "Warning" not in done.out
   for row in record["rows"]:
     assert any(line.startswith(row["quantity"]) and row["value"] in line for line in done.out.splitlines())
@@ -86,7 +86,7 @@ def test_a_transformer_says_how_its_states_fit(tmp_path):
   done = Command("plan", "--model=llama_7b", "--cluster=h100_ib400", "--workers=16", f"--json={file}").end()
   assert done.code == 0, done.error
   rows = {row["quantity"]: row for row in json.loads(file.read_text())["rows"]}
-  assert rows["parameters' states"]["value"] == "split over 8" and "16 bytes a parameter" in done.out
+  assert rows["parameters' states"]["value"] == "split over 8" and "16 bytes per parameter" in done.out
   assert "a sequence of 4,096 tokens" in done.out
 
 

@@ -126,7 +126,7 @@ def test_what_does_not_fit_has_no_figures_and_no_place_in_the_picture():
   assert rows[0] == ("1", "8", "-", "-", "-", "-", "-", f"memory: {largest} of 512 examples fit")
   (roomy,) = scale.curves(work, cluster, [16, 32], *result, **settings)
   assert rows[1:] == scale_text.rows(roomy, cluster.network, len(scale_text.HEAD))
-  start = f"fits from 16 workers on (8 would have 512 examples each, of which memory holds {largest}) and "
+  start = f"fits in memory from 16 workers (8 would have 512 examples each, of which {largest} fit in memory) and "
   assert scale_text.verdict(curve) == start + scale_text.verdict(roomy)
   shown = scale_page.picture_of(scale_page.CHARTS[0], [curve])
   assert "for 16 to 32 workers" in shown.alt
@@ -208,14 +208,14 @@ def curve_of(speedups):
 @pytest.mark.parametrize(
   "speedups, beginning",
   [
-    ({1: 1}, "computes alone: there is nothing to scale."),
+    ({1: 1}, "has a single worker: there is nothing to scale."),
     ({8: 7}, "8 workers are 7 times as fast as one; "),
     ({1: 1, 2: 2, 4: 4}, "scales to the end: 4 workers are 4 times as fast as one; "),
     ({1: 1, 2: 2, 4: 2.4}, "scales to 2 workers (2x): 4 workers are 2.4 times as fast as one, and "),
     ({1: 1, 2: 2, 4: 1.5}, "scales to 2 workers (2x): 4 workers are 1.5 times as fast as one, and "),
     ({1: 1, 2: 1.01}, "does not scale: 2 workers are 1.01 times as fast as one, and "),
     ({1: 1, 2: 0.5, 4: 0.6}, "does not scale: 2 workers are 0.5 times as fast as one, and "),
-    ({1: 1, 2: 1.1, 4: 2.15, 8: 2.151, 16: 2.15}, "scales poorly from 2 workers on, where the largest loss is "
+    ({1: 1, 2: 1.1, 4: 2.15, 8: 2.151, 16: 2.15}, "scales poorly from 2 workers, where the largest loss is "
      "50 % of a step: bandwidth; at best 4 workers are 2.15 times as fast as one."),
     ({1: 1, 12: 5.7}, "does not scale: 12 workers are 5.7 times as fast as one, and "),
   ],
@@ -402,7 +402,7 @@ def test_where_the_efficiency_is_from_and_both_ends_of_a_range(tmp_path):
 def test_fewer_workers_than_hold_the_states_are_left_out():
   job = scale.scaled_job("llama_7b", 1, named("h100_ib400"))
   assert scale.large_enough([1, 4, 8, 16], job.placed.job) == [8, 16]
-  with pytest.raises(ValueError, match=r"workers must be 8 or more, .*split, got 4"):
+  with pytest.raises(ValueError, match=r"workers must be at least 8 to shard .*, got 4"):
     scale.large_enough([1, 4], job.placed.job)
   assert sum(job.work.nbytes) == pytest.approx(4 * 6_738_415_616)
   assert job.largest(80e9) == 3 and "4,096 tokens" in job.title
