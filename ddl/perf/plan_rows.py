@@ -39,7 +39,7 @@ def counts(cluster: Cluster, requested: int, least: float, first: int = 1) -> Wo
   """Return the range of numbers of workers for a cluster and the requested number (0: automatic)."""
   limit = cluster.workers or MOST_WORKERS
   if not 0 <= requested <= limit:
-    raise OptionError("workers", f"in [1, {limit:,}] on this cluster", requested)
+    raise OptionError("workers", f"from 1 to {limit:,} on this cluster", requested)
   if first > (workers := min(requested or limit, limit)):
     raise OptionError("workers", f"at least {first} to hold the parameters and their states", workers)
   return WorkerCounts(max(cluster.workers or max(TRIED, requested), first), least, first)

@@ -54,12 +54,12 @@ def test_bounds():
 @pytest.mark.parametrize(
   ("change", "key"),
   [
-    ({"examples": [4], "seconds": [1.0]}, "two sizes"),
-    ({"examples": [4, 4], "seconds": [1.0, 1.1]}, "two sizes"),
-    ({"seconds": [1.0]}, "1 times"),
+    ({"examples": [4], "seconds": [1.0]}, "two batch sizes"),
+    ({"examples": [4, 4], "seconds": [1.0, 1.1]}, "two batch sizes"),
+    ({"seconds": [1.0]}, r"got \[1, 2\]"),
     ({"seconds": [1.0, float("nan")]}, "seconds"),
-    ({"seconds": [1e-3, 1.0]}, "8 times as fast"),
-    ({"examples": [0, 8]}, "two sizes"),
+    ({"seconds": [1e-3, 1.0]}, "got 8 times the peak"),
+    ({"examples": [0, 8]}, "two batch sizes"),
     ({"peak": 0.0}, "peak"),
   ],
 )

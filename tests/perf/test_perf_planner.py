@@ -359,7 +359,7 @@ def test_every_cluster_has_a_plan(name, network):
     (cluster(bandwidth=0.0), PlanRequest(), "bandwidth.* must be .*got 0"),
     (cluster(bandwidth=0.0), PlanRequest(workers=1), "bandwidth.* must be .*got 0"),
     (cluster(bandwidth=math.nan), PlanRequest(), "bandwidth.* must be .*got nan"),
-    (cluster(workers=8), PlanRequest(workers=9), r"workers must be in \[1, 8\] .*got 9"),
+    (cluster(workers=8), PlanRequest(workers=9), "workers must be from 1 to 8 .*got 9"),
     (cluster(), PlanRequest(workers=-1), "workers must be .*got -1"),
     (cluster(), PlanRequest(workers=65_537), "workers must be .*65,536 .*got 65537"),
     (cluster(), PlanRequest(batch=-1), "examples per worker must be .*got -1"),

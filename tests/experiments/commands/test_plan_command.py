@@ -145,7 +145,7 @@ def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
       "not even one example fits in 1.07 GB: a step on one needs",
     ),
     (("--model=vgg_a", "--cluster=pcie_8gpu", "--workers=9"), "from 1 to 8"),
-    (("--model=llama_7b", "--cluster=h100_ib400", "--workers=1"), "workers must be 2 or more, which hold"),
+    (("--model=llama_7b", "--cluster=h100_ib400", "--workers=1"), "workers must be at least 2 to hold"),
     (
       ("--model=vgg_a", "--cluster=cori_fdr", "--workers=0"),
       "workers must be one integer of 1 or more, got 0",
