@@ -61,7 +61,7 @@ def check_clusters(names: Sequence[str], experiments: Iterable[Experiment], opti
   """Return the clusters of these names. ValueError for those on which the experiments cannot be predicted."""
   clusters: dict[str, Cluster] = {}
   for experiment in experiments:
-    clusters |= cluster_clock.chosen(names, experiment, options.members)
+    clusters |= cluster_clock.clusters_by_name(names, experiment, options.members)
   return clusters
 
 

@@ -129,7 +129,7 @@ def collective_seconds(collective: Collective, cluster: Cluster, devices: int) -
   return patterns.seconds([Op(kind, collective.nbytes)], members, cluster.network)
 
 
-def chosen(names: Sequence[str], config: Experiment, members: int = 1) -> dict[str, Cluster]:
+def clusters_by_name(names: Sequence[str], config: Experiment, members: int = 1) -> dict[str, Cluster]:
   """Return clusters by display name, with the device efficiencies for the config's model.
 
   Args:

@@ -375,7 +375,7 @@ class ElasticClock:
 
   def worker_steps(self, step: int) -> int:
     """Return the steps of all workers up to a step of the run."""
-    return self._trainer.presence.made(step)
+    return self._trainer.presence.worker_steps(step)
 
   def columns(self, step: int) -> dict[str, float]:
     """Return the number of workers that are present, and the virtual seconds."""

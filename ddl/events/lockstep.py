@@ -116,7 +116,7 @@ def walk(
   present_now, lost = np.ones(workers, bool), np.zeros(workers)
   attend = presence.waiting(times)
   if present:
-    attend = presence.given(present, round_steps) if isinstance(present, Presence) else presence.elastic(times)
+    attend = presence.replayed(present, round_steps) if isinstance(present, Presence) else presence.elastic(times)
 
   def send(seconds: Seconds, hops: Hops = ()) -> tuple[tuple[float, float], np.ndarray]:
     """Return ((launch, arrival), when each worker has received its messages)."""

@@ -49,7 +49,7 @@ class Presence(NamedTuple):
     cuts = [first, *(step for step, _ in self.changes if first < step < last), last]
     return [Segment(a, b, self.at(a)) for a, b in pairwise(cuts) if a < b]
 
-  def made(self, step: int) -> int:
+  def worker_steps(self, step: int) -> int:
     """Return the total number of worker steps after `step` steps of the run."""
     return sum((segment.last - segment.first) * len(segment.ids) for segment in self.segments(0, step))
 
@@ -152,7 +152,7 @@ def elastic(times: Times) -> Attendance:
   return attend
 
 
-def given(presence: Presence, round_steps: int) -> Attendance:
+def replayed(presence: Presence, round_steps: int) -> Attendance:
   """Return the policy that replays a recorded membership without deaths. Raises the errors of `check`."""
   check(presence, round_steps)
 

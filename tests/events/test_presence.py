@@ -113,7 +113,7 @@ def test_what_a_presence_tells(tmp_path):
   kept = Presence(4, ((0, (0, 1, 2, 3)), (6, (0, 3)), (9, (0, 1, 3))))
   assert [kept.at(step) for step in (0, 5, 6, 8, 9, 99)] == [(0, 1, 2, 3)] * 2 + [(0, 3)] * 2 + [(0, 1, 3)] * 2
   assert kept.segments(2, 9) == [(2, 6, (0, 1, 2, 3)), (6, 9, (0, 3))]
-  assert [kept.made(step) for step in (0, 6, 8, 10)] == [0, 24, 28, 33]
+  assert [kept.worker_steps(step) for step in (0, 6, 8, 10)] == [0, 24, 28, 33]
   assert kept.describe(12) == "elastic: 2 losses, 1 return, lowest 2 of 4 present"
   presence.save(tmp_path / "presence.json", kept)
   assert presence.load(tmp_path / "presence.json", 4) == kept

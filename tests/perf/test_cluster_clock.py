@@ -157,10 +157,12 @@ def test_workers_of_a_node_share_its_link_to_their_peers():
 def test_recorded_step_times_have_no_seconds_to_set():
   config = default_experiment(times={"name": "trace", "path": "x.csv"})
   with pytest.raises(ValueError, match=r"config\.times\.name must be one of constant, lognormal, gamma .* got trace"):
-    cluster_clock.chosen(["fdr"], config)
-  assert cluster_clock.chosen([], config) == {}
+    cluster_clock.clusters_by_name(["fdr"], config)
+  assert cluster_clock.clusters_by_name([], config) == {}
 
 
 def test_a_comparison_takes_what_is_published_of_the_models_kind():
-  result = cluster_clock.chosen(["dasgd_v100_10g"], default_experiment(model={"name": "lenet"}))["dasgd_v100_10g"]
+  result = cluster_clock.clusters_by_name(["dasgd_v100_10g"], default_experiment(model={"name": "lenet"}))[
+    "dasgd_v100_10g"
+  ]
   assert result == with_shares(named("dasgd_v100_10g"), "resnet50") != named("dasgd_v100_10g")

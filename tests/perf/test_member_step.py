@@ -88,9 +88,9 @@ def test_a_step_waits_for_its_members_and_an_exchange_has_their_links(share):
 
 def test_a_cluster_needs_a_worker_for_each_device():
   config = config_of("sync_sgd", workers=8)
-  assert cluster_clock.chosen(["pcie_8gpu"], config)
+  assert cluster_clock.clusters_by_name(["pcie_8gpu"], config)
   with pytest.raises(ValueError, match=r"config.workers must be at most 4 on pcie_8gpu, .* 2 members, got 8"):
-    cluster_clock.chosen(["pcie_8gpu"], config, 2)
+    cluster_clock.clusters_by_name(["pcie_8gpu"], config, 2)
 
 
 def test_members_are_checked_before_the_devices_are_started():

@@ -51,7 +51,7 @@ def test_the_metrics_count_those_that_are_present(killed):
   assert len({len(ids) for _, ids in target.changes}) >= 2
   for line in metrics(killed[0]):
     assert line["present"] == len(target.at(max(line["step"] - 1, 0)))
-    assert line["examples"] == 8 * target.made(line["step"])
+    assert line["examples"] == 8 * target.worker_steps(line["step"])
 
 
 def test_a_resume_has_the_same_bits(killed, tmp_path, capsys):
