@@ -248,7 +248,7 @@ def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[i
 
 
 def experiment_job(components: Components, workers: int | None = None) -> Job:
-  """Return the job of an experiment: FLOP, bytes and memory of a microbatch by XLA, and the memory model's count.
+  """Return the job of an experiment: FLOP, bytes and memory of a microbatch as XLA counts them, and the memory model.
 
   With several microbatches the memory includes the accumulated gradients and the examples of the other microbatches.
 

@@ -66,9 +66,10 @@ def fit(logs: np.ndarray, seen: np.ndarray) -> tuple[float, float]:
 
 @lru_cache(maxsize=8)
 def _order_weights(count: int) -> tuple[np.ndarray, np.ndarray]:
-  """Return z [grid] and weights [count, grid] with E[f(z_(c))] = sum_z weights[c - 1, z] f(z).
+  """Compute a quadrature rule for expectations of the order statistics of `count` standard normals.
 
-  z_(c) is the c-th smallest of `count` independent standard normals.
+  Returns z [grid] and weights [count, grid] with E[f(z_(c))] = sum_z weights[c - 1, z] f(z), where z_(c) is the c-th
+  smallest.
   """
   z = np.linspace(-10.0, 14.0, 1201)  # trapezoidal rule; the integrand is smooth and vanishes at both ends
   c = np.arange(1, count + 1)[:, None]

@@ -57,7 +57,7 @@ def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrie
       "async_sgd."
     )
   if blocks < 0 or (quorum and blocks):
-    raise OptionError("blocks", "0 with a quorum, which needs a lock" if quorum else ">= 0", blocks)
+    raise OptionError("arrivals.blocks", "0 with a backup or cutoff barrier" if quorum else ">= 0", blocks)
   index = np.arange(len(events.worker))
   seen = known(events.worker, events.start, events.served, events.answered, events.restarted)[events.restarted]
   parts = [_part(RESTART, index[events.restarted], seen - 0.25, events.start[events.restarted])]

@@ -85,7 +85,7 @@ def check(presence: Presence, round_steps: int = 1) -> None:
       raise OptionError("the steps at which presence changes", f"multiples of a round of {round_steps}", step)
   for (_, before), (step, after) in pairwise(presence.changes):
     if not {*before} & {*after}:
-      condition = f"such that one of them, which has the model, was present before step {step}"
+      condition = "at least partly the same as before, because only these have the model"
       raise OptionError(f"the workers present from step {step}", condition, list(after))
 
 

@@ -126,7 +126,7 @@ def _check_quorum(delay: int, arrivals: VisitOrder) -> None:
   }
   for conflict, present in conflicts.items():
     if present:
-      raise OptionError("barrier", f"one that drops no late messages (not backup or cutoff) with {conflict}")
+      raise OptionError("barrier", f"asp, bsp, ssp or psp with {conflict}")
 
 
 def first_come(

@@ -208,7 +208,7 @@ def threshold(
 
 
 def largest_usual(job: Job, sizes: TriedSizes, workers: int) -> int:
-  """Return the largest power of two that fits and keeps the global batch usual, but at least `sizes.enough`."""
+  """Return the largest power of two that fits and does not exceed the usual global batch, but >= `sizes.enough`."""
   most = min(sizes.largest, job.usual.examples // workers) if job.usual else 0
   return max(sizes.enough, 2 ** (most.bit_length() - 1) if most else 0)
 

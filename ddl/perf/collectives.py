@@ -37,13 +37,13 @@ def lower_bound(nbytes: float, workers: int, link: LinkModel) -> float:
 
 
 def _ring_reduce_scatter(nbytes: float, workers: int, link: LinkModel) -> float:
-  """Return (p - 1) (L + n G (2 - duplex) / p): p - 1 rounds, each with a strip of n / p bytes."""
+  """Return the seconds of a ring reduce-scatter, p - 1 rounds with n / p bytes: (p - 1) (L + n G (2 - duplex) / p)."""
   _levels(nbytes, workers, link)
   return (workers - 1) * (link.latency + _both(nbytes / workers, link))
 
 
 def _halving(nbytes: float, workers: int, link: LinkModel) -> float:
-  """Return ceil(log2 p) L + n G (2 - duplex) (p - 1) / p: recursive halving or doubling.
+  """Return the seconds of recursive halving or doubling: ceil(log2 p) L + n G (2 - duplex) (p - 1) / p.
 
   If p is not a power of two, Bruck's algorithm has the same cost.
   """
@@ -51,12 +51,12 @@ def _halving(nbytes: float, workers: int, link: LinkModel) -> float:
 
 
 def _tree_one_way(nbytes: float, workers: int, link: LinkModel) -> float:
-  """Return ceil(log2 p) (L + n G): a binomial tree that sends the whole message at each level."""
+  """Return the seconds of a reduce or broadcast on a binomial tree: ceil(log2 p) (L + n G)."""
   return _levels(nbytes, workers, link) * link.seconds(nbytes)
 
 
 def _halving_doubling(nbytes: float, workers: int, link: LinkModel) -> float:
-  """Return 2 log2 p L + 2 n G (2 - duplex) (p - 1) / p: Rabenseifner's recursive halving, then doubling.
+  """Return the seconds of Rabenseifner's all-reduce: 2 log2 p L + 2 n G (2 - duplex) (p - 1) / p.
 
   If p is not a power of two, the workers beyond the largest power of two first send their n bytes to other workers and
   finally receive the sum: 2 (L + n G) more.
@@ -209,7 +209,7 @@ def one_way(kind: str, nbytes: float, workers: int, network: NetworkModel) -> fl
 
 
 def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequence[int | None] = ()) -> float:
-  """Return the seconds in which each worker sends and receives one message: L + m n G (2 - duplex).
+  """Return the seconds of a permute, in which each worker sends and receives one message: L + m n G (2 - duplex).
 
   The m messages between a node and other nodes share its link. Messages inside nodes use separate links concurrently.
   On a torus a worker has one link to each neighbor.

@@ -66,7 +66,7 @@ def part_terms(part: LayerWork, examples: float, device: Device, efficiency: Eff
 
 
 def part_seconds(part: LayerWork, examples: float, device: Device, efficiency: Efficiency) -> float:
-  """Return max(F b / (peak * efficiency(b)), width * (moved b + held) / (memory bandwidth * share))."""
+  """Return the seconds of a part: max(F b / (peak * efficiency(b)), width (moved b + held) / (bandwidth * share))."""
   return max(part_terms(part, examples, device, efficiency))
 
 

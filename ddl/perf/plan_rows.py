@@ -46,7 +46,7 @@ def counts(cluster: Cluster, requested: int, least: float, first: int = 1) -> Wo
 
 
 def most_workers(efficiency: Callable[[int], float], counts: WorkerCounts) -> int:
-  """Return the last number of `doubled` before the efficiency falls below the requirement, at least the first."""
+  """Return the largest number of `doubled` with the required efficiency, and at least `counts.first`."""
   largest = counts.first
   for workers in (n for n in doubled(counts.most) if n >= counts.first):
     if efficiency(workers) < counts.least:

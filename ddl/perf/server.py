@@ -103,7 +103,7 @@ def simulate(
   units.amount("latency", latency)
   units.share("overlap", overlap)
   if servers > units.positive("nbytes", nbytes):
-    raise OptionError("servers", f"at most one server per byte, {nbytes:g}", servers)
+    raise OptionError("servers", f"at most {nbytes:g}, one per byte of a message", servers)
   computing = np.asarray(compute_seconds, np.float64)
   computing = computing if computing.ndim else np.full((1, workers), computing)
   if computing.ndim != 2 or computing.shape[1] != workers or not (np.isfinite(computing) & (computing > 0)).all():

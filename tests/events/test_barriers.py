@@ -287,7 +287,7 @@ def test_what_a_quorum_does_not_go_with(delay, arrivals):
   times = TIMES["constant"](workers=4, seed=0)
   for barrier in (backup(spare=1), cutoff(window=2)):
     assert isinstance(barrier, Quorum)
-    with pytest.raises(ValueError, match=r"^barrier must be one that drops no late messages[^\n]*$"):
+    with pytest.raises(ValueError, match=r"^barrier must be asp, bsp, ssp or psp with [^\n]*$"):
       visit_events(**settings_, delay=delay, arrivals=arrivals, times=times, barrier=barrier)
 
 

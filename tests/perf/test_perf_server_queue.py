@@ -128,7 +128,7 @@ def test_without_overlap_the_queue_is_what_more_servers_remove():
     ({"workers": 0}, "number of workers"),
     ({"servers": 0}, "number of servers"),
     ({"bandwidth": 0}, "bandwidth"),
-    ({"nbytes": 3, "servers": 4}, "one server per byte"),
+    ({"nbytes": 3, "servers": 4}, "servers must be at most 3, one per byte"),
     ({"nbytes": math.nan}, "bytes"),
     ({"latency": -1}, "latency"),
     ({"overlap": 2}, "overlap"),
