@@ -265,7 +265,7 @@ def progress(text: str) -> None:
 
 
 def measure_steps(
-  model: str, algorithms: Mapping[str, Mapping[str, Any]], *, workers: int, alone: int, together: int
+  model: str, algorithms: Mapping[str, Mapping[str, Any]], *, workers: int, single_batch: int, full_batch: int
 ) -> dict[str, dict[int, float]]:
   """Measure algorithm -> number of workers (1 and `workers`) -> seconds per step, the median of interleaved blocks.
 
@@ -276,20 +276,26 @@ def measure_steps(
     model: name in ddl.models, with the sizes that `scale` uses.
     algorithms: collective algorithms with their settings.
     workers: number of processes, one worker each.
-    alone, together: examples per worker and step with one worker, and with all workers.
+    single_batch, full_batch: examples per worker and step with one worker, and with all workers.
 
   Raises:
     ValueError: if a process fails; its output is on stderr.
   """
   with tempfile.TemporaryDirectory() as folder:
     result, settings = Path(folder) / "result.json", {name: dict(keys) for name, keys in algorithms.items()}
-    task = {"model": model, "algorithms": settings, "workers": workers, "alone": alone, "together": together}
+    task = {
+      "model": model,
+      "algorithms": settings,
+      "workers": workers,
+      "single_batch": single_batch,
+      "full_batch": full_batch,
+    }
     command = [sys.executable, "-m", "experiments.bench.microbench", json.dumps(task), str(result)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, env=hosts.launched())
     if done.returncode or not result.exists():
       raise ValueError("the measurement failed, see the log above")
     seconds = json.loads(result.read_text())
-  return {name: {1: seconds["alone"], workers: seconds["together"][name]} for name in algorithms}
+  return {name: {1: seconds["single"], workers: seconds["full"][name]} for name in algorithms}
 
 
 def main(text: str, result: str) -> int:
@@ -304,11 +310,11 @@ def main(text: str, result: str) -> int:
     trainer, components, _ = make_trainer(ModelCase(task["model"], sizes, batch), name, hyper, workers)
     return trainer_blocks(trainer, components)[0]
 
-  blocks = {"alone": block("independent", {}, task["alone"])}
-  blocks |= {name: block(name, hyper, task["together"]) for name, hyper in task["algorithms"].items()}
+  blocks = {"single": block("independent", {}, task["single_batch"])}
+  blocks |= {name: block(name, hyper, task["full_batch"]) for name, hyper in task["algorithms"].items()}
   seconds = {name: typical(times) for name, times in interleaved(blocks, 5).items()}
   if hosts.is_main():
-    Path(result).write_text(json.dumps({"alone": seconds.pop("alone"), "together": seconds}))
+    Path(result).write_text(json.dumps({"single": seconds.pop("single"), "full": seconds}))
   return 0
 
 

@@ -41,19 +41,19 @@ def main(line: CommandLine) -> int:
   jax.config.update("jax_platforms", "cpu")  # a dry run needs no local accelerator
   from experiments.dryrun import compiled, report, target  # not at the top: the platform must be set first
 
-  options, where = run_options(), target.find(TOPOLOGY.value)
-  rows = len(where.devices) // options.members
-  if "workers" not in line.paths and len(where.devices) % options.members == 0:
+  options, topology = run_options(), target.find(TOPOLOGY.value)
+  rows = len(topology.devices) // options.members
+  if "workers" not in line.paths and len(topology.devices) % options.members == 0:
     line.config.workers = rows
-  compiled.check_workers(where, line.config.workers, options.members)
+  compiled.check_workers(topology, line.config.workers, options.members)
   experiments = _experiments(line, rows)
   first = next(iter(experiments.values()))
-  if where.cluster:
-    where = where._replace(cluster=with_shares(where.cluster, str(first.model.name)))
+  if topology.cluster:
+    topology = topology._replace(cluster=with_shares(topology.cluster, str(first.model.name)))
   data = _data(first)
-  job = compiled.CompiledJob(where, data, options, not DEFAULTS.value)
-  cluster: Any = where.cluster
-  print(_heading(first, where.name, options, cluster))
+  job = compiled.CompiledJob(topology, data, options, not DEFAULTS.value)
+  cluster: Any = topology.cluster
+  print(_heading(first, topology.name, options, cluster))
   all_figures = []
   for label, experiment in experiments.items():
     figures = compiled.compiled(label, experiment, job)
@@ -66,7 +66,7 @@ def main(line: CommandLine) -> int:
   for label, figures in zip(experiments, all_figures, strict=True):
     if not compiled.fits(figures, cluster):
       other = compiled.smallest_that_fits(label, experiments[label], job, cluster)
-      raise ValueError(report.too_large(figures, cluster.device.memory, other, where.name))
+      raise ValueError(report.too_large(figures, cluster.device.memory, other, topology.name))
   print(f"\nall fit into the {bytes_text(cluster.device.memory)} of a device")
   return 0
 

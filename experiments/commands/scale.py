@@ -83,7 +83,7 @@ def main(line: CommandLine) -> int:
     from experiments.bench import microbench
 
     share = batch if weak else max(1, batch // most)
-    measured = microbench.measure_steps(model, settings, workers=most, alone=batch, together=share)
+    measured = microbench.measure_steps(model, settings, workers=most, single_batch=batch, full_batch=share)
     drawn = [curve._replace(measured=measured[each]) for each, curve in zip(settings, drawn, strict=True)]
   head = scale_text.head(drawn)
   title = (

@@ -35,7 +35,7 @@ class Terms(NamedTuple):
 class DasStep(NamedTuple):
   """Seconds of a step on N nodes."""
 
-  alone: float  # on one node with the whole mini-batch
+  single: float  # on one node with the whole mini-batch
   computing: float
   waiting: float  # waiting for activations and their gradients inside groups
   exposed: float  # waiting for gradients and weights
@@ -49,7 +49,7 @@ class DasStep(NamedTuple):
   @property
   def speedup(self) -> float:
     """Return the speed-up over one node."""
-    return self.alone / self.seconds
+    return self.single / self.seconds
 
 
 PLAIN = Terms()
@@ -79,8 +79,8 @@ def step(
   latency = 2 * (nodes - 1).bit_length() * link.latency  # part-reduce, then part-broadcast
   simulated = timeline.simulate(Pass(both, thirds, both, data), lambda nbytes: latency + nbytes / link.bandwidth)
   computing, waiting = 3 * sum(thirds), 2 * sum(waits)
-  alone = step_seconds(parts(table), batch, whole, efficiency)
-  return DasStep(alone, computing, waiting, simulated.seconds - computing - waiting, messages)
+  single = step_seconds(parts(table), batch, whole, efficiency)
+  return DasStep(single, computing, waiting, simulated.seconds - computing - waiting, messages)
 
 
 def all_reduce_rate(processors: int, nbytes: float, seconds: float) -> float:
@@ -128,7 +128,7 @@ def section(config: Config) -> Section:
       SECONDS: Prediction(_step(inputs, config.share, start=start).speedup, fits),
     }
     rows.append(ReportedRow(name, inputs.reported, "x", predicted, inputs.unknown))
-    missing[name] = steps[name][-1].alone / inputs.reported - steps[name][-1].seconds
+    missing[name] = steps[name][-1].single / inputs.reported - steps[name][-1].seconds
     spans[name] = _span(config, inputs)
   few, many = config.fitted, config.grown
   more = steps[many][-1].messages - steps[few][-1].messages

@@ -14,7 +14,7 @@ class SitePoint(NamedTuple):
   name: str
   published: float
   predicted: float
-  alone: float  # without the slow link: in one site, or with exchanges that take no time
+  baseline: float  # without the slow link: in one site, or with exchanges that take no time
 
   @property
   def error(self) -> float:
@@ -27,7 +27,7 @@ def section(config: Config) -> Section:
   sites, shaped = across(config.google), on_a_link(config.shaped)
   errors = {f"a shaped link, {name}": [abs(point.error) for point in points] for name, points in shaped.items()}
   errors = {"sites of a cloud": [abs(point.error) for point in sites], **errors}
-  one_site = [abs(point.alone / point.published - 1) for point in sites]
+  one_site = [abs(point.baseline / point.published - 1) for point in sites]
   return page.read("sites", config=config, sites=sites, shaped=shaped, errors=errors, one_site=one_site)
 
 

@@ -45,11 +45,11 @@ def waiting(config: Config, gigabits: float, servers: int) -> float:
 def _grown(config: Config) -> list[tuple[float, ...]]:
   """Return rows of G, R_O, and efficiencies: the lemma with R_O of the fewest GPUs and of G, and the cost model."""
   cluster, layers = cluster_file.named(config.cluster), neural_networks.table(config.network)
-  alone = step_seconds(parts(layers), config.batch, cluster.device, cluster.efficiency)
-  overheads = {g: all_reduce(params_bytes(layers), g, cluster.network) / alone for g in config.gpus}
+  single = step_seconds(parts(layers), config.batch, cluster.device, cluster.efficiency)
+  overheads = {g: all_reduce(params_bytes(layers), g, cluster.network) / single for g in config.gpus}
   rows = []
   for g in config.gpus:
-    whole = step_seconds(parts(layers), config.batch / g, cluster.device, cluster.efficiency) + overheads[g] * alone
+    whole = step_seconds(parts(layers), config.batch / g, cluster.device, cluster.efficiency) + overheads[g] * single
     lemmas = [1 / (1 + g * overhead) for overhead in (overheads[config.gpus[0]], overheads[g])]  # T_C / (T_C + G T_O)
-    rows.append((g, overheads[g], *lemmas, alone / whole / g))
+    rows.append((g, overheads[g], *lemmas, single / whole / g))
   return rows
