@@ -145,7 +145,7 @@ _data = functools.cache(synthetic)
 
 
 def _measured_step(trainer: CompiledTrainer, components: build.Components, model: str) -> MeasuredStep:
-  """Count a step's FLOP and bytes by XLA's cost analysis of a one-step call, because it counts loops only once."""
+  """Count a step's FLOP and bytes by XLA's cost analysis of a one-step call, as XLA counts loop bodies only once."""
   carry = trainer.start(initial_key(0))
   batch = components.training_feed(trainer.workers.local)(0, 1)
   fed = sum(x.nbytes for x in jax.tree.leaves(batch)) / len(trainer.workers.local)

@@ -52,7 +52,7 @@ class Exchanger:
   """A worker without gradients."""
 
   def __init__(self, algorithm: Any, size: int, shards: list[Any], addresses: list[tuple[str, int]]):
-    """size: number of float32 parameters."""
+    """Connect to the shards. size: number of float32 parameters."""
     self.shards, self.message = shards, [np.zeros(size, np.float32)]
     self.sockets = ray_transport.ShardConnections(algorithm, size, np.dtype(np.float32), addresses, b"token")
     self.header, self.losses = np.zeros(1, ray_transport.REQUEST), np.zeros(1, np.float32)

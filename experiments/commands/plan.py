@@ -37,7 +37,7 @@ def read(folder: str) -> float:
   scales = read_run(path).columns.get(SCALE, np.empty(0))
   scales = scales[np.isfinite(scales)]
   if not len(scales):
-    raise OptionError("run", "a run that measured its noise scale", folder, "Train it with config.noise_batches=16.")
+    raise OptionError("run", "a run with a measured noise scale", folder, "Train it with config.noise_batches=16.")
   return float(scales[-1])
 
 

@@ -22,7 +22,7 @@ def main(line: CommandLine) -> int:
   options, algorithm = shared_flags.run_options(line), line.config.algorithm.name
   if EXPLAIN.value:
     if has_server(algorithm):
-      raise OptionError("explain", "passed with a collective algorithm", algorithm)
+      raise OptionError("config.algorithm.name", "a collective algorithm with --explain", algorithm)
     from experiments.dryrun.compiled import explain  # most runs do not need it
 
     options = replace(options, hooks=(*options.hooks, explain))

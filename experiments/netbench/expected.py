@@ -25,7 +25,7 @@ class Expected:
   """Messages and predicted seconds of a round of an experiment's algorithm."""
 
   def __init__(self, experiment: Experiment, params: Tree, link: LinkModel, period: int, overlap: bool):
-    """params: shapes; link: that of each host; period: steps per round; overlap: whether messages overlap steps."""
+    """Find a round's messages. params: shapes; link: of each host; period: steps; overlap: of messages with steps."""
     self._experiment, self._period, self._overlap = experiment, period, overlap
     self._algorithm: Any = experiment.make_algorithm()
     pattern = messages(self._algorithm, params, experiment.workers)

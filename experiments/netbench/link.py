@@ -25,7 +25,7 @@ class Shaper:
   """Departure and arrival times of packets, on any clock."""
 
   def __init__(self, rate: float, latency: float, hosts: int):
-    """rate: bits per second of each host, one way; latency: seconds, one way."""
+    """Create idle links. rate: bits per second of each host, one way; latency: seconds, one way."""
     self.rate, self.latency = rate, latency
     self._free = [0.0] * hosts  # when the last packet read from each host departs
 
@@ -43,7 +43,7 @@ class Link:
   """Forwards packets between tun devices."""
 
   def __init__(self, shaper: Shaper, devices: list[int], addresses: list[bytes]):
-    """devices: file descriptors, which become non-blocking; addresses: IPv4 addresses of the hosts as bytes."""
+    """Make the devices, given as file descriptors, non-blocking. addresses: IPv4 addresses of the hosts as bytes."""
     self.shaper, self._devices = shaper, devices
     self._host = {address: host for host, address in enumerate(addresses)}
     self._under_way: list[tuple[float, int, int, bytes]] = []  # (arrival, number, receiver, packet)

@@ -80,7 +80,7 @@ class KernelLink:
   title = "the kernel (tbf, netem)"
 
   def __init__(self, pids: Sequence[int], rate: float, latency: float, stack: contextlib.ExitStack):
-    """pids: the holder processes of the hosts' namespaces."""
+    """Create the link's devices. pids: the holder processes of the hosts' namespaces."""
     self._pids, self._hub = pids, stack.enter_context(_holder("hub", "")).pid
     self.devices = ["eth0"] * len(pids)
     _run("ip", "link", "add", "bridge", "type", "bridge", pid=self._hub)
@@ -107,7 +107,7 @@ class TunLink:
   title = "a process between tun devices"
 
   def __init__(self, pids: Sequence[int], rate: float, latency: float, stack: contextlib.ExitStack):
-    """pids: the holder processes of the hosts' namespaces."""
+    """Create the link's devices. pids: the holder processes of the hosts' namespaces."""
     self.devices = [f"ddl{os.getpid()}h{host}" for host in range(len(pids))]
     files = [_tun(device) for device in self.devices]
     for device, pid in zip(self.devices, pids, strict=True):

@@ -43,12 +43,12 @@ class DasStep(NamedTuple):
 
   @property
   def seconds(self) -> float:
-    """Sum the parts."""
+    """Total seconds of the step."""
     return self.computing + self.waiting + self.exposed
 
   @property
   def speedup(self) -> float:
-    """Return the speed-up over one node."""
+    """Speed-up over one node."""
     return self.single / self.seconds
 
 
