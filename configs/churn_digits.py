@@ -1,8 +1,8 @@
-"""Workers that fail and rejoin: the others continue without them (elastic), or wait.
+"""Workers that fail and rejoin: the others continue without them (elastic training), or wait.
 
 Eight workers train on handwritten digits. Each fails on average once in four hundred steps and restarts a second later;
-a round of four steps takes 40 ms. Local SGD (Stich 1805.09767), DaSGD (Zhou et al. 2006.00441), EASGD (Zhang et al.
-1412.6651).
+a round of four steps takes 40 ms. Algorithms: local SGD (Stich 1805.09767), DaSGD (Zhou et al. 2006.00441), EASGD
+(Zhang et al. 1412.6651).
 
   python run.py compare --config=configs/churn_digits.py
 
@@ -28,11 +28,11 @@ def get_config():
   config.times.death_rate = 0.0025
   config.times.down_seconds = 1.0
   config.network.exchange_seconds = 0.01
-  config.compare.title = "Eight workers that die and come back"
+  config.compare.title = "Eight workers that fail and rejoin"
   config.compare.target = 0.95
   config.compare.algorithms = {
-    f"{label}{', elastic' * elastic}": {"elastic": elastic, **chosen}
-    for label, chosen in ALGORITHMS.items()
+    f"{label}{', elastic' * elastic}": {"elastic": elastic, **settings}
+    for label, settings in ALGORITHMS.items()
     for elastic in (False, True)
   }
   return config

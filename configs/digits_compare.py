@@ -1,4 +1,4 @@
-"""The main comparison: eight algorithms on handwritten digits, eight workers, ten seeds, equal budgets of examples.
+"""The main comparison: eight algorithms on handwritten digits, eight workers, ten seeds, the same number of examples.
 
 Das et al. 1602.06709 (sync SGD), Stich 1805.09767 (local SGD), Lin et al. 1808.07217 (post-local SGD), Zhou et al.
 2006.00441 (DaSGD), Zhang et al. 1412.6651 and You et al. 1708.02983 (EASGD, EAMSGD).
@@ -15,7 +15,7 @@ from ddl.config import base
 def get_config():
   config = base()
   config.model.hidden = (64, 64)
-  config.partition.name = "sharded"  # disjoint parts, one per worker
+  config.partition.name = "sharded"  # disjoint shards, one per worker
   config.workers = 8
   config.batch = 16
   config.steps = 400
@@ -23,8 +23,8 @@ def get_config():
   config.optimizer.momentum = 0.9
   config.compare.title = "Handwritten digits on eight workers"
   config.compare.target = 0.95
-  config.compare.seeds = tuple(range(10))  # after Holm's correction for 28 pairs, three separate none
-  # Each rate is the best of nine on a validation split: python run.py sweep --config=configs/digits_compare.py
+  config.compare.seeds = tuple(range(10))  # with three, no pair of 28 is significant after Holm's correction
+  # Each learning rate is the best of nine on a validation split: python run.py sweep --config=configs/digits_compare.py
   config.compare.algorithms = {
     "sync SGD": {"algorithm": {"name": "sync_sgd"}, "optimizer": {"learning_rate": 0.3162}},
     "local SGD": {"algorithm": {"name": "local_sgd", "period": 10}, "optimizer": {"learning_rate": 0.1334}},

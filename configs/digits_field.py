@@ -1,18 +1,18 @@
-"""All collective algorithms of ddl on handwritten digits, eight workers, equal budgets of examples.
+"""All collective algorithms of ddl on handwritten digits, eight workers, the same number of examples.
 
-docs/reference/algorithms.md lists their papers. Algorithms that have a period exchange every ten steps.
+docs/reference/algorithms.md lists their papers. Algorithms with a period exchange every ten steps, unless set below.
 sharded_sync_sgd is omitted, because its results are those of sync_sgd.
 
   python run.py compare --config=configs/digits_field.py
 
-Expected: two to four minutes on two cores. All except the control reach 95 %, SCAFFOLD not with every seed: its best
-learning rate for one seed diverges with another.
+Expected: two to four minutes on two cores. All except the control reach 95 %, but SCAFFOLD not with every seed: the
+best learning rate for one seed diverges with another.
 """
 
 from ddl.config import base
 
 P = {"period": 10}
-ALGORITHMS = {  # name: (learning rate, settings beside the defaults, of the optimizer)
+ALGORITHMS = {  # name: (learning rate of the optimizer, settings other than the defaults)
   "sync_sgd": (0.3162, {}),
   "pipe_sgd": (0.05623, {}),
   "local_sgd": (0.1334, P),
@@ -28,7 +28,7 @@ ALGORITHMS = {  # name: (learning rate, settings beside the defaults, of the opt
   "bmuf": (0.01778, P),
   "diloco": (0.03162, P),
   "streaming_diloco": (0.1778, P | {"fragments": 2, "delay": 2}),
-  "eager_diloco": (0.1778, P | {"outer_momentum": 0.0}),  # 0.9 diverges in a run of forty rounds
+  "eager_diloco": (0.1778, P | {"outer_momentum": 0.0}),  # 0.9 diverges within forty rounds
   "noloco": (0.1, P),
   "easgd": (0.1, P),
   "eamsgd": (0.1334, P | {"momentum": 0.9}),
@@ -39,13 +39,13 @@ ALGORITHMS = {  # name: (learning rate, settings beside the defaults, of the opt
   "overlap_sgp": (0.1778, {}),
   "independent": (0.01334, {}),
 }
-NO_MOMENTUM = ("eamsgd", "sma", "scaffold")  # beside their own; SCAFFOLD is defined with plain SGD
+NO_MOMENTUM = ("eamsgd", "sma", "scaffold")  # eamsgd and sma have momentum built in; SCAFFOLD is defined with plain SGD
 
 
 def get_config():
   config = base()
   config.model.hidden = (64, 64)
-  config.partition.name = "sharded"  # disjoint parts, one per worker
+  config.partition.name = "sharded"  # disjoint shards, one per worker
   config.workers = 8
   config.batch = 16
   config.steps = 400
@@ -53,7 +53,7 @@ def get_config():
   config.compare.title = "Every collective algorithm on handwritten digits"
   config.compare.target = 0.95
   config.compare.seeds = tuple(range(5))
-  # Each rate is the best of nine on a validation split: python run.py sweep --config=configs/digits_field.py
+  # Each learning rate is the best of nine on a validation split: python run.py sweep --config=configs/digits_field.py
   config.compare.algorithms = {
     name: {
       "algorithm": {"name": name} | settings,

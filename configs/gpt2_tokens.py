@@ -1,16 +1,16 @@
-"""GPT-2 124M on token files: synchronous AdamW as in nanoGPT, DiLoCo and DaSGD on the same budget.
+"""GPT-2 124M on token files: synchronous AdamW as in nanoGPT, DiLoCo and DaSGD on the same number of examples.
 
 nanoGPT's recipe (github.com/karpathy/nanoGPT, config/train_gpt2.py): 480 sequences of 1,024 tokens per step (here 60
-per worker, in 5 microbatches of 12, with 8 workers), 600,000 steps; AdamW with betas 0.9 and 0.95, weight decay 0.1 of
-matrices and embeddings, but not of biases and norms, gradients clipped to norm 1; learning rate 6e-4 after 2,000 steps
-of warm-up, then a half cosine to a tenth. DiLoCo (Douillard et al. 2023, arXiv 2311.08105): outer steps every 500
-steps, with Nesterov momentum 0.9 and rate 0.7; inner rate 4e-4. DaSGD (Zhou et al. 2020, arXiv 2006.00441): its
-settings for language models are not known; period, delay and weight are a starting point for a sweep.
+per worker, in 5 microbatches of 12, with 8 workers), 600,000 steps; AdamW with betas 0.9 and 0.95, weight decay 0.1 for
+matrices and embeddings, but not for biases and norms, gradients clipped to norm 1; learning rate 6e-4 after 2,000 steps
+of warm-up, then cosine decay to a tenth. DiLoCo (Douillard et al. 2023, arXiv 2311.08105): an outer step every 500
+steps, with Nesterov momentum 0.9 and learning rate 0.7; inner learning rate 4e-4. DaSGD (Zhou et al. 2020, arXiv
+2006.00441): the paper has no settings for language models; period, delay and keep are a starting point for a sweep.
 
   python run.py tokenize --text=corpus.txt --out=tokens --level=bpe --vocabulary=4096
   python run.py compare --config=configs/gpt2_tokens.py --config.data.path=tokens
 
-For GPUs. For a folder written by nanoGPT's data/openwebtext/prepare.py, also pass --config.data.vocabulary=50257.
+Requires GPUs. For a folder written by nanoGPT's data/openwebtext/prepare.py, also pass --config.data.vocabulary=50257.
 """
 
 from ddl.config import base
@@ -28,12 +28,12 @@ def get_config():
   config.batch = 60
   config.microbatches = 5
   config.steps = 600_000
-  config.eval_every = 1000  # a multiple of DiLoCo's period: the tested model is that of an outer step
+  config.eval_every = 1000  # a multiple of DiLoCo's period, so that evaluation follows an outer step
   config.optimizer.name = "adamw"
   config.optimizer.learning_rate = 6e-4
   config.optimizer.b1 = 0.9
   config.optimizer.b2 = 0.95
-  config.optimizer.weight_decay = 0.1  # of what has two axes or more
+  config.optimizer.weight_decay = 0.1  # applies to parameters with two axes or more
   config.optimizer.clip_norm = 1.0
   config.schedule.name = "cosine"
   config.schedule.warmup = 2000

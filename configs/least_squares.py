@@ -1,6 +1,6 @@
-"""A noisy quadratic with a known optimum: how each method's noise floor depends on period, delay and elasticity.
+"""Noisy least squares with a known optimum, to compare the noise floors of methods, periods and delays.
 
-The description of the data contains the optimal training loss. There are no labels, so the metric is the test loss.
+The metadata of the data set contain the optimal training loss. There are no class labels, so the metric is test loss.
 
   python run.py compare --config=configs/least_squares.py
 """

@@ -1,13 +1,13 @@
-"""Linear speed-up in workers: least squares with p = 1 to 32 workers at the learning rates of theory.
+"""Linear speed-up in workers: least squares with p = 1 to 32 workers at the theoretical learning rates.
 
-"Test loss" is the excess f - f* of the training loss of the averaged model. The mean of p gradients has 1/p of the
-variance of one. At the rate eta = c sqrt(p / K) the error after K steps is O(1 / sqrt(p K)) (local SGD: Yu, Yang and
-Zhu 2018, arXiv 1807.06629); K is fixed, so the loss falls with p^(-1/2) (power 0.5). At the rate c p (power 1) a given
+"Test loss" is the excess training loss f - f* of the averaged model. The mean of p gradients has 1/p of the variance of
+one gradient. With eta = c sqrt(p / K), the error after K steps is O(1 / sqrt(p K)) (local SGD: Yu, Yang and Zhu 2018,
+arXiv 1807.06629); K is fixed, so the loss is proportional to p^(-1/2) (power 0.5). With eta = c p (power 1), a given
 error takes 1/p of the steps: the linear speed-up (DaSGD: Zhou et al. 2020, arXiv 2006.00441).
 
   python run.py compare --config=configs/linear_speedup.py
 
-Expected: minutes. At power 0.5 log loss has a slope of about -1/2 in log p; at power 1 log steps has one of about -1.
+Expected: minutes. At power 0.5, log loss over log p has a slope of about -1/2; at power 1, log steps a slope of -1.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ STEPS = 1500
 
 
 def excess_loss(*, examples: int = 2**16, features: int = 32, noise: float = 1.0, condition: float = 2.0):
-  """least_squares, tested on f - f*, f its training loss: on `features` examples whose mean is that quadratic."""
+  """Build least_squares with a test set of `features` examples whose mean loss is the excess training loss f - f*."""
   data = least_squares(examples=examples, features=features, noise=noise, condition=condition)
   x = data.train.take(np.arange(examples))["x"].astype(np.float64)
   scales, vectors = np.linalg.eigh(x.T @ x / examples)
@@ -30,7 +30,7 @@ def excess_loss(*, examples: int = 2**16, features: int = 32, noise: float = 1.0
 
 
 def scaled(rate: float, steps: int, *, workers: int, power: float):
-  """The rate times workers^power at each step."""
+  """Return a constant learning rate: rate * workers^power."""
   del steps
   return rate * workers**power
 

@@ -1,6 +1,6 @@
-"""LeNet on MNIST from files on disk: a .npz (as Keras ships it) or the four idx files of the original distribution.
+"""LeNet on MNIST from files on disk: a .npz (as in Keras) or the four idx files of the original distribution.
 
-Model and data of You, Buluc and Demmel 2017, arXiv 1708.02983 (their learning rate and batch size are not known).
+Model and data of You, Buluc and Demmel 2017, arXiv 1708.02983, who do not report learning rate and batch size.
 
   python run.py train --config=configs/mnist_lenet.py --config.data.path=mnist.npz
   python run.py compare --config=configs/mnist_lenet.py --config.data.name=idx --config.data.path=folder/

@@ -1,4 +1,4 @@
-"""Published curves of NCCL's all-reduce (nccl-tests) against the cost model: fitted on nine, tested on others.
+"""Published curves of NCCL's all-reduce (nccl-tests) against the cost model: fitted to nine, tested on others.
 
   python run.py reproduce
 
@@ -22,7 +22,9 @@ DSTACK, OKE = "dstackai/dstack, docs, examples of clusters", "oracle-quickstart/
 def get_config():
   config = ml_collections.ConfigDict()
   config.sizes = SIZES
-  config.constants = 18  # of ddl.perf.cluster.NCCL; its two shares of 1, hops of 0 and trips of 1 are set
+  config.constants = (
+    18  # fitted constants of ddl.perf.cluster.NCCL; two shares of 1, hops of 0 and trips of 1 are fixed
+  )
   rows = {
     "12 V100, DGX-2": one("V100", "log of host seville (Tesla V100-SXM3)", 12, True, fitted=True, us=(
       60.42, 62.83, 61.31, 65.13, 68.60, 88.14, 184.0, 487.1, 1052, 4036.7, 15989)),
@@ -84,17 +86,17 @@ def get_config():
 
 
 def one(device, source, workers, one_process=False, *, fitted=False, late=False, us):
-  """One node. one_process: which starts all its devices; us: microseconds of each size, 0 where it is not known."""
+  """Describe one node. one_process: a single process drives all devices; us: microseconds per size, 0 if unknown."""
   return {**many(device, source, 1, 0.0, fitted=fitted, late=late, us=us), "per_node": workers, "alone": one_process}
 
 
 def many(
   device, source, nodes, between, latency=INFINIBAND, ordered=True, *, fitted=False, late=False, older=False, us
 ):
-  """Nodes of eight, a process for each device.
+  """Describe nodes of eight devices with one process per device.
 
-  between: bytes per second of a node, one way. ordered: whether 128 bytes arrive in order, which LL128 needs. late:
-  looked up after the fit. older: with software of years before that of the fitted curve of this kind of instance.
+  between: bytes per second of a node, one way. ordered: whether 128 bytes arrive in order, which LL128 requires. late:
+  looked up after the fit. older: software is years older than that of the fitted curve on this kind of instance.
   """
   return {
     "per_node": 8, "nodes": nodes, "nvlink": NVLINK[device], "switch": device in ("H100", "B200"), "between": between,

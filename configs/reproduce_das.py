@@ -2,8 +2,8 @@
 
   python run.py reproduce
 
-Expected: with the paper's volumes at the full link rate all speed-ups are over-predicted, by 8 to 74 %. With both
-halves of an exchange, measured rates and one core reserved for messages they still are, by 3 to 33 %. A few seconds.
+Expected: with the paper's volumes at the full link rate, all speed-ups are overestimated by 8 to 74 %; with both halves
+of an exchange, measured rates and one core reserved for messages, by 3 to 33 %. Takes a few seconds.
 """
 
 import ml_collections
@@ -13,16 +13,16 @@ ABSTRACT_SILENT = "about 14x; network and mini-batch are not in the abstract: VG
 
 def get_config():
   config = ml_collections.ConfigDict()
-  config.fitted = "VGG-A, 64 nodes"  # the one point
-  config.share = 0.5  # of the peak with many examples: not known, assumed
-  config.shares = (0.25, 1.0)  # between which it is
-  config.grown = "VGG-A, 128 nodes"  # the point of as many examples per node on twice the nodes
+  config.fitted = "VGG-A, 64 nodes"  # the only fitted point
+  config.share = 0.5  # share of the peak with many examples: assumed
+  config.shares = (0.25, 1.0)  # range of this share
+  config.grown = "VGG-A, 128 nodes"  # the same number of examples per node on twice the nodes
   # All-reduces over FDR InfiniBand: (processors, bytes, seconds), Baidu's DeepBench, README.md (2016), TitanX GPUs.
   config.reduced = ((16, 4 * 16_777_216, 46.53e-3), (32, 4 * 16_777_216, 49.54e-3))
   config.larger = ((16, 4 * 64_500_000, 87.47e-3), (32, 4 * 64_500_000, 97.34e-3))
-  config.framing = 1460 / 1538  # TCP payload of an Ethernet frame of 1500 bytes, preamble and gap included
+  config.framing = 1460 / 1538  # TCP payload over a full Ethernet frame, including preamble and gap
   config.kinds = {"cori_fdr": "fdr", "asr": "fdr", "aws_c4_8xlarge": "ethernet"}
-  config.cores = {"cori_fdr": 32, "asr": 28, "aws_c4_8xlarge": 18}  # of a node
+  config.cores = {"cori_fdr": 32, "asr": 28, "aws_c4_8xlarge": 18}  # per node
   rows = {  # network of ddl.perf.neural_networks, cluster of ddl.perf; reported: times the speed of one node
     "VGG-A, 128 nodes": row("vgg_a", 512, 128, "cori_fdr", 90.0),
     "VGG-A, 64 nodes": row("vgg_a", 256, 64, "cori_fdr", 53.0),
@@ -39,10 +39,10 @@ def get_config():
 
 
 def row(network, batch, nodes, cluster, reported, *, networks=(), batches=(), unknown=""):
-  """networks, batches: the choices where it is not known which."""
+  """Describe a reported speed-up. networks, batches: candidates if the paper does not report them."""
   return {
     "network": network,
-    "batch": batch,  # examples of all nodes
+    "batch": batch,  # examples on all nodes
     "nodes": nodes,
     "cluster": cluster,
     "reported": reported,

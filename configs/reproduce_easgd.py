@@ -1,8 +1,8 @@
-"""The stability of EASGD on a quadratic: Zhang et al. 2014, arXiv 1412.6651, against one round of the algorithms.
+"""Stability of EASGD on a quadratic: Zhang et al. 2014, arXiv 1412.6651, compared with a round of ddl's algorithms.
 
   python run.py reproduce
 
-Expected: one worker is stable exactly up to the published alpha, several workers at least up to it. A few seconds.
+Expected: one worker is stable exactly up to the published alpha, several workers at least up to it. Takes seconds.
 """
 
 import ml_collections
@@ -11,9 +11,9 @@ import ml_collections
 def get_config():
   config = ml_collections.ConfigDict()
   config.etas = (0.1, 0.5, 1.0, 1.5, 1.9)
-  config.around = (0.99, 1.0, 1.01)  # of the largest stable alpha
+  config.around = (0.99, 1.0, 1.01)  # multiples of the largest stable alpha
   config.turns = 2  # workers of Original EASGD
-  config.workers = 4  # of the others
-  config.points = 97  # of each axis of a map: 0, 0.025, ..., 2.4 and 0, 1/96, ..., 1
+  config.workers = 4  # workers of the other algorithms
+  config.points = 97  # per axis of a map: 0, 0.025, ..., 2.4 and 0, 1/96, ..., 1
   config.maps = (("original_easgd", 2), ("round_robin_easgd", 4), ("easgd", 4))
   return config.lock()

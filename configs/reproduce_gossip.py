@@ -1,8 +1,8 @@
-"""The consensus rate of gossip: the graphs of D-PSGD, Lian et al. 2017, arXiv 1705.09056, without gradients.
+"""Consensus rate of gossip on the graphs of D-PSGD, Lian et al. 2017, arXiv 1705.09056, without gradients.
 
   python run.py reproduce
 
-Expected: each round multiplies the distance from the mean by the graph's second eigenvalue. A few seconds.
+Expected: each round multiplies the distance from the mean by the graph's second eigenvalue. Takes a few seconds.
 """
 
 import ml_collections
@@ -13,6 +13,6 @@ def get_config():
   config.workers = 16
   config.graphs = ("ring", "torus", "exponential", "one_peer_exponential")
   config.rounds = 36
-  config.settled = 24  # rounds after which only the slowest mode is left
-  config.zero = 1e-12  # what is below is rounding
+  config.settled = 24  # rounds after which the slowest mode dominates
+  config.zero = 1e-12  # smaller distances are rounding errors
   return config.lock()

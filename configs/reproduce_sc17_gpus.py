@@ -2,8 +2,8 @@
 
   python run.py reproduce
 
-Expected: reducing P to log2 P messages explains only a part of the reported speed-ups, and not the remaining 14 % of
-communication. An exchange staged through the host, selected with knowledge of the reported figures, is close to them.
+Expected: reducing P to log2 P messages explains only part of the reported speed-ups, and not the remaining 14 % of
+communication. An exchange staged through the host, chosen with the reported figures known, is close to them.
 """
 
 import ml_collections
@@ -14,9 +14,9 @@ def get_config():
   config.workers = 8
   config.network = "lenet"
   config.cluster = "pcie_8gpu"
-  config.parameters = 0.86  # share of Original EASGD's time: between CPU and GPUs
-  config.data = 0.01  # share of its time: the same for the examples; with the above 87 %, the fitted point
-  config.gains = {"first": 3.7, "second": 1.3, "third": 1.1, "whole": 5.3}  # reported, in time to the same accuracy
-  config.left = 14.0  # % of Sync EASGD 3's time that is communication, reported
-  config.law = {"network": "alexnet", "cluster": "fdr", "workers": (2, 8, 64)}  # of P -> log2 P
+  config.parameters = 0.86  # share of Original EASGD's time in messages with parameters between CPU and GPUs
+  config.data = 0.01  # share of its time in copies of examples; the sum, 87 %, is the fitted point
+  config.gains = {"first": 3.7, "second": 1.3, "third": 1.1, "whole": 5.3}  # reported speed-ups to the same accuracy
+  config.left = 14.0  # reported communication in % of Sync EASGD 3's time
+  config.law = {"network": "alexnet", "cluster": "fdr", "workers": (2, 8, 64)}  # for the table of P -> log2 P
   return config.lock()

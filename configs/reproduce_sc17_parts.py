@@ -11,6 +11,6 @@ import ml_collections
 def get_config():
   config = ml_collections.ConfigDict()
   config.seconds = ((1, 1605.0), (4, 1025.0), (8, 823.0), (16, 490.0))  # parts, reported seconds to accuracy 0.625
-  config.fitted = 4  # parts; the chip as a whole is the reference
-  config.other = 16  # parts, to show what a fit there would predict
+  config.fitted = 4  # parts; the whole chip is the reference
+  config.other = 16  # parts, for an alternative fit
   return config.lock()

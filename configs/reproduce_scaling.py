@@ -4,28 +4,28 @@
 
 Nothing is fitted: the base throughput is an input, and the costs of all-reduces are those of reproduce_allreduce.
 Batches are per device; those of ResNet-50 with PyTorch are assumed, because they are not published. Expected: a median
-error under 15 %, after a few seconds.
+error under 15 %. Takes a few seconds.
 """
 
 import ml_collections
 
 MB = 1e6
-# bytes per second one way: NVLink of a P100, V100, A100; a K80 on its host; nodes of DGX A100 and p2.8xlarge
+# Bytes per second, one way: NVLink of P100, V100, A100; a K80 in its host; nodes of DGX A100 and p2.8xlarge.
 P100, V100, A100, K80, DGXA, EC2 = 80e9, 150e9, 300e9, 10e9, 200e9, 1.25e9
 TF = "tensorflow.org, performance/benchmarks, 2017"
 EXAMPLES = "NVIDIA/DeepLearningExamples"
-BERT = 4 * 336 * MB  # bytes of gradients, in float32, as everywhere
+BERT = 4 * 336 * MB  # bytes of gradients in float32, like the following
 BART, RESNEXT, RESNET152 = 4 * 406 * MB, 4 * 44.2 * MB, 4 * 60.2 * MB
-SERVERS = {"per_node": 8, "nvlink": K80, "between": EC2, "library": False}  # a parameter server on each of the nodes
+SERVERS = {"per_node": 8, "nvlink": K80, "between": EC2, "library": False}  # a parameter server on each node
 
 
 def get_config():
   config = ml_collections.ConfigDict()
-  config.bucket = 25e6  # bytes of gradients that are sent together, as PyTorch's DDP
-  config.ethernet = 50e-6  # latency (s) between the nodes of EC2: assumed
-  config.rounds = 5  # of the fixed point of a base with exchanges of its own
-  config.hard = 0.95  # efficiency under which scaling is not near the ideal
-  config.pieces = 24  # equal layers of a network without a table
+  config.bucket = 25e6  # bytes of gradients per message, as in PyTorch's DDP
+  config.ethernet = 50e-6  # latency (s) between nodes on EC2: assumed
+  config.rounds = 5  # fixed-point iterations for a base that itself has exchanges
+  config.hard = 0.95  # points below this efficiency form the harder set
+  config.pieces = 24  # equal layers for a network without a layer table
   rows = {
     "AlexNet, DGX-1": row(TF, "alexnet", 512, {1: 2987, 2: 5658, 4: 10509, 8: 17822}, P100),
     "VGG-16, DGX-1": row(TF, "vgg16", 64, {1: 132, 2: 259, 4: 511, 8: 959}, P100),
@@ -60,9 +60,9 @@ def get_config():
 
 
 def row(source, network, batch, rates, nvlink=A100, between=DGXA, per_node=8, library=True, each=()):
-  """network: a table's name, or bytes of all gradients; rates: examples per second by devices, the first the base.
+  """Describe a system. network: a layer table, or bytes of gradients; rates: devices -> examples/s, the base first.
 
-  each: steps whose gradients are added up before an exchange, by number of devices.
+  each: gradient accumulation steps before an exchange, for each number of devices.
   """
   return {
     "network": network, "batch": batch, "devices": tuple(rates), "rates": tuple(map(float, rates.values())),

@@ -1,8 +1,8 @@
-"""Published throughput over slow links: GPUs at several sites, given that of one site, and hosts on a shaped link.
+"""Published throughput over slow links: GPUs at several sites, predicted from one site, and hosts on a shaped link.
 
   python run.py reproduce
 
-Nothing is fitted. Expected: a median error under 15 % for both, after a second.
+Nothing is fitted. Expected: a median error under 15 % for both. Takes a second.
 """
 
 import ml_collections
@@ -10,8 +10,8 @@ import ml_collections
 GOOGLE = "arXiv 2306.03163 and its repository (cirquit/hivemind-multi-cloud)"
 SHAPED = "repository Adnan082/diloco-measured, results of August 2026"
 CV, NLP = "ConvNeXt-L", "RoBERTa-XLM"
-# Examples per second in one site, by GPUs. Those of 3 and 6, and of NLP with 4, are the paper's speed-ups per GPU (two
-# digits) times the rate that its speed-up of 8 leaves for one.
+# Number of GPUs -> examples per second in one site. The values for 3 and 6 GPUs, and for NLP with 4, are the paper's
+# speed-ups per GPU (two digits) times the throughput of one GPU that its speed-up for 8 implies.
 HERE = {
   CV: {2: 70.1, 3: 103.1, 4: 140.4, 6: 201.0, 8: 261.9},
   NLP: {2: 211.4, 3: 294.8, 4: 376.4, 6: 501.8, 8: 575.1},
@@ -22,18 +22,18 @@ def get_config():
   config = ml_collections.ConfigDict()
   config.google = ml_collections.ConfigDict()
   google = config.google
-  google.source, google.examples = GOOGLE, 32768  # of a step, accumulated
-  google.parameters = {CV: 197.8e6, NLP: 560.1e6}  # of an exchange
+  google.source, google.examples = GOOGLE, 32768  # accumulated per step
+  google.parameters = {CV: 197.8e6, NLP: 560.1e6}  # exchanged per step
   google.value_bytes = 2  # float16
-  google.inside = {"bandwidth": 6.9e9 / 8, "ping": 0.7e-3}  # of two machines in a site: bytes/s, s
+  google.inside = {"bandwidth": 6.9e9 / 8, "ping": 0.7e-3}  # between two machines of a site: bytes/s, s
   google.sites = ("US", "EU", "Asia", "Australia")
-  # Of one TCP stream between two machines, measured with iperf (bit/s) and ping (s).
+  # One TCP stream between two machines, measured with iperf (bit/s) and ping (s).
   google.streams = {
     "US-EU": (0.21e9, 0.103), "US-Asia": (0.13e9, 0.157), "US-Australia": (0.12e9, 0.176), "EU-Asia": (0.08e9, 0.253),
     "EU-Australia": (0.07e9, 0.272), "Asia-Australia": (0.16e9, 0.131),
   }  # fmt: skip
   google.rates = HERE
-  # network, sites (the first of the list), GPUs in each, examples per second; where the text has a percentage, of HERE
+  # (network, number of sites, GPUs per site, examples per second); percentages in the text are relative to HERE
   google.points = (
     (CV, 2, 1, 68.4), (CV, 2, 2, 135.8), (CV, 2, 4, 0.98 * 261.9), (CV, 3, 1, 0.95 * 103.1), (CV, 4, 1, 0.91 * 140.4),
     (CV, 3, 2, 0.93 * 201.0), (CV, 4, 2, 0.93 * 261.9), (NLP, 2, 1, 177.3), (NLP, 2, 4, 0.78 * 575.1),
@@ -42,11 +42,11 @@ def get_config():
   config.shaped = ml_collections.ConfigDict()
   shaped = config.shaped
   shaped.source, shaped.hosts = SHAPED, 4
-  shaped.nbytes = 4 * 30_846_720  # of an exchange, in float32
-  shaped.step = 0.0259  # seconds: mean of 25.6 and 26.2 ms, which two runs have without the exchange
+  shaped.nbytes = 4 * 30_846_720  # per exchange, in float32
+  shaped.step = 0.0259  # seconds: mean of two runs without the exchange, 25.6 and 26.2 ms
   shaped.latency = 50e-6  # assumed
   shaped.bandwidths = (50e6, 200e6, 1e9, 5e9)  # bit/s
-  # per cent of the time that a host computes, by steps per exchange
+  # (steps per exchange, percentage of the time that a host computes at each bandwidth)
   shaped.shares = {
     "DiLoCo": (
       (1, (0.07, 0.32, 1.74, 7.76)), (8, (0.55, 2.48, 12.35, 40.24)), (32, (2.41, 10.01, 36.01, 68.10)),

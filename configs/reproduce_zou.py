@@ -10,12 +10,12 @@ import ml_collections
 
 def get_config():
   config = ml_collections.ConfigDict()
-  config.overheads = (0.05, 0.10, 0.20)  # R_O: overhead of one GPU's step over its compute
+  config.overheads = (0.05, 0.10, 0.20)  # R_O: overhead of a step on one GPU over its compute
   config.gpus = (2, 4, 8, 16)
-  config.share = 0.8  # of each GPU's speed that shall be left
+  config.share = 0.8  # required efficiency
   config.grown = {"network": "alexnet", "batch": 1024, "cluster": "pcie_8gpu", "gpus": (2, 4, 8)}  # nothing overlapped
   config.nbytes = 244e6  # S_p: AlexNet
   config.workers = 4  # N_w
   config.seconds = 1.0  # T_C
-  config.gigabits = (10, 1)  # of a server's link, one way at a time
+  config.gigabits = (10, 1)  # half-duplex bandwidth of a server's link
   return config.lock()

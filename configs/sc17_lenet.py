@@ -2,15 +2,15 @@
 
 It covers Original EASGD, the asynchronous and lock-free methods, and Sync EASGD 1 to 3. The last three are one
 algorithm on three networks: through the host (1), between devices (2), and overlapped with the steps (3). As in the
-paper, every step is followed by an exchange. The paper's learning rates, batch sizes and step times are not known; here
+paper, every step is followed by an exchange. The paper does not report learning rates, batch sizes and step times; here
 a message takes 0.4 of a step.
 
   python run.py compare --config=configs/sc17_lenet.py
   python run.py compare --config=configs/sc17_lenet.py --config.data.name=npz --config.data.path=mnist.npz
   python run.py compare --config=configs/sc17_lenet.py --config.data.name=tfds --config.data.dataset=mnist
 
-Without MNIST it runs on scikit-learn's digits. Expected: a few minutes on two cores; the report shows which orderings
-of the paper are reproduced.
+The first command uses scikit-learn's digits. Expected: a few minutes on two cores; the report shows which orderings of
+the paper are reproduced.
 """
 
 from ddl.config import base
@@ -44,7 +44,7 @@ def get_config():
     }
 
   tree = 2 * 3 * MESSAGE  # log2(8) levels to the root and back
-  # Each rate is the best of six on a validation split, of 0.01 to 1 (Async MSGD: of 0.0003 to 0.03):
+  # Each learning rate is the best of six from 0.01 to 1 (Async MSGD: 0.0003 to 0.03) on a validation split:
   # python run.py sweep --config=configs/sc17_lenet.py --config.sweep.trials=6 --config.steps=150
   config.compare.algorithms = {
     "Original EASGD": server("original_easgd", 0.3162),

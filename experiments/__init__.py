@@ -1,1 +1,1 @@
-"""The commands of run.py, and the studies."""
+"""Commands of run.py, benchmarks, and studies of published results."""

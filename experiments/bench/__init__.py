@@ -1,1 +1,1 @@
-"""What `run.py bench` measures."""
+"""Benchmarks of `run.py bench`, `calibrate` and `scale --measure`."""

@@ -1,4 +1,4 @@
-"""The calibration of this machine: what is measured, and the terms of the cost model fitted to it."""
+"""Fit the cost model to measurements of this machine."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,12 +23,12 @@ class ModelCase(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Label, e.g. mlp 512,512 x64."""
+    """Label, such as mlp 512,512 x64."""
     sizes = " ".join(",".join(map(str, v)) if isinstance(v, tuple) else f"{k}={v}" for k, v in self.sizes.items())
     return " ".join(filter(None, [self.model, sizes, f"x{self.batch}"]))
 
 
-CURVES = {  # where the efficiency of each kind of models is fitted
+CURVES = {  # kind of model -> cases to which its efficiency is fitted
   "dense": tuple(ModelCase("mlp", {"hidden": (256, 256)}, batch) for batch in (16, 64, 256)),
   "convolution": tuple(ModelCase("lenet", {"channels": (16, 32)}, batch) for batch in (8, 32, 96)),
   "attention": tuple(ModelCase("transformer", {"layers": 1, "width": 64}, batch) for batch in (2, 8)),
@@ -38,43 +38,43 @@ CASES = (
   ModelCase("mlp", {"hidden": (1024, 1024)}, 32),
   *(case for curve in CURVES.values() for case in curve),
 )
-# Also measured under synchronous SGD: how long messages take between steps.
+# Cases also measured with synchronous SGD, to find how long messages take between steps.
 TOGETHER = (CASES[1], CURVES["dense"][1], *CURVES["convolution"][:2], CURVES["attention"][1])
 
 
 class MeasuredStep(NamedTuple):
-  """Work of a step of a case."""
+  """Work of a case's step."""
 
-  flop: float  # of one worker, XLA's count
-  moved: float  # bytes read and written, likewise
-  messages: tuple[int, ...]  # bytes of each, of all parameters
-  kind: str  # of its model
-  fed: float = 0.0  # bytes of a worker's input
+  flop: float  # per worker, from XLA's cost analysis
+  moved: float  # bytes read and written, from XLA's cost analysis
+  messages: tuple[int, ...]  # bytes of each message of an exchange of all parameters
+  kind: str  # kind of model: dense, convolution or attention
+  fed: float = 0.0  # bytes of input per worker
 
 
 class Measurements(NamedTuple):
-  """Work that a calibration measures on a machine."""
+  """Work behind the measurements of a calibration, and the machine."""
 
-  steps: dict[str, MeasuredStep]  # by the cases' names
+  steps: dict[str, MeasuredStep]  # by case name
   sizes: tuple[int, ...]  # bytes of messages
   workers: int
   product_flop: float
   copy_bytes: float
   machine: str  # a description
-  memory: float  # bytes of a worker's device
-  overlap: bool  # whether exchanges run beside the steps
+  memory: float  # bytes per worker's device
+  overlap: bool  # whether exchanges overlap steps
 
 
 class Calibration(NamedTuple):
   """Result of a calibration."""
 
   cluster: Cluster  # with the efficiency of dense models
-  efficiencies: dict[str, Efficiency]  # by the kind of a model
-  rates: dict[str, Rates]  # of a step, by the kind of a model
+  efficiencies: dict[str, Efficiency]  # by kind of model
+  rates: dict[str, Rates]  # of a step, by kind of model
   links: dict[str, LinkModel]  # by collective
-  overhead: float  # R_O: seconds of a worker's loop beyond its compute, over its compute; median over the cases
-  waiting: float  # seconds that a message takes longer between steps than in a loop of messages alone
-  rows: list[dict[str, Any]]  # every measurement with what its fit predicts
+  overhead: float  # R_O: seconds of input and dispatch over those of compute, median over the cases
+  waiting: float  # additional seconds of a message between steps, compared with a loop of messages only
+  rows: list[dict[str, Any]]  # each measurement with the prediction of its fit
 
 
 def typical(seconds: np.ndarray) -> float:
@@ -83,17 +83,17 @@ def typical(seconds: np.ndarray) -> float:
 
 
 def collective_cost(name: str, workers: int) -> Callable[[float, LinkModel], float]:
-  """Return the model's cost of a collective, (bytes, link) -> seconds, of the cheapest algorithm."""
+  """Return the cost function of a collective with its cheapest algorithm: (bytes, link) -> seconds."""
   return lambda nbytes, link: patterns.seconds([Op(name, nbytes)], workers, NetworkModel(link))
 
 
 def solve(work: Measurements, measured: Mapping[str, np.ndarray]) -> Calibration:
-  """Fit the terms.
+  """Fit links, step rates, efficiencies and overheads to the measurements.
 
   Args:
-    work: what was measured.
+    work: FLOP and bytes of the measured blocks.
     measured: seconds [passes, processes] of "loop CASE" and "compute CASE" (a step with and without its input),
-      "sync_sgd CASE" for those in TOGETHER, "COLLECTIVE BYTES", "product" and "copy".
+      "sync_sgd CASE" for the cases in TOGETHER, "COLLECTIVE BYTES", "product" and "copy".
   """
   times = {name: typical(seconds) for name, seconds in measured.items()}
   rows: list[dict[str, Any]] = []
@@ -114,7 +114,7 @@ def solve(work: Measurements, measured: Mapping[str, np.ndarray]) -> Calibration
   rates, errors = fit_rates(kinds, flop, moved, loops, fed)
   record("step", names, loops, errors)
 
-  # Synchronous SGD beyond the step and its messages: processes are out of step. The median over the models.
+  # Synchronous SGD takes longer than a step and its messages, because processes wait for each other.
   price = collective_cost("all_reduce", work.workers)
   together = [case.name for case in TOGETHER if case.name in work.steps]
   seconds = np.array([times[f"sync_sgd {name}"] for name in together])
@@ -127,14 +127,14 @@ def solve(work: Measurements, measured: Mapping[str, np.ndarray]) -> Calibration
 
   fastest = max(s.flop / t for s, t in zip(steps, computes, strict=True))
   peak = max(work.product_flop / times["product"], fastest)
-  # The bytes of a step are XLA's count, of which caches serve a part: no step may be seen to beat the roofline.
+  # XLA's count of bytes includes accesses served by caches; the bandwidth keeps each step within the roofline.
   moving = max(work.copy_bytes / times["copy"], *(s.moved / t for s, t in zip(steps, computes, strict=True)))
   efficiencies = {}
   for kind, curve in CURVES.items():
     cases = [case for case in curve if case.name in work.steps]
     if len(cases) > 1:
       seconds = [times[f"compute {case.name}"] for case in cases]
-      per_example = work.steps[cases[-1].name].flop / cases[-1].batch  # where the parameters' update weighs least
+      per_example = work.steps[cases[-1].name].flop / cases[-1].batch  # the largest batch: the update matters least
       efficiencies[kind], errors = fit_efficiency(per_example, peak, [case.batch for case in cases], seconds)
       record(f"efficiency, {kind}", [case.name for case in cases], seconds, errors)
   link = links["all_reduce"]

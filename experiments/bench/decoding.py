@@ -1,4 +1,4 @@
-"""JPEG images decoded per second by one thread, by threads, and by grain's worker processes, in turn.
+"""Measure JPEG images decoded per second by one thread, several threads, and grain's worker processes, alternately.
 
 python -m experiments.bench.decoding [side in pixels] [threads and processes]
 """
@@ -23,13 +23,13 @@ from ddl.data import source
 IMAGES = 256
 TURNS = 7
 BATCH = 64
-PIECE = 32  # images that one of grain's threads takes at a time, as ddl/data/tfds.py has it
+PIECE = 32  # images per task of a grain thread, as in ddl/data/tfds.py
 QUALITY = 90
-DRAINED = 0.7  # seconds, in which a side uses up what it has decoded while others were measured
+DRAINED = 0.7  # seconds in which a side uses up the images that it decoded while others were measured
 
 
 def files(side: int) -> list[bytes]:
-  """Return JPEG files of smoothed noise, of some 3 bits a pixel."""
+  """Return IMAGES JPEG files of smoothed noise, with about 3 bits per pixel."""
   rng, encoded = np.random.default_rng(0), []
   for _ in range(IMAGES):
     coarse = Image.fromarray(rng.integers(0, 256, (max(1, side // 8),) * 2 + (3,), dtype=np.uint8))
@@ -40,14 +40,14 @@ def files(side: int) -> list[bytes]:
 
 
 def decode(file: bytes) -> np.ndarray:
-  """Return an image [side, side, 3] uint8."""
+  """Decode a JPEG file to an image [side, side, 3] uint8."""
   return np.asarray(Image.open(io.BytesIO(file)))
 
 
 def sides(encoded: Sequence[bytes], count: int) -> dict[str, Callable[[], int]]:
-  """Return by name a call that decodes the next batch to float32 images and returns its size.
+  """Return name -> function that decodes the next batch to float32 images and returns its size.
 
-  The processes run ahead of the calls, as they would in training; the others begin when they are called.
+  Worker processes prefetch, as they would in training; threads start when they are called.
   """
   pool, starts = ThreadPoolExecutor(count), itertools.count(0, BATCH)
 
@@ -75,7 +75,7 @@ def sides(encoded: Sequence[bytes], count: int) -> dict[str, Callable[[], int]]:
 
 
 def rate(call: Callable[[], int], seconds: float) -> float:
-  """Images per second of repeated calls."""
+  """Return the images per second of repeated calls."""
   began, done = time.perf_counter(), 0
   while (passed := time.perf_counter() - began) < seconds:
     done += call()
@@ -83,10 +83,10 @@ def rate(call: Callable[[], int], seconds: float) -> float:
 
 
 def main(side: int = 224, count: int = os.cpu_count() or 1) -> None:
-  """Print the median rates, and the median ratios to one thread over turns that follow each other."""
+  """Print the median rate of each side, and its median ratio to one thread in the same turn."""
   encoded = files(side)
   calls = sides(encoded, count)
-  turns = [{name: _turn(call) for name, call in calls.items()} for _ in range(TURNS + 1)][1:]  # the first starts all
+  turns = [{name: _turn(call) for name, call in calls.items()} for _ in range(TURNS + 1)][1:]  # the first is warm-up
   first = next(iter(calls))
   print(f"{side} x {side} pixels, {sum(map(len, encoded)) / IMAGES / 1e3:.1f} kB each, {os.cpu_count()} cores")
   for name in calls:
@@ -100,5 +100,5 @@ def _turn(call: Callable[[], int]) -> float:
 
 
 if __name__ == "__main__":
-  flags.FLAGS(sys.argv[:1])  # grain's processes read flags of its own
+  flags.FLAGS(sys.argv[:1])  # grain's worker processes read absl flags
   main(*map(int, sys.argv[1:]))

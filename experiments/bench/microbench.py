@@ -1,7 +1,7 @@
-"""Measurements of a calibration and of `scale --measure`: interleaved blocks of steps, collectives and local work.
+"""Measure interleaved blocks of steps, collectives and local work, for `calibrate` and `scale --measure`.
 
-All processes compute at once. A block is a few consecutive calls. All is compiled before the first one, and blocks are
-interleaved, so that other load on the machine affects all of them.
+All processes compute at the same time. A block is a few consecutive calls. Everything is compiled before the first
+block, and blocks are interleaved, so that other load on the machine affects all of them.
 """
 
 import functools
@@ -42,25 +42,25 @@ from ddl.schedule import Due
 from experiments.bench.calibration import CASES, TOGETHER, MeasuredStep, Measurements, ModelCase, typical
 
 BLOCK_SECONDS = 0.15
-CALL_FLOP = 5e9  # of a compiled call: about a tenth of a second on a core
-MOST = 64  # processes
+CALL_FLOP = 5e9  # per compiled call: about a tenth of a second on a core
+MOST = 64  # maximum number of processes
 AXIS = AXES[0]
 MESSAGES = tuple(2**k for k in range(10, 25, 2))  # bytes: 1 kB to 16 MB
-CALL_BYTES = 8 * 2**20  # of one compiled loop
-CALL_LENGTH = 16  # exchanges at most
+CALL_BYTES = 8 * 2**20  # per compiled loop
+CALL_LENGTH = 16  # maximum number of exchanges per compiled loop
 
 
 class TimedBlock(NamedTuple):
   """A measured unit of work."""
 
-  run: Callable[[int], float]  # so many calls -> seconds
-  units: int = 1  # steps, exchanges or passes in a call
+  run: Callable[[int], float]  # number of calls -> seconds
+  units: int = 1  # steps, exchanges or passes per call
 
 
 def interleaved(blocks: dict[str, TimedBlock], passes: int, seconds: float = BLOCK_SECONDS) -> dict[str, np.ndarray]:
-  """Return the seconds per unit of each block: [passes, processes]. All processes call it with the same blocks.
+  """Measure the seconds per unit of each block: [passes, processes]. All processes call it with the same blocks.
 
-  Each pass has another order, so that a disturbance affects blocks of every kind.
+  The order is shuffled in each pass, so that a disturbance affects blocks of every kind.
   """
   several = jax.process_count() > 1
   counts = {}
@@ -68,20 +68,20 @@ def interleaved(blocks: dict[str, TimedBlock], passes: int, seconds: float = BLO
     block.run(1)
     count = np.int32(max(1, round(2 * seconds / max(block.run(2), 1e-6))))
     counts[name] = int(np.max(multihost_utils.process_allgather(count)) if several else count)
-  names, order = list(blocks), np.random.default_rng(0)  # alike in all processes
+  names, order = list(blocks), np.random.default_rng(0)  # the same order in all processes
   times = np.zeros((passes, len(names)), np.float32)
   for row in times:
     for i in order.permutation(len(names)):
       block, count = blocks[names[i]], counts[names[i]]
       if several:
-        multihost_utils.sync_global_devices("block")  # all processes begin at the same time
+        multihost_utils.sync_global_devices("block")  # all processes start at the same time
       row[i] = block.run(count) / (count * block.units)
-  everyone = np.asarray(multihost_utils.process_allgather(times)) if several else times[None]
-  return {name: everyone[:, :, i].T.astype(float) for i, name in enumerate(names)}
+  gathered = np.asarray(multihost_utils.process_allgather(times)) if several else times[None]
+  return {name: gathered[:, :, i].T.astype(float) for i, name in enumerate(names)}
 
 
 def timed(call: Callable[[], Any]) -> Callable[[int], float]:
-  """Return a function from a number of calls to their seconds, each awaited."""
+  """Return a function that runs n calls, each with block_until_ready, and returns their seconds."""
 
   def run(count: int) -> float:
     began = time.perf_counter()
@@ -93,7 +93,7 @@ def timed(call: Callable[[], Any]) -> Callable[[int], float]:
 
 
 def trainer_blocks(trainer: CompiledTrainer, components: build.Components) -> tuple[TimedBlock, TimedBlock]:
-  """Return blocks of (steps through the trainer, input included; the same compiled calls on one input)."""
+  """Return two blocks: steps of the trainer including input, and the same compiled calls on a fixed input."""
   seconds, carry = timed_steps(components, trainer), trainer.start(initial_key(0))
   _, cycle = trainer.schedule.cycle(0)
   whole = trainer.execution.steps_per_call // cycle * cycle or cycle
@@ -116,16 +116,16 @@ def trainer_blocks(trainer: CompiledTrainer, components: build.Components) -> tu
 
 
 def _keys(trainer: CompiledTrainer) -> jax.Array:
-  """Return the key data of each worker, as `CompiledTrainer.run` draws them."""
+  """Return the PRNG key data of each worker, as in `CompiledTrainer.run`."""
   return trainer.workers.put(np.asarray(worker_keys(training_key(0), trainer.workers.local)))
 
 
 def make_trainer(
   case: ModelCase, algorithm: str, hyper: dict[str, Any], workers: Workers, step: MeasuredStep | None = None
 ) -> tuple[CompiledTrainer, build.Components, MeasuredStep]:
-  """Return the project's trainer of a case, in calls of up to about a tenth of a second, and its step's work.
+  """Build ddl's trainer of a case, with calls of up to about a tenth of a second; return also the step's work.
 
-  step: its work if known already; it is the same for all algorithms.
+  step: the step's work, if already known; it is the same for all algorithms.
   """
   experiment = default_experiment(
     algorithm={"name": algorithm, **hyper}, model={"name": case.model, **case.sizes}, workers=workers.count,
@@ -145,7 +145,7 @@ _data = functools.cache(synthetic)
 
 
 def _measured_step(trainer: CompiledTrainer, components: build.Components, model: str) -> MeasuredStep:
-  """FLOP and bytes as XLA counts them in a compiled call of one step without an exchange: it counts loops once."""
+  """Count a step's FLOP and bytes by XLA's cost analysis of a one-step call, as XLA counts loop bodies only once."""
   carry = trainer.start(initial_key(0))
   batch = components.training_feed(trainer.workers.local)(0, 1)
   fed = sum(x.nbytes for x in jax.tree.leaves(batch)) / len(trainer.workers.local)
@@ -158,7 +158,7 @@ def _measured_step(trainer: CompiledTrainer, components: build.Components, model
 
 
 def messages(leaves: Sequence[int], group: Group) -> tuple[int, ...]:
-  """Return the bytes of the messages of a mean of arrays of so many bytes; a packed mean joins the small ones."""
+  """Return the message sizes in bytes of a mean over arrays; a packed mean concatenates the small arrays."""
   if not isinstance(group, PackedGroup):
     return tuple(leaves)
   small = sum(n for n in leaves if n < group.below)
@@ -173,7 +173,7 @@ def _put(x: jax.Array, strip: jax.Array) -> jax.Array:
   return lax.dynamic_update_slice(x, strip, (0,))
 
 
-# Each takes and returns the whole vector of a worker, [n], with as little other work as JAX allows: the mean for
+# Each function maps a worker's vector [n] to a vector [n], with as little other work as JAX allows: a division for
 # all_reduce, and the copy of a strip.
 COLLECTIVES: dict[str, Callable[[jax.Array], jax.Array]] = {
   "all_reduce": lambda x: lax.pmean(x, AXIS),
@@ -184,7 +184,7 @@ COLLECTIVES: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def exchange_block(name: str, nbytes: int, workers: Workers) -> TimedBlock:
-  """Return the block of a collective, per exchange."""
+  """Compile a block that measures a collective; its unit is one exchange."""
   values = -(-nbytes // 4 // workers.count) * workers.count
   length = max(1, min(CALL_LENGTH, CALL_BYTES // nbytes))
   collective = COLLECTIVES[name]
@@ -210,7 +210,7 @@ def _local(fn: Callable[[jax.Array], jax.Array], values: np.ndarray) -> TimedBlo
 def prepare(
   workers: Workers, cases: tuple[ModelCase, ...] = CASES, sizes: tuple[int, ...] = MESSAGES
 ) -> tuple[dict[str, TimedBlock], Measurements]:
-  """Compile all blocks of a calibration. cases: two of a curve at least, and one of TOGETHER."""
+  """Compile all blocks of a calibration. cases: at least two of a curve, and one of TOGETHER."""
   blocks, steps = {}, {}
   for i, case in enumerate(cases):
     progress(f"compiling {case.name} ({i + 1} of {len(cases)} models)")
@@ -224,19 +224,19 @@ def prepare(
   blocks["copy"] = _local(lambda x: x * 0.5 + 1.0, np.ones(nbytes // 4, np.float32))
   blocks |= {f"{name} {size}": exchange_block(name, size, workers) for name in COLLECTIVES for size in sizes}
   machine = f"{jax.devices()[0].device_kind} ({os.cpu_count()} cores)"
-  overlap = jax.default_backend() != "cpu"  # XLA:CPU runs an exchange and the steps beside it one after the other
+  overlap = jax.default_backend() != "cpu"  # XLA:CPU runs exchanges and steps sequentially
   return blocks, Measurements(
     steps, sizes, workers.count, 2.0 * side**3, 2.0 * nbytes, machine, memory_bytes(), overlap
   )
 
 
 def memory_bytes() -> float:
-  """Return the memory of this process's device; of a CPU, its share of what the processes of its host have."""
+  """Return the memory of this process's device; on CPU, the host's memory divided by its number of processes."""
   stats = jax.local_devices()[0].memory_stats() or {}
   if limit := stats.get("bytes_limit"):
     return float(limit)
   total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-  limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]  # control group's
+  limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]  # cgroup v2, v1
   texts = [path.read_text().strip() for path in limits if path.exists()]
   host, sharing = min([total, *(int(text) for text in texts if text.isdigit())]), 1
   if jax.process_count() > 1:
@@ -246,54 +246,60 @@ def memory_bytes() -> float:
 
 
 def launch(command: str, count: int = 2) -> int:
-  """Run this command in so many processes, 2 or more, joined as those of a run; return the exit code."""
+  """Run this command again in `count` processes of one JAX job; return the exit code."""
   if not 2 <= count <= MOST:
     raise OptionError("processes", f"from 2 to {MOST} for {command}", count)
   return hosts.launch(count, hosts.command_line())
 
 
 def join() -> Workers:
-  """Return one worker per process, each on one device."""
+  """Join the JAX job; return one worker per process, each on one device."""
   processes.start_devices(hosts.processes(), RunOptions())
   return make_workers(hosts.processes())
 
 
 def progress(text: str) -> None:
-  """Print progress on stderr, from the main process."""
+  """Print progress to stderr in process 0."""
   if hosts.is_main():
     print(text, file=sys.stderr, flush=True)
 
 
 def measure_steps(
-  model: str, algorithms: Mapping[str, Mapping[str, Any]], *, workers: int, alone: int, together: int
+  model: str, algorithms: Mapping[str, Mapping[str, Any]], *, workers: int, single_batch: int, full_batch: int
 ) -> dict[str, dict[int, float]]:
-  """Return, by algorithm, number of workers (1 and `workers`) -> seconds per step, the median of interleaved blocks.
+  """Measure algorithm -> number of workers (1 and `workers`) -> seconds per step, the median of interleaved blocks.
 
-  All processes compute in every measurement, as in a calibration: a single worker is one that exchanges nothing while
-  the others compute.
+  All processes compute in every measurement, as in a calibration: a single worker does not communicate, but the other
+  processes still compute.
 
   Args:
-    model: of ddl.models, with the sizes that `scale` counts.
-    algorithms: collective ones with their settings.
-    workers: as many processes.
-    alone, together: examples of a worker's step where it is the only one, and where there are all.
+    model: name in ddl.models, with the sizes that `scale` uses.
+    algorithms: collective algorithms with their settings.
+    workers: number of processes, one worker each.
+    single_batch, full_batch: examples per worker and step with one worker, and with all workers.
 
   Raises:
     ValueError: if a process fails; its output is on stderr.
   """
   with tempfile.TemporaryDirectory() as folder:
     result, settings = Path(folder) / "result.json", {name: dict(keys) for name, keys in algorithms.items()}
-    task = {"model": model, "algorithms": settings, "workers": workers, "alone": alone, "together": together}
+    task = {
+      "model": model,
+      "algorithms": settings,
+      "workers": workers,
+      "single_batch": single_batch,
+      "full_batch": full_batch,
+    }
     command = [sys.executable, "-m", "experiments.bench.microbench", json.dumps(task), str(result)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, env=hosts.launched())
     if done.returncode or not result.exists():
       raise ValueError("the measurement failed, see the log above")
     seconds = json.loads(result.read_text())
-  return {name: {1: seconds["alone"], workers: seconds["together"][name]} for name in algorithms}
+  return {name: {1: seconds["single"], workers: seconds["full"][name]} for name in algorithms}
 
 
 def main(text: str, result: str) -> int:
-  """Measure the steps of a task of `measure_steps` in each process; the main one writes the result."""
+  """Run a task of `measure_steps` in each process; process 0 writes the result."""
   hosts.follow_launcher()
   task = json.loads(text)
   if hosts.processes() == 1 and task["workers"] > 1:
@@ -304,11 +310,11 @@ def main(text: str, result: str) -> int:
     trainer, components, _ = make_trainer(ModelCase(task["model"], sizes, batch), name, hyper, workers)
     return trainer_blocks(trainer, components)[0]
 
-  blocks = {"alone": block("independent", {}, task["alone"])}
-  blocks |= {name: block(name, hyper, task["together"]) for name, hyper in task["algorithms"].items()}
+  blocks = {"single": block("independent", {}, task["single_batch"])}
+  blocks |= {name: block(name, hyper, task["full_batch"]) for name, hyper in task["algorithms"].items()}
   seconds = {name: typical(times) for name, times in interleaved(blocks, 5).items()}
   if hosts.is_main():
-    Path(result).write_text(json.dumps({"alone": seconds.pop("alone"), "together": seconds}))
+    Path(result).write_text(json.dumps({"single": seconds.pop("single"), "full": seconds}))
   return 0
 
 

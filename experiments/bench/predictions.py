@@ -1,8 +1,8 @@
-"""`python run.py bench --perf`: predicted against measured steps of several processes, on what the fit has not seen.
+"""`python run.py bench --perf`: compare predicted with measured steps of several processes on held-out models.
 
-The calibration's blocks and those of the held-out runs take turns, through the trainer that `train` uses. The compute
-time of a step is taken twice: measured, with the same model and no exchange, so that only the exchange and the round
-are predicted; and by rates, from the FLOP and bytes that XLA counts and the rates of the calibration's models.
+Blocks of the calibration and of the held-out models are interleaved, with the trainer that `train` uses. The compute
+time of a step is obtained in two ways: measured without exchanges, so that only exchange and round are predicted; and
+by rates, from XLA's count of FLOP and bytes and the rates of the calibration's models.
 """
 
 import json
@@ -38,11 +38,11 @@ ALGORITHMS: tuple[tuple[str, dict[str, Any]], ...] = (
   ("easgd", {"period": 10}),
 )
 PASSES = 7
-GOAL = 0.15  # of the median error
+GOAL = 0.15  # goal of the median error
 
 
 def main(json_file: str, processes: int, command: Sequence[str]) -> int:
-  """Measure, predict and print; return the exit code. command: for the record in `json_file`."""
+  """Measure, predict and print the errors; return the exit code. command: recorded in `json_file`."""
   if hosts.processes() == 1:
     return microbench.launch("bench --perf", processes)
   workers = microbench.join()
@@ -57,7 +57,7 @@ def main(json_file: str, processes: int, command: Sequence[str]) -> int:
       label = _label(case, name, hyper)
       blocks[label], _ = microbench.trainer_blocks(trainer, experiment)
       algorithms[label] = trainer.algorithm
-  microbench.progress(f"measuring {len(blocks)} blocks, {PASSES} times in turn")
+  microbench.progress(f"measuring {len(blocks)} blocks, {PASSES} times, interleaved")
   measured = microbench.interleaved(blocks, PASSES)
   solved = calibration.solve(work, measured)
   seconds = {label: calibration.typical(measured[label]) for label in blocks}
@@ -71,16 +71,16 @@ def main(json_file: str, processes: int, command: Sequence[str]) -> int:
 
 
 def predict(algorithm: Algorithm, step: float, messages: tuple[int, ...], calibrated: Calibration) -> float:
-  """Return the seconds per step of a round of `period` steps.
+  """Predict the seconds per step, averaged over a round.
 
-  step: seconds of one step's compute. messages: bytes of each of an exchange of all parameters.
+  step: seconds of compute per step. messages: bytes of each message of an exchange of all parameters.
   """
   workers, network = calibrated.cluster.workers or 1, calibrated.cluster.network
   sent = [pattern_of(algorithm, vector(nbytes), workers) for nbytes in messages]
-  step += sum(patterns.seconds(each.local, workers, network) for each in sent)
+  step += sum(patterns.seconds(pattern.local, workers, network) for pattern in sent)
   if not algorithm.exchanges:
     return step
-  message = sum(patterns.seconds(each.exchanges[0].ops, workers, network) for each in sent)
+  message = sum(patterns.seconds(pattern.exchanges[0].ops, workers, network) for pattern in sent)
   period, delay = sent[0].exchanges[0].steady, sent[0].exchanges[0].delay if calibrated.cluster.overlap else 0
   return round_seconds(step=step, message=message, period=period, delay=delay) / period
 
@@ -89,7 +89,7 @@ def _compared(
   case: ModelCase, step: MeasuredStep, algorithms: dict[str, Algorithm], calibrated: Calibration,
   seconds: dict[str, float],
 ) -> list[dict[str, Any]]:  # fmt: skip
-  """A result for each algorithm; seconds: measured, per step, by label."""
+  """Compare prediction and measurement for each algorithm. seconds: label -> measured seconds per step."""
   computing = {
     "measured_step": seconds[_label(case, "independent", {})],
     "rates": calibrated.rates[step.kind].seconds(step.flop, step.moved, step.fed),
@@ -98,7 +98,7 @@ def _compared(
   for name, hyper in ALGORITHMS:
     label = _label(case, name, hyper)
     measured = seconds[label]
-    predicted = {kind: predict(algorithms[label], each, step.messages, calibrated) for kind, each in computing.items()}
+    predicted = {kind: predict(algorithms[label], t, step.messages, calibrated) for kind, t in computing.items()}
     errors = {kind: value / measured - 1 for kind, value in predicted.items()}
     examples = case.batch * (calibrated.cluster.workers or 1) / measured
     results.append(
@@ -124,7 +124,7 @@ def _lines(results: list[dict[str, Any]]) -> list[str]:
   for kind, text in (("measured_step", "step measured without exchange"), ("rates", "step by FLOP and bytes")):
     sizes = [abs(result["errors"][kind]) for result in results]
     out.append(
-      f"{text}: median error {percent(statistics.median(sizes))}, largest {percent(max(sizes))} of {len(sizes)} cases "
-      f"(goal of the median: below {percent(GOAL)})"
+      f"{text}: median error {percent(statistics.median(sizes))}, maximum {percent(max(sizes))} of {len(sizes)} cases "
+      f"(goal: median below {percent(GOAL)})"
     )
   return out

@@ -1,11 +1,11 @@
-"""Hand-written loops for the same job as ddl: JAX with optax, and PyTorch's distributed tools.
+"""Hand-written training loops to compare ddl with: JAX with optax, and PyTorch's distributed tools.
 
-`plain`: one worker, one jitted step. `vmap` and `devices`: ddl's models with a loop that is fixed to one algorithm.
-`torch`: DistributedDataParallel, or PyTorch's periodic model averager, over gloo with a process per worker.
+`plain`: one worker, one jitted step. `vmap` and `devices`: ddl's models with a loop for one fixed algorithm.
+`torch`: DistributedDataParallel, or PyTorch's periodic model averager, over Gloo with one process per worker.
 """
 
 # pyright: reportMissingImports=false
-# PyTorch is not a requirement
+# PyTorch is optional
 import contextlib
 import itertools
 import time
@@ -18,12 +18,12 @@ from ddl.costs.step_cost import synthetic
 from experiments.bench.workloads import Block, Workload
 
 RIVALS = ("vmap", "devices", "torch")
-PERIODS = {"local_sgd": 10, "sync_sgd": 1}  # algorithm -> steps per exchange; the rivals know these two
+PERIODS = {"local_sgd": 10, "sync_sgd": 1}  # algorithms that the rivals implement -> steps per exchange
 CALL_STEPS = 60
 
 
 def plain_side(workload: Workload) -> Block:
-  """The loop that one would write with JAX and optax alone: one worker, one jitted step."""
+  """Build a plain JAX and optax loop: one worker, one jitted step."""
   import jax
   import optax
 
@@ -40,7 +40,7 @@ def plain_side(workload: Workload) -> Block:
     return optax.apply_updates(params, updates), opt, extra, loss
 
   jitted = jax.jit(step, donate_argnums=(0, 1, 2))
-  everything = data.train.take(np.arange(data.train.size))
+  arrays = data.train.take(np.arange(data.train.size))
   starts = itertools.cycle(range(0, data.train.size, workload.batch))
   key = jax.random.key(1)
   state = [params, tx.init(params), extra]
@@ -49,7 +49,7 @@ def plain_side(workload: Workload) -> Block:
     began = time.perf_counter()
     loss = None
     for start in itertools.islice(starts, steps):
-      batch = {k: v[start : start + workload.batch] for k, v in everything.items()}
+      batch = {k: v[start : start + workload.batch] for k, v in arrays.items()}
       *state[:], loss = jitted(*state, batch, key)
     jax.block_until_ready(loss)
     return time.perf_counter() - began
@@ -58,7 +58,7 @@ def plain_side(workload: Workload) -> Block:
 
 
 def jax_side(workload: Workload, algorithm: str, layout: str) -> Block:
-  """Rounds of all workers under `vmap` on one device, or under `shard_map` with a device per worker."""
+  """Build a loop over all workers with `vmap` on one device, or with `shard_map` and one device per worker."""
   import jax
 
   if layout == "devices":
@@ -87,31 +87,31 @@ def jax_side(workload: Workload, algorithm: str, layout: str) -> Block:
   def rounds(carry: Any, batches: Any) -> Any:
     return jax.lax.scan(one_round, carry, batches)
 
-  def alone(*args: Any) -> Any:
+  def one_worker(*args: Any) -> Any:
     return jax.tree.map(lambda x: x[None], rounds(*jax.tree.map(lambda x: x[0], args)))
 
   if layout == "devices":
     mesh = jax.make_mesh((workers,), ("worker",), axis_types=(AxisType.Auto,))
     split = PartitionSpec("worker")
-    lifted = jax.shard_map(alone, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
+    lifted = jax.shard_map(one_worker, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
   else:
     lifted = jax.vmap(rounds, axis_name="worker")
   call = jax.jit(lifted, donate_argnums=0)
   carry = jax.tree.map(lambda x: jnp.stack([x] * workers), (params, tx.init(params)))
   arrays = data.train.take(np.arange(data.train.size))
   shape = (workers, CALL_STEPS // period, period, workload.batch)
-  first = 0  # example of the next call
+  first = 0  # index of the next call's first example
 
   def block(steps: int) -> float:
     nonlocal carry, first
     calls = max(steps // CALL_STEPS, 1)
     began = time.perf_counter()
-    before = None
+    losses = None
     for _ in range(calls):
       indices = np.arange(first, first + np.prod(shape))
       batches = {k: v.take(indices, axis=0, mode="wrap").reshape(*shape, *v.shape[1:]) for k, v in arrays.items()}
-      jax.block_until_ready(before)
-      carry, before = call(carry, batches)
+      jax.block_until_ready(losses)
+      carry, losses = call(carry, batches)
       first += len(indices)
     jax.block_until_ready(carry)
     return (time.perf_counter() - began) * steps / (calls * CALL_STEPS)
@@ -120,7 +120,7 @@ def jax_side(workload: Workload, algorithm: str, layout: str) -> Block:
 
 
 def torch_side(workload: Workload, algorithm: str) -> Block:
-  """Rank 0 of a process group with a process per worker; it broadcasts the number of steps to the others."""
+  """Start one process per worker and run rank 0 here, which broadcasts the number of steps to the others."""
   import torch.multiprocessing as multiprocessing
 
   context = multiprocessing.get_context("spawn")
@@ -135,7 +135,7 @@ def _torch_rank(rank: int, workload: Workload, algorithm: str) -> Any:
   from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
   from torch.nn.parallel import DistributedDataParallel
 
-  torch.set_num_threads(1)  # a core per worker; more was slower here
+  torch.set_num_threads(1)  # one core per worker; more threads were slower
   dist.init_process_group("gloo", init_method="tcp://127.0.0.1:29531", rank=rank, world_size=workload.workers)
   torch.manual_seed(0)
   period = PERIODS[algorithm]
@@ -171,14 +171,14 @@ def _torch_rank(rank: int, workload: Workload, algorithm: str) -> Any:
   if rank == 0:
     return block
   steps = torch.zeros(1, dtype=torch.long)
-  with contextlib.suppress(RuntimeError):  # rank 0 has ended
+  with contextlib.suppress(RuntimeError):  # rank 0 has exited
     while True:
       dist.broadcast(steps, 0)
       train(int(steps))
 
 
 def _torch_model(workload: Workload) -> Any:
-  """The same layers as ddl's model of that name."""
+  """Build the same layers as ddl's model of that name."""
   import torch
   from torch import nn
 

@@ -1,8 +1,8 @@
-"""Exchanges per second of a worker and the master on Ray: python -m experiments.bench.server_exchange.
+"""Measure exchanges per second of a worker and the master on Ray: python -m experiments.bench.server_exchange.
 
-There are no gradients. ddl's sockets are compared with Ray's own calls, which pass arrays as arguments and results. The
-algorithm is Async SGD, whose server adds each message, checks it and returns the center. Turns of the transports
-alternate; figures are medians over them.
+No gradients are computed. ddl's sockets are compared with Ray actor calls, which pass arrays as arguments and results.
+The algorithm is Async SGD: the server checks and adds each message and returns the center. The transports alternate;
+figures are medians over the turns.
 """
 
 import tempfile
@@ -19,12 +19,12 @@ from ddl.asynchronous import ray_transport
 from ddl.asynchronous.ray_cluster import RayCluster, connect, process_environment, require
 from ddl.asynchronous.ray_master import Shard
 
-MEGABYTES = (0.1, 1, 16, 100)  # of a message, and of its reply
-TURNS, SECONDS = 5, 3.0  # of each transport, and about of a turn
+MEGABYTES = (0.1, 1, 16, 100)  # size of a message, and of its reply
+TURNS, SECONDS = 5, 3.0  # turns of each transport, and approximate seconds of a turn
 
 
 def rate(exchange: Callable[[], Any]) -> float:
-  """Return the calls per second, after three that do not count."""
+  """Return the calls per second, after three calls of warm-up."""
   for _ in range(3):
     exchange()
   count, began = 0, time.perf_counter()
@@ -35,12 +35,12 @@ def rate(exchange: Callable[[], Any]) -> float:
 
 
 def no_model(worker: int) -> Any:
-  """Stand for the model and data, which an exchange does not need."""
+  """Stand in for the function that builds model and data, which an exchange does not call."""
   raise NotImplementedError(worker)
 
 
 class CalledShard(Shard):
-  """A shard that Ray's calls reach too: arrays are their arguments and results."""
+  """A shard that also serves Ray actor calls with arrays as arguments and results."""
 
   def exchange(self, header: np.ndarray, losses: np.ndarray, message: list[np.ndarray]) -> list[np.ndarray]:
     """Serve a message; return the reply."""
@@ -52,17 +52,17 @@ class Exchanger:
   """A worker without gradients."""
 
   def __init__(self, algorithm: Any, size: int, shards: list[Any], addresses: list[tuple[str, int]]):
-    """size: of the parameters, float32."""
+    """Connect to the shards. size: number of float32 parameters."""
     self.shards, self.message = shards, [np.zeros(size, np.float32)]
     self.sockets = ray_transport.ShardConnections(algorithm, size, np.dtype(np.float32), addresses, b"token")
     self.header, self.losses = np.zeros(1, ray_transport.REQUEST), np.zeros(1, np.float32)
 
   def over_sockets(self) -> float:
-    """Return the exchanges per second with all shards, each of which gets its part."""
+    """Return the exchanges per second over sockets with all shards, each with its part of the parameters."""
     return rate(lambda: self.sockets.visit(self.header, self.losses, [], self.message))
 
   def over_calls(self) -> float:
-    """Return the exchanges per second with a single shard."""
+    """Return the exchanges per second by Ray actor calls with a single shard."""
     import ray
 
     (shard,) = self.shards
@@ -70,9 +70,9 @@ class Exchanger:
 
 
 def exchanger(size: int, shards: int) -> tuple[Any, list[Any]]:
-  """Start a worker and its shards; return it, and all these actors."""
+  """Start a worker and its shards; return the worker, and all actors."""
   ray, algorithm = require(), SERVER["async_sgd"].factory(optax.sgd(0.0))
-  folder = tempfile.mkdtemp()  # stays empty: there is no checkpoint
+  folder = tempfile.mkdtemp()  # required, but no checkpoint is written
   runner = RayCluster(algorithm, no_model, workers=1, shards=shards, folder=folder)
   parts = [np.zeros(part.stop - part.start, np.float32) for part in ray_transport.cut(size, shards)]
   masters = runner.shard_actors(parts, {}, 10**9, b"token", [], CalledShard)
@@ -83,7 +83,7 @@ def exchanger(size: int, shards: int) -> tuple[Any, list[Any]]:
 
 
 def main() -> None:
-  """Print the table."""
+  """Measure each message size and print the table."""
   connect(None, cpus=6)
   ray = require()
   print(f"exchanges per second: medians of {TURNS} alternating turns of {SECONDS:g} s", flush=True)

@@ -1,4 +1,4 @@
-"""One side of a measurement, a process of its own; runs a block of steps for each line that it reads.
+"""Run one side of a benchmark in a separate process: a timed block of steps for each line of standard input.
 
 python -m experiments.bench.timed_process ddl "mlp 8x64" local_sgd [RunOptions as JSON]
 """
@@ -11,19 +11,19 @@ import time
 import warnings
 from typing import Any
 
-BEGAN = time.perf_counter()  # before what imports JAX
+BEGAN = time.perf_counter()  # before JAX is imported
 
 from ddl import hosts  # noqa: E402
 from ddl.costs.step_cost import synthetic  # noqa: E402
 from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, WORKLOADS, Block, Workload  # noqa: E402
 
 BLOCK_SECONDS = 1.0
-FIRST_STEPS = 100  # of the whole-process time
-SCHEDULE = 1200  # steps of each worker: the one schedule of an asynchronous algorithm, repeated again and again
+FIRST_STEPS = 100  # included in the whole-process time
+SCHEDULE = 1200  # steps per worker in the schedule of an asynchronous algorithm, which is repeated
 
 
 def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Any, Any]:
-  """Components and trainer as `train` makes them."""
+  """Build components and trainer as `train` does."""
   from ddl.config import default_experiment
   from ddl.config.options import RunOptions
   from ddl.run import build
@@ -41,13 +41,13 @@ def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
   options = RunOptions(**settings, members=workload.members)
   start_devices(experiment.workers, options)
   with warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)  # of settings that learn badly: only the speed counts here
+    warnings.simplefilter("ignore", UserWarning)  # about settings that train poorly: only speed matters here
     components = build.build(experiment, synthetic(workload.model, workload.pixels))
   return components, build.make_trainer(components, options)[0]
 
 
 def ddl_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Block, Any]:
-  """Return blocks through the trainer that `train` uses, input included; and that trainer."""
+  """Build blocks of steps including input with the trainer that `train` uses; return also the trainer."""
   from ddl.costs.step_cost import timed_steps
 
   components, trainer = _prepare(workload, algorithm, settings)
@@ -57,7 +57,7 @@ def ddl_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
 
 
 def _waves(components: Any, trainer: Any) -> Block:
-  """Return blocks of the waves of one schedule, again and again."""
+  """Build blocks that cycle through the waves of one event schedule."""
   import jax
 
   from ddl.config.experiment import initial_key, training_key
@@ -80,7 +80,7 @@ def _waves(components: Any, trainer: Any) -> Block:
 
 
 def one_by_one_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> Block:
-  """The visits of a server algorithm one at a time, in plain Python, on the same devices' cores."""
+  """Build blocks that process the visits of a server algorithm one at a time in a Python loop."""
   import jax
 
   from ddl.api import Visit
@@ -125,7 +125,7 @@ def one_by_one_side(workload: Workload, algorithm: str, settings: dict[str, Any]
 
 
 def _side(side: str, workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Block, Any]:
-  """Return the side's blocks, and its trainer if it is ddl's."""
+  """Return the side's blocks, and the trainer if the side is ddl."""
   from experiments.bench import rivals
 
   match side:
@@ -152,7 +152,7 @@ def main() -> None:
   whole = time.perf_counter() - BEGAN
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
   steps = 20
-  block(steps)  # other numbers of steps are other calls, to be compiled first
+  block(steps)  # compiles the calls for this number of steps
   while (seconds := block(steps)) < BLOCK_SECONDS / 2:
     steps = max(steps + 20, int(steps * BLOCK_SECONDS / seconds) // 20 * 20)
     block(steps)

@@ -1,21 +1,21 @@
-"""Workloads of the benchmarks: models with sizes, workers and batches, and algorithms with their settings."""
+"""Benchmark workloads: models with sizes, workers and batches, and algorithms with their settings."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ddl.costs.step_cost import SIZES
 
-Block = Callable[[int], float]  # runs so many steps, returns their seconds
+Block = Callable[[int], float]  # runs n steps, returns their seconds
 
 
 class Workload(NamedTuple):
-  """A model with its sizes, on `workers` workers of `batch` examples each."""
+  """A model with its sizes, on `workers` workers with `batch` examples each."""
 
   model: str
   sizes: Mapping[str, Any]
   workers: int
   batch: int
-  pixels: int = 28  # of each side of an image
+  pixels: int = 28  # width and height of an image
   members: int = 1
   microbatches: int = 1
 
@@ -26,9 +26,9 @@ WORKLOADS = {
   for model, layouts in LAYOUTS.items()
   for workers, batch in layouts
 }
-DIGITS = {"hidden": (64, 64)}  # the model of most configs: a call of JAX takes longer than a step
+DIGITS = {"hidden": (64, 64)}  # the model of most configs, where JAX's dispatch takes longer than a step
 WORKLOADS |= {f"digits 8x{batch}": Workload("mlp", DIGITS, 8, batch, 8) for batch in (16, 64)}
-IN_PARTS = {  # measured only under sync_sgd, against a plain loop over whole batches on one device
+IN_PARTS = {  # measured only with sync_sgd, against a plain loop over whole batches on one device
   "mlp 1x512 members 2": Workload("mlp", SIZES["mlp"], 1, 512, members=2),
   "transformer 1x32 members 2": Workload("transformer", SIZES["transformer"], 1, 32, members=2),
   "mlp 1x512 microbatches 4": Workload("mlp", SIZES["mlp"], 1, 512, microbatches=4),

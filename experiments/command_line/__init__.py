@@ -1,1 +1,1 @@
-"""From a command line to a command: flags, the config's, and mistakes in them."""
+"""Command-line parsing: flags, --config and its overrides, and error messages for both."""

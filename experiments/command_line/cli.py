@@ -1,4 +1,4 @@
-"""From the arguments of a command line to the call of a command; a user's mistake is one line and exit code 2."""
+"""Parse a command line and run its command; user errors print one line and exit with code 2."""
 
 import contextlib
 import importlib
@@ -21,20 +21,20 @@ from experiments.command_line import config_flag, shared_flags
 from experiments.command_line.config_flag import CommandLine
 
 WITH_CONFIG = ("train", "compare", "sweep", "plan", "dryrun", "list")
-OPTIONAL_CONFIG = ("plan", "list")  # which have a layer table or all names without one
+OPTIONAL_CONFIG = ("plan", "list")  # without one, plan reads a layer table and list prints all names
 RESUMABLE = ("train", "compare", "sweep")
 
 
 def run(command: str, arguments: list[str]) -> int:
   """Run a command and return the exit code."""
   hosts.follow_launcher()
-  logging.set_verbosity(logging.FATAL)  # what libraries log as errors comes as exceptions too
+  logging.set_verbosity(logging.FATAL)  # libraries also raise the errors that they log
   return exit_code(command, lambda: _run(command, arguments))
 
 
 def _run(command: str, arguments: list[str]) -> int:
-  if wrong := next((a for a in arguments if any("\ud800" <= c <= "\udfff" for c in a)), ""):
-    raise OptionError("an argument", "text without undecodable bytes", ascii(wrong))
+  if undecodable := next((a for a in arguments if any("\ud800" <= c <= "\udfff" for c in a)), ""):
+    raise OptionError("an argument", "text without undecodable bytes", ascii(undecodable))
   module = importlib.import_module(f"experiments.commands.{command}")
   if any(a in ("--help", "-h", "-help", "--helpshort") for a in arguments):
     print(_help(command))
@@ -48,7 +48,7 @@ def _run(command: str, arguments: list[str]) -> int:
     shared_flags.restore(recorded.options)
     arguments = [*recorded.arguments, *arguments]
     if hosts.processes() == 1:
-      print(f"{recorded.folder}: resuming with the config and the options that its {EXPERIMENT} records", flush=True)
+      print(f"{recorded.folder}: resuming with the config and options recorded in its {EXPERIMENT}", flush=True)
   with resume.allowed_code(recorded, shared_flags.run_options()) if recorded else contextlib.nullcontext():
     if command in WITH_CONFIG and (config_args or recorded or command not in OPTIONAL_CONFIG):
       config, paths = config_flag.read(command, config_args, resume.config_of(recorded) if recorded else None)
@@ -62,11 +62,11 @@ def key_flags(command: str) -> list[flags.Flag[Any]]:
 
 
 def parse(command: str, arguments: Sequence[str]) -> list[str]:
-  """Set all flags but those of the config, and return these.
+  """Set all flags except --config and its overrides, and return these unparsed.
 
   Raises:
-    ValueError: for an argument that is no flag, a flag that the command does not read, a value of the wrong type, or
-      two values of one flag.
+    ValueError: for an argument that is not a flag, a flag that the command does not read, a value of the wrong type,
+      or a flag with two values.
   """
   _check(command, arguments)
   config_args, rest = config_flag.split_config_flags(arguments) if command in WITH_CONFIG else ([], arguments)
@@ -83,9 +83,9 @@ def parse(command: str, arguments: Sequence[str]) -> list[str]:
 
 
 def _check(command: str, arguments: Sequence[str]) -> None:
-  """Check the names and the values of flags. OptionError as of `parse`."""
+  """Check the names and values of flags. Raises OptionError as `parse` does."""
   read = {flag.name for flag in key_flags(command)}
-  modules = flags.FLAGS.flags_by_module_dict()  # of libraries too
+  modules = flags.FLAGS.flags_by_module_dict()  # includes libraries
   ours = {flag.name for name in modules if name.startswith("experiments") for flag in modules[name]} | {*FLAGS}
   values: dict[str, Any] = {}
   left = iter(arguments)
@@ -108,7 +108,7 @@ def _check(command: str, arguments: Sequence[str]) -> None:
 
 
 def _parsed(flag: Any, text: str) -> Any:
-  """Return the value of a flag's text. OptionError for another type than it takes."""
+  """Parse the text of a flag's value. Raises OptionError for a value of the wrong type."""
   try:
     value = flag.parser.parse(text)
   except (ValueError, TypeError) as error:
@@ -121,7 +121,7 @@ def _parsed(flag: Any, text: str) -> Any:
 
 
 def _check_json() -> None:
-  """Refuse a file that cannot be written, before anything slow."""
+  """Raise OptionError if the --json file cannot be written, before any slow work."""
   name = flags.FLAGS["json"].value if "json" in flags.FLAGS else None
   if not name:
     return
@@ -134,7 +134,7 @@ def _check_json() -> None:
     if path.exists():
       path.open("a").close()
   except OSError as error:
-    raise OptionError("json", "a file that can be written", f"{name} ({error.strerror or error})") from error
+    raise OptionError("json", "a writable file", f"{name} ({error.strerror or error})") from error
 
 
 def _help(command: str) -> str:

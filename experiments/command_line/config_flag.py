@@ -1,4 +1,4 @@
-"""The config of a command line: --config=FILE, with --config.key=value over it as config_flags parses them."""
+"""Parse --config=FILE and its overrides, --config.key=value, with the types of ml_collections' config_flags."""
 
 import ast
 import re
@@ -25,19 +25,19 @@ class CommandLine(NamedTuple):
   command: str
   arguments: Sequence[str] = ()
   config: Config = None
-  paths: Sequence[str] = ()  # keys of the config that arguments set: "algorithm.name"
+  paths: Sequence[str] = ()  # config keys that the arguments set, such as "algorithm.name"
 
   @property
   def words(self) -> tuple[str, ...]:
-    """The command as it is recorded."""
+    """The full command line, as recorded in the run's folder."""
     return "python", "run.py", self.command, *self.arguments
 
 
 def split_config_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Return --config=FILE with --config.key=value, and the other arguments; absl's one dash and blank for = are valid.
+  """Split arguments into --config flags and the rest; one dash, and a space for =, are valid as in absl.
 
   Raises:
-    OptionError: for --config at the end.
+    OptionError: for --config without a value.
   """
   config_args, rest, left = [], [], iter(arguments)
   for argument in left:
@@ -54,10 +54,10 @@ def split_config_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def read(command: str, config_args: Sequence[str], stored: Config | None = None) -> tuple[Config, list[str]]:
-  """Return the stored config or the file's with the flags over it, and the keys that these set.
+  """Return the stored config, or that of the file, with the overrides applied, and the keys that these set.
 
   Raises:
-    ValueError: for a missing or broken file, a key that does not exist or is not read, or a value of the wrong type.
+    ValueError: for a missing or invalid file, an unknown or unread key, or a value of the wrong type.
   """
   files = [a.partition("=")[2] for a in config_args if a.startswith("--config=")]
   if stored is None and not (files and files[-1]):
@@ -74,7 +74,7 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
     if not equals:
       raise OptionError(f"config.{path}", f"set by --config.{path}=VALUE")
     if text == "None" and _has(before, path) and not _has(config, path):
-      continue  # it was a key of the former name
+      continue  # a key of the previous entry, which the new one does not have
     _check(config, path, names)
     unread_keys.check(command, path, labels)
     if text == "None":
@@ -85,14 +85,14 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
 
 
 def as_keys(name: str, arguments: Sequence[str]) -> str:
-  """Return how the config sets what a flag that does not exist is named after; "" if it has no such key."""
+  """Return a hint with the config keys that have the name of an unknown flag, or "" if there are none."""
   config: Any = base()
-  places = [[""] * (name not in SECTIONS), REGISTRIES, SECTIONS]  # the first that has it
-  known = [[f"{s}.{name}" if s else name for s in each if name in (config[s] if s else config)] for each in places]
+  places = [[""] * (name not in SECTIONS), REGISTRIES, SECTIONS]  # by priority: the first match counts
+  known = [[f"{s}.{name}" if s else name for s in group if name in (config[s] if s else config)] for group in places]
   paths = next(filter(None, known), []) if name != "name" else []
   values = {key: value for key, _, value in (argument.lstrip("-").partition("=") for argument in arguments)}
   keys = " or ".join(f"--config.{path}={values.get(name) or 'VALUE'}" for path in paths)
-  return f"there is no flag --{name}, but a key of the config: {keys}" if paths else ""
+  return f"unknown flag --{name}; did you mean the config key {keys}?" if paths else ""
 
 
 def _has(config: Config, path: str) -> bool:
@@ -101,21 +101,21 @@ def _has(config: Config, path: str) -> bool:
 
 
 def _unset(config: Config, path: str) -> None:
-  """Set a key to None, whatever its type: config_flags would read None as a value of that type."""
+  """Set a key to None regardless of its type; config_flags would parse the text None as that type."""
   section, _, key = path.rpartition(".")
   config, defaults = (config[section], base()[section]) if section else (config, base())
   if defaults.get(key) is not None:
-    raise OptionError(f"config.{path}", "a value, as no factory has a default for it", "None")
+    raise OptionError(f"config.{path}", "set to a value other than None")
   with config.ignore_type():
     config[key] = None
 
 
 def _set(config: Config, path: str, text: str) -> Config:
-  """Return the config with a key set as config_flags parses a flag's text."""
+  """Set a key to a flag's text, parsed by config_flags; return the config."""
   section, _, key = path.rpartition(".")
   kind = (config[section] if section else config).get_type(key)
   try:
-    if path == GRID.removeprefix("config."):  # {key: values} as the pairs that a tuple's parser reads
+    if path == GRID.removeprefix("config."):  # {key: values} as pairs, because config_flags parses tuples, not dicts
       value = ast.literal_eval(text)
       text = str(tuple(value.items())) if isinstance(value, dict) else text
     words, values = ["run.py", f"--config.{path}={text}"], flags.FlagValues()
@@ -129,7 +129,7 @@ def _set(config: Config, path: str, text: str) -> Config:
 
 
 def _check(config: Any, path: str, names: Mapping[str, str]) -> None:
-  """OptionError for a path that is no key of the config. names: section -> the name that a flag gives it."""
+  """Raise OptionError for an unknown config key. names: section -> the entry that a flag selects."""
   node: Any = config
   for i, key in enumerate(path.split(".")):
     if not isinstance(node, ConfigDict) or key not in node:

@@ -1,8 +1,7 @@
-"""Flags that several commands have, among them those of `RunOptions`.
+"""Flags that several commands share, including those of `RunOptions`.
 
-A command calls the functions for the flags that it reads. They are its key flags in the sense of absl: the flags that
-its help lists and that its command line may set. The first command that asks defines a flag, so that any two fit into
-one process.
+A command calls the function of each flag that it reads. These are its key flags in absl's sense: its help lists them
+and its command line may set them. The first call defines a flag, so that one process can import several commands.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ from ddl.perf.cluster import Cluster
 from ddl.run.compilation_cache import AUTO, OFF
 from experiments.command_line.config_flag import CommandLine
 
-flags.disclaim_key_flags()  # they are key flags of the modules that call these functions
+flags.disclaim_key_flags()  # the flags belong to the modules that call these functions
 
 TYPES = get_type_hints(RunOptions)
 DEFINE = {bool: flags.DEFINE_bool, int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
@@ -37,7 +36,7 @@ def _flag(define: Callable[..., Any], name: str, *settings: Any, **more: Any) ->
 
 
 def option(name: str) -> flags.FlagHolder[Any]:
-  """Flag of a field of `RunOptions`."""
+  """Define the flag of a field of `RunOptions`."""
   (text, choices, _), default = FLAGS[name], getattr(RunOptions, name)
   if default is True:
     default, choices = "on", ("on", "off")
@@ -49,28 +48,27 @@ def option(name: str) -> flags.FlagHolder[Any]:
 
 
 def run_flags(command: str) -> None:
-  """Flags of a command that trains: its options, and those of a process that is started by itself."""
+  """Define the flags of a training command: its run options, and rank and coordinator for multi-process runs."""
   for name, flag in FLAGS.items():
     if command in flag.commands:
       option(name)
   _flag(flags.DEFINE_string, "coordinator", "", "HOST:PORT of process 0, the same in all processes")
-  text = "processes in all, where no cluster tells"
+  text = "total number of processes, if JAX does not detect a cluster"
   _flag(flags.DEFINE_integer, "num_processes", None, text, lower_bound=1)
-  _flag(
-    flags.DEFINE_integer, "process_id", None, "this process's number, from 0, where no cluster tells", lower_bound=0
-  )
+  text = "rank of this process, from 0, if JAX does not detect a cluster"
+  _flag(flags.DEFINE_integer, "process_id", None, text, lower_bound=0)
 
 
 def declare_process() -> None:
-  """Set which of several processes this is, before anything asks. Raises ValueError for what cannot be."""
+  """Set rank and number of processes from the flags. Raises ValueError for an invalid combination."""
   place: dict[str, Any] = {name: flags.FLAGS[name].value for name in ("coordinator", "num_processes", "process_id")}
   if flags.FLAGS.processes > 1 and (others := [name for name, value in place.items() if value not in ("", None)]):
-    raise OptionError(others[0], "left out with processes, which starts and joins them here", place[others[0]])
+    raise OptionError(others[0], "left out with processes, which starts all processes on this host", place[others[0]])
   hosts.declare(**place)
 
 
 def run_options(line: CommandLine | None = None, **more: Any) -> RunOptions:
-  """Return the options that the flags set. more: what a resume of the command needs too, see `resume.record`."""
+  """Build `RunOptions` from the flags. more: further values that a resume needs, see `resume.record`."""
   values: dict[str, Any] = {name: flags.FLAGS[name].value for name in FLAGS if name in flags.FLAGS}
   values["overlap"] = values.get("overlap", "on") == "on"
   values["hooks"] = tuple(map(absolute, values.get("hooks", ())))
@@ -85,17 +83,17 @@ def run_options(line: CommandLine | None = None, **more: Any) -> RunOptions:
 
 
 def restore(options: Mapping[str, Any]) -> None:
-  """Set the flags that are not given to recorded options."""
+  """Set each flag that is missing from the command line to its recorded value."""
   for name, value in options.items():
     if name in flags.FLAGS and not flags.FLAGS[name].present:
       flags.FLAGS[name].value = ("on" if value else "off") if name == "overlap" else value
 
 
 def one_cluster() -> tuple[str, Cluster]:
-  """Return the cluster that --cluster names, with its name.
+  """Return the name and the cluster that --cluster selects.
 
   Raises:
-    OptionError: for none, several, or one that is not known.
+    OptionError: for no cluster, several, or an unknown one.
   """
   names: list[str] = cluster().value
   if len(names) != 1:
@@ -107,31 +105,31 @@ def one_cluster() -> tuple[str, Cluster]:
 
 cluster = partial(
   _flag, flags.DEFINE_list, "cluster", [],
-  "name of a cluster as `list` has them, or a user-defined file, my.toml; compare takes several, a,b",
+  "cluster name (see `list`) or a user-defined file, my.toml; compare takes several, separated by commas",
 )  # fmt: skip
-model = partial(_flag, flags.DEFINE_string, "model", "", "a layer table by name; scale also takes ddl's own models")
+model = partial(_flag, flags.DEFINE_string, "model", "", "name of a layer table; scale also takes ddl's models")
 batch = partial(
   _flag, flags.DEFINE_integer, "batch", None,
-  "examples a step: of a worker (plan; default: the config's or chosen), of all (scale; default: 512) or each with "
-  "weak scaling", lower_bound=1, upper_bound=10**12,
+  "examples per step: per worker (plan; default: from the config, or recommended), in total (scale; default: 512), or "
+  "per worker with weak scaling", lower_bound=1, upper_bound=10**12,
 )  # fmt: skip
 workers = partial(
   _flag, flags.DEFINE_string, "workers", "",
-  "number of workers (plan; default: the config's or chosen), or 1,2,...,8 (scale, instead of --nodes)",
+  "number of workers (plan; default: from the config, or recommended), or 1,2,...,8 (scale, instead of --nodes)",
 )  # fmt: skip
 servers = partial(
-  _flag, flags.DEFINE_integer, "servers", None, "parameter servers (plan's default: chosen; scale's: 1)", lower_bound=1,
-  upper_bound=65_536,
+  _flag, flags.DEFINE_integer, "servers", None, "parameter servers (default: recommended by plan; 1 in scale)",
+  lower_bound=1, upper_bound=65_536,
 )  # fmt: skip
 algorithms = partial(
   _flag, flags.DEFINE_list, "algorithms", None,
-  "names, with commas between; default: sync_sgd,local_sgd,dasgd (scale), the labels of config.compare or the config's "
-  "own (dryrun)",
+  "comma-separated names; default: sync_sgd,local_sgd,dasgd (scale), all (netbench), the labels of config.compare or "
+  "config.algorithm (dryrun)",
 )  # fmt: skip
 turns = partial(_flag, flags.DEFINE_integer, "turns", 5, "pairs of blocks per case", lower_bound=1)
 only = partial(
   _flag, flags.DEFINE_list, "only", [],
-  "with commas between: labels or algorithms of config.compare.algorithms, parts of bench's case names; default: all",
+  "comma-separated labels or algorithms of config.compare.algorithms, or parts of bench's case names; default: all",
 )  # fmt: skip
-json = partial(_flag, flags.DEFINE_string, "json", "", "file that the figures are written to")
+json = partial(_flag, flags.DEFINE_string, "json", "", "write the figures to this JSON file")
 overlap, processes, workdir = (partial(option, name) for name in ("overlap", "processes", "workdir"))

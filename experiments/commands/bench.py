@@ -1,7 +1,7 @@
 """`python run.py bench`: examples per second of each workload and algorithm, against a plain optax loop.
 
-Both sides are processes of their own, as a user would start them, and take turns: the ratio is the median over pairs
-of blocks that follow each other, so that other load on the machine meets both. It is a report, not a test.
+Each side runs in a separate process, as a user would start it, and their blocks of steps alternate. The ratio is the
+median over pairs of consecutive blocks, so that other load on the machine affects both. It is a report, not a test.
 """
 
 import itertools
@@ -31,7 +31,7 @@ JSON = shared_flags.json()
 PROCESSES = shared_flags.processes()
 RIVALS = absl_flags.DEFINE_bool("rivals", False, "measure hand-written JAX loops and PyTorch (if installed) instead")
 ASYNC = absl_flags.DEFINE_bool("asynchronous", False, "measure server algorithms in virtual time instead")
-PERF = absl_flags.DEFINE_bool("perf", False, "measure how far the cost model's predictions are off instead")
+PERF = absl_flags.DEFINE_bool("perf", False, "measure the errors of the cost model's predictions instead")
 TURNS = shared_flags.turns()
 PASSED_ON = ("devices", "virtual_grad", "step_loop", "steps_per_call", "overlap")
 KINDS = ("rivals", "asynchronous", "perf")
@@ -40,7 +40,7 @@ for name in PASSED_ON:
 
 
 class Side(NamedTuple):
-  """A running `experiments.bench.timed_process`, and what it reported when it was warm."""
+  """A running `experiments.bench.timed_process`, with the figures that it reported after warm-up."""
 
   process: subprocess.Popen[str]
   figures: dict[str, Any]
@@ -55,7 +55,7 @@ class Side(NamedTuple):
 
 @contextmanager
 def _side(*arguments: str) -> Iterator[Side]:
-  """Start a process, wait until it is warm, and kill it at the end."""
+  """Start a process, wait until it has warmed up, and kill it at the end."""
   command, root = [sys.executable, "-m", "experiments.bench.timed_process", *arguments], Path(__file__).parents[2]
   pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
   with subprocess.Popen(command, cwd=root, env=hosts.launched(), **pipes) as process:
@@ -69,19 +69,19 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
   assert process.stdout
   line = process.stdout.readline()
   if not line:
-    raise ValueError("a side of the benchmark ended early; its messages are above")
+    raise ValueError("a benchmark process exited early; see its messages above")
   return json.loads(line)
 
 
 def main(line: CommandLine) -> int:
-  """Measure and print; return the exit code."""
+  """Run the benchmark and print its table; return the exit code."""
   if len(kinds := [name for name in KINDS if absl_flags.FLAGS[name].value]) > 1:
     raise OptionError(" and ".join(KINDS), "given one at a time", ", ".join(kinds))
   unread = [name for name in ("only", "turns", *PASSED_ON) if absl_flags.FLAGS[name].present]
   if PERF.value and unread:
     raise OptionError(unread[0], "left out with perf, which has its own cases")
   if PROCESSES.present and not PERF.value:
-    raise OptionError("processes", "left out without perf, as the other cases have a process for each side")
+    raise OptionError("processes", "left out without perf, as the other cases start one process per side")
   if PERF.value:
     return predictions.main(JSON.value, PROCESSES.value if PROCESSES.present else 2, line.words)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
@@ -108,14 +108,14 @@ def _check(cases: list[tuple[str, str]], condition: str) -> None:
 
 
 def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """Measure every case against one plain loop per workload."""
+  """Measure each case against a plain optax loop, which runs once per workload."""
   print(f"{'case':41}{'examples/s':>11}{'plain':>9}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
   results = []
   for workload, group in itertools.groupby(cases, key=lambda case: case[0]):
     with _side("plain", workload, "-") as plain:
       for _, algorithm in group:
         with _side("ddl", workload, algorithm, passed) as ours:
-          rates, ratios = _in_turn({"ddl": ours, "plain": plain})
+          rates, ratios = _alternate({"ddl": ours, "plain": plain})
         measured = {"examples_per_s": rates["ddl"], "plain_examples_per_s": rates["plain"], "ratio": ratios["plain"]}
         figures = {k: v for k, v in ours.figures.items() if k != "ready"}
         results.append({"workload": workload, "algorithm": algorithm, **measured, **figures})
@@ -126,23 +126,23 @@ def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, 
         )
   worst = min(results, key=lambda result: result["ratio"])
   print(f"lowest ratio: {worst['ratio']:.2f} ({worst['workload']} {worst['algorithm']})")
-  print("the median error of the cost model's predictions: python run.py bench --perf (some minutes)")
+  print("to measure the cost model's errors (a few minutes): python run.py bench --perf")
   return results
 
 
 def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """Measure the cases with a device per worker on two cores, ddl and each rival in turn."""
+  """Measure ddl and each rival alternately, on cases with two workers, one device each."""
   cases = [(w, a) for w, a in cases if a in rivals.PERIODS and WORKLOADS[w].workers == 2]
   _check(cases, f"a case of two workers under {' or '.join(rivals.PERIODS)} with rivals, such as 'mlp 2x64'")
   names = [name for name in rivals.RIVALS if name != "torch" or find_spec("torch")]
   if "torch" not in names:
-    print("PyTorch is not installed, so that it is left out (pip install torch)")
+    print("PyTorch is not installed and is skipped (pip install torch)")
   sides = {case: {"ddl": ("ddl", *case, passed)} | {name: (name, *case) for name in names} for case in cases}
   return _side_by_side(sides, ["ddl", *names])
 
 
 def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """Measure eight equal workers with 10 % jitter: waves, the synchronous counterpart, and one event at a time."""
+  """Measure server algorithms in waves, their synchronous counterparts, and one event at a time; 10 % jitter."""
   cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
   _check(cases, "a case of eight workers with asynchronous, such as 'mlp 8x64'")
   sides = {
@@ -155,15 +155,15 @@ def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict
 
 
 def _side_by_side(cases: dict[tuple[str, str], dict[str, tuple[str, ...]]], heads: list[str]) -> list[dict[str, Any]]:
-  """Measure all sides of each case: their rates, and the ratios of the first side to each other; print a row per case.
+  """Measure all sides of each case and print a row with rates and ratios of the first side to each other one.
 
-  cases: by (workload, algorithm), the arguments of each side's process. heads: of the columns, one per side.
+  cases: (workload, algorithm) -> side -> the arguments of its process. heads: column headings, one per side.
   """
   print(f"{'case':32}{heads[0]:>11}" + "".join(f"{head:>13}{'ratio':>7}" for head in heads[1:]) + "   (examples/s)")
   results = []
   for (workload, algorithm), arguments in cases.items():
     with ExitStack() as stack:
-      rates, ratios = _in_turn({name: stack.enter_context(_side(*side)) for name, side in arguments.items()})
+      rates, ratios = _alternate({name: stack.enter_context(_side(*side)) for name, side in arguments.items()})
     results.append({"workload": workload, "algorithm": algorithm, "examples_per_s": rates, "ratios": ratios})
     label = f"{workload} {' / '.join(dict.fromkeys(side[2] for side in arguments.values()))}"
     row = "".join(f"{rates[name]:13,.0f}{ratio:7.2f}" for name, ratio in ratios.items())
@@ -171,8 +171,8 @@ def _side_by_side(cases: dict[tuple[str, str], dict[str, tuple[str, ...]]], head
   return results
 
 
-def _in_turn(sides: dict[str, Side]) -> tuple[dict[str, float], dict[str, float]]:
-  """Return the median rates of the sides, measured in turn, and the median ratios of the first side to each other."""
+def _alternate(sides: dict[str, Side]) -> tuple[dict[str, float], dict[str, float]]:
+  """Measure the sides alternately; return their median rates and the first side's median ratio to each other one."""
   rounds = [{name: side.rate() for name, side in sides.items()} for _ in range(TURNS.value)]
   rates = {name: statistics.median(r[name] for r in rounds) for name in sides}
   first, *others = sides

@@ -1,4 +1,4 @@
-"""`python run.py compare`: several algorithms over several seeds on the same budget of examples, and a report."""
+"""`python run.py compare`: train several algorithms with several seeds on the same budget of examples, and report."""
 
 from absl import flags
 
@@ -9,7 +9,7 @@ from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 
 shared_flags.run_flags("compare")
-TUNED = flags.DEFINE_string("tuned", "", "tuned.json of a sweep: learning rates and hyper-parameters per algorithm")
+TUNED = flags.DEFINE_string("tuned", "", "tuned.json of a sweep: learning rate and hyper-parameters of each algorithm")
 ONLY = shared_flags.only()
 CLUSTER = shared_flags.cluster()
 

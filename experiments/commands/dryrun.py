@@ -1,4 +1,4 @@
-"""`python run.py dryrun`: the training step compiled for devices that this machine does not have."""
+"""`python run.py dryrun`: compile the training step for devices that this machine does not have."""
 
 import json
 from collections.abc import Sequence
@@ -26,34 +26,34 @@ from experiments.command_line.shared_flags import run_options
 
 TOPOLOGY = flags.DEFINE_string("topology", "", "devices to compile for: v5e:4x4, v5p:2x2x4, h200:2x8 (hosts x GPUs)")
 ALGORITHMS = shared_flags.algorithms()
-DEFAULTS = flags.DEFINE_bool("compiler_defaults", False, "without ddl's options that let the compiler overlap")
+DEFAULTS = flags.DEFINE_bool("compiler_defaults", False, "compile without ddl's XLA options for overlap")
 JSON = shared_flags.json()
 for name in ("members", "sharding", "virtual_grad", "step_loop", "steps_per_call", "compilation_cache"):
   shared_flags.option(name)
 
 
 def main(line: CommandLine) -> int:
-  """Print tables and verdicts; return the exit code."""
+  """Compile each algorithm, print its collectives, memory and overlap; return the exit code."""
   if ALGORITHMS.value == []:
     raise OptionError("algorithms", "one or more names, such as sync_sgd,dasgd")
   if not TOPOLOGY.value:
     raise OptionError("topology", "set, such as v5e:4x4 or h200:2x8")
-  jax.config.update("jax_platforms", "cpu")  # this machine's devices are not used
-  from experiments.dryrun import compiled, report, target  # here: after the platform is set
+  jax.config.update("jax_platforms", "cpu")  # a dry run needs no local accelerator
+  from experiments.dryrun import compiled, report, target  # not at the top: the platform must be set first
 
-  options, where = run_options(), target.find(TOPOLOGY.value)
-  rows = len(where.devices) // options.members
-  if "workers" not in line.paths and len(where.devices) % options.members == 0:
+  options, topology = run_options(), target.find(TOPOLOGY.value)
+  rows = len(topology.devices) // options.members
+  if "workers" not in line.paths and len(topology.devices) % options.members == 0:
     line.config.workers = rows
-  compiled.check_workers(where, line.config.workers, options.members)
+  compiled.check_workers(topology, line.config.workers, options.members)
   experiments = _experiments(line, rows)
   first = next(iter(experiments.values()))
-  if where.cluster:
-    where = where._replace(cluster=with_shares(where.cluster, str(first.model.name)))
+  if topology.cluster:
+    topology = topology._replace(cluster=with_shares(topology.cluster, str(first.model.name)))
   data = _data(first)
-  job = compiled.CompiledJob(where, data, options, not DEFAULTS.value)
-  cluster: Any = where.cluster
-  print(_heading(first, where.name, options, cluster))
+  job = compiled.CompiledJob(topology, data, options, not DEFAULTS.value)
+  cluster: Any = topology.cluster
+  print(_heading(first, topology.name, options, cluster))
   all_figures = []
   for label, experiment in experiments.items():
     figures = compiled.compiled(label, experiment, job)
@@ -66,21 +66,21 @@ def main(line: CommandLine) -> int:
   for label, figures in zip(experiments, all_figures, strict=True):
     if not compiled.fits(figures, cluster):
       other = compiled.smallest_that_fits(label, experiments[label], job, cluster)
-      raise ValueError(report.too_large(figures, cluster.device.memory, other, where.name))
+      raise ValueError(report.too_large(figures, cluster.device.memory, other, topology.name))
   print(f"\nall fit into the {bytes_text(cluster.device.memory)} of a device")
   return 0
 
 
 def _data(experiment: Experiment) -> Data:
-  """Return the config's data set. Raises ValueError, with what would do for their shapes."""
+  """Load the config's data set. The ValueError for missing data recommends synthetic data."""
   try:
     return load(experiment)
   except (OSError, ValueError) as error:
-    raise ValueError(f"{error}; for a dry run config.data.name=synthetic does, with the task and shape") from error
+    raise ValueError(f"{error}; for a dry run, config.data.name=synthetic with a task and shape is enough") from error
 
 
 def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
-  """Return by label the experiments, with as many workers as the devices carry unless --config.workers is set."""
+  """Return label -> experiment; unless --config.workers is set, the devices determine the number of workers."""
   config = line.config
   if ALGORITHMS.value:
     experiments = {name: _with_algorithm(config, name, line.paths) for name in dict.fromkeys(ALGORITHMS.value)}
@@ -95,7 +95,7 @@ def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
 
 
 def _with_algorithm(config: Config, name: str, paths: Sequence[str]) -> Config:
-  """Return the config with another algorithm, without the keys that flags set for the others."""
+  """Return the config with another algorithm, without keys set by flags that only the other algorithms take."""
   renamed_config = renamed(config, {"algorithm": {"name": name}})
   keys = {path.removeprefix("algorithm.") for path in paths if path.startswith("algorithm.")} - {"name"}
   with renamed_config.ignore_type():
@@ -107,9 +107,9 @@ def _with_algorithm(config: Config, name: str, paths: Sequence[str]) -> Config:
 
 def _heading(first: Experiment, name: str, options: RunOptions, cluster: Cluster) -> str:
   rows = pluralize(first.workers, "worker") + f" of {options.members} members" * (options.members > 1)
-  what = f"{first.model.short_name} on {first.data.short_name}, {first.batch} examples a worker and step"
+  what = f"{first.model.short_name} on {first.data.short_name}, {first.batch} examples per worker and step"
   how = "the compiler's defaults" if DEFAULTS.value else "ddl's options for overlap"
-  return f"dry run on {name}: {what}, {rows}; {how}\nprices: {cluster.title}; {cluster.source}"
+  return f"dry run on {name}: {what}, {rows}; {how}\ncluster: {cluster.title}; {cluster.source}"
 
 
 def _plain(figures: Any) -> dict[str, Any]:

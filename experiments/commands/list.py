@@ -1,4 +1,4 @@
-"""`python run.py list`: the algorithms with what they declare, the models, data sets and other parts, the clusters."""
+"""`python run.py list`: list algorithms with taxonomy and hyper-parameters, models, data sets and clusters."""
 
 import inspect
 import textwrap
@@ -16,16 +16,16 @@ from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
 from experiments.commands import reference
 
-MARKDOWN = flags.DEFINE_string("markdown", "", "folder for pages of all this and the flags: docs/reference")
+MARKDOWN = flags.DEFINE_string("markdown", "", "write the reference pages to this folder, such as docs/reference")
 
 
 def main(line: CommandLine | None = None) -> int:
-  """Print the lists, or what a config has of its own: objects and labels; return the exit code."""
+  """Print the lists, or a config's user-defined objects and comparison labels; return the exit code."""
   if line and line.config is not None and MARKDOWN.value:
-    raise OptionError("markdown", "left out with config, as its pages are of all that `list` has")
+    raise OptionError("markdown", "left out with config, as the pages do not depend on a config")
   if line and line.config is not None:
-    own = _own(line.config) or ["the config names no object of its own: all names are those of `list` alone"]
-    print(*own, *_labels(line.config), sep="\n")
+    user_defined = _user_defined(line.config) or ["the config has no user-defined objects"]
+    print(*user_defined, *_labels(line.config), sep="\n")
     return 0
   if MARKDOWN.value:
     print(*reference.write(writable(Path(MARKDOWN.value), "markdown")), sep="\n")
@@ -34,8 +34,8 @@ def main(line: CommandLine | None = None) -> int:
   return 0
 
 
-def _own(config: Config) -> list[str]:
-  """Lines for each object of one's own that the config or a label of its comparison names."""
+def _user_defined(config: Config) -> list[str]:
+  """Describe each user-defined object of the config and of its comparison's labels, as lines of text."""
   addresses: dict[tuple[str, str], None] = {}
   for each in [config, *(variants(config).values() if config.compare.algorithms else [])]:
     addresses |= {(kind, each[kind].name): None for kind in catalog.REGISTRIES if is_address(each[kind].name)}
@@ -49,11 +49,11 @@ def _own(config: Config) -> list[str]:
 
 
 def _labels(config: Config) -> list[str]:
-  """Lines for the labels of the config's comparison, with what each sets."""
+  """Describe the labels of the config's comparison with their settings, as lines of text."""
   if not config.compare.algorithms and not config.compare.grid:
     return []
   labels = Comparison.from_config(config).to_json()["algorithms"]
-  out = ["labels of config.compare: what differs between them"]
+  out = ["labels of config.compare and the settings that differ between them"]
   for label, keys in labels.items():
     shown = {key: short_name(value) if key.endswith(".name") else value for key, value in keys.items()}
     text = ", ".join(f"{key} = {value}" for key, value in shown.items()) or "nothing"

@@ -1,7 +1,7 @@
-"""`python run.py netbench`: rounds over a slow link against the same rounds without communication.
+"""`python run.py netbench`: compare training rounds over a slow link with the same rounds without communication.
 
-Hosts are network namespaces of this machine, each with one process on one core; the link between them has the bandwidth
-and latency that are asked for. It takes root, and leaves nothing behind.
+Hosts are network namespaces of this machine, each with one process on one core, joined by a link with the given
+bandwidth and latency. It requires root and removes the namespaces at the end.
 """
 
 import json
@@ -23,20 +23,20 @@ from experiments.netbench.group import ProcessGroup, process_group
 JSON = shared_flags.json()
 WORKDIR = shared_flags.workdir()
 ALGORITHMS = shared_flags.algorithms()
-BANDWIDTH = absl_flags.DEFINE_list("bandwidth", ["200mbit"], "of each host's link, several with commas: 50mbit,1gbit")
-LATENCY = absl_flags.DEFINE_string("latency", "5ms", "of the link, one way")
-HOSTS = absl_flags.DEFINE_integer("hosts", 2, "network namespaces, with a process each", lower_bound=2, upper_bound=16)
+BANDWIDTH = absl_flags.DEFINE_list("bandwidth", ["200mbit"], "comma-separated bandwidths of each host: 50mbit,1gbit")
+LATENCY = absl_flags.DEFINE_string("latency", "5ms", "one-way latency of the link")
+HOSTS = absl_flags.DEFINE_integer("hosts", 2, "network namespaces, one process each", lower_bound=2, upper_bound=16)
 TURNS = shared_flags.turns()
 
 
 def main(line: CommandLine) -> int:
-  """Measure, print and write; return the exit code."""
+  """Measure each algorithm on each link, print the tables and write --json; return the exit code."""
   rates, latency = [measure.bandwidth(text) for text in BANDWIDTH.value], measure.latency(LATENCY.value)
   if not rates:
-    raise OptionError("bandwidth", "one or several, such as 50mbit,200mbit,1gbit")
+    raise OptionError("bandwidth", "one or more bandwidths, such as 50mbit,200mbit,1gbit")
   names = ALGORITHMS.value or list(CASES)
   if unknown := [name for name in names if name not in CASES]:
-    raise OptionError("algorithms", f"some of {', '.join(CASES)}", ",".join(unknown))
+    raise OptionError("algorithms", f"names among {', '.join(CASES)}", ",".join(unknown))
   network.check_rights()
   if WORKDIR.value:
     writable(Path(WORKDIR.value)).mkdir(parents=True, exist_ok=True)
@@ -44,25 +44,25 @@ def main(line: CommandLine) -> int:
   with (
     network.namespace_network(HOSTS.value, rates[0], latency) as net,
     process_group(net, joined=True) as joined,
-    process_group(net, joined=False) as alone,
+    process_group(net, joined=False) as isolated,
   ):
     for rate in rates:
       net.set(rate, latency)
-      results += _on_link(net, joined, alone, names)
-      if JSON.value:  # after each link, as an interrupt or a lost host may end the next one
+      results += _on_link(net, joined, isolated, names)
+      if JSON.value:  # after each link, because an interrupt or a failed host can stop the next one
         write_whole(Path(JSON.value), json.dumps({"about": about(line.words), "cases": results}, indent=2) + "\n")
   return 0
 
 
 def _on_link(
-  net: network.NamespaceNetwork, joined: ProcessGroup, alone: ProcessGroup, names: list[str]
+  net: network.NamespaceNetwork, joined: ProcessGroup, isolated: ProcessGroup, names: list[str]
 ) -> list[dict[str, Any]]:
-  """Measure and print the cases on the link of now; return their figures."""
+  """Measure and print the cases with the link's current settings; return their figures."""
   probed = measure.probe(net)
-  asked = f"{measure.bandwidth_text(net.rate)}, {seconds_text(net.latency)} one way"
-  gives = f"{measure.bandwidth_text(probed['rate'])}, {seconds_text(probed['latency'])}"
-  print(f"link: {asked}; gives {gives}; shaped by {net.link.title}", flush=True)
-  first, measured = measure.clocks(net, joined, alone, TURNS.value)
+  configured = f"{measure.bandwidth_text(net.rate)}, {seconds_text(net.latency)} one way"
+  observed = f"{measure.bandwidth_text(probed['rate'])}, {seconds_text(probed['latency'])}"
+  print(f"link: {configured}; measured {observed}; shaped by {net.link.title}", flush=True)
+  first, measured = measure.clocks(net, joined, isolated, TURNS.value)
   print(
     f"a step takes {seconds_text(measured.step)}, an exchange of all parameters {seconds_text(measured.exchange)}: "
     f"{measured.exchange / measured.step:.3g} steps\n{measure.aligned(measure.COLUMNS)}",
@@ -70,7 +70,7 @@ def _on_link(
   )
   speeds = []
   for name in names:
-    row = first if name == "sync_sgd" else measure.row(net, joined, alone, CASES[name](measured), TURNS.value)
+    row = first if name == "sync_sgd" else measure.row(net, joined, isolated, CASES[name](measured), TURNS.value)
     print(measure.line(row), flush=True)
     case = {**row._asdict(), "exposed": row.exposed, "error": row.error}
     speeds.append({"bandwidth": net.rate, "latency": net.latency, "hosts": net.hosts, "measured_link": probed, **case})
@@ -81,9 +81,9 @@ def _on_link(
 
 
 def _draw(net: network.NamespaceNetwork, measured: Measured, names: list[str], folder: Path) -> None:
-  """Train each algorithm over the link, and draw accuracy over seconds."""
+  """Train each algorithm over the link and plot accuracy over seconds."""
   from ddl.report.figure import save_all
-  from experiments.netbench import accuracy  # here: it imports the report
+  from experiments.netbench import accuracy  # imports the report, which only this function needs
 
   picture = accuracy.picture(net, accuracy.train(net, measured, names, folder))
   save_all(folder, [picture])

@@ -1,4 +1,4 @@
-"""`python run.py plan`: what to run for a job on a cluster, and why: examples, workers, servers, delay and period."""
+"""`python run.py plan`: recommend batch, workers, servers, delay and period for a job on a cluster, with reasons."""
 
 import json
 from collections.abc import Mapping
@@ -25,18 +25,19 @@ from experiments.command_line.config_flag import CommandLine
 
 
 def read(folder: str) -> float:
-  """Return B_simple in examples: the last one of the run, which grows in training (arXiv 1812.06162).
+  """Read the last gradient noise scale B_simple of a run, in examples; it grows in training (arXiv 1812.06162).
 
-  ValueError, with what would help, for a folder that is no run's or has no noise scale.
+  Raises:
+    OptionError: for a folder without a run or without a measured noise scale.
   """
   path = files.local(folder)
   if not (path / run_dir.METRICS).exists():
     raise OptionError("run", f"the folder of a run with {run_dir.METRICS}, such as runs/NAME/seed-0", folder)
-  files.regular(path / run_dir.METRICS)  # else a pipe would be waited for
+  files.regular(path / run_dir.METRICS)  # reading a pipe would block
   scales = read_run(path).columns.get(SCALE, np.empty(0))
   scales = scales[np.isfinite(scales)]
   if not len(scales):
-    raise OptionError("run", "a run that measured its noise scale", folder, "Train it with config.noise_batches=16.")
+    raise OptionError("run", "a run with a measured noise scale", folder, "Train it with config.noise_batches=16.")
   return float(scales[-1])
 
 
@@ -45,10 +46,10 @@ MODEL = shared_flags.model()
 BATCH = shared_flags.batch()
 WORKERS = shared_flags.workers()
 SERVERS = shared_flags.servers()
-EFFICIENCY = flags.DEFINE_float("efficiency", 0.8, "of the workers, at least, where their number is chosen")
-EXPOSED = flags.DEFINE_float("exposed", 0.05, "share of a round spent waiting for an exchange, at most")
+EFFICIENCY = flags.DEFINE_float("efficiency", 0.8, "minimum scaling efficiency of the recommended number of workers")
+EXPOSED = flags.DEFINE_float("exposed", 0.05, "maximum share of a round spent waiting for an exchange")
 GRADIENTS = flags.DEFINE_enum("gradients", "float32", list(FORMATS), "number format in which gradients are sent")
-RUN = flags.DEFINE_string("run", "", "a run's folder, whose gradient noise scale is the critical batch")
+RUN = flags.DEFINE_string("run", "", "folder of a run; its gradient noise scale is used as the critical batch size")
 JSON = shared_flags.json()
 
 
@@ -57,9 +58,9 @@ def main(line: CommandLine) -> int:
   config = line.config
   name, cluster = shared_flags.one_cluster()
   if (config is None) == (not MODEL.value):
-    raise OptionError("model", f"set to one of {', '.join(neural_networks.names())} if no config is set, and only then")
+    raise OptionError("model", f"one of {', '.join(neural_networks.names())} without config, and left out with config")
   if WORKERS.value and not (WORKERS.value.isdecimal() and int(WORKERS.value)):
-    raise OptionError("workers", "one integer of 1 or more", WORKERS.value)
+    raise OptionError("workers", "an integer >= 1", WORKERS.value)
   workers = int(WORKERS.value or 0) or (config.workers if config is not None else 0)
   batch, origin, micro = BATCH.value or 0, "as given", config.microbatches if config is not None else 1
   if not batch and config is not None:
@@ -91,9 +92,9 @@ def main(line: CommandLine) -> int:
 
 
 def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
-  """Return the config's experiment as a job, and its algorithm by the name that folders and tables have."""
+  """Return the config's experiment as a job, and its algorithm's label and message pattern."""
   from ddl.costs.cluster_clock import pattern_of, vector
-  from ddl.costs.step_cost import experiment_job  # here: a table needs none of it
+  from ddl.costs.step_cost import experiment_job  # imports the models, which a layer table does not need
   from ddl.run.build import build
 
   experiment = Experiment.from_config(config)
@@ -107,14 +108,14 @@ def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
 
 
 def _sends(name: str, recorded: Recorded, workers: int) -> str:
-  """What a worker of the config's algorithm sends at its own settings, in words."""
+  """Describe what a worker sends with the config's algorithm and settings; "" for a single worker."""
   from ddl.comparison import record as traffic_text
 
   return f"{name}, as configured, sends {traffic_text.sends(recorded(workers))}" if workers > 1 else ""
 
 
 def record(job: Job, cluster: str, result: TrainingPlan, ends: Mapping[str, TrainingPlan]) -> dict[str, Any]:
-  """Return the plan for --json: seconds and bytes as numbers, the reasons as they are printed."""
+  """Convert the plan for --json: seconds and bytes as numbers, reasons as printed."""
   return {
     "job": job.title,
     "cluster": cluster,
@@ -131,7 +132,7 @@ def record(job: Job, cluster: str, result: TrainingPlan, ends: Mapping[str, Trai
     ],
     "rows": [row._asdict() for row in result.rows],
     "speeds": [speed._asdict() for speed in result.speeds],
-    "ends": [  # of a range of a step's efficiency
+    "ends": [  # with the lowest and the highest efficiency of a step
       {"shares": shares, "step": end.settings.step, "speeds": [speed._asdict() for speed in end.speeds]}
       for shares, end in ends.items()
     ],

@@ -1,4 +1,4 @@
-"""The pages in docs/reference, made from what the program declares of itself: algorithms, config keys, commands."""
+"""Generate the pages in docs/reference from the registries, the default config and the flags."""
 
 import importlib
 import inspect
@@ -27,11 +27,11 @@ COMMAND = "python run.py list --markdown=docs/reference"
 FOLDER = Path(__file__).parent / "pages"
 HEAD = ("name", "optimization", "scheduling", "pattern", "what is sent", "hyper-parameters", "paper")
 SECTIONS = {kind: registry for kind, registry in REGISTRIES.items() if kind not in ("algorithm", "wrapper")}
-WORKERS = 8  # for which a default that depends on their number is shown
+WORKERS = 8  # number of workers for which the pages evaluate a default that depends on it
 
 
 def text(template: str) -> str:
-  """Return a page, or the lists that `list` prints, from a template."""
+  """Render a template: a page, or the text that `list` prints."""
   return render(
     FOLDER / template, command=COMMAND, head=HEAD, rows=rows(), algorithms=_described(COLLECTIVE | SERVER),
     wrappers=_described(WRAPPERS), config=base(), sections=SECTIONS, settings=settings, comments=_comments,
@@ -42,12 +42,12 @@ def text(template: str) -> str:
 
 
 def pages() -> dict[str, str]:
-  """Return the text of each page by its file's name."""
+  """Return file name -> text of each page."""
   return {name: text(name) for name in ("algorithms.md", "config.md", "commands.md")}
 
 
 def write(folder: Path) -> list[Path]:
-  """Write the pages and return their paths. ValueError where there is no such folder."""
+  """Write the pages into an existing folder and return their paths."""
   if not folder.is_dir():
     raise OptionError("markdown", "an existing folder, such as docs/reference", folder)
   texts = {folder / name: text for name, text in pages().items()}
@@ -57,7 +57,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def rows() -> list[tuple[str, ...]]:
-  """Return a row of the table per algorithm."""
+  """Return one table row per algorithm: the columns of HEAD."""
   out = []
   for name, spec in (COLLECTIVE | SERVER).items():
     names = (f"{key} ({spec.symbols[key]})" if key in spec.symbols else key for key in keywords(spec.factory))
@@ -67,12 +67,12 @@ def rows() -> list[tuple[str, ...]]:
 
 
 def settings(factory: Callable[..., Any]) -> list[str]:
-  """The keyword-only arguments of a factory, with type and default."""
+  """Return the keyword-only arguments of a factory with type and default."""
   return [re.sub(r"tuple\[.*?\]", "tuple", str(parameter)) for parameter in keywords(factory).values()]
 
 
 def _described(registry: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-  """Return of each entry the record, the first line and the equations of its docstring, and its hyper-parameters."""
+  """Return name -> (record, summary, equations, table of hyper-parameters) from the factories' docstrings."""
   described = {}
   for name, spec in registry.items():
     summary, equations, *_ = str(inspect.getdoc(spec.factory)).split("\n\n")
@@ -91,14 +91,14 @@ def _default(parameter: inspect.Parameter) -> str:
 
 
 def _comments(section: str) -> dict[str, str]:
-  """Return key -> the comment behind it in `base`, for a section, in the order of the source."""
+  """Return key -> its trailing comment in the source of `base`, for one section."""
   text = inspect.getsource(base).partition(f"config.{section} = ")[2].partition("\n  )\n")[0]
   return dict(re.findall(r"^\s+\"(\w+)\": [^#\n]*(?:# (.*))?$", text, re.MULTILINE))
 
 
 def _commands() -> dict[str, tuple[str, list[Any]]]:
-  """Return the description and the flags of each command."""
-  import run  # the file beside the folders
+  """Return command -> (description, flags)."""
+  import run  # run.py in the repository's root
 
   modules = {command: importlib.import_module(f"experiments.commands.{command}") for command in run.COMMANDS}
   return {

@@ -1,4 +1,4 @@
-"""`python run.py reproduce`: docs/reproduction.md, reported against predicted numbers of papers, theory against ddl."""
+"""`python run.py reproduce`: write docs/reproduction.md, which compares published figures with predictions."""
 
 import importlib
 from pathlib import Path
@@ -13,11 +13,11 @@ from experiments.papers.page import Section, markdown
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
 COMMAND = "python run.py reproduce"
-CHECK = flags.DEFINE_bool("check", False, "write nothing; exit code 1 unless the pages are current")
+CHECK = flags.DEFINE_bool("check", False, "write nothing; exit with code 1 if a page is out of date")
 
 
 def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
-  """Write the page, or check it (check: None: as --check); return the exit code."""
+  """Write the pages, or check that they are up to date; return the exit code. check: default --check."""
   check = CHECK.value if check is None else check
   if not check:
     writable(PAGE.parent, "the page's folder")
@@ -31,12 +31,12 @@ def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
     return 0
   current = all(file.is_file() and file.read_text() == text for file, text in now.items())
   names = " and ".join(f"docs/{file.name}" for file in now)
-  print(f"{names} are {'current' if current else f'out of date; run {COMMAND}'}")
+  print(f"{names} are {'up to date' if current else f'out of date; run {COMMAND}'}")
   return 0 if current else 1
 
 
 def sections() -> list[Section]:
-  """Return a section per table, in the order of the page."""
+  """Build the sections in page order."""
   modules = {path.stem: importlib.import_module(f"configs.{path.stem}") for path in CONFIGS.glob("reproduce_*.py")}
   config = {name.removeprefix("reproduce_"): module.get_config() for name, module in modules.items()}
   weak = sc17.weak(config["sc17_weak"])
@@ -57,5 +57,5 @@ def sections() -> list[Section]:
 
 
 def page() -> str:
-  """Return the whole page."""
+  """Return the page as Markdown."""
   return markdown(sections())

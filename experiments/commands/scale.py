@@ -1,4 +1,4 @@
-"""`python run.py scale`: how a model's training would scale on a cluster, for each algorithm, and what limits it."""
+"""`python run.py scale`: predict how each algorithm scales on a cluster, and what limits it."""
 
 import math
 import shlex
@@ -21,45 +21,47 @@ from ddl.run.workdir import writable
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 
-MOST = 65_536  # workers or nodes
+MOST = 65_536  # maximum number of workers or nodes
 MODEL = shared_flags.model()
 shared_flags.cluster()
-NODES = flags.DEFINE_string("nodes", "", "e.g. 1,2,4 or 1,2,...,128; default: doubled up to 128 or what there is")
+NODES = flags.DEFINE_string("nodes", "", "such as 1,2,4 or 1,2,...,128; default: powers of 2 up to 128 or the cluster")
 WORKERS = shared_flags.workers()
 BATCH = shared_flags.batch()
-SCALING = flags.DEFINE_enum("scaling", "strong", ["strong", "weak"], "which batch stays the same")
+SCALING = flags.DEFINE_enum(
+  "scaling", "strong", ["strong", "weak"], "strong: the total batch is fixed; weak: the batch per worker is fixed"
+)
 ALGORITHMS = shared_flags.algorithms()
 PERIOD = flags.DEFINE_integer(
-  "period", None, "steps per exchange; default: each algorithm's own", lower_bound=1, upper_bound=MOST
+  "period", None, "steps per exchange; default: that of each algorithm", lower_bound=1, upper_bound=MOST
 )
 DELAY = flags.DEFINE_integer(
-  "delay", None, "steps beside an exchange; default: each algorithm's own", lower_bound=0, upper_bound=MOST
+  "delay", None, "steps that overlap an exchange; default: that of each algorithm", lower_bound=0, upper_bound=MOST
 )
 SERVERS = shared_flags.servers()
 JITTER = flags.DEFINE_float(
-  "jitter", 0.0, "standard deviation of step times over their mean", lower_bound=0.0, upper_bound=scaling.MOST_JITTER
+  "jitter", 0.0, "coefficient of variation of step times", lower_bound=0.0, upper_bound=scaling.MOST_JITTER
 )
 OVERLAP = shared_flags.overlap()
 BUCKET = flags.DEFINE_float(
-  "bucket", 25.0, "MB of gradients that leave together; 0: layer by layer", lower_bound=0.0, upper_bound=1e9
+  "bucket", 25.0, "MB of gradients sent in one message; 0: one message per layer", lower_bound=0.0, upper_bound=1e9
 )
 ORDER = flags.DEFINE_enum(
-  "order", "fifo", ["fifo", "priority"], "of gradients' messages; priority: what the next step needs first"
+  "order", "fifo", ["fifo", "priority"], "order of gradient messages; priority: first layers first"
 )
-MEASURE = flags.DEFINE_bool("measure", False, "run ddl's own model on this machine too, with --cluster=measured")
+MEASURE = flags.DEFINE_bool("measure", False, "also run the model on this machine; requires --cluster=measured")
 WORKDIR = shared_flags.workdir()
 DEFAULT = ["sync_sgd", "local_sgd", "dasgd"]
 
 
 def main(line: CommandLine) -> int:
-  """Print the tables and write the page; return the exit code."""
+  """Print the scaling tables and write the page; return the exit code."""
   name, cluster = shared_flags.one_cluster()
   model, batch, weak = MODEL.value or "vgg_a", BATCH.value or 512, SCALING.value == "weak"
   _check_measure(name, model)
   workers = _workers(name, cluster, 10**9 if weak else batch)
   folder = writable(files.local(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}"))
-  together = batch if weak else max(1, batch // max(workers))  # examples of each worker where there are all
-  job = scale.scaled_job(model, together, cluster)
+  fewest = batch if weak else max(1, batch // max(workers))  # examples per worker with the most workers
+  job = scale.scaled_job(model, fewest, cluster)
   placed, cluster = job.placed, job.placed.cluster
   workers = scale.large_enough(workers, placed.job)
   names = list(dict.fromkeys(_algorithms()))
@@ -76,19 +78,20 @@ def main(line: CommandLine) -> int:
   if MEASURE.value:
     most = cluster.workers or 1
     if workers[0] != 1 or most not in workers:
-      raise OptionError("nodes", f"1,{most} with measure, as this machine was calibrated", ",".join(map(str, workers)))
+      condition = f"1,{most} with measure, the numbers of processes that were calibrated"
+      raise OptionError("nodes", condition, ",".join(map(str, workers)))
     from experiments.bench import microbench
 
     share = batch if weak else max(1, batch // most)
-    measured = microbench.measure_steps(model, settings, workers=most, alone=batch, together=share)
+    measured = microbench.measure_steps(model, settings, workers=most, single_batch=batch, full_batch=share)
     drawn = [curve._replace(measured=measured[each]) for each, curve in zip(settings, drawn, strict=True)]
   head = scale_text.head(drawn)
   title = (
-    f"{job.title} on {name}, {SCALING.value} scaling with {batch:,} examples a step{' and worker' if weak else ''}"
+    f"{job.title} on {name}, {SCALING.value} scaling with {batch:,} examples per step{' and worker' if weak else ''}"
   )
   print(f"{title}: predicted\n{cluster.title}\nefficiency: {placed.job.source}")
   if placed.job.states:
-    print(f"parameters' states: {placed.job.states}")
+    print(f"model states: {placed.job.states}")
   for curve in drawn:
     print(f"\n{curve.algorithm}  {scale_text.setting(curve)}".rstrip())
     print(*(f"  {row}" for row in columns([head, *scale_text.rows(curve, cluster.network, len(head))])), sep="\n")
@@ -120,25 +123,25 @@ def _check_measure(cluster: str, model: str) -> None:
     condition = f"left out unless model is one of {', '.join(MODELS)}, and cluster is measured"
     raise OptionError("measure", condition, f"{model} on {cluster}")
   if server := [name for name in _algorithms() if name not in COLLECTIVE]:
-    raise OptionError("algorithms", "collective ones with measure", ", ".join(server))
+    raise OptionError("algorithms", "collective algorithms with measure", ", ".join(server))
 
 
 def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
-  """Numbers of --nodes or --workers, or doubled up to 128 nodes, the cluster's workers or `most`."""
+  """Return the worker counts of --nodes or --workers, by default powers of 2 up to 128 nodes, the cluster or `most`."""
   per_node, limit = cluster.network.per_node, cluster.workers or math.inf
   if NODES.value and WORKERS.value:
     raise OptionError("nodes", "left out with workers", NODES.value)
   if WORKERS.value:
-    return _fitting("workers", WORKERS.value, limit, f"{name} has {limit:,} workers")
+    return _checked("workers", WORKERS.value, limit, f"{name} has {limit:,} workers")
   if NODES.value:
     nodes = cluster.network.nodes(cluster.workers) if cluster.workers else math.inf
     has = f"{name} has {nodes:,} node{'s' * (nodes > 1)} of {per_node} worker{'s' * (per_node > 1)}"
-    return [n * per_node for n in _fitting("nodes", NODES.value, nodes, has)]
+    return [n * per_node for n in _checked("nodes", NODES.value, nodes, has)]
   return [2**i for i in range(int(min(128 * per_node, limit, most)).bit_length())]
 
 
-def _fitting(flag: str, text: str, most: float, has: str) -> list[int]:
-  """Return the numbers of a flag; ValueError, with those that fit, where one is above `most`."""
+def _checked(flag: str, text: str, most: float, has: str) -> list[int]:
+  """Parse a flag's numbers. Raises OptionError, with valid numbers, if one is above `most`."""
   numbers = counts(flag, text)
   if numbers[-1] > most:
     fit = [n for n in numbers if n <= most] or [most]
@@ -147,7 +150,7 @@ def _fitting(flag: str, text: str, most: float, has: str) -> list[int]:
 
 
 def counts(flag: str, text: str) -> list[int]:
-  """Return the numbers of "1,2,4", or of "1,2,...,128": doubled if that meets the end, else in equal steps."""
+  """Parse "1,2,4" or "1,2,...,128"; the dots stand for doubling if that reaches the end, else for equal steps."""
   parts = [part.strip() for part in text.split(",")]
   dots = [i for i, part in enumerate(parts) if part in ("...", "…")]
   try:
@@ -156,21 +159,21 @@ def counts(flag: str, text: str) -> list[int]:
     raise OptionError(flag, "a list of integers such as 1,2,4 or 1,2,...,128", text) from error
   if dots:
     if len(dots) > 1 or dots[0] < 2 or dots[0] != len(parts) - 2:
-      raise OptionError(flag, "numbers with ... only between the second one or a later one and the last one", text)
+      raise OptionError(flag, "at least two numbers, then ... and the last number, such as 1,2,...,128", text)
     numbers = [*numbers[:-1], *_between(flag, *numbers[-3:])]
   if not all(1 <= n <= MOST for n in numbers) or any(a >= b for a, b in pairwise(numbers)):
-    raise OptionError(flag, f"numbers from 1 to {MOST:,}, each larger than the one before", text)
+    raise OptionError(flag, f"increasing numbers from 1 to {MOST:,}", text)
   return numbers
 
 
 def _between(flag: str, first: int, second: int, last: int) -> list[int]:
-  """Return the numbers after the second, up to the last."""
+  """Return the numbers after `second`, up to and including `last`."""
   if first > 0 and second == 2 * first:
     doubled = [second * 2**i for i in range(1, last.bit_length())]
     if last in doubled:
       return doubled[: doubled.index(last) + 1]
   step = second - first
   if step < 1 or last <= second or (last - second) % step or (last - second) // step > 200:
-    condition = "doubled numbers, or up to 200 equal steps, that reach the last one"
+    condition = "a sequence that reaches its last number by doubling or by at most 200 equal steps"
     raise OptionError(flag, condition, f"{first},{second},...,{last}")
   return list(range(second + step, last + 1, step))

@@ -1,4 +1,4 @@
-"""`python run.py sweep`: tunes each algorithm with the same number of trials, on a validation split."""
+"""`python run.py sweep`: tune each algorithm with the same number of trials on a validation split."""
 
 from absl import flags
 

@@ -1,7 +1,7 @@
-"""`python run.py tokenize`: token files of a text, which `config.data.name=tokens` reads.
+"""`python run.py tokenize`: convert a text to token files for `config.data.name=tokens`.
 
-By bytes, by byte pairs that are learnt from the text (`pip install -r requirements-tokenize.txt`), or by those of a
-tokenizer.json. The last tenth of the text is for the test.
+Tokens are bytes, or a byte pair encoding that is trained on the text or read from a tokenizer.json (install
+requirements-tokenize.txt for both). By default the last tenth of the text is for validation.
 """
 
 import time
@@ -15,16 +15,16 @@ from ddl.perf.units import bytes_text
 from ddl.run.workdir import writable
 from experiments.command_line.config_flag import CommandLine
 
-TEXT = flags.DEFINE_string("text", "", "the text, a file")
-OUT = flags.DEFINE_string("out", "", "folder for train.bin, val.bin and meta.json, made where there is none")
-LEVEL = flags.DEFINE_enum("level", "byte", tokenizer.LEVELS, "a token is a byte, or a byte pair encoding's")
-VOCABULARY = flags.DEFINE_integer("vocabulary", 0, "number of tokens of --level=bpe, e.g. 4096", lower_bound=0)
-TOKENIZER = flags.DEFINE_string("tokenizer", "", "tokenizer.json of byte pairs learnt elsewhere, for --level=bpe")
-VALIDATION = flags.DEFINE_float("validation", 0.1, "share of the text, its end, for the test")
+TEXT = flags.DEFINE_string("text", "", "text file to tokenize")
+OUT = flags.DEFINE_string("out", "", "folder for train.bin, val.bin and meta.json; it is created if missing")
+LEVEL = flags.DEFINE_enum("level", "byte", tokenizer.LEVELS, "tokens are bytes or those of a byte pair encoding (bpe)")
+VOCABULARY = flags.DEFINE_integer("vocabulary", 0, "vocabulary size for --level=bpe, such as 4096", lower_bound=0)
+TOKENIZER = flags.DEFINE_string("tokenizer", "", "tokenizer.json of a trained byte pair encoding, for --level=bpe")
+VALIDATION = flags.DEFINE_float("validation", 0.1, "share of the text, at its end, for validation")
 
 
 def main(_line: CommandLine) -> int:
-  """Write the files and say what they hold; return the exit code."""
+  """Write the token files and print their sizes; return the exit code."""
   if not TEXT.value or not OUT.value:
     raise OptionError("text and out", "set: --text=FILE, and --out=FOLDER for its token files")
   writable(Path(OUT.value), "out")
@@ -35,8 +35,8 @@ def main(_line: CommandLine) -> int:
   )  # fmt: skip
   rate = tokens.nbytes / (tokens.train + tokens.test)
   print(
-    f"{OUT.value}: {tokens.train:,} tokens in train.bin and {tokens.test:,} in val.bin, {tokens.vocabulary:,} "
-    f"different ones as {tokens.dtype}; {bytes_text(tokens.nbytes)} of text at {rate:.3g} bytes a token, in "
+    f"{OUT.value}: {tokens.train:,} tokens in train.bin and {tokens.test:,} in val.bin, vocabulary "
+    f"{tokens.vocabulary:,}, {tokens.dtype}; {bytes_text(tokens.nbytes)} of text at {rate:.3g} bytes per token, in "
     f"{time.perf_counter() - began:.1f} s\n"
     f"train on them: python run.py train --config=configs/gpt2_tokens.py --config.data.path={OUT.value}"
   )

@@ -1,4 +1,4 @@
-"""`python run.py train`: one run of one algorithm."""
+"""`python run.py train`: train one model with one algorithm."""
 
 from dataclasses import replace
 
@@ -14,16 +14,16 @@ from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 
 shared_flags.run_flags("train")
-EXPLAIN = flags.DEFINE_bool("explain", False, "print memory, FLOP, bytes and collectives of the compiled step")
+EXPLAIN = flags.DEFINE_bool("explain", False, "print memory, FLOP, bytes moved and collectives of the compiled step")
 
 
 def main(line: CommandLine) -> int:
-  """Run it and return the exit code."""
+  """Run the training and return the exit code."""
   options, algorithm = shared_flags.run_options(line), line.config.algorithm.name
   if EXPLAIN.value:
     if has_server(algorithm):
-      raise OptionError("explain", "passed with a collective algorithm", algorithm)
-    from experiments.dryrun.compiled import explain  # here: most runs need none of it
+      raise OptionError("config.algorithm.name", "a collective algorithm with --explain", algorithm)
+    from experiments.dryrun.compiled import explain  # most runs do not need it
 
     options = replace(options, hooks=(*options.hooks, explain))
   options = replace(options, hooks=(*options.hooks, draw_schedule))

@@ -1,1 +1,1 @@
-"""Training steps compiled for devices that need not be here, and what their schedules say."""
+"""Compile training steps for devices that are not available, and analyze the compiler's schedules."""

@@ -1,4 +1,4 @@
-"""An experiment compiled for a target's devices, and what would fit where it does not."""
+"""Compile an experiment for target devices, and find how many members per worker fit into their memory."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,36 +28,36 @@ from experiments.dryrun.program import analyse, of_run
 from experiments.dryrun.report import Figures, figures
 from experiments.dryrun.target import Target, as_backend, cluster_of
 
-TRIED = (2, 4, 8, 16)  # members, where one device is too small
+TRIED = (2, 4, 8, 16)  # members to try if one device is too small
 
 
 class CompiledJob(NamedTuple):
-  """What the algorithms of a dry run share."""
+  """Inputs of a dry run that are the same for all algorithms."""
 
   target: Target
   data: Data
   options: RunOptions
-  overlaps: bool  # False: the compiler's defaults
+  overlaps: bool  # whether to use ddl's XLA options for overlap; False: the compiler's defaults
 
 
 def check_workers(target: Target, workers: int, members: int) -> None:
-  """ValueError, with what would work, if the devices cannot carry so many workers of so many members evenly."""
+  """Raise OptionError, with valid values, unless the workers and their members divide the devices evenly."""
   count = len(target.devices)
   if count % members:
     fits = ", ".join(map(str, divisors(count)))
     raise OptionError("members", f"one of {fits}, which divide the {count} devices of {target.name}", members)
   rows = count // members
   if workers % rows:
-    condition = f"{rows}, {2 * rows}, ... or left out, as {target.name} has {count} devices, {rows} for each member"
+    condition = f"a multiple of {rows}, as {target.name} has {count} devices and a worker has {members} members"
     raise OptionError("config.workers", condition, workers)
 
 
 def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
-  """Compile the experiment's round for the target, and return its figures. ValueError if it has no collectives."""
+  """Compile a round of the experiment for the target; return its figures. Raises OptionError for a server algorithm."""
   target, options = job.target, job.options
   algorithm = experiment.make_algorithm()
   if not isinstance(algorithm, Algorithm):
-    raise OptionError("config.algorithm.name", "a collective algorithm for dryrun, as a server is not compiled", label)
+    raise OptionError("config.algorithm.name", "a collective algorithm for dryrun", label)
   workers = on_devices(experiment.workers, target.devices, options.members)
   batch = batch_shapes(job.data, experiment.batch)
   step = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(batch)) * max(1, len(workers.local))
@@ -80,19 +80,19 @@ def batch_shapes(data: Data, examples: int) -> Mapping[str, Any]:
 
 
 def cache(where: str) -> Path | None:
-  """Return the folder of saved analyses, beside that of compiled programs. where: --compilation_cache."""
+  """Return the folder of saved analyses, or None for no cache. where: the value of --compilation_cache."""
   if where in OFF:
     return None
   return files.cache_folder() / "dryrun" if where == AUTO else Path(where) / "dryrun"
 
 
 def fits(needed: Figures, cluster: Cluster) -> bool:
-  """Return whether the device has the memory."""
+  """Return whether the program fits into the memory of a device."""
   return not needed.refused and needed.peak <= cluster.device.memory
 
 
 def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, cluster: Cluster) -> Figures | None:
-  """Return the figures with the fewest members with which it fits, by trial; None if no number that is tried does."""
+  """Find by trial the smallest number of members that fits; return its figures, or None if none fits."""
   count = len(job.target.devices)
   for members in TRIED:
     even = experiment.batch % members == 0 and count % members == 0
@@ -101,7 +101,7 @@ def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, clu
     other = replace(experiment, workers=count // members)
     try:
       candidate = compiled(label, other, job._replace(options=replace(job.options, members=members)))
-    except ValueError:  # the algorithm takes a minimum of workers, or the rules do not divide
+    except ValueError:  # too few workers for the algorithm, or the sharding rules do not divide the model
       continue
     if fits(candidate, cluster):
       return candidate
@@ -109,14 +109,14 @@ def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, clu
 
 
 def explain(info: StepInfo) -> None:
-  """Print the tables of a run's own program at its start, with seconds if the devices' cluster is known; a hook."""
+  """Print at the start of a run the tables of its compiled program (a hook); seconds only for known devices."""
   if not info.first:
     return
-  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all: where workers fail and join
+  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all: of an elastic trainer
   experiment, cluster = components.experiment, cluster_of(trainer.workers.device)
   cluster = cluster and with_shares(cluster, str(experiment.model.name))
   batch = batch_shapes(components.data, experiment.batch)
   programs = of_run(trainer, batch, experiment.steps, experiment.eval_every)
-  described = figures(experiment.label, experiment, trainer, programs, cluster)
-  tables = [report.summary([described], cluster), report.collectives(described, cluster is not None)]
-  say("\n\n".join(tables + ([report.verdict(described, cluster)] if cluster else [])))
+  result = figures(experiment.label, experiment, trainer, programs, cluster)
+  tables = [report.summary([result], cluster), report.collectives(result, cluster is not None)]
+  say("\n\n".join(tables + ([report.verdict(result, cluster)] if cluster else [])))

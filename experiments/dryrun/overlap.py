@@ -1,9 +1,9 @@
-"""Seconds of a schedule by the cost model: compute, and of each collective what is exposed and what compute hides.
+"""Predict the seconds of a compiler's schedule: compute, and the exposed and hidden time of each collective.
 
-Compute and the links are a resource each. An operation takes the larger of FLOP / (peak * efficiency) and bytes /
-bandwidth of the memory; a collective the cheapest way of `ddl.perf`. Those in flight take the links one after
-the other, while compute goes on; what is left when a result is needed is exposed. A chain, on TPUs, moves only while
-the kernels that drive it run.
+Compute and the links are one resource each. An operation takes the larger of FLOP / (peak * efficiency) and bytes /
+(memory bandwidth * efficiency); a collective takes the time of the cheapest algorithm in `ddl.perf`. Collectives in
+flight use the links one after the other during compute; the time left when a result is needed is exposed. A chain, on
+TPUs, advances only while the kernels that drive it run.
 """
 
 from collections.abc import Sequence
@@ -17,45 +17,45 @@ from ddl.perf.cluster import Cluster
 class Transfer(NamedTuple):
   """A collective of a schedule."""
 
-  times: float  # per run of the schedule
-  kernels: int  # products that run between its start and its end, and drive it if it is a chain
-  link: float  # seconds that it takes
-  exposed: float  # seconds of these for which the device waits
+  times: float  # executions per run of the schedule
+  kernels: int  # matrix products between its start and end; if it is a chain, only those that drive it
+  link: float  # seconds
+  exposed: float  # seconds of these that the device waits
 
 
 class Seconds(NamedTuple):
-  """Of one run of a schedule."""
+  """Seconds of one run of a schedule."""
 
   compute: float
-  transfers: dict[int, Transfer]  # by id of the collective
-  driving: float = 0.0  # of the compute, in kernels that drive a chain from outside of the schedule
-  products: int = 0  # among these kernels
+  transfers: dict[int, Transfer]  # by the collective's id
+  driving: float = 0.0  # part of the compute, in kernels that drive a chain outside the schedule
+  products: int = 0  # matrix products among these kernels
 
   @property
   def link(self) -> float:
-    """Of all collectives."""
-    return sum(each.times * each.link for each in self.transfers.values())
+    """Sum of the collectives' seconds."""
+    return sum(transfer.times * transfer.link for transfer in self.transfers.values())
 
   @property
   def exposed(self) -> float:
-    """Of all collectives."""
-    return sum(each.times * each.exposed for each in self.transfers.values())
+    """Sum of the collectives' exposed seconds."""
+    return sum(transfer.times * transfer.exposed for transfer in self.transfers.values())
 
 
 class _InFlight:
-  """A collective under way."""
+  """A collective that has started and not ended."""
 
   def __init__(self, seconds: float, chain: bool):
     self.link, self.left, self.chain, self.kernels, self.exposed = seconds, seconds, chain, 0, 0.0
 
 
 def price(events: Events, collectives: Sequence[Collective], cluster: Cluster, devices: int) -> Seconds:
-  """Return the seconds of a schedule. found: its collectives, by id; devices: of the whole program."""
+  """Predict the seconds of a schedule. collectives: indexed by id; devices: number in the whole program."""
   compute, driving, products, transfers = 0.0, 0.0, 0, {}
   flights: dict[int, _InFlight] = {}
 
-  def works(seconds: float, drives: bool, kernels: int = 1) -> None:
-    free = seconds  # of the links, during this work
+  def advance(seconds: float, drives: bool, kernels: int = 1) -> None:
+    free = seconds  # link time available during this work
     for flight in flights.values():
       if flight.chain and not drives:
         continue
@@ -70,20 +70,20 @@ def price(events: Events, collectives: Sequence[Collective], cluster: Cluster, d
         compute += seconds
         if drives and not any(flight.chain for flight in flights.values()):
           driving, products = driving + seconds, products + (flop > 0)
-        works(seconds, drives, kernels=int(flop > 0))
+        advance(seconds, drives, kernels=int(flop > 0))
       case ["loop", times, inner]:
         one = price(inner, collectives, cluster, devices)
         compute += times * one.compute
-        transfers |= {i: each._replace(times=times * each.times) for i, each in one.transfers.items()}
+        transfers |= {i: transfer._replace(times=times * transfer.times) for i, transfer in one.transfers.items()}
         driving, products = driving + times * one.driving, products + times * one.products
-        works(times * (one.compute + one.exposed - one.driving), drives=False)
-        works(times * one.driving, drives=True, kernels=times * one.products)
+        advance(times * (one.compute + one.exposed - one.driving), drives=False)
+        advance(times * one.driving, drives=True, kernels=times * one.products)
       case ["start", number, chain]:
         flights[number] = _InFlight(collective_seconds(collectives[number], cluster, devices), chain)
       case ["done", number]:
-        for each, flight in list(flights.items()):  # those before it leave the links first
+        for other, flight in list(flights.items()):  # earlier collectives finish first
           flight.exposed, flight.left = flight.exposed + flight.left, 0.0
-          if each == number:
+          if other == number:
             break
         done = flights.pop(number)
         transfers[number] = Transfer(1, done.kernels, done.link, done.exposed)
@@ -91,7 +91,7 @@ def price(events: Events, collectives: Sequence[Collective], cluster: Cluster, d
 
 
 def operation_seconds(flop: float, nbytes: float, cluster: Cluster) -> float:
-  """Seconds of one operation on one device."""
+  """Return the roofline time of one operation on one device."""
   device = cluster.device
-  reached = cluster.efficiency
-  return max(flop / (device.peak * reached.best), nbytes / (device.memory_bandwidth * reached.memory))
+  efficiency = cluster.efficiency
+  return max(flop / (device.peak * efficiency.best), nbytes / (device.memory_bandwidth * efficiency.memory))

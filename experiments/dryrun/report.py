@@ -1,4 +1,4 @@
-"""The figures of one algorithm's programs: per step and device, from schedules and the cost model; and their tables."""
+"""Compute an algorithm's figures per step and device from schedules and the cost model, and format the tables."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,22 +22,22 @@ from ddl.run.build import param_shapes
 from experiments.dryrun import overlap
 from experiments.dryrun.program import DryRunProgram, device_bytes
 
-ANY = named("tpu_v5e")  # where the devices' cluster is not known; the seconds are not told then
-MOST_STEPS = 1000  # whose seconds the cost model averages
+ANY = named("tpu_v5e")  # stands in for unknown devices, for which no seconds are reported
+MOST_STEPS = 1000  # maximum number of steps that the cost model averages over
 
 
 class CollectiveRow(NamedTuple):
-  """Collectives that are alike."""
+  """Identical collectives of a program."""
 
   collective: Collective
   times: float  # per step
-  products: float  # that run meanwhile, on average
+  products: float  # mean number of matrix products that overlap it
   link: float  # seconds of one; 0 without a cluster
-  hidden: float  # seconds of these
+  hidden: float  # seconds of one that compute hides
 
 
 class Figures(NamedTuple):
-  """Of one algorithm; seconds are 0 without a cluster."""
+  """Figures of one algorithm; seconds are 0 without a cluster."""
 
   label: str
   workers: int
@@ -45,8 +45,8 @@ class Figures(NamedTuple):
   arguments: float  # bytes per device
   temporary: float
   peak: float
-  refused: bool  # the compiler gives up: `peak` alone is known
-  parts: dict[str, float]  # of the arguments, bytes per device
+  refused: bool  # the compiler ran out of memory: only `peak` is known
+  parts: dict[str, float]  # bytes per device of each part of the arguments
   flop: float  # per step and device
   moved: float  # bytes per step and device
   sent: float  # bytes per step and device
@@ -58,7 +58,7 @@ class Figures(NamedTuple):
 
   @property
   def seconds(self) -> float:
-    """Of a step by its schedule."""
+    """Seconds per step: compute and exposed communication."""
     return self.compute + self.exposed
 
 
@@ -66,7 +66,7 @@ def figures(
   label: str, experiment: Experiment, trainer: CompiledTrainer, programs: Sequence[DryRunProgram],
   cluster: Cluster | None,
 ) -> Figures:  # fmt: skip
-  """Return the figures of an algorithm. programs: of `analyse`."""
+  """Compute the figures of an algorithm. programs: from `analyse` or `of_run`."""
   steps = sum(program.count * program.steps for program in programs)
   flop = sum(program.count * hlo_schedule.flop(program.events) for program in programs) / steps
   moved = sum(program.count * hlo_schedule.sent_bytes(program.events) for program in programs) / steps
@@ -94,7 +94,7 @@ def figures(
 
 
 def parts(trainer: CompiledTrainer) -> dict[str, float]:
-  """Return the bytes per device of what stays between the calls."""
+  """Return the bytes per device of each part of the state that is carried from call to call."""
   names = {"params": "parameters", "state": "state of optimizer and algorithm", "messages": "messages in flight"}
   names["extra"] = "other state of the model"
   return {text: device_bytes(getattr(trainer.carry, name)) for name, text in names.items()}
@@ -103,7 +103,7 @@ def parts(trainer: CompiledTrainer) -> dict[str, float]:
 def _rows(
   programs: Sequence[DryRunProgram], cluster: Cluster | None, devices: int, steps: int
 ) -> tuple[tuple[CollectiveRow, ...], float]:
-  """(collectives per step, those alike together, seconds of compute per step)."""
+  """Return (identical collectives grouped, per step; seconds of compute per step)."""
   times, products, hidden, links = (defaultdict[Any, float](float) for _ in range(4))
   compute = 0.0
   for program in programs:
@@ -126,7 +126,7 @@ def _rows(
 
 
 def _predicted(experiment: Experiment, trainer: CompiledTrainer, cluster: Cluster, flop: float, moved: float) -> float:
-  """Seconds of a step as `compare --cluster` has them, without jitter: the algorithm's clock, not the schedule."""
+  """Predict the seconds of a step as `compare --cluster` does, from the algorithm instead of the schedule."""
   members = trainer.workers.members
   pattern = pattern_of(trainer.algorithm, param_shapes(trainer.model), experiment.workers)
 
@@ -138,77 +138,81 @@ def _predicted(experiment: Experiment, trainer: CompiledTrainer, cluster: Cluste
   step = [LayerWork(flop / experiment.batch, held=moved / cluster.device.width)]
   config = replace(
     experiment, times=ConfigPart("constant", {}), steps=min(experiment.steps, MOST_STEPS), microbatches=1
-  )  # `step` is all of a step
+  )  # microbatches=1, because `step` covers the whole step
   cluster_run = cluster_clock.on(config, pattern, cluster, step)
   return cluster_clock.clock(cluster_run, trainer.algorithm)(config.steps) / config.steps
 
 
-MOST_ROWS = 8  # collectives of one algorithm that are listed
-SMALL = 0.01  # share of a step below which an exposed collective is not worth a word
+MOST_ROWS = 8  # maximum number of collectives listed per algorithm
+SMALL = 0.01  # share of a step below which exposed communication needs no explanation
 
 
 def summary(figures: Sequence[Figures], cluster: Cluster | None) -> str:
-  """A line for each algorithm: memory, work, and what is exposed and hidden."""
+  """Format a table with one row per algorithm: memory, work, exposed and hidden communication."""
   head = ["per device", "memory", "arguments", "temporary", "FLOP/step", "bytes/step", "sent/step"]
   head += ["compute", "exposed", "hidden", "step", "cost model"] if cluster else []
   rows = [head]
-  for each in figures:
-    if each.refused:
-      rows.append([each.label, f">= {bytes_text(each.peak)}", *["-"] * (len(head) - 2)])
+  for algorithm in figures:
+    if algorithm.refused:
+      rows.append([algorithm.label, f">= {bytes_text(algorithm.peak)}", *["-"] * (len(head) - 2)])
       continue
-    row = [each.label, *map(bytes_text, (each.peak, each.arguments, each.temporary))]
-    row += [f"{each.flop:.3g}", bytes_text(each.moved), bytes_text(each.sent)]
-    times = (each.compute, each.exposed, each.hidden, each.seconds, each.predicted)
+    row = [algorithm.label, *map(bytes_text, (algorithm.peak, algorithm.arguments, algorithm.temporary))]
+    row += [f"{algorithm.flop:.3g}", bytes_text(algorithm.moved), bytes_text(algorithm.sent)]
+    times = (algorithm.compute, algorithm.exposed, algorithm.hidden, algorithm.seconds, algorithm.predicted)
     rows.append(row + ([seconds_text(value) if value else "0" for value in times] if cluster else []))
   return "\n".join(columns(rows, left=1))
 
 
-def collectives(each: Figures, priced: bool) -> str:
-  """A line for each kind of collective of one algorithm."""
-  head = ["  collective", "times/step", "bytes", "group", "asynchronous", "products meanwhile"]
+def collectives(figures: Figures, priced: bool) -> str:
+  """Format a table with one row per distinct collective. priced: whether to show seconds."""
+  head = ["  collective", "times/step", "bytes", "group", "asynchronous", "overlapped products"]
   rows = [head + (["link", "hidden"] if priced else [])]
-  for row in each.rows[:MOST_ROWS]:
+  for row in figures.rows[:MOST_ROWS]:
     one = row.collective
     group = f"{one.size} along {one.axis}" if one.axis else f"{one.size}"
     line = [f"  {one.kind}", f"{row.times:.3g}", bytes_text(one.nbytes), group]
     line += ["yes" if one.starts else "no", f"{row.products:.3g}" if one.starts else "-"]
     hidden = percent(row.hidden / row.link) if row.link else "-"
     rows.append(line + ([seconds_text(row.link), hidden] if priced else []))
-  left = each.rows[MOST_ROWS:]
-  collectives = pluralize(round(sum(row.times for row in left)), "collective")
-  more = f"\n  and {pluralize(len(left), 'smaller kind')} of {collectives} a step"
+  left = figures.rows[MOST_ROWS:]
+  collectives = pluralize(round(sum(row.times for row in left)), "smaller collective")
+  more = f"\n  and {collectives} per step of {pluralize(len(left), 'kind')}"
   return "\n".join(columns(rows, left=1)) + more * bool(left)
 
 
-def verdict(each: Figures, cluster: Cluster) -> str:
-  """What an algorithm hides, in a sentence."""
-  total = each.exposed + each.hidden
-  if each.refused:
-    return f"{each.label}: not compiled, see below"
+def verdict(figures: Figures, cluster: Cluster) -> str:
+  """Summarize in a sentence how much communication an algorithm hides."""
+  label, total = figures.label, figures.exposed + figures.hidden
+  if figures.refused:
+    return f"{label}: not compiled, see below"
   if not total:
-    return f"{each.label}: nothing is sent"
-  share = f"{each.label} hides {percent(each.hidden / total)} of its communication"
-  share += f" ({seconds_text(each.hidden) if each.hidden else '0'} of {seconds_text(total)} a step)"
-  if each.exposed < SMALL * each.seconds:
-    return f"{share}; waits take {percent(each.exposed / each.seconds)} of a step"
-  first = max(each.rows, key=lambda row: row.times * (row.link - row.hidden))
-  why = "that nothing runs beside" if not first.collective.starts else "that the compute beside it is too short for"
+    return f"{label}: no communication"
+  share = f"{label} hides {percent(figures.hidden / total)} of its communication"
+  share += f" ({seconds_text(figures.hidden) if figures.hidden else '0'} of {seconds_text(total)} per step)"
+  if figures.exposed < SMALL * figures.seconds:
+    return f"{share}; waiting takes {percent(figures.exposed / figures.seconds)} of a step"
+  first = max(figures.rows, key=lambda row: row.times * (row.link - row.hidden))
+  why = (
+    "which overlaps no compute" if not first.collective.starts else "which takes longer than the overlapping compute"
+  )
   most = f"the {first.collective.kind} of {bytes_text(first.collective.nbytes)}"
-  return f"{share}; waits take {percent(each.exposed / each.seconds)} of a step, most for {most} {why}"
+  return f"{share}; waiting takes {percent(figures.exposed / figures.seconds)} of a step, mostly for {most}, {why}"
 
 
-def too_large(each: Figures, limit: float, other: Figures | None, target: str) -> str:
-  """What is too big, and what would fit, in a line."""
-  total = sum(each.parts.values())
-  rest = {"gradients, activations and other temporaries": each.peak - total}
-  parts = {name: size for name, size in (each.parts | rest).items() if size > 0}
+def too_large(figures: Figures, limit: float, other: Figures | None, target: str) -> str:
+  """Describe in a line which parts exceed the memory `limit`, and what would fit."""
+  total = sum(figures.parts.values())
+  rest = {"gradients, activations and other temporaries": figures.peak - total}
+  parts = {name: size for name, size in (figures.parts | rest).items() if size > 0}
   biggest = sorted(parts, key=lambda name: -parts[name])[:3]
   largest_parts = ", ".join(f"{name} {bytes_text(parts[name])}" for name in biggest)
-  needs = "at least " * each.refused + bytes_text(each.peak)
-  line = f"{each.label} needs {needs} of a device's {bytes_text(limit)} on {target} ({largest_parts}): "
+  needs = "at least " * figures.refused + bytes_text(figures.peak)
+  line = f"{figures.label} needs {needs} per device, but a {target} device has {bytes_text(limit)} ({largest_parts}): "
   ways = []
   if other:
     ways.append(f"--members={other.members} fits ({pluralize(other.workers, 'worker')}, {bytes_text(other.peak)} each)")
   if total < limit:
     ways.append("or a smaller config.batch, config.microbatches above 1 or config.model.remat for the activations")
-  return line + (", ".join(ways) or "no number of members up to 16 fits; a smaller model, or devices with more memory")
+  return line + (
+    ", ".join(ways) or "no number of members up to 16 fits; use a smaller model or devices with more memory"
+  )

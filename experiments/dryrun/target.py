@@ -1,4 +1,4 @@
-"""The devices of `--topology`, as the compilers describe them: TPU slices through libtpu, GPUs through XLA:GPU."""
+"""Create the device topologies of `--topology`: TPU slices through libtpu, GPUs through XLA:GPU."""
 
 import contextlib
 import importlib.util
@@ -26,15 +26,15 @@ class Target(NamedTuple):
   """Devices to compile for."""
 
   name: str
-  devices: list[Any]  # neighbours beside each other
-  cluster: Cluster | None  # prices and memory; None where they are not known
+  devices: list[Any]  # ordered so that neighbors are adjacent
+  cluster: Cluster | None  # cost model and memory; None for unknown devices
 
 
 def find(name: str) -> Target:
   """Return the target of `--topology`.
 
   Raises:
-    ValueError: for a name that is unknown, or whose compiler is not installed.
+    ValueError: for an unknown name, or a compiler that is not installed.
   """
   kind, _, shape = name.partition(":")
   if kind in TPUS and re.fullmatch(r"\d+(x\d+)+", shape):
@@ -45,14 +45,14 @@ def find(name: str) -> Target:
 
 
 def cluster_of(device: Any) -> Cluster | None:
-  """The cluster of such devices, or None."""
+  """Return the built-in cluster with this kind of device, or None."""
   known = [*TPUS.values(), *GPUS.values()]
   return next((named(each["cluster"]) for each in known if device.device_kind.startswith(each["kind"])), None)
 
 
 @contextlib.contextmanager
 def as_backend(platform: str) -> Iterator[None]:
-  """Within it `jax.default_backend()` is the target's, by which models and users choose between programs."""
+  """Make `jax.default_backend()` return the target's platform, which models and user code can depend on."""
   with mock.patch.object(jax, "default_backend", lambda: platform):
     yield
 
@@ -61,7 +61,7 @@ def _known(kind: str) -> str:
   if kind in TPUS:
     return f"one of {', '.join(f'{kind}:{shape}' for shape in TPUS[kind]['slices'])}"
   if kind in GPUS:
-    return f"{kind}:HOSTSxGPUS with 1 to 8 GPUs a host, such as {kind}:2x8"
+    return f"{kind}:HOSTSxGPUS with 1 to 8 GPUs per host, such as {kind}:2x8"
   slices = ", ".join(f"{name}:{each['slices'][0]} to {name}:{each['slices'][-1]}" for name, each in TPUS.items())
   return f"one of {slices}, {' and '.join(f'{name}:HOSTSxGPUS' for name in GPUS)}, such as h200:2x8"
 
@@ -88,11 +88,11 @@ def _gpu(name: str, kind: str, hosts: int, each: int) -> Target:
   spec = DATA["xla_gpu"]["spec"].format(name=GPUS[kind]["name"], **rates)
   topology = topologies.get_topology_desc(platform="cuda", target_config=spec, topology=f"1x{hosts}x{each}")
   network = cluster.network
-  between = network.between._replace(bandwidth=network.between.bandwidth * each / network.per_node)  # an adapter a GPU
+  between = network.between._replace(bandwidth=network.between.bandwidth * each / network.per_node)  # one NIC per GPU
   devices = sorted(topology.devices, key=lambda device: device.id)
   return Target(name, devices, cluster._replace(network=network._replace(between=between, per_node=each)))
 
 
 def _missing(name: str, what: str, file: str) -> OptionError:
-  advice = f"Install it by python -m pip install -r {file} -c constraints.txt"
-  return OptionError("topology", f"of devices whose compiler is installed, which is {what}", name, advice)
+  advice = f"Install it with python -m pip install -r {file} -c constraints.txt"
+  return OptionError("topology", f"a topology with an installed compiler ({what})", name, advice)

@@ -1,1 +1,1 @@
-"""Processes in network namespaces of their own, joined by a link of a known bandwidth and latency."""
+"""Measure algorithms on processes in separate network namespaces, joined by a link of known bandwidth and latency."""

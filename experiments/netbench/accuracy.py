@@ -1,4 +1,4 @@
-"""Accuracy against real seconds: a short training of each algorithm on the digits over the link, and its picture."""
+"""Plot accuracy over wall-clock time for a short training of each algorithm on digits over the link."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,15 @@ from experiments.netbench.group import process_group
 from experiments.netbench.measure import bandwidth_text
 from experiments.netbench.network import NamespaceNetwork
 
-STEPS = 120  # about, of each: whole rounds
+STEPS = 120  # rounded to whole rounds
 LEARNING_RATE = 0.02
-BOUND = 600.0  # seconds of a run
+BOUND = 600.0  # maximum seconds of a run
 Curves = Mapping[str, list[tuple[float, float]]]  # label: (seconds, test accuracy) of each evaluation
 
 
 def train(network: NamespaceNetwork, measured: Measured, names: Sequence[str], folder: Path) -> Curves:
-  """Train each of the named cases into a folder of its own; return its curve by label."""
-  period = CASES["local_sgd"](measured).period  # of Sync EASGD too, so that all curves have the same steps
+  """Train each named case in a separate folder; return label -> accuracy curve."""
+  period = CASES["local_sgd"](measured).period  # also for Sync EASGD, so that all curves have the same steps
   settings = {
     "batch": 256, "optimizer": {"momentum": 0.9, "learning_rate": LEARNING_RATE},
     "steps": max(1, round(STEPS / period)) * period, "eval_every": period,
@@ -29,38 +29,38 @@ def train(network: NamespaceNetwork, measured: Measured, names: Sequence[str], f
   for name in names:
     path, case = folder / f"{network.rate / 1e6:g}mbit-{name}", CASES[name](measured)
     algorithm = case.algorithm if case.period == 1 else case.algorithm | {"period": period}
-    question = {"train": {"algorithm": algorithm, **settings}, "workdir": str(path), "overlap": case.overlap}
+    request = {"train": {"algorithm": algorithm, **settings}, "workdir": str(path), "overlap": case.overlap}
     with process_group(network, joined=True) as joined:
-      joined.ask(question, f"training with {case.label}", BOUND)
+      joined.request(request, f"training with {case.label}", BOUND)
     lines = [json.loads(line) for line in (path / METRICS).read_text().splitlines()]
     curves[case.label] = [(line["seconds"], line["test_accuracy"]) for line in lines]
   return curves
 
 
 def picture(network: NamespaceNetwork, curves: Curves) -> Figure:
-  """Draw test accuracy over seconds."""
+  """Plot test accuracy over seconds."""
   import pandas as pd
 
   link = f"{bandwidth_text(network.rate)} and {1e3 * network.latency:g} ms"
   subtitle = f"Digits over a link of {link}"
   ends = "; ".join(f"{label} {points[-1][1]:.3f} after {points[-1][0]:.3g} s" for label, points in curves.items())
-  caption = f"The same steps of each algorithm on {network.hosts} hosts, in real seconds without evaluations."
+  caption = f"Each algorithm runs the same steps on {network.hosts} hosts; wall-clock time excludes evaluations."
   first = min(curves, key=lambda label: curves[label][-1][0])
   rows = [(label, *point) for label, points in curves.items() for point in points]
   data = pd.DataFrame(rows, columns=["algorithm", "seconds", "test_accuracy"])
   name, title = f"netbench_{network.rate / 1e6:g}mbit", f"{first} completes its steps first"
-  return Figure(name, title, subtitle, f"{subtitle}: {ends}.", [caption], lambda narrow: _drawn(data), data)
+  return Figure(name, title, subtitle, f"{subtitle}: {ends}.", [caption], lambda narrow: _chart(data), data)
 
 
-def _drawn(data: Any) -> dict[str, Any]:
+def _chart(data: Any) -> dict[str, Any]:
   import altair as alt
 
   labels = data["algorithm"].unique().tolist()
   channels = by_label("algorithm", labels)
   seconds = alt.Axis(labelExpr=label_format("seconds", log=True))
-  drawn = alt.Chart(alt.NamedData("curves")).mark_line(point={"size": 25}).encode(
+  chart = alt.Chart(alt.NamedData("curves")).mark_line(point={"size": 25}).encode(
     x=alt.X("seconds:Q", scale=alt.Scale(type="log", nice=False), axis=seconds),
     y=alt.Y("test_accuracy:Q", title="test accuracy", axis=alt.Axis(labelExpr=label_format("test_accuracy"))),
     **channels,
   )  # fmt: skip
-  return specification(drawn, curves=data[data["seconds"] > 0])
+  return specification(chart, curves=data[data["seconds"] > 0])

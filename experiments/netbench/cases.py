@@ -1,17 +1,17 @@
-"""What the bench measures: a model whose messages are worth a link, and the clock of each algorithm on that link."""
+"""Cases of netbench: the model, and each algorithm's period, delay and batch chosen for the measured link."""
 
 import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-MODEL: dict[str, Any] = {"name": "mlp", "hidden": (640, 640, 640, 640)}  # 5.1 MB; three fragments of about equal size
+MODEL: dict[str, Any] = {"name": "mlp", "hidden": (640, 640, 640, 640)}  # 5.1 MB, in three fragments of similar size
 FRAGMENTS = 3
-BATCH = 256  # some tens of milliseconds of one core
-EXAMPLES = 2**16  # of the synthetic data: a step of Sync EASGD on a slow link takes thousands
-ROUND = 2  # delays that a round takes
-MARGIN = 1.5  # beside steps an exchange takes that much longer: its threads wait for the host's one core
-BLOCK = 3.0  # seconds of computing at least, in one compiled call: at its end a mean of the losses is waited for
+BATCH = 256  # takes tens of milliseconds on one core
+EXAMPLES = 2**16  # in the synthetic data; on a slow link a step of Sync EASGD reads thousands
+ROUND = 2  # period over delay
+MARGIN = 1.5  # an overlapped exchange takes this much longer, because its threads share the host's only core
+BLOCK = 3.0  # minimum seconds of compute in a compiled call, which ends by waiting for the mean of the losses
 
 
 class Case(NamedTuple):
@@ -20,38 +20,38 @@ class Case(NamedTuple):
   label: str
   algorithm: dict[str, Any]
   batch: int
-  rounds: int  # of a block
+  rounds: int  # per block
   overlap: bool = True
 
   @property
   def period(self) -> int:
-    """Steps of a round."""
+    """Steps per round."""
     return self.algorithm.get("period", 1)
 
   @property
   def delay(self) -> int:
-    """Steps in flight."""
+    """Steps that overlap an exchange."""
     return 1 if self.algorithm["name"] == "easgd" else self.algorithm.get("delay", 0)
 
   @property
   def steps(self) -> int:
-    """Steps of a block."""
+    """Steps per block."""
     return self.rounds * self.period
 
 
-SYNCHRONOUS = Case("sync_sgd", {"name": "sync_sgd"}, BATCH, rounds=5)  # is measured first: its wait is the exchange
+SYNCHRONOUS = Case("sync_sgd", {"name": "sync_sgd"}, BATCH, rounds=5)  # measured first; its waiting is the exchange
 
 
 class Measured(NamedTuple):
-  """What decides the clocks, in seconds."""
+  """Seconds of a step and of exchanges, from which periods and delays follow."""
 
-  step: float  # of BATCH examples, without communication
-  exchange: float  # of all parameters, as synchronous SGD waits for it
-  fragment: float  # of the largest fragment of Streaming DiLoCo
+  step: float  # on BATCH examples, without communication
+  exchange: float  # of all parameters: the time that synchronous SGD waits
+  fragment: float  # exchange of the largest fragment of Streaming DiLoCo
 
 
 def delay(exchange: float, step: float) -> int:
-  """Return the steps that hide an exchange, at least 1."""
+  """Return how many steps hide an exchange, at least 1."""
   return max(1, math.ceil(MARGIN * exchange / step))
 
 
@@ -67,7 +67,7 @@ def _local(name: str, measured: Measured) -> Case:
 
 
 def _elastic(overlap: bool, measured: Measured) -> Case:
-  # Its delay is one step by definition, so that one step takes as long as the exchange here.
+  # The delay of Sync EASGD is one step by definition, so the batch makes one step as long as an exchange.
   batch = min(EXAMPLES // 4, max(1, round(BATCH * MARGIN * measured.exchange / measured.step)))
   rounds = math.ceil(BLOCK / (ROUND * MARGIN * measured.exchange))
   label = "easgd" if overlap else "easgd, no overlap"

@@ -1,4 +1,4 @@
-"""What a round should take: the link's own seconds for its messages, and those of the cost model's clock."""
+"""Predict the seconds of a round: those of the link for its messages, and those of the cost model."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -18,32 +18,32 @@ from ddl.run import virtual_time
 from ddl.run.virtual_time import Charges
 from ddl.schedule import Schedule
 
-ROUNDS = 20  # of a prediction, of which the second half counts
+ROUNDS = 20  # simulated rounds, of which the second half counts
 
 
 class Expected:
-  """A round of an experiment's algorithm on hosts with such links."""
+  """Messages and predicted seconds of a round of an experiment's algorithm."""
 
   def __init__(self, experiment: Experiment, params: Tree, link: LinkModel, period: int, overlap: bool):
-    """params: shapes; link: of each host; period: steps of a round; overlap: of messages with steps."""
+    """Find a round's messages. params: shapes; link: of each host; period: steps; overlap: of messages with steps."""
     self._experiment, self._period, self._overlap = experiment, period, overlap
     self._algorithm: Any = experiment.make_algorithm()
     pattern = messages(self._algorithm, params, experiment.workers)
     self._local = price(pattern.local, experiment.workers, link)
-    self.messages = [
-      price(each.ops, experiment.workers, link) for each in pattern.exchanges
-    ]  # seconds of each exchange
+    self.messages = [  # seconds of each exchange
+      price(exchange.ops, experiment.workers, link) for exchange in pattern.exchanges
+    ]
     schedule, first = Schedule(self._algorithm.exchanges), ROUNDS * period
     sent = traffic.of(self._algorithm, params, experiment.workers)
-    self.nbytes = sent.nbytes(schedule.due(step) for step in range(first, first + period))  # that a host sends
+    self.nbytes = sent.nbytes(schedule.due(step) for step in range(first, first + period))  # sent by a host per round
 
   @property
   def link(self) -> float:
-    """The link's own seconds for a round's messages."""
+    """Seconds of the link for the messages of a round."""
     return self._period * self._local + sum(self.messages)
 
   def predicted(self, step: float) -> float:
-    """Return the seconds on the cost model's clock. step: seconds of one without communication."""
+    """Return the seconds per round by the cost model. step: seconds of a step without communication."""
     last = ROUNDS * self._period
     times = replace(
       self._experiment.times, settings={**self._experiment.times.settings, "seconds": step, "jitter": 0.0}
@@ -56,29 +56,30 @@ class Expected:
 
 
 def messages(algorithm: Algorithm, params: Tree, hosts: int) -> Pattern:
-  """Return the pattern with each message as it goes over sockets: large arrays alone, the others of a tree together."""
+  """Return the pattern of the messages on the sockets: one per large array, and one for all small arrays of a tree."""
   leaves, structure = jax.tree.flatten(params)
   small = [x.size * x.dtype.itemsize < SMALL for x in leaves]
   together = [small, *([i == j for i in range(len(leaves))] for j, s in enumerate(small) if not s)]
 
   def only(launched: Sequence[bool]) -> Pattern:
-    some = [x if k else jax.ShapeDtypeStruct((0,), x.dtype) for x, k in zip(leaves, launched, strict=True)]
-    return pattern_of(algorithm, structure.unflatten(some), hosts)
+    shapes = [x if k else jax.ShapeDtypeStruct((0,), x.dtype) for x, k in zip(leaves, launched, strict=True)]
+    return pattern_of(algorithm, structure.unflatten(shapes), hosts)
 
-  def joined(each: Iterable[tuple[Op, ...]]) -> tuple[Op, ...]:
-    return tuple(op for ops in each for op in ops if op.nbytes)
+  def joined(groups: Iterable[tuple[Op, ...]]) -> tuple[Op, ...]:
+    return tuple(op for ops in groups for op in ops if op.nbytes)
 
   parts = [only(launched) for launched in together]
   exchanges = [
-    each._replace(ops=joined(part.exchanges[i].ops for part in parts)) for i, each in enumerate(parts[0].exchanges)
+    exchange._replace(ops=joined(part.exchanges[i].ops for part in parts))
+    for i, exchange in enumerate(parts[0].exchanges)
   ]
   return Pattern(joined(part.local for part in parts), tuple(exchanges))
 
 
 def price(ops: Iterable[Op], hosts: int, link: LinkModel) -> float:
-  """Return the link's own seconds for all-reduces as Gloo makes them, one after the other.
+  """Return the seconds of sequential ring all-reduces over the link, as Gloo implements them.
 
-  On a ring, whose 2 (p - 1) rounds each wait for a notice of the receiver before the data leave: two latencies a round.
+  In each of the 2 (p - 1) rounds the sender waits for the receiver's ready message, hence two latencies per round.
   """
   twice = link._replace(latency=2 * link.latency)
   return sum(ALL_REDUCE["ring"](op.nbytes, hosts, twice) for op in ops)

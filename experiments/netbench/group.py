@@ -1,4 +1,4 @@
-"""The processes of a measurement as their parent sees them: one on each host, asked together, within a bound."""
+"""Start the processes of a measurement, one per host, send them requests and read their replies with a timeout."""
 
 import contextlib
 import itertools
@@ -17,17 +17,17 @@ from ddl.hosts import JOINED
 from experiments.netbench.network import NamespaceNetwork, address
 
 ROOT = Path(__file__).parents[2]
-PORTS = itertools.count(7701)  # of a group's coordinator, one after the other
-START = 90.0  # seconds
-CORES = "4"  # that XLA sees: with its one core, its one thread would not carry messages beside steps
+PORTS = itertools.count(7701)  # coordinator port of each group
+START = 90.0  # timeout in seconds
+CORES = "4"  # number of cores that XLA assumes: with one thread, messages would not overlap steps
 
 
 @contextlib.contextmanager
 def process_group(network: NamespaceNetwork, joined: bool) -> "Iterator[ProcessGroup]":
-  """Run one `host_process` for each host. joined: to one group, of as many workers; otherwise each is alone.
+  """Run one `host_process` per host. joined: whether they form one JAX job; otherwise each is a single worker.
 
   Raises:
-    ValueError: if one of them does not start.
+    ValueError: if a process does not start.
   """
   port, cores = next(PORTS), sorted(os.sched_getaffinity(0))
   with contextlib.ExitStack() as stack:
@@ -44,42 +44,42 @@ def process_group(network: NamespaceNetwork, joined: bool) -> "Iterator[ProcessG
       group.processes.append(process)
       stack.callback(process.wait)
       stack.callback(process.kill)
-    group.answers("its start", START)
+    group.replies("startup", START)
     yield group
 
 
 class ProcessGroup(NamedTuple):
-  """The processes of all hosts, and the files that have their errors."""
+  """The processes of all hosts, and the files with their standard error."""
 
   processes: list[subprocess.Popen[str]]
   errors: list[IO[bytes]]
 
-  def ask(self, question: Mapping[str, Any], what: str, seconds: float) -> list[dict[str, Any]]:
-    """Return the answers of all hosts; ValueError, which says what was asked, for none within so many seconds."""
-    line = json.dumps(question) + "\n"
+  def request(self, request: Mapping[str, Any], what: str, seconds: float) -> list[dict[str, Any]]:
+    """Send a request to all hosts and return their replies. what: names it in errors; seconds: timeout."""
+    line = json.dumps(request) + "\n"
     for process in self.processes:
       assert process.stdin
-      with contextlib.suppress(BrokenPipeError):  # it has ended, which the answer tells
+      with contextlib.suppress(BrokenPipeError):  # the process has exited; `replies` raises the error
         process.stdin.write(line)
         process.stdin.flush()
-    return self.answers(what, seconds)
+    return self.replies(what, seconds)
 
   def seconds(self, steps: int, what: str, bound: float) -> float:
-    """Return the seconds of so many steps, of the slowest host."""
-    return max(answer["seconds"] for answer in self.ask({"steps": steps}, what, bound))
+    """Run `steps` steps on all hosts; return the seconds of the slowest."""
+    return max(reply["seconds"] for reply in self.request({"steps": steps}, what, bound))
 
-  def answers(self, what: str, seconds: float) -> list[dict[str, Any]]:
-    """Return a line of each host as JSON; ValueError for none within so many seconds."""
-    end, answers = time.monotonic() + seconds, []
+  def replies(self, what: str, seconds: float) -> list[dict[str, Any]]:
+    """Read one line of JSON from each host. Raises ValueError if a host exits or does not reply in time."""
+    end, replies = time.monotonic() + seconds, []
     for host, process in enumerate(self.processes):
       assert process.stdout
       ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
       if not ready:
-        raise ValueError(f"host {host} gave no answer within {seconds:.0f} s at {what}; the hosts were stopped")
+        raise ValueError(f"timed out after {seconds:.0f} s waiting for host {host} during {what}; all hosts stopped")
       line = process.stdout.readline()
       if not line:
         self.errors[host].seek(0)
         errors = self.errors[host].read().decode(errors="replace").strip().splitlines()
-        raise ValueError(f"host {host} ended at {what}: {errors[-1] if errors else 'it said nothing'}")
-      answers.append(json.loads(line))
-    return answers
+        raise ValueError(f"host {host} exited during {what}: {errors[-1] if errors else 'no error message'}")
+      replies.append(json.loads(line))
+    return replies

@@ -1,12 +1,11 @@
-"""The process of one host: it does what each line on its standard input says, and answers with a line of JSON.
+"""The process of one host: it reads requests from standard input and replies to each with a line of JSON.
 
-python -m experiments.netbench.host_process WORKERS; hosts.processes() of them are one group, and one alone is a host
-that asks nobody.
+python -m experiments.netbench.host_process WORKERS; the processes of a group form one JAX job.
 
 {"case": {"algorithm": {...}, "batch": 64, "overlap": true, "steps_per_call": 8}} builds and compiles a trainer.
-{"steps": 8} makes so many steps and answers their seconds.
-{"train": {"algorithm": ..., "steps": ...}, "workdir": "...", "overlap": true} makes a whole run on the digits, as the
-first thing that the process does.
+{"steps": 8} runs 8 steps and replies with their seconds.
+{"train": {"algorithm": ..., "steps": ...}, "workdir": "...", "overlap": true} trains on digits; it must be the first
+request.
 """
 
 import json
@@ -27,7 +26,7 @@ from experiments.netbench.cases import EXAMPLES, MODEL
 
 
 def experiment_of(case: Mapping[str, Any], workers: int) -> Experiment:
-  """Return the experiment of a case, on so many workers."""
+  """Build the experiment of a case."""
   return default_experiment(
     algorithm=case["algorithm"], model=MODEL, workers=workers, batch=case["batch"],
     optimizer={"momentum": 0.9, "learning_rate": 0.01},
@@ -35,48 +34,49 @@ def experiment_of(case: Mapping[str, Any], workers: int) -> Experiment:
 
 
 def block_of(case: Mapping[str, Any], workers: int) -> Callable[[int], float]:
-  """Return the function of a number of steps to their seconds, through the trainer that `train` uses."""
+  """Compile a case with the trainer of `train`; return a function that runs n steps and returns their seconds."""
   options = RunOptions(overlap=case["overlap"], steps_per_call=case["steps_per_call"])
   with warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)  # of settings that learn badly: only the speed counts here
+    warnings.simplefilter("ignore", UserWarning)  # about settings that train poorly: only speed matters here
     components = build.build(experiment_of(case, workers), synthetic("mlp", 8, EXAMPLES))
   trainer: Any = build.make_trainer(components, options)[0]
   return timed_steps(components, trainer)
 
 
-def train(asked: Mapping[str, Any], workers: int) -> dict[str, Any]:
-  """Train on the digits into a folder; return the last line of metrics."""
-  from ddl.run.train import train as whole_run
+def train(request: Mapping[str, Any], workers: int) -> dict[str, Any]:
+  """Train on digits with a work folder; return the last line of metrics."""
+  from ddl.run.train import train as ddl_train
 
-  experiment = default_experiment(model=MODEL, data={"name": "digits"}, workers=workers, **asked["train"])
-  return whole_run(experiment, RunOptions(workdir=asked["workdir"], overlap=asked["overlap"], compilation_cache="off"))
+  experiment = default_experiment(model=MODEL, data={"name": "digits"}, workers=workers, **request["train"])
+  options = RunOptions(workdir=request["workdir"], overlap=request["overlap"], compilation_cache="off")
+  return ddl_train(experiment, options)
 
 
 def main() -> None:
-  """Answer until standard input ends."""
+  """Serve requests until standard input is closed."""
   workers, block, started = int(sys.argv[1]), None, False
-  memory.keep_freed()  # as a process of a group does, so that those that are alone have the same steps
-  answers = os.dup(1)  # for answers alone: libraries print on the standard output too
+  memory.keep_freed()  # joined processes do so too: steps with and without communication must be comparable
+  replies = os.dup(1)  # a separate descriptor, because libraries also print to standard output
   os.dup2(2, 1)
 
-  def say(**answer: Any) -> None:
-    os.write(answers, (json.dumps(answer) + "\n").encode())
+  def reply(**values: Any) -> None:
+    os.write(replies, (json.dumps(values) + "\n").encode())
 
-  say(ready=True)
+  reply(ready=True)
   for line in sys.stdin:
-    asked = json.loads(line)
-    if "case" in asked:
+    request = json.loads(line)
+    if "case" in request:
       if not started:
         start_devices(workers, RunOptions())
       started = True
-      block = block_of(asked["case"], workers)
-      say(ready=True)
-    elif "train" in asked:
-      say(last=train(asked, workers))
+      block = block_of(request["case"], workers)
+      reply(ready=True)
+    elif "train" in request:
+      reply(last=train(request, workers))
     else:
       assert block
-      say(seconds=block(asked["steps"]))
-  os._exit(0)  # an ordinary exit would wait for the others
+      reply(seconds=block(request["steps"]))
+  os._exit(0)  # skips JAX's shutdown barrier
 
 
 if __name__ == "__main__":

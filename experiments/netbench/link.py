@@ -1,10 +1,10 @@
-"""The link between the hosts of a bench: a process that carries their packets at a bandwidth and with a latency.
+"""Emulated link between hosts: a process that forwards their packets with a given bandwidth and latency.
 
-python -I -S link.py RATE LATENCY FD:ADDRESS ...   (bits per second; seconds one way; a tun device for each host)
+python -I -S link.py RATE LATENCY FD:ADDRESS ...   (bits per second; seconds one way; one tun device per host)
 
-Each host has one link to all others, as if to a switch: its packets leave one after the other at the bandwidth, and
-arrive after the latency. A line `RATE LATENCY` on standard input changes both; its end ends the process. Standard
-library only, so that it starts at once and stays small.
+Each host has one link to all others, as to a switch: its packets leave one after the other at the bandwidth and
+arrive after the latency. A line `RATE LATENCY` on standard input changes both; the process exits when standard input
+is closed. It uses only the standard library, so that it starts quickly and stays small.
 """
 
 import contextlib
@@ -15,19 +15,19 @@ import socket
 import sys
 import time
 
-AHEAD = 0.004  # seconds of packets that are read before they can leave, so that a late wake-up leaves no gap
-TICK = 0.0004  # seconds between wake-ups at least, as each takes time from the hosts' cores; half of it early or late
+AHEAD = 0.004  # seconds of packets to read ahead, so that a late wake-up leaves no gap on the link
+TICK = 0.0004  # minimum seconds between wake-ups, which cost CPU time; packets are up to half of it early or late
 PACKET = 65536
-HEADER = 10  # bytes before a packet, which say that its checksum is not computed; they go with it
+HEADER = 10  # bytes of the virtio header before each packet (checksum not computed), which is forwarded
 
 
 class Shaper:
-  """When packets leave and arrive, by any clock."""
+  """Departure and arrival times of packets, on any clock."""
 
   def __init__(self, rate: float, latency: float, hosts: int):
-    """rate: bits per second of each host, one way; latency: seconds, one way."""
+    """Create idle links. rate: bits per second of each host, one way; latency: seconds, one way."""
     self.rate, self.latency = rate, latency
-    self._free = [0.0] * hosts  # when the packets of each host that were read have left
+    self._free = [0.0] * hosts  # when the last packet read from each host departs
 
   def arrival(self, host: int, nbytes: int, now: float) -> float:
     """Return when a packet that `host` sends now arrives: max(now, last departure) + 8 nbytes / rate + latency."""
@@ -35,15 +35,15 @@ class Shaper:
     return self._free[host] + self.latency
 
   def reads_at(self, host: int) -> float:
-    """Return when the next packet of `host` is to be read; until then it waits in the host's own queue."""
+    """Return when to read the next packet of `host`; until then it stays in the queue of its device."""
     return self._free[host] - AHEAD
 
 
 class Link:
-  """Packets under way between tun devices."""
+  """Forwards packets between tun devices."""
 
   def __init__(self, shaper: Shaper, devices: list[int], addresses: list[bytes]):
-    """devices: file descriptors, which become non-blocking; addresses: of the hosts, as packets have them."""
+    """Make the devices, given as file descriptors, non-blocking. addresses: IPv4 addresses of the hosts as bytes."""
     self.shaper, self._devices = shaper, devices
     self._host = {address: host for host, address in enumerate(addresses)}
     self._under_way: list[tuple[float, int, int, bytes]] = []  # (arrival, number, receiver, packet)
@@ -52,7 +52,7 @@ class Link:
       os.set_blocking(device, False)
 
   def step(self, commands: int) -> bool:
-    """Wait for what comes next and carry it; return whether `commands`, a file descriptor, has something to read."""
+    """Wait for the next event and forward packets; return whether the file descriptor `commands` is readable."""
     time.sleep(max(0.0, self._last + TICK - time.monotonic()))
     now = time.monotonic()
     waits = [self.shaper.reads_at(host) for host in range(len(self._devices))]
@@ -66,27 +66,27 @@ class Link:
         self._take(host, device, now)
     while self._under_way and self._under_way[0][0] <= now + TICK / 2:
       _, _, receiver, packet = heapq.heappop(self._under_way)
-      with contextlib.suppress(OSError):  # a full queue, or a host that has ended: lost, as on any link
+      with contextlib.suppress(OSError):  # a full queue or an exited host: the packet is lost, as on any link
         os.write(self._devices[receiver], packet)
     return commands in readable
 
   def _take(self, host: int, device: int, now: float) -> None:
-    """Read what may leave soon."""
+    """Read the packets of a host that depart within AHEAD."""
     while self.shaper.reads_at(host) <= now:
       try:
         packet = os.read(device, PACKET)
       except BlockingIOError:
         return
       receiver = self._host.get(packet[HEADER + 16 : HEADER + 20]) if packet[HEADER] >> 4 == 4 else None
-      if receiver is not None:  # else lost, as it is for no host of ours
+      if receiver is not None:  # packets for other addresses are dropped
         self._number += 1
         arrival = self.shaper.arrival(host, len(packet) - HEADER, now - TICK / 2)
         heapq.heappush(self._under_way, (arrival, self._number, receiver, packet))
 
 
 def main() -> None:
-  """Carry packets until standard input ends."""
-  with contextlib.suppress(OSError):  # a link does not wait for the hosts' computing, with which it shares cores here
+  """Forward packets until standard input is closed."""
+  with contextlib.suppress(OSError):  # a real link would not compete with the hosts for cores
     os.setpriority(os.PRIO_PROCESS, 0, -20)
   rate, latency, *hosts = sys.argv[1:]
   pairs = [host.split(":") for host in hosts]

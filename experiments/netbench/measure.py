@@ -1,4 +1,4 @@
-"""The measurement: rounds with and without communication in turn, on one link speed after the other, and its table."""
+"""Measure rounds with and without communication alternately, and format the table."""
 
 import json
 import math
@@ -27,12 +27,12 @@ TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def bandwidth(text: str) -> float:
-  """Return bits per second of "200mbit"."""
+  """Parse a bandwidth such as "200mbit" to bits per second."""
   return _number("bandwidth", text, RATES, (1e6, 1e10), "from 1mbit to 10gbit, such as 200mbit")
 
 
 def latency(text: str) -> float:
-  """Return seconds of "5ms"."""
+  """Parse a latency such as "5ms" to seconds."""
   return _number("latency", text, TIMES, (0.0, 1.0), "at most 1s, one way, such as 5ms")
 
 
@@ -45,77 +45,77 @@ def _number(option: str, text: str, units: dict[str, float], limits: tuple[float
 
 
 def bandwidth_text(rate: float) -> str:
-  """50e6 -> 50 Mbit/s."""
+  """Format bits per second: 50e6 -> 50 Mbit/s."""
   return f"{rate / 1e9:.3g} Gbit/s" if rate >= 1e9 else f"{rate / 1e6:.3g} Mbit/s"
 
 
-BOUND = 120.0  # seconds that no answer may take
+BOUND = 120.0  # timeout of a reply in seconds
 PROBE = Path(__file__).with_name("probe.py")
 
 
 class SpeedRow(NamedTuple):
-  """Figures of a case on a link; seconds are of a round, medians over the turns."""
+  """Figures of a case on a link; seconds are per round, medians over the turns."""
 
   label: str
   batch: int
   period: int
   delay: int
-  nbytes: float  # that each host sends in a round
+  nbytes: float  # sent by each host per round
   alone: float  # without communication
   seconds: float
-  ratio: float  # median of the turns' ratios
-  link: float  # the link's own seconds for the messages
+  ratio: float  # median over the turns of seconds / alone
+  link: float  # seconds of the link for the messages
   predicted: float
-  ratios: tuple[float, ...]  # of each turn
+  ratios: tuple[float, ...]  # one per turn
 
   @property
   def exposed(self) -> float:
-    """Seconds that a round takes longer than without communication."""
+    """Seconds of communication that are not hidden: seconds - alone."""
     return self.seconds - self.alone
 
   @property
   def error(self) -> float:
-    """Of the prediction."""
+    """Relative error of the prediction."""
     return self.predicted / self.seconds - 1
 
 
 def probe(network: NamespaceNetwork, seconds: float = 0.5) -> dict[str, float]:
-  """Return what the link gives to one TCP connection: "latency", seconds one way, and "rate", bits per second."""
+  """Measure one TCP connection over the link: "latency" in seconds, one way, and "rate" in bits per second."""
   words = [sys.executable, "-I", "-S", str(PROBE)]
-  with network.start(1, [*words, "answer", address(1)], 0, stdout=subprocess.PIPE) as answering:
+  with network.start(1, [*words, "server", address(1)], 0, stdout=subprocess.PIPE) as server:
     try:
-      assert answering.stdout
-      answering.stdout.readline()
-      asking = [*words, "ask", address(1), str(math.ceil(network.rate * seconds / 8))]
-      with network.start(0, asking, 0, stdout=subprocess.PIPE) as process:
+      assert server.stdout
+      server.stdout.readline()
+      client = [*words, "client", address(1), str(math.ceil(network.rate * seconds / 8))]
+      with network.start(0, client, 0, stdout=subprocess.PIPE) as process:
         return json.loads(process.communicate(timeout=60 + 20 * seconds)[0])
     except (subprocess.TimeoutExpired, json.JSONDecodeError) as error:
-      raise ValueError("the link carried no plain transfer; it was removed") from error
+      raise ValueError("the test transfer over the link failed; the link was removed") from error
     finally:
-      answering.kill()
+      server.kill()
 
 
 def clocks(
-  network: NamespaceNetwork, joined: ProcessGroup, alone: ProcessGroup, turns: int
+  network: NamespaceNetwork, joined: ProcessGroup, isolated: ProcessGroup, turns: int
 ) -> tuple[SpeedRow, Measured]:
-  """Measure synchronous SGD on the current link; return its row, and what a step and an exchange take."""
-  first = row(network, joined, alone, SYNCHRONOUS, turns)
+  """Measure synchronous SGD on the current link; return its row, and the seconds of a step and of exchanges."""
+  first = row(network, joined, isolated, SYNCHRONOUS, turns)
   exchange = max(first.exposed, first.link)
   measured = Measured(first.alone, exchange, exchange)
   streaming = _described(network, CASES["streaming_diloco"](measured))
   return first, measured._replace(fragment=exchange * max(streaming.messages) / first.link)
 
 
-def row(network: NamespaceNetwork, joined: ProcessGroup, alone: ProcessGroup, case: Case, turns: int) -> SpeedRow:
-  """Measure a case on the current link, with and without communication in turn."""
-  groups, what = (joined, alone), f"{case.label} on {network.rate / 1e6:g} Mbit/s"
-  question = {"case": {**case._asdict(), "steps_per_call": case.steps}}
+def row(network: NamespaceNetwork, joined: ProcessGroup, isolated: ProcessGroup, case: Case, turns: int) -> SpeedRow:
+  """Measure a case on the current link, alternating between rounds with and without communication."""
+  groups, what = (joined, isolated), f"{case.label} on {network.rate / 1e6:g} Mbit/s"
+  request = {"case": {**case._asdict(), "steps_per_call": case.steps}}
   for group in groups:
-    group.ask(question, what, BOUND)
-    for _ in range(2):  # the first block has another call than those that follow
+    group.request(request, what, BOUND)
+    for _ in range(2):  # the first block compiles a call that later blocks do not use
       group.seconds(case.steps, what, BOUND)
   pairs = [[group.seconds(case.steps, what, BOUND) / case.rounds for group in groups] for _ in range(turns)]
-  ratios = tuple(both / one for both, one in pairs)
+  ratios = tuple(communicating / computing for communicating, computing in pairs)
   seconds, without = (statistics.median(column) for column in zip(*pairs, strict=True))
   expect = _described(network, case)
   return SpeedRow(
@@ -131,13 +131,13 @@ def _described(network: NamespaceNetwork, case: Case) -> expected.Expected:
 
 
 COLUMNS = {
-  "algorithm": 17, "batch": 7, "period, delay": 14, "bytes": 9, "alone": 9, "round": 9, "ratio": 7, "link": 9,
+  "algorithm": 17, "batch": 7, "period, delay": 14, "bytes": 9, "compute": 9, "round": 9, "ratio": 7, "link": 9,
   "exposed": 9, "predicted": 10, "error": 8,
 }  # fmt: skip
 
 
 def line(row: SpeedRow) -> str:
-  """Return the cells of a row, aligned under those of the head."""
+  """Format a row of the table."""
   return aligned((
     row.label, str(row.batch), f"{row.period}, {row.delay}", bytes_text(row.nbytes), seconds_text(row.alone),
     seconds_text(row.seconds), f"{row.ratio:.2f}", seconds_text(row.link), seconds_text(row.exposed),
@@ -146,6 +146,6 @@ def line(row: SpeedRow) -> str:
 
 
 def aligned(cells: Iterable[str]) -> str:
-  """Return a line of the table, the first cell to the left."""
+  """Align the cells of a table row: the first to the left, the others to the right."""
   first, *others = zip(cells, COLUMNS.values(), strict=True)
   return "".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)])

@@ -1,9 +1,8 @@
-"""Hosts that are network namespaces, joined by a link of a bandwidth and a latency: nothing outlives the process.
+"""Emulate hosts by network namespaces, joined by a link with a given bandwidth and latency.
 
-The kernel shapes the link where it has tbf and netem; otherwise `link.py` carries packets between tun devices. The
-namespaces have no name: each lives as long as the process that holds it, which ends with its standard input, and so do
-its devices; a tun device lives as long as the link that has it open. So a crash, a Ctrl-C or a SIGKILL leaves nothing
-to remove.
+If the kernel has tbf and netem, it shapes the link; otherwise `link.py` forwards packets between tun devices. The
+namespaces have no names: each exists while its holder process runs, which exits when its standard input is closed, and
+a tun device exists while `link.py` has it open. So a crash, Ctrl-C or SIGKILL leaves nothing to remove.
 """
 
 import contextlib
@@ -22,46 +21,46 @@ TUN = Path("/dev/net/tun")
 TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
 TUNSETOFFLOAD, TUN_F_CSUM = 0x400454D0, 1
 CAP_SYS_ADMIN, CAP_NET_ADMIN = 21, 12
-MTU = 60000  # bytes of a packet: few packets, as each of a tun device is carried by Python
-QUEUE = 2**26  # bytes that wait for the kernel's link: several windows of TCP, so that none is lost
-# The connections of all runs are equal: windows above bandwidth x delay at once, no model of the path, no new start
+MTU = 60000  # bytes per packet: large, because Python forwards each packet of a tun device
+QUEUE = 2**26  # bytes in the kernel's queue: several TCP windows, so that no packet is lost
+# Make all runs comparable: TCP windows above bandwidth x delay from the start, Reno, no slow start after idle time
 SETTINGS = {
   "tcp_rmem": "4096 4194304 16777216", "tcp_wmem": "4096 4194304 16777216", "tcp_congestion_control": "reno",
   "tcp_slow_start_after_idle": "0",
 }  # fmt: skip
-APART: dict[str, Any] = {"start_new_session": True}  # a terminal's Ctrl-C is this process's, which then ends them
+OWN_SESSION: dict[str, Any] = {"start_new_session": True}  # a Ctrl-C reaches only this process, which then stops them
 HOLD = """set -e
 hostname "$1"; ip link set lo up
-names=$(mktemp); printf "$2" > "$names"; mount --bind "$names" /etc/hosts; rm "$names"  # Gloo takes its own host's name
+names=$(mktemp); printf "$2" > "$names"; mount --bind "$names" /etc/hosts; rm "$names"  # Gloo resolves the hostname
 for pair in $3; do echo "${pair#*=}" | tr '_' ' ' > "/proc/sys/net/ipv4/${pair%%=*}"; done
 echo held; exec cat"""
 
 
 def capabilities() -> int:
-  """Return what this process may do, as a mask."""
+  """Return the effective capabilities of this process as a bit mask."""
   return int(Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0], 16)
 
 
 def check_rights(mask: int | None = None) -> None:
-  """ValueError where namespaces and tun devices cannot be made. mask: of `capabilities`; default: this process's."""
+  """Raise ValueError if namespaces or tun devices cannot be created. mask: default `capabilities()`."""
   if not sys.platform.startswith("linux"):
-    raise ValueError("this makes network namespaces, which Linux alone has")
+    raise ValueError("netbench requires network namespaces, which only Linux has")
   mask = capabilities() if mask is None else mask
   if not all(mask >> bit & 1 for bit in (CAP_SYS_ADMIN, CAP_NET_ADMIN)):
     raise ValueError(
-      "this makes network namespaces, which takes root (CAP_SYS_ADMIN and CAP_NET_ADMIN): run it as root, e.g. with "
-      "sudo, or in a container started with --privileged"
+      "netbench requires root (CAP_SYS_ADMIN and CAP_NET_ADMIN) to create network namespaces: run it with sudo or in a "
+      "container started with --privileged"
     )
   if not TUN.exists() and not kernel_shapes():
     raise ValueError(
-      f"the kernel has no tbf and netem, and there is no {TUN}: load it with `modprobe tun`, or give the container "
+      f"netbench requires tbf and netem in the kernel, or {TUN}: run `modprobe tun`, or start the container with "
       f"--device={TUN}"
     )
 
 
 @functools.cache
 def kernel_shapes() -> bool:
-  """Return whether the kernel has all that KernelLink takes, by a trial in a namespace that ends with it."""
+  """Return whether the kernel supports KernelLink, by a trial in a temporary namespace."""
   trial = """ip link add a type veth peer name b && ip link add c type bridge
     tc qdisc add dev a root tbf rate 1mbit burst 10kb limit 1mb && tc qdisc add dev b root netem delay 1ms"""
   try:
@@ -71,17 +70,17 @@ def kernel_shapes() -> bool:
 
 
 def address(host: int) -> str:
-  """Return the address of a host."""
+  """Return the IPv4 address of a host."""
   return f"10.77.0.{host + 1}"
 
 
 class KernelLink:
-  """Virtual Ethernet to a bridge, shaped by the kernel: tbf for what a host sends, netem for the way to a host."""
+  """Virtual Ethernet to a bridge, shaped by the kernel: tbf limits what a host sends, netem delays what it receives."""
 
   title = "the kernel (tbf, netem)"
 
   def __init__(self, pids: Sequence[int], rate: float, latency: float, stack: contextlib.ExitStack):
-    """pids: of the processes that hold the hosts' namespaces."""
+    """Create the link's devices. pids: the holder processes of the hosts' namespaces."""
     self._pids, self._hub = pids, stack.enter_context(_holder("hub", "")).pid
     self.devices = ["eth0"] * len(pids)
     _run("ip", "link", "add", "bridge", "type", "bridge", pid=self._hub)
@@ -94,7 +93,7 @@ class KernelLink:
 
   def set(self, rate: float, latency: float) -> None:
     """Change the bandwidth, bits per second, and the latency, seconds."""
-    burst = max(2 * MTU, round(rate / 8 * 0.004))  # bytes; the kernel's clock ticks every few milliseconds at worst
+    burst = max(2 * MTU, round(rate / 8 * 0.004))  # bytes; a slow kernel timer ticks every 4 ms
     sent = ("tbf", "rate", f"{rate:.0f}", "burst", str(burst), "limit", str(QUEUE))
     received = ("netem", "delay", f"{1e6 * latency:.0f}us", "limit", "100000") if latency else ("pfifo",)
     for host, pid in enumerate(self._pids):
@@ -103,12 +102,12 @@ class KernelLink:
 
 
 class TunLink:
-  """A process that carries the packets of tun devices, as `link.py` has it."""
+  """A process that forwards packets between tun devices (`link.py`)."""
 
   title = "a process between tun devices"
 
   def __init__(self, pids: Sequence[int], rate: float, latency: float, stack: contextlib.ExitStack):
-    """pids: of the processes that hold the hosts' namespaces."""
+    """Create the link's devices. pids: the holder processes of the hosts' namespaces."""
     self.devices = [f"ddl{os.getpid()}h{host}" for host in range(len(pids))]
     files = [_tun(device) for device in self.devices]
     for device, pid in zip(self.devices, pids, strict=True):
@@ -116,10 +115,11 @@ class TunLink:
     ends = [f"{file}:{address(host)}" for host, file in enumerate(files)]
     script = str(Path(__file__).with_name("link.py"))
     words = ["nice", "-n", "-10", sys.executable, "-I", "-S", script, str(rate), str(latency), *ends]
-    self._process = subprocess.Popen(_mortal(words), stdin=subprocess.PIPE, text=True, pass_fds=files, **APART)
-    stack.enter_context(_ending(self._process))
+    command = _killed_with_parent(words)
+    self._process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, pass_fds=files, **OWN_SESSION)
+    stack.enter_context(_killed_at_exit(self._process))
     for file in files:
-      os.close(file)  # only the link's, with which the devices end
+      os.close(file)  # only the link keeps them open, so that the devices disappear with it
 
   def set(self, rate: float, latency: float) -> None:
     """Change the bandwidth, bits per second, and the latency, seconds."""
@@ -130,7 +130,7 @@ class TunLink:
 
 @contextlib.contextmanager
 def namespace_network(hosts: int, rate: float, latency: float) -> "Iterator[NamespaceNetwork]":
-  """Make hosts and their link. rate: bits per second of each host, one way; latency: seconds, one way."""
+  """Create hosts and their link. rate: bits per second of each host, one way; latency: seconds, one way."""
   with contextlib.ExitStack() as stack:
     names = "127.0.0.1 localhost\\n" + "".join(f"{address(h)} host{h}\\n" for h in range(hosts))
     pids = [stack.enter_context(_holder(f"host{host}", names)).pid for host in range(hosts)]
@@ -146,7 +146,7 @@ def namespace_network(hosts: int, rate: float, latency: float) -> "Iterator[Name
 class NamespaceNetwork:
   """Hosts 0, 1, ... and the link between them."""
 
-  pids: list[int]  # of the processes that hold the namespaces
+  pids: list[int]  # holder processes of the namespaces
   link: KernelLink | TunLink
   rate: float  # bits per second of each host, one way
   latency: float  # seconds, one way
@@ -157,48 +157,50 @@ class NamespaceNetwork:
     return len(self.pids)
 
   def set(self, rate: float, latency: float) -> None:
-    """Give the link another bandwidth, bits per second, and latency, seconds."""
+    """Change the link's bandwidth, in bits per second, and latency, in seconds."""
     self.rate, self.latency = rate, latency
     self.link.set(rate, latency)
 
   def start(self, host: int, words: Sequence[str], core: int, **settings: Any) -> subprocess.Popen[str]:
     """Start a process on a host, on one core of this machine; it is killed when this process ends."""
     inside = ["nsenter", f"--target={self.pids[host]}", "--net", "--uts", "--mount"]
-    place = ["env", f"--chdir={os.getcwd()}", "taskset", "--cpu-list", str(core)]  # another namespace begins at /
-    return subprocess.Popen(_mortal([*inside, *place, *words]), text=True, **settings, **APART)
+    place = ["env", f"--chdir={os.getcwd()}", "taskset", "--cpu-list", str(core)]  # nsenter --mount starts in /
+    command = _killed_with_parent([*inside, *place, *words])
+    return subprocess.Popen(command, text=True, **settings, **OWN_SESSION)
 
 
 def _holder(name: str, names: str) -> Any:
-  """Hold a namespace by a process until its standard input ends. name: of the host; names: its /etc/hosts."""
+  """Start a process that holds a new namespace. name: hostname; names: contents of its /etc/hosts."""
   settings = " ".join(f"{key}={value.replace(' ', '_')}" for key, value in SETTINGS.items())
   words = ["unshare", "--net", "--uts", "--mount", "sh", "-c", HOLD, "sh", name, names, settings]
-  process = subprocess.Popen(_mortal(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **APART)
+  pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+  process = subprocess.Popen(_killed_with_parent(words), **pipes, **OWN_SESSION)
   assert process.stdout
   if process.stdout.readline() != "held\n":
     process.wait()
-    raise ValueError("netbench could not make a network namespace; the system's message is above.")
-  return _ending(process)
+    raise ValueError("netbench could not create a network namespace; see the error above.")
+  return _killed_at_exit(process)
 
 
 def _tun(name: str) -> int:
-  """Return the file of a new tun device, which lives until the file is closed."""
+  """Create a tun device, which exists until the returned file descriptor is closed."""
   device = os.open(TUN, os.O_RDWR | os.O_CLOEXEC)
   try:
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TUN | IFF_NO_PI | IFF_VNET_HDR))
-    fcntl.ioctl(device, TUNSETOFFLOAD, TUN_F_CSUM)  # no checksums, which would take the time of the hosts' cores
+    fcntl.ioctl(device, TUNSETOFFLOAD, TUN_F_CSUM)  # no checksums, to save CPU time
   except OSError:
     os.close(device)
     raise
   return device
 
 
-def _mortal(words: Sequence[str]) -> list[str]:
-  """A command that is killed when the process that started it ends, in whichever way."""
+def _killed_with_parent(words: Sequence[str]) -> list[str]:
+  """Wrap a command so that it is killed when its parent process exits for any reason."""
   return ["setpriv", "--pdeathsig", "KILL", *words]
 
 
 @contextlib.contextmanager
-def _ending(process: subprocess.Popen[str]) -> Any:
+def _killed_at_exit(process: subprocess.Popen[str]) -> Any:
   try:
     yield process
   finally:
@@ -207,7 +209,7 @@ def _ending(process: subprocess.Popen[str]) -> Any:
 
 
 def _run(*words: str, pid: int | None = None) -> None:
-  """Run a command, in the network of a process; ValueError with its message if it fails."""
+  """Run a command, with `pid` in that process's network namespace. Raises ValueError with its output on failure."""
   inside = ("nsenter", f"--target={pid}", "--net") if pid else ()
   done = subprocess.run((*inside, *words), capture_output=True, text=True, check=False)
   if done.returncode:

@@ -1,6 +1,6 @@
-"""What the link gives to a plain TCP connection, measured from host 0 to host 1 before anything else uses it.
+"""Measure latency and throughput of a plain TCP connection from host 0 to host 1.
 
-python -I -S probe.py answer ADDRESS, and on the other host: python -I -S probe.py ask ADDRESS NBYTES
+python -I -S probe.py server ADDRESS, and on the other host: python -I -S probe.py client ADDRESS NBYTES
 """
 
 import json
@@ -14,8 +14,8 @@ PINGS = 20
 BLOCK = 2**18
 
 
-def answer(address: str) -> None:
-  """Answer one connection: a byte back for a byte, and at its end one for all of a stream."""
+def serve(address: str) -> None:
+  """Serve one connection: echo PINGS bytes, then read a stream and reply with one byte at its end."""
   with socket.create_server((address, PORT)) as server:
     print("listening", flush=True)
     connection, _ = server.accept()
@@ -29,8 +29,8 @@ def answer(address: str) -> None:
     connection.sendall(b"!")
 
 
-def ask(address: str, nbytes: int) -> dict[str, float]:
-  """Return "latency", seconds one way, and "rate", bits per second of a transfer of so many bytes."""
+def measure(address: str, nbytes: int) -> dict[str, float]:
+  """Measure "latency" in seconds, one way, and "rate" in bits per second by a transfer of `nbytes` bytes."""
   with socket.create_connection((address, PORT), timeout=30) as connection:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     pings = []
@@ -48,7 +48,7 @@ def ask(address: str, nbytes: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-  if sys.argv[1] == "answer":
-    answer(sys.argv[2])
+  if sys.argv[1] == "server":
+    serve(sys.argv[2])
   else:
-    print(json.dumps(ask(sys.argv[2], int(sys.argv[3]))))
+    print(json.dumps(measure(sys.argv[2], int(sys.argv[3]))))

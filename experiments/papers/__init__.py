@@ -1,1 +1,1 @@
-"""Reported numbers of papers against predicted ones."""
+"""Comparison of published numbers with predictions."""

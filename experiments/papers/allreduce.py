@@ -1,4 +1,4 @@
-"""Published times of NCCL's all-reduce against `ddl.perf.collectives`, by the system they were measured on."""
+"""Compare published times of NCCL's all-reduce with predictions of `ddl.perf.collectives`, by system."""
 
 import statistics
 from collections.abc import Callable, Iterable
@@ -8,8 +8,8 @@ from ddl.perf.cluster import NCCL, NVLINK_LATENCY, LinkModel, NetworkModel
 from experiments.papers import page
 from experiments.papers.page import Config, Section
 
-Keep = Callable[[Config, int], bool]  # curve, bytes -> whether the point counts
-Cost = Callable[[Config, int], float]  # curve, bytes -> seconds
+Keep = Callable[[Config, int], bool]  # (curve, bytes) -> whether the point is in the set
+Cost = Callable[[Config, int], float]  # (curve, bytes) -> seconds
 
 
 def _within(least: int, most: int) -> Keep:
@@ -27,7 +27,7 @@ SETS: dict[str, Keep] = {
 
 
 def section(config: Config) -> Section:
-  """Return the median and the largest error of each set, and all points."""
+  """Build the section with the median and the maximum error of each set, and all points."""
   costs: dict[str, tuple[Keep, Cost]] = {name: (keep, seconds) for name, keep in SETS.items()}
   costs["baseline: held out, textbook"] = SETS["held out"], plain
   sets = [
@@ -48,7 +48,7 @@ def section(config: Config) -> Section:
 
 
 def network(curve: Config) -> NetworkModel:
-  """Return the network of a curve's system."""
+  """Build the network model of a curve's system."""
   inside = LinkModel(NVLINK_LATENCY, curve.nvlink)
   between = LinkModel(curve.latency, curve.between) if curve.nodes > 1 else inside
   library = NCCL if curve.ordered else NCCL.without("LL128")
@@ -57,7 +57,7 @@ def network(curve: Config) -> NetworkModel:
 
 
 def seconds(curve: Config, nbytes: int) -> float:
-  """Return the predicted seconds of NCCL's all-reduce."""
+  """Predict the seconds of NCCL's all-reduce."""
   workers = curve.per_node * curve.nodes
   system = network(curve)
   assert system.library
@@ -65,17 +65,17 @@ def seconds(curve: Config, nbytes: int) -> float:
 
 
 def plain(curve: Config, nbytes: int) -> float:
-  """Return the seconds of the textbook's cheapest algorithm on the same links."""
+  """Predict the seconds of the cheapest textbook algorithm on the same links."""
   return collectives.all_reduce(nbytes, curve.per_node * curve.nodes, network(curve)._replace(library=None))
 
 
 def errors(config: Config, keep: Keep, cost: Cost = seconds) -> list[float]:
-  """Return the absolute relative errors of the points of a set."""
+  """Return the absolute relative errors of the points in a set."""
   return [abs(error) for *_, error in _points(config, keep, cost)]
 
 
 def _points(config: Config, keep: Keep, cost: Cost = seconds) -> Iterable[tuple[str, int, float, float]]:
-  """(curve, bytes, seconds as published, error) of each point of a set."""
+  """Yield (curve, bytes, published seconds, relative error) of each point in a set."""
   for name, curve in config.curves.items():
     for size, published in zip(config.sizes, curve.us, strict=True):
       if published and keep(curve, size):

@@ -1,9 +1,9 @@
-"""Das et al. 2016, arXiv 1602.06709: speed-ups of N nodes over one, without a fit and with one.
+"""Das et al. 2016, arXiv 1602.06709: predict speed-ups of N nodes over one, without and with a fitted parameter.
 
-A step on N nodes is that of the event model, with terms that the paper's volumes leave out. Each layer has the groups
-of nodes with the least volume (`ddl.perf.hybrid`) and takes the larger of a node's seconds of FLOP and of memory
-traffic. Gradients are sent in the order of the backward pass, whose first layers come last and are hidden least; inside
-a group the passes wait for the activations and their gradients. One node runs the same mini-batch.
+A step on N nodes follows the event model, with terms that the paper's volumes omit. Each layer uses the groups of nodes
+with the least volume (`ddl.perf.hybrid`); its time is the larger of FLOP / peak and memory traffic / bandwidth.
+Gradients are sent in the order of the backward pass, so those of the first layers are sent last and are hidden least.
+Inside a group, the passes wait for activations and their gradients. One node runs the same mini-batch.
 """
 
 import itertools
@@ -25,31 +25,31 @@ VOLUMES, TERMS, EXAMPLES, SECONDS = "no fit: volumes", "no fit: measured terms",
 
 
 class Terms(NamedTuple):
-  """What an exchange and a step take beyond the paper's volumes at the full rate of the link."""
+  """Corrections to the paper's volumes at the full link bandwidth."""
 
-  halves: bool = False  # gradients are reduced, then weights broadcast: both cross the link, (p - 1) / p of the strip
-  rate: float = 1.0  # share of the link's rate that messages reach
-  cores: float = 1.0  # share of a node's cores that compute, where there are messages
+  halves: bool = False  # part-reduce of gradients, then part-broadcast of weights: each sends (p - 1) / p of the strip
+  rate: float = 1.0  # share of the link bandwidth that messages reach
+  cores: float = 1.0  # share of a node's cores that compute, if there are messages
 
 
 class DasStep(NamedTuple):
   """Seconds of a step on N nodes."""
 
-  alone: float  # of one node with the whole mini-batch
+  single: float  # on one node with the whole mini-batch
   computing: float
-  waiting: float  # for activations and their gradients, inside groups
-  exposed: float  # for gradients and weights
-  messages: int  # of a node, if each strip goes to its node by itself
+  waiting: float  # waiting for activations and their gradients inside groups
+  exposed: float  # waiting for gradients and weights
+  messages: int  # per node, if each strip is a separate message
 
   @property
   def seconds(self) -> float:
-    """Sum the parts."""
+    """Total seconds of the step."""
     return self.computing + self.waiting + self.exposed
 
   @property
   def speedup(self) -> float:
-    """Return the speed-up over one node."""
-    return self.alone / self.seconds
+    """Speed-up over one node."""
+    return self.single / self.seconds
 
 
 PLAIN = Terms()
@@ -59,15 +59,15 @@ def step(
   table: Table, batch: float, nodes: int, cluster: Cluster, efficiency: Efficiency, terms: Terms = PLAIN,
   start: float = 0.0,
 ) -> DasStep:  # fmt: skip
-  """Return a step of the whole mini-batch that N nodes share. start: additional seconds of every step."""
+  """Predict a step of the whole mini-batch, split over N nodes. start: additional seconds per step."""
   whole = cluster.device._replace(start=start)
-  left = whole if nodes == 1 else whole._replace(peak=whole.peak * terms.cores)
+  computing_device = whole if nodes == 1 else whole._replace(peak=whole.peak * terms.cores)
   link = cluster.network.between
   link = link._replace(bandwidth=link.bandwidth * terms.rate)
   choices = hybrid.choices(table, batch, nodes, link.duplex)
   shares = [group_work(layer, nodes, choice.groups) for layer, choice in zip(table, choices, strict=True)]
-  left_over = cluster._replace(device=left, efficiency=efficiency)
-  thirds = scaling.step_pass(scaling.work_of(shares, 0.0), left_over, batch / nodes).weights
+  computing_cluster = cluster._replace(device=computing_device, efficiency=efficiency)
+  thirds = scaling.step_pass(scaling.work_of(shares, 0.0), computing_cluster, batch / nodes).weights
   waits, data, messages = [], [], 0
   for choice in choices:
     groups, members = choice.groups, nodes // choice.groups
@@ -79,33 +79,33 @@ def step(
   latency = 2 * (nodes - 1).bit_length() * link.latency  # part-reduce, then part-broadcast
   simulated = timeline.simulate(Pass(both, thirds, both, data), lambda nbytes: latency + nbytes / link.bandwidth)
   computing, waiting = 3 * sum(thirds), 2 * sum(waits)
-  alone = step_seconds(parts(table), batch, whole, efficiency)
-  return DasStep(alone, computing, waiting, simulated.seconds - computing - waiting, messages)
+  single = step_seconds(parts(table), batch, whole, efficiency)
+  return DasStep(single, computing, waiting, simulated.seconds - computing - waiting, messages)
 
 
 def all_reduce_rate(processors: int, nbytes: float, seconds: float) -> float:
-  """Return the bytes per second through each link of a ring: 2 (p - 1) / p n / t."""
+  """Return the bytes per second on each link of a ring all-reduce: 2 (p - 1) / p n / t."""
   return 2 * _sent(processors) * nbytes / seconds
 
 
 def _sent(members: int) -> float:
-  """(p - 1) / p."""
+  """Return the share of a vector that a member sends in half an all-reduce: (p - 1) / p."""
   return (members - 1) / members
 
 
 def group_work(layer: Layer, workers: int, groups: int) -> LayerWork:
-  """Return the work and memory traffic of a node for each of its mb / N examples.
+  """Return a node's work and memory traffic per example, of mb / N examples.
 
-  It has 1 / n of the weights and outputs, n = N / G, and the inputs of its group's mb / G examples: n times its share.
+  A node holds 1 / n of the weights and outputs, n = N / G, and all inputs of its group's mb / G examples.
   """
   size = workers // groups
   return LayerWork(layer.train_flop, 3 * (size * layer.input_values + layer.activations), 3 * layer.params / size)
 
 
 def terms(config: Config, cluster: str, larger: bool = False) -> Terms:
-  """Return the terms of a cluster: what was measured on its kind of link, and a core for the messages.
+  """Return the terms of a cluster: the rate measured on its kind of link, and one core reserved for messages.
 
-  larger: by the all-reduces of larger messages, where there are any.
+  larger: use the rate measured with larger messages (FDR InfiniBand only).
   """
   link, cores = cluster_file.named(cluster).network.between, config.cores[cluster]
   rates = [all_reduce_rate(*measured) / link.bandwidth for measured in (config.larger if larger else config.reduced)]
@@ -114,13 +114,13 @@ def terms(config: Config, cluster: str, larger: bool = False) -> Terms:
 
 
 def section(config: Config) -> Section:
-  """Return the speed-ups without a fit, in two readings, and with two fits on the same point."""
+  """Build the section: speed-ups without a fit, in two variants, and with two fits to the same point."""
   half, start = _fitted(config)
   rows, steps, missing, spans = [], {}, {}, {}
   for name, inputs in config.rows.items():
     fits, reading = name == config.fitted, terms(config, inputs.cluster)
     cumulative = (PLAIN, Terms(halves=True), reading._replace(cores=1.0), reading)
-    steps[name] = [_step(inputs, config.share, terms=taken) for taken in cumulative]
+    steps[name] = [_step(inputs, config.share, terms=corrections) for corrections in cumulative]
     predicted = {
       VOLUMES: Prediction(steps[name][0].speedup),
       TERMS: Prediction(steps[name][-1].speedup),
@@ -128,7 +128,7 @@ def section(config: Config) -> Section:
       SECONDS: Prediction(_step(inputs, config.share, start=start).speedup, fits),
     }
     rows.append(ReportedRow(name, inputs.reported, "x", predicted, inputs.unknown))
-    missing[name] = steps[name][-1].alone / inputs.reported - steps[name][-1].seconds
+    missing[name] = steps[name][-1].single / inputs.reported - steps[name][-1].seconds
     spans[name] = _span(config, inputs)
   few, many = config.fitted, config.grown
   more = steps[many][-1].messages - steps[few][-1].messages
@@ -141,13 +141,13 @@ def section(config: Config) -> Section:
 
 
 def _fitted(config: Config) -> tuple[float, float]:
-  """Return half in examples, and additional seconds of every step, with either of which the fitted row is exact."""
+  """Fit `half` in examples, and alternatively additional seconds per step, so that the fitted row is exact."""
   inputs = config.rows[config.fitted]
 
   def root(predicted: Callable[[float], float], most: float) -> float:
     return root_scalar(lambda x: predicted(x) - inputs.reported, bracket=(0.0, most), xtol=1e-12).root
 
-  # With half at an example's share, or a second, the speed-up is far below any reported one.
+  # The upper ends of the brackets, half = batch per node and one second, give speed-ups far below the reported ones.
   half = root(lambda x: _step(inputs, config.share, half=x).speedup, inputs.batch / inputs.nodes)
   return half, root(lambda x: _step(inputs, config.share, start=x).speedup, 1.0)
 
@@ -160,7 +160,7 @@ def _step(
 
 
 def _span(config: Config, inputs: Config) -> list[float]:
-  """Return the speed-ups with the terms, over the unknown inputs and both measured rates."""
+  """Return the speed-ups with the terms for all choices of the unknown inputs and both measured rates."""
   choices = itertools.product(inputs.networks, inputs.batches, config.shares, (False, True))
   return [
     _step({**inputs, "network": network, "batch": batch}, share, terms=terms(config, inputs.cluster, larger)).speedup

@@ -1,9 +1,9 @@
-"""Zhou et al. 2020, arXiv 2006.00441: when the exchange of DaSGD is hidden, in PALEO's model of a step as they use it.
+"""Zhou et al. 2020, arXiv 2006.00441: predict when DaSGD's exchange is hidden, with the authors' version of PALEO.
 
-Qi, Sparks, Talwalkar 2017 (ICLR; github TalwalkarLab/paleo), modified by the authors of DaSGD (github
+PALEO is Qi, Sparks, Talwalkar 2017 (ICLR; github TalwalkarLab/paleo), modified by the authors of DaSGD (github
 sweetwenwen/paleo-dasgd). A layer's pass takes max(FLOP / peak, bytes moved / memory bandwidth); three tree levels
-inside a node of eight workers count as one hop over NVLink. Left as it is for that comparison: their V100 has the peak
-of float64, and a hop has no latency. Pooling and dropout, which a table does not hold, are left out.
+inside a node of eight workers count as one hop over NVLink. As in their code, a V100 has its float64 peak and a hop has
+no latency. Pooling and dropout, which layer tables do not contain, are omitted.
 """
 
 from ddl.perf import bounds, cluster_file, neural_networks, units
@@ -15,22 +15,23 @@ from experiments.papers.page import Config, Section
 
 V100 = Device(peak=7.8e12, memory_bandwidth=900.1 * 2**30, memory=16e9)  # PALEO's GB of memory traffic are GiB
 BANDWIDTHS = {"ethernet": 10e9 / 8, "ethernet25": 25e9 / 8, "infiniband": 70e9 / 8}  # bytes per second
-NVLINK_HOP = 0.029  # of a hop between nodes: 70 Gb/s over 2400 Gb/s
-LEVELS_INSIDE = 3  # of a tree, in a node of eight
+NVLINK_HOP = 0.029  # time of an NVLink hop over that of a hop between nodes: 70 Gb/s over 2400 Gb/s
+LEVELS_INSIDE = 3  # tree levels inside a node of eight workers
 
 
 def step_seconds(table: Table, examples: float, *, flattened: int = 1, device: Device = V100) -> float:
-  """sum over layers and their three passes of max(FLOP / peak, bytes moved / bandwidth), and the update.
+  """Predict a step: the sum over layers and passes of max(FLOP / peak, bytes moved / bandwidth), and the update.
 
-  The gradient of the inputs slides over the whole padded input and so multiplies zeros, ih iw / (ow' oh') times the
-  existing products; oh' = (oh - 1) stride + 1. The update reads weights and gradients and writes weights.
+  The input gradient slides over the whole padded input and so also multiplies zeros: ih iw / (ow' oh') times the
+  necessary products, with oh' = (oh - 1) stride + 1. The update reads weights and gradients and writes weights.
 
   Args:
     table: the layers with weights.
     examples: per worker and step.
-    flattened: points of the map that the first dense layer takes whole. PALEO's networks write that layer as a
-      convolution of one output, with as many times its products in the gradient of the inputs; 1 counts what there is.
-    device: its peak and memory bandwidth.
+    flattened: spatial positions of the map that the first dense layer flattens. PALEO writes that layer as a
+      convolution with one output position, which multiplies the products of its input gradient by this number; 1
+      counts only the necessary products.
+    device: peak and memory bandwidth.
   """
   seconds = 3 * params_bytes(table) / device.memory_bandwidth
   first = next((x for x in table if x.dense), None)
@@ -43,7 +44,7 @@ def step_seconds(table: Table, examples: float, *, flattened: int = 1, device: D
 
 
 def _zeros(layer: Layer) -> float:
-  """Products of a full convolution over the inputs as a multiple of those that there are."""
+  """Return the products of a full convolution over the padded inputs over the necessary products."""
   factor = 1.0
   for size, kernel, out in zip(layer.size_in, layer.kernel, layer.size_out, strict=True):
     stride = max(1, round((size - kernel) / (out - 1))) if out > 1 else 1
@@ -52,7 +53,10 @@ def _zeros(layer: Layer) -> float:
 
 
 def tree_seconds(nbytes: float, workers: int, bandwidth: float) -> float:
-  """2 (ceil(log2 n) - 3) L + 2 * 0.029 L for n > 8, 2 ceil(log2 n) 0.029 L up to 8; L = bytes / bandwidth."""
+  """Return PALEO's seconds of an exchange by a tree, with L = bytes / bandwidth and n workers.
+
+  2 (ceil(log2 n) - 3) L + 2 * 0.029 L for n > 8; 2 ceil(log2 n) 0.029 L for n <= 8.
+  """
   levels = (units.count("number of workers", workers) - 1).bit_length()
   hop = nbytes / units.positive("bandwidth", bandwidth)
   between = max(0, levels - LEVELS_INSIDE)
@@ -60,7 +64,7 @@ def tree_seconds(nbytes: float, workers: int, bandwidth: float) -> float:
 
 
 def section(config: Config) -> Section:
-  """Return seconds of a step and of an exchange, the smallest delay, and the share of time that is spent computing."""
+  """Build the section: seconds of a step and of an exchange, the smallest delay, and the share of compute time."""
   bandwidth, cases = BANDWIDTHS[config.bandwidth], []
   schedules = ((1, 0), (config.period, 0), (config.period, config.delay))
   for title, (name, flattened) in config.networks.items():

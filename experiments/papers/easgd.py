@@ -1,7 +1,7 @@
-"""Zhang et al. 2014, arXiv 1412.6651: at which rates EASGD is stable, as published and in the algorithms themselves.
+"""Zhang et al. 2014, arXiv 1412.6651: stability region of EASGD, as published and as measured on ddl's algorithms.
 
-On f(x) = h x^2 / 2 a round of EASGD is a matrix M of p workers and the center. It is measured: the algorithm makes one
-round from each unit vector. Stable is a spectral radius of at most 1. eta stands for eta h.
+On f(x) = h x^2 / 2, a round of EASGD is a linear map M of the p workers and the center. M is measured by running one
+round of the algorithm from each unit vector. A round is stable if its spectral radius is at most 1. eta means eta h.
 """
 
 from functools import cache
@@ -21,40 +21,40 @@ from ddl.report.figure import COLOURS, INK, png
 from experiments.papers import page
 from experiments.papers.page import Config, Section
 
-STABLE = 1 + 1e-9  # of a spectral radius: on the boundary it is 1 up to rounding
+STABLE = 1 + 1e-9  # largest stable spectral radius; on the boundary it is 1 up to rounding
 TITLES = {
-  "original_easgd": "Original EASGD, {} workers in turn",
-  "round_robin_easgd": "all {} step, one meets the center",
+  "original_easgd": "Original EASGD, {} workers, round robin",
+  "round_robin_easgd": "all {} step, one exchanges with the center",
   "easgd": "Sync EASGD, {} workers",
 }
 
 
 def published(eta: Any) -> Any:
-  """Return the largest alpha of the round robin scheme: (4 - 2 eta) / (4 - eta), for 0 <= eta <= 2."""
+  """Return the largest stable alpha of the round-robin scheme: (4 - 2 eta) / (4 - eta), for 0 <= eta <= 2."""
   return (4 - 2 * eta) / (4 - eta)
 
 
 def synchronous(eta: Any, workers: int) -> Any:
-  """Return the largest alpha of Sync EASGD: (4 - 2 eta) / (2 (p + 1) - p eta), for 0 <= eta <= 2; derived here.
+  """Return the largest stable alpha of Sync EASGD: (4 - 2 eta) / (2 (p + 1) - p eta), for 0 <= eta <= 2.
 
-  The workers' mean and the center have the matrix [[1 - eta - alpha, alpha], [p alpha, 1 - p alpha]], which is stable
-  while det(M + 1) >= 0; the workers' differences shrink by 1 - eta - alpha, which allows more.
+  Derived here: a round maps the workers' mean and the center by [[1 - eta - alpha, alpha], [p alpha, 1 - p alpha]],
+  which is stable while det(M + 1) >= 0. Differences between workers shrink by 1 - eta - alpha, a weaker condition.
   """
   return (4 - 2 * eta) / (2 * (workers + 1) - workers * eta)
 
 
 def radii(name: str, workers: int, etas: np.ndarray, alphas: np.ndarray) -> np.ndarray:
-  """Return the spectral radii of a round of p steps (Sync EASGD: of one step): [etas, alphas]."""
+  """Compute the spectral radii of a round, which has p steps (Sync EASGD: one): [etas, alphas]."""
   with jax.enable_x64(True):
     if name == "original_easgd":
-      rounds = np.stack([_in_turn(workers, etas, float(alpha)) for alpha in alphas], axis=1)
+      rounds = np.stack([_server_round(workers, etas, float(alpha)) for alpha in alphas], axis=1)
     else:
-      rounds = np.asarray(_together(name, workers)(jnp.asarray(etas), jnp.asarray(alphas)))
+      rounds = np.asarray(_collective_round(name, workers)(jnp.asarray(etas), jnp.asarray(alphas)))
   return np.abs(np.linalg.eigvals(rounds)).max(axis=-1)
 
 
-def _in_turn(workers: int, etas: np.ndarray, alpha: float) -> np.ndarray:
-  """Return M of a server's round, the workers by rank: [etas, p + 1, p + 1]. Every coordinate is a separate run."""
+def _server_round(workers: int, etas: np.ndarray, alpha: float) -> np.ndarray:
+  """Compute M of a server's round, workers in order of rank: [etas, p + 1, p + 1]. Each coordinate is one run."""
   algorithm = original_easgd(optax.sgd(1.0), alpha=alpha, workers=workers)
   rate = jnp.asarray(etas)[:, None]
   unit = jnp.broadcast_to(jnp.eye(workers + 1), (len(etas), workers + 1, workers + 1))
@@ -69,8 +69,8 @@ def _in_turn(workers: int, etas: np.ndarray, alpha: float) -> np.ndarray:
 
 
 @cache
-def _together(name: str, workers: int) -> Any:
-  """Return (etas, alphas) -> M [etas, alphas, p + 1, p + 1] of a collective algorithm, compiled once."""
+def _collective_round(name: str, workers: int) -> Any:
+  """Compile the function (etas, alphas) -> M [etas, alphas, p + 1, p + 1] of a collective algorithm."""
   unit, steps = jnp.eye(workers + 1), workers if name == "round_robin_easgd" else 1
 
   def one(eta: Any, alpha: Any) -> jax.Array:
@@ -94,13 +94,13 @@ def _together(name: str, workers: int) -> Any:
 
 @cache
 def _map(name: str, workers: int, points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Return rates eta [points] and alpha [points], and the radii at their pairs."""
+  """Compute a map: eta [points], alpha [points], and spectral radii [etas, alphas]."""
   etas, alphas = np.linspace(0, 2.4, points), np.linspace(0, 1.0, points)
   return etas, alphas, radii(name, workers, etas, alphas)
 
 
 def section(config: Config) -> Section:
-  """Return the section with radii below, on and above the boundary, and the map."""
+  """Build the section: radii below, on and above the boundary, and the maps."""
   one, several, p = "original_easgd", config.turns, config.workers
   rows = []
   for eta in config.etas:
@@ -108,7 +108,7 @@ def section(config: Config) -> Section:
     cases = ((one, 1, bound), (one, several, bound), ("easgd", p, derived))
     shown = [radii(name, workers, np.array([eta]), most * np.array(config.around))[0] for name, workers, most in cases]
     rows.append((eta, bound, derived, *shown))
-  wrong = {}  # of each map: the points inside the inequality that are unstable, and those outside that are stable
+  wrong = {}  # map -> (number of points inside the inequality that are unstable, outside that are stable)
   for name, workers in config.maps:
     etas, alphas, computed = _map(name, workers, config.points)
     inside = (etas[:, None] <= 2) & (alphas <= (published(etas[:, None])))
@@ -117,11 +117,11 @@ def section(config: Config) -> Section:
 
 
 def draw(config: Config) -> bytes:
-  """Draw the maps side by side, as PNG."""
+  """Draw the maps side by side; return a PNG file."""
   import altair as alt
   import pandas as pd
 
-  across, up = 1.05 * 2.4 / (config.points - 1), 1.05 / (config.points - 1)  # cells overlap, else gaps are seen
+  across, up = 1.05 * 2.4 / (config.points - 1), 1.05 / (config.points - 1)  # overlapping cells leave no gaps
   names = ["measured boundary", "published inequality", "derived here"]
   x = alt.X("eta:Q", title="eta h", scale=alt.Scale(domain=[0, 2.4], nice=False))
   y = alt.Y("alpha:Q", title="alpha", scale=alt.Scale(domain=[0, 1], nice=False))

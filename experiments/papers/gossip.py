@@ -1,7 +1,7 @@
-"""Lian et al. 2017, arXiv 1705.09056: without gradients workers on a graph agree at the rate of its spectral gap.
+"""Lian et al. 2017, arXiv 1705.09056: without gradients, workers on a graph reach consensus at its spectral gap's rate.
 
-The matrix W of a round has the eigenvalue 1 for the mean of the workers, which stays; the distance from it shrinks by
-the modulus of the second eigenvalue per round, at first faster and then as this.
+The mixing matrix W of a round has eigenvalue 1 for the mean of the workers, which is constant. The distance from the
+mean asymptotically shrinks per round by the modulus of the second eigenvalue.
 """
 
 from functools import cache
@@ -24,12 +24,12 @@ from experiments.papers.page import Config, Section
 class Decay(NamedTuple):
   """Decay of the distance from the mean on one graph."""
 
-  predicted: float  # the second largest modulus of an eigenvalue of W; of a cycle: per round
-  distances: np.ndarray  # [rounds + 1]: measured
+  predicted: float  # second largest modulus of the eigenvalues of W; for a cycle of matrices, per round
+  distances: np.ndarray  # [rounds + 1], measured
 
 
 def section(config: Config) -> Section:
-  """Return the section with the predicted and the measured decay per round."""
+  """Build the section with the predicted and the measured decay per round."""
   measured = {}
   for graph, rates in decays(config).items():
     d, last = rates.distances, config.rounds
@@ -40,7 +40,7 @@ def section(config: Config) -> Section:
 
 
 def decays(config: Config) -> dict[str, Decay]:
-  """Return the decay of each graph."""
+  """Measure and predict the decay on each graph."""
   return {graph: _decay(graph, config.workers, config.rounds) for graph in config.graphs}
 
 
@@ -48,7 +48,7 @@ def decays(config: Config) -> dict[str, Decay]:
 def _decay(graph: str, workers: int, rounds: int) -> Decay:
   cycle = np.linalg.multi_dot([np.eye(workers), *reversed(matrices(graph, workers)), np.eye(workers)])
   modulus = np.sort(np.abs(np.linalg.eigvals(cycle)))[-2]
-  # The fourth root of a rounding error would be 1e-4: a matrix that averages exactly has the eigenvalue 0.
+  # The product of the matrices can average exactly: without the threshold, the root of a rounding error would be 1e-4.
   second = modulus ** (1 / len(matrices(graph, workers))) if modulus > 1e-12 else 0.0
   group, start = Group("worker"), np.random.default_rng(0).normal(size=(workers, 64))
   with jax.enable_x64(True):
@@ -68,7 +68,7 @@ def _decay(graph: str, workers: int, rounds: int) -> Decay:
 
 
 def draw(config: Config) -> bytes:
-  """Draw measured distances and predicted slopes, as PNG."""
+  """Draw measured distances and predicted slopes; return a PNG file."""
   import altair as alt
   import pandas as pd
 
@@ -77,13 +77,13 @@ def draw(config: Config) -> bytes:
     rounds = np.arange(config.rounds + 1)
     d = np.where(rates.distances > config.zero, rates.distances, np.nan) / rates.distances[0]
     last = int(np.flatnonzero(np.isfinite(d))[-1])
-    law = f"{rates.predicted:.3f} a round" if rates.predicted else f"the mean after {last + 1} rounds"
+    law = f"{rates.predicted:.3f} per round" if rates.predicted else f"exact mean after {last + 1} rounds"
     label = f"{graph.replace('_', ' ')}: {law}"
     points.append(pd.DataFrame({"graph": label, "rounds": rounds, "distance": d}).dropna())
     if rates.predicted:
       slope = d[last] * rates.predicted ** (rounds - last)
       lines.append(pd.DataFrame({"graph": label, "rounds": rounds, "distance": slope}))
-  y = alt.Y("distance:Q", title="distance from the mean, of the start", axis=alt.Axis(format="~g", tickCount=9),
+  y = alt.Y("distance:Q", title="distance from the mean, relative to start", axis=alt.Axis(format="~g", tickCount=9),
             scale=alt.Scale(type="log", domain=[1e-9, 3], nice=False))  # fmt: skip
   x = alt.X("rounds:Q", title="rounds without gradients", scale=alt.Scale(nice=False))
   labels = [str(frame["graph"].iloc[0]) for frame in points]
@@ -96,5 +96,5 @@ def draw(config: Config) -> bytes:
     base.mark_line(strokeWidth=1.4, clip=True).properties(data=alt.NamedData("lines")),
     base.mark_point(size=30, filled=True, clip=True).encode(shape=shape).properties(data=alt.NamedData("points")),
   )
-  title = f"{config.workers} workers: measured (marks), at the second eigenvalue (lines)"
+  title = f"{config.workers} workers: measured (marks), slope of the second eigenvalue (lines)"
   return png(drawn.properties(width=630, height=300, title=title), points=pd.concat(points), lines=pd.concat(lines))

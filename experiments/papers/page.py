@@ -1,4 +1,4 @@
-"""Reported against predicted numbers of papers, and the Markdown templates (Jinja) beside this file that show them."""
+"""Sections that compare reported with predicted numbers, and their rendering from Jinja templates in this folder."""
 
 import statistics
 import tomllib
@@ -11,63 +11,63 @@ import jinja2
 from ddl.perf import units
 
 FOLDER = Path(__file__).parent
-Config = Any  # a ConfigDict, whose keys a type checker does not know
+Config = Any  # a ConfigDict, which a type checker cannot check
 
 
 class Prediction(NamedTuple):
-  """A number of the model."""
+  """A predicted number."""
 
   value: float
-  fitted: bool = False  # on this very row, so that its error is no test
+  fitted: bool = False  # to this row, so that its error is not a test
 
 
-PAPER, SECONDARY, MEMORY = "", "\u2020", "\u2021"  # where a reported number was read: marks behind it
-HEADLINE, BETWEEN, PRODUCT = "", " *", " ="  # rows, with their marks
+PAPER, SECONDARY, MEMORY = "", "\u2020", "\u2021"  # marks for the source of a reported number
+HEADLINE, BETWEEN, PRODUCT = "", " *", " ="  # marks for the kind of a row
 
 
 class ReportedRow(NamedTuple):
-  """A reported number, and its predictions by column."""
+  """A reported number with its predictions."""
 
   what: str
   reported: float
   unit: str  # "x", "%" or "s"
   predicted: dict[str, Prediction]  # by column
   unknown: str = ""  # inputs that the paper does not report
-  source: str = PAPER  # of the reported number
-  kind: str = HEADLINE  # BETWEEN those of the paper's text, or a PRODUCT of other rows
+  source: str = PAPER  # PAPER, SECONDARY or MEMORY
+  kind: str = HEADLINE  # BETWEEN: an intermediate point; PRODUCT: a product of other rows
 
 
 class Section(NamedTuple):
-  """A paper's table with what the page says of it."""
+  """A section of the page: a table of reported and predicted numbers, and remarks."""
 
   title: str
-  config: str  # the file with its inputs
-  fitted: str  # what, on which point
+  config: str  # file with the inputs
+  fitted: str  # which parameters are fitted to which point
   rows: Sequence[ReportedRow]
-  main: str = ""  # the column whose errors the summary counts; none: no column is a mechanism that the paper speaks for
+  main: str = ""  # column that the headline median counts; "": the paper supports no column's mechanism
   remarks: Sequence[str] = ()  # Markdown after the table
-  picture: tuple[str, Callable[[], bytes]] | None = None  # a PNG beside the page: its file's name, how to draw it
-  curves: Sequence[str] = ()  # columns that are curves through a reported point, no mechanisms
-  uncounted: str = ""  # why the headline leaves the table out
+  picture: tuple[str, Callable[[], bytes]] | None = None  # PNG file name, and the function that draws it
+  curves: Sequence[str] = ()  # columns that are curves through a reported point, not mechanisms
+  uncounted: str = ""  # why the headline median omits the table
 
   @property
   def columns(self) -> list[str]:
-    """Names of the predicted columns."""
+    """Names of the columns with predictions."""
     return list(self.rows[0].predicted) if self.rows else []
 
 
 def read(
   name: str, rows: Sequence[ReportedRow] = (), picture: Callable[[], bytes] | None = None, **values: Any
 ) -> Section:
-  """Return the section of the template NAME.md: TOML with the fields of `Section`, then Markdown."""
+  """Render the template NAME.md as a section; it contains fields of `Section` in TOML, then Markdown."""
   _, head, body = render(FOLDER / f"{name}.md", **values).split("+++\n", 2)
   fields = tomllib.loads(head)
-  drawn = (fields.pop("picture"), picture) if picture else None
-  return Section(rows=rows, remarks=body.strip().split("\n\n"), picture=drawn, **fields)
+  named_picture = (fields.pop("picture"), picture) if picture else None
+  return Section(rows=rows, remarks=body.strip().split("\n\n"), picture=named_picture, **fields)
 
 
 def render(template: Path, **values: Any) -> str:
-  """Return the text that a template makes of the values; an undefined variable is an error."""
+  """Render a Jinja template; an undefined variable is an error."""
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.StrictUndefined, trim_blocks=True,
     lstrip_blocks=True, keep_trailing_newline=True,
@@ -81,7 +81,7 @@ def render(template: Path, **values: Any) -> str:
 
 
 def markdown(sections: Sequence[Section]) -> str:
-  """Return the page: the summary of all sections, then each with its table."""
+  """Render the page: a summary, then each section with its table."""
   counted_points = counted(sections)
   headlines = [error for _, error in counted_points]
   from_text = [error for row, error in counted_points if row.source == PAPER]
@@ -91,17 +91,17 @@ def markdown(sections: Sequence[Section]) -> str:
 
 
 def error(row: ReportedRow, column: str) -> float:
-  """Return predicted / reported - 1."""
+  """Return the relative error: predicted / reported - 1."""
   return row.predicted[column].value / row.reported - 1
 
 
 def errors(section: Section, column: str) -> list[float]:
-  """Return the absolute relative errors of the rows that the column was not fitted on."""
+  """Return the absolute relative errors of a column, without fitted rows."""
   return [abs(error(row, column)) for row in section.rows if not row.predicted[column].fitted]
 
 
 def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
-  """Return the rows of the headline median with their errors: in bold columns, neither fitted nor from memory."""
+  """Return the rows that the headline median counts, with their errors: main columns, not fitted, not from memory."""
   return [
     (row, abs(error(row, section.main)))
     for section in sections
@@ -112,26 +112,26 @@ def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
 
 
 def number(value: float, unit: str) -> str:
-  """Return three digits (seconds: an integer) and the unit."""
+  """Format a value with three digits (seconds: as an integer) and its unit."""
   text = f"{value:.0f}" if unit == "s" or abs(value) >= 99.95 else f"{value:.3g}"
   return f"{text}x" if unit == "x" else f"{text} {unit}"
 
 
 def percent(share: float, digits: int = 0) -> str:
-  """0.1234 -> 12 %."""
+  """Format a share in percent: 0.1234 -> 12 %."""
   return f"{100 * share:.{digits}f} %"
 
 
 def error_text(error: float, digits: int = 1) -> str:
-  """0.1234 -> +12.3 %."""
+  """Format a relative error with its sign: 0.1234 -> +12.3 %."""
   return f"{100 * error:+.{digits}f} %"
 
 
 def median_percent(errors: Sequence[float], digits: int = 1) -> str:
-  """Return the median of errors in percent."""
+  """Format the median of errors in percent."""
   return percent(statistics.median(errors), digits)
 
 
 def summed(errors: Sequence[float]) -> str:
-  """Return the cells of a table with the number, the median and the largest of errors."""
+  """Format table cells with the number, the median and the maximum of errors."""
   return f"{len(errors)} | {median_percent(errors)} | {percent(max(errors))}"

@@ -1,14 +1,15 @@
-"""Published training steps on single devices against predicted ones, and the shares that were fitted on some of them.
+"""Compare published training steps on single devices with predictions, whose efficiencies are fitted to some of them.
 
-Fewer than 16 images are left out: a step is then mostly the start of its kernels. Of MosaicML's table there are the
-rows with recomputation where the model needs it, and one length of each where it does not; "selective" recomputation of
-torchtitan stands as half of the forward pass.
+Steps with fewer than 16 images are omitted, because they are dominated by kernel launches. From MosaicML's table, the
+data contain the rows with recomputation for models that need it, and otherwise one sequence length per model.
+torchtitan's "selective" recomputation counts as half of the forward pass.
 
-The points of the fit, by the column `use` of published_steps.csv, were chosen before any fit: in float32 six networks
-on one or two devices of each generation, MosaicML's 125M, 760M and 3B with 2048 and 8192 tokens on two devices, and the
-only points of a group. The shares in devices.toml minimize the soft L1 loss of (log predicted_i - log measured_i) / 0.1
-over these points. Two looks at the others, which are held out, count against the model: GoogLeNet became a fitted
-network, as no other one has maps that do not fill tiles, and the tile was chosen, which the fitted points prefer too.
+The fitted points, marked in the column `use` of published_steps.csv, were chosen before any fit: in float32, six
+networks on one or two devices of each generation; MosaicML's 125M, 760M and 3B with 2048 and 8192 tokens on two
+devices; and the only points of a group. The shares in devices.toml minimize the soft L1 loss of
+(log predicted_i - log measured_i) / 0.1 over these points. The held-out points influenced the model twice: GoogLeNet
+became a fitted network, because no other one has maps that do not fill tiles, and the tile size was chosen, although
+the fitted points prefer the same.
 """
 
 import csv
@@ -27,27 +28,27 @@ from ddl.perf.neural_networks import TransformerSizes, transformer
 from experiments.papers import page
 from experiments.papers.page import Section
 
-MEMORY_2016 = 0.405  # share of the memory bandwidth of convolutions with the libraries of 2016, fitted too
+MEMORY_2016 = 0.405  # share of the memory bandwidth that convolutions reach with libraries of 2016; fitted
 
 
 class PublishedStep(NamedTuple):
   """A measured training step."""
 
-  device: str  # of devices.toml
-  form: str  # format of the peak
-  network: str  # a table's name, or "mpt_1b 2048", "bert_large 128" with the tokens of a sequence
-  examples: int  # on the device
-  seconds: float  # of a step
-  source: str  # of published_steps.toml
-  devices: int = 1  # that shared the parameters' states, and passed them on during the step
-  recomputed: float = 0.0  # share of the forward pass that the backward pass computes again
-  use: str = "run"  # "fitted", or held out: another "network" or "device", or another "run" of a fitted one
+  device: str  # key in devices.toml
+  form: str  # number format of the peak
+  network: str  # a layer table, or a transformer with its sequence length: "mpt_1b 2048", "bert_large 128"
+  examples: int  # per device
+  seconds: float  # per step
+  source: str  # key in published_steps.toml
+  devices: int = 1  # number of devices that share the model states (fully sharded)
+  recomputed: float = 0.0  # share of the forward pass that is recomputed in the backward pass
+  use: str = "run"  # "fitted", or held out: another "network", another "device", or another "run" of both
 
   @property
   def text(self) -> str:
-    """A description such as "resnet50, 64 a device"."""
-    again = {0.0: "", 1.0: ", recomputed"}.get(self.recomputed, ", half recomputed")
-    return f"{self.network}, {self.examples} a device{again}"
+    """A description such as "resnet50, 64 per device"."""
+    recomputation = {0.0: "", 1.0: ", recomputed"}.get(self.recomputed, ", half recomputed")
+    return f"{self.network}, {self.examples} per device{recomputation}"
 
 
 class PredictedStep(NamedTuple):
@@ -58,7 +59,7 @@ class PredictedStep(NamedTuple):
 
   @property
   def error(self) -> float:
-    """Predicted / measured - 1."""
+    """Relative error: predicted / measured - 1."""
     return self.predicted / self.point.seconds - 1
 
 
@@ -68,13 +69,13 @@ def _data() -> dict[str, Any]:
 
 
 def sources() -> dict[str, dict[str, str]]:
-  """Return "text" and "libraries" of each source."""
+  """Return source -> its "text" and "libraries"."""
   return _data()["source"]
 
 
 @cache
 def points() -> list[PublishedStep]:
-  """Return all published steps."""
+  """Read all published steps."""
   with Path(__file__).with_suffix(".csv").open(newline="") as file:
     return [_point(row) for row in csv.DictReader(file)]
 
@@ -89,7 +90,7 @@ def _point(row: dict[str, str]) -> PublishedStep:
 
 @cache
 def network(name: str) -> Table:
-  """Return the table of a point's network."""
+  """Return the layer table of a point's network."""
   if name == "alexnet_groups":
     grouped = ("conv2", "conv4", "conv5")
     return tuple(x._replace(groups=2) if x.name in grouped else x for x in neural_networks.table("alexnet"))
@@ -107,21 +108,21 @@ def network(name: str) -> Table:
 
 
 def known(generation: str, kind: str, form: str = "float32") -> Shares:
-  """Return the fitted shares of a generation, which must be known."""
+  """Return the fitted shares of a device generation; they must exist."""
   shares = device_step.known(generation, kind, form)
   assert shares, (generation, kind, form)
   return shares
 
 
 def convolution_shares(generation: str, libraries: str = "2018", winograd: bool = True) -> Shares:
-  """Return the shares in float32. winograd: whether the libraries have it (cuDNN 5.0 had not for Kepler)."""
+  """Return the shares of convolutions in float32. winograd: whether the libraries have it (cuDNN 5.0 on Kepler: no)."""
   shares = known(generation, "convolution")
   shares = shares._replace(memory=MEMORY_2016) if libraries == "2016" else shares
   return shares if winograd else shares._replace(winograd=0.0)
 
 
 def shares_of(point: PublishedStep) -> Shares:
-  """Return the shares of a point's device with the libraries of its source."""
+  """Return the shares of a point's device with its source's libraries."""
   generation, kind = chips()[point.device].generation, kind_of(network(point.network))
   if (kind, point.form) == ("convolution", "float32"):
     winograd = (generation, point.source) != ("kepler", "torch_5.0")
@@ -130,7 +131,7 @@ def shares_of(point: PublishedStep) -> Shares:
 
 
 def predict(point: PublishedStep, shares: Shares | None = None) -> float:
-  """Return the seconds of the step of a point, by default with its device's shares."""
+  """Predict the seconds of a point's step. shares: default those of its device."""
   device, table = chips()[point.device].device(point.form), network(point.network)
   step = device_step.device_step(
     table, device, shares or shares_of(point), recomputed=point.recomputed, split=point.devices
@@ -140,7 +141,7 @@ def predict(point: PublishedStep, shares: Shares | None = None) -> float:
 
 @cache
 def results() -> list[PredictedStep]:
-  """Return all points with their predictions."""
+  """Predict all points."""
   return [PredictedStep(point, predict(point)) for point in points()]
 
 
@@ -150,12 +151,12 @@ USES = {
   "device": "held out: other devices",
   "run": "held out: other sizes and programs",
 }
-HALF = Efficiency(0.5)  # of the peak, and all of the memory bandwidth: what was assumed of every device
+HALF = Efficiency(0.5)  # former assumption for all devices: half of the peak, and the full memory bandwidth
 
 
 def section() -> Section:
-  """Return the section with the errors of the groups of points, and what the 0-1 program contributes."""
-  groups = {}  # (kind, format, use): absolute errors
+  """Build the section: errors of the groups of points, and the effect of the 0-1 program."""
+  groups = {}  # (use, kind, format): absolute errors
   for kind, form in dict.fromkeys((kind_of(network(r.point.network)), r.point.form) for r in results()):
     for use in USES:
       group = (use, kind, form)
@@ -170,13 +171,13 @@ def section() -> Section:
 
 
 def steps_page() -> str:
-  """Return the page of all steps."""
+  """Render the page with all steps."""
   return page.render(
     page.FOLDER / "all_steps.md", sources=sources(), results=results(), chips=chips(), forms=FORMS, uses=USES
   )  # fmt: skip
 
 
-PROGRAM = {  # column: seconds of a point
+PROGRAM = {  # column -> predicted seconds of a point
   "half of the peak": lambda point: _half(point, winograd=False),
   "and 0-1 program": lambda point: _half(point, winograd=True),
   "fitted, direct": lambda point: predict(point, shares_of(point)._replace(winograd=0.0)),
@@ -185,15 +186,15 @@ PROGRAM = {  # column: seconds of a point
 
 
 def _program_points() -> list[PublishedStep]:
-  """TensorFlow's with the larger batch, and ResNet-50 on V100."""
+  """Return the points that show the 0-1 program: TensorFlow's with larger batches, and ResNet-50 on V100."""
   program_points = [p for p in points() if p.source == "tf" and (p.examples > 32 or p.device == "k80")]
-  small = {("k80", "inception_v3", 32), ("k80", "resnet50", 32)}  # measured with 64 too
+  small = {("k80", "inception_v3", 32), ("k80", "resnet50", 32)}  # also measured with 64
   program_points = [p for p in program_points if (p.device, p.network, p.examples) not in small]
   return program_points + [p for p in points() if (p.source, p.network, p.examples) == ("mxnet", "resnet50", 128)]
 
 
 def _half(point: PublishedStep, winograd: bool) -> float:
-  """Seconds as predicted before: the roofline of the table's layers alone, or with modelled algorithms for them."""
+  """Predict with HALF: the roofline of the layers, or with winograd the algorithms chosen by the 0-1 program."""
   layers, device = network(point.network), chips()[point.device].device(point.form)
   if not winograd:
     return step_seconds(parts(layers), point.examples, device, HALF)
@@ -202,10 +203,10 @@ def _half(point: PublishedStep, winograd: bool) -> float:
 
 
 def _why(name: str) -> tuple[float, ...]:
-  """Return for 64 images on P100 the filled FLOP over those of the network, and three shares.
+  """Return four figures for 64 images on P100 that explain the errors with the 0-1 program.
 
-  Of layers that Winograd serves in the filled FLOP, of what follows convolutions in the step, and of normalization in
-  the bytes of that.
+  FLOP in whole tiles over those of the network; the share of these in layers where Winograd applies; the share of the
+  step in operations after convolutions; and the share of normalization in the bytes of these.
   """
   layers, shares = network(name), convolution_shares("pascal", "2016")
   step = device_step.device_step(layers, chips()["p100"].device("float32"), shares)
@@ -219,13 +220,13 @@ def _why(name: str) -> tuple[float, ...]:
 
 
 def by_column() -> dict[str, list[float]]:
-  """Return the errors of the shown points by the columns of PROGRAM."""
+  """Return column of PROGRAM -> errors of the shown points."""
   shown = _program_points()
   return {name: [predicted(p) / p.seconds - 1 for p in shown] for name, predicted in PROGRAM.items()}
 
 
 def _kepler() -> list[float]:
-  """Return the median errors of the K40c with cuDNN 5.0, without and with the algorithms that came for it in 5.1."""
+  """Return the median errors on K40c with cuDNN 5.0, without and with Winograd, which cuDNN 5.1 added for Kepler."""
   kepler = [p for p in points() if (p.source, p.device) == ("torch_5.0", "k40c")]
   libraries = [convolution_shares("kepler", "2016", winograd) for winograd in (False, True)]
   return [statistics.median(predict(p, shares) / p.seconds - 1 for p in kepler) for shares in libraries]

@@ -1,9 +1,9 @@
 """You, Buluc, Demmel 2017, arXiv 1708.02983 (SC17): eight GPUs on a host, a chip in parts, weak scaling over 64 chips.
 
-The GPUs are a timeline of the parts of a round, which uses the examples of one batch of each of P workers. In units of
-Original EASGD's round: messages of the parameters, copies of the examples, and the rest (forward, backward, updates).
-Two things are not known: whether the workers of Original EASGD compute in turns, as the order of its algorithm says, or
-at the same time; and how the exchange of Sync EASGD is made, by the paper's tree or by something else.
+The GPU model is a timeline of a round, in which each of P workers processes one batch. Its parts, in units of Original
+EASGD's round, are messages with parameters, copies of examples, and the rest (forward, backward, updates). Two things
+are unknown: whether the workers of Original EASGD compute one after the other, as in the paper's pseudo-code, or at the
+same time; and whether the exchange of Sync EASGD is the paper's tree or another algorithm.
 """
 
 import statistics
@@ -23,55 +23,55 @@ ORIGINAL, SYNC1, SYNC2, SYNC3 = "Original EASGD", "Sync EASGD 1", "Sync EASGD 2"
 
 
 def round_robin_seconds(nbytes: float, workers: int, link: LinkModel) -> float:
-  """p (L + n G): one worker after the other, one way (arXiv 1708.02983); a tree takes log2 p of them instead."""
+  """Return the seconds of one message per worker, one after the other: p (L + n G); a tree takes log2 p (L + n G)."""
   return workers * link.seconds(nbytes)
 
 
 class GpuRound(NamedTuple):
-  """A round's parts in shares of Original EASGD's round. Forward, backward and both updates are one: `computing`."""
+  """Parts of a round in units of Original EASGD's round; `computing` is forward, backward and both updates."""
 
   host_parameters: float  # between CPU and GPUs
   device_parameters: float  # between GPUs
   data: float
   computing: float
-  hidden: float = 0.0  # of the parameters, behind data and computing
+  hidden: float = 0.0  # part of the parameter messages that data and computing hide
 
   @property
   def total(self) -> float:
-    """Sum the parts, less what is hidden."""
+    """Sum of the parts without the hidden part."""
     return self.host_parameters + self.device_parameters + self.data + self.computing - self.hidden
 
   @property
   def communication(self) -> float:
-    """Share of the round in which nothing is computed."""
+    """Share of the round without computing."""
     return 1 - self.computing / self.total
 
 
 def rounds(config: Config, reading: str) -> dict[str, GpuRound]:
-  """Return the round of each method; one message follows from the share of the parameters, the computing from the rest.
+  """Predict the round of each method; a message follows from the share of parameters, computing from the rest.
 
-  TURNS: in Original EASGD the computing of a worker follows that of the one before. STAGED: an exchange sends
-  2 (p - 1) / p messages; through the host each is copied twice, between GPUs once, and only the broadcast half hides.
+  TURNS: the workers of Original EASGD compute one after the other. STAGED: an exchange sends 2 (p - 1) / p messages,
+  each copied twice through the host and once between GPUs, and only its broadcast half can be hidden.
   """
   workers = config.workers
   message = config.parameters / (2 * round_robin_seconds(0, workers, LinkModel(1.0, 1.0)))
   rest = 1 - config.parameters - config.data
   original = GpuRound(2 * round_robin_seconds(0, workers, LinkModel(message, 1.0)), 0.0, config.data, rest)
   computing = rest / workers if reading == TURNS else rest
-  beside = config.data + computing  # copies and passes run beside the exchange
+  busy = config.data + computing  # copies and passes, which overlap the exchange
   if reading == STAGED:
     exchange = ALL_REDUCE["ring"](1.0, workers, LinkModel(0.0, 1 / message))
     second = GpuRound(0.0, exchange / 2, config.data, computing)
-    third = second._replace(hidden=min(second.device_parameters / 2, beside))
+    third = second._replace(hidden=min(second.device_parameters / 2, busy))
   else:
     exchange = sum(way["tree"](0, workers, LinkModel(message, 1.0)) for way in (REDUCE, BROADCAST))
     second = GpuRound(0.0, exchange, config.data, computing)
-    third = second._replace(hidden=beside + exchange - bounds.round_seconds(step=beside, message=exchange, delay=1))
+    third = second._replace(hidden=busy + exchange - bounds.round_seconds(step=busy, message=exchange, delay=1))
   return {ORIGINAL: original, SYNC1: GpuRound(exchange, 0.0, config.data, computing), SYNC2: second, SYNC3: third}
 
 
 def gains(rounds: dict[str, GpuRound]) -> dict[str, float]:
-  """Return the gains of Sync EASGD 1 over the original, 2 over 1, 3 over 2, and 3 over the original."""
+  """Return the speed-ups of Sync EASGD 1 over Original EASGD, 2 over 1, 3 over 2, and 3 over Original EASGD."""
   original, first, second, third = (rounds[name].total for name in (ORIGINAL, SYNC1, SYNC2, SYNC3))
   return {"first": original / first, "second": first / second, "third": second / third, "whole": original / third}
 
@@ -85,7 +85,7 @@ NAMES = {
 
 
 def gpus(config: Config, weak: Section) -> Section:
-  """Return the table of the readings. weak: weak scaling of the same paper, where an exchange is judged too."""
+  """Build the section on eight GPUs. weak: the weak scaling section, which tests the same exchange algorithms."""
   readings = {reading: rounds(config, reading) for reading in (TOGETHER, TURNS, STAGED)}
   share = 100 * readings[TOGETHER][ORIGINAL].communication
   fits = {reading: Prediction(share, fitted=True) for reading in readings}
@@ -94,7 +94,7 @@ def gpus(config: Config, weak: Section) -> Section:
   ]
   for key, name in NAMES.items():
     predicted = {reading: Prediction(gains(by_step)[key]) for reading, by_step in readings.items()}
-    whole = key == "whole"  # the abstract's, and the product of the three others
+    whole = key == "whole"  # from the abstract, and the product of the other three
     source, kind = ("", page.PRODUCT) if whole else (page.SECONDARY, page.HEADLINE)
     rows.append(ReportedRow(name, config.gains[key], "x", predicted, source=source, kind=kind))
   predicted = {reading: Prediction(100 * by_step[SYNC3].communication) for reading, by_step in readings.items()}
@@ -111,20 +111,20 @@ def gpus(config: Config, weak: Section) -> Section:
 
 
 def _law(law: Config) -> list[tuple[int, float, float]]:
-  """Return for each number of workers the seconds of one message after the other, and those of a tree."""
+  """Return (workers, seconds of sequential messages, seconds of a tree) for each number of workers."""
   link, nbytes = cluster_file.named(law.cluster).network.between, params_bytes(neural_networks.table(law.network))
   return [(p, round_robin_seconds(nbytes, p, link), BROADCAST["tree"](nbytes, p, link)) for p in law.workers]
 
 
 def amdahl(seconds: dict[int, float], fitted: int) -> dict[int, float]:
-  """T(p) = T(1) (s + (1 - s) / p) with s from T(fitted)."""
+  """Predict T(p) = T(1) (s + (1 - s) / p) by Amdahl's law, with s from T(fitted)."""
   whole = seconds[1]
   serial = (seconds[fitted] / whole - 1 / fitted) / (1 - 1 / fitted)
   return {parts: whole * (serial + (1 - serial) / parts) for parts in seconds}
 
 
 def parts(config: Config) -> Section:
-  """Return the section of seconds to the same accuracy with the chip in parts."""
+  """Build the section on the seconds to the same accuracy with a chip divided into parts."""
   seconds = dict(config.seconds)
   curve, other = amdahl(seconds, config.fitted), amdahl(seconds, config.other)
   rows = []
@@ -136,7 +136,7 @@ def parts(config: Config) -> Section:
 
 
 def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[float], float]:
-  """(T(1) / T(N) of each number of nodes, seconds of a step), from T(N) = step + all-reduce(N), fitted on one N."""
+  """Return (T(1) / T(N) for each number of nodes, seconds of a step); T(N) = step + all-reduce(N), fitted to one N."""
   inputs, links = config.networks[network], cluster_file.named(config.cluster).network
   nbytes = params_bytes(neural_networks.table(inputs.network))
   reported = inputs.seconds[config.nodes.index(config.fitted)] / inputs.seconds[0]
@@ -145,8 +145,8 @@ def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[flo
 
 
 def weak(config: Config) -> Section:
-  """Return the section of efficiency over the number of nodes."""
-  rows, fits = [], {}  # of each network: seconds of a step, and the lost shares by both fits and as reported
+  """Build the section on weak scaling efficiency over the number of nodes."""
+  rows, fits = [], {}  # fits: network -> seconds of a step, and the share lost by both fits and as reported
   headline = config.headline
   for name, inputs in config.networks.items():
     (best, step), (tree, _) = (efficiencies(config, name, algorithm) for algorithm in ("best", "tree"))

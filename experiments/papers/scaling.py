@@ -1,4 +1,4 @@
-"""Published rates of training on several devices against the event model, given the rate of the fewest of them."""
+"""Compare published throughput on several devices with the event model, given that of the fewest devices."""
 
 from functools import cache
 from typing import NamedTuple
@@ -13,31 +13,31 @@ from experiments.papers.page import Config, Section
 
 
 class PublishedPoint(NamedTuple):
-  """Rates of one number of devices: examples per second of all."""
+  """Throughput on one number of devices, in examples per second."""
 
   devices: int
   published: float
-  hidden: float  # predicted, where messages leave during the backward pass
-  after: float  # predicted, where they leave after it
+  hidden: float  # predicted, if messages overlap the backward pass
+  after: float  # predicted, if messages are sent after it
   ideal: float  # without communication
 
   @property
   def efficiency(self) -> float:
-    """Return the published rate over that of the base."""
+    """Scaling efficiency: published throughput over ideal throughput."""
     return self.published / self.ideal
 
   def error(self, column: str) -> float:
-    """Return predicted / published - 1."""
+    """Return the relative error: predicted / published - 1."""
     return getattr(self, column) / self.published - 1
 
 
 COLUMNS = {
-  "hidden": "messages beside the backward pass", "after": "messages after it", "ideal": "baseline: no communication",
+  "hidden": "messages overlap the backward pass", "after": "messages after it", "ideal": "baseline: no communication",
 }  # fmt: skip
 
 
 def section(config: Config) -> Section:
-  """Return the median and the largest error, and all points."""
+  """Build the section with the median and the maximum errors, and all points."""
   curves = {name: points(config, system) for name, system in config.systems.items()}
   every = [point for scaled in curves.values() for point in scaled]
   hard = [point for point in every if point.efficiency < config.hard]
@@ -50,7 +50,7 @@ def section(config: Config) -> Section:
 
 
 def points(config: Config, system: Config) -> list[PublishedPoint]:
-  """Return the points of a system but for the first, which is the base."""
+  """Predict the points of a system after the first, which is the base."""
   rate, scaled = system.rates[0] / system.devices[0], []
   steps = {overlap: _step(config, system, overlap) for overlap in (True, False)}
   for index, count in enumerate(system.devices[1:], 1):
@@ -61,11 +61,11 @@ def points(config: Config, system: Config) -> list[PublishedPoint]:
 
 
 def seconds(config: Config, system: Config, index: int, step: float, overlap: bool) -> float:
-  """Return the seconds of accumulated steps and their exchange, on the index-th number of devices."""
+  """Predict the seconds of accumulated steps and their exchange, on the index-th number of devices."""
   work = _work(config, system)
   shares = scaling.step_pass(work, cluster_file.named("h100_ib400"), system.batch)
   layers = [step * layer / shares.seconds for layer in shares.forward]
-  before = (system.each[index] - 1) * step  # seconds until the last of the steps: after the exchange of the last ones
+  before = (system.each[index] - 1) * step  # seconds of the accumulation steps before the last one
   whole = Pass([*layers, before], [*layers, 0.0], [*layers, 0.0], [*work.nbytes, 0.0])
   on = network(config, system)
 
@@ -77,7 +77,7 @@ def seconds(config: Config, system: Config, index: int, step: float, overlap: bo
 
 
 def network(config: Config, system: Config) -> NetworkModel:
-  """Return the network with NCCL, or with servers on the nodes, which send and receive what a ring of nodes does."""
+  """Build the network: NCCL, or servers on all nodes, which send and receive as many bytes as a ring of nodes."""
   inside = LinkModel(NVLINK_LATENCY, system.nvlink)
   if system.library:
     return NetworkModel(LinkModel(INFINIBAND_LATENCY, system.between), inside, system.per_node, library=NCCL)
@@ -85,7 +85,7 @@ def network(config: Config, system: Config) -> NetworkModel:
 
 
 def _step(config: Config, system: Config, overlap: bool) -> float:
-  """Return the seconds of a step with which the base, with its own exchanges, has its rate."""
+  """Solve for the seconds of a step with which the base, including its exchanges, has its published throughput."""
   base = step = system.devices[0] * system.batch / system.rates[0]
   if system.devices[0] == 1:
     return base
@@ -95,8 +95,8 @@ def _step(config: Config, system: Config, overlap: bool) -> float:
 
 
 def _work(config: Config, system: Config) -> scaling.StepWork:
-  """Return the work of the network's table, or of equal layers."""
+  """Return the work of the network's layer table, or without a table that of equal layers."""
   if system.network in neural_networks.names():
     return scaling.work(neural_networks.table(system.network))
-  parts = (LayerWork(1e9),) * config.pieces  # FLOP: their number has no effect
+  parts = (LayerWork(1e9),) * config.pieces  # the number of FLOP has no effect
   return scaling.StepWork(parts, (system.network / config.pieces,) * config.pieces)

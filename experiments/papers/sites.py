@@ -1,4 +1,4 @@
-"""Published rates over slow links against the costs of all-reduces: several sites, and hosts on a shaped link."""
+"""Compare published throughput over slow links with predicted all-reduces: several sites, hosts on a shaped link."""
 
 from typing import NamedTuple
 
@@ -9,30 +9,30 @@ from experiments.papers.page import Config, Section
 
 
 class SitePoint(NamedTuple):
-  """Examples per second, or per cent of the time, of one number of sites or of steps per exchange."""
+  """Throughput for a number of sites in examples/s, or compute time for a number of steps per exchange in percent."""
 
   name: str
   published: float
   predicted: float
-  alone: float  # with exchanges that take no longer than in one site, or no time
+  baseline: float  # without the slow link: in one site, or with exchanges that take no time
 
   @property
   def error(self) -> float:
-    """Return predicted / published - 1."""
+    """Relative error: predicted / published - 1."""
     return self.predicted / self.published - 1
 
 
 def section(config: Config) -> Section:
-  """Return the medians and the largest errors, and all points."""
+  """Build the section with the median and the maximum errors, and all points."""
   sites, shaped = across(config.google), on_a_link(config.shaped)
   errors = {f"a shaped link, {name}": [abs(point.error) for point in points] for name, points in shaped.items()}
   errors = {"sites of a cloud": [abs(point.error) for point in sites], **errors}
-  one_site = [abs(point.alone / point.published - 1) for point in sites]
+  one_site = [abs(point.baseline / point.published - 1) for point in sites]
   return page.read("sites", config=config, sites=sites, shaped=shaped, errors=errors, one_site=one_site)
 
 
 def across(google: Config) -> list[SitePoint]:
-  """Return the rates of GPUs in several sites, predicted from those in one."""
+  """Predict the throughput of GPUs in several sites from that in one site."""
   sites_points = []
   for network, sites, each, published in google.points:
     rate = google.rates[network][sites * each]
@@ -42,9 +42,9 @@ def across(google: Config) -> list[SitePoint]:
 
 
 def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
-  """Return by how much the exchange between sites takes longer than in one; each: GPUs of a site.
+  """Return the additional seconds of an exchange between sites, compared with one site. each: GPUs per site.
 
-  A site of `each` machines has `each` times its streams to all others, and the slowest site counts.
+  A site with `each` machines sends over `each` times its streams to all other sites; the slowest site counts.
   """
   nbytes, workers = google.parameters[network] * google.value_bytes, sites * each
   inside = LinkModel(google.inside.ping / 2, google.inside.bandwidth)
@@ -58,7 +58,7 @@ def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
 
 
 def on_a_link(shaped: Config) -> dict[str, list[SitePoint]]:
-  """Return the percentage of a round spent computing, H t / (H t + exchange), by algorithm."""
+  """Predict the percentage of a round spent computing, H t / (H t + exchange), for each algorithm."""
   by_link: dict[str, list[SitePoint]] = {}
   for name, by_steps in shaped.shares.items():
     for steps, shares in by_steps:

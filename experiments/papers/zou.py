@@ -1,4 +1,4 @@
-"""Zou et al. 2017, arXiv 1709.06622: both lemmas worked out, and against simulations that do not know them."""
+"""Zou et al. 2017, arXiv 1709.06622: evaluate both lemmas and compare them with independent simulations."""
 
 from ddl.perf import bounds, cluster_file, neural_networks, server, timeline
 from ddl.perf.collectives import all_reduce
@@ -10,7 +10,7 @@ from experiments.papers.page import Config, Section
 
 
 def section(config: Config) -> Section:
-  """Return the section with the tables of GPUs, of an overhead that grows, and of servers."""
+  """Build the section with tables of GPUs, of an overhead that grows with the GPUs, and of servers."""
   gpus = {
     overhead: [(bounds.efficiency(g, overhead), simulated_efficiency(g, overhead)) for g in config.gpus]
     for overhead in config.overheads
@@ -24,7 +24,7 @@ def section(config: Config) -> Section:
 
 
 def simulated_efficiency(gpus: int, overhead: float) -> float:
-  """Return the speed-up per GPU by the event model: steps of 1 / G s, each followed by R_O s that all wait for."""
+  """Simulate the speed-up per GPU with the event model: steps of 1 / G s, each followed by R_O s of overhead."""
 
   def seconds(count: int) -> float:
     third = [1 / count / 3]
@@ -34,7 +34,7 @@ def simulated_efficiency(gpus: int, overhead: float) -> float:
 
 
 def waiting(config: Config, gigabits: float, servers: int) -> float:
-  """Return the share of a round that a worker waits for simulated servers, if it sends while it computes."""
+  """Simulate the share of a round that a worker waits for servers, if messages overlap compute."""
   simulated = server.simulate(
     workers=config.workers, servers=servers, nbytes=config.nbytes, bandwidth=gigabits * 1e9 / 8,
     compute_seconds=config.seconds, overlap=1.0,
@@ -43,13 +43,13 @@ def waiting(config: Config, gigabits: float, servers: int) -> float:
 
 
 def _grown(config: Config) -> list[tuple[float, ...]]:
-  """Return G, R_O and the efficiencies: by the lemma with R_O of the fewest GPUs, with that of G, by the cost model."""
+  """Return rows of G, R_O, and efficiencies: the lemma with R_O of the fewest GPUs and of G, and the cost model."""
   cluster, layers = cluster_file.named(config.cluster), neural_networks.table(config.network)
-  alone = step_seconds(parts(layers), config.batch, cluster.device, cluster.efficiency)
-  overheads = {g: all_reduce(params_bytes(layers), g, cluster.network) / alone for g in config.gpus}
+  single = step_seconds(parts(layers), config.batch, cluster.device, cluster.efficiency)
+  overheads = {g: all_reduce(params_bytes(layers), g, cluster.network) / single for g in config.gpus}
   rows = []
   for g in config.gpus:
-    whole = step_seconds(parts(layers), config.batch / g, cluster.device, cluster.efficiency) + overheads[g] * alone
+    whole = step_seconds(parts(layers), config.batch / g, cluster.device, cluster.efficiency) + overheads[g] * single
     lemmas = [1 / (1 + g * overhead) for overhead in (overheads[config.gpus[0]], overheads[g])]  # T_C / (T_C + G T_O)
-    rows.append((g, overheads[g], *lemmas, alone / whole / g))
+    rows.append((g, overheads[g], *lemmas, single / whole / g))
   return rows

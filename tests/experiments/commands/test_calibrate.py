@@ -223,7 +223,7 @@ def test_blocks_take_turns_and_give_seconds_per_unit():
     (["bench", "--perf", "--processes=1"], "processes must be from 2 to 64 for bench --perf, got 1"),
     (["calibrate", "--processes=100000"], "processes must be from 2 to 64 for calibrate, got 100000"),
     (["calibrate", "--json=/no/such/place.json"], "json must be a file in an existing folder, got /no/such/place.json"),
-    (["calibrate", "--json=/proc/place.json"], "json must be a file that can be written, got /proc/place.json"),
+    (["calibrate", "--json=/proc/place.json"], "json must be a writable file, got /proc/place.json"),
     (["bench", "--json=/no/such/place.json"], "json must be a file in an existing folder, got /no/such/place.json"),
     (["netbench", "--json=/no/such/place.json"], "json must be a file in an existing folder, got /no/such/place.json"),
     (["tokenize", "--text=README.md", "--out=/proc/x"], "out must be a folder that can be written, got /proc/x"),

@@ -22,7 +22,7 @@ def test_the_command_itself():
   for arguments, code, words in (
     (["--help"], 0, "compare"),
     ([], 0, "usage: python run.py COMMAND"),
-    (["trian"], 2, "no command 'trian'; known are train"),
+    (["trian"], 2, "unknown command 'trian'; the commands are train"),
     (["train", "--help"], 0, "--virtual_grad"),
   ):
     done = Command(*arguments).end()
@@ -43,4 +43,4 @@ def test_a_missing_library_is_named():
     [sys.executable, "-S", "run.py", "list"], cwd=ROOT, check=False, timeout=60, capture_output=True, text=True
   )
   assert done.returncode == 2 and done.stderr.count("\n") == 1, done
-  assert "is not installed here; python -m pip install -r requirements.txt" in done.stderr
+  assert "is not installed; run python -m pip install -r requirements.txt" in done.stderr

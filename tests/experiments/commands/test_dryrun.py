@@ -175,7 +175,7 @@ def test_workers_and_members_that_do_not_divide_the_devices():
   compiled.check_workers(eight, 16, 1)
   with pytest.raises(ValueError, match="members must be one of 1, 2, 4, 8"):
     compiled.check_workers(eight, 8, 3)
-  with pytest.raises(ValueError, match="workers must be 4, 8"):
+  with pytest.raises(ValueError, match="workers must be a multiple of 4"):
     compiled.check_workers(eight, 6, 2)
 
 

@@ -363,7 +363,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--cluster=cory"], "Did you mean 'cori_fdr'?"),
     (["--model=vgg_b"], "got 'vgg_b'. Did you mean 'vgg_a'?"),
     (["--nodes=1,2,...,7,9"], "got 1,2,...,7,9"),
-    (["--nodes=0,1"], "nodes must be numbers from 1"),
+    (["--nodes=0,1"], "nodes must be increasing numbers from 1"),
     (["--nodes=1,2", "--workers=1,2"], "nodes must be left out with workers"),
     (["--nodes=1,2,...,128", "--batch=64"], "batch must be at least 128"),
     (["--batch=0"], "batch"),

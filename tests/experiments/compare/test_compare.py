@@ -94,7 +94,7 @@ def test_the_folder_knows_how_to_go_on(folders):
   shutil.rmtree(path / run)  # as if it had been stopped before it
   done = Command("compare", "--resume", f"--workdir={path}", "--config.compare.target=0.5").end()
   assert done.code == 0 and not done.error, done
-  assert f"{path}: going on with the config and the flags that its experiment.json records\n" in done.out
+  assert f"{path}: resuming with the config and options recorded in its experiment.json\n" in done.out
   assert metrics(path / run) == before and len(kept) == 3
   assert {p: p.stat().st_mtime_ns for p in kept} == kept
   assert f"the report in {path} is regenerated: target 0.95 before, 0.5 now\n" in done.out

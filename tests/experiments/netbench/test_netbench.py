@@ -40,7 +40,7 @@ def test_latencies():
   ("flag", "words"),
   [
     ("--bandwidth=fast", "200mbit"), ("--bandwidth=200", "mbit"), ("--bandwidth=50mbit,-1gbit", "-1gbit"),
-    ("--bandwidth=", "bandwidth must be one or several"),
+    ("--bandwidth=", "bandwidth must be one or more"),
     ("--latency=5", "5ms"), ("--latency=2s", "at most 1s"), ("--hosts=1", "hosts"),
     ("--algorithms=downpour", "streaming_diloco"), ("--bandwidth=20gbit", "10gbit"),
     (f"--bandwidth={'9' * 400}mbit", "10gbit"), (f"--latency={'9' * 400}s", "at most 1s"),

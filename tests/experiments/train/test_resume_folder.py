@@ -96,7 +96,9 @@ def test_a_run_that_was_stopped(home, tmp_path, flags):
   assert metrics(tmp_path / "moved") == metrics(home / "whole") and 3 < before < 31
   if "--processes=2" not in flags:
     assert not done.error
-    assert done.out.startswith(f"{tmp_path}/moved: resuming with the config and the options that its experiment.json")
+    assert done.out.startswith(
+      f"{tmp_path}/moved: resuming with the config and options recorded in its experiment.json"
+    )
 
 
 @pytest.mark.slow
