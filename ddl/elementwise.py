@@ -109,7 +109,7 @@ class _Expressions:
     self._alive = list[Any]()  # constants that are named by their id
 
   def of(self, trace: Trace, lead_in: Tree, lead_out: Tree, leaves: Sequence[Any]) -> list[Any]:
-    """Return an entry for each result, None if it is not element-wise. Raises ValueError if structures differ."""
+    """Describe the elements of each result; None: not element-wise. Raises ValueError if structures differ."""
     inputs = []
     for place, (lead, arrays) in enumerate(_slots(lead_in, trace.arguments, leaves)):
       for leaf, x in enumerate(arrays):

@@ -58,7 +58,7 @@ def open_server(
 
 
 def nothing(sent: SentMessage) -> SentMessage:
-  """Return the zero sum of messages."""
+  """Return a message of zeros, the initial value of a sum."""
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sent)
 
 
@@ -79,7 +79,7 @@ def to_blocks(tree: Tree, blocks: int) -> jax.Array:
 
 
 def from_blocks(array: jax.Array, like: Tree) -> Tree:
-  """Invert `to_blocks`."""
+  """Convert [blocks, size] to a tree of the shapes of `like`, without the padding."""
   flat, unravel = ravel(like)
   return unravel(array.reshape(-1)[: flat.size])
 

@@ -28,7 +28,7 @@ class RealTimeClock:
   """A monotonic clock of training seconds, stopped during evaluation."""
 
   def __init__(self):
-    """Start at 0."""
+    """Create a clock at 0."""
     self._guard, self._zero, self._stopped = threading.Lock(), time.perf_counter(), None
 
   def now(self) -> float:

@@ -82,13 +82,13 @@ class Simulator(SingleRunTrainer):
     return carry
 
   def saved_shapes(self, key: jax.Array, step: int) -> SimulatorCarry:
-    """Return `saved` as shapes, types and shardings."""
+    """Return the shapes, types and shardings of a checkpoint's carry."""
     del step
     carry = self.start(key)
     return placed(carry, shardings(carry))
 
   def restored(self, saved: SimulatorCarry, step: int = 0) -> SimulatorCarry:
-    """Invert `saved`."""
+    """Restore the carry from that of a checkpoint."""
     del step
     return saved
 

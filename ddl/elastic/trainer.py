@@ -152,7 +152,7 @@ class StepClock(Protocol):
     ...
 
   def save(self, folder: Path) -> None:
-    """Write the schedule, which reports plot."""
+    """Write the schedule for reports."""
     ...
 
 
@@ -228,12 +228,12 @@ class ElasticTrainer(SingleRunTrainer):
     return sum(trainer.compile_seconds for trainer in self._trainers.values())
 
   def start(self, key: jax.Array, step: int = 0) -> Held:
-    """Initialize the state before the first step, or, for shapes, of the workers that ran the previous step."""
+    """Initialize the carry from a key, for the workers present just before `step`."""
     self._initial = key
     return self._held(step, lambda trainer: trainer.start(key))
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
-    """Return `saved` after a step as shapes, types and shardings."""
+    """Return the shapes, types and shardings of a checkpoint's carry after a step."""
     saved = self.saved(self.start(key, step))
     return placed(saved, shardings(saved))
 
@@ -242,7 +242,7 @@ class ElasticTrainer(SingleRunTrainer):
     return self._of_held(carry).saved(carry.carry)
 
   def restored(self, saved: Carry, step: int) -> Held:
-    """Invert `saved` after a step."""
+    """Restore the carry from that of a checkpoint after a step."""
     return self._held(step, lambda trainer: trainer.restored(saved))
 
   def consensus(self, carry: Held) -> Consensus:
@@ -392,6 +392,6 @@ class ElasticClock:
       raise ValueError(f"{file} must have the membership of this run. Resume with workdir={folder.path}.")
 
   def save(self, folder: Path) -> None:
-    """Write the schedule, which reports plot."""
+    """Write the schedule for reports."""
     if self._clock:
       self._clock.save(folder)

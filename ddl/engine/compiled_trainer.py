@@ -118,13 +118,13 @@ class CompiledTrainer(SingleRunTrainer):
     return jax.tree.map(lambda own, x: x if own else self.placement.one_copy(x), self.own, carry)
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
-    """Return `saved` as shapes, types and shardings."""
+    """Return the shapes, types and shardings of a checkpoint's carry."""
     del step
     saved = self.saved(self.start(key))
     return placed(saved, shardings(saved))
 
   def restored(self, saved: Carry, step: int = 0) -> Carry:
-    """Invert `saved`, on this layout."""
+    """Restore the carry from that of a checkpoint, on this layout."""
     del step
     return jax.tree.map(lambda own, x: x if own else self.placement.copies(x), self.own, saved)
 

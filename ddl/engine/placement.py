@@ -56,7 +56,7 @@ class Placement:
     return _same_memory(x, 1, NamedSharding(self.workers.mesh, PartitionSpec(None, *_inside(x))))
 
   def copies(self, x: jax.Array) -> jax.Array:
-    """Invert `one_copy`."""
+    """Return one copy per row, [1, ...] -> [rows, ...], in the same memory."""
     return _same_memory(x, self.workers.rows, self.workers.split(_inside(x)))
 
 

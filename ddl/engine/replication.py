@@ -62,7 +62,7 @@ def pack(tree: Tree, replication: Tree) -> Tree:
 
 
 def unpack(tree: Tree, replication: Tree) -> Tree:
-  """Invert `pack`."""
+  """Remove the axis that `pack` adds to shared leaves, [1, ...] -> [...]."""
   return jax.tree.map(lambda own, x: x if own else x[0], replication, tree)
 
 

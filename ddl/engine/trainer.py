@@ -104,11 +104,11 @@ class Trainer(Protocol):
     ...
 
   def saved_shapes(self, key: jax.Array, step: int) -> Tree:
-    """Return `saved` after `step` steps as shapes, types and shardings."""
+    """Return the shapes, types and shardings of a checkpoint's carry after `step` steps."""
     ...
 
   def restored(self, saved: Tree, step: int) -> Any:
-    """Invert `saved`."""
+    """Restore the carry from that of a checkpoint after `step` steps."""
     ...
 
   def describe(self) -> str:

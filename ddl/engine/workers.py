@@ -193,8 +193,8 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
     where = f" of {jax.process_count()} processes" * (jax.process_count() > 1)
     what = f"{count} workers" + f" of {members} members" * (members > 1)
     raise ValueError(
-      f"{what} must spread evenly over devices, got {devices or len(available)}{where} (available: {len(available)}). "
-      f"Valid numbers: {', '.join(map(str, fits)) or 'none'}."
+      f"{what} must spread evenly over the devices, got {devices or len(available)} devices{where} "
+      f"(available: {len(available)}). Valid numbers: {', '.join(map(str, fits)) or 'none'}."
     )
   per_process = devices // jax.process_count()
   used = [

@@ -82,7 +82,7 @@ def _resnet(
 def resnet18(meta: Mapping[str, Any], *, width: PositiveInt = 64, remat: bool = False) -> Model:
   """Build ResNet-18: 2, 2, 2, 2 blocks of two 3x3 convolutions, 11,689,512 parameters for 1000 classes.
 
-  Shortcuts that change the size are projections (option B). Running statistics have momentum 0.9.
+  Shortcuts that change the size are projections (option B). Running statistics keep 0.9 of the old value per step.
 
   Args:
     meta: of images of at least 32 x 32; ValueError for other data.
@@ -125,8 +125,8 @@ class _ResNet20(nn.Module):
 def resnet20(meta: Mapping[str, Any], *, width: PositiveInt = 16, blocks: PositiveInt = 3) -> Model:
   """Build ResNet-20 for CIFAR: three stages of `blocks` basic blocks with width, 2 width and 4 width channels.
 
-  Shortcuts have no parameters (option A). Running statistics have momentum 0.9. Raises ValueError unless the data is
-  images of at least 4 x 4, or if the blocks exceed the memory.
+  Shortcuts have no parameters (option A). Running statistics keep 0.9 of the old value per step. Raises
+  ValueError unless the data is images of at least 4 x 4, or if the blocks exceed the memory.
   """
   require("resnet20", meta, image=True, side=4)
   alike = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # weights of all blocks but the first of each stage
