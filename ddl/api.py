@@ -159,7 +159,7 @@ class ServerAlgorithm(NamedTuple):
   delay: int = 0  # steps (d)
   read: Callable[[Tree, Tree, Visit], tuple[Tree, Tree]] | None = None  # (server, old reply, visit) -> (server, reply):
   # a new reply to a worker after a barrier or a failure; None: the old one stays valid
-  lock_free: LockFree | None = None  # then the server is its center, the parameters themselves
+  lock_free: LockFree | None = None  # if set, the server is its center, the parameters
   arrivals: Arrivals = Arrivals()
 
 
@@ -197,7 +197,7 @@ class Wrapper(NamedTuple):
   title: str  # one line for tables
   citation: str  # authors, year, arXiv id
   symbols: Mapping[str, str] = {}  # hyperparameter -> its symbol in the paper
-  payload: str = "gradients"  # what it compresses: "gradients" (and differences) or "parameters"
+  payload: str = "gradients"  # what it changes: "gradients" (and differences) or "parameters"
 
 
 class Model(NamedTuple):

@@ -175,7 +175,7 @@ class Present(Group):
 
   def mean(self, tree: Tree) -> Tree:
     """Return the mean over the present workers."""
-    total, count = self.group.sum((self._contribution(tree), jnp.asarray(self.present, jnp.int32)))  # in one message
+    total, count = self.group.sum((self._contribution(tree), jnp.asarray(self.present, jnp.int32)))  # as one message
     return jax.tree.map(lambda x: x / count.astype(x.dtype), total)
 
   def max(self, tree: Tree) -> Tree:

@@ -44,7 +44,7 @@ class Clock:
     check("offset of an exchange", exchange.offset, integers(-LARGEST_INT))
     self.exchange, self.delay, self.offset = exchange, exchange.delay, exchange.offset
     self.steady = None if callable(exchange.period) else int(exchange.period)  # the period, if it is constant
-    self._times = [self.offset + self.period(0)]  # of the launches so far, if the period varies
+    self._times = [self.offset + self.period(0)]  # steps of the launches so far, if the period varies
     if self.first < (0 if self.delay else 1):
       condition = f"such that the first launch is at step {0 if self.delay else 1} or later"
       value = f"{self.offset} with period {self.period(0)} and delay {self.delay}"

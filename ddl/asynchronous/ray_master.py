@@ -28,7 +28,7 @@ class Snapshot(NamedTuple):
   params: Any  # to evaluate
   extra: Tree
   progress: Progress
-  losses: list[np.ndarray]  # of the steps since the last snapshot
+  losses: list[np.ndarray]  # losses of the steps since the last snapshot
 
 
 class Record:

@@ -67,7 +67,7 @@ def _read(folder: Path, name: str, ndim: int) -> np.ndarray:
     head = opened.read(header)
     if head[:4] != magic or len(head) < header:
       condition = f"an idx file of bytes with {ndim} dimensions, which starts with {magic.hex()}"
-      raise OptionError(str(file), condition, f"a header of {len(head)} bytes that starts with {head[:4].hex()}")
+      raise OptionError(str(file), condition, f"{len(head)} bytes that start with {head[:4].hex()}")
     shape = np.frombuffer(head, ">u4", offset=4).tolist()
     expected = math.prod(shape)
     memory.require(expected * (5 if ndim > 1 else 1), str(file))  # images are also stored as float32

@@ -48,16 +48,8 @@ def dirichlet(
   1905.12022: concentration -> 0 gives each class to one worker, concentration -> infinity gives iid shards. A worker
   that draws no examples gets one from the largest shard.
 
-  Args:
-    size: number of examples.
-    labels: [size].
-    concentration: of the symmetric Dirichlet distribution.
-    workers: number of shards.
-    seed: seed of the draw.
-    repeat: whether a batch larger than a shard may repeat examples.
-
-  Raises:
-    ValueError: without labels, or with more workers than examples.
+  concentration: of the symmetric Dirichlet distribution. repeat: whether a batch larger than a shard repeats examples.
+  Raises ValueError without labels, or with more workers than examples.
   """
   if labels is None:
     raise OptionError("config.partition.name", "sharded or iid for data without class labels", "dirichlet")
@@ -98,18 +90,14 @@ class ExampleSampler:
   """
 
   def __init__(self, shards: Sequence[np.ndarray], *, batch: int, seed: int, repeat: bool = False):
-    """Set up the streams of all workers.
+    """Set up the streams. shards: indices of each worker [size]; batch: examples per worker and step.
 
-    Args:
-      shards: indices of each worker [size].
-      batch: examples per worker and step.
-      seed: seed of the permutations.
-      repeat: whether a batch larger than a shard repeats examples; otherwise it raises OptionError.
+    repeat: whether a batch larger than a shard repeats examples; otherwise it raises OptionError.
     """
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if batch < 1 or (batch > len(shards[worker]) and not repeat):
       least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
-      condition = f"in [1, {least}], the size of the smallest shard, that of worker {worker}"
+      condition = f"in [1, {least}], the size of worker {worker}'s shard, the smallest"
       advice = "Use a more even partition, or repeat=True to fill batches with repeated examples." * uneven
       raise OptionError("config.batch", condition, batch, advice)
     self.shards, self.batch, self.seed = shards, batch, seed

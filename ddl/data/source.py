@@ -85,16 +85,9 @@ def classification(
 ) -> Data:
   """Build the `Data` of a classification set whose examples all have the shape of the first.
 
-  Args:
-    train: training examples, including those for validation.
-    test: test examples.
-    num_outputs: number of classes; None: the largest label + 1.
-    description: one line.
-    validation: share of the training examples for validation.
-
-  Raises:
-    OptionError: for more classes than examples and over a million, or for examples without values. Other unlikely
-      labels cause a warning.
+  num_outputs: number of classes; None: the largest label + 1. validation: share of the training examples for
+  validation. Raises OptionError for over a million classes if there are fewer examples, and for examples without
+  values; warns of other unlikely labels.
   """
   num_outputs = num_outputs or 1 + max(int(part.labels.max()) for part in (train, test) if part.labels is not None)
   count = train.size + test.size

@@ -20,14 +20,9 @@ Make = Callable[[int, int, int], Any]  # (worker, number of workers, seed) -> gr
 def from_grain_stream(make: Make, *, size: int) -> Source:
   """Create a source of training examples from `grain.IterDataset`s of {"x": ..., "y": ...}, in their order.
 
-  Args:
-    make: (worker, workers, seed) -> the examples of a worker one by one: its shard, shuffled by the seed, repeated
-      infinitely, and the same in each call. Filters, window shuffles, packing and `mp_prefetch` belong in `make`,
-      batching does not.
-    size: number of examples that count as an epoch.
-
-  Raises:
-    OptionError: for other data sets.
+  make(worker, workers, seed) returns the examples of a worker one by one: its shard, shuffled by the seed, repeated
+  infinitely, and the same in each call. Filters, window shuffles, packing and `mp_prefetch` belong in `make`, batching
+  does not. size: number of examples that count as an epoch. Raises OptionError for other data sets.
   """
   if size < 1:
     raise OptionError("size", "at least 1, the examples that count as an epoch", size)

@@ -15,18 +15,8 @@ MOST = 2**31  # maximum vocabulary size: models take tokens as int32
 HEAD = 4096  # bytes of a file that identify its format
 PIECE = 2**22  # tokens to check at a time
 HEADER = 1024  # bytes of llm.c's header, int32[256]: a magic number, its version, the number of tokens
-LLMC = {
-  (20240520, 1): "uint16",
-  (20240801, 7): "uint32",
-}  # (magic number, version) -> type, as in data_common.py
-LLMC_MAGIC = {
-  20240520,
-  20240801,
-  20240522,
-  20240326,
-  20240327,
-  20240328,
-}  # with evaluations, models and tokenizers
+LLMC = {(20240520, 1): "uint16", (20240801, 7): "uint32"}  # (magic number, version) -> type, as in data_common.py
+LLMC_MAGIC = {20240520, 20240801, 20240522, 20240326, 20240327, 20240328}  # with evaluations, models, tokenizers
 MEGATRON = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
 JUDGED = 32  # files with more tokens are checked for byte patterns of another type
 SIGNATURES = {  # at least 5 bytes each, or fixed fields after a shorter magic number

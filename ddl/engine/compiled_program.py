@@ -30,7 +30,7 @@ CALLED = re.compile(
 )
 ARRAY = re.compile(r"\b([a-z]+\d+[a-z0-9]*|pred)\[([\d,]*)\](?:\{([^}]*)\})?")
 CHAIN = re.compile(r'custom_call_target="AsyncCollective(Start|Done)"')  # on TPUs: a fusion that begins or ends a chain
-PASSED = re.compile(r"\{(\d+)\}: \((\d+), ")  # of output_to_operand_aliasing: a result, and the operand that it aliases
+PASSED = re.compile(r"\{(\d+)\}: \((\d+), ")  # in output_to_operand_aliasing: a result, and its operand
 LISTED = re.compile(r"replica_groups=\{(\{[\d,{}]*\})\}")
 COUNTED = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 # In JAX 0.12: the axes of a mesh, optionally the order of its devices, and the axes that a group spans.
@@ -352,7 +352,7 @@ class InstructionSchedule(NamedTuple):
   """The schedule of a program on one device."""
 
   events: Events
-  collectives: list[Collective]  # by id
+  collectives: list[Collective]  # indexed by ID
 
 
 def read(text: str, mesh: Mesh) -> InstructionSchedule:

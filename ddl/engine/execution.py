@@ -104,9 +104,9 @@ def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
 
 
 def packs(params: Tree) -> bool:
-  """Return whether a server stores the parameters as one vector: for small leaves of one type, or on GPUs and TPUs.
+  """Return whether a server stores the parameters as one vector: if they have one type and, on CPUs, small leaves.
 
-  On the latter, copies are assumed to be cheap compared with calls.
+  On GPUs and TPUs, copies are assumed to be cheap compared with calls.
   """
   leaves = jax.tree.leaves(params)
   small = jax.default_backend() != "cpu" or nbytes(params) < PACKED_BYTES * len(leaves)

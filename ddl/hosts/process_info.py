@@ -48,9 +48,7 @@ def set_member(me: ProcessInfo) -> ProcessInfo:
     check_address(me.coordinator)
   if not 0 <= me.rank < me.count:
     if me.cluster:
-      raise ValueError(
-        f"the rank in {me.cluster}'s environment must be below {me.count}, got {me.rank}. Pass {FLAGS}, or {SINGLE}."
-      )
+      raise ValueError(f"the rank of {me.cluster} must be below {me.count}, got {me.rank}. Pass {FLAGS}, or {SINGLE}.")
     raise OptionError("process_id", f"in [0, {me.count - 1}] with num_processes={me.count}", me.rank)
   _declared[:] = [me]
   return me
@@ -145,9 +143,7 @@ def _number(name: str, cluster: str) -> int:
   """Return the number in a cluster's environment variable; raise ValueError if it has none."""
   text = os.environ.get(name, "")
   if not text.isascii() or not text.isdigit():
-    raise ValueError(
-      f"{name} of {cluster}'s environment must be a number, got {text!r:.40}. Pass {FLAGS}, or {SINGLE}."
-    )
+    raise ValueError(f"{name} of {cluster} must be a number, got {text!r:.40}. Pass {FLAGS}, or {SINGLE}.")
   return int(text)
 
 

@@ -31,9 +31,9 @@ def eager_diloco(
   Delta_i = (1/M) D_i(t) + [(1/M) sum_j D_j(t-1) - (1/M) D_i(t-1)],  D_i(t) = theta_i - x_i
 
   Kale, Douillard, Donchev 2025, arXiv 2502.12996. Outer models and states differ between the workers. Every worker
-  applies each D_j exactly once, so with a linear outer optimizer the models differ by one round's progress at most. On
-  a quadratic, with the default outer optimizer and 8 workers, a round may move a worker by up to 0.45 of its distance
-  to the minimum (0.36 if all of D is late; the whole distance in DiLoCo).
+  applies each D_j exactly once, so with SGD as the outer optimizer the models differ by one round's progress at most.
+  On a quadratic, with the default outer optimizer and 8 workers, training is stable if a round moves a worker by up to
+  0.45 of its distance to the minimum (0.36 if all of D is late; the whole distance in DiLoCo).
   A compressor of the means changes only what the others receive of D_i; its error in D_i / M stays in Delta_i until
   error feedback removes it. `eager_diloco_with` takes any outer optimizer and delay. The evaluated model is the mean of
   the theta_i. The first message is sent before step 0 and is zero.

@@ -13,7 +13,7 @@ from ddl.ranges import Momentum, NonNegativeFloat, NonNegativeInt, PositiveInt, 
 class StreamingDiLoCoState(NamedTuple):
   inner: optax.OptState
   anchor: Tree  # theta, equal on all workers
-  outer: tuple[optax.OptState, ...]  # of each fragment, equal on all workers
+  outer: tuple[optax.OptState, ...]  # one per fragment, equal on all workers
 
 
 @checked

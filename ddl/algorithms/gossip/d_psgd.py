@@ -153,9 +153,7 @@ def _checked(path: str, matrix: np.ndarray, workers: int) -> np.ndarray:
     sums = matrix.sum(axis=axis)
     worst = int(np.abs(sums - 1).argmax())
     if abs(sums[worst] - 1) > 1e-6:
-      raise ValueError(
-        f"d_psgd.graph must have row and column sums of 1, got {sums[worst]:.9g} in {name} {worst} of {path}."
-      )
+      raise ValueError(f"d_psgd.graph must be doubly stochastic, got sum {sums[worst]:.9g} in {name} {worst}: {path}.")
   return matrix
 
 
