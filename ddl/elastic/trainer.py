@@ -1,4 +1,4 @@
-"""Elastic runs: between changes of the membership, exactly the algorithm for the present workers.
+"""Elastic runs, which between membership changes equal the algorithm on the present workers.
 
 Each worker keeps its ID, and hence its batches and keys, regardless of the others.
 """
@@ -296,8 +296,8 @@ class ElasticTrainer(SingleRunTrainer):
     """Return the state of these workers before a step, from the rows of the previous workers.
 
     Workers that stay keep their state. Workers that join start with the consensus model of those that stay
-    (`Algorithm.evaluate`), a freshly initialized state, and their mean statistics. Leaves on which all workers agree
-    are kept. For messages in flight, workers that join get copies of those of the first worker that stays.
+    (`Algorithm.evaluate`), a newly initialized state, and the mean of their statistics. Leaves on which all workers
+    agree are kept. For messages in flight, workers that join get copies of those of the first worker that stays.
 
     Args:
       rows: rows of this process; None if none of its workers stays.
