@@ -1,6 +1,6 @@
 """ddl: distributed SGD variants as pure functions, trained in real runs and compared fairly.
 
-The public names, listed in `__init__.pyi`, are imported on first use, so that the cost model does without JAX.
+The public names, listed in `__init__.pyi`, are imported on first use, so that the cost model does not import JAX.
 """
 
 import lazy_loader

@@ -16,14 +16,14 @@ Batch = Mapping[str, Any]  # {"x": [batch, ...], "y": [batch, ...]}
 
 
 class Exchange(NamedTuple):
-  """A message among the workers and its clock, in steps.
+  """A message among the workers and the steps at which it is sent and received.
 
-  After t finished steps the message that left at t - delay arrives (`merge`), then a due message leaves (`launch`): at
-  each t >= 0 of offset + period, offset + 2 period, ... With `delay` = 0 a message arrives at once. The steps between a
-  launch and its merge do not depend on the message and can hide it; with a delay above the period several messages are
-  in flight, and arrive in the order of their launches. An offset of -period launches the first before the first step. A
-  period that changes is a function of the round k = 0, 1, ...: t = offset + period(0), offset + period(0) + period(1),
-  ...
+  After t finished steps, the message launched at t - delay arrives (`merge`); then a message that is due is sent
+  (`launch`). Launches are due at t = offset + period, offset + 2 period, ..., if t >= 0. With `delay` = 0 a message
+  arrives at once. The steps between a launch and its merge do not depend on the message and can hide it. If the delay
+  exceeds the period, several messages are in flight and arrive in the order of their launches. With an offset of
+  -period the first launch precedes the first step. A varying period is a function of the round k = 0, 1, ...:
+  t = offset + period(0), offset + period(0) + period(1), ...
   """
 
   launch: Callable[[Any, Tree, Tree], tuple[Tree, Tree]]  # (group, state, params) -> (message, state): communicates
@@ -33,14 +33,14 @@ class Exchange(NamedTuple):
   offset: int = 0  # steps
 
 
-MOST_EXCHANGES = 64  # of an algorithm: each takes time to trace and compile
+MOST_EXCHANGES = 64  # per algorithm: tracing and compiling each takes time
 
 
 class Algorithm(NamedTuple):
   """One worker's side of a collective algorithm: pure functions of the `ddl.group.Group` of workers.
 
-  Each step is `local`, then the merges and launches that are due by the clocks of the `exchanges`, in their order. The
-  key of `init` is the same on all workers.
+  Each step runs `local`, then the merges and launches of the `exchanges` that are due, in their order. All workers pass
+  the same key to `init`.
   """
 
   init: Callable[[Any, Tree, Any], Tree]  # (group, params, key) -> state
@@ -65,21 +65,21 @@ def inner_step(inner: optax.GradientTransformation) -> Callable[[Any, Tree, Any,
   return local
 
 
-# Fields of optax's states that only count steps for a schedule.
+# Fields of optax states that only count steps for a schedule.
 STEP_COUNTS = {
   optax.AddNoiseState: "count",
   optax.ConditionallyMaskState: "step",
   optax.ConditionallyTransformState: "step",
   optax.contrib.ScaleByAdemamixState: "count_m2",
 }
-# Wrappers that do not update the inner state at each step, whose schedules count updates.
+# Wrappers that skip updates of the inner state; its schedules count updates, not steps.
 IRREGULAR = (optax.MultiStepsState, optax.ConditionallyMaskState, optax.ConditionallyTransformState)
 
 
 def at_step(state: Tree, step: Any) -> Tree:
-  """Set the step of the schedules in an optax state; counts of moments (Adam's) stay.
+  """Set the step of the schedules in an optax state; the counts of moment estimates (Adam) stay.
 
-  A schedule's state has `count` as its only field, or `count` and `hyperparams`, as in optax.
+  As in optax, a schedule's state has `count` as its only field, or `count` and `hyperparams`.
   """
 
   def with_step(node: Any) -> Any:
@@ -98,20 +98,20 @@ def at_step(state: Tree, step: Any) -> Tree:
 
 
 class Visit(NamedTuple):
-  """A visit to the server: its worker, its peer and its step, [] int32 each."""
+  """A worker's visit to the server. All fields are [] int32."""
 
   worker: Any
   peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 where `Arrivals.peers` is "none"
-  step: Any = 0  # of schedules: number, from 0, of the middle step in the worker's message
+  step: Any = 0  # for schedules: index, from 0, of the middle step covered by the message
 
 
 class Arrivals(NamedTuple):
-  """The order and the peers of visits to the server, on which a schedule (`ddl.events`) depends."""
+  """The order and the peers of visits to the server, which determine an event schedule (`ddl.events`)."""
 
   order: str = "first_come"  # one of ORDERS
-  peers: str = "none"  # of a visit: one of PEERS
-  peer_probability: float = 1.0  # of a visit with a peer
-  blocks: int = 0  # blocks of the center in a lock-free visit; 0: a lock
+  peers: str = "none"  # one of PEERS
+  peer_probability: float = 1.0  # that a visit has a peer
+  blocks: int = 0  # number of blocks of the center in a lock-free visit; 0: the server uses a lock
 
   @property
   def round_robin(self) -> bool:
@@ -124,28 +124,29 @@ PEERS = ("none", "uniform", "bipartite")  # none; any other worker; ring neighbo
 
 
 class LockFree(NamedTuple):
-  """An element-wise rule for a center in shared memory without a lock.
+  """An element-wise update rule for a center in shared memory without a lock.
 
-  A visit reads the center block by block and adds to it block by block, while other visits do the same.
+  A visit reads the center and adds to it block by block, concurrently with other visits.
   """
 
   increment: Callable[[Tree, Tree], Tree]  # (message, seen) -> increment
   reply: Callable[[Tree, Tree], Tree]  # (message, seen) -> reply
-  reads_first: bool  # False: adds, then reads
+  reads_first: bool  # False: each block is updated, then read
 
 
 class ServerAlgorithm(NamedTuple):
-  """An algorithm whose workers exchange with a server one at a time, in any order: pure functions, no collectives.
+  """An algorithm whose workers exchange with a server one at a time: pure functions without collectives.
 
   A worker round is `period` steps and one request, which begins a visit to the server. With `delay` = 0 a worker sends
   the request after its last step and waits for the reply, which `merge` takes before the first step of the next round.
   With `delay` = d > 0 it sends the request before its first step and merges the reply after d steps, which can hide the
-  exchange. Peer-to-peer algorithms are the same with a "server" that holds every worker's model and changes two.
+  exchange. Visits may happen in any order. In peer-to-peer algorithms the "server" holds the models of all workers, and
+  a visit changes two of them.
 
-  A schedule's step is a worker's step, wherever the optimizer is. A server that holds one sets the step of its
-  schedules to that of the visit: `descend(inner, message, at_step(server.inner, visit.step), server.center)`. Of a
-  period's steps that is the middle one, or the two middle ones in turn, so that equal budgets use equal sums of a
-  linear schedule's rates.
+  Schedules count a worker's steps, also when the server runs the optimizer. A server with an optimizer sets the step of
+  its schedules to that of the visit: `descend(inner, message, at_step(server.inner, visit.step), server.center)`. This
+  is the middle step of the period, or alternately one of the two middle steps, so that equal budgets apply equal sums
+  of a linear schedule's rates.
   """
 
   init: Callable[[Tree], tuple[Tree, Tree, Tree]]  # params -> (worker state, server, the reply of a start)
@@ -158,12 +159,12 @@ class ServerAlgorithm(NamedTuple):
   delay: int = 0  # steps (d)
   read: Callable[[Tree, Tree, Visit], tuple[Tree, Tree]] | None = None  # (server, old reply, visit) -> (server, reply):
   # a new reply to a worker after a barrier or a failure; None: the old one stays valid
-  lock_free: LockFree | None = None  # then the server is its center, the parameters themselves
+  lock_free: LockFree | None = None  # if set, the server is its center, the parameters
   arrivals: Arrivals = Arrivals()
 
 
 class Taxonomy(NamedTuple):
-  """An algorithm's cell in the taxonomy of Langer et al. (arXiv 2007.03970): four axes and the payload."""
+  """An algorithm's position in the taxonomy of Langer et al. (arXiv 2007.03970): four axes and the payload."""
 
   parallelism: str  # one of PARALLELISM
   optimization: str  # one of OPTIMIZATION
@@ -180,7 +181,7 @@ PAYLOAD = ("gradients", "parameters", "differences", "nothing")
 
 
 class Spec(NamedTuple):
-  """An algorithm's registry entry: the factory, whose signature has the defaults, and its description."""
+  """An algorithm's registry entry: its factory, with defaults in the signature, and its description."""
 
   factory: Callable[..., Any]  # (inner, *, **hyper) -> Algorithm or ServerAlgorithm; it may also take `workers`
   title: str  # one line for tables
@@ -196,20 +197,21 @@ class Wrapper(NamedTuple):
   title: str  # one line for tables
   citation: str  # authors, year, arXiv id
   symbols: Mapping[str, str] = {}  # hyperparameter -> its symbol in the paper
-  payload: str = "gradients"  # what it may change, also differences; or "parameters"
+  payload: str = "gradients"  # what it changes: "gradients" (and differences) or "parameters"
 
 
 class Model(NamedTuple):
-  """A model as pure functions; `extra` is its non-trained state (batch-norm statistics), or {}.
+  """A model as pure functions. `extra` is its non-trained state, such as batch-norm statistics, or {}.
 
-  `metrics` returns per-example figures for tests: "loss", and "accuracy" for classes and tokens; None: the loss with a
-  fixed key is the only figure.
-  dense: whether gradients keep their speed under vmap and scan on a CPU, unlike those of XLA's convolutions (see
-  `ddl.models.cpu.convolve`).
-  rules: name -> how a worker's devices may shard it, in addition to "fsdp", which any model supports.
-  microbatches: parts of a batch whose gradients are computed one after the other, to save memory; the mean of their
-  losses must be that of the batch.
-  compute_dtype: type in which the loss computes; None: that of the parameters.
+  Attributes:
+    metrics: per-example test metrics: "loss", and "accuracy" for classes and tokens. None: report only the loss,
+      computed with a fixed key.
+    dense: whether gradients stay fast under vmap and scan on a CPU, unlike those of XLA's convolutions (see
+      `ddl.models.cpu.convolve`).
+    rules: name -> how a worker's devices may shard the model, in addition to "fsdp", which any model supports.
+    microbatches: number of parts of a batch whose gradients are computed sequentially, to save memory. The mean of
+      their losses must equal the loss of the batch.
+    compute_dtype: type in which the loss is computed; None: the type of the parameters.
   """
 
   init: Callable[[Any], tuple[Tree, Tree]]  # key -> (params, extra)
@@ -222,14 +224,14 @@ class Model(NamedTuple):
 
 
 class Source(NamedTuple):
-  """Examples by index: `take([k]) -> {"x": [k, ...], "y": [k, ...]}` in NumPy, and their number.
+  """Examples by index: `take([k]) -> {"x": [k, ...], "y": [k, ...]}` in NumPy.
 
-  `augmented` returns training examples with random changes: a batch [b] for each of n generators, in their order,
-  {"x": [n * b, ...], "y": [n * b, ...]}. A batch may depend only on its generator and examples. `take` returns examples
-  for tests. Both may be called from several threads.
+  `take` returns test examples. `augmented` returns randomly augmented training examples: for each of n generators a
+  batch [b], in order, {"x": [n * b, ...], "y": [n * b, ...]}. A batch may depend only on its generator and examples.
+  Both must be thread-safe.
 
-  `stream` is for training examples in a fixed order (see `ddl.data.stream`): (worker, workers, seed) -> a
-  `grain.IterDataset`. Then `size` counts as an epoch, and `take` repeats one example, for its shapes.
+  `stream` yields training examples in a fixed order (see `ddl.data.stream`): (worker, workers, seed) -> a
+  `grain.IterDataset`. Then `size` is the length of an epoch, and `take` repeats one example to provide its shapes.
   """
 
   size: int
@@ -248,7 +250,7 @@ class Data(NamedTuple):
   """A data set: training, validation and test examples, and their description.
 
   meta: {"task": "classification" | "regression" | "language", "shape": one example's x shape, "num_outputs":
-  classes, outputs or vocabulary, "description": one line that says where the examples come from, ...}
+  classes, outputs or vocabulary, "description": one line on the origin of the examples, ...}
   """
 
   train: Source

@@ -1,4 +1,4 @@
-"""Collective algorithms as optax transformations, for training loops outside of ddl."""
+"""Collective algorithms as optax transformations, for custom training loops."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,14 +16,14 @@ from ddl.schedule import Clock, check_in_flight
 
 
 class Queue(NamedTuple):
-  """State of an exchange: its messages in flight, oldest first, and its clock where the period changes."""
+  """The state of an exchange: messages in flight, oldest first, and, for a varying period, launch times."""
 
-  messages: tuple[Tree, ...]  # [slots]; what is not in flight is stale
-  clock: Any  # (launches so far [], finished steps at the next one [], and when each message left [slots], -1: free)
+  messages: tuple[Tree, ...]  # [slots]; slots that are not in flight hold stale values
+  clock: Any  # (launches so far [], step of the next launch [], launch step of each message [slots], -1: free)
 
 
 class AsOptaxState(NamedTuple):
-  """State of `as_optax`; every leaf belongs to one worker."""
+  """The state of `as_optax`; every leaf belongs to one worker."""
 
   count: jax.Array  # [] int32: finished steps
   algorithm: Tree
@@ -31,34 +31,34 @@ class AsOptaxState(NamedTuple):
 
 
 class DistributedTransformation(optax.GradientTransformationExtraArgs):
-  """An optax transformation whose `consensus` returns the model to test."""
+  """An optax transformation with a method `consensus` that returns the model to evaluate."""
 
   consensus: Callable[[AsOptaxState, Tree], Tree]
 
 
 def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> DistributedTransformation:
-  """Return the algorithm as `init` and `update`, one call of `update` per step and worker.
+  """Wrap a collective algorithm as an optax transformation; call `update` once per step and worker.
 
-  `update(grads, state, params)` takes this worker's own gradients and returns new params - params. It must run where
-  `axis_name` is bound: under `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`. So must `init` where the state
+  `update(grads, state, params)` takes this worker's gradients and returns new params - params. It must run where
+  `axis_name` is bound: under `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`. So must `init` if the state
   depends on the number of workers (`sharded_sync_sgd`) or messages stay in flight between steps.
 
-  The length of a run is not known, so that the state holds all messages that a delay can keep in flight: a message that
-  arrives after the last step costs memory and time to compile, and changes nothing.
+  Since the length of the run is unknown, the state always has room for every message in flight. A message that would
+  arrive after the last step costs memory and compile time but has no effect.
 
-  Params that are set to a mean come out as old + (mean - old), hence equal between workers up to rounding only.
+  If an algorithm sets params to a mean, the result is old + (mean - old), equal on all workers only up to rounding.
 
   Args:
-    algorithm: from a factory such as `ddl.dasgd`. A period that is a function must take a traced round too.
+    algorithm: from a factory such as `ddl.dasgd`. A period that is a function must also accept a traced round.
     axis_name: the workers' named axis, or a pair of axes.
-    seed: of the key that `init` of the algorithm gets, the same on all workers.
+    seed: seed of the key passed to the algorithm's `init`; must be the same on all workers.
 
   Returns:
-    A transformation `tx`; `tx.consensus(state, params)` gives the model to test, equal on all workers: EASGD's center,
-    or the mean of local SGD's models. It must run where `axis_name` is bound, too.
+    A transformation `tx`. `tx.consensus(state, params)` returns the model to evaluate, equal on all workers: EASGD's
+    center or the mean of local SGD's models. It must also run where `axis_name` is bound.
 
   Raises:
-    ValueError: if `update` gets no params, or a clock is invalid; from `init`, if it keeps too many messages in flight.
+    ValueError: from `update` without params, for an invalid clock, or from `init` with too many messages in flight.
   """
   group, algorithm = Group(axis_name), of_collective(algorithm)
   clocks = [Clock(exchange) for exchange in algorithm.exchanges]
@@ -68,14 +68,14 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> Dis
     state = algorithm.init(group, params, jax.random.key(seed))
     # The types must be those that `update` returns, so that the state can be a scan's carry.
     vary = _varying((state, params))
-    state = state if always else vary(state)  # the branches of a condition are cast so, counters with the rest
+    state = state if always else vary(state)  # the branches of a condition have all leaves cast, including counters
     queues = tuple(vary(_queue(group, clock, state, params)) for clock in clocks)
     return AsOptaxState(jnp.zeros((), jnp.int32), state, queues)
 
   def update(updates: Tree, state: Any, params: Tree | None = None, **extra_args: Any) -> tuple[Tree, AsOptaxState]:
     del extra_args
     if params is None:
-      raise ValueError("as_optax: update needs the params: tx.update(grads, state, params)")
+      raise ValueError("params of update must be set, got None. Call tx.update(grads, state, params).")
     # The maximum makes counters one value for all workers: a condition on a per-worker value would become a select
     # under vmap, and the collective would run at every step.
     times = (state.count, tuple(queue.clock for queue in state.queues))
@@ -105,14 +105,14 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> Dis
 
 
 class _Flight:
-  """One exchange during one step, which begins after `count` finished steps."""
+  """One exchange during the step that follows `count` finished steps."""
 
   def __init__(self, group: Group, clock: Clock, count: Any, queue: Queue, cond: Callable[..., Any]):
     self.group, self.clock, self.count, self.cond, self.times = group, clock, count, cond, queue.clock
-    self.messages: Any = queue.messages  # with as many slots as `capacity` during the step
+    self.messages: Any = queue.messages  # has `capacity` slots during the step
 
   def leave(self, state: Tree, params: Tree) -> Tree:
-    """Launch a message with a delay if it is due. Return the state."""
+    """Launch a message with a delay if one is due; return the state."""
     if not self.clock.delay:
       return state
     group, clock, launch = self.group, self.clock, self.clock.exchange.launch
@@ -132,7 +132,7 @@ class _Flight:
     return state
 
   def arrive(self, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    """Merge the oldest message if it is due."""
+    """Merge the oldest message if one is due."""
     if not self.clock.delay:
       return params, state
     group, merge, arrived = self.group, self.clock.exchange.merge, self.count + 1 - self.clock.delay
@@ -149,7 +149,7 @@ class _Flight:
     return params, state
 
   def exchange(self, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    """Launch and merge a message without a delay if it is due."""
+    """Launch and merge a message without a delay if one is due."""
     if self.clock.delay:
       return params, state
     group, (launch, merge, *_) = self.group, self.clock.exchange
@@ -166,7 +166,7 @@ class _Flight:
     return Queue(self.messages, self.times)
 
   def _launches(self, step: Any) -> tuple[Any, Any]:
-    """Return (whether a message leaves after `step` steps, the messages in flight before), and count it."""
+    """Record a launch that is due; return (whether it is due, messages in flight before)."""
     clock = self.clock
     if clock.steady:
       if clock.every_step:
@@ -180,12 +180,12 @@ class _Flight:
     return due, place
 
   def _launched(self, step: Any) -> jax.Array:
-    """Return the messages that have left after `step` steps, on a steady clock."""
+    """Return the number of launches after `step` steps, for a constant period."""
     clock = self.clock
     return jnp.where(step < clock.first, 0, (step - clock.first) // clock.steady + 1)
 
   def _leaves(self, step: Any) -> Any:
-    """Return whether a message left, or leaves now, after `step` steps: a Python bool where it always does."""
+    """Return whether a launch is due after `step` steps: a Python bool if it is due at every step."""
     clock = self.clock
     if clock.steady is None:
       left = self.times[2]
@@ -209,17 +209,17 @@ def _queue(group: Group, clock: Clock, state: Tree, params: Tree) -> Queue:
 
 
 def _message(group: Group, exchange: Exchange, state: Tree, params: Tree) -> Tree:
-  """Return zeros of the shapes of `launch`, found without communication."""
+  """Return zeros with the shapes of the message, traced without communication."""
   try:
     workers = group.size()
   except NameError:
-    workers = 1  # outside the axis: few messages depend on the number of workers
+    workers = 1  # the axis is not bound; few messages depend on the number of workers
   _, (shapes, _) = record(exchange.launch, state, params, workers=workers)
   return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
 
 def _uniform_cond(inputs: Tree) -> Callable[..., Any]:
-  """Return a `lax.cond` whose branches agree in what varies over the workers, which `shard_map` checks by default."""
+  """Return a `lax.cond` whose branches agree in varying axes, as `shard_map` checks by default."""
   cast = _varying(inputs)
 
   def cond(due_now: Any, yes: Callable[..., Tree], no: Callable[..., Tree], *operands: Tree) -> Tree:
@@ -231,7 +231,7 @@ def _uniform_cond(inputs: Tree) -> Callable[..., Any]:
 
 
 def _varying(inputs: Tree) -> Callable[[Tree], Tree]:
-  """Return a cast of a tree's leaves to vary over all axes that some input varies over."""
+  """Return a function that casts a tree's leaves to vary over every axis that some input varies over."""
   vary = frozenset().union(*(_varies(x) for x in jax.tree.leaves(inputs)))
 
   def cast(tree: Tree) -> Tree:

@@ -1,8 +1,7 @@
-"""The contract of user-defined algorithms and models, checked whenever JAX traces one of their functions.
+"""Checks of user-defined algorithms and models whenever JAX traces one of their functions.
 
-`of_collective`, `of_server` and `of_model` return the same object, whose functions check what they return: a function
-that returns another structure, shape or type than `ddl.api` says is one line that names it. Nothing is checked while a
-compiled program runs.
+`of_collective`, `of_server` and `of_model` return the same object with checked functions. If a function returns another
+structure, shape or type than `ddl.api` requires, a one-line error names it. Compiled programs run without checks.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,14 +14,14 @@ from ddl.api import Algorithm, Arrivals, Exchange, LockFree, Model, ServerAlgori
 from ddl.ranges import check, integers
 from ddl.schedule import Schedule
 
-FAILURES = TypeError, AttributeError, LookupError, ArithmeticError  # raised by user code, besides ValueError
+FAILURES = TypeError, AttributeError, LookupError, ArithmeticError  # raised by user code, like ValueError
 
 
 def of_collective(algorithm: Algorithm) -> Algorithm:
-  """Return the algorithm with checked functions.
+  """Wrap a collective algorithm so that its functions are checked.
 
   Raises:
-    ValueError: one line, for another object, or exchanges that are not a tuple of `Exchange`.
+    ValueError: if it is not an `Algorithm` or its exchanges are not a tuple of `Exchange`.
   """
   _is(algorithm, Algorithm, "the algorithm")
   Schedule(algorithm.exchanges)
@@ -58,14 +57,14 @@ def of_collective(algorithm: Algorithm) -> Algorithm:
 
 
 def of_server(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
-  """Return the algorithm with checked functions, each of which is traced once.
+  """Wrap a server algorithm so that its functions are checked, and trace each of them once.
 
   Args:
     algorithm: any server algorithm.
     params: arrays or shapes.
 
   Raises:
-    ValueError: one line, for another object, or a function that breaks the contract.
+    ValueError: if it is not a `ServerAlgorithm` or a function breaks the contract.
   """
   check_server(algorithm)
 
@@ -105,7 +104,7 @@ def of_server(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
     visit = Visit(jnp.int32(0), jnp.int32(0 if algorithm.arrivals.peers == "none" else 1))
     local(params, state, params)
     served = serve(server, request(state, params), visit)
-    _same("serve", "reply", served[1], reply)  # as the first one, that of init
+    _same("serve", "reply", served[1], reply)  # must match the initial reply from init
     merge(reply, state, params)
     _same("evaluate", "params", evaluate(server), params)
     if algorithm.read:
@@ -116,7 +115,7 @@ def of_server(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
 
 
 def check_server(algorithm: ServerAlgorithm) -> None:
-  """Check all of a server algorithm but what its functions return. ValueError, one line."""
+  """Check a server algorithm's fields, but not what its functions return. Raises ValueError."""
   _is(algorithm, ServerAlgorithm, "the algorithm")
   _functions(algorithm, ("init", "local", "request", "serve", "merge", "evaluate"))
   check("period of the algorithm", algorithm.period, integers(1))
@@ -127,7 +126,7 @@ def check_server(algorithm: ServerAlgorithm) -> None:
 
 
 def of_model(model: Model) -> Model:
-  """Return the model with checked functions. ValueError, one line, for another object."""
+  """Wrap a model so that its functions are checked. Raises ValueError if it is not a `Model`."""
   _is(model, Model, "the model")
   _functions(model, ("init", "loss"))
 
@@ -153,14 +152,14 @@ def of_model(model: Model) -> Model:
       raise ValueError(f"{name} must return a dict with 'loss', got {_kind(returned)}.")
     for key, value in returned.items():
       if jnp.shape(_arrays(name, value)) != (size,):
-        raise ValueError(f"{name} must return '{key}' of each of the {size} examples, got {_kind(value)}.")
+        raise ValueError(f"{name} must return '{key}' of shape [{size}], one value per example, got {_kind(value)}.")
     return returned
 
   return model._replace(init=init, loss=loss, metrics=model.metrics and metrics)
 
 
 def trace_model(model: Model, batch: Any) -> None:
-  """Trace the model's functions once. batch: [examples, ...]. ValueError as of `of_model`."""
+  """Trace the model's functions once on a batch [examples, ...]. Raises ValueError as `of_model` does."""
 
   def everything(key: Any) -> None:
     params, extra = model.init(key)
@@ -183,14 +182,14 @@ def _functions(value: Any, names: tuple[str, ...]) -> None:
 
 
 def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-  """Call a user's function. Raises ValueError, one line, if it fails."""
+  """Call a user-defined function; raise a one-line ValueError if it fails."""
   try:
     return function(*arguments)
   except (*FAILURES, ValueError) as error:
     first, *more = str(error).splitlines() or [""]
     if isinstance(error, ValueError) and not more:  # already one line
       raise
-    raise ValueError(f"{name} fails ({type(error).__name__}: {first}).") from error
+    raise ValueError(f"{name} failed ({type(error).__name__}: {first}).") from error
 
 
 def _pair(name: str, returned: Any, first: str, second: str) -> tuple[Any, Any]:
@@ -200,7 +199,7 @@ def _pair(name: str, returned: Any, first: str, second: str) -> tuple[Any, Any]:
 
 
 def _like(name: str, returned: Any, **expected: Tree) -> tuple[Any, Any]:
-  """Return the pair that a function returned. Raises ValueError unless both match the trees of these names."""
+  """Check that a function returned a pair of trees that match the expected ones; return the pair."""
   (first, one), (second, other) = expected.items()
   pair = _pair(name, returned, first, second)
   _same(name, first, pair[0], one)
@@ -209,13 +208,13 @@ def _like(name: str, returned: Any, **expected: Tree) -> tuple[Any, Any]:
 
 
 def _same(name: str, what: str, returned: Tree, expected: Tree) -> Tree:
-  """Return the tree. Raises ValueError unless it has the structure, shapes and types of another one."""
+  """Check that a tree has the structure, shapes and types of the expected one; return it."""
   if jax.tree.structure(returned) != jax.tree.structure(expected):
     returned_names, expected_names = _names(returned), _names(expected)
     differ = [f"without {key}" for key in expected_names if key not in returned_names]
     differ += [f"with {key}" for key in returned_names if key not in expected_names]
-    detail = differ[0] if differ else f"{type(returned).__name__} in place of {type(expected).__name__}"
-    raise ValueError(f"{name} must return {what} of the structure of its argument, got one {detail}.")
+    detail = differ[0] if differ else f"{type(returned).__name__} instead of {type(expected).__name__}"
+    raise ValueError(f"{name} must return {what} with the structure of its argument, got a tree {detail}.")
   pairs = zip(jax.tree.leaves_with_path(returned), jax.tree.leaves(expected), strict=True)
   for (path, x), like in pairs:
     if jnp.shape(x) != jnp.shape(like) or jnp.result_type(x) != jnp.result_type(like):
@@ -225,7 +224,7 @@ def _same(name: str, what: str, returned: Tree, expected: Tree) -> Tree:
 
 
 def _arrays(name: str, tree: Tree) -> Tree:
-  """Return the tree. Raises ValueError unless all its leaves are arrays or numbers."""
+  """Check that all leaves of a tree are arrays or numbers; return the tree."""
   for path, x in jax.tree.leaves_with_path(tree):
     if not hasattr(x, "dtype") and not isinstance(x, bool | int | float | complex):
       raise ValueError(f"{name} must return arrays, got {_kind(x)} at '{jax.tree_util.keystr(path)}'.")
@@ -237,7 +236,7 @@ def _names(tree: Tree) -> list[str]:
 
 
 def _kind(value: Any) -> str:
-  """Describe a value in a few words: float32[3, 4], None, a tuple of 3."""
+  """Describe a value briefly: float32[3, 4], None, tuple of 3."""
   if value is None or isinstance(value, bool | int | float | str):
     return repr(value)
   if hasattr(value, "dtype") and hasattr(value, "shape"):

@@ -1,11 +1,11 @@
-"""Whether functions of the parameters are element-wise, decided from their jaxprs: nothing is computed.
+"""Decide from jaxprs, without computing anything, whether functions of the parameters are element-wise.
 
-An element-wise function computes each coordinate of its result from that coordinate of its arguments, by one rule for
-all. So it applies to all parameters as one vector and to any part of that vector. Each array of a jaxpr is described by
-the expression of its elements, without their number. A function is element-wise if the expression is the same for all
-leaves of the tree and for vectors of two sizes; an operation that is not known to be element-wise (a norm, a random
-number, an index) has no expression. So masks, clipping by a norm, layer-wise rules and rules by name are recognised
-whatever their effect in the first steps.
+An element-wise function computes each coordinate of its result from the same coordinate of its arguments, by one rule
+for all coordinates. So it can be applied to all parameters as one vector, and to any slice of that vector. The elements
+of each array in a jaxpr are described by an expression that does not depend on their number. A function is element-wise
+if this expression is the same for all leaves of the tree and for vectors of two sizes. Operations that are not known to
+be element-wise (a norm, a random number, an index) have no expression. So masks, clipping by a norm, layer-wise rules
+and rules by name are detected even if they have no effect in the first steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,15 +34,15 @@ CALLED = {"closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit
 
 
 class Elements(NamedTuple):
-  """The elements of an array [*lead, *rest]; along `rest` they are uniform, or follow a leaf of the parameters."""
+  """The elements of an array [*lead, *rest]; over `rest` they are uniform or correspond to a parameter leaf."""
 
   expression: int
-  lead: int  # number of leading axes that are not the parameters'
+  lead: int  # number of leading axes that do not belong to the parameters
   leaf: int | None  # the leaf whose shape is `rest`; None: uniform
 
 
 class Trace(NamedTuple):
-  """A function's jaxpr with the shapes of its arguments and result."""
+  """A function's jaxpr with the shapes of its arguments and results."""
 
   jaxpr: Any
   arguments: Tree
@@ -60,11 +60,11 @@ def is_elementwise(inner: optax.GradientTransformation, params: Tree) -> bool:
 
 
 def are_elementwise(calls: Calls, params: Tree) -> bool:
-  """Return whether these functions are known to be element-wise in arguments and results like the parameters.
+  """Return whether functions are element-wise in arguments and results that have the parameters' shapes.
 
-  Those have the parameters' shapes behind any other axes. Other arguments and results are the same for every part.
-  Parameters of several types are taken for the one that holds them all, as a vector's are. The decision does not depend
-  on how strict the caller is about promotion.
+  These may have additional leading axes. All other arguments and results must be the same for every slice. Parameters
+  of mixed types are promoted to their common type, as in a vector. The result does not depend on the caller's promotion
+  settings.
 
   Args:
     calls: parameters -> functions with the shapes of their arguments, for the tree and for vectors.
@@ -86,7 +86,7 @@ def are_elementwise(calls: Calls, params: Tree) -> bool:
         )
         if None in whole or any(part != whole for part in parts):
           return False
-    except Exception:  # a rule for the model's tree only may raise anything when it gets a vector
+    except Exception:  # a rule written for the model's tree may raise anything when called with a vector
       return False
     return True
 
@@ -97,19 +97,19 @@ def _trace(function: Callable[..., Tree], arguments: tuple[Tree, ...]) -> Trace:
 
 
 def _lead(short: Any, long: Any) -> int:
-  """Return the number of axes before the parameters', -1 for an array that does not grow with them."""
+  """Return the number of leading axes before the parameters', or -1 if the array's size does not depend on them."""
   return -1 if short.shape == long.shape else len(short.shape) - 1
 
 
 class _Expressions:
-  """Numbers for expressions: equal ones have the same."""
+  """A table that assigns equal numbers to equal expressions."""
 
   def __init__(self):
     self._numbers = dict[Any, int]()
     self._alive = list[Any]()  # constants that are named by their id
 
   def of(self, trace: Trace, lead_in: Tree, lead_out: Tree, leaves: Sequence[Any]) -> list[Any]:
-    """Return an entry for each result, None if it is not element-wise. ValueError for trees of another structure."""
+    """Describe the elements of each result; None: not element-wise. Raises ValueError if structures differ."""
     inputs = []
     for place, (lead, arrays) in enumerate(_slots(lead_in, trace.arguments, leaves)):
       for leaf, x in enumerate(arrays):
@@ -131,7 +131,7 @@ class _Expressions:
   def _constant(self, value: Any, aval: Any) -> Elements:
     try:
       content: Any = np.asarray(value, aval.dtype).tobytes()
-    except TypeError:  # of a tracer of a surrounding function, or of keys
+    except TypeError:  # for tracers of a surrounding function and for keys
       self._alive.append(value)
       content = id(value)
     return Elements(self._number("constant", aval.shape, str(aval.dtype), content), len(aval.shape), None)
@@ -149,7 +149,7 @@ class _Expressions:
     return [read(var) for var in jaxpr.outvars]
 
   def _equation(self, eqn: Any, inputs: list[Elements | None]) -> Sequence[Elements | None]:
-    """Return the elements of an equation's results."""
+    """Return the elements of the results of one equation."""
     name, unknown = eqn.primitive.name, [None] * len(eqn.outvars)
     if name in CALLED:
       return self._run(next(eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), inputs)
@@ -171,7 +171,7 @@ class _Expressions:
     return [Elements(self._number(*known, i, aval.shape), len(aval.shape), None) for i, aval in enumerate(avals)]
 
   def _branches(self, eqn: Any, inputs: list[Elements | None]) -> Sequence[Elements | None]:
-    """Return the elements of the results of a condition, whose branches are all followed."""
+    """Return the elements of the results of a `cond`, following all of its branches."""
     which, *operands = inputs
     results = zip(*(self._run(branch, operands) for branch in eqn.params["branches"]), strict=True)
 
@@ -185,27 +185,27 @@ class _Expressions:
 
 
 def _slots(leads: Tree, tree: Tree, leaves: Sequence[Any]) -> list[tuple[int, list[Any]]]:
-  """Return the arrays of each leaf of `leads`: one, or as many as the parameters have, of their shapes."""
+  """Return the arrays of each leaf of `leads`: one array, or one per parameter leaf with its shape."""
   slots = []
   for lead, part in zip(jax.tree.leaves(leads), jax.tree.structure(leads).flatten_up_to(tree), strict=True):
     arrays = jax.tree.leaves(part)
     if len(arrays) != (1 if lead < 0 else len(leaves)):
-      raise ValueError("a tree of another structure than the parameters")
+      raise ValueError("a tree's structure must be that of the parameters.")
     if lead >= 0 and any(x.shape[lead:] != leaf.shape for x, leaf in zip(arrays, leaves, strict=True)):
-      raise ValueError("arrays of other shapes than the parameters")
+      raise ValueError("the shapes of arrays must be those of the parameters.")
     slots.append((lead, arrays))
   return slots
 
 
 def _fits(x: Elements, lead: int, leaf: int) -> bool:
-  """Return whether a result is uniform, or follows its own leaf; with a lead of -1 it must not follow any."""
+  """Return whether a result is uniform or corresponds to its own leaf; with lead -1 it must be uniform."""
   if lead < 0:
     return x.leaf is None
   return x.lead <= lead if x.leaf is None else (x.lead, x.leaf) == (lead, leaf)
 
 
 def _join(inputs: Sequence[Elements | None]) -> tuple[int, int | None] | None:
-  """Return (lead, leaf) of elements that are computed from those at the same place, None if there are no such."""
+  """Return the common (lead, leaf) of inputs that are combined element by element, or None if they do not match."""
   if any(x is None for x in inputs):
     return None
   lead = max((x.lead for x in inputs if x), default=0)
@@ -215,9 +215,9 @@ def _join(inputs: Sequence[Elements | None]) -> tuple[int, int | None] | None:
   return lead, next((leaf for _, leaf in leaves), None)
 
 
-# Rules: (params, shapes, shape of the result, inputs) -> (operation, number of inputs used, lead, leaf), or None if it
-# is not known to be element-wise. `operation` leaves out the axes behind `lead`, in which trees and vectors differ, and
-# is empty where the elements stay the same.
+# Rules: (params, shapes, shape of the result, inputs) -> (operation, number of inputs used, lead, leaf), or None if the
+# equation is not known to be element-wise. `operation` excludes the axes after `lead`, in which trees and vectors
+# differ, and is empty if the elements do not change.
 
 
 def _elementwise(params: Any, shapes: Any, out: Any, inputs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Errors that carry the option at fault as data, with one text for calls and for commands."""
+"""Errors that carry the invalid option as data and format the same for Python calls and commands."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,23 +9,23 @@ class OptionError(ValueError):
 
   Attributes:
     option: an argument, a field of `RunOptions` such as "workdir", or a key such as "config.algorithm.period".
-    condition: that its value does not meet, such as "an integer >= 1".
-    value: as the text shows it; None: the option is missing, or the condition says all.
+    condition: the condition that the value violates, such as "an integer >= 1".
+    value: the value to show; None: the option is missing, or the condition is sufficient.
     advice: at most one sentence.
   """
 
   def __init__(self, option: str, condition: str, value: object = None, advice: str = ""):
-    """Keep all four in `args`, from which an exception is pickled."""
+    """Pass all four to `Exception.args`, which pickling restores."""
     super().__init__(option, condition, value, advice)
     self.option, self.condition, self.value, self.advice = option, condition, value, advice
 
   def __str__(self) -> str:
-    """The text, one line."""
+    """Return the message as one line."""
     got = "" if self.value is None else f", got {self.value}"
     return f"{self.option} must be {self.condition}{got}.{f' {self.advice}' * bool(self.advice)}"
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-  """Return the advice to use the known name that is nearest to a wrong one, or ""."""
+  """Return advice that suggests the known name closest to a misspelled one, or ""."""
   near = difflib.get_close_matches(name, [*known], n=1, cutoff=cutoff)
   return f"Did you mean '{near[0]}'?" if near else ""

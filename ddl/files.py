@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Declared(NamedTuple):
-  """An array by its header."""
+  """An array as declared by its header."""
 
   shape: tuple[int, ...]
   dtype: np.dtype
@@ -20,10 +20,10 @@ class Declared(NamedTuple):
 
 
 def local(path: str | Path) -> Path:
-  """Return the path with ~ expanded.
+  """Expand ~ in a path.
 
   Raises:
-    ValueError: one line, for a URL, ~ without a home folder, or characters that no file system accepts.
+    ValueError: for a URL, ~ without a home folder, or characters that no file system accepts.
   """
   if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(path)):
     raise ValueError(f"{path} must be a path on this machine, not a URL. Mount or copy it first.")
@@ -32,16 +32,16 @@ def local(path: str | Path) -> Path:
   try:
     return Path(path).expanduser()
   except RuntimeError as error:
-    raise ValueError(f"{path} must be a path without the ~ of an unknown home folder.") from error
+    raise ValueError(f"{path} must be a path whose ~ names a known home folder.") from error
 
 
 def cache_folder() -> Path:
-  """Return ~/.cache/ddl, or the folder in XDG_CACHE_HOME. ValueError without a home folder."""
+  """Return ~/.cache/ddl, or its equivalent under XDG_CACHE_HOME. Raises ValueError without a home folder."""
   return local(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "ddl"
 
 
 def regular(path: str | Path) -> Path:
-  """Return the path of a regular file. ValueError for a folder, pipe or device; FileNotFoundError if missing."""
+  """Check that a path is a regular file and return it. Raises ValueError or FileNotFoundError otherwise."""
   file = local(path)
   if not file.exists():
     raise FileNotFoundError(f"{path}: no such file")
@@ -52,11 +52,11 @@ def regular(path: str | Path) -> Path:
 
 
 def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:
-  """Return those of the named arrays that a .npz file has, by their headers, without unpacking them.
+  """Read the headers of those named arrays that a .npz file contains, without unpacking them.
 
   Raises:
-    ValueError: one line, for a member that is no array, or whose size is not that of its header.
-    Exception: of a damaged archive, what zipfile and zlib raise.
+    ValueError: if a member is not an array, or its size does not match its header.
+    Exception: any error of zipfile or zlib for a damaged archive.
   """
   arrays = {}
   with zipfile.ZipFile(path) as archive:
@@ -68,24 +68,24 @@ def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:
         try:
           version = np.lib.format.read_magic(member)
         except ValueError as error:
-          raise ValueError(f"{name} is not an array") from error
+          raise ValueError(f"{name} must be an array.") from error
         if version != (1, 0):
-          raise ValueError(f"{name} is not a plain array")
+          raise ValueError(f"{name} must be an array without fields or objects.")
         shape, _, dtype = np.lib.format.read_array_header_1_0(member)
         header = member.tell()
       nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
       if info.file_size != header + nbytes and not dtype.hasobject:
-        raise ValueError(f"{name} unpacks to {info.file_size:,} bytes, where its header says {header + nbytes:,}")
+        raise ValueError(f"{name} unpacks to {info.file_size:,} bytes, but its header declares {header + nbytes:,}")
       arrays[name] = Declared(shape, dtype, nbytes)
   return arrays
 
 
 def read_json(path: Path, advice: str = "; train again in another workdir") -> dict[str, Any]:
-  """The object that a JSON file holds.
+  """Read a JSON file that contains an object.
 
   Raises:
-    ValueError: one line that names the file and ends with the advice, if it is damaged or no regular file.
-    FileNotFoundError: if there is none.
+    ValueError: if the file is damaged or not a regular file; the message ends with the advice.
+    FileNotFoundError: if the file does not exist.
   """
   regular(path)
   try:
@@ -93,5 +93,5 @@ def read_json(path: Path, advice: str = "; train again in another workdir") -> d
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is damaged ({error}){advice}") from error
   if not isinstance(content, dict):
-    raise ValueError(f"{path} is damaged (it holds no object){advice}")
+    raise ValueError(f"{path} is damaged (it contains no object){advice}")
   return content

@@ -19,37 +19,37 @@ class Group:
   """
 
   def __init__(self, axis: AxisName):
-    """axis: one named axis or a pair, bound by `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`."""
+    """Bind to one named axis or a pair, as bound by `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`."""
     self.axes = axis if isinstance(axis, tuple) else (axis,)
     if len(self.axes) > 2:
-      raise ValueError(f"invalid axis {axis}: must be one named axis or a pair of them")
+      raise ValueError(f"axis must be one named axis or a pair of them, got {axis}.")
 
   def size(self) -> int:
-    """Number of workers p."""
+    """Return the number of workers p."""
     return prod(lax.axis_size(name) for name in self.axes)
 
   def index(self) -> jax.Array:
-    """This worker's rank: [] int32 in 0..p-1."""
+    """Return this worker's rank: [] int32 in 0..p-1."""
     return lax.axis_index(self.axes)
 
   def sum(self, tree: Tree) -> Tree:
-    """sum_i x_i."""
+    """Return sum_i x_i."""
     return lax.psum(tree, self.axes)
 
   def mean(self, tree: Tree) -> Tree:
-    """(1/p) sum_i x_i."""
+    """Return (1/p) sum_i x_i."""
     return lax.pmean(tree, self.axes)
 
   def partial_sum(self, tree: Tree, member: Any, count: int) -> Tree:
-    """Return the sum over `count` workers, those whose `member` ([] bool) is true, on all workers.
+    """Return on all workers the sum over the `count` workers whose `member` ([] bool) is true.
 
-    All workers take part in the collective. Its traffic is counted as that of the `count` workers, each of which would
-    send x_i to a server and receive the sum.
+    All workers take part in the collective. Its traffic is counted as if only the `count` workers sent x_i to a server
+    and received the sum.
     """
     return self.sum(jax.tree.map(lambda x: jnp.where(member, x, jnp.zeros_like(x)), tree))
 
   def max(self, tree: Tree) -> Tree:
-    """max_i x_i."""
+    """Return max_i x_i."""
     return lax.pmax(tree, self.axes)
 
   def gather(self, tree: Tree) -> Tree:
@@ -64,7 +64,7 @@ class Group:
     return jax.tree.map(one, tree)
 
   def reduce_scatter(self, tree: Tree) -> Tree:
-    """Return strip i of sum_j x_j on worker i: [p n, ...] -> [n, ...].
+    """Return slice i of sum_j x_j on worker i: [p n, ...] -> [n, ...].
 
     Raises:
       ValueError: if p does not divide the leading dimension.
@@ -72,7 +72,7 @@ class Group:
 
     def one(x: jax.Array) -> jax.Array:
       if x.shape[0] % self.size():
-        raise ValueError(f"reduce_scatter: {self.size()} workers do not divide {x.shape[0]} values; pad them first")
+        raise ValueError(f"the leading axis must be a multiple of {self.size()} workers, got {x.shape[0]}.")
       for name in self.axes:
         x = lax.psum_scatter(x, name, tiled=True)
       return x
@@ -80,7 +80,7 @@ class Group:
     return jax.tree.map(one, tree)
 
   def shift(self, tree: Tree, steps: int) -> Tree:
-    """Return the value of worker (rank - steps) mod p on a ring; at most two permutes per level."""
+    """Return the value of worker (rank - steps) mod p on a ring, with at most two permutes per level."""
 
     def ring(x: jax.Array, name: Any, by: int) -> jax.Array:
       count = lax.axis_size(name)
@@ -94,20 +94,20 @@ class Group:
       x = ring(x, inner, rest)
       if not rest:
         return ring(x, outer, jump)
-      # Values that wrap round the inner ring come from one outer step further back.
+      # Values that wrap around the inner ring come from one outer step further back.
       return jnp.where(lax.axis_index(inner) < rest, ring(x, outer, jump + 1), ring(x, outer, jump))
 
     return jax.tree.map(one, tree)
 
   def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
-    """Return the value of worker sources[rank]; zeros where that is None. No worker is the source of two.
+    """Return the value of worker sources[rank], or zeros if that is None.
 
     Raises:
-      ValueError: if `sources` has not one entry per worker, or a source twice or outside 0..p-1.
+      ValueError: if `sources` does not have one entry per worker, or contains a rank twice or outside 0..p-1.
     """
     senders = [s for s in sources if s is not None]
     if len(sources) != self.size() or len({*senders}) < len(senders) or not {*senders} <= {*range(self.size())}:
-      raise ValueError(f"permute: invalid sources {list(sources)}: must be {self.size()} different ranks or None")
+      raise ValueError(f"sources of permute must be {self.size()} different ranks or None, got {list(sources)}.")
     if len(self.axes) == 1:
       rounds = [(_complete({s: i for i, s in enumerate(sources) if s is not None}, len(sources)), None, None)]
     else:
@@ -128,7 +128,7 @@ class Group:
 
 
 def _complete(targets: dict[int, int], count: int) -> list[tuple[int, int]]:
-  """Return (source, target) of all ranks, as `lax.ppermute` under vmap needs; without a partner: the own rank."""
+  """Add the unmatched ranks to (source, target) pairs, as `lax.ppermute` under vmap needs; prefer (i, i)."""
   free = set(range(count)) - set(targets.values())
   left = [i for i in range(count) if i not in targets]
   own = {i: i for i in left if i in free}
@@ -137,9 +137,10 @@ def _complete(targets: dict[int, int], count: int) -> list[tuple[int, int]]:
 
 
 def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple[list[tuple[int, int]], Any, Any]]:
-  """Return a permutation of workers as permutations of devices, each of which moves at most one worker of a device.
+  """Split a permutation of workers into permutations of devices that move at most one worker per device.
 
-  Each is (device pairs, the slot that each device sends, the slot that receives; -1 for none).
+  Returns:
+    Per round (device pairs, the slot that each device sends, the slot that receives or -1).
   """
   from scipy.sparse import csr_array
   from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -150,7 +151,7 @@ def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple
     edges: dict[tuple[int, int], int] = {(s // inner, i // inner): i for i, s in left.items()}
     rows, columns = zip(*edges, strict=True)
     graph = csr_array((np.ones(len(edges)), (rows, columns)), shape=(outer, outer))
-    match = maximum_bipartite_matching(graph, perm_type="column")  # the device that each one sends to, or -1
+    match = maximum_bipartite_matching(graph, perm_type="column")  # the target of each device, or -1
     moves = {a: int(b) for a, b in enumerate(match) if b >= 0}
     send, take = np.zeros(outer, np.int32), np.full(outer, -1, np.int32)
     for a, b in moves.items():
@@ -161,30 +162,30 @@ def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple
 
 
 class Present(Group):
-  """A group with absent workers: sums, means and maxima are over those present; every worker gets them."""
+  """A group with absent workers: reductions are over the present workers, and all workers receive the result."""
 
   def __init__(self, group: Group, present: Any):
-    """present: [] bool of this worker."""
+    """Set whether this worker is present: [] bool."""
     super().__init__(group.axes)
     self.group, self.present = group, present
 
   def sum(self, tree: Tree) -> Tree:
-    """The sum over the workers that are present."""
-    return self.group.sum(self._own(tree))
+    """Return the sum over the present workers."""
+    return self.group.sum(self._contribution(tree))
 
   def mean(self, tree: Tree) -> Tree:
-    """The mean over the workers that are present."""
-    total, count = self.group.sum((self._own(tree), jnp.asarray(self.present, jnp.int32)))  # in one message
+    """Return the mean over the present workers."""
+    total, count = self.group.sum((self._contribution(tree), jnp.asarray(self.present, jnp.int32)))  # as one message
     return jax.tree.map(lambda x: x / count.astype(x.dtype), total)
 
   def max(self, tree: Tree) -> Tree:
-    """The maximum over the workers that are present."""
+    """Return the maximum over the present workers."""
 
     def lowest(x: jax.Array) -> jax.Array:
       return jnp.full_like(x, -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min)
 
     return self.group.max(jax.tree.map(lambda x: jnp.where(self.present, x, lowest(x)), tree))
 
-  def _own(self, tree: Tree) -> Tree:
-    """What this worker adds to a sum."""
+  def _contribution(self, tree: Tree) -> Tree:
+    """Return this worker's contribution to a sum: zeros if it is absent."""
     return jax.tree.map(lambda x: jnp.where(self.present, x, jnp.zeros_like(x)), tree)

@@ -1,4 +1,4 @@
-"""A group that records what it is asked: the bytes of an algorithm's messages are derived, never declared."""
+"""A group that records an algorithm's collectives, so that message sizes are derived instead of declared."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,15 +17,15 @@ class Sent(NamedTuple):
   """A collective that a worker takes part in."""
 
   kind: str  # all_reduce, all_gather, reduce_scatter or permute
-  nbytes: int  # of the whole vector; for an all_gather of the result
+  nbytes: int  # of the whole vector; for an all_gather, of the result
   messages: int  # arrays
-  sources: tuple[int | None, ...] = ()  # of a permute: whom each worker hears
+  sources: tuple[int | None, ...] = ()  # of a permute: each worker's source
   senders: int | None = None  # of an all-reduce: workers whose values are summed; None: all
 
   def per_worker(self, workers: int) -> float:
-    """Return the least bytes that each of p workers sends: n (p - 1) / p, twice that for an all-reduce.
+    """Return the minimum number of bytes that each of p workers sends: n (p - 1) / p, twice that for an all-reduce.
 
-    A sum over m < p workers counts as 2 n m / p: the mean over all workers of what the m send to a server and receive.
+    A sum over m < p workers counts as 2 n m / p per worker: m of them send to a server and receive the sum.
     """
     if self.kind == "permute":
       return float(self.nbytes)
@@ -38,47 +38,47 @@ class Recorder(Group):
   """A group without communication that records its collectives and returns values of the right shapes."""
 
   def __init__(self, workers: int):
-    """workers: p."""
+    """Record the collectives of p = `workers` workers."""
     super().__init__("workers")
     self.workers, self.sent, self.used = workers, list[Sent](), False
     self._trace = get_opaque_trace_state(convention="flax")
 
   def size(self) -> int:
-    """Number of workers p."""
+    """Return the number of workers p."""
     return self.workers
 
   def index(self) -> jax.Array:
-    """Rank 0."""
+    """Return rank 0."""
     self.used = True
     return jnp.int32(0)
 
   def sum(self, tree: Tree) -> Tree:
-    """The value itself."""
+    """Record an all-reduce; return the value."""
     return self._keep("all_reduce", tree)
 
   mean = max = sum
 
   def partial_sum(self, tree: Tree, member: Any, count: int) -> Tree:
-    """The value itself."""
+    """Record a sum over `count` workers; return the value."""
     del member
     return self._keep("all_reduce", tree, senders=count if count < self.workers else None)
 
   def gather(self, tree: Tree) -> Tree:
-    """The value p times."""
+    """Record an all-gather; return the value p times."""
     self._keep("all_gather", tree, self.workers)
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), tree)
 
   def reduce_scatter(self, tree: Tree) -> Tree:
-    """The first strip."""
+    """Record a reduce-scatter; return the first slice."""
     self._keep("reduce_scatter", tree)
     return jax.tree.map(lambda x: x[: x.shape[0] // self.workers], tree)
 
   def shift(self, tree: Tree, steps: int) -> Tree:
-    """The value itself."""
+    """Record a permute; return the value."""
     return self.permute(tree, [(rank - steps) % self.workers for rank in range(self.workers)])
 
   def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
-    """The value itself."""
+    """Record a permute; return the value."""
     moves = any(s not in (None, i) for i, s in enumerate(sources))
     return self._keep("permute", tree, sources=tuple(sources)) if moves else tree
 
@@ -87,7 +87,7 @@ class Recorder(Group):
   ) -> Tree:
     self.used = True
     if get_opaque_trace_state(convention="flax") != self._trace:
-      condition = "outside loops, conditions and jit of JAX"
+      condition = "outside JAX's loops, conditions and jit"
       raise OptionError(
         "a collective of an algorithm", condition, advice="Use Python's loops and conditions around it."
       )
@@ -99,10 +99,10 @@ class Recorder(Group):
 
 
 def record(fn: Callable[..., Tree], *args: Tree, workers: int) -> tuple[Recorder, Tree]:
-  """Return the record of fn(group, *args) for this number of workers, and the shapes of its result.
+  """Trace fn(group, *args) for this number of workers; return its recorded collectives and the result's shapes.
 
   Raises:
-    ValueError: for a collective inside a loop, a condition or a jit, whose repetitions are not seen.
+    ValueError: for a collective inside a loop, condition or jit, where repetitions cannot be counted.
   """
   recorders: list[Recorder] = []
 

@@ -1,4 +1,4 @@
-"""This machine's memory: whether something fits into it, and how it is reused."""
+"""The memory of this machine: its size and the allocator's settings."""
 
 import contextlib
 import ctypes
@@ -6,13 +6,13 @@ import resource
 from functools import cache
 from pathlib import Path
 
-LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # of a container, v2 and v1
-M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")  # cgroup v2 and v1
+M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # constants of glibc's malloc.h
 
 
 @cache
 def total() -> int:
-  """Return the bytes that this process can have: the machine's memory and swap, or a smaller limit."""
+  """Return the bytes available to this process: memory and swap, or a smaller limit."""
   lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
   fields = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
   known = [fields["MemTotal"] + fields.get("SwapTotal", 0)] if fields else []
@@ -22,17 +22,17 @@ def total() -> int:
 
 
 def require(nbytes: float, what: str) -> None:
-  """Raise ValueError, one line, if `what` needs more memory than the machine has. nbytes: a lower bound."""
+  """Raise ValueError if `what` needs more memory than this machine has. nbytes: a lower bound."""
   if nbytes > total():
     have = f"this machine has {total() / 1e9:,.1f} GB of memory"
     raise ValueError(f"{what}: needs at least {nbytes / 1e9:,.1f} GB; {have}")
 
 
 def keep_freed() -> None:
-  """Keep memory that is freed for the next that is asked for, in one pool. Call before there are threads.
+  """Make glibc's malloc keep freed memory for reuse, in one arena. Call before threads start.
 
-  A program's arrays otherwise come from the system each time, which has to zero them: a tenth of a step of large
-  batches, where a call is many programs. Nothing is done where the C library is not glibc.
+  Otherwise each program requests its arrays from the system, which has to zero them: a tenth of a step with large
+  batches, if a step calls many programs. Does nothing with other C libraries.
   """
   with contextlib.suppress(OSError, AttributeError):
     mallopt = ctypes.CDLL(None).mallopt

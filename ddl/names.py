@@ -1,16 +1,16 @@
-"""Names of parts and of points of a grid, for labels, folders and tables."""
+"""Names of components and grid points, for labels, folders and tables."""
 
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LONGEST = 200  # bytes of a file's name, of which file systems take 255
+LONGEST = 200  # bytes in a file name; file systems allow 255
 KINDS = ("spec", "algorithm", "wrapper", "model", "data", "partition", "optimizer", "schedule", "times", "barrier")
 
 
 def short_name(name: str) -> str:
-  """Return the name of an entry of a registry, or of a user-defined function: its own name, or the file's for SPEC.
+  """Return the name of a registry entry or user-defined function; for SPEC, the name of its file.
 
   mine.py:net -> net, mine.py:SPEC -> mine, mine.py:FAST_SPEC -> FAST.
   """
@@ -23,7 +23,7 @@ def short_name(name: str) -> str:
 
 
 def slug(text: str) -> str:
-  """Return a label, or another name that a user gave, as the name of a file or a folder, the same each time."""
+  """Convert a label or another user-defined name to a valid file name, deterministically."""
   name = "".join(c if c.isalnum() or c in "-_." else "_" for c in text)
   name = name if name.strip(".") else name.replace(".", "_")  # . and .. are folders
   if len(name.encode()) <= LONGEST:
@@ -32,16 +32,16 @@ def slug(text: str) -> str:
 
 
 class Place(NamedTuple):
-  """The label without the grid, and its point: the keys of the grid that its algorithm reads, {} without a grid."""
+  """A label without its grid keys, and its grid point: the grid keys that its algorithm reads, {} without a grid."""
 
   group: str
   point: Mapping[str, Any]
 
 
 def comparable(one: Place, other: Place) -> bool:
-  """Return whether the difference of two labels answers a question: they differ in the algorithm or in one key.
+  """Return whether two labels differ only in the algorithm or only in one grid key.
 
-  Algorithms are at one point where the keys that both have agree.
+  Different algorithms are compared at grid points whose common keys agree.
   """
   shared = one.point.keys() & other.point.keys()
   differing = sum(one.point[key] != other.point[key] for key in shared)
@@ -49,20 +49,20 @@ def comparable(one: Place, other: Place) -> bool:
 
 
 def words(key: str, keys: tuple[str, ...] | list[str]) -> str:
-  """Return a key's last part, with its section if two of the keys end alike; the section for a name."""
+  """Return a key's last part; add its section if it is ambiguous among `keys`, and use the section for `name` keys."""
   section, _, name = key.rpartition(".")
-  alike = [each for each in keys if each.rpartition(".")[2] == name]
+  alike = [other for other in keys if other.rpartition(".")[2] == name]
   word = section if name == "name" else name if len(alike) == 1 else f"{section} {name}"
   return word.replace("_", " ")
 
 
 def quoted(label: str) -> str:
-  """Return a label for a list, in quotation marks if it contains a comma."""
+  """Return a label, in quotation marks if it contains a comma."""
   return f'"{label}"' if "," in label else label
 
 
 def text(value: Any) -> str:
-  """Return a value of a grid as text."""
+  """Format a value of a grid as text."""
   if isinstance(value, float):
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
@@ -70,5 +70,5 @@ def text(value: Any) -> str:
 
 
 def pluralize(count: int, noun: str) -> str:
-  """Return a number with its noun: 1 device, 2 devices, 2 processes."""
+  """Format a number with its noun: 1 device, 2 devices, 2 processes."""
   return f"{count:,} {noun if count == 1 else noun + ('es' if noun.endswith('s') else 's')}"

@@ -1,4 +1,4 @@
-"""Types of numbers: a loss in bfloat16 from parameters in float32 (arXiv 1710.03740, 1905.12322), mixed ones packed."""
+"""Mixed precision: bfloat16 losses with float32 parameters (arXiv 1710.03740, 1905.12322), vectors of mixed types."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,27 +13,27 @@ PRECISIONS = ("float32", "bfloat16")
 
 
 def cast(tree: Tree, dtype: Any) -> Tree:
-  """Return the tree with its floating-point arrays in this type."""
+  """Cast a tree's floating-point arrays to `dtype`."""
   return jax.tree.map(lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)
 
 
 def wide(*dtypes: Any) -> Any:
-  """Return the widest of these types, float32 at least."""
+  """Return the widest of these types, at least float32."""
   return max(jnp.dtype("float32"), *dtypes, key=lambda dtype: dtype.itemsize)
 
 
 def ravel(tree: Tree) -> tuple[jax.Array, Callable[[Any], Tree]]:
-  """Return the arrays as one vector of the type that holds them all, and the inverse, which gives each its own type."""
+  """Concatenate the arrays to one vector of their common type; return it and the inverse, which restores types."""
   with jax.numpy_dtype_promotion("standard"):
     return ravel_pytree(tree)
 
 
 def in_bfloat16(model: Model) -> Model:
-  """Return the model with forward and backward pass in bfloat16, whose range is float32's: no loss scaling.
+  """Run a model's forward and backward pass in bfloat16; its range is that of float32, so no loss scaling is needed.
 
-  Parameters, their gradients and the optimizer's state keep their type, in which workers send their messages too;
-  what the members of a worker gather of parameters, and reduce of gradients, is in bfloat16. So do the loss, figures
-  and the non-trained state (batch statistics), of which the latter is handed to the loss as it is.
+  Parameters, gradients and optimizer state keep their type, as do the messages between workers. All-gathers of
+  parameters and reductions of gradients among the devices of one worker use bfloat16. The loss, metrics and non-trained
+  state (batch statistics) keep their type too; the loss receives the non-trained state without a cast.
   """
 
   def low(x: Tree) -> Tree:

@@ -1,7 +1,7 @@
-"""Valid ranges of numeric settings: data in the signature of a factory, and one function that checks a value.
+"""Valid ranges of numeric settings, as annotations in the signature of a factory, and checks of values.
 
-`period: PositiveInt` annotates a keyword of a factory (or a field of a dataclass) with its type and its range.
-`checked` refuses other values in every call of the factory; a config reads the same ranges from the signature.
+`period: PositiveInt` annotates a keyword of a factory (or a field of a dataclass) with its type and range. `checked`
+makes every call of the factory reject other values; configs read the same ranges from the signature.
 """
 
 import functools
@@ -16,12 +16,12 @@ import numpy as np
 
 from ddl.errors import OptionError
 
-LARGEST_FLOAT = float(np.finfo(np.float32).max)  # a larger number is infinite in float32
+LARGEST_FLOAT = float(np.finfo(np.float32).max)  # larger numbers are infinite in float32
 LARGEST_INT = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
-LARGEST_SECONDS = 1e15  # with which virtual time stays finite
+LARGEST_SECONDS = 1e15  # keeps virtual time finite
 
 OPTIMIZER = (("init", "update"), "an optax optimizer, such as optax.sgd(0.1)")
-ARGUMENTS = {  # of algorithms' and wrappers' factories -> the fields that tell the type, and its name
+ARGUMENTS = {  # argument of a factory -> the fields that identify its type, and a description
   "inner": OPTIMIZER,
   "outer": OPTIMIZER,
   "algorithm": (("init", "exchanges"), "a collective ddl.Algorithm"),
@@ -35,14 +35,14 @@ class Range(NamedTuple):
 
   low: float = -math.inf
   high: float = math.inf
-  open_low: bool = False  # without `low` itself
-  open_high: bool = False  # without `high` itself
+  open_low: bool = False  # excludes `low`
+  open_high: bool = False  # excludes `high`
   integer: bool = False
-  zero: bool = False  # whether 0 is valid too
+  zero: bool = False  # whether 0 is also valid
   unit: str = ""
 
   def __contains__(self, value: object) -> bool:
-    """Return whether a number lies in the interval; NaN, infinities and bools do not."""
+    """Return whether a number is in the interval; NaN, infinities and bools are not."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
       return False
     if not -math.inf < value < math.inf or (self.integer and value != int(value)):
@@ -52,11 +52,11 @@ class Range(NamedTuple):
     return bool(above and below) or (self.zero and value == 0)
 
   def __repr__(self) -> str:
-    """Return the condition in words: "in (0, 1]", "> 0", "an integer >= 1"."""
+    """Return the condition as text: "in (0, 1]", "> 0", "an integer >= 1"."""
     return self.condition()
 
   def condition(self, value: Any = None) -> str:
-    """Return the condition that a value does not meet; the largest number of a type only for a larger value."""
+    """Return the condition that a value violates; mention a type's largest number only for values above it."""
     kind = "an integer " if self.integer else ""
     rest = f" {self.unit}" * bool(self.unit) + ", or 0" * self.zero
     if self.low == -math.inf:
@@ -68,13 +68,13 @@ class Range(NamedTuple):
 
 
 class ByWorkers(NamedTuple):
-  """A default that depends on the number of workers p; a signature shows its formula."""
+  """A default that depends on the number of workers p; the signature shows its formula."""
 
   formula: str  # such as "0.9 / p"
   value: Callable[[int], Any]  # p -> default
 
   def __repr__(self) -> str:
-    """The formula."""
+    """Return the formula."""
     return self.formula
 
 
@@ -83,35 +83,31 @@ def integers(low: int, high: int = LARGEST_INT) -> Range:
   return Range(low, high, integer=True)
 
 
-NUMBERS = {int: Range(integer=True), float: Range()}  # of a type without a range
+NUMBERS = {int: Range(integer=True), float: Range()}  # the range of a type without an annotation
 
-STATIC = "static"  # metadata of a number on whose value a factory branches, so that it cannot be traced
+STATIC = "static"  # marks a number that a factory branches on, which cannot be traced
 
 PositiveInt = Annotated[int, integers(1)]
 NonNegativeInt = Annotated[int, integers(0)]
 Seed = Annotated[int, integers(0, 2**32 - 1)]
 PositiveFloat = Annotated[float, Range(0, LARGEST_FLOAT, open_low=True)]
 NonNegativeFloat = Annotated[float, Range(0, LARGEST_FLOAT)]
-Share = Annotated[float, Range(0, 1, open_low=True), STATIC]  # of the workers or entries: it decides their number
+Share = Annotated[float, Range(0, 1, open_low=True), STATIC]  # a share of workers or entries; determines their number
 UnitInterval = Annotated[float, Range(0, 1)]
 Momentum = Annotated[float, Range(0, 1, open_high=True)]
-Fraction = Annotated[float, Range(0, 1, open_high=True)]  # that is dropped or split off
-ElasticRate = Annotated[float, Range(0, 2)]  # times the workers at most 2, above which the center diverges
+Fraction = Annotated[float, Range(0, 1, open_high=True)]  # dropped or split off
+ElasticRate = Annotated[float, Range(0, 2)]  # multiplied by the workers at most 2, else the center diverges
 Seconds = Annotated[float, Range(0, LARGEST_SECONDS)]
 
 
 def check(option: str, value: Any, valid: Range) -> None:
-  """Refuse a value outside a range; a traced number passes, as its value is not known.
-
-  Raises:
-    OptionError: for any other value.
-  """
+  """Raise OptionError if a value is outside a range; accept traced numbers, whose value is unknown."""
   if value in valid:
     return
   if not isinstance(value, bool | str | int | float) and np.ndim(value) == 0 and hasattr(value, "dtype"):
     try:
       value = value.item()
-    except TypeError:  # of a number that JAX traces
+    except TypeError:  # the number is traced by JAX
       return
     if value in valid:
       return
@@ -119,10 +115,10 @@ def check(option: str, value: Any, valid: Range) -> None:
 
 
 def check_all(annotation: Any, value: Any, option: str) -> None:
-  """Check a value, or each element of a tuple, against an annotation. None, text and bools without a range pass.
+  """Check a value, or each element of a tuple, against an annotation; accept None, text and bools without a range.
 
   Raises:
-    ValueError: as `check` does.
+    OptionError: as `check` does.
   """
   if value is None:
     return
@@ -137,7 +133,7 @@ def check_all(annotation: Any, value: Any, option: str) -> None:
 
 
 def range_of(annotation: Any) -> Range | None:
-  """Return the range of an annotation or of its type; None if it is no number. `float | None` is a number."""
+  """Return the range of an annotation or of its type, or None if it is not numeric. `float | None` is numeric."""
   if typing.get_origin(annotation) is Annotated:
     valid = next((data for data in annotation.__metadata__ if isinstance(data, Range)), None)
     return valid or range_of(annotation.__origin__)
@@ -147,7 +143,7 @@ def range_of(annotation: Any) -> Range | None:
 
 
 def is_static(annotation: Any) -> bool:
-  """Return whether a setting decides the structure of a program: all but floats that are not marked as STATIC."""
+  """Return whether a setting determines the structure of a program: all but floats that are not marked STATIC."""
   return plain(annotation) is not float or STATIC in getattr(annotation, "__metadata__", ())
 
 
@@ -160,10 +156,10 @@ def check_fields(values: Any, prefix: str) -> None:
 
 @functools.cache
 def settings_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-  """Return the keyword-only parameters of a factory, with annotations that are resolved.
+  """Return the keyword-only parameters of a factory with resolved annotations.
 
   Raises:
-    ValueError: one line, for an annotation that names what its file does not define.
+    ValueError: if an annotation uses an undefined name.
   """
   parameters = inspect.signature(factory).parameters
   return {
@@ -174,12 +170,12 @@ def settings_of(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
-  """Return the annotation of a parameter or of "return", with text resolved to types. Raises as `settings_of` does."""
+  """Resolve the annotation of a parameter or of "return" from text to types. Raises as `settings_of` does."""
   names = getattr(inspect.unwrap(factory), "__globals__", {})
   holder = types.SimpleNamespace(__annotations__={key: annotation})
   try:
     return typing.get_type_hints(holder, names, include_extras=True)[key]
-  except Exception as error:  # of any expression that a user writes
+  except Exception as error:  # the user may have written any expression
     what = "its return" if key == "return" else f"'{key}'"
     name = getattr(factory, "__name__", "the function")
     condition = f"a type that its file defines or imports ({type(error).__name__}: {error})"
@@ -187,10 +183,10 @@ def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
 
 
 def checked(factory: Factory) -> Factory:
-  """Make a factory refuse keyword arguments outside the ranges of its annotations, as `<factory>.<key> must be ...`.
+  """Make a factory reject keyword arguments outside their annotated ranges, as `<factory>.<key> must be ...`.
 
-  It also refuses another type of what a factory of ARGUMENTS builds on, and computes defaults that are `ByWorkers` from
-  the argument `workers`.
+  It also rejects arguments in ARGUMENTS of another type, and computes defaults that are `ByWorkers` from the argument
+  `workers`.
   """
   names = [*inspect.signature(factory).parameters]
 

@@ -1,4 +1,4 @@
-"""The clocks of an algorithm's exchanges as static Python."""
+"""The steps at which an algorithm's exchanges launch and merge, as static Python."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -12,27 +12,27 @@ from ddl.api import MOST_EXCHANGES, Exchange, Tree
 from ddl.errors import OptionError
 from ddl.ranges import LARGEST_INT, check, integers
 
-MOST_ARRAYS = 4096  # of messages in flight: a program has an argument for each, and the time to compile it grows so
+MOST_ARRAYS = 4096  # in messages in flight: each is an argument of the program and adds to its compile time
 
-Ids = tuple[int, ...]  # places in `Algorithm.exchanges`
+Ids = tuple[int, ...]  # indices into `Algorithm.exchanges`
 
 
 class Due(NamedTuple):
-  """The exchanges of a step besides its local update, by their place."""
+  """The exchanges of one step, by index."""
 
-  launch: Ids = ()  # leave before the step, to arrive later
+  launch: Ids = ()  # sent before the step, arrive later
   merge: Ids = ()  # arrive after the step
-  exchange: Ids = ()  # leave and arrive after the step
+  exchange: Ids = ()  # sent and received after the step
 
   def __bool__(self) -> bool:
     return bool(self.launch or self.merge or self.exchange)
 
 
 class Clock:
-  """The launches of one exchange."""
+  """The launch steps of one exchange."""
 
   def __init__(self, exchange: Exchange):
-    """Check the clock.
+    """Check the exchange's period, delay and offset.
 
     Raises:
       ValueError: for a period below 1, a negative delay, an offset below -period, or an exchange without a delay
@@ -43,15 +43,15 @@ class Clock:
     check("delay of an exchange", exchange.delay, integers(0))
     check("offset of an exchange", exchange.offset, integers(-LARGEST_INT))
     self.exchange, self.delay, self.offset = exchange, exchange.delay, exchange.offset
-    self.steady = None if callable(exchange.period) else int(exchange.period)  # the period, if it never changes
-    self._times = [self.offset + self.period(0)]  # of the launches so far, where the period changes
+    self.steady = None if callable(exchange.period) else int(exchange.period)  # the period, if it is constant
+    self._times = [self.offset + self.period(0)]  # steps of the launches so far, if the period varies
     if self.first < (0 if self.delay else 1):
       condition = f"such that the first launch is at step {0 if self.delay else 1} or later"
       value = f"{self.offset} with period {self.period(0)} and delay {self.delay}"
       raise OptionError("offset of an exchange", condition, value)
 
   def period(self, round_: int) -> int:
-    """Return the steps of round k. ValueError if that is not a positive integer."""
+    """Return the number of steps of round k. Raises ValueError if it is not a positive integer."""
     if not callable(self.exchange.period):
       return self.exchange.period
     check(f"period of an exchange in round {round_}", period := self.exchange.period(round_), integers(1))
@@ -59,16 +59,16 @@ class Clock:
 
   @cached_property
   def first(self) -> int:
-    """Steps before the first launch."""
+    """Return the number of steps before the first launch."""
     return self.offset + self.period(0)
 
   @property
   def every_step(self) -> bool:
-    """Whether a message leaves and arrives at each step, from the first on."""
+    """Return whether a message is sent and received at every step, from the first one on."""
     return self.steady == 1 and self.delay <= 1 and self.first == 1 - self.delay
 
   def launches(self, step: int) -> int:
-    """Return the number of launches after at most `step` steps."""
+    """Return the number of launches after up to `step` steps."""
     if self.steady:
       return max(0, (step - self.first) // self.steady + 1)
     while self._times[-1] <= step:
@@ -76,15 +76,15 @@ class Clock:
     return bisect_right(self._times, step)
 
   def launched(self, step: int) -> bool:
-    """Return whether a message leaves after `step` steps."""
+    """Return whether a launch is due after `step` steps."""
     return self.launches(step) > self.launches(step - 1)
 
   def in_flight(self, step: int) -> int:
-    """Return the messages that left before `step` steps were finished and have not arrived then."""
+    """Return the number of messages sent before `step` steps were finished that have not arrived by then."""
     return self.launches(step - 1) - self.launches(step - self.delay) if self.delay else 0
 
   def round_at(self, step: int) -> tuple[int, int]:
-    """Return (steps since the begin of the round after `step` steps, its period)."""
+    """Return (steps since the start of the round after `step` steps, its period)."""
     done = self.launches(step)
     if self.steady:
       return (step - self.offset) % self.steady, self.steady
@@ -92,23 +92,23 @@ class Clock:
 
   @property
   def slots(self) -> int:
-    """The most messages that are in flight between two steps."""
+    """Return the maximum number of messages in flight between two steps."""
     return -(-max(self.delay - 1, 0) // (self.steady or 1))
 
   @property
   def capacity(self) -> int:
-    """The most messages that are in flight within a step."""
+    """Return the maximum number of messages in flight within a step."""
     return -(-self.delay // (self.steady or 1))
 
 
 def check_in_flight(clock: Clock, message: Tree) -> None:
-  """Raise ValueError if the messages in flight are more arrays than a program can take. message: one, as shapes."""
+  """Raise ValueError if the messages in flight have too many arrays for a program. message: one, as shapes."""
   arrays = len(jax.tree.leaves(message))
   most = max(8, MOST_ARRAYS // max(arrays, 1))
   if clock.capacity > most:
     raise ValueError(
       f"delay must keep at most {most} messages of {arrays} arrays in flight, got {clock.delay} steps, which keep "
-      f"{clock.capacity}. Take a shorter delay, or a longer period."
+      f"{clock.capacity}. Use a shorter delay or a longer period."
     )
 
 
@@ -116,13 +116,13 @@ class Schedule:
   """The exchanges that are due at each step of an algorithm."""
 
   def __init__(self, exchanges: Sequence[Exchange]):
-    """Check all clocks. ValueError for what is no tuple of at most MOST_EXCHANGES `Exchange`s, and as of `Clock`."""
-    if not isinstance(exchanges, tuple | list) or not all(isinstance(each, Exchange) for each in exchanges):
-      each = exchanges if isinstance(exchanges, tuple | list) and not isinstance(exchanges, Exchange) else [exchanges]
-      kinds = ", ".join("None" if one is None else type(one).__name__ for one in each)
+    """Check all clocks. Raises ValueError unless there are at most MOST_EXCHANGES valid `Exchange`s."""
+    if not isinstance(exchanges, tuple | list) or not all(isinstance(item, Exchange) for item in exchanges):
+      items = exchanges if isinstance(exchanges, tuple | list) and not isinstance(exchanges, Exchange) else [exchanges]
+      kinds = ", ".join("None" if item is None else type(item).__name__ for item in items)
       raise ValueError(f"exchanges of the algorithm must be a tuple of ddl.Exchange, got {kinds}.")
     if len(exchanges) > MOST_EXCHANGES:
-      raise ValueError(f"the exchanges of an algorithm must be at most {MOST_EXCHANGES}, got {len(exchanges)}.")
+      raise ValueError(f"the number of exchanges must be at most {MOST_EXCHANGES}, got {len(exchanges)}.")
     self.clocks = [Clock(exchange) for exchange in exchanges]
 
   def due(self, step: int) -> Due:
@@ -140,15 +140,15 @@ class Schedule:
     return Due(tuple(launch), tuple(merge), tuple(exchange))
 
   def in_flight(self, step: int) -> Ids:
-    """Return the messages of each exchange that are in flight after `step` steps."""
+    """Return the number of messages in flight after `step` steps, per exchange."""
     return tuple(clock.in_flight(step) for clock in self.clocks)
 
   def settled(self, step: int) -> bool:
-    """Return whether from here on each cycle has the same exchanges."""
+    """Return whether from `step` on each cycle has the same exchanges."""
     return all(clock.steady and step >= clock.first + clock.delay for clock in self.clocks)
 
   def cycle(self, step: int) -> tuple[int, int]:
-    """Return (steps into the cycle after `step` steps, steps of a cycle, after which all clocks agree again)."""
+    """Return (steps into the cycle after `step` steps, length of a cycle in steps)."""
     rounds = [clock.round_at(step) for clock in self.clocks]
     length = lcm(*(period for _, period in rounds))
     if all(clock.steady for clock in self.clocks):

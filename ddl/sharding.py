@@ -1,7 +1,7 @@
-"""Rules by which the devices of one worker hold its parameters and activations in pieces, as data.
+"""Rules, as data, for sharding the parameters and activations of one worker over its devices.
 
-Axis "member" of the mesh are the devices of a worker. Inside of a worker XLA partitions the program (GSPMD, arXiv
-2105.04663) so that inputs, parameters and the activations that a model names are where the rules say.
+The mesh axis "member" holds the devices of a worker. Within a worker XLA partitions the program (GSPMD, arXiv
+2105.04663) so that inputs, parameters and named activations are sharded according to the rules.
 """
 
 import contextlib
@@ -18,40 +18,44 @@ from ddl.errors import OptionError
 
 MEMBER, BATCH = "member", "batch"
 SPLIT, WHOLE = PartitionSpec(MEMBER), PartitionSpec()
-SMALL = 2**10  # values of a parameter below which `fsdp` leaves it whole: a message costs more than it holds
+SMALL = 2**10  # `fsdp` does not split parameters with fewer values: latency would dominate
 
 
 class Rules(NamedTuple):
-  """What is split over a worker's members; the first pattern that is found in a parameter's path decides.
+  """Sharding rules over the devices of a worker; the first pattern that matches a parameter's path applies.
 
-  A path is "Dense_0/kernel". Parameters and activations without a rule stay whole. The activation "batch" is that of
-  all inputs, [batch, ...]. Parameters are gathered where they are used if `gather` is set, as in `fsdp`.
+  A path is "Dense_0/kernel". Parameters and activations without a rule are replicated. The activation "batch" stands
+  for all inputs, [batch, ...]. With `gather`, parameters are gathered where they are used, as in `fsdp`.
   """
 
-  params: tuple[tuple[str, PartitionSpec], ...] = ()  # (regular expression, of which axes)
-  activations: Mapping[str, PartitionSpec] = {}  # name -> of which axes
+  params: tuple[tuple[str, PartitionSpec], ...] = ()  # (regular expression, spec)
+  activations: Mapping[str, PartitionSpec] = {}  # name -> spec
   gather: bool = False
-  if_even: bool = False  # a parameter whose axis the members do not divide stays whole; False: that is an error
+  if_even: bool = False  # replicate a parameter whose axis the devices do not divide; False: raise an error
   layers: tuple[str, ...] = ()  # the dense layers that `columns` splits
-  note: str = ""  # on how they were chosen
+  note: str = ""  # how the rules were chosen
 
   @property
   def batch(self) -> PartitionSpec:
-    """Of the inputs."""
+    """Return the spec of the inputs."""
     return self.activations.get(BATCH, WHOLE)
 
   @property
   def splits_batch(self) -> bool:
-    """Whether the members share a worker's examples."""
+    """Return whether the devices share a worker's examples."""
     return tuple(self.batch)[:1] == (MEMBER,)
 
 
 def columns(layers: Sequence[str], batch: PartitionSpec = SPLIT, split: Sequence[str] | None = None) -> Rules:
-  """Return rules that split dense layers by outputs, as the model parallelism of Das et al., arXiv 1602.06709.
+  """Return rules that split dense layers by outputs: the model parallelism of Das et al., arXiv 1602.06709.
 
-  The inputs of a layer are gathered, and their gradients reduced, over the members. The model names the inputs and
-  outputs of each layer "layer/in" and "layer/out". batch: of the inputs of the model, split for the layers before;
-  split: those of the layers that are, if not all; of the others the members share the examples.
+  The inputs of a layer are gathered over the devices, and their gradients reduced. The model names the inputs and
+  outputs of each layer "layer/in" and "layer/out".
+
+  Args:
+    layers: the dense layers, in order.
+    batch: spec of the model's inputs; by default the layers before the dense ones split the batch.
+    split: the dense layers to split, by default all. The other layers are data parallel over the devices.
   """
   sharded = [name for name in layers if split is None or name in split]
   params = [(f"^{name}/kernel$", PartitionSpec(None, MEMBER)) for name in sharded]
@@ -64,9 +68,9 @@ def columns(layers: Sequence[str], batch: PartitionSpec = SPLIT, split: Sequence
 
 
 def pairs(layers: Sequence[str]) -> Rules:
-  """Return rules that split dense layers by outputs and inputs in turn: one sum for two layers (arXiv 1909.08053).
+  """Return rules that split dense layers alternately by outputs and by inputs: one sum per pair (arXiv 1909.08053).
 
-  The last of an odd number stays whole. Names are those of `columns`.
+  The last of an odd number of layers is replicated. Layers are named as in `columns`.
   """
   params, places = [], {}
   for first, second in zip(layers[::2], layers[1::2], strict=False):
@@ -80,14 +84,14 @@ _active: ContextVar[Mapping[str, PartitionSpec] | None] = ContextVar("activation
 
 
 def named(x: jax.Array, name: str) -> jax.Array:
-  """Return x, placed as the rules of a run say for activations of this name; without members it is x itself."""
+  """Constrain an activation's sharding by the active rules for its name; return x itself if there is none."""
   spec = (_active.get() or {}).get(name)
   return x if spec is None else lax.with_sharding_constraint(x, spec)
 
 
 @contextlib.contextmanager
 def activations(rules: Rules) -> Iterator[None]:
-  """Let `named` follow the rules within the context."""
+  """Activate rules for `named` within the context."""
   token = _active.set(rules.activations)
   try:
     yield
@@ -96,7 +100,7 @@ def activations(rules: Rules) -> Iterator[None]:
 
 
 def fsdp(params: Any, members: int) -> Any:
-  """Split each large parameter along its longest axis that the members divide: a tree of `PartitionSpec`."""
+  """Return specs that split each large parameter along its longest axis that `members` divides."""
 
   def one(x: Any) -> PartitionSpec:
     fits = [axis for axis, size in enumerate(x.shape) if size % members == 0]
@@ -109,17 +113,17 @@ def fsdp(params: Any, members: int) -> Any:
 
 
 def specs(rules: Rules, params: Any, members: int) -> Any:
-  """Return the tree of `PartitionSpec` that the rules give to parameters, as arrays or shapes.
+  """Return the tree of `PartitionSpec` that the rules assign to parameters, given as arrays or shapes.
 
   Raises:
-    ValueError: if a rule names more axes than a parameter has or one that the members do not divide.
+    ValueError: if a rule names more axes than a parameter has, or an axis that `members` does not divide.
   """
 
   def one(path: Any, x: Any) -> PartitionSpec:
     name = path_text(path)
     spec = next((spec for pattern, spec in rules.params if re.search(pattern, name)), WHOLE)
     if len(spec) > len(x.shape):
-      condition = f"of at most {len(x.shape)} axes, as its shape is {list(x.shape)}"
+      condition = f"a spec of at most {len(x.shape)} axes for the shape {list(x.shape)}"
       raise OptionError(f"the sharding rule for {name}", condition, spec)
     for axis, over in enumerate(spec):
       if over is not None and x.shape[axis] % members:
@@ -127,8 +131,7 @@ def specs(rules: Rules, params: Any, members: int) -> Any:
           return WHOLE
         fits = ", ".join(str(n) for n in range(1, x.shape[axis] + 1) if x.shape[axis] % n == 0)
         raise ValueError(
-          f"{name} of shape {list(x.shape)} cannot be split over {members} members along axis {axis}; members that "
-          f"divide it: {fits}"
+          f"members must divide axis {axis} of {name} with shape {list(x.shape)}, got {members}. Valid numbers: {fits}."
         )
     return spec
 
@@ -136,9 +139,10 @@ def specs(rules: Rules, params: Any, members: int) -> Any:
 
 
 def like(tree: Any, params: Any, of_params: Any) -> Any:
-  """Return the specs of a tree that has copies of the parameters in it (momentum, a center, a message): theirs.
+  """Return the specs of a tree that contains copies of the parameters (momentum, a center, a message).
 
-  A leaf is a copy if its path ends as that of a parameter of its shape; others stay whole.
+  A leaf is a copy if its path ends with that of a parameter of its shape; it gets that parameter's spec. Other leaves
+  are replicated.
   """
   by_path = {
     path_text(path): (x.shape, spec)
@@ -157,5 +161,5 @@ def like(tree: Any, params: Any, of_params: Any) -> Any:
 
 
 def path_text(path: Any) -> str:
-  """Return a path in a tree as "Dense_0/kernel"."""
+  """Format a path in a tree as "Dense_0/kernel"."""
   return jax.tree_util.keystr(path, simple=True, separator="/")

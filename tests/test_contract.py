@@ -51,14 +51,14 @@ COLLECTIVES = {  # changes of local SGD: the line
   "local type": (
     {"local": lambda g, d, s, p: (jax.tree.map(lambda x: x.astype(jnp.float16), p), s)}, r"got float16\[2, 3\]\."
   ),
-  "local order": ({"local": lambda g, d, s, p: (s, p)}, r"local must return params of .* without \['a'\]"),
-  "local state": ({"local": lambda g, d, s, p: (p, None)}, "local must return state of the structure"),
-  "local arguments": ({"local": lambda g, d, s: (s, s)}, r"local fails \(TypeError: "),
+  "local order": ({"local": lambda g, d, s, p: (s, p)}, r"local must return params with .* without \['a'\]"),
+  "local state": ({"local": lambda g, d, s, p: (p, None)}, "local must return state with the structure"),
+  "local arguments": ({"local": lambda g, d, s: (s, s)}, r"local failed \(TypeError: "),
   "local object": ({"local": 3}, r"local of Algorithm must be a function, got 3\."),
   "init text": ({"init": lambda g, p, k: "x"}, r"init must return arrays, got 'x'"),
-  "evaluate none": ({"evaluate": lambda g, s, p: None}, "evaluate must return params of the structure"),
+  "evaluate none": ({"evaluate": lambda g, s, p: None}, "evaluate must return params with the structure"),
   "evaluate shape": ({"evaluate": lambda g, s, p: cut(p)}, r"evaluate must return params\['a'\]"),
-  "launch state": (exchange(launch=lambda g, s, p: (p, None)), "launch must return state of the structure"),
+  "launch state": (exchange(launch=lambda g, s, p: (p, None)), "launch must return state with the structure"),
   "launch one": (exchange(launch=lambda g, s, p: 3.0), r"launch must return \(message, state\), got 3\.0\."),
   "launch text": (exchange(launch=lambda g, s, p: ("x", s)), r"launch must return arrays, got 'x'"),
   "launch none": (exchange(launch=None), r"launch of Exchange must be a function, got None\."),
@@ -108,13 +108,13 @@ def test_as_optax_says_it_too(name):
 SERVERS = {  # changes of asynchronous SGD: the line
   "init one": ({"init": lambda p: p}, r"init must return \(worker state, server, reply\), got dict of 2\."),
   "local none": ({"local": lambda d, s, p: None}, r"local must return \(params, state\), got None\."),
-  "request none": ({"request": lambda s, p: None}, r"serve fails \(ValueError: "),
+  "request none": ({"request": lambda s, p: None}, r"serve failed \(ValueError: "),
   "request text": ({"request": lambda s, p: "x"}, r"request must return arrays, got 'x'"),
   "serve one": ({"serve": lambda s, m, v: 3}, r"serve must return \(server, reply\), got 3\."),
-  "serve server": ({"serve": lambda s, m, v: (None, m)}, "serve must return server of the structure"),
+  "serve server": ({"serve": lambda s, m, v: (None, m)}, "serve must return server with the structure"),
   "serve reply": ({"serve": lambda s, m, v: (s, cut(m))}, r"serve must return reply\['a'\] as float32\[2, 3\]"),
   "merge one": ({"merge": lambda r, s, p: p}, r"merge must return \(params, state\), got dict of 2\."),
-  "evaluate": ({"evaluate": lambda s: s}, "evaluate must return params of the structure"),
+  "evaluate": ({"evaluate": lambda s: s}, "evaluate must return params with the structure"),
   "read none": ({"read": lambda s, r, v: None}, r"read must return \(server, reply\), got None\."),
   "period": ({"period": 0}, r"period of the algorithm must be an integer >= 1, got 0\."),
   "delay": ({"delay": None}, r"delay of the algorithm must be an integer >= 0, got None\."),
@@ -159,7 +159,7 @@ NETS = {  # changes of a multi-layer perceptron: the line
   "loss integer": ({"loss": lambda p, e, b, k: (1, e)}, r"loss .* a scalar loss .* got 1\."),
   "loss extra": ({"loss": lambda p, e, b, k: (jnp.zeros(()), None)}, "loss of the model must return extra"),
   "metrics none": ({"metrics": lambda p, e, b: None}, r"metrics of .* must return a dict with 'loss', got None\."),
-  "metrics scalar": ({"metrics": lambda p, e, b: {"loss": jnp.zeros(())}}, r"'loss' of each of the 2 examples, got"),
+  "metrics scalar": ({"metrics": lambda p, e, b: {"loss": jnp.zeros(())}}, r"'loss' of shape \[2\], one value"),
 }  # fmt: skip
 
 

@@ -152,7 +152,7 @@ def test_arrays_with_an_axis_of_workers(same, function):
 def test_strips_are_refused_before_the_first_step(name):
   algorithm = build("sharded_sync_sgd", OTHERS[name])
   workers = jax.tree.map(lambda x: jnp.stack([x] * 2), PARAMS)
-  with pytest.raises(ValueError, match=r"^sharded_sync_sgd: inner must be element-wise, got .* use sync_sgd,") as error:
+  with pytest.raises(ValueError, match=r"^sharded_sync_sgd.inner must be element-wise, got .* Use sync_sgd,") as error:
     jax.vmap(lambda params: algorithm.init(W, params, jax.random.key(0)), axis_name="w")(workers)
   assert "\n" not in str(error.value)
 

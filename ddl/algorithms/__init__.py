@@ -1,4 +1,4 @@
-"""The algorithms and wrappers by name. A new one is a file, and a line here and in `ddl/__init__.pyi`."""
+"""The registries of algorithms and wrappers. To add one, add a file, and a line here and in `ddl/__init__.pyi`."""
 
 from ddl.algorithms.collective import (
   adaptive_local_sgd,
@@ -101,4 +101,4 @@ WRAPPERS = {
   "demo": demo.SPEC,
   "sparta": sparta.SPEC,
 }
-"""Wrappers, which take an algorithm and return one that sends less; SPARTA one that also averages its parameters."""
+"""Wrappers: each takes an algorithm and returns one that sends less. SPARTA also averages parameters."""

@@ -1,1 +1,1 @@
-"""Algorithms with a server or peers: in virtual time, on threads, and on Ray."""
+"""Runtimes of server and gossip algorithms: in virtual time, on threads, and on Ray."""

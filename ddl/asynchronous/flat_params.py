@@ -1,4 +1,4 @@
-"""A server algorithm on the parameters as one vector, so that a visit sends and serves one array."""
+"""A server algorithm on the concatenated parameters, so that a visit sends and serves one array."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from ddl.precision import ravel
 
 
 class VisitTrees(NamedTuple):
-  """The trees of a visit, as shapes, for parameters that are one vector [size]."""
+  """The message, reply and server of a visit, as shapes, for parameters as one vector [size]."""
 
   message: Tree
   reply: Tree
@@ -21,22 +21,22 @@ class VisitTrees(NamedTuple):
 
 
 def visit_trees(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
-  """Return the trees for parameters of this size and type."""
+  """Return the trees of a visit for parameters of this size and type."""
   flat = jax.ShapeDtypeStruct((size,), dtype)
   state, server, reply = jax.eval_shape(algorithm.init, flat)
   return VisitTrees(jax.eval_shape(algorithm.request, state, flat), reply, server)
 
 
 def leads_of(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
-  """Return, for each leaf of `visit_trees`, the axes before the parameters' own; -1 if independent of their number."""
+  """Return for each leaf of `visit_trees` its number of leading axes, or -1 if it does not grow with the parameters."""
   trees, larger_trees = visit_trees(algorithm, size, dtype), visit_trees(algorithm, size + 1, dtype)
   return jax.tree.map(lambda a, b: -1 if a.shape == b.shape else len(a.shape) - 1, trees, larger_trees)
 
 
 def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
-  """Return the same rule with server, messages and replies for a vector [size]; workers' parameters stay a tree.
+  """Rewrite an algorithm's server, messages and replies for a vector [size]; workers' parameters stay a tree.
 
-  The vector has a type that holds all types of the parameters. `divides` must be true for the algorithm.
+  The vector has the common type of the parameters. `divides` must be true for the algorithm.
   """
   inverse: list[Callable[[Any], Tree]] = []
 
@@ -66,7 +66,7 @@ def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
 
 
 def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
-  """Return whether the server's functions are known to be element-wise, so that they apply to parts of a vector."""
+  """Return whether the server's functions are element-wise, and hence can be applied to slices of a vector."""
 
   def calls(params: Tree) -> Any:
     state, server, reply = jax.eval_shape(algorithm.init, params)
@@ -84,16 +84,16 @@ def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
 
 
 def check_lock_free(algorithm: ServerAlgorithm, params: Tree) -> None:
-  """Raise ValueError unless the lock-free increment is known to be element-wise, as it is computed block by block."""
+  """Raise ValueError unless the lock-free increment is element-wise, as it is computed block by block."""
   rule = algorithm.lock_free
   if rule and not are_elementwise(lambda params: [(rule.increment, (params, params))], params):
     raise ValueError(
-      "LockFree.increment must be element-wise, got a function of whole arrays; use ServerAlgorithm(lock_free=None)"
+      "LockFree.increment must be element-wise, got a function of whole arrays. Use ServerAlgorithm(lock_free=None)."
     )
 
 
 def _pack(tree: Tree, leads: Tree) -> Tree:
-  """Return subtrees like the parameters as one array [..., size], other leaves unchanged."""
+  """Concatenate subtrees that match the parameters to one array [..., size]; leave other leaves unchanged."""
 
   def one(lead: int, part: Tree) -> Any:
     if lead < 0:

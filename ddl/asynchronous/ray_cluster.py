@@ -1,15 +1,15 @@
-"""Server algorithms across hosts: Ray places, starts, watches and replaces the processes of workers and master.
+"""Server algorithms on Ray, which places, starts, monitors and replaces the processes of workers and master.
 
 The master consists of shards. Each runs the algorithm's `init`, `serve` and `evaluate` on its slice of the flat
 parameter vector, so these must be element-wise: all in `ddl.algorithms.SERVER` are, if their inner optimizer is. A
 worker sends each shard its slice, and scalars to all. Shards may serve in different orders: only one shard's order can
 be replayed.
 
-Arrays travel over sockets (`ray_transport`), as Ray's calls take 4 times as long for models of 1 MB
+Arrays are sent over sockets (`ray_transport`), as Ray's calls take 4 times as long for models of 1 MB
 (docs/howto/asynchronous.md). NumPy's `isfinite` takes a tenth of the time of XLA's at 1 MB.
 
-A killed worker loses its current round. If it dies while sending, some shards may have served that visit and others
-not; the first shard's count is that of the run. Each shard writes its own checkpoint, to a folder that all hosts share.
+A killed worker loses its current round. If it dies while sending, only some of the shards may have served that visit;
+the first shard's count is that of the run. Each shard writes its own checkpoint to a folder that all hosts share.
 """
 
 import math
@@ -40,24 +40,24 @@ from ddl.events.barriers import Bounded, LiveBarrier
 from ddl.events.record import Events
 from ddl.precision import ravel
 
-SECONDS = 5.0  # to reach an address
-# The C library would return large arrays to the system at once, and each visit would wait for new pages.
+SECONDS = 5.0  # to connect to an address
+# By default malloc returns large arrays to the system, and each visit would wait for new pages.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_ARENA_MAX": "1"}
-# Options of the compilation cache, which is on this machine.
+# Options of the compilation cache, for processes on this machine.
 CACHE = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 LOOPBACK = "127.0.0.1"
-ONE_HOST = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" when ray is imported: all its processes bind to loopback
+ONE_HOST = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" before ray is imported makes all its processes bind to loopback
 NO_BARRIER = Bounded(math.inf)  # asp
 
 
 def require(local: bool = False) -> Any:
-  """Import `ray`, without starting it; local: for this machine only. Raises ValueError if it is not installed."""
+  """Import `ray` without starting it; local: bind it to this machine only. Raises ValueError if it is not installed."""
   if local:
     os.environ.setdefault(ONE_HOST, "0")
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
   os.environ.setdefault("RAY_enable_worker_prestart", "0")  # no processes for unused slots
   os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # no warning without GPUs
-  os.environ.setdefault("RAY_worker_niceness", "0")  # the default, 15, lets all other programs go first
+  os.environ.setdefault("RAY_worker_niceness", "0")  # the default, 15, yields to all other programs
   os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # the supervisor reports it
   try:
     import ray
@@ -67,15 +67,15 @@ def require(local: bool = False) -> Any:
 
 
 def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
-  """Start Ray on this machine, at loopback only, with `cpus` slots for processes; or join a cluster ("host:port").
+  """Start Ray on this machine, at loopback only, with `cpus` process slots; or join a cluster ("host:port").
 
-  Raises ValueError if Ray is not installed or the address cannot be reached.
+  Raises ValueError if Ray is not installed or the cluster cannot be reached.
   """
   ray = require(local=address is None)
   quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
   if address is None:
     slots = max(cpus, os.cpu_count() or 1)
-    with warnings.catch_warnings():  # Ray sets up its processes in Python between fork and exec, which they only pass
+    with warnings.catch_warnings():  # Ray forks only to exec its processes
       warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
       ray.init(num_cpus=slots, include_dashboard=dashboard, _node_ip_address=LOOPBACK, **quiet)
     _end_agents_with_ray()
@@ -93,7 +93,7 @@ def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
       subprocess.run(check, timeout=2 * SECONDS, check=True, capture_output=True)  # ray.init itself takes minutes
     ray.init(address, **quiet)
   except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-    raise ValueError(f"Ray: no cluster answers at {address}: {str(error).splitlines()[0]}") from error
+    raise ValueError(f"ray_address must be a running cluster, got {address} ({str(error).splitlines()[0]}).") from error
 
 
 AGENTS = """
@@ -110,7 +110,7 @@ for agent in agents:
 
 
 def _end_agents_with_ray() -> None:
-  """End Ray's two agents on this machine 5 s after Ray; after a killed driver they would run for another minute."""
+  """Kill Ray's two agents on this machine 5 s after Ray; after a killed driver they would run for another minute."""
   for raylet in _children(os.getpid()):
     if (Path("/proc") / raylet / "comm").read_text() == "raylet\n" and hasattr(os, "pidfd_open"):
       agents = [pid for pid in _children(raylet) if "Agent" in (Path("/proc") / pid / "cmdline").read_text()]
@@ -122,9 +122,9 @@ def _children(pid: int | str) -> list[str]:
 
 
 def process_environment(dtype: np.dtype, gpus: float, local: bool) -> dict[str, Any]:
-  """Return the `runtime_env` of a process: with GPUs only if it asks for some, and with the parameters' precision.
+  """Return the `runtime_env` of a process, with its GPUs and the parameters' precision.
 
-  local: whether it runs on this machine, where ddl and the compilation cache are.
+  local: whether it runs on this machine, with ddl and the compilation cache.
   """
   variables = KEEP_MEMORY | {"JAX_ENABLE_X64": str(int(dtype == np.float64))}
   if not gpus:
@@ -138,33 +138,33 @@ def process_environment(dtype: np.dtype, gpus: float, local: bool) -> dict[str, 
 
 
 class RayCluster:
-  """One run of a server algorithm on Ray. `close` ends its processes, and Ray if this object started it."""
+  """One run of a server algorithm on Ray. `close` stops its processes, and Ray if this object started it."""
 
   def __init__(
     self, algorithm: ServerAlgorithm, make: Make, *, workers: int, shards: int, folder: str | Path,
     address: str | None = None, cpus: float = 1, gpus: float = 0, checkpoint_every: int = 0, resume: bool = False,
     seed: int = 0, barrier: Bounded = NO_BARRIER,
   ):  # fmt: skip
-    """Connect to Ray. Raises ValueError for invalid values, or if Ray is missing, out of reach, or too small.
+    """Connect to Ray. Raises ValueError for invalid values, or if Ray is missing, unreachable or too small.
 
     Args:
       algorithm: element-wise, with a server.
-      make: worker -> (model, take), called in the worker's process: cloudpickle has to support it.
+      make: worker -> (model, take), called in the worker's process; must be picklable by cloudpickle.
       workers: number of workers.
-      shards: number of processes of the master.
+      shards: number of master processes.
       folder: folder of the checkpoints.
       address: address of a Ray cluster; None: this machine.
-      cpus, gpus: resources of each worker; JAX in a worker without GPUs runs on its CPUs.
-      checkpoint_every: visits between checkpoints; 0: only one at the end.
+      cpus, gpus: resources per worker; a worker without GPUs runs JAX on its CPUs.
+      checkpoint_every: visits between checkpoints; 0: only at the end.
       resume: continue from the newest checkpoint of all shards.
-      seed: seed of the peers of peer-to-peer algorithms, and of the barrier's samples.
-      barrier: enforced by the first shard; no worker waits for one that died until that one restarts.
+      seed: seed for the peers of gossip algorithms and the barrier's samples.
+      barrier: enforced by the first shard; workers do not wait for a dead worker until it restarts.
     """
     self.ray = require(local=address is None)
     for name, value, least in ("workers", workers, 1), ("shards", shards, 1), ("checkpoint_every", checkpoint_every, 0):
       ranges.check(name, value, ranges.integers(least))
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
-      raise OptionError("barrier", "asp for a round robin")
+      raise OptionError("barrier", "asp for a round-robin algorithm")
     LiveBarrier(barrier, workers=workers, seed=seed)
     self.algorithm, self.make, self.workers, self.count, self.barrier = algorithm, make, workers, shards, barrier
     self.folder, self.every, self.seed = Path(folder).absolute(), checkpoint_every, seed
@@ -188,25 +188,26 @@ class RayCluster:
     self.stopping = False
 
   def run(self, params: Tree, extra: Tree, visits: int, watch: Watch, marks: Iterable[int]) -> Events:
-    """Train until `visits` visits are served, or `stop`, from params and extra or a checkpoint.
+    """Train until `visits` visits are served or `stop` is called, from params and extra or a checkpoint.
 
-    `watch` receives a snapshot after each of the visits `marks`, and at the end. Training does not wait for it: the
-    master stores snapshots until `watch` receives them. Each shard takes its own after that number of its visits.
+    `watch` receives a snapshot after each of the visits `marks` and at the end. Training does not wait for it: the
+    master stores snapshots until `watch` receives them. Each shard takes its snapshot after that number of its visits.
 
-    Returns the first shard's record of the whole run, including what precedes a resume. Workers' times are by their own
-    clocks, moved into the possible range; a worker that was killed, or joined late, counts as restarted.
+    Returns:
+      The first shard's record of the whole run, including the part before a resume. Times from workers' clocks are
+      clipped to the possible range; a worker that was killed or joined late counts as restarted.
 
     Raises:
-      NotFinite: for a message or a center that is not finite.
-      ValueError: if a shard died, or a worker keeps dying or raises.
+      NotFinite: if a message or the center is not finite.
+      ValueError: if a shard dies, or a worker raises or dies repeatedly.
     """
     params, extra = jax.tree.map(np.asarray, (params, extra))
     of_server(self.algorithm, params)
     flat, unravel = ravel(params)
     if not divides(self.algorithm, params):
       advice = "Use SGD or Adam without a mask, or runtime=threads."
-      condition = "element-wise on Ray, as each shard of the master has a part of the parameters"
-      raise OptionError("the optimizer", condition, "one of whole arrays", advice)
+      condition = "element-wise on Ray, as each shard has a slice of the parameters"
+      raise OptionError("the optimizer", condition, "a layer-wise one", advice)
     parts, token = ray_transport.cut(flat.size, self.count), secrets.token_bytes(16)
     marks = [mark for mark in marks if (self.label or 0) < mark < visits]
     shards = self.shard_actors([np.asarray(flat[part]) for part in parts], extra, visits, token, marks)
@@ -225,7 +226,7 @@ class RayCluster:
       self.supervisor = RaySupervisor(self.ray, new, actors, shards, unravel)
       self.supervisor.stopping = self.stopping
       events = self.supervisor.run(range(self.workers), visits, watch)
-      self.label = len(events.worker)  # from which another run continues
+      self.label = len(events.worker)  # a later run continues from it
       return events
     finally:
       self.supervisor = None
@@ -233,24 +234,24 @@ class RayCluster:
         self.ray.kill(actor)
 
   def stop(self) -> None:
-    """End the run and save its checkpoint, without the current rounds; safe in a signal's handler."""
+    """End the run and save a checkpoint, without the current rounds; safe in a signal handler."""
     self.stopping = True
     if self.supervisor:
       self.supervisor.stopping = True
 
   def newest(self) -> int | None:
-    """Return the number of visits of the newest checkpoint of all shards, or None without one."""
+    """Return the number of visits of the newest checkpoint that all shards have, or None."""
     return ray_master.newest(self.folder, self.count)
 
   def close(self) -> None:
-    """End Ray if this object started it."""
+    """Shut Ray down if this object started it."""
     if self.started and self.ray.is_initialized():
       self.ray.shutdown()
 
   def shard_actors(
     self, parts: list[np.ndarray], extra: Tree, visits: int, token: bytes, marks: list[int], shard: type[Shard] = Shard
   ) -> list[Any]:
-    """Start a process for each part; token: what workers that connect must send; marks: as in `run`."""
+    """Start one process per slice; token: authenticates workers; marks: as in `run`."""
     settings = {"visits": visits, "workers": self.workers, "marks": marks, "token": token, "folder": str(self.folder)}
     settings |= {"every": self.every, "barrier": self.barrier, "seed": self.seed}
     environment = process_environment(parts[0].dtype, 0, self.local)

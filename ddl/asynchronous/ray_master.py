@@ -1,4 +1,4 @@
-"""One shard of the master on Ray: its state, its checkpoints, the order of visits, and their record."""
+"""One shard of the master on Ray: its state, checkpoints, order of visits, and their record."""
 
 import os
 import re
@@ -23,39 +23,39 @@ from ddl.events.record import ROW, TYPES, Events, VisitRow, make_events
 
 
 class Snapshot(NamedTuple):
-  """The run after a visit: the parameters, or a shard's part. Only the first shard has the other fields."""
+  """The run after a visit: the parameters, or a shard's slice. Only the first shard sets the other fields."""
 
-  params: Any  # to test
+  params: Any  # to evaluate
   extra: Tree
   progress: Progress
-  losses: list[np.ndarray]  # of the steps since the last snapshot
+  losses: list[np.ndarray]  # losses of the steps since the last snapshot
 
 
 class Record:
-  """Rows of `Events`, and their clock."""
+  """The rows of `Events` so far, and their clock."""
 
   def __init__(self, workers: int, paired: bool):
-    """Set the clock to 0, stopped. paired: whether only visits with a peer exchange models."""
+    """Create a stopped clock at 0. paired: whether only visits with a peer exchange models."""
     self._rows, self._peers, self._latest = list[VisitRow](), list[int](), [-1] * workers  # _latest: row of a worker
     self._restarts = dict[int, float]()  # worker -> when it restarted, before its next visit
     self._origin: float | None = None
     self._paired, self._exchanges = paired, 0
 
   def start(self) -> None:
-    """Start the clock at the time of the last visit, unless it runs."""
+    """Start the clock at the time of the last visit, unless it is running."""
     if self._origin is None:
       self._origin = time.time() - self._seconds()
 
   def now(self) -> float:
-    """Return the seconds of the run, at least those of its last visit."""
+    """Return the seconds of the run, but at least those of its last visit."""
     return self._seconds() if self._origin is None else max(time.time() - self._origin, self._seconds())
 
   def restart(self, worker: int) -> None:
-    """Record that a worker starts from the current center."""
+    """Record that a worker restarts from the current center."""
     self._restarts[worker] = self.now()
 
   def add(self, request: Any, arrival: float) -> None:
-    """Add a served visit. Times by the clocks of workers on other hosts are moved into the possible range."""
+    """Add a served visit. Times from clocks of other hosts are clipped to the possible range."""
     worker, origin = int(request["worker"]), self._origin or 0.0
     start, released = float(request["start"]) - origin, float(request["released"]) - origin
     if restarted := worker in self._restarts:
@@ -73,7 +73,7 @@ class Record:
     self._rows.append(row)
 
   def behind(self, worker: int) -> bool:
-    """Return whether others were served since the worker's visit."""
+    """Return whether other visits were served since the worker's last visit."""
     return len(self._rows) > self._latest[worker] + 1
 
   def answer(self, worker: int) -> None:
@@ -86,7 +86,7 @@ class Record:
     return Progress(len(self._rows), self._exchanges, self._seconds())
 
   def events(self) -> Events:
-    """Return the visits so far."""
+    """Return the recorded visits."""
     return make_events(self._rows)._replace(peer=np.array(self._peers, np.int32))
 
   def restore(self, events: Events) -> None:
@@ -108,12 +108,12 @@ def labels(folder: Path, shard: int) -> list[int]:
 
 
 def newest(folder: Path, shards: int) -> int | None:
-  """Return the number of visits of the newest checkpoint of all shards, or None without one."""
+  """Return the number of visits of the newest checkpoint that all shards have, or None."""
   return max(set.intersection(*(set(labels(folder, k)) for k in range(shards))), default=None)
 
 
 def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, keep: int) -> None:
-  """Write the leaves and the record; delete checkpoints of fewer than `keep` visits."""
+  """Write the leaves and the record; delete checkpoints below `keep` visits."""
   folder.mkdir(parents=True, exist_ok=True)
   leaves = {f"leaf{i:04d}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(tree))}
   arrays.save(_path(folder, shard, label), leaves | events._asdict())
@@ -123,12 +123,12 @@ def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, ke
 
 
 def load(folder: Path, shard: int, label: int, like: Tree) -> tuple[Tree, Events]:
-  """Read what `save` wrote, as `like`. OptionError for another model, algorithm or number of shards."""
+  """Read a checkpoint in the structure of `like`; OptionError for another model, algorithm or number of shards."""
   path, wanted = _path(folder, shard, label), jax.tree.leaves(like)
   with np.load(path, allow_pickle=False) as saved:
     leaves: list[Any] = [saved[name] for name in sorted(saved.files) if name.startswith("leaf")]
     if [x.shape for x in leaves] != [np.shape(x) for x in wanted]:
-      raise OptionError(str(path), "of this model and algorithm, with as many workers and shards", "another run's")
+      raise OptionError(str(path), "of this model, algorithm, and number of workers and shards", "another run's")
     leaves = [x.view(y.dtype) if x.dtype.kind == "V" else x for x, y in zip(leaves, wanted, strict=True)]  # bfloat16
     return jax.tree.unflatten(jax.tree.structure(like), leaves), Events(**{name: saved[name] for name in TYPES})
 
@@ -138,23 +138,23 @@ def _path(folder: Path, shard: int, label: int) -> Path:
 
 
 class ShardState:
-  """The server, its last reply to each worker, and the workers' non-trained state of the model."""
+  """The server, its last reply to each worker, and each worker's non-trained model state."""
 
   def __init__(self, algorithm: ServerAlgorithm, part: np.ndarray, extra: Tree):
-    """part: the shard's initial parameters; extra: the model's initial non-trained state."""
+    """Initialize the server from its slice of the initial parameters and the initial non-trained state."""
     _, server, self.first_reply = algorithm.init(jnp.asarray(part))
-    self.server = jax.tree.map(lambda x: jnp.array(x, copy=True), server)  # donated: no two leaves of one buffer
+    self.server = jax.tree.map(lambda x: jnp.array(x, copy=True), server)  # donated leaves must not share buffers
     self.like = visit_trees(algorithm, part.size, part.dtype)
-    self.extra, self.extras = extra, dict[int, list[np.ndarray]]()  # by worker
+    self.extra, self.extras = extra, dict[int, list[np.ndarray]]()  # worker -> leaves
     self.reads = algorithm.read is not None
-    self._replies = dict[int, Tree]()  # the last one to each worker
+    self._replies = dict[int, Tree]()  # worker -> last reply
     self._clock = algorithm.delay, algorithm.period
     self._serve = jax.jit(algorithm.serve, donate_argnums=0)
     self._evaluate = jax.jit(algorithm.evaluate)
     self._read = jax.jit(algorithm.read) if algorithm.read else None
 
   def warm_up(self) -> None:
-    """Compile the functions of a visit; twice, as the results of the first call may have other types."""
+    """Compile the functions of a visit; twice, as types may change after the first call."""
     server, visit = jax.tree.map(lambda x: jnp.array(x, copy=True), self.server), self._visit(0, -1, 0)
     message = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.like.message)
     for _ in range(2):
@@ -164,30 +164,30 @@ class ShardState:
       jax.block_until_ready(self._evaluate(server))
 
   def serve(self, worker: int, peer: int, round_: int, message: list[Any]) -> list[np.ndarray]:
-    """Serve the message of a worker's round; return the leaves of the reply."""
+    """Serve the message of a worker's round; return the reply's leaves."""
     sent = jax.tree.unflatten(jax.tree.structure(self.like.message), message)
     visit = self._visit(worker, peer, round_)
     self.server, self._replies[worker] = self._serve(self.server, sent, visit)
     return [np.asarray(x) for x in jax.tree.leaves(self._replies[worker])]
 
   def read(self, worker: int, peer: int, round_: int) -> list[np.ndarray]:
-    """Read the server after other visits; return the leaves of the reply."""
+    """Read the server after other visits; return the reply's leaves."""
     assert self._read
     self.server, reply = self._read(self.server, self._replies[worker], self._visit(worker, peer, round_))
     return [np.asarray(x) for x in jax.tree.leaves(reply)]
 
   def begin(self, worker: int, round_: int) -> np.ndarray:
-    """Return the parameters from which a worker starts this round after visits of other workers."""
+    """Return the parameters with which a worker restarts at this round."""
     if self._read:
       self.server, _ = self._read(self.server, self.first_reply, self._visit(worker, -1, round_))
     return self.center()
 
   def center(self) -> np.ndarray:
-    """Return the shard's part of the parameters to test."""
+    """Return the shard's slice of the parameters to evaluate."""
     return np.array(self._evaluate(self.server))
 
   def mean_extra(self) -> Tree:
-    """Return the workers' mean of floating-point leaves; of others (counters) the largest."""
+    """Average the workers' non-trained states; take the maximum of leaves that are not floating-point (counters)."""
     if not self.extras:
       return self.extra
     columns = zip(*self.extras.values(), strict=True)
@@ -200,14 +200,14 @@ class ShardState:
 
 
 class Shard:
-  """A `ShardState`, one thread per connection, a lock around each visit. A Ray actor, but it does not use Ray."""
+  """A `ShardState` with one thread per connection and a lock around each visit. A Ray actor that does not use Ray."""
 
   def __init__(
     self, index: int, algorithm: ServerAlgorithm, part: np.ndarray, extra: Tree, *, visits: int, **settings: Any
   ):
-    """part: this shard's initial parameters; extra: the model's initial non-trained state; visits: those of the run.
+    """Initialize the shard from its slice of the parameters and the non-trained state, for a run of `visits` visits.
 
-    settings: workers (their largest number), barrier (a bounded one), seed (of its samples), folder, every (visits per
+    settings: workers (their maximum number), barrier (bounded), seed (of its samples), folder, every (visits per
       checkpoint, 0: none), marks (visits after which a snapshot is stored until it is read), token.
     """
     self.index, self.algorithm, self.visits = index, algorithm, visits
@@ -219,15 +219,14 @@ class Shard:
     self.losses, self.snapshots = list[np.ndarray](), dict[int, Snapshot]()
     self.rounds = np.zeros(self.workers, int)
     self.members = LiveBarrier(settings["barrier"], workers=self.workers, seed=settings["seed"], present=False)
-    self.admitted = set[int]()  # workers that may visit
-    self.active: int | None = None  # the rank that may visit, of a round robin
+    self.admitted = set[int]()  # workers that may send a message
+    self.active: int | None = None  # the rank that may send a message in a round robin
     self.changed = threading.Condition()
 
   def open(self, label: int | None, host: str | None = None) -> tuple[str, int]:
-    """Start, and return the address to which workers connect.
+    """Start serving, from a checkpoint after `label` visits if given; return the address for workers.
 
-    label: number of visits of the checkpoint to load, or None; host: address to listen at, by default this node's in
-    Ray.
+    host: address to listen at, by default this node's in Ray.
     """
     if host is None:
       import ray
@@ -243,11 +242,11 @@ class Shard:
     return wire.listen(host, self, self.token)
 
   def pid(self) -> int:
-    """Return the id of its process."""
+    """Return the process ID."""
     return os.getpid()
 
   def begin(self, worker: int) -> tuple[int, int, np.ndarray | None, Tree]:
-    """Return (status, round, this part of the parameters, extra) from which a worker starts; None: the initial ones."""
+    """Return (status, round, slice of the parameters or None for the initial ones, extra) for a starting worker."""
     with self.changed:
       self.record.start()
       if self.active == worker:
@@ -267,40 +266,40 @@ class Shard:
       return status, int(self.rounds[worker]), part, self.state.mean_extra()
 
   def lose(self, worker: int) -> None:
-    """Exclude a worker that died from the barrier until it restarts."""
+    """Exclude a dead worker from the barrier until it restarts."""
     with self.changed:
       self.members.leave(worker)
       self.changed.notify_all()
 
   def close(self) -> None:
-    """Serve nothing from now on."""
+    """Stop serving."""
     with self.changed:
       self.closed = True
 
   def snapshot(self, visits: int | None) -> Snapshot:
-    """Return the snapshot stored after this number of visits; without one, a snapshot of the current state."""
+    """Return the snapshot stored after this number of visits, or else one of the current state."""
     with self.changed:
       return self.snapshots.pop(visits) if visits in self.snapshots else self._snapshot()
 
   def progress(self, seconds: float) -> tuple[int, np.ndarray, list[int], str]:
-    """Wait for a change, at most `seconds`; return (visits, visits by worker, visits of snapshots, error or "")."""
+    """Wait up to `seconds` for a change; return (visits, visits by worker, visits of snapshots, error or "")."""
     with self.changed:
-      news = self.index == 0  # the first one has the run's
+      news = self.index == 0  # only the first shard has snapshots
       self.changed.wait_for(lambda: self.failure or (news and (self.snapshots or self.served >= self.visits)), seconds)
       return self.served, self.rounds.copy(), sorted(self.snapshots), self.failure
 
   def events(self) -> Events:
-    """Return the visits so far; of the first shard only."""
+    """Return the recorded visits; only of the first shard."""
     with self.changed:
       return self.record.events()
 
   def save(self, label: int) -> None:
-    """Write a checkpoint, named after this number of visits."""
+    """Write a checkpoint labelled by the number of visits."""
     with self.changed:
       self._save(label)
 
   def visited(self, request: Any, arrival: float, losses: Any, extra: Any, message: Any) -> tuple[int, list[Any]]:
-    """Serve a message; return the status and the reply's leaves. Callers hold the lock."""
+    """Serve a message; return the status and the reply's leaves. The caller holds the lock."""
     if self.closed:
       return wire.STOP, [np.asarray(x) for x in jax.tree.leaves(self.state.first_reply)]
     worker, number = int(request["worker"]), int(request["round"])
@@ -323,7 +322,7 @@ class Shard:
     self.admitted.discard(worker)
     if self.served + len(self.admitted) < self.visits:
       self.admitted.add(worker)
-    else:  # the worker makes no other round
+    else:  # the worker runs no further round
       self.members.leave(worker)
       if self.active == worker:
         self.active = None
@@ -337,8 +336,8 @@ class Shard:
   def wait_for_round(self, worker: int) -> bool:
     """Wait until the worker may start a round; return whether its last reply is outdated by then.
 
-    In a round robin it may start when it is next by rank and all others have finished. Otherwise the barrier decides,
-    which counts a round as finished when its worker asks for the next one: all shards have served it by then.
+    In a round robin a worker may start when it is next by rank and all others have finished. Otherwise the barrier
+    decides. It counts a round as finished when its worker requests the next one, since all shards have then served it.
     """
     with self.changed:
       if self.algorithm.arrivals.round_robin:
@@ -357,10 +356,10 @@ class Shard:
       return outdated
 
   def read(self, request: Any) -> list[Any]:
-    """Return the reply to a worker after other visits."""
+    """Return a new reply to a worker after other visits."""
     worker = int(request["worker"])
     with self.changed:
-      reply = self.state.read(worker, int(request["peer"]), int(request["round"]) - 1)  # asked before the next
+      reply = self.state.read(worker, int(request["peer"]), int(request["round"]) - 1)  # called before the next round
       if self.index == 0 and self.record.behind(worker):
         self.record.answer(worker)
       return reply
@@ -373,6 +372,6 @@ class Shard:
     if not np.isfinite(self.state.center()).all():
       self.failure = self.failure or f"visit {label}: the center is not finite"
       return
-    keep = label - 2 * self.every - self.workers  # shards are at most so far apart
+    keep = label - 2 * self.every - self.workers  # bounds the difference between shards
     tree = self.state.server, self.state.mean_extra()
     save(self.folder, self.index, label, tree, self.record.events(), keep=keep)

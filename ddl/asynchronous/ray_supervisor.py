@@ -1,4 +1,4 @@
-"""The driver of a run on Ray: starts workers, replaces those that die, and reports the master's progress."""
+"""The driver of a run on Ray: starts workers, replaces dead ones, and reports the master's progress."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -11,14 +11,14 @@ from ddl.asynchronous.ray_master import Snapshot
 from ddl.engine.consensus import NotFinite
 from ddl.events.record import Events
 
-ATTEMPTS = 3  # deaths of a worker without a visit in between, after which the run fails
-PAUSE = 1.0  # seconds after which a shard without news reports its progress
+ATTEMPTS = 3  # successive deaths of a worker without a visit before the run fails
+PAUSE = 1.0  # maximum seconds between progress reports of a shard
 
 Watch = Callable[[Snapshot], None]
 
 
 def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
-  """Return the results of the shards from `first` on. Raises ValueError if one of them died or raised."""
+  """Return the results of calls to the shards from `first` on. Raises ValueError if a shard died or raised."""
   results = []
   for k, ref in enumerate(refs, start=first):
     try:
@@ -27,12 +27,12 @@ def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
       raise ValueError(str(error.cause).splitlines()[0]) from error
     except ray.exceptions.RayActorError as error:
       check_started(error, f"shard {k} of the master")
-      raise ValueError(f"shard {k} of the master died; resume continues from the newest checkpoint") from error
+      raise ValueError(f"shard {k} of the master died; resume from the newest checkpoint") from error
   return results
 
 
 def check_started(error: Any, who: str) -> None:
-  """Raise ValueError for an actor that could not start, such as on a host that lacks a module."""
+  """Raise ValueError for an actor that could not start, for example because its host lacks a module."""
   if error.actor_init_failed:
     raise ValueError(f"{who} cannot start: {str(error).strip().splitlines()[-1]}") from error
 
@@ -43,11 +43,11 @@ class RaySupervisor:
   def __init__(
     self, ray: Any, new: Callable[[int], Any], actors: dict[int, Any], shards: list[Any], unravel: Callable[[Any], Tree]
   ):
-    """new: starts a rank's actor; actors: the running ones; unravel: converts the flat parameters to a tree."""
+    """Set up; new: rank -> a started actor; actors: the running ones; unravel: flat parameters -> tree."""
     self.ray, self.new, self.actors, self.shards, self.unravel = ray, new, actors, shards, unravel
     self.preparing, self.working = dict[Any, int](), dict[Any, int]()  # call -> rank
-    self.missing, self.ready = set[int](), list[int]()  # the first workers start when none is missing
-    self.deaths = dict[int, tuple[int, int]]()  # rank -> (its visits, deaths in a row)
+    self.missing, self.ready = set[int](), list[int]()  # the first rounds start when no worker is missing
+    self.deaths = dict[int, tuple[int, int]]()  # rank -> (visits, successive deaths)
     self.stopping = False
 
   def run(self, ranks: Iterable[int], visits: int, watch: Watch) -> Events:
@@ -103,13 +103,13 @@ class RaySupervisor:
       self.working[self.actors[rank].work.remote(*parts)] = rank
 
   def _succeeded(self, ref: Any, rank: int) -> bool:
-    """Return whether a worker's call succeeded; start another worker if it died."""
+    """Return whether a worker's call succeeded; replace the worker if it died."""
     errors = self.ray.exceptions
     try:
       self.ray.get(ref)
       return True
     except errors.RayTaskError as error:
-      self._progress([shard.progress.remote(0) for shard in self.shards])  # a shard's failure is the reason
+      self._progress([shard.progress.remote(0) for shard in self.shards])  # raises if a shard's failure is the reason
       reason = next(iter(str(error.cause).splitlines()), "")
       raise ValueError(f"worker {rank} failed: {type(error.cause).__name__}: {reason}") from error
     except errors.RayActorError as error:
@@ -119,8 +119,8 @@ class RaySupervisor:
       before, count = self.deaths.get(rank, (visits, 0))
       self.deaths[rank] = visits, count + 1 if before == visits else 1
       if self.deaths[rank][1] >= ATTEMPTS:
-        raise ValueError(f"worker {rank} died {ATTEMPTS} times in a row before it made a visit") from error
-      message = f"worker {rank} died after {visits} visits: its current round is lost, and another worker replaces it"
+        raise ValueError(f"worker {rank} died {ATTEMPTS} times in a row without completing a visit") from error
+      message = f"worker {rank} died after {visits} visits: its current round is lost, and a new worker replaces it"
       warnings.warn(message, RuntimeWarning, stacklevel=2)
       self.ray.kill(self.actors[rank])
       self.start(rank)

@@ -1,4 +1,4 @@
-"""Arrays between a worker and the master's shards, over sockets: fixed sizes, no pickling, no copy on the way out."""
+"""Arrays of fixed sizes between workers and shards over sockets, without pickling or copies on sending."""
 
 import hmac
 import io
@@ -17,16 +17,16 @@ from ddl.asynchronous.flat_params import leads_of, visit_trees
 from ddl.errors import OptionError
 
 VISIT, ASK, READ = range(3)  # serve a message; wait for the next round; read the center
-# Start another round; stop; a message or the center is not finite; start a round, but the last reply is outdated.
+# GO: start a round; STOP; DIVERGED: a message or the center is not finite; OLD: start, but the last reply is outdated.
 GO, STOP, DIVERGED, OLD = range(4)
 REQUEST = np.dtype(
   [("what", "<i4"), ("worker", "<i4"), ("round", "<i4"), ("peer", "<i4"), ("start", "<f8"), ("released", "<f8")]
-)  # start, released: seconds since the epoch, by the worker's clock
-SECONDS = 10.0  # limit of the time to connect
+)  # start, released: seconds since the epoch on the worker's clock
+SECONDS = 10.0  # connection timeout
 
 
 def cut(size: int, shards: int) -> list[slice]:
-  """Cut the flat vector into runs of equal size, up to one element. OptionError for more shards than elements."""
+  """Split the flat vector into slices whose sizes differ by at most one. OptionError for more shards than elements."""
   if not 1 <= shards <= size:
     raise OptionError("shards", f"in [1, {size}], the number of parameters", shards)
   ends = [size * k // shards for k in range(shards + 1)]
@@ -37,7 +37,7 @@ class ShardConnections:
   """A worker's connections to the shards."""
 
   def __init__(self, algorithm: ServerAlgorithm, size: int, dtype: Any, addresses: list[tuple[str, int]], token: bytes):
-    """Connect, for parameters [size]; token: proves that the worker is one of the run."""
+    """Connect to the shards, for parameters [size]; token: authenticates the worker."""
     leads = leads_of(algorithm, size, dtype)
     self._is_cut, self._is_cut_reply = (
       [lead == 0 for lead in jax.tree.leaves(x)] for x in (leads.message, leads.reply)
@@ -51,7 +51,7 @@ class ShardConnections:
       self._shards.append((_stream(connection), part))
 
   def visit(self, header: np.ndarray, losses: np.ndarray, extra: list[Any], message: list[Any]) -> tuple[int, Tree]:
-    """Send each shard its part of a message; return (status, reply) once all of them have served it."""
+    """Send each shard its slice of a message; return (status, reply) once all shards have served it."""
     extra, leaves = [np.asarray(x) for x in extra], [np.asarray(x) for x in message]
     for k, (stream, part) in enumerate(self._shards):
       parts = [x[part] if is_cut else x for x, is_cut in zip(leaves, self._is_cut, strict=True)]
@@ -63,16 +63,16 @@ class ShardConnections:
     stream, _ = self._shards[0]
     _send(stream, [header])
     _receive(stream, [self._status])
-    return len(self._shards) > 1 or int(self._status[0]) == OLD  # a shard knows only its own visits
+    return len(self._shards) > 1 or int(self._status[0]) == OLD  # a shard only knows its own visits
 
   def read(self, header: np.ndarray) -> Tree:
-    """Return the current reply of the shards."""
+    """Return the shards' current reply."""
     for stream, _ in self._shards:
       _send(stream, [header])
     return self._replies()[1]
 
   def _replies(self) -> tuple[int, Tree]:
-    statuses, whole = [], _buffers(self._reply)  # new ones, as JAX may use their memory
+    statuses, whole = [], _buffers(self._reply)  # new buffers, as JAX may alias them
     for stream, part in self._shards:
       _receive(stream, [self._status, *(x[part] if c else x for x, c in zip(whole, self._is_cut_reply, strict=True))])
       statuses.append(int(self._status[0]))
@@ -81,7 +81,7 @@ class ShardConnections:
 
 
 def listen(host: str, shard: Any, token: bytes) -> tuple[str, int]:
-  """Serve the workers that connect, each in a thread; return the address. shard: a `ray_master.Shard`."""
+  """Serve workers that connect, with one thread each; return the address. shard: a `ray_master.Shard`."""
   listener = socket.create_server((host, 0), backlog=128)
 
   def accept() -> None:
@@ -94,7 +94,7 @@ def listen(host: str, shard: Any, token: bytes) -> tuple[str, int]:
 
 
 def _serve(connection: socket.socket, shard: Any, token: bytes) -> None:
-  """Serve one worker until it closes the connection; an incomplete message is ignored."""
+  """Serve one worker until it closes the connection; ignore an incomplete message."""
   header, status = np.zeros(1, REQUEST), np.zeros(1, "<i4")
   losses, shown = np.zeros(shard.algorithm.period, np.float32), np.empty(len(token), np.uint8)
   connection.settimeout(SECONDS)
@@ -112,7 +112,7 @@ def _serve(connection: socket.socket, shard: Any, token: bytes) -> None:
       elif request["what"] == READ:
         reply = shard.read(request)
       else:
-        message = _buffers(shard.state.like.message)  # new ones, as JAX may use their memory
+        message = _buffers(shard.state.like.message)  # new buffers, as JAX may alias them
         _receive(stream, [losses, *extra, *message] if shard.index == 0 else [losses, *message])
         arrival = shard.record.now()
         with shard.changed:
@@ -121,9 +121,9 @@ def _serve(connection: socket.socket, shard: Any, token: bytes) -> None:
 
 
 def _stream(connection: socket.socket) -> io.BufferedRWPair:
-  """Return a buffered stream over a connection, whose large reads and writes pass its buffer by."""
+  """Return a buffered stream over a connection; large reads and writes bypass its buffer."""
   connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-  connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices a host that lost its power
+  connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # detects a host that lost power
   return connection.makefile("rwb")
 
 
@@ -139,7 +139,7 @@ def _send(stream: io.BufferedRWPair, arrays: Sequence[np.ndarray]) -> None:
 
 
 def _receive(stream: Any, arrays: Sequence[np.ndarray]) -> None:
-  """Fill contiguous arrays, in order; ConnectionError where the connection is closed."""
+  """Read contiguous arrays in order. Raises ConnectionError if the connection is closed."""
   for x in arrays:
     if stream.readinto(x.reshape(-1).view(np.uint8).data) < x.nbytes:
       raise ConnectionError("the connection is closed")

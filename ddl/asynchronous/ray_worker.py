@@ -1,4 +1,4 @@
-"""A worker of the cluster: its rounds, and its messages cut among the master's shards."""
+"""A worker on Ray: it runs rounds and sends slices of its messages to the master's shards."""
 
 import os
 import time
@@ -18,14 +18,14 @@ from ddl.events.cluster import draw_peers
 from ddl.precision import ravel
 
 Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
-Make = Callable[[int], tuple[Model, Take]]  # worker -> what is built in its process
+Make = Callable[[int], tuple[Model, Take]]  # worker -> (model, take), called in the worker's process
 
 
 class RayWorker:
-  """One worker. A Ray actor, but it does not use Ray."""
+  """One worker. A Ray actor that does not use Ray."""
 
   def __init__(self, worker: int, algorithm: ServerAlgorithm, make: Make, params: Tree, extra: Tree, **settings: Any):
-    """params, extra: the initial model. settings: addresses, token, workers, seed (of peers), barrier."""
+    """Set the initial model; settings: addresses, token, workers, seed (of peers), barrier."""
     self.worker, self.algorithm, self.settings, self.make = worker, algorithm, settings, make
     self.params, self.extra, self.peers = params, extra, np.zeros(0, np.int32)
     flat, self.unravel = ravel(params)
@@ -35,24 +35,24 @@ class RayWorker:
     self._request = jax.jit(lambda state, params: jax.tree.leaves(rule.request(state, params)))
 
   def prepare(self) -> None:
-    """Build its model and data, connect, and compile before the first round starts."""
+    """Build the model and data, connect, and compile before the first round starts."""
     model, self.take = self.make(self.worker)
     self._step = jax.jit(make_local_step(model, self.algorithm.local))
     addresses, token = self.settings["addresses"], self.settings["token"]
     self.exchange = wire.ShardConnections(self.algorithm, self.size, self.dtype, addresses, token)
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
     state, _, reply = self._init(params)
-    for _ in range(2):  # the results of a first step may have other types
+    for _ in range(2):  # types may change after the first step
       params, state = self._merge(reply, state, params)
       (params, state, extra), _ = self._step((params, state, extra), self.take(self.worker, 0))
       jax.block_until_ready(self._request(state, params))
 
   def pid(self) -> int:
-    """Return the id of its process."""
+    """Return the process ID."""
     return os.getpid()
 
   def work(self, *starts: Any) -> None:
-    """Run rounds until the first shard replies STOP. Raises ValueError if the master diverged.
+    """Run rounds until the first shard replies STOP. Raises ValueError if the training diverged.
 
     starts: result of `Shard.begin` for each shard.
     """

@@ -1,4 +1,4 @@
-"""The server's side of a wave: its operations, carried out in order."""
+"""The server's part of a wave: its operations, executed in order."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,25 +13,25 @@ from ddl.precision import ravel
 
 
 class SentMessage(NamedTuple):
-  """A worker's message to a round of a quorum, or the round's weighted sum of them."""
+  """A worker's message in a quorum round, or the round's weighted sum of messages."""
 
   message: Tree
-  extra: Tree  # the model's non-trained state; the mean over the served workers goes to the dropped ones
+  extra: Tree  # the model's non-trained state; dropped workers receive the mean over the served ones
 
 
 class ServerState(NamedTuple):
-  """The server and its replies; [slots] are a device's own workers and one more for those of other devices."""
+  """The server and its replies; [slots] are a device's own workers and one slot for those of other devices."""
 
   server: Tree
   replies: Tree  # [slots, ...]
-  total: Any  # of a quorum: SentMessage, summed over the round so far, else ()
-  extra: Tree  # of a quorum: the mean over the last round's served workers, else ()
-  fresh: Tree  # [slots, ...]: the model from which a restarted worker starts, else ()
+  total: Any  # for a quorum: SentMessage, summed over the round so far, else ()
+  extra: Tree  # for a quorum: the mean over the last round's served workers, else ()
+  fresh: Tree  # [slots, ...]: the model for a restarted worker, else ()
   seen: Any  # [workers, blocks, size]: the center as read by the last lock-free visit, else ()
 
 
 class ServerOperations(NamedTuple):
-  """Arrays of operations: [...] of each."""
+  """Server operations as arrays: [...] each."""
 
   kind: Any  # int32
   worker: Any  # int32
@@ -58,12 +58,12 @@ def open_server(
 
 
 def nothing(sent: SentMessage) -> SentMessage:
-  """Return the sum over no workers."""
+  """Return a message of zeros, the initial value of a sum."""
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sent)
 
 
 def collect(total: SentMessage, sent: SentMessage, weight: Any) -> SentMessage:
-  """Return total + weight * sent; of leaves that are not floating-point (counters) the largest."""
+  """Return total + weight * sent; take the maximum of leaves that are not floating-point (counters)."""
 
   def leaf(t: jax.Array, x: jax.Array) -> jax.Array:
     return t + jnp.asarray(weight, x.dtype) * x if jnp.issubdtype(x.dtype, jnp.floating) else jnp.maximum(t, x)
@@ -72,14 +72,14 @@ def collect(total: SentMessage, sent: SentMessage, weight: Any) -> SentMessage:
 
 
 def to_blocks(tree: Tree, blocks: int) -> jax.Array:
-  """Return all coordinates as [blocks, size], padded with zeros."""
+  """Concatenate all coordinates into [blocks, size], padded with zeros."""
   flat = ravel(tree)[0]
   size = -(-flat.size // blocks)
   return jnp.pad(flat, (0, blocks * size - flat.size)).reshape(blocks, size)
 
 
 def from_blocks(array: jax.Array, like: Tree) -> Tree:
-  """The inverse of `to_blocks`."""
+  """Convert [blocks, size] to a tree of the shapes of `like`, without the padding."""
   flat, unravel = ravel(like)
   return unravel(array.reshape(-1)[: flat.size])
 
@@ -87,9 +87,9 @@ def from_blocks(array: jax.Array, like: Tree) -> Tree:
 def make_serving(
   algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int
 ) -> Callable[[ServerState, Tree, ServerOperations, Any, Any], ServerState]:
-  """Return serving(state, messages, steps, count, first) -> state, which carries out the first `count` of the steps.
+  """Return serving(state, messages, steps, count, first) -> state, which executes the first `count` of the steps.
 
-  messages: [workers, ...], of a quorum as `SentMessage`; steps: [most, ...]; first: rank of the device's first worker.
+  messages: [workers, ...], as `SentMessage` for a quorum; steps: [most, ...]; first: rank of the device's first worker.
   """
   if LOOK in kinds:
     return _lock_free(algorithm, kinds, blocks)
@@ -164,7 +164,7 @@ def _lock_free(algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int) -
 
 
 def _choose(kind: Any, branches: dict[int, Callable[[], Any]], kinds: frozenset[int]) -> Any:
-  """Run the branch of this kind, without a condition where the schedule has one kind only."""
+  """Run the branch of this kind, without a condition if the schedule has only one kind."""
   present = sorted(k for k in branches if k in kinds)
   if len(present) == 1:
     return branches[present[0]]()
@@ -172,7 +172,7 @@ def _choose(kind: Any, branches: dict[int, Callable[[], Any]], kinds: frozenset[
 
 
 def _slot(tree: Tree, worker: Any, first: Any) -> Any:
-  """Return the slot of a worker on this device, the last one for workers of other devices."""
+  """Return the slot of a worker on this device, or the last slot for workers of other devices."""
   own = jax.tree.leaves(tree)[0].shape[0] - 1
   return jnp.where((worker >= first) & (worker < first + own), worker - first, own)
 

@@ -1,4 +1,4 @@
-"""The server of a run on threads, in the host's memory: a clock, a fair lock, a lock-free center, and the barrier."""
+"""The server of a run on threads, in host memory: a clock, a fair lock, a lock-free center, and the barrier."""
 
 import itertools
 import threading
@@ -21,24 +21,24 @@ from ddl.events.cluster import draw_peers
 from ddl.events.operations import ADD, LOOK, READ, SERVE, Operations
 from ddl.events.record import Events, VisitRow, make_events
 
-PIECE = 500  # elements up to which NumPy holds the interpreter's lock while it adds
+PIECE = 500  # maximum number of elements for which NumPy holds the GIL while adding
 
 
 class RealTimeClock:
-  """Monotonic seconds of training, stopped during evaluation."""
+  """A monotonic clock of training seconds, stopped during evaluation."""
 
   def __init__(self):
-    """Start at 0."""
+    """Create a clock at 0."""
     self._guard, self._zero, self._stopped = threading.Lock(), time.perf_counter(), None
 
   def now(self) -> float:
     """Return the seconds since the start."""
-    with self._guard:  # or the clock could stop and start between two reads
+    with self._guard:  # otherwise the clock could stop and start between two reads
       return (time.perf_counter() if self._stopped is None else self._stopped) - self._zero
 
   @contextmanager
   def paused(self) -> Iterator[None]:
-    """Stop the clock inside the context."""
+    """Stop the clock within the context."""
     with self._guard:
       self._stopped = time.perf_counter()
     yield
@@ -50,11 +50,11 @@ class FairLock:
   """A lock for `with` that serves threads in the order of their requests, unlike threading.Lock."""
 
   def __init__(self, now: Callable[[], float] = time.perf_counter):
-    """now: the clock of the requests."""
+    """Use `now` as the clock of the requests."""
     self._guard, self._queue, self._now = threading.Lock(), deque[threading.Lock](), now
 
   def __enter__(self) -> float:
-    """Wait for the lock. Return the time of the request; these times are in the order of service."""
+    """Wait for the lock; return the time of the request. These times are in the order of service."""
     mine = threading.Lock()
     mine.acquire()
     with self._guard:
@@ -75,33 +75,33 @@ class FairLock:
 class SharedCenter:
   """One NumPy buffer [blocks, size] that all threads read and add to in place, block by block, without a lock.
 
-  `np.add(a, u, out=a)` loses increments of single elements: above 500 elements NumPy releases the interpreter's lock,
-  and two threads that add to an element at the same moment can both start from the same value (2 threads on 2 cores,
-  5,000 to 1,000,000 elements: 1e-5 to 5e-4 of the increments, and of the worst element 6 to 18 %). So a block is added
-  to in pieces of at most 500, in a loop in C without Python code in between: CPython (with its global lock) then runs
-  no other thread, nothing is lost, and `places` numbers the operations as they happened, for 2 ms per million elements.
-  No visit waits for another, and the blocks of concurrent visits interleave. A free-threaded Python may lose elements
-  and swap neighbours in `places`, but loses no whole increments.
+  `np.add(a, u, out=a)` can lose increments of single elements: above 500 elements NumPy releases the GIL, and two
+  threads that add to an element simultaneously can both start from the same value (2 threads on 2 cores, 5,000 to
+  1,000,000 elements: 1e-5 to 5e-4 of the increments, and 6 to 18 % for the worst element). So a block is added in
+  pieces of at most 500 elements, in a C loop without Python code in between: CPython (with the GIL) then runs no other
+  thread, no increment is lost, and `places` numbers the operations in their order, at 2 ms per million elements. Visits
+  do not wait for each other, and the blocks of concurrent visits interleave. A free-threaded Python may lose elements
+  and swap neighbours in `places`, but does not lose whole increments.
   """
 
   def __init__(self, start: np.ndarray, places: Iterator[int]):
-    """start: [blocks, size]; places: an itertools.count, of which each operation takes the next."""
+    """Copy the initial blocks [blocks, size]; places: an itertools.count that numbers the operations."""
     self._blocks, self._places = start.copy(), places
     self._pieces = [_pieces(block) for block in self._blocks]
 
   def add(self, block: int, increment: np.ndarray) -> int:
-    """center[block] += increment, [size]. Return its place in the order of all operations."""
+    """Add [size] to a block; return the operation's place in the order of all operations."""
     center = self._pieces[block]
     place, *_ = chain(islice(self._places, 1), map(np.add, center, _pieces(increment), center))
     return int(place)
 
   def look(self, block: int, out: np.ndarray) -> int:
-    """out <- center[block], [size]. Return its place in the order of all operations."""
+    """Copy a block to `out` [size]; return the operation's place in the order of all operations."""
     place, *_ = chain(islice(self._places, 1), map(np.positive, self._pieces[block], _pieces(out)))
     return int(place)
 
   def copy(self) -> np.ndarray:
-    """Return all blocks, read one after the other: [blocks, size]."""
+    """Return all blocks, read one by one: [blocks, size]."""
     out = np.empty_like(self._blocks)
     for block, row in enumerate(out):
       self.look(block, row)
@@ -109,34 +109,34 @@ class SharedCenter:
 
 
 class RoundGate:
-  """Admits workers to their next round, by the barrier or round robin, until the run is over."""
+  """Admits workers to their next round, by the barrier or round robin, until the run ends."""
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, round_robin: bool):
-    """Let all workers start; in a round robin only rank 0."""
+    """Admit all workers; in a round robin only rank 0."""
     self._members = LiveBarrier(barrier, workers=workers, seed=seed)
-    self.held = self._members.held  # worker -> the one that it waits for
+    self.held = self._members.held  # worker -> the worker it waits for
     self._go = [threading.Event() for _ in range(workers)]
     self.over = False
     self.admit(range(1 if round_robin else workers))
 
   def wait(self, worker: int) -> None:
-    """Wait until the worker may start a round, or the run is over."""
+    """Wait until the worker may start a round, or the run ends."""
     self._go[worker].wait()
 
   def finish(self, worker: int) -> list[int]:
-    """Count a finished round; return the workers that may start another, for `admit`. The caller holds a lock."""
+    """Record a finished round; return the workers that may now start one, for `admit`. The caller holds a lock."""
     free = self._members.finish(worker)
     if worker not in free:
       self._stop(worker)
     return free
 
   def admit(self, workers: Iterable[int]) -> None:
-    """Let these workers start a round."""
+    """Allow these workers to start a round."""
     for worker in workers:
       self._go[worker].set()
 
   def next_rank(self, worker: int) -> None:
-    """Let the next worker of the round robin start."""
+    """Allow the next worker of the round robin to start."""
     self._stop(worker)
     self.admit([(worker + 1) % len(self._go)])
 
@@ -147,7 +147,7 @@ class RoundGate:
 
   def _stop(self, worker: int) -> None:
     self._go[worker].clear()
-    if self.over:  # in this order, as `halt` may come in between
+    if self.over:  # checked last, as `halt` may be called concurrently
       self._go[worker].set()
 
 
@@ -156,7 +156,7 @@ def _pieces(array: np.ndarray) -> list[np.ndarray]:
 
 
 def compiled(algorithm: ServerAlgorithm) -> ServerAlgorithm:
-  """Compile the functions of a visit. The lock-free rule gets the center as blocks; without blocks it is removed."""
+  """Compile the functions of a visit. A lock-free rule receives the center as blocks; without blocks it is removed."""
   blocks, rule, lock_free = algorithm.arrivals.blocks, algorithm.lock_free, None
   if rule and blocks:
     increment = jax.jit(lambda message, seen: rule.increment(to_blocks(message, blocks), seen))
@@ -173,7 +173,7 @@ class SharedServer:
   def __init__(
     self, algorithm: ServerAlgorithm, params: Tree, *, workers: int, seed: int, barrier: Bounded, visits: int
   ):
-    """algorithm: result of `compiled`; params: the initial model; visits: number of visits of the run."""
+    """Initialize the server. algorithm: result of `compiled`; params: the initial model; visits: number of visits."""
     self._algorithm, self._rule, self._visits, self._params = algorithm, algorithm.lock_free, visits, params
     self.host, arrivals = jax.local_devices(backend="cpu")[0], algorithm.arrivals
     _, server, reply = jax.device_put(algorithm.init(params), self.host)
@@ -186,7 +186,7 @@ class SharedServer:
     ]
     self.open()
     self._lock, self._places, self._tickets = FairLock(self.now), itertools.count(), itertools.count()
-    self._rows, self._latest = list[VisitRow](), [-1] * workers  # the index of each worker's last row
+    self._rows, self._latest = list[VisitRow](), [-1] * workers  # index of each worker's last row
     self._exchanges = 0
     self._operations: list[tuple[int, int, int, int, int]] = []  # place, kind, worker, event, block
     if self._rule:
@@ -198,7 +198,7 @@ class SharedServer:
     self._clock = RealTimeClock()
 
   def now(self) -> float:
-    """Return the seconds since the clock started, without those of callbacks."""
+    """Return the seconds since the clock started, excluding callbacks."""
     return self._clock.now()
 
   def progress(self) -> Progress:
@@ -218,7 +218,7 @@ class SharedServer:
     return jax.device_put(reply, device)
 
   def visit(self, row: VisitRow, message: Tree, then: Callable[[int], None]) -> bool:
-    """Serve the worker's message and call then(visits done), one visit at a time. Return False once the run is over."""
+    """Serve the worker's message and call then(visits done), one visit at a time; return False after the run's end."""
     worker = row.worker
     if self._rule:
       jax.block_until_ready(message)
@@ -242,7 +242,7 @@ class SharedServer:
       return True
 
   def reply(self, row: VisitRow, message: Tree, device: Any) -> Tree:
-    """Wait for the barrier and return the reply on the worker's device; message: that of this visit."""
+    """Wait for the barrier; return the reply on the worker's device. message: that of this visit."""
     worker, event = row.worker, self._latest[row.worker]
     self.gate.wait(worker)
     if not self._rule:
@@ -252,7 +252,7 @@ class SharedServer:
     return self._rule.reply(message, self._seen[worker])
 
   def leave(self, worker: int) -> None:
-    """Finish the worker's round, the steps after the reply included."""
+    """Finish the worker's round, including the steps after the reply."""
     if self._algorithm.arrivals.round_robin:
       self.gate.next_rank(worker)
     elif self._algorithm.delay and self._bounded:
@@ -260,14 +260,14 @@ class SharedServer:
         self.gate.admit(self.gate.finish(worker))
 
   def state(self) -> Tree:
-    """Return the algorithm's server."""
+    """Return the algorithm's server state."""
     return from_blocks(jax.device_put(self._center.copy(), self.host), self._params) if self._rule else self._server
 
   def record(self) -> tuple[Events, Operations]:
-    """Release workers that wait at the barrier, and return the record of the run. All threads have ended."""
+    """Release workers that wait at the barrier, and return the record of the run. All threads must have ended."""
     self._answer(list(self.gate.held) if not self._algorithm.delay else [])
     rows, order = self._rows, sorted(self._operations)
-    if not self._rule:  # merge workers that the last visit released and those released here, by their events
+    if not self._rule:  # sort workers released by the last visit and those released above by their events
       served = len(order) - next((k for k, done in enumerate(reversed(order)) if done[1] == SERVE), len(order))
       order[served:] = sorted(order[served:], key=lambda done: done[3])
     peer = np.array([self._visit_of(row).peer for row in rows], np.int32)
@@ -280,7 +280,7 @@ class SharedServer:
     return Visit(np.int32(row.worker), self._peers[row.worker][row.round], np.int32(step))
 
   def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
-    """Read and add to all blocks. Return (place, kind, block) of each operation."""
+    """Read and add to all blocks; return (place, kind, block) of each operation."""
     assert self._rule
     before = self._look(worker) if self._rule.reads_first else []
     increments = np.asarray(self._rule.increment(message, self._seen[worker]))
@@ -288,7 +288,7 @@ class SharedServer:
     return before + added + ([] if self._rule.reads_first else self._look(worker))
 
   def _look(self, worker: int) -> list[tuple[int, int, int]]:
-    seen = self._seen[worker] = np.empty_like(self._seen[worker])  # as JAX may still use the old one's memory
+    seen = self._seen[worker] = np.empty_like(self._seen[worker])  # as JAX may still use the old buffer
     return [(self._center.look(block, row), LOOK, block) for block, row in enumerate(seen)]
 
   def _log(self, operations: list[tuple[int, int, int]], worker: int, event: int) -> None:
@@ -313,7 +313,7 @@ class SharedServer:
       self.gate.halt()
 
   def _answer(self, workers: list[int]) -> None:
-    """Answer workers, with a new reply after other visits. The caller holds the lock."""
+    """Reply to workers, with a new reply if other visits happened. The caller holds the lock."""
     for event, worker in sorted((self._latest[worker], worker) for worker in workers):
       row = self._rows[event]
       row.answered = len(self._rows)

@@ -1,7 +1,7 @@
 """Server algorithms in virtual time: the exact order of a schedule, at the speed of data-parallel training.
 
-Workers are spread over devices and virtual workers. Every device holds the server and carries out all its operations,
-as its own workers need the replies. The server holds the parameters as one vector where that is faster
+Workers are spread over devices and virtual workers. Every device holds a copy of the server and executes all of its
+operations, as the device's workers need the replies. The server stores the parameters as one vector if this is faster
 (`execution.packs`) and its functions are known to be element-wise (`flat_params.divides`).
 """
 
@@ -30,18 +30,18 @@ RoundFeed = Callable[[Sequence[tuple[int, int]], int], dict[str, np.ndarray]]
 
 
 class Simulator(SingleRunTrainer):
-  """A `ddl.engine.trainer.Trainer` of a server algorithm, for any number of schedules."""
+  """A `ddl.engine.trainer.Trainer` for a server algorithm and one schedule after another."""
 
   def __init__(
     self, algorithm: ServerAlgorithm, model: Model, workers: Workers, execution: ExecutionConfig, events: Events,
     operations: Operations, widest: int | None = None,
   ):  # fmt: skip
-    """events, operations: the schedule. widest: most visits of a wave, by default as many as there are workers."""
+    """Set the schedule from events and operations. widest: most visits per wave, by default the number of workers."""
     self.model, self.workers, self.execution = (model := of_model(model)), workers, execution
     params, extra = jax.eval_shape(model.init, jax.random.key(0))
     check_lock_free(algorithm, params)
     algorithm = of_server(algorithm, params)
-    self.is_packed = packs(params) and divides(algorithm, params)  # whether the server holds one vector
+    self.is_packed = packs(params) and divides(algorithm, params)  # whether the server stores one vector
     self.algorithm = packed(algorithm, params) if self.is_packed else algorithm
     self.widest = widest or workers.count
     self.fed, self.layout = workers.local, layout_of(workers, execution)
@@ -54,9 +54,9 @@ class Simulator(SingleRunTrainer):
     self._extra = nbytes(extra)
 
   def follow(self, events: Events, operations: Operations) -> None:
-    """Set the schedule; keep the compiled program if the calls fit it.
+    """Set another schedule; keep the compiled program if the calls fit it.
 
-    Raises ValueError for a schedule of another number of workers, or without the peers of a gossip algorithm.
+    Raises ValueError for a schedule with another number of workers, or without the peers of a gossip algorithm.
     """
     self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
     kinds = frozenset(int(k) for k in np.unique(operations.kind))
@@ -70,7 +70,7 @@ class Simulator(SingleRunTrainer):
     self._consensus = jax.jit(self.workers.lift(self._program.consensus, True, False))
 
   def start(self, key: jax.Array) -> SimulatorCarry:
-    """Return the carry before the first step, with the model of this key. ValueError if it exceeds the memory."""
+    """Initialize the carry before the first step from a key. Raises ValueError if it exceeds the memory."""
     shapes = jax.eval_shape(self.model.init, key)
     carry = placed(jax.eval_shape(self._start, *shapes), self.workers.split())
     self.workers.check_memory(carry, placed(shapes[0], self.workers.everywhere))
@@ -82,22 +82,22 @@ class Simulator(SingleRunTrainer):
     return carry
 
   def saved_shapes(self, key: jax.Array, step: int) -> SimulatorCarry:
-    """Return `saved` as shapes, types and shardings."""
+    """Return the shapes, types and shardings of a checkpoint's carry."""
     del step
     carry = self.start(key)
     return placed(carry, shardings(carry))
 
   def restored(self, saved: SimulatorCarry, step: int = 0) -> SimulatorCarry:
-    """Invert `saved`."""
+    """Restore the carry from that of a checkpoint."""
     del step
     return saved
 
   def consensus(self, carry: SimulatorCarry) -> Consensus:
-    """Return the model to test and the workers' distance from their mean. The carry stays valid."""
+    """Return the model to evaluate and the workers' distance from their mean; the carry stays valid."""
     return self._consensus(carry)
 
   def plan(self, first: int, last: int, every: int) -> list[SimulatorCall]:
-    """Return the calls from step `first` on of a run from step 0 to `last` that pauses at the multiples of `every`."""
+    """Return the calls from step `first` to `last`, with a boundary at each multiple of `every`."""
     longest, boundaries = max(self.execution.steps_per_call, 1), [0]
     while boundaries[-1] < last:
       at = boundaries[-1]
@@ -105,21 +105,22 @@ class Simulator(SingleRunTrainer):
     calls = self.plans.calls(boundaries, self.widest)
     needed = self.plans.shape(calls)
     if self._shape is None or any(n > have for n, have in zip(needed, self._shape, strict=True)):
-      self._shape = Shape(*(-(-n * 9 // 32) * 4 for n in needed))  # an eighth more, for the next schedule
+      self._shape = Shape(*(-(-n * 9 // 32) * 4 for n in needed))  # an eighth larger, for the next schedule
     return [call for call in calls if call.first >= first]
 
   def run(
     self, carry: SimulatorCarry, calls: list[SimulatorCall], feed: RoundFeed, key: jax.Array
   ) -> Iterator[tuple[SimulatorCall, SimulatorCarry, jax.Array]]:
-    """Dispatch the calls, one for each step of the iterator, at most two at a time (see `CompiledTrainer.run`).
+    """Run the calls and yield (call, carry after it, losses [workers, waves, period]).
 
-    Yields (call, carry after it, losses [workers, waves, period]). The next call donates a yielded carry.
+    One call is dispatched per iteration, at most two at a time (see `CompiledTrainer.run`). The next call donates a
+    yielded carry.
     """
     key = self.workers.replicate(jax.random.key_data(key))
     before_last = last = None
     for call in calls:
       if self._shape is None:
-        raise ValueError("a simulator plans its calls before it runs them")
+        raise ValueError("plan must be called before run.")
       arrays = self.plans.arrays(call, self._shape)
       mine = self.workers.local
       rounds = self.workers.put((arrays.mode[mine], arrays.row[mine], arrays.first[mine]))
@@ -140,19 +141,19 @@ class Simulator(SingleRunTrainer):
     return np.asarray(losses)[has_step].ravel()
 
   def nbytes(self, call: SimulatorCall) -> float:
-    """Return the bytes that a worker sends and receives in a call, on average over the workers."""
+    """Return the bytes that a worker sends and receives in a call, averaged over the workers."""
     visits = [event for wave in call.waves for event in wave.visits if not self.events.dropped[event]]
     if self.algorithm.arrivals.peers != "none":
       visits = [event for event in visits if self.events.peer[event] >= 0]
     done = np.concatenate([np.arange(wave.first, wave.last) for wave in call.waves] or [np.arange(0)])
     read = self.operations.event[done[self.operations.kind[done] == READ]]
-    dropped = np.count_nonzero(self.events.dropped[read])  # a quorum answers these too
-    extra = self._extra if self._quorum else 0  # sent along with a quorum's messages and replies
+    dropped = np.count_nonzero(self.events.dropped[read])  # a quorum also replies to these
+    extra = self._extra if self._quorum else 0  # part of a quorum's messages and replies
     total = len(visits) * (self._message + self._reply + extra) + dropped * (self._reply + extra)
     return total / self.workers.count
 
   def virtual_seconds(self, step: int) -> float:
-    """Return the virtual seconds after `step` steps of the workers on average. ValueError beyond the schedule's end."""
+    """Return the virtual seconds after `step` steps per worker on average. ValueError beyond the schedule's end."""
     return self.plans.seconds(step)
 
   def describe(self) -> str:

@@ -1,9 +1,9 @@
-"""Server algorithms in real time: one thread and one device per worker, the server in the host's memory.
+"""Server algorithms in real time: one thread and one device per worker, the server in host memory.
 
-The record of a run has the form of a schedule's, in real seconds, and its operations replay it in virtual time. With a
-lock, a replay event by event gives the same bits where the workers' devices and the host's are of one kind. Without a
-lock, it repeats the blocks' operations in their order, and differs by rounding where a compiler fuses the increment's
-product into the addition.
+The record of a run has the format of a schedule, in real seconds, and can be replayed in virtual time. With a lock, a
+replay event by event is bit-exact if the workers' devices and the host's are of one kind. Without a lock, it repeats
+the blocks' operations in their order, and differs by rounding if a compiler fuses the increment's product into the
+addition.
 """
 
 import itertools
@@ -31,27 +31,27 @@ from ddl.events.operations import Operations
 from ddl.events.record import Events, VisitRow
 from ddl.group import Group
 
-Take = Callable[[int, int], tuple[Tree, Any]]  # (worker, step) -> (batch, key), for several threads at once
+Take = Callable[[int, int], tuple[Tree, Any]]  # (worker, step) -> (batch, key); thread-safe
 Watch = Callable[[int, np.ndarray, Callable[[], Consensus]], None]  # (visits done, losses of the round, snapshot)
 STOP = -1
 
 
 class Threads:
-  """One algorithm on one model with real threads.
+  """One algorithm on one model, with a thread per worker.
 
-  After a run: `server`, and by worker `params`, `state` and `extra` as of its last visit.
+  After a run it has `server`, and per worker `params`, `state` and `extra` as of its last visit.
   """
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
-    """Worker w runs on local device w modulo their number.
+    """Assign worker w to local device w modulo the number of devices.
 
-    algorithm: of this number of workers; with a lock-free rule, the center has `arrivals.blocks` blocks; 0: a lock.
-    seed: of peers and of samples of the barrier; the same as a schedule's. barrier: a bounded one (OptionError).
+    algorithm: for this number of workers; a lock-free center has `arrivals.blocks` blocks, or a lock if that is 0.
+    seed: as for a schedule, for peers and samples of the barrier. barrier: bounded (else OptionError).
     """
     if isinstance(barrier, Quorum):
       raise OptionError("barrier", "other than backup and cutoff, as threads cannot drop late messages")
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
-      raise OptionError("barrier", "asp for a round robin")
+      raise OptionError("barrier", "asp for a round-robin algorithm")
     ranges.check("workers", workers, ranges.integers(1))
     ranges.check("blocks", algorithm.arrivals.blocks, ranges.integers(0))
     devices, model = jax.local_devices(), of_model(model)
@@ -63,15 +63,15 @@ class Threads:
     if self._compiled.lock_free:
       check_lock_free(self.algorithm, params)
     self._consensus = jax.jit(self._consensus_of)
-    self._ended = SimpleQueue[int]()  # ranks of ended threads, and STOP
+    self._ended = SimpleQueue[int]()  # ranks of threads that ended, and STOP
 
   def run(self, params: Tree, extra: Tree, take: Take, visits: int, watch: Watch) -> tuple[Events, Operations]:
-    """Train from this model until `visits` visits are served, or `stop`. The clock starts after the compilation.
+    """Train until `visits` visits are served or `stop` is called. The clock starts after compilation.
 
     watch: called after each visit, one at a time; no other visit ends meanwhile.
 
     Raises NotFinite with the worker and its step, and any other exception of a thread with a note of its worker and
-    step. All threads have ended then, also after KeyboardInterrupt.
+    step. All threads have ended by then, also after KeyboardInterrupt.
     """
     ranges.check("visits", visits, ranges.integers(1))
     self._take, self._watch, self._x64 = take, watch, jnp.result_type(float) == jnp.float64
@@ -86,7 +86,7 @@ class Threads:
       for thread in threads:
         thread.start()
       while running:
-        # Not `join`, which takes a thread for ended when Ctrl-C interrupts it (Python 3.11).
+        # `join` assumes that a thread has ended when Ctrl-C interrupts it (Python 3.11).
         if self._ended.get() == STOP:
           self._halt()
         else:
@@ -107,14 +107,14 @@ class Threads:
     return self._shared.progress()
 
   def stop(self) -> None:
-    """End the run after the visits under way; safe in a signal's handler, as SimpleQueue is."""
+    """End the run after the visits in progress; safe in a signal handler, as SimpleQueue is."""
     self._ended.put(STOP)
 
   def _run_worker(self, worker: int) -> None:
     try:
-      with jax.enable_x64(self._x64), np.errstate(all="ignore"):  # both are per thread
+      with jax.enable_x64(self._x64), np.errstate(all="ignore"):  # both settings are per thread
         self._worker_rounds(worker)
-    except BaseException as error:  # of the run, unless it is over
+    except BaseException as error:  # reported unless the run has ended
       if not self._shared.gate.over:
         error.add_note(f"in the thread of worker {worker}, at its step {self._at[worker] + 1}")
         self._errors.append(error)
@@ -139,7 +139,7 @@ class Threads:
         me, results = self._steps(worker, self._merged(me, reply), first, period)
         losses = self._checked(worker, first, results)
       message = self._compiled.request(me.state, me.params)
-      ahead, before = self._steps(worker, me, first, delay)  # only dispatched: they can hide the exchange
+      ahead, before = self._steps(worker, me, first, delay)  # only dispatched, so that they can hide the exchange
       if not shared.visit(row, message, lambda done, me=me, losses=losses: self._visited(worker, me, done, losses)):
         return
       reply = shared.reply(row, message, device)
@@ -156,7 +156,7 @@ class Threads:
     return me._replace(params=params, state=state)
 
   def _steps(self, worker: int, me: Worker, first: int, count: int) -> tuple[Worker, list[jax.Array]]:
-    """Make the steps first, ..., first + count - 1, fewer once the run is over."""
+    """Run steps first to first + count - 1, fewer if the run ends."""
     carry, losses = tuple(me), []
     for step in range(first, first + count):
       if self._shared.gate.over:
@@ -174,14 +174,14 @@ class Threads:
     return values
 
   def _warm_up(self, worker: int, me: Worker, reply: Tree) -> None:
-    """Compile the functions of a round; twice, as the results of a first round may have other types."""
+    """Compile the functions of a round; twice, as types may change after the first round."""
     for _ in range(2):
       me, _ = self._steps(worker, self._merged(me, reply), 0, 1)
       reply = self._shared.warm_up(worker, self._compiled.request(me.state, me.params), self.devices[worker])
     jax.block_until_ready(me)
 
   def _visited(self, worker: int, me: Worker, done: int, losses: np.ndarray) -> None:
-    """Publish the worker's state and call `watch`; the lock is held."""
+    """Publish the worker's state and call `watch`. The caller holds the lock."""
     self.params[worker], self.state[worker], self.extra[worker] = me[:3]
     self._watch(done, losses, self._snapshot)
 

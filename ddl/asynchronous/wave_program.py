@@ -1,4 +1,4 @@
-"""Simulated waves: a schedule cut into compiled calls of one shape, and the program of such a call."""
+"""Simulated waves: a schedule split into compiled calls of one shape, and the program of such a call."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -38,7 +38,7 @@ from ddl.group import Group
 
 
 class SimulatorCall(NamedTuple):
-  """The visits that bring the workers, on average, from step `first` to step `end`."""
+  """The visits that advance the workers, on average, from step `first` to step `end`."""
 
   first: int
   end: int
@@ -46,12 +46,12 @@ class SimulatorCall(NamedTuple):
 
   @property
   def steps(self) -> int:
-    """Number of steps of a worker, on average."""
+    """Return the number of steps per worker, on average."""
     return self.end - self.first
 
 
 class Shape(NamedTuple):
-  """The shape to which all calls are padded, so that there is one executable."""
+  """The shape to which all calls are padded, so that one executable suffices."""
 
   waves: int
   operations: int  # per wave
@@ -59,12 +59,12 @@ class Shape(NamedTuple):
 
 
 class Arrays(NamedTuple):
-  """A call as arrays."""
+  """The arrays of a call."""
 
   mode: np.ndarray  # [workers, waves] int32
-  row: np.ndarray  # [workers, waves] int32: place of the round among its device's batches
-  first: np.ndarray  # [workers, waves] int32: number of the round's first step
-  count: np.ndarray  # [waves] int32: operations
+  row: np.ndarray  # [workers, waves] int32: index of the round among its device's batches
+  first: np.ndarray  # [workers, waves] int32: the round's first step
+  count: np.ndarray  # [waves] int32: number of operations
   steps: ServerOperations  # [waves, operations]
   rounds: list[list[tuple[int, int]]]  # per device, in the order of `row`: (worker, first step)
   most_rows: int  # per device
@@ -74,25 +74,25 @@ class WavePlan:
   """The calls of a run and their arrays."""
 
   def __init__(self, algorithm: ServerAlgorithm, events: Events, operations: Operations, workers: int, devices: int):
-    """events, operations: of the whole run. ValueError as of `check_schedule`."""
+    """Plan the whole run from its events and operations. Raises ValueError as `check_schedule` does."""
     check_schedule(algorithm, events, operations, workers)
     self.algorithm, self.events, self.operations = algorithm, events, operations
     self.workers, self.virtual, self.devices = workers, workers // devices, devices
     self._visit_steps = visit_step(algorithm.delay, events.round, algorithm.period)
     self._first = first_step(algorithm.delay, events.round, algorithm.period)
-    # Whether steps precede the visit: not for a dropped worker, nor for the first request with a delay.
+    # Whether steps precede the visit: false for a dropped worker, and for the first request with a delay.
     self.has_steps = ~(events.dropped | ((algorithm.delay > 0) & ((events.round == 0) | events.restarted)))
     self._mode = np.select([events.dropped, events.restarted, self.has_steps], [DROPPED, RESTART, FULL], REST)
 
   def visits(self, step: int) -> int:
-    """Return the visits that bring the workers to `step` steps on average. ValueError beyond the schedule's end."""
+    """Return the visits that advance workers to `step` steps on average; ValueError beyond the schedule's end."""
     count, scheduled = visits(self.algorithm, self.workers, step), len(self.events.worker)
     if count > scheduled:
       raise OptionError("the schedule", f"of {count} visits for step {step}", scheduled)
     return count
 
   def seconds(self, step: int) -> float:
-    """Return the virtual seconds after `step` steps of the workers on average. ValueError beyond the schedule's end."""
+    """Return the virtual seconds after `step` steps per worker on average. ValueError beyond the schedule's end."""
     count = self.visits(step)
     return float(self.events.served[count - 1]) if count else 0.0
 
@@ -112,7 +112,7 @@ class WavePlan:
     return Shape(max(len(call.waves) for call in calls) or 1, most, int(rows))
 
   def arrays(self, call: SimulatorCall, shape: Shape) -> Arrays:
-    """Return the call, padded to `shape`."""
+    """Return the arrays of a call, padded to `shape`."""
     mode = np.full((self.workers, shape.waves), REST, np.int32)
     row, first = np.zeros_like(mode), np.zeros_like(mode)
     count, size = np.zeros(shape.waves, np.int32), (shape.waves, shape.operations)
@@ -156,7 +156,7 @@ class WaveProgram(NamedTuple):
   blocks: int
 
   def start(self, params: Tree, extra: Tree) -> SimulatorCarry:
-    """Return a device's carry, every worker and the server with this model."""
+    """Return a device's carry in which every worker and the server have this model."""
     virtual = self.workers.virtual
     state, _, _ = self.algorithm.init(params)
     worker = Worker(params, state, extra)
@@ -165,9 +165,9 @@ class WaveProgram(NamedTuple):
     return SimulatorCarry(several, jax.tree.map(lambda x: x[None], server))
 
   def call(self, carry: SimulatorCarry, batches: Tree, rounds: Any, server: Any, key: jax.Array) -> Any:
-    """Carry out some waves. Return (carry, losses [workers, waves, period])."""
+    """Execute some waves; return (carry, losses [workers, waves, period])."""
     virtual, period = self.workers.virtual, self.algorithm.period
-    unrolled = self.gradients == "unroll"  # each worker's arrays are their own, so that none are copied together
+    unrolled = self.gradients == "unroll"  # keep each worker's arrays separate, to avoid copies
     rank = lax.axis_index(AXIS[0]) * virtual
     key, batches = jax.random.wrap_key_data(key), jax.tree.map(lambda x: x[0], batches)
     worker_round = make_worker_round(self.algorithm, self.model, self.steps, DROP in self.kinds)
@@ -196,7 +196,7 @@ class WaveProgram(NamedTuple):
         args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, local)
         workers, losses = jax.vmap(one)(*args) if self.gradients == "vmap" else lax.map(lambda a: one(*a), args)
       messages = _of_each(workers, self._message_of)
-      if self.workers.devices > 1:  # XLA copies what one device gathers
+      if self.workers.devices > 1:  # XLA would copy gathered arrays on one device
         messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
       state = serve(state, messages, steps, count, rank)
       if DROP in self.kinds:
@@ -217,7 +217,7 @@ class WaveProgram(NamedTuple):
     return SimulatorCarry(workers, jax.tree.map(lambda x: x[None], state)), losses
 
   def consensus(self, carry: SimulatorCarry) -> Consensus:
-    """Return the model to test and the workers' distance from their mean."""
+    """Return the model to evaluate and the workers' distance from their mean."""
     lifted = jax.vmap(partial(agree, Group(AXIS)), axis_name=AXIS[1], axis_size=self.workers.virtual)
     extra, distance = jax.tree.map(lambda x: x[0], lifted(carry.worker.params, carry.worker.extra))
     server = jax.tree.map(lambda x: x[0], carry.server_state.server)
@@ -228,7 +228,7 @@ class WaveProgram(NamedTuple):
     rule, virtual = self.algorithm.lock_free, self.workers.virtual
     if rule is None or LOOK not in self.kinds:
       return jax.tree.map(lambda x: x[:virtual], state.replies)
-    message = _of_each(workers, self._request_of)  # of its last visit, as its state has not changed since
+    message = _of_each(workers, self._request_of)  # equals that of its last visit, as its state has not changed since
     mine = lax.dynamic_slice_in_dim(state.seen, rank, virtual)
     seen = jax.vmap(lambda x: from_blocks(x, state.server))(mine)
     return jax.vmap(rule.reply)(message, seen)
@@ -242,14 +242,14 @@ class WaveProgram(NamedTuple):
 
 
 def _of_each(workers: Any, fn: Callable[[Worker], Tree]) -> Tree:
-  """Return fn of each worker, [virtual, ...]; workers: stacked, or a tuple."""
+  """Apply fn to each worker, [virtual, ...]; workers: stacked, or a tuple."""
   if isinstance(workers, Worker):
     return jax.vmap(fn)(workers)
   return jax.tree.map(lambda *x: jnp.stack(x), *map(fn, workers))
 
 
 def _replace_extra(workers: Any, mode: Any, extra: Tree) -> Any:
-  """Give the mean `extra` of the served workers to those that a quorum has dropped."""
+  """Assign the mean `extra` of the served workers to those that a quorum has dropped."""
 
   def one(worker: Worker, mode: Any) -> Worker:
     own = jax.tree.map(lambda mean, x: jnp.where(mode == DROPPED, mean, x), extra, worker.extra)

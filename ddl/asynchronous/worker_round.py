@@ -11,7 +11,7 @@ from jax import lax
 from ddl.api import Model, ServerAlgorithm, Tree, at_step
 from ddl.engine.local_step import make_local_step, over_steps
 
-REST, FULL, DROPPED, RESTART = range(4)  # a worker in a wave: no steps; a round; a dropped round; a restart
+REST, FULL, DROPPED, RESTART = range(4)  # modes of a worker in a wave: no steps; a round; a dropped round; a restart
 
 
 class Worker(NamedTuple):
@@ -23,12 +23,12 @@ class Worker(NamedTuple):
 
 
 def first_step(delay: int, round_: Any, period: int) -> Any:
-  """Return the number of the first step that a worker computes before its visits `round_`; negative for none."""
+  """Return the first step that a worker computes before its visits `round_`; negative if there is none."""
   return (round_ - 1 if delay else round_) * period
 
 
 def visit_step(delay: int, round_: Any, period: int) -> np.ndarray:
-  """Return `Visit.step` of the visits `round_`: [...] int32. The two middle steps of an even period take turns."""
+  """Return `Visit.step` of the visits `round_`: [...] int32. Even periods alternate between their two middle steps."""
   round_ = np.asarray(round_) - (delay > 0)
   return np.maximum(round_ * period + (period - 1 + round_ % 2) // 2, 0).astype(np.int32)
 
@@ -38,12 +38,12 @@ def make_worker_round(
 ) -> Callable[..., tuple[Worker, jax.Array]]:
   """Return worker_round(mode, first, worker, reply, fresh, take) -> (worker, losses [period]).
 
-  mode: [] int32, one of REST, FULL, DROPPED, RESTART; first: [] int32, number of the round's first step, as of
-  `first_step`; reply: of the last visit; fresh: the model from which a worker restarts, None where no worker does;
-  take() returns the batches [period, batch, ...] and keys [period]. Losses of steps that did not run are 0. After a
-  restart or a dropped round the schedules of the worker's optimizer continue at the number of its next step.
+  mode: [] int32, one of REST, FULL, DROPPED, RESTART; first: [] int32, the round's first step, as from `first_step`;
+  reply: of the last visit; fresh: the model for a restarting worker, None if no worker restarts; take() returns the
+  batches [period, batch, ...] and keys [period]. Losses of steps that did not run are 0. After a restart or a dropped
+  round the schedules of the worker's optimizer continue at its next step.
 
-  steps: "scan" or "unroll". drops: some workers are DROPPED: they merge the last reply and make no steps.
+  steps: "scan" or "unroll". drops: whether some workers are DROPPED: they merge the last reply and run no steps.
   """
   step, delay = make_local_step(model, algorithm.local), algorithm.delay
 

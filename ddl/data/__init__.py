@@ -1,7 +1,7 @@
-"""The data sets by name. A new one is a file in this folder and a line here.
+"""The registry of data sets. To add one, add a file to this folder and a line here.
 
-The keyword-only arguments of a factory are its settings. Invalid files and settings raise FileNotFoundError or
-ValueError, damaged images and tokens beyond the vocabulary also from `take`. Slow libraries are imported on use.
+The keyword-only arguments of a factory are its settings. Factories raise FileNotFoundError or ValueError for invalid
+files and settings; `take` also raises them for damaged images and invalid tokens. Slow libraries are imported lazily.
 """
 
 from collections.abc import Callable

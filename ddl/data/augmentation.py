@@ -1,7 +1,7 @@
-"""Augmentation and normalization of images: on the host, in NumPy, batch by batch.
+"""Augmentation and normalization of images on the host, in NumPy, batch by batch.
 
-A random change is a function (generator, batch) -> batch, `Augment`. It depends only on its generator, which
-`ddl.data.sampling` keys by (seed, worker, step).
+An augmentation is a function (generator, batch) -> batch, `Augment`. It depends only on its generator, which
+`ddl.data.sampling` seeds with (seed, worker, step).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,11 @@ from ddl.errors import OptionError
 
 Augment = Callable[[np.random.Generator, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
-TRIES = 10  # of a random-resized crop to lie within the image
+TRIES = 10  # draws of a random-resized crop until it is inside the image
 
 
 def with_augmentation(source: Source, *changes: Augment) -> Source:
-  """Apply random changes to a source's training batches, after those that it has; `take` is unchanged."""
+  """Append augmentations to those of a source's training batches; `take` does not change."""
   before = source.augmented
 
   def augmented(rngs: Sequence[np.random.Generator], indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -35,7 +35,7 @@ def with_augmentation(source: Source, *changes: Augment) -> Source:
 
 
 def crop(padding: int = 4, fill: float = 0.0) -> Augment:
-  """Take a random window of the image's size from the image with `padding` pixels of `fill` on each side."""
+  """Return an augmentation that crops a random window after padding each side with `padding` pixels of `fill`."""
 
   def change(rng: np.random.Generator, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     x = batch["x"]
@@ -50,7 +50,7 @@ def crop(padding: int = 4, fill: float = 0.0) -> Augment:
 
 
 def flip(rng: np.random.Generator, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-  """Mirror each image, left for right, with probability 1/2."""
+  """Flip each image horizontally with probability 1/2."""
   x = batch["x"]
   mirrored = rng.random(len(x)) < 0.5
   return {**batch, "x": np.where(mirrored[:, None, None, None], x[:, :, ::-1], x)}
@@ -59,7 +59,7 @@ def flip(rng: np.random.Generator, batch: Mapping[str, np.ndarray]) -> dict[str,
 def random_resized_crop(
   scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3)
 ) -> Augment:
-  """Resize a random part of the image (see `boxes`) to the image's size; bilinear."""
+  """Return an augmentation that resizes a random crop (see `boxes`) to the image's size, bilinearly."""
 
   def change(rng: np.random.Generator, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     x = batch["x"]
@@ -73,7 +73,7 @@ def random_resized_crop(
 
 
 def uniform(rng: np.random.Generator, count: int) -> np.ndarray:
-  """Draw the numbers in 0..1 for `boxes`: [count, 2 TRIES + 2]."""
+  """Draw the uniform numbers for `boxes`: [count, 2 TRIES + 2]."""
   return rng.random((count, 2 * TRIES + 2))
 
 
@@ -81,13 +81,16 @@ def boxes(
   draws: np.ndarray, height: int, width: int,
   scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> np.ndarray:  # fmt: skip
-  """Return random parts of an image: (top, left, height, width) in pixels [count, 4] int.
+  """Return random crops of an image: (top, left, height, width) in pixels [count, 4] int.
 
-  The share of the area is uniform in `scale`, the logarithm of width / height uniform in that of `ratio`. As in
-  torchvision they are drawn up to ten times until the part lies within the image; else it is the largest centered part
-  of an allowed ratio.
+  The share of the area is uniform in `scale`, and the logarithm of width / height uniform between those of `ratio`. As
+  in torchvision, a crop is drawn up to ten times until it is inside the image; otherwise it is the largest centered one
+  with an allowed ratio.
 
-  draws: [count, 2 TRIES + 2] of `uniform`; scale: bounds of the share of the area; ratio: bounds of width / height.
+  Args:
+    draws: [count, 2 TRIES + 2] from `uniform`.
+    scale: bounds of the share of the area.
+    ratio: bounds of width / height.
   """
   area = (scale[0] + (scale[1] - scale[0]) * draws[:, :TRIES]) * height * width
   aspect = np.exp(np.log(ratio[0]) + (np.log(ratio[1]) - np.log(ratio[0])) * draws[:, TRIES : 2 * TRIES])
@@ -103,8 +106,8 @@ def boxes(
 
 
 def _resampling(start: np.ndarray, length: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
-  """Return the weights [count, size, size] of old pixels in as many new ones, of the parts from `start` on."""
-  step = length[:, None, None] / size  # old pixels per new one
+  """Return the weights [count, size, size] that resample segments, given by start and length, to `size` pixels."""
+  step = length[:, None, None] / size  # source pixels per target pixel
   center = start[:, None, None] + (np.arange(size)[:, None] + 0.5) * step - 0.5
   old = np.arange(size)
   weights = np.maximum(0.0, 1 - np.abs(old - center))
@@ -115,31 +118,31 @@ def _resampling(start: np.ndarray, length: np.ndarray, size: int, dtype: np.dtyp
 AUGMENTATIONS = ("none", "crop_flip", "resized_crop")
 NORMALIZATIONS = ("unit", "channels", "imagenet")
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and standard deviation of red, green, blue in 0..1
-BLACK = -1.0  # of `ddl.data.source.pixels`
-SAMPLE = 10_000  # images from which the channels' means and deviations are computed
+BLACK = -1.0  # black in `ddl.data.source.pixels`
+SAMPLE = 10_000  # images used to compute the means and deviations of channels
 
 
 def preprocessed(data: Data, augment: str, normalize: str, pixels: bool = True) -> Data:
-  """Augment the training images, and normalize all parts of a data set.
+  """Augment the training images and normalize all parts of a data set.
 
   Args:
-    data: of images [height, width, channels]; with "resized_crop", a training source that has `augmented` crops
-      images itself when it decodes them.
+    data: of images [height, width, channels]. With "resized_crop", a training source that has `augmented` crops images
+      itself when it decodes them.
     augment: "crop_flip" (He et al. 2015, arXiv 1512.03385, 4.2: a crop after padding with 4 pixels, a flip),
       "resized_crop" (Szegedy et al. 2014, arXiv 1409.4842: 8 to 100 % of the area, a flip) or "none".
-    normalize: "unit" leaves pixels in [-1, 1]; "channels" gives each channel mean 0 and deviation 1 over the training
-      set (over 10,000 of its images, if it has more); "imagenet" uses ImageNet's means and deviations.
-    pixels: whether x are those of `ddl.data.source.pixels`, whose black is -1; others are padded with 0.
+    normalize: "unit" leaves pixels in [-1, 1]; "channels" normalizes each channel to mean 0 and deviation 1 over the
+      training set (or 10,000 images of it); "imagenet" uses ImageNet's means and deviations.
+    pixels: whether x is in the range of `ddl.data.source.pixels`, whose black is -1; other images are padded with 0.
   """
   check_names(augment, normalize)
   shape = data.meta["shape"]
   for key, value, default in (("augment", augment, "none"), ("normalize", normalize, "unit")):
     if value != default and (len(shape) != 3 or channels_first(shape)):
       move = ": move the channels to the end with np.moveaxis(x, 1, -1)" if channels_first(shape) else ""
-      advice = f"Others need images [height, width, channels]{move}."
+      advice = f"Other values need images [height, width, channels]{move}."
       raise OptionError(f"config.data.{key}", f"{default} for examples of shape {list(shape)}", value, advice)
   if normalize == "imagenet" and not (pixels and shape[2] == 3):
-    condition = "channels or unit for images that are not uint8 of 3 channels"
+    condition = "channels or unit unless images are uint8 with 3 channels"
     raise OptionError("config.data.normalize", condition, normalize)
   train, meta = data.train, dict(data.meta)
   if augment == "crop_flip":
@@ -155,14 +158,14 @@ def preprocessed(data: Data, augment: str, normalize: str, pixels: bool = True) 
 
 
 def check_names(augment: str, normalize: str) -> None:
-  """Raise OptionError for an unknown name, before a data set is read."""
+  """Raise OptionError for an unknown augmentation or normalization, before the data set is read."""
   for key, value, known in (("augment", augment, AUGMENTATIONS), ("normalize", normalize, NORMALIZATIONS)):
     if value not in known:
       raise OptionError(f"config.data.{key}", f"one of {', '.join(known)}", repr(value))
 
 
 def normalized(source: Source, mean: np.ndarray, deviation: np.ndarray) -> Source:
-  """Return a source of (x - mean) / deviation, by channel [channels]."""
+  """Return a source that normalizes x to (x - mean) / deviation per channel [channels]."""
   scale, shift = (1 / deviation).astype(np.float32), (-mean / deviation).astype(np.float32)
 
   def change(batch: dict[str, np.ndarray], _: np.ndarray) -> dict[str, np.ndarray]:
@@ -174,7 +177,7 @@ def normalized(source: Source, mean: np.ndarray, deviation: np.ndarray) -> Sourc
 
 
 def _figures(data: Data, normalize: str) -> tuple[np.ndarray, np.ndarray]:
-  """Return the mean and the standard deviation of each channel of x."""
+  """Return the mean and standard deviation of each channel of x."""
   if normalize == "imagenet":
     mean, deviation = map(np.array, IMAGENET)
     return mean * 2 - 1, deviation * 2
@@ -189,4 +192,4 @@ def _figures(data: Data, normalize: str) -> tuple[np.ndarray, np.ndarray]:
     squares += (x**2).sum(axis=(0, 1, 2))
   mean = total / count
   deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
-  return mean, np.where(deviation > 1e-6, deviation, 1.0)  # a constant channel has no deviation
+  return mean, np.where(deviation > 1e-6, deviation, 1.0)  # leave constant channels unscaled

@@ -1,7 +1,7 @@
 """Checks of every data set: types, shapes and values of inputs, labels, tokens, targets and masks.
 
-`checked` reads READ bytes of each part when a data set is loaded, and all labels of a source. Further examples are
-checked in each batch, on the host.
+`checked` reads READ bytes of each part, and all labels of a source, when a data set is loaded. Other examples are
+checked batch by batch on the host.
 """
 
 import contextlib
@@ -15,25 +15,29 @@ from ddl.api import Data, Source
 from ddl.errors import OptionError
 from ddl.ranges import integers
 
-READ = 2**25  # bytes of examples of each part that are checked before training
-SAMPLE = 32  # evenly spread examples, from which a part's type and range are taken
-FEWEST = 16  # examples from which on ranges of two parts are compared
-SECONDS = 2.0  # limit of the reading time of a slow source
-PIECE = 2**18  # bytes that are read at a time
-SPECIAL = ("mask", "weight")  # in the names of arrays of loss weights
-IGNORED = -100  # PyTorch's default label of positions that no loss counts
+READ = 2**25  # bytes of examples per part to check before training
+SAMPLE = 32  # evenly spaced examples that determine a part's type and range
+FEWEST = 16  # minimum number of examples for comparing the ranges of two parts
+SECONDS = 2.0  # maximum time for reading a slow source
+PIECE = 2**18  # bytes to read at a time
+SPECIAL = ("mask", "weight")  # substrings of the names of loss weight arrays
+IGNORED = -100  # PyTorch's default label for ignored positions
 
 Name = Callable[[int], Any]  # position in a batch -> the example's index, for errors
 Check = Callable[[Mapping[str, Any], int, Name], None]  # (batch, its examples, name)
 
 
 def checked(data: Data, complete: bool = False) -> Data:
-  """Check a data set; examples that are not read here are checked when they are taken.
+  """Check a data set when it is loaded; check the remaining examples when they are read.
 
-  OptionError with the first bad index and value: labels or tokens that are no integers from 0 to num_outputs - 1,
-  targets of another shape, values that are not finite, parts of different types or ranges.
+  Args:
+    data: the data set.
+    complete: whether its factory has already checked all examples, as ddl's do; then only a sample and the labels are
+      read.
 
-  complete: whether its factory has checked all examples, as ddl's do; then only a sample and the labels are read.
+  Raises:
+    OptionError: with the first bad index and value, for labels or tokens that are not integers from 0 to num_outputs -
+      1, targets of another shape, values that are not finite, or parts of different types or ranges.
   """
   if not isinstance(data.meta, Mapping):
     raise OptionError("meta of the data", "a dict", type(data.meta).__name__)
@@ -52,7 +56,7 @@ def checked(data: Data, complete: bool = False) -> Data:
 
 
 def batch_check(meta: Mapping[str, Any], part: str) -> Check:
-  """Return a function that raises OptionError for a batch that does not fit `Data.meta`."""
+  """Return a function that raises OptionError for a batch that does not match `Data.meta`."""
   task, outputs, shape = meta.get("task"), meta.get("num_outputs"), meta.get("shape")
   where = f"of the {part} set"
 
@@ -88,14 +92,14 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
       if any(word in key for word in SPECIAL):
         finite(array, f"{key} {where}", name)
         most, condition = (1, "0 or 1") if "mask" in key else (np.inf, "at least 0")
-        _refuse(array, (array >= 0) & (array <= most), f"{key} {where}", condition, name)
+        _check_elements(array, (array >= 0) & (array <= most), f"{key} {where}", condition, name)
 
   return check
 
 
 @contextlib.contextmanager
 def readable(what: str) -> Iterator[None]:
-  """Convert errors of a library that reads `what` to an OptionError of one line."""
+  """Convert a library's errors when it reads `what` to a one-line OptionError."""
   try:
     yield
   except OptionError:
@@ -112,12 +116,12 @@ def first_line(error: Exception) -> str:
 def class_numbers(labels: np.ndarray, classes: int | None, what: str, name: Name) -> None:
   """Raise OptionError unless labels are integers from 0 to classes - 1.
 
-  labels: [n, ...]; classes: their number, or that of tokens in a vocabulary; None: those of int32.
+  labels: [n, ...]; classes: the number of classes or tokens in the vocabulary; None: any int32.
   """
   most, kind = (classes or 2**31) - 1, labels.dtype.kind
   condition = f"integers from 0 to {most}" + " (int32)" * (classes is None)
   if kind == "f":
-    _refuse(labels, labels == np.floor(labels), what, condition, name)
+    _check_elements(labels, labels == np.floor(labels), what, condition, name)
   if kind not in "iu":
     convert = "Convert them with .astype(np.int32)." if kind in "fb" else ""
     raise OptionError(what, condition, f"{labels.dtype} {list(labels.shape)}", convert)
@@ -125,21 +129,21 @@ def class_numbers(labels: np.ndarray, classes: int | None, what: str, name: Name
 
     def advice(value: int) -> str:
       if value == IGNORED:
-        return "Ignored labels are not supported: leave these examples out."
+        return "Ignored labels are not supported: omit these examples."
       if value == most + 1 and labels.min() == 1:
         return "Labels start at 0: subtract 1 from all of them."
-      return "They start at 0, and negative ones are not supported." if value < 0 else ""
+      return "Labels start at 0; negative labels are not supported." if value < 0 else ""
 
-    _refuse(labels, (labels >= 0) & (labels <= most), what, condition, name, advice)
+    _check_elements(labels, (labels >= 0) & (labels <= most), what, condition, name, advice)
   if classes and np.iinfo(labels.dtype).max < most:
     convert = "Convert the original numbers with .astype(np.int32)."
-    raise OptionError(what, f"of a type that holds {most}", labels.dtype, convert)
+    raise OptionError(what, f"of a type that represents {most}", labels.dtype, convert)
 
 
 def one_hot(labels: np.ndarray, what: str, classes: int | None = None, sequence: bool = False) -> None:
   """Raise OptionError for one-hot labels [n, classes].
 
-  sequence: whether an example is a sequence of that length, so that [n, classes] may be one class per position.
+  sequence: whether examples are sequences of that length, so that [n, classes] may be one class per position.
   """
   if labels.ndim != 2 or labels.shape[1] < 2 or sequence or (classes is not None and labels.shape[1] != classes):
     return
@@ -149,25 +153,25 @@ def one_hot(labels: np.ndarray, what: str, classes: int | None = None, sequence:
 
 
 def element(example: Any, what: str) -> None:
-  """Raise OptionError unless an element of a grain data set is a dict of x and y, without masks and weights."""
+  """Raise OptionError unless an element of a grain data set is a dict of x and y, without masks or weights."""
   if not isinstance(example, Mapping) or not {"x", "y"} <= {*example}:
     raise OptionError(f"elements of {what}", "dicts of x and y", type(example).__name__)
   if special := [key for key in example if any(word in str(key) for word in SPECIAL)]:
-    raise OptionError(f"elements of {what}", "dicts of x and y only", f"{special[0]}, which no loss would read")
+    raise OptionError(f"elements of {what}", "dicts of x and y only", f"{special[0]}, which losses do not use")
 
 
 def sample(part: Source | np.ndarray) -> np.ndarray:
-  """Return x of some evenly spread examples of a source, or these rows of an array."""
+  """Return x of evenly spaced examples of a source, or such rows of an array."""
   return np.asarray(part.take(_spread(part))["x"]) if isinstance(part, Source) else part[_evenly(len(part))]
 
 
 def same_inputs(one: np.ndarray, two: np.ndarray, where: str, names: tuple[str, str] = ("train", "test")) -> None:
-  """Raise OptionError if `sample`s of two parts differ in shape, in type, or clearly in range.
+  """Raise OptionError if `sample`s of two parts differ in shape, type, or clearly in range.
 
-  Ranges of images differ if the mean of one part's values is above four times the largest of the other, as with 0..255
-  and 0..1; or if a quarter of one part's values and none of the other's is negative, all within -1..1. Parts of one
-  set of images do not do that by chance. Ranges of other floating-point numbers, and of uint8, differ if one part's
-  values are all within 0..1, and the other's mean is above 4 with a twentieth of its values above 1.
+  Ranges of images differ if the mean of one part exceeds four times the maximum of the other, as with 0..255 and 0..1;
+  or if all values are within -1..1, and a quarter of one part's values but none of the other's are negative. Parts of
+  one image set do not differ like this by chance. Ranges of other floating-point numbers, and of uint8, differ if one
+  part is within 0..1, and the other has a mean above 4 and a twentieth of its values above 1.
   """
   option = f"{where}: x of {names[1]}"
   if one.shape[1:] != two.shape[1:]:
@@ -180,7 +184,7 @@ def same_inputs(one: np.ndarray, two: np.ndarray, where: str, names: tuple[str, 
   numbers = one.dtype.kind == "f" or one.dtype == two.dtype == np.uint8
   if (images and _ranges_differ(one, two)) or (numbers and (_only_one_scaled(one, two) or _only_one_scaled(two, one))):
     ranges = [f"{x.min():.3g} to {x.max():.3g}" for x in (one, two)]
-    raise OptionError(option, f"in the range of {names[0]}, {ranges[0]}", ranges[1], "Scale both alike.")
+    raise OptionError(option, f"in the range of {names[0]}, {ranges[0]}", ranges[1], "Scale both parts equally.")
 
 
 def _ranges_differ(one: np.ndarray, two: np.ndarray) -> bool:
@@ -198,30 +202,30 @@ def _only_one_scaled(one: np.ndarray, two: np.ndarray) -> bool:
 
 
 def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -> tuple[Source, np.ndarray]:
-  """Check a part; return its source, which checks the remaining examples in `take`, and x of `sample`."""
+  """Check a part; return its source, which checks the remaining examples in `take`, and x of its `sample`."""
   if not isinstance(source, Source):
     raise OptionError(f"the {part} set", "a ddl.Source", type(source).__name__)
   labels, size = None if source.labels is None else np.asarray(source.labels), source.size
   if not isinstance(size, int | np.integer) or size < 1:
     raise OptionError(f"size of the {part} set", "an integer of at least 1", repr(size))
   if labels is not None and labels.shape != (size,):
-    raise OptionError(f"labels of the {part} set", f"of shape [{size}], one for each example", list(labels.shape))
+    raise OptionError(f"labels of the {part} set", f"of shape [{size}], one per example", list(labels.shape))
   fits, outputs = batch_check(meta, part), meta.get("num_outputs", 1)
   classes = labels if meta.get("task") == "classification" else None
   if classes is not None and not (classes.dtype.kind in "iu" and ((classes >= 0) & (classes < outputs)).all()):
-    classes = None  # other numbers group the examples for partitions
+    classes = None  # larger numbers only group examples for partitions
 
   def check(batch: Mapping[str, Any], indices: np.ndarray) -> None:
     fits(batch, indices.size, indices.__getitem__)
     y = np.asarray(batch["y"])
     if classes is not None and y.ndim == 1 and (wrong := np.flatnonzero(classes[indices] != y)).size:
       index, value = indices[wrong[0]], y[wrong[0]]
-      advice = f"Number other groups, for partitions, from {outputs} on."
-      condition = f"those of its y, {value} at index {index}"
+      advice = f"To partition by other groups, number them from {outputs}."
+      condition = f"equal to its y, {value} at index {index}"
       raise OptionError(f"labels of the {part} set", condition, classes[index], advice)
 
   def read(indices: np.ndarray) -> Mapping[str, Any]:
-    with readable(f"examples {indices[0]} to {indices[-1]} of the {part} set"):  # the function may be the user's
+    with readable(f"examples {indices[0]} to {indices[-1]} of the {part} set"):  # the function may be user-defined
       batch = source.take(indices)
     if not isinstance(batch, Mapping):
       raise OptionError(f"the result of take of the {part} set", "a dict of x and y", type(batch).__name__)
@@ -229,12 +233,12 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
 
   spread = _spread(source)
   batch = read(spread)
-  nbytes = max(1, sum(np.asarray(x).nbytes for x in batch.values()) // len(spread))  # of an example
+  nbytes = max(1, sum(np.asarray(x).nbytes for x in batch.values()) // len(spread))  # per example
   count, piece = 0 if source.stream or complete else min(size, READ // nbytes), max(1, PIECE // nbytes)
   if labels is not None and meta.get("task") == "classification" and np.array_equal(labels[spread], batch["y"]):
     class_numbers(labels, meta.get("num_outputs"), f"labels of the {part} set", int)
   finished, until = 0, time.monotonic() + SECONDS
-  while finished < count and time.monotonic() < until:  # in order, so that errors name the first bad one
+  while finished < count and time.monotonic() < until:  # in order, so that errors name the first bad example
     indices = np.arange(finished, min(finished + piece, count))
     check(read(indices), indices)
     finished += len(indices)
@@ -250,7 +254,7 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
 
 
 def with_batches(source: Source, change: Callable[[dict[str, Any], np.ndarray], dict[str, Any]]) -> Source:
-  """Return a source of change(batch, indices), augmented or not."""
+  """Return a source whose batches are change(batch, indices), with or without augmentation."""
   before = source.augmented
   return source._replace(
     take=lambda indices: change(source.take(indices), np.asarray(indices)),
@@ -271,18 +275,18 @@ def _shape(*sizes: Any) -> str:
 
 
 def finite(x: np.ndarray, what: str, name: Name, kinds: str = "biuf") -> None:
-  """Raise OptionError for types that are no numbers, or values that are not finite."""
+  """Raise OptionError for types that are not numeric, or values that are not finite."""
   if x.dtype.kind not in kinds and not x.dtype.name.startswith(("bfloat16", "float8")):
     raise OptionError(what, "real numbers", x.dtype)
   if x.dtype.kind == "f":
-    _refuse(x, np.isfinite(x), what, "finite", name)
+    _check_elements(x, np.isfinite(x), what, "finite", name)
 
 
-def _refuse(
+def _check_elements(
   array: np.ndarray, good: np.ndarray, what: str, condition: str, name: Name,
   advice: Callable[[Any], str] = lambda value: "",
 ) -> None:  # fmt: skip
-  """Raise OptionError with the first element that is not good, if there is one."""
+  """Raise OptionError for the first invalid element, if any."""
   if not good.all():
     first = np.unravel_index(good.argmin(), good.shape)
     value = array[first].item()

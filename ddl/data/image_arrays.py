@@ -1,4 +1,4 @@
-"""Images from arrays: scikit-learn's digits, idx files as MNIST's, and .npz files."""
+"""Images from arrays: scikit-learn's digits, idx files like MNIST's, and .npz files."""
 
 import gzip
 import math
@@ -38,11 +38,11 @@ def digits(*, validation: Fraction = 0.0) -> Data:
 def idx(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", normalize: str = "unit") -> Data:
   """Read the four idx files of MNIST, Fashion-MNIST, KMNIST, ...: x [height, width, 1] float32 in [-1, 1].
 
-  The folder has {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, with or without .gz. augment and
-  normalize: see `ddl.data.augmentation`.
+  The folder contains {train,t10k}-images-idx3-ubyte and {train,t10k}-labels-idx1-ubyte, with or without .gz. For
+  augment and normalize see `ddl.data.augmentation`.
   """
   augmentation.check_names(augment, normalize)
-  folder = source.existing(path, "FOLDER (the one with train-images-idx3-ubyte or .gz)")
+  folder = source.existing(path, "FOLDER (with train-images-idx3-ubyte or .gz)")
   train, test = (
     source.labelled(_read(folder, f"{name}-images", 3), _read(folder, f"{name}-labels", 1), f"{folder}, {name}")
     for name in ("train", "t10k")
@@ -54,9 +54,9 @@ def idx(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
 
 
 def _read(folder: Path, name: str, ndim: int) -> np.ndarray:
-  """Read an idx file: 0, 0, 8 (uint8), the number of dimensions, each as a big-endian uint32, and the bytes.
+  """Read an idx file: 0, 0, 8 (uint8), the number of dimensions, their sizes as big-endian uint32, and the data.
 
-  No more is unpacked than the header declares.
+  It does not unpack more than the header declares.
   """
   names = [f"{name}{dot}idx{ndim}-ubyte{suffix}" for dot in "-." for suffix in ("", ".gz")]
   file = next((folder / name for name in names if (folder / name).is_file()), None)
@@ -66,11 +66,11 @@ def _read(folder: Path, name: str, ndim: int) -> np.ndarray:
   with checks.readable(str(file)), (gzip.open if file.suffix == ".gz" else open)(file, "rb") as opened:
     head = opened.read(header)
     if head[:4] != magic or len(head) < header:
-      condition = f"an idx file of {ndim} dimensions of bytes, which starts with {magic.hex()}"
-      raise OptionError(str(file), condition, f"{len(head)} bytes of a header {head[:4].hex()}")
+      condition = f"an idx file of bytes with {ndim} dimensions, which starts with {magic.hex()}"
+      raise OptionError(str(file), condition, f"{len(head)} bytes that start with {head[:4].hex()}")
     shape = np.frombuffer(head, ">u4", offset=4).tolist()
     expected = math.prod(shape)
-    memory.require(expected * (5 if ndim > 1 else 1), str(file))  # images also as float32
+    memory.require(expected * (5 if ndim > 1 else 1), str(file))  # images are also stored as float32
     content = opened.read(expected + 1)
   if len(content) != expected:
     value = f"{header + len(content)} bytes" + " or more" * (len(content) > expected)
@@ -82,13 +82,13 @@ def _read(folder: Path, name: str, ndim: int) -> np.ndarray:
 def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", normalize: str = "unit") -> Data:
   """Read images from a .npz file: uint8 as float32 in [-1, 1] with a channel axis, floating point unchanged.
 
-  Its arrays are x_train, y_train, x_test, y_test, or image (or x) and label (or y), of which a fixed shuffled sixth is
-  the test set. augment and normalize: see `ddl.data.augmentation`.
+  It contains x_train, y_train, x_test, y_test; or image (or x) and label (or y), of which a fixed random sixth is the
+  test set. For augment and normalize see `ddl.data.augmentation`.
   """
   augmentation.check_names(augment, normalize)
   file = files.regular(source.existing(path, "FILE.npz"))
   if not zipfile.is_zipfile(file):
-    raise OptionError(path, "a .npz file, a zip archive of arrays that np.savez writes", "another file")
+    raise OptionError(path, "a .npz file, as np.savez writes", "another file")
   with checks.readable(path):
     declared = files.npz_arrays(file, {*IMAGES, *LABELS})
   copies = sum(4 * math.prod(declared[key].shape) for key in IMAGES if key in declared)  # as float32
@@ -102,7 +102,7 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
     stored = [arrays[key] for key in keys]
     if stored[0].dtype != stored[1].dtype:
       condition = f"of the type of x_train, {stored[0].dtype}"
-      raise OptionError(f"{path}: x_test", condition, stored[1].dtype, "Save both alike.")
+      raise OptionError(f"{path}: x_test", condition, stored[1].dtype, "Save both with one type.")
     train, test = (
       source.labelled(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}, {part}") for part in ("train", "test")
     )

@@ -1,4 +1,4 @@
-"""Folders of images by class, train/CLASS/IMAGE and test/CLASS/IMAGE, and sources that decode image files."""
+"""Image folders by class, train/CLASS/IMAGE and test/CLASS/IMAGE, and sources that decode image files."""
 
 import io
 import os
@@ -19,26 +19,26 @@ from ddl.data.augmentation import boxes, uniform
 from ddl.errors import OptionError
 from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
 
-TESTED = 224 / 256  # share of the shorter side that is tested after training on random-resized crops
+TESTED = 224 / 256  # share of the shorter side to crop in tests after training on random-resized crops
 MODES = {1: "L", 3: "RGB"}  # Pillow's, by channels
-FIRST = 32  # images that are read at the start, to find differing sizes before any training
+FIRST = 32  # images to read at the start, to detect different sizes before training
 
 
 def encoded(
   read: Callable[[int], bytes], labels: np.ndarray, where: Callable[[int], str], size: int, channels: int, crops: bool
 ) -> Source:
-  """Return a source of images that are decoded at each `take`, in the range of `ddl.data.source.pixels`.
+  """Create a source that decodes images at each `take`, in the range of `ddl.data.source.pixels`.
 
-  ValueError, also from `take`, for an image that cannot be read, or differing sizes without a size.
+  Raises ValueError, also from `take`, if an image cannot be read, or if sizes differ and no size is set.
 
   Args:
     read: index -> content of an image file; called from several threads.
     labels: class numbers [n] int32.
     where: index -> origin of the image, for errors.
-    size: side to which the central square is resized; 0: images of one size, not resized.
+    size: side to which the central square is resized; 0: all images have the same size and are not resized.
     channels: 3, or 1 for gray.
-    crops: whether training takes random-resized crops of the whole image (`ddl.data.augmentation.boxes`), and tests
-      7/8 of its shorter side (He et al. 2015, arXiv 1512.03385, 3.4: 224 of 256 pixels); needs a size.
+    crops: whether training uses random-resized crops of the whole image (`ddl.data.augmentation.boxes`), and tests use
+      7/8 of its shorter side (He et al. 2015, arXiv 1512.03385, 3.4: 224 of 256 pixels); requires a size.
   """
   from PIL import Image
 
@@ -75,8 +75,8 @@ def encoded(
   return Source(len(labels), lambda indices: decoded(indices, central), labels, augmented if crops else None)
 
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")  # in any case
-SPLITS = {  # kind -> its names in lower case, with or without an s, optionally followed by "set", "data" or "images"
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")  # case-insensitive
+SPLITS = {  # kind -> lower-case names, optionally with a plural s and followed by "set", "data" or "images"
   "train": ("train", "training"),
   "test": ("test", "testing"),
   "val": ("val", "valid", "validation", "dev"),
@@ -97,18 +97,18 @@ def image_folder(
 ) -> Data:  # fmt: skip
   """Read images from a folder: x [size, size, channels] float32 in [-1, 1], decoded at each `take`.
 
-  The classes are the folders in train/ in the order of their names, with images at any depth. The test set is test/,
-  val/ or eval/, the first that has such folders. Without train/ the classes are the folders in `path`, and a fixed
-  shuffled sixth of all images is the test set. SPLITS are other names of train/, test/, val/ and eval/, in any case.
-  Links are followed; hidden files and folders, pipes and other files are skipped, and a warning counts them.
+  The classes are the folders in train/, sorted by name, with images at any depth. The test set is test/, val/ or eval/,
+  the first that has class folders. Without train/ the classes are the folders in `path`, and a fixed random sixth of
+  all images is the test set. SPLITS lists other names of train/, test/, val/ and eval/, which ignore case. Links are
+  followed; hidden files and folders, pipes and other files are skipped, and a warning counts them.
 
   Args:
     path: the folder.
-    size: side of the squares to which the images' central parts are resized; 0: all images have one size.
+    size: side of the squares to which the images' central parts are resized; 0: all images have the same size.
     channels: 3, or 1 for gray.
-    validation: share of the training images to set apart.
-    augment: see `ddl.data.augmentation`; with resized_crop and a size, random parts of the whole images are resized for
-      training, and 7/8 of the shorter side for tests.
+    validation: share of the training images to use for validation.
+    augment: see `ddl.data.augmentation`; with resized_crop and a size, training uses random crops of the whole images,
+      and tests use 7/8 of the shorter side.
     normalize: see `ddl.data.augmentation`.
   """
   augmentation.check_names(augment, normalize)
@@ -130,7 +130,7 @@ def image_folder(
   if training:
     test_images = _images(_tests(folder, training, testing, classes), classes, False, skipped)
     if both := images.folders & test_images.folders:
-      warnings.warn(f"{path}: the images in {min(both)} are in both training and test, by links", stacklevel=2)
+      warnings.warn(f"{path}: links add the images in {min(both)} to both the training and the test set", stacklevel=2)
     train, test = part(images), part(test_images)
     if train.take(np.arange(1))["x"].shape != test.take(np.arange(1))["x"].shape:
       raise OptionError("config.data.size", f"set for {path}, such as 224: training and test images differ in size")
@@ -145,7 +145,7 @@ def image_folder(
 
 
 def _splits(folder: Path) -> tuple[Path | None, dict[str, Path]]:
-  """Return the folder of training images, or None if the folders are classes, and the other splits' folders by kind."""
+  """Return the folder of training images (None if the folders are classes), and other splits' folders by kind."""
   splits, others = dict[str, Path](), list[str]()
   for name in _folders(folder):
     match, inner = SPLIT.fullmatch(name.lower()), folder / name
@@ -153,7 +153,7 @@ def _splits(folder: Path) -> tuple[Path | None, dict[str, Path]]:
       continue
     kind = KINDS[match[1]] if match else ""
     if not _folders(inner) and (kind != "train" or any(map(_is_image, os.listdir(inner)))):
-      continue  # a class of that name, or images without classes
+      continue  # a class with that name, or images without classes
     if not match:
       others.append(name)
     elif kind in splits:
@@ -179,7 +179,7 @@ def _classes(folder: Path, skipped: Counter[str]) -> list[str]:
 
 
 def _tests(folder: Path, training: Path, testing: Mapping[str, Path], classes: list[str]) -> Path:
-  """Return the folder of the test set, whose classes must be those of the training set."""
+  """Return the folder of the test set, whose classes must be in the training set."""
   if not testing:
     raise OptionError(f"folders in {folder}", f"{training.name} and test/CLASS, val or validation", "no test images")
   tests = next(testing[kind] for kind in SPLITS if kind in testing)
@@ -192,12 +192,12 @@ class _Images(NamedTuple):
   """The images of a split."""
 
   files: list[str]  # paths by class and folder
-  counts: list[int]  # of each class
+  counts: list[int]  # per class
   folders: set[str]  # real paths of the folders with images
 
 
 def _images(folder: Path, classes: list[str], complete: bool, skipped: Counter[str]) -> _Images:
-  """List the images of a split in order. complete: whether each class must have one."""
+  """List the images of a split, sorted. complete: whether each class must have one."""
   files, counts, folders, present = list[str](), list[int](), set[str](), _folders(folder)
   for name in classes:
     before = len(files)
@@ -212,7 +212,7 @@ def _images(folder: Path, classes: list[str], complete: bool, skipped: Counter[s
 
 
 def _walk(folder: Path, name: str, skipped: Counter[str]) -> Iterator[tuple[str, str, list[str]]]:
-  """Yield each folder in a class once, links followed: its path from `folder`, its real path, its images in order."""
+  """Yield each folder of a class once, following links: its path below `folder`, its real path, its sorted images."""
   real = Path(os.path.realpath(folder / name))
   visited = {str(parent) for parent in (*real.parents, *Path(os.path.realpath(folder)).parents)}
   pending = [name]
@@ -220,7 +220,7 @@ def _walk(folder: Path, name: str, skipped: Counter[str]) -> Iterator[tuple[str,
     within = pending.pop()
     path = os.path.realpath(folder / within)
     if path in visited:
-      skipped["links to a folder that is read already"] += 1
+      skipped["links to folders already read"] += 1
       continue
     visited.add(path)
     images, inner = [], []
@@ -234,7 +234,7 @@ def _walk(folder: Path, name: str, skipped: Counter[str]) -> Iterator[tuple[str,
       elif _is_image(entry.name):
         images.append(entry.name)
       else:
-        skipped["files that are no images"] += 1
+        skipped["files that are not images"] += 1
     pending += sorted(inner, reverse=True)
     yield within, path, sorted(images)
 
@@ -245,7 +245,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-  return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()  # of a loop of links, is_dir is an error
+  return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()  # is_dir raises for a loop of links
 
 
 def _hidden(name: str) -> bool:

@@ -1,6 +1,6 @@
 """Partitions of the training set, and the examples of each worker and step as a pure function of the seed.
 
-A partition returns a shard per worker, as indices into the training source.
+A partition is a list of shards, one per worker, as indices into the training source.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from ddl.api import Source
 from ddl.errors import OptionError
 from ddl.ranges import PositiveFloat, PositiveInt, checked
 
-AUGMENTATION = 1  # last number of the generators' keys, which separates them from those of the order
+AUGMENTATION = 1  # last element of the generators' seeds, to separate them from those of permutations
 
 
 @checked
 def iid(size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: int) -> list[np.ndarray]:
-  """Give each worker the whole set, which it visits in its own order."""
+  """Give each worker the whole set, which it visits in a separate random order."""
   return [np.arange(size, dtype=np.int64)] * workers
 
 
@@ -24,9 +24,9 @@ def iid(size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: int
 def sharded(
   size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: int, repeat: bool = False
 ) -> list[np.ndarray]:
-  """Split the set at random into disjoint parts whose sizes differ by at most one.
+  """Split the set randomly into disjoint shards whose sizes differ by at most one.
 
-  repeat: as of `dirichlet`. ValueError for more workers than examples.
+  repeat: see `dirichlet`. Raises ValueError if there are more workers than examples.
   """
   _require_examples(size, workers)
   return [np.sort(shard) for shard in np.array_split(_generator(seed).permutation(size), workers)]
@@ -42,14 +42,14 @@ def dirichlet(
   concentration: PositiveFloat,
   repeat: bool = False,
 ) -> list[np.ndarray]:
-  """Split the set into disjoint parts with skewed labels: each class by proportions ~ Dirichlet(concentration).
+  """Split the set into disjoint shards with skewed labels: each class in proportions ~ Dirichlet(concentration).
 
   Hsu, Qi, Brown 2019, arXiv 1909.06335, with the proportions drawn per class, as in Yurochkin et al. 2019, arXiv
-  1905.12022: concentration -> 0 gives each class to one worker, concentration -> infinity gives iid parts. A worker
-  without examples after the draw gets one of the largest shard.
+  1905.12022: concentration -> 0 gives each class to one worker, concentration -> infinity gives iid shards. A worker
+  that draws no examples gets one from the largest shard.
 
-  concentration: of the symmetric Dirichlet distribution. repeat: whether a batch larger than a shard repeats its
-  examples. ValueError for missing labels, or more workers than examples.
+  concentration: of the symmetric Dirichlet distribution. repeat: whether a batch larger than a shard repeats examples.
+  Raises ValueError without labels, or with more workers than examples.
   """
   if labels is None:
     raise OptionError("config.partition.name", "sharded or iid for data without class labels", "dirichlet")
@@ -74,7 +74,7 @@ PARTITIONS: dict[str, Callable[..., list[np.ndarray]]] = {"iid": iid, "sharded":
 
 
 def _generator(seed: int) -> np.random.Generator:
-  # The spawn key separates this stream from those of the epochs' orders, which have none.
+  # The spawn key separates this stream from those of the permutations, which have none.
   return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
 
@@ -84,28 +84,27 @@ def _require_examples(size: int, workers: int) -> None:
 
 
 class ExampleSampler:
-  """Each worker's endless stream of random permutations of its shard, cut into batches.
+  """Each worker's infinite stream of random permutations of its shard, split into batches.
 
-  A batch may straddle two epochs, so that each epoch visits each example of the shard exactly once.
-  Safe to call from several threads.
+  A batch may span two epochs, so that each epoch contains each example of the shard exactly once. It is thread-safe.
   """
 
   def __init__(self, shards: Sequence[np.ndarray], *, batch: int, seed: int, repeat: bool = False):
-    """shards: indices of each worker [size]; batch: examples per worker and step; seed: that of the permutations.
+    """Set up the streams. shards: indices of each worker [size]; batch: examples per worker and step.
 
-    repeat: whether a batch larger than a shard repeats its examples; otherwise it raises OptionError.
+    repeat: whether a batch larger than a shard repeats examples; otherwise it raises OptionError.
     """
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if batch < 1 or (batch > len(shards[worker]) and not repeat):
       least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
-      condition = f"in [1, {least}], the examples of worker {worker}'s shard, the smallest of {len(shards)}"
-      advice = "A more even partition has a larger one, repeat=True fills batches from it." * uneven
+      condition = f"in [1, {least}], the size of worker {worker}'s shard, the smallest"
+      advice = "Use a more even partition, or repeat=True to fill batches with repeated examples." * uneven
       raise OptionError("config.batch", condition, batch, advice)
     self.shards, self.batch, self.seed = shards, batch, seed
     self._latest: list[tuple[int, np.ndarray] | None] = [None] * len(shards)  # per worker: (epoch, permutation)
 
   def indices(self, worker: int, first_step: int, num_steps: int) -> np.ndarray:
-    """Return the examples of steps first_step, ..., first_step + num_steps - 1: [num_steps, batch] int64."""
+    """Return the examples of steps first_step to first_step + num_steps - 1: [num_steps, batch] int64."""
     size = len(self.shards[worker])
     start, stop = first_step * self.batch, (first_step + num_steps) * self.batch  # positions in the stream
     parts = [
@@ -115,7 +114,7 @@ class ExampleSampler:
     return np.concatenate(parts).reshape(num_steps, self.batch)
 
   def _epoch(self, worker: int, epoch: int) -> np.ndarray:
-    latest = self._latest[worker]  # one read and one write of a tuple: safe for several threads
+    latest = self._latest[worker]  # reads and writes of the tuple are atomic, hence thread-safe
     if latest is None or latest[0] != epoch:
       rng = np.random.default_rng(np.random.SeedSequence((self.seed, worker, epoch)))
       latest = (epoch, rng.permutation(self.shards[worker]))
@@ -126,16 +125,16 @@ class ExampleSampler:
 def batches(
   source: Source, sampler: ExampleSampler, workers: Sequence[int], first_step: int, num_steps: int
 ) -> dict[str, np.ndarray]:
-  """Return the batches of these workers and steps in one `take`: each array [len(workers), num_steps, batch, ...]."""
+  """Read the batches of these workers and steps in one `take`: [len(workers), num_steps, batch, ...] per array."""
   return round_batches(source, sampler, [(worker, first_step) for worker in workers], num_steps)
 
 
 def round_batches(
   source: Source, sampler: ExampleSampler, rounds: Sequence[tuple[int, int]], num_steps: int
 ) -> dict[str, np.ndarray]:
-  """Return the batches of worker rounds (worker, first step) in one `take`: [len(rounds), num_steps, batch, ...].
+  """Read the batches of worker rounds (worker, first step) in one `take`: [len(rounds), num_steps, batch, ...].
 
-  A source with `augmented` augments them, by a generator for each worker and step.
+  If the source has `augmented`, it augments them with a generator per worker and step.
   """
   indices = np.stack([sampler.indices(worker, first, num_steps) for worker, first in rounds])
   if source.augmented is None:

@@ -1,4 +1,4 @@
-"""Sources over arrays and grain data sets, splits, and classification sets."""
+"""Sources from arrays and grain data sets, splits, and classification data sets."""
 
 import sys
 import warnings
@@ -15,20 +15,20 @@ from ddl.errors import OptionError
 
 
 def in_memory(x: np.ndarray, y: np.ndarray, labels: np.ndarray | None = None) -> Source:
-  """Return a source of x [size, ...] and y [size, ...]; OptionError if their lengths differ."""
+  """Create a source from x [size, ...] and y [size, ...]; raise OptionError if their lengths differ."""
   if len(x) != len(y):
     raise OptionError("x and y", "equally long", f"{len(x)} and {len(y)} examples")
-  # take(axis=0) is x[indices], in 45 to 85 % of its time.
+  # take(axis=0) equals x[indices] in 45 to 85 % of the time.
   return Source(len(x), lambda indices: {"x": x.take(indices, axis=0), "y": y.take(indices, axis=0)}, labels)
 
 
 def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
-  """Return a source of a `grain.MapDataset` of {"x": ..., "y": ...}, each of one shape, read by grain's threads.
+  """Create a source from a `grain.MapDataset` of {"x": ..., "y": ...} of fixed shapes, read by grain's threads.
 
-  It is read by index, in an order that ddl draws: the data set's shuffle and random maps are the same in every epoch.
-  Random changes belong into `ddl.data.augmentation.with_augmentation`.
+  ddl draws the order of examples and reads them by index. The data set's own shuffle and random maps are the same in
+  every epoch; use `ddl.data.augmentation.with_augmentation` for augmentation.
 
-  dataset: without `repeat()`, filters and batches (OptionError for others); labels: see `Source`.
+  dataset: without `repeat()`, filters and batches (otherwise OptionError); labels: see `Source`.
   """
   import grain
 
@@ -46,7 +46,7 @@ def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
 
 
 def subset(source: Source, indices: np.ndarray) -> Source:
-  """Return a source of the examples at `indices` [k], in that order; OptionError for a stream."""
+  """Return a source of the examples at `indices` [k], in that order. Raises OptionError for a stream."""
   if source.stream:
     raise OptionError("validation", "0 for a stream of training examples", advice="Pass validation examples instead.")
   labels = None if source.labels is None else source.labels[indices]
@@ -56,10 +56,10 @@ def subset(source: Source, indices: np.ndarray) -> Source:
 
 
 def split(train: Source, validation: float) -> tuple[Source, Source | None]:
-  """Return (train, validation), with round(validation * size) of the training examples for validation.
+  """Split off round(validation * size) training examples for validation; return (train, validation).
 
-  The shuffle is the same in every experiment: if it depended on the seed, one seed's validation examples would be
-  among another seed's training examples. OptionError if the share leaves either part empty.
+  The split is the same in every experiment: if it depended on the seed, one seed would train on another seed's
+  validation examples. Raises OptionError if either part is empty.
   """
   if validation == 0.0:
     return train, None
@@ -72,7 +72,7 @@ def split(train: Source, validation: float) -> tuple[Source, Source | None]:
 
 
 def sixth(everything: Source, where: str) -> tuple[Source, Source]:
-  """Return (train, test), with a fixed shuffled sixth for the test; OptionError, with `where`, if that is empty."""
+  """Split off a fixed random sixth as the test set; return (train, test). Raises OptionError if it is empty."""
   count = everything.size // 6
   if not count:
     raise OptionError(f"examples in {where}", "at least 6, a sixth of which is the test set", everything.size)
@@ -83,11 +83,11 @@ def sixth(everything: Source, where: str) -> tuple[Source, Source]:
 def classification(
   train: Source, test: Source, *, num_outputs: int | None = None, description: str, validation: float
 ) -> Data:
-  """Return the `Data` of a classification set whose examples all have the shape of the first.
+  """Build the `Data` of a classification set whose examples all have the shape of the first.
 
-  num_outputs: number of classes, None: one more than the largest label; description: one line; validation: share of
-  the training examples for validation. Raises OptionError for over a million classes if there are fewer examples, and
-  for examples without values; warns of other unlikely labels.
+  num_outputs: number of classes; None: the largest label + 1. validation: share of the training examples for
+  validation. Raises OptionError for over a million classes if there are fewer examples, and for examples without
+  values; warns of other unlikely labels.
   """
   num_outputs = num_outputs or 1 + max(int(part.labels.max()) for part in (train, test) if part.labels is not None)
   count = train.size + test.size
@@ -96,7 +96,7 @@ def classification(
     raise OptionError(f"{description}: labels", f"below {max(10**6, count):,}", f"{num_outputs - 1:,}", advice)
   if num_outputs > count:
     labels = f"labels up to {num_outputs - 1:,} for {count:,} examples"
-    warnings.warn(f"{description}: {labels} leave most classes without any; number them from 0", stacklevel=2)
+    warnings.warn(f"{description}: {labels} leave most classes empty; number the classes from 0", stacklevel=2)
   elif all(part.labels is not None and part.labels.min() > 0 for part in (train, test)):
     warnings.warn(f"{description}: no example has label 0, though labels start at 0", stacklevel=2)
   shape = train.take(np.zeros(1, np.int64))["x"].shape[1:]
@@ -111,26 +111,26 @@ def pixels(images: np.ndarray) -> np.ndarray:
   """Convert uint8 images [n, height, width(, channels)] to float32 [n, height, width, channels] in [-1, 1]."""
   images = images[..., None] if images.ndim == 3 else images
   out = images.astype(np.float32)
-  out /= np.float32(127.5)  # in place, as a set may fill half the memory
+  out /= np.float32(127.5)  # in place, as the data may occupy half the memory
   out -= np.float32(1)  # 0 -> -1, 255 -> 1
   return out
 
 
 def stacked(images: Sequence[np.ndarray], name: Callable[[int], str]) -> np.ndarray:
-  """Return images of one shape as `pixels`; OptionError for others. name: of the image at a position."""
+  """Stack images of one shape as `pixels`; raise OptionError if shapes differ. name: position -> image name."""
   other = next((k for k, image in enumerate(images) if image.shape != images[0].shape), None)
   if other is not None:
     sizes = [f"{image.shape[0]} x {image.shape[1]}" for image in (images[0], images[other])]
-    condition = f"set, such as 224, for images that are not all {sizes[0]} pixels"
-    raise OptionError("config.data.size", condition, f"{sizes[1]} in {name(other)}")
+    condition = "set, such as 224, for images of different sizes"
+    raise OptionError("config.data.size", condition, f"{sizes[0]} and {sizes[1]} in {name(other)}")
   return pixels(np.stack(images))
 
 
 def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
-  """Return a source of images (uint8, see `pixels`; or floating point, not scaled) and int32 class numbers.
+  """Create a source from images (uint8, see `pixels`; or floating point, not scaled) and int32 class numbers.
 
-  images: [n, height, width(, channels)], or of floating point [n, ...]; labels: [n] or [n, 1]; where: their origin.
-  OptionError for others, or none.
+  images: [n, height, width(, channels)], or floating point [n, ...]; labels: [n] or [n, 1]; where: their origin. Raises
+  OptionError for other or no images.
   """
   labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels  # as in Keras's CIFAR
   checks.one_hot(labels, f"{where}: labels")
@@ -153,7 +153,7 @@ def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
 
 
 def existing(path: str, example: str) -> Path:
-  """Return an existing path with ~ expanded; example: a value for the error message."""
+  """Expand ~ in a path that must exist; example: a value for the error message."""
   if not path:
     raise OptionError("config.data.path", f"set, such as {example}")
   local = files.local(path)
@@ -163,6 +163,6 @@ def existing(path: str, example: str) -> Path:
 
 
 def content(file: Path) -> bytes:
-  """Read a regular file; ValueError for another kind of file, or one larger than the memory."""
+  """Read a regular file that fits into memory; raise ValueError for others."""
   memory.require(files.regular(file).stat().st_size, str(file))
   return file.read_bytes()

@@ -1,4 +1,4 @@
-"""Training sets that cannot be read by index: an iterator for each worker, whose state is saved with a run."""
+"""Training sets without random access: one iterator per worker, whose state is checkpointed."""
 
 import contextlib
 import itertools
@@ -18,11 +18,11 @@ Make = Callable[[int, int, int], Any]  # (worker, number of workers, seed) -> gr
 
 
 def from_grain_stream(make: Make, *, size: int) -> Source:
-  """Return a source of training examples in the order of `grain.IterDataset`s of {"x": ..., "y": ...}.
+  """Create a source of training examples from `grain.IterDataset`s of {"x": ..., "y": ...}, in their order.
 
   make(worker, workers, seed) returns the examples of a worker one by one: its shard, shuffled by the seed, repeated
-  without end, and the same in each call. Filters, window shuffles, packing and `mp_prefetch` belong in `make`, batches
-  do not. size: examples that count as an epoch. Raises OptionError for other data sets.
+  infinitely, and the same in each call. Filters, window shuffles, packing and `mp_prefetch` belong in `make`, batching
+  does not. size: number of examples that count as an epoch. Raises OptionError for other data sets.
   """
   if size < 1:
     raise OptionError("size", "at least 1, the examples that count as an epoch", size)
@@ -33,23 +33,23 @@ def from_grain_stream(make: Make, *, size: int) -> Source:
 
 
 def first_examples(make: Make, count: int) -> list[Any]:
-  """Return at most `count` first examples of the stream of a single worker."""
+  """Return up to `count` first examples of the stream of a single worker."""
   with contextlib.closing(_iterator(make(0, 1, 0))) as examples:
     return list(itertools.islice(examples, count))
 
 
 class StreamFeed:
-  """Batches of some workers, each from its own iterator, in the order of the steps."""
+  """Batches of some workers, read from one iterator per worker in the order of the steps."""
 
   def __init__(
     self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int, check: checks.Check | None = None
   ):
-    """Open the iterators of these workers, of `count` in all; batch: examples per worker and step; seed: for `make`."""
+    """Open the iterators of `workers` out of `count`; batch: examples per worker and step; seed: for `make`."""
     self._step, self._started, self._check = 0, False, check
     self._iterators = {w: _iterator(make(w, count, seed).batch(batch, drop_remainder=True)) for w in workers}
 
   def __call__(self, first: int, steps: int) -> dict[str, np.ndarray]:
-    """Return the batches of the steps from `first` on: [workers, steps, batch, ...]; OptionError at the end."""
+    """Return the batches of steps first, first + 1, ...: [workers, steps, batch, ...]; OptionError if a stream ends."""
     assert first == self._step, f"step {first} of a stream that is at {self._step}"
     with contextlib.nullcontext() if self._started else _ignored_interrupts():
       rows = [[self._next(worker, step) for step in range(first, first + steps)] for worker in self._iterators]
@@ -73,15 +73,15 @@ class StreamFeed:
   def restore(self, step: int, states: Mapping[str, Any], begin: bool = False) -> None:
     """Continue after `step` steps; begin: whether workers without a state start now (otherwise an OptionError)."""
     if not begin and (missing := {*map(str, self._iterators)} - {*states}):
-      value = f"none of worker {min(missing)}"
-      raise OptionError(f"the checkpoint of step {step}", "one with the states of its streams", value, "Train again.")
+      value = f"none for worker {min(missing)}"
+      raise OptionError(f"the checkpoint of step {step}", "one with the state of every stream", value, "Train again.")
     self._step = step
     for worker, iterator in self._iterators.items():
       if str(worker) in states:
         iterator.set_state(states[str(worker)])
 
   def close(self) -> None:
-    """Stop the processes that read ahead."""
+    """Stop the prefetching processes."""
     for iterator in self._iterators.values():
       iterator.close()
 
@@ -94,7 +94,7 @@ class StreamFeed:
 
 @contextlib.contextmanager
 def _ignored_interrupts() -> Iterator[None]:
-  """Let processes that start inside ignore Ctrl-C, which a terminal sends to all: the run still has to be saved."""
+  """Make processes started in this context ignore Ctrl-C, so that the run can still be saved."""
   main = threading.current_thread() is threading.main_thread()  # only this thread may set handlers
   before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
   try:
@@ -111,5 +111,5 @@ def _iterator(dataset: Any) -> Any:
   if not isinstance(dataset, grain.IterDataset):
     raise OptionError("stream", "a grain.IterDataset, such as from to_iter_dataset()", repr(dataset))
   if not flags.FLAGS.is_parsed():
-    flags.FLAGS.mark_as_parsed()  # grain's mp_prefetch reads absl flags, which a notebook never parses
+    flags.FLAGS.mark_as_parsed()  # grain's mp_prefetch reads absl flags, which notebooks do not parse
   return iter(dataset)

@@ -23,15 +23,15 @@ def least_squares(
 ) -> Data:
   """Draw a least-squares problem: y = x w* + noise * N(0, 1), x ~ N(0, C), eigenvalues of C from 1 to 1 / condition.
 
-  x: [features], y: [1]. The test set has a quarter as many new examples. meta has "optimum", the exact minimizer
-  w [features, 1] of the training loss f(w) = mean 0.5 (x w - y)^2 (float64), and "optimal_loss" = f(optimum).
+  x: [features], y: [1]. The test set has a quarter as many new examples. meta["optimum"] is the exact minimizer
+  w [features, 1] of the training loss f(w) = mean 0.5 (x w - y)^2 (float64), and meta["optimal_loss"] is f(optimum).
 
   Args:
-    examples: training examples, including those for validation.
+    examples: number of training examples, including those for validation.
     features: length of x.
     noise: standard deviation of y around x w*.
-    condition: ratio of the extreme eigenvalues of C, at least 1.
-    validation: share of the examples to set apart; the optimum is that of the rest.
+    condition: condition number of C, at least 1.
+    validation: share of the examples to use for validation; the optimum is that of the rest.
   """
   nbytes = 8 * features * (examples + features)  # float64
   memory.require(nbytes, f"least_squares of {examples} examples and {features} features")
@@ -61,7 +61,7 @@ def least_squares(
   return Data(train, test, meta, validation_set)
 
 
-DIFFERENT = 2**26  # bytes of different examples at most, which repeat
+DIFFERENT = 2**26  # maximum bytes of different examples; more examples repeat them
 TASKS = ("classification", "language", "regression")
 
 
@@ -74,23 +74,23 @@ def synthetic(
   examples: Annotated[int, integers(4)] = 8192,
   validation: Fraction = 0.0,
 ) -> Data:
-  """Draw inputs and targets independently, so that there is nothing to learn.
+  """Draw random inputs and independent targets, so that nothing can be learned.
 
   classification: x ~ N(0, 1) [shape], y a class. regression: y ~ N(0, 1) [num_outputs]. language: x tokens [length]
   for shape (length,), y the next tokens. The test set has a quarter as many examples.
 
   Args:
     task: "classification", "language" or "regression".
-    shape: of one example's x.
+    shape: shape of one x.
     num_outputs: number of classes, outputs, or tokens of the vocabulary.
-    examples: training examples, including those for validation.
-    validation: share of the examples to set apart.
+    examples: number of training examples, including those for validation.
+    validation: share of the examples to use for validation.
   """
   if task not in TASKS:
     raise OptionError("synthetic.task", f"one of {', '.join(TASKS)}", repr(task))
   if not shape or (task == "language" and len(shape) != 1):
-    raise OptionError("synthetic.shape", "one length or more, of language exactly one", shape)
-  nbytes = 4 * (math.prod(shape) + num_outputs * (task == "regression"))  # of an example
+    raise OptionError("synthetic.shape", "one or more lengths, exactly one for language", shape)
+  nbytes = 4 * (math.prod(shape) + num_outputs * (task == "regression"))  # per example
   count = min(examples, max(DIFFERENT // nbytes, 4))
   memory.require(3 * nbytes * count, f"synthetic examples of shape {shape}")
   rng = np.random.default_rng(0)

@@ -1,7 +1,7 @@
-"""Image-classification sets of tensorflow-datasets, without TensorFlow: array_record files, read through grain.
+"""Image-classification sets of tensorflow-datasets, without TensorFlow: array_record files, read with grain.
 
-Nothing is downloaded. Most sets need TensorFlow for their preparation only: run the command in the error message on a
-machine with a network, and copy the folder.
+Nothing is downloaded. Most sets need TensorFlow only for their preparation: run the command in the error message on a
+machine with network access, and copy the folder.
 """
 
 import copy
@@ -15,7 +15,7 @@ from ddl.data.image_folder import encoded
 from ddl.errors import OptionError, nearest
 from ddl.ranges import Fraction, NonNegativeInt, checked
 
-PIECE = 32  # records that a thread reads at a time
+PIECE = 32  # records per thread and read
 
 
 @checked
@@ -37,10 +37,10 @@ def tfds(
     data_dir: the folder of prepared data sets; "": ~/tensorflow_datasets.
     train_split: split to train on; slices such as "train[:50%]" work.
     test_split: split to test on ("validation" in sets that publish no test labels).
-    validation: share of the training examples to set apart.
-    size: side of the squares to which the images' central parts are resized; 0: all images have one size.
-    augment: see `ddl.data.augmentation`; with resized_crop and a size, random parts of the whole images are resized for
-      training, and 7/8 of the shorter side for tests.
+    validation: share of the training examples to use for validation.
+    size: side of the squares to which the images' central parts are resized; 0: all images have the same size.
+    augment: see `ddl.data.augmentation`; with resized_crop and a size, training uses random crops of the whole images,
+      and tests use 7/8 of the shorter side.
     normalize: see `ddl.data.augmentation`.
   """
   import tensorflow_datasets
@@ -68,7 +68,7 @@ def _builder(dataset: str, data_dir: str) -> Any:
     return tensorflow_datasets.builder(dataset, data_dir=data_dir or None)
   except tensorflow_datasets.core.DatasetNotFoundError as error:
     known = tensorflow_datasets.list_builders(with_community_datasets=False)
-    condition = f"a set of tensorflow-datasets or of {data_dir or 'its data folder'}"
+    condition = f"a set in tensorflow-datasets or in {data_dir or 'its data folder'}"
     raise OptionError("config.data.dataset", condition, repr(dataset), nearest(dataset, known)) from error
   except Exception as error:  # a wrong version or configuration: AssertionError, ValueError
     raise ValueError(
@@ -82,13 +82,13 @@ def _records(builder: Any, dataset: str, split: str) -> Any:
     return builder.as_data_source(split)
   except Exception as error:
     folder, root = builder.data_path, str(builder.data_path).rsplit(f"/{builder.name}/", 1)[0]
-    # Not `tfds build`: that program of tensorflow-datasets 4.9 does not start without apache-beam.
+    # `tfds build` of tensorflow-datasets 4.9 does not start without apache-beam.
     call = f'tfds.builder("{dataset}", data_dir="{root}", file_format="array_record").download_and_prepare()'
     command = f"python -c 'import tensorflow_datasets as tfds; {call}'"
-    needs = f"where Python has tensorflow and importlib_resources, and a network: {command}"
+    needs = f"with tensorflow, importlib_resources and network access: {command}"
     if not builder.is_prepared():
       raise OptionError(dataset, f"prepared in {root}", advice=f"Run, {needs}") from error
-    if isinstance(error, NotImplementedError):  # a file format that only TensorFlow reads
+    if isinstance(error, NotImplementedError):  # only TensorFlow reads this file format
       wrong = f"{folder}, which is {builder.info.file_format.value}"
       raise OptionError(dataset, "prepared as array_record", wrong, f"Delete it and run, {needs}") from error
     splits = f"one of {', '.join(builder.info.splits)}, or their slices"
@@ -98,7 +98,7 @@ def _records(builder: Any, dataset: str, split: str) -> Any:
 
 
 def _keys(info: Any, dataset: str) -> tuple[str, str]:
-  """Return the names of the image and of the class in a record."""
+  """Return the record keys of the image and the class."""
   from tensorflow_datasets import features
 
   keys = info.supervised_keys or ("image", "label")
@@ -117,21 +117,21 @@ def _source(records: Any, image: str, label: str, where: str, size: int, channel
   from tensorflow_datasets import decode
 
   def read(records: Any, indices: np.ndarray, key: str) -> list[np.ndarray]:
-    # Pieces, because handing each record over to a thread costs more than decoding a small image.
+    # Read in pieces, as passing a single record to a thread costs more than decoding a small image.
     pieces = [indices[start : start + PIECE].tolist() for start in range(0, len(indices), PIECE)]
-    in_order = grain.MapDataset.source(pieces).map(records.__getitems__).to_iter_dataset()  # by grain's threads
-    with checks.readable(where):  # a missing, cut off or damaged file: RuntimeError, IndexError
+    in_order = grain.MapDataset.source(pieces).map(records.__getitems__).to_iter_dataset()  # read by grain's threads
+    with checks.readable(where):  # a missing, truncated or damaged file: RuntimeError, IndexError
       return [record[key] for piece in in_order for record in piece]
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
     return {"x": source.stacked(read(records, indices, image), lambda _: where), "y": labels[indices]}
 
   undecoded = copy.copy(records)
-  undecoded.decoders = {image: decode.SkipDecoding()}  # only the classes, without decoding each image
+  undecoded.decoders = {image: decode.SkipDecoding()}  # read only the classes, without decoding images
   labels = np.array(read(undecoded, np.arange(len(records)), label), np.int32)
   if not len(labels) or labels.min() < 0:
-    raise OptionError(where, "of examples with a class", "examples without one (-1)" if len(labels) else "none")
+    raise OptionError(where, "a split with class labels", "examples without a label (-1)" if len(labels) else "none")
   if size:
     return encoded(lambda index: undecoded[index][image], labels, lambda _: where, size, channels, crops)
-  take(np.arange(min(PIECE, len(labels))))  # finds differing sizes before any training
+  take(np.arange(min(PIECE, len(labels))))  # detect different sizes before training
   return Source(len(labels), take, labels)

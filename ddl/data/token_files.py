@@ -1,4 +1,4 @@
-"""Token files, as nanoGPT and llm.c write them: their metadata, types and headers, and files of other formats."""
+"""Token files as written by nanoGPT and llm.c: metadata, types, headers, and detection of other formats."""
 
 import re
 from pathlib import Path
@@ -11,15 +11,15 @@ from ddl.errors import OptionError
 
 TRAIN, TEST, META = "train.bin", "val.bin", "meta.json"
 TYPES = ("uint16", "uint32")
-MOST = 2**31  # tokens of a vocabulary: models take them as int32
-HEAD = 4096  # bytes of a file by which its format is recognized
-PIECE = 2**22  # tokens that are checked at a time
+MOST = 2**31  # maximum vocabulary size: models take tokens as int32
+HEAD = 4096  # bytes of a file that identify its format
+PIECE = 2**22  # tokens to check at a time
 HEADER = 1024  # bytes of llm.c's header, int32[256]: a magic number, its version, the number of tokens
-LLMC = {(20240520, 1): "uint16", (20240801, 7): "uint32"}  # (magic number, version) -> tokens, as its data_common.py
-LLMC_MAGIC = {20240520, 20240801, 20240522, 20240326, 20240327, 20240328}  # also of its evaluations, models, tokenizers
+LLMC = {(20240520, 1): "uint16", (20240801, 7): "uint32"}  # (magic number, version) -> type, as in data_common.py
+LLMC_MAGIC = {20240520, 20240801, 20240522, 20240326, 20240327, 20240328}  # with evaluations, models, tokenizers
 MEGATRON = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
-JUDGED = 32  # a file with more tokens than this is checked for the byte patterns of another type
-SIGNATURES = {  # each at least 5 bytes, or with fixed fields behind a shorter magic number
+JUDGED = 32  # files with more tokens are checked for byte patterns of another type
+SIGNATURES = {  # at least 5 bytes each, or fixed fields after a shorter magic number
   "a NumPy array (.npy)": rb"\x93NUMPY",
   "a zip archive (.npz, .pt)": rb"PK\x03\x04.\0|PK\x05\x06\0\0",
   "a gzip file": rb"\x1f\x8b\x08[\0-\x1f].{4}[\0\x02\x04][\0-\x0d\xff]",
@@ -40,40 +40,40 @@ SIGNATURES = {  # each at least 5 bytes, or with fixed fields behind a shorter m
   "a PDF file": rb"%PDF-\d",
 }
 PATTERNS = {name: re.compile(pattern, re.DOTALL) for name, pattern in SIGNATURES.items()}
-SHORTEST = 32  # bytes of a file that is called a text: 16 tokens have only bytes of text by chance too rarely
+SHORTEST = 32  # minimum bytes of a text file: 16 tokens rarely consist of text bytes by chance
 CONTROL = re.compile(rb"[^\t\n\r\f\x20-\xff]|\x7f")
 
 
 def _other_format(head: bytes) -> str:
-  """Return the name of the format in SIGNATURES that a file begins like, or ""."""
+  """Return the format in SIGNATURES that matches the beginning of a file, or ""."""
   return next((name for name, pattern in PATTERNS.items() if pattern.match(head)), "")
 
 
 def _is_text(head: bytes) -> bool:
-  """Return whether a file begins with UTF-8 without control characters."""
+  """Return whether a file begins with UTF-8 text without control characters."""
   if len(head) < SHORTEST or CONTROL.search(head):
     return False
   try:
     head.decode()
   except UnicodeDecodeError as error:
-    return len(head) == HEAD and error.start > HEAD - 4  # a character that is cut
+    return len(head) == HEAD and error.start > HEAD - 4  # a truncated character
   return True
 
 
 def require_text(head: bytes, path: str) -> None:
-  """Raise OptionError for an empty file or one of another format, whose bytes a model of text would learn."""
+  """Raise OptionError for an empty or binary file, which is not text to learn from."""
   if not head or (format_ := _other_format(head)):
     raise OptionError(path, "plain text", format_ if head else "an empty file")
 
 
 def not_utf8(name: str, error: UnicodeDecodeError, position: int) -> OptionError:
-  """Return the error of a text that cannot be decoded at a byte."""
+  """Create the error for a text that cannot be decoded at a byte."""
   value = f"{error.reason} at byte {position}"
   return OptionError(name, "UTF-8 text", value, "level=byte reads any file.")
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-  """Return "dtype", "vocabulary" and "tokenizer" of meta.json, {} without such a file; ValueError for a damaged one."""
+  """Read "dtype", "vocabulary" and "tokenizer" from meta.json, {} without it. Raises ValueError if it is damaged."""
   file = folder / META
   if not file.exists():
     return {}
@@ -92,18 +92,18 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 class TokenFile(NamedTuple):
-  """Type and place of a file's tokens."""
+  """The type and location of a file's tokens."""
 
   file: Path
   dtype: np.dtype
-  offset: int  # bytes of a header
+  offset: int  # bytes of the header
   count: int
 
 
 def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
-  """Find the type, place and number of a file's tokens; OptionError for another format, as its first bytes tell.
+  """Detect the type, offset and number of a file's tokens; raise OptionError if its first bytes are of another format.
 
-  declared: the type in meta.json, if any; vocabulary: number of tokens, for advice.
+  declared: the type in meta.json, if any; vocabulary: number of different tokens, for advice.
   """
   nbytes = files.regular(file).stat().st_size
   with file.open("rb") as opened:
@@ -116,19 +116,19 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
   if len(head) >= 12 and any(int.from_bytes(head[:4], order) in LLMC_MAGIC for order in ("little", "big")):
     magic, version, count = np.frombuffer(head, "<i4", 3).tolist()
     if (magic, version) not in LLMC:
-      raise OptionError(str(file), plain, f"another file of llm.c (magic {magic}, version {version})")
+      raise OptionError(str(file), plain, f"another kind of llm.c file (magic {magic}, version {version})")
     dtype = np.dtype(LLMC[magic, version])
     if declared not in (None, dtype.name):
       raise OptionError(f'"dtype" in {file.parent / META}', f"that of {file}, {dtype}", declared)
     difference = nbytes - HEADER - count * dtype.itemsize
     if difference:
       stored = f"{max(0, nbytes - HEADER) // dtype.itemsize:,} in {nbytes:,} bytes"
-      longer = "Its header is of a shorter file, or something was appended."
+      longer = "Its header declares fewer tokens, or data was appended."
       condition = f"the {count:,} tokens of {dtype} that llm.c's header declares"
-      raise OptionError(str(file), condition, stored, longer if difference > 0 else "It was cut off.")
+      raise OptionError(str(file), condition, stored, longer if difference > 0 else "It is truncated.")
     return TokenFile(file, dtype, HEADER, count)
   dtype = np.dtype(declared or TYPES[0])
-  index = file.with_suffix(".idx")  # Megatron's
+  index = file.with_suffix(".idx")  # of Megatron
   if index.is_file():
     with index.open("rb") as opened:
       head = opened.read(18)
@@ -136,7 +136,7 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
     if kind and kind not in (dtype.name, dtype.name.removeprefix("u")):
       raise OptionError(str(file), f"tokens of {dtype}", f"{kind} (by {index})", _conversion(file, kind))
   if nbytes % dtype.itemsize:
-    advice = f"It was cut off, or {file.parent / META} should have another dtype."
+    advice = f"It is truncated, or {file.parent / META} should have another dtype."
     raise OptionError(f"size of {file}", f"a multiple of {dtype.itemsize} for {dtype}", f"{nbytes:,} bytes", advice)
   count = nbytes // dtype.itemsize
   if count > JUDGED and (other := _other_type(np.memmap(file, dtype, "r", shape=min(count, PIECE)))):
@@ -147,10 +147,10 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
 def _other_type(tokens: np.ndarray) -> str:
   """Return another type that these tokens look like, or "".
 
-  Floating-point numbers are recognized by whole values. In wider integers every second token is an upper half: 0, or
+  Floating-point numbers are detected by whole values. In wider integers every second token is an upper half: 0, or
   below 4 next to others above 255. In uint8 both bytes of a uint16 take the same values, none above 200. In uint16 of
   the wrong byte order the lower bytes are 0, or none is above 200 while all upper bytes occur, as below 51,456 tokens.
-  Texts do none of this in JUDGED tokens or more; zeros are not judged.
+  Texts of at least JUDGED tokens have none of these patterns; files of zeros are not checked.
   """
   dtype = tokens.dtype
   if not tokens.any():
@@ -165,7 +165,7 @@ def _other_type(tokens: np.ndarray) -> str:
   for order, numbers, upper in (("", tokens, 1), ("big-endian ", tokens.byteswap(), 0)):
     low, high = numbers[1 - upper :: 2], numbers[upper::2]
     if not high.any() or (high.max() < 4 and low.max() > 255):
-      narrow = numbers[1 + upper :: 4].any()  # where int32 has the next token, and int64 0
+      narrow = numbers[1 + upper :: 4].any()  # the next token in int32, but 0 in int64
       return f"{order}{'int32' if dtype.itemsize == 2 and narrow else 'int64'}"
   if dtype.itemsize == 2:
     low, high = np.unique(tokens & 255), np.unique(tokens >> 8)
@@ -177,7 +177,7 @@ def _other_type(tokens: np.ndarray) -> str:
 
 
 def _conversion(file: Path, kind: str, vocabulary: int = 0) -> str:
-  """Return advice for tokens of another type."""
+  """Return advice for converting tokens of another type."""
   if kind == "int32":
     return f'Write {file.parent / META}: {{"dtype": "uint32", "vocabulary": {vocabulary or 50257}}}.'
   swapped, _, kind = kind.rpartition(" ")

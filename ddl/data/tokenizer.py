@@ -1,6 +1,6 @@
 """Write token files from a text, by bytes or byte pair encoding (Sennrich et al. 2016, arXiv 1508.07909).
 
-Byte pair encoding is that of Hugging Face's library tokenizers: byte level with GPT-2's words, without any download.
+Byte pair encoding uses Hugging Face's library tokenizers, at byte level and with GPT-2's word rule, without downloads.
 """
 
 import codecs
@@ -19,17 +19,17 @@ from ddl.data.token_files import HEAD, META, TEST, TRAIN, not_utf8, require_text
 from ddl.errors import OptionError
 
 BYTES = 256
-MOST = 2**20  # tokens of a vocabulary: the library allocates memory for them
-AT_ONCE = 8  # texts that are encoded in parallel
+MOST = 2**20  # maximum vocabulary size: the library allocates memory for it
+AT_ONCE = 8  # texts to encode in parallel
 LONGEST = 2**20  # characters of a word
-MISSED = 0.01  # share of characters that a normalizer may drop, such as control characters
-PIECE = 2**18  # bytes that are read at a time
+MISSED = 0.01  # share of characters that a normalizer may drop (control characters)
+PIECE = 2**18  # bytes to read at a time
 TOKENIZER = "tokenizer.json"
 LEVELS = ("byte", "bpe")
 
 
 class TokenFiles(NamedTuple):
-  """Size and type of written token files."""
+  """The sizes and type of token files."""
 
   train: int  # tokens
   test: int
@@ -39,15 +39,15 @@ class TokenFiles(NamedTuple):
 
 
 def _library() -> Any:
-  """Import tokenizers; ValueError if it is not installed."""
+  """Import tokenizers; raise ValueError if it is not installed."""
   try:
-    return importlib.import_module("tokenizers")  # not known to a type checker where it is not installed
+    return importlib.import_module("tokenizers")  # so that type checking works without it
   except ImportError as error:
-    raise ValueError("byte pairs need tokenizers: pip install -r requirements-tokenize.txt") from error
+    raise ValueError("tokenizers must be installed for level=bpe: pip install -r requirements-tokenize.txt") from error
 
 
 def _trained(texts: Iterable[str], vocabulary: int) -> Any:
-  """Train a tokenizer on the texts: the 256 bytes and the most frequent pairs, at most `vocabulary` tokens."""
+  """Train a tokenizer on texts: the 256 bytes and the most frequent pairs, up to `vocabulary` tokens."""
   tokenizers = _library()
   tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
   tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -59,42 +59,42 @@ def _trained(texts: Iterable[str], vocabulary: int) -> Any:
 
 
 def _loaded(path: Path) -> Any:
-  """Load a tokenizer.json without its truncation and padding; OptionError for any other file."""
+  """Load a tokenizer.json without its truncation and padding; raise OptionError for any other file."""
   with readable(f"{path}, a tokenizer.json of the library tokenizers,"):
     tokenizer = _library().Tokenizer.from_file(str(path))
-  tokenizer.no_truncation()  # models' files store their context length, which would cut every piece of the text
+  tokenizer.no_truncation()  # the file may store a model's context length, which would truncate every piece
   tokenizer.no_padding()
   return tokenizer
 
 
 def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
-  """Yield the tokens of each text, several texts at a time on several cores.
+  """Yield the tokens of each text; encode several texts in parallel.
 
-  ValueError if the tokenizer fails, or leaves out more than MISSED of the first text's characters.
+  Raises ValueError if the tokenizer fails, or drops more than MISSED of the first text's characters.
   """
   iterator, first = iter(texts), True
   while batch := list(islice(iterator, AT_ONCE)):
     with readable("the text by the tokenizer"):
       encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-      if first:  # the tokens' spans of characters must cover the text except for spaces
+      if first:  # the tokens' character spans must cover the text except for spaces
         text, offsets = batch[0], tokenizer.encode(batch[0], add_special_tokens=False).offsets
         starts, ends = np.array(offsets, np.int64).reshape(-1, 2).T
         depth = np.bincount(starts, minlength=len(text) + 1) - np.bincount(ends, minlength=len(text) + 1)
         missed = sum(not text[k].isspace() for k in np.flatnonzero(np.cumsum(depth)[:-1] == 0))
         if missed > MISSED * len(text):
-          value = f"{missed:,} of {len(text):,} characters left out"
+          value = f"{missed:,} of {len(text):,} characters dropped"
           raise OptionError("the tokenizer", "one that encodes the whole text", value)
     first = False
     yield from (np.array(encoding.ids, np.uint32) for encoding in encodings)
 
 
 def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
-  """Decode pieces of UTF-8, and cut the text between words, before the space of the next one.
+  """Decode pieces of UTF-8, and split the text between words, before the space of the next word.
 
-  Byte pairs end there too, so that their tokens are those of the whole text. A text longer than LONGEST without such a
-  place is cut where a piece ends.
+  Byte pairs also end there, so that the tokens are those of the whole text. A text longer than LONGEST without such a
+  place is split at the end of a piece.
 
-  OptionError for bytes that are not UTF-8, with the text's name; first: position of the first byte in the text.
+  Raises OptionError, with the text's name, for bytes that are not UTF-8; first: position of the first byte in the text.
   """
   decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
 
@@ -121,27 +121,27 @@ def write(
 ) -> TokenFiles:
   """Write train.bin, val.bin and meta.json, and tokenizer.json for byte pairs.
 
-  The last part of the text is for the test. Byte pairs are trained on the first part only.
+  The last part of the text is for tests. Byte pairs are trained only on the first part.
 
   Args:
-    text: a file; UTF-8, except for level "byte".
-    folder: for these files, none of which may exist.
+    text: a file; UTF-8 unless level is "byte".
+    folder: folder for these files, none of which may exist.
     level: "byte", or "bpe" for byte pairs.
     vocabulary: number of tokens with byte pairs, at least 257; fewer if the text has fewer pairs.
     tokenizer: a trained tokenizer.json to use instead.
-    validation: share of the text for the test.
+    validation: share of the text for tests.
   """
   _check(level, vocabulary, tokenizer, validation)
   source, out = files.regular(text), files.local(folder)
   nbytes = source.stat().st_size
   require_text(next(_pieces(source, 0, HEAD), b""), text)
   cut = nbytes - int(nbytes * validation)
-  if level == "bpe":  # at the first of four bytes that begins a character of UTF-8, if one does
+  if level == "bpe":  # split where a UTF-8 character begins, if one of the next four bytes does
     cut += next((i for i, byte in enumerate(next(_pieces(source, cut, cut + 4), b"")) if byte & 0xC0 != 0x80), 0)
   if not 0 < cut < nbytes:
-    raise OptionError("validation", f"a share of the {nbytes:,} bytes of {text} that leaves no part empty", validation)
+    raise OptionError("validation", f"a share of the {nbytes:,} bytes in {text} that leaves no part empty", validation)
   if existing := [name for name in (TRAIN, TEST, META, TOKENIZER) if (out / name).exists()]:
-    raise OptionError(folder, "without token files", ", ".join(existing), "Give another folder, or delete these files.")
+    raise OptionError(folder, "without token files", ", ".join(existing), "Use another folder, or delete these files.")
   spans = {TRAIN: (0, cut), TEST: (cut, nbytes)}
   if level == "byte":
     count, bpe, about = 256, None, "bytes"
@@ -181,17 +181,17 @@ def _check(level: str, vocabulary: int, tokenizer: str, validation: float) -> No
   if level == "byte":
     if vocabulary or tokenizer:
       option = "vocabulary" if vocabulary else "tokenizer"
-      raise OptionError(option, "unset with level=byte", vocabulary or tokenizer, "level=bpe reads it.")
+      raise OptionError(option, "unset with level=byte", vocabulary or tokenizer, "It applies only to level=bpe.")
     return
   _library()
   if tokenizer and vocabulary:
-    raise OptionError("vocabulary", "unset with a tokenizer, which has its own", vocabulary)
+    raise OptionError("vocabulary", "unset with a tokenizer, which defines it", vocabulary)
   if not tokenizer and not BYTES < vocabulary <= MOST:
     raise OptionError("vocabulary", f"in [{BYTES + 1}, {MOST:,}] with level=bpe, such as 4096", vocabulary)
 
 
 def _pieces(file: Path, start: int, stop: int) -> Iterator[bytes]:
-  """Yield the bytes from start to stop."""
+  """Yield the bytes from `start` to `stop`."""
   with file.open("rb") as opened:
     opened.seek(start)
     while start < stop and (piece := opened.read(min(PIECE, stop - start))):

@@ -1,8 +1,8 @@
-"""Next-token prediction over token files, as nanoGPT and llm.c write them, or over a text file.
+"""Next-token prediction over token files as written by nanoGPT and llm.c, or over a text file.
 
-A folder has train.bin and val.bin, little-endian tokens of 16 or 32 bits with or without llm.c's header, and optionally
-meta.json with their type: `python run.py tokenize` writes all three. The default text is CPython's language reference
-(`pydoc_data.topics`): some 460,000 characters, which depend on the version of Python.
+A folder contains train.bin and val.bin, little-endian 16- or 32-bit tokens with or without llm.c's header, and
+optionally meta.json with their type; `python run.py tokenize` writes all three. The default text is CPython's language
+reference (`pydoc_data.topics`): about 460,000 characters, depending on the Python version.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from ddl.data.token_files import META, PIECE, TEST, TRAIN, TokenFile, not_utf8, 
 from ddl.errors import OptionError
 from ddl.ranges import Fraction, NonNegativeInt, PositiveInt, checked
 
-CHECKED = 2**30  # bytes of a file that are checked at the start; the rest of a larger one is checked in its batches
+CHECKED = 2**30  # bytes of a file to check at the start; the rest is checked batch by batch
 
 
 @checked
@@ -29,30 +29,30 @@ def tokens(
   test_windows: NonNegativeInt = 0,
   validation: Fraction = 0.0,
 ) -> Data:
-  """Read windows of train.bin, and of val.bin for tests: x [length] int32, and y [length] int32, the next tokens.
+  """Read windows of train.bin, and of val.bin for tests: x [length] int32, and the next tokens y [length] int32.
 
-  Windows lie at stride `length`. The files are memory-mapped, so that they may be larger than the memory.
+  Windows do not overlap. The files are memory-mapped and may be larger than the memory.
 
   Args:
-    path: a folder with train.bin and val.bin; the tokens are uint16 unless its meta.json has "dtype": "uint32", or
-      llm.c's header says so.
+    path: a folder with train.bin and val.bin; the tokens are uint16 unless its meta.json has "dtype": "uint32" or
+      llm.c's header declares uint32.
     length: tokens per example.
     vocabulary: number of different tokens; 0: that of meta.json. GPT-2's is 50257.
-    test_windows: number of windows of the tests, evenly spread over val.bin; 0: all.
-    validation: share of the training windows to set apart.
+    test_windows: number of test windows, evenly spaced over val.bin; 0: all.
+    validation: share of the training windows to use for validation.
   """
-  folder = source.existing(path, f"FOLDER (the one with {TRAIN} and {TEST}, as `python run.py tokenize` writes)")
+  folder = source.existing(path, f"FOLDER (with {TRAIN} and {TEST}, as `python run.py tokenize` writes)")
   if not folder.is_dir():
     raise OptionError("config.data.path", f"the folder with {TRAIN} and {TEST}", path)
   meta = read_meta(folder)
   vocabulary = vocabulary or meta.get("vocabulary", 0)
   if not vocabulary:
     advice = f'Or write {folder / META}: {{"dtype": "uint16", "vocabulary": 50257}}.'
-    raise OptionError("config.data.vocabulary", f"set for {path}, for GPT-2's tokens to 50257", advice=advice)
+    raise OptionError("config.data.vocabulary", f"set for {path}, to 50257 for GPT-2's tokens", advice=advice)
   stored = [open_tokens(folder / name, meta.get("dtype"), vocabulary) for name in (TRAIN, TEST)]
   if vocabulary > 2**16 and any(file.dtype == np.uint16 for file in stored):
-    advice = f'For tokens of uint32 write {folder / META}: {{"dtype": "uint32"}}.'
-    raise OptionError("config.data.vocabulary", "in [1, 65,536] for tokens of uint16", vocabulary, advice)
+    advice = f'For uint32 tokens write {folder / META}: {{"dtype": "uint32"}}.'
+    raise OptionError("config.data.vocabulary", "in [1, 65,536] for uint16 tokens", vocabulary, advice)
   train, test = (_file_windows(file, length, vocabulary) for file in stored)
   if 0 < test_windows < test.size:
     test = source.subset(test, np.arange(test_windows) * test.size // test_windows)
@@ -65,17 +65,17 @@ def tokens(
 
 
 def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
-  """Return the windows of a file, whose tokens are checked against the vocabulary."""
+  """Create a source of a file's windows, which checks tokens against the vocabulary."""
   file, dtype, offset, count = stored
   _require_window(f"tokens in {file}", count, length)
   tokens = np.memmap(file, dtype, "r", offset)
 
   def check(tokens: np.ndarray) -> None:
     if tokens.size and (largest := int(tokens.max())) >= vocabulary:
-      condition = f"below the vocabulary of {vocabulary:,}, that of the tokenizer, and plain {dtype}"
+      condition = f"below the tokenizer's vocabulary of {vocabulary:,}, stored as {dtype}"
       raise OptionError(f"tokens in {file}", condition, f"{largest:,}", _likely(tokens, vocabulary))
 
-  every = max(PIECE, -(-count * dtype.itemsize // CHECKED) * PIECE)  # of a larger file, pieces that are evenly spread
+  every = max(PIECE, -(-count * dtype.itemsize // CHECKED) * PIECE)  # check evenly spaced pieces of a larger file
   for start in range(0, count, every):
     check(tokens[start : start + PIECE])
   return _windows(tokens, length, check)
@@ -88,8 +88,8 @@ def _require_window(what: str, count: int, length: int) -> None:
 
 
 def _windows(tokens: np.ndarray, length: int, check: Callable[[np.ndarray], None] = lambda tokens: None) -> Source:
-  """Return windows at stride `length` over tokens [n]; check: of each batch."""
-  windows = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length]  # nothing is read
+  """Create a source of windows at stride `length` over tokens [n]; check: called on each batch."""
+  windows = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length]  # reads nothing
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
     batch = windows[indices]
@@ -101,7 +101,7 @@ def _windows(tokens: np.ndarray, length: int, check: Callable[[np.ndarray], None
 
 
 def _likely(tokens: np.ndarray, vocabulary: int) -> str:
-  """Return advice to use a type in which all of these tokens are in the vocabulary, or ""."""
+  """Return advice to use a type for which all of these tokens are in the vocabulary, or ""."""
   tokens = np.ascontiguousarray(tokens).reshape(-1)
   others = {
     f"big-endian {tokens.dtype}": tokens.byteswap(),
@@ -114,15 +114,15 @@ def _likely(tokens: np.ndarray, vocabulary: int) -> str:
 
 @checked
 def text(*, path: str = "", level: str = "byte", length: PositiveInt = 64, validation: Fraction = 0.0) -> Data:
-  """Read windows of a text: x [length] int32, and y [length] int32, the next tokens.
+  """Read windows of a text: x [length] int32, and the next tokens y [length] int32.
 
-  The last tenth of the text is the test set. Windows lie at stride `length`, and none crosses the cut.
+  The last tenth of the text is the test set. Windows do not overlap or cross this boundary.
 
   Args:
     path: a text file; "": CPython's language reference (`pydoc_data.topics`).
-    level: "byte" (256 tokens) or "char" (UTF-8 characters; meta["vocabulary"] holds them in token order).
+    level: "byte" (256 tokens) or "char" (UTF-8 characters; meta["vocabulary"] lists them in token order).
     length: tokens per example.
-    validation: share of the training windows to set apart.
+    validation: share of the training windows to use for validation.
   """
   if level not in ("byte", "char"):
     raise OptionError("level", "byte or char", repr(level))

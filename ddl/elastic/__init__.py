@@ -1,4 +1,4 @@
-"""Runs whose membership changes, in virtual time or with their processes."""
+"""Elastic training: runs whose membership changes, in virtual time or with real processes."""
 
 from ddl.elastic.keeper import KeeperStore, ProcessGroup, trainer_of_process
 from ddl.elastic.trainer import PRESENCE, ElasticClock, ElasticTrainer, Held, Rows, check, in_virtual_time

@@ -1,4 +1,4 @@
-"""The state of the workers in the memory of each node, from which a job continues after a process has failed."""
+"""In-memory snapshots of the workers' state on each node, from which a job resumes after a process fails."""
 
 import json
 import os
@@ -20,38 +20,38 @@ from ddl.engine.workers import Workers, divisors, on_devices
 from ddl.events import presence
 from ddl.events.presence import Ids, Presence
 
-ROUNDS = 3  # stored per process: one process can be a round ahead of another, whose newest is still on its way
+ROUNDS = 3  # stored per process, as one process can be a round ahead of another whose newest state is still being sent
 
 
 class Report(NamedTuple):
-  """What a keeper tells the driver."""
+  """A keeper's report to the driver."""
 
   silence: dict[int, float]  # rank -> seconds since its last heartbeat
-  steps: dict[int, list[int]]  # rank -> the steps after which its state is stored
+  steps: dict[int, list[int]]  # rank -> steps after which its state is stored
   text: str  # printed by the main process since the last report
 
 
 class Keeper:
-  """An actor that stores the state of a node's processes after each round, and receives their heartbeats."""
+  """An actor that stores the state of a node's processes after each round and receives their heartbeats."""
 
   def __init__(self) -> None:
-    """Store nothing."""
+    """Create an empty store."""
     self._states = dict[int, dict[int, tuple[str, list[np.ndarray]]]]()  # rank -> step -> state
     self._pids, self._heartbeats = dict[int, int](), dict[int, float]()
     self._membership, self._stop, self._text = -1, 0, ""
 
   def begin(self, membership: int, ranks: Sequence[int], step: int) -> None:
-    """Kill the processes of the previous membership; of the states keep only those of these ranks after this step."""
+    """Kill the processes of the previous membership; delete all states but those of these ranks after this step."""
     for pid in self._pids.values():
       with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # also ends a process that is stopped, which `ray.kill` does not
+        os.kill(pid, signal.SIGKILL)  # also ends suspended processes, unlike `ray.kill`
     self._states = {rank: {step: self._states[rank][step]} for rank in ranks if step in self._states.get(rank, {})}
     self._pids, self._heartbeats, self._membership = {}, {}, membership
 
   def store(self, membership: int, rank: int, step: int, record: str, leaves: Sequence[np.ndarray]) -> None:
     """Store the state of a process after a step.
 
-    record: its figures as JSON; leaves: copied, as Ray drops what a process that dies has sent.
+    record: its figures as JSON; leaves: copied, as Ray frees objects sent by a process that dies.
     """
     if membership == self._membership:
       states = self._states.setdefault(rank, {})
@@ -60,22 +60,22 @@ class Keeper:
         del states[oldest]
 
   def read(self, rank: int, step: int) -> tuple[str, list[np.ndarray]]:
-    """Return what `store` received."""
+    """Return the arguments of `store`: the record and the leaves."""
     return self._states[rank][step]
 
   def heartbeat(self, membership: int, rank: int, pid: int, text: str) -> int:
-    """Record that a process is alive, and what it printed; return the signal by which it is to stop, or 0."""
+    """Record a process's heartbeat and output; return the signal that asks it to stop, or 0."""
     if membership == self._membership:
       self._pids[rank], self._heartbeats[rank] = pid, time.monotonic()
     self._text += text
     return self._stop
 
   def stop(self, number: int) -> None:
-    """Stop the processes at their next heartbeat, as by a signal."""
+    """Ask the processes to stop at their next heartbeat, as a signal would."""
     self._stop = number
 
   def report(self) -> Report:
-    """Return the report since the last one."""
+    """Return the report, and clear the recorded output."""
     now, text, self._text = time.monotonic(), self._text, ""
     return Report(
       {rank: now - last for rank, last in self._heartbeats.items()},
@@ -86,46 +86,46 @@ class Keeper:
 
 @dataclass
 class ProcessGroup:
-  """The processes that train together until one fails or joins, as one of them sees it.
+  """The processes that train together until one fails or joins, as seen by one of them.
 
   A process has the same workers in each membership: process r of N has p / N of the p workers, from r p / N on.
   """
 
-  processes: int  # of the job
-  workers: int  # of the job
-  round_steps: int  # after which a state is stored
-  ranks: tuple[int, ...]  # of all processes of this membership
-  rank: int = -1  # of this process
+  processes: int  # number of processes of the job
+  workers: int  # number of workers of the job
+  round_steps: int  # steps per round, after which the state is stored
+  ranks: tuple[int, ...]  # ranks of this membership
+  rank: int = -1  # rank of this process
   number: int = -1  # index of this membership, from 0
-  survivors: tuple[int, ...] = ()  # those that have a state after `step`; (): a start, or from a checkpoint
-  step: int = -1  # from which the survivors continue; -1: none
+  survivors: tuple[int, ...] = ()  # ranks with a state after `step`; (): start from scratch or a checkpoint
+  step: int = -1  # step from which the survivors continue; -1: none
   resume: bool = False  # whether there may be a checkpoint
   coordinator: str = ""  # HOST:PORT of the first process
-  keeper: Any = None  # of this node
-  keepers: dict[int, Any] = field(default_factory=dict)  # survivor -> the keeper of its state
+  keeper: Any = None  # the keeper of this node
+  keepers: dict[int, Any] = field(default_factory=dict)  # survivor -> keeper of its state
 
   def ids(self, ranks: tuple[int, ...] | None = None) -> Ids:
-    """Return the workers of some processes of the job, by default of all of this membership."""
+    """Return the workers of some processes of the job, by default of this membership."""
     share = self.workers // self.processes
     return tuple(rank * share + i for rank in (self.ranks if ranks is None else ranks) for i in range(share))
 
   @property
   def reference(self) -> int:
-    """The index of the process that the others must equal: the first survivor."""
+    """Return the index of the first survivor, whose state the others must equal."""
     return self.ranks.index((self.survivors or self.ranks)[0])
 
   @property
   def own_ids(self) -> Ids:
-    """The workers of this process."""
+    """Return the workers of this process."""
     return self.ids((self.rank,))
 
   @property
   def presence(self) -> Presence:
-    """The presence of a run that begins with this membership."""
+    """Return the presence of a run that begins with this membership."""
     return Presence(self.workers, ((0, self.ids()),))
 
   def layout(self, ids: Ids) -> Workers:
-    """Place these workers, all those of one or more processes, on the devices of their processes."""
+    """Place these workers, which must be all of one or more processes, on the devices of their processes."""
     indices = [index for index, rank in enumerate(self.ranks) if {*self.ids((rank,))} <= {*ids}]
     return on_devices(len(ids), [device for index in indices for device in self._devices(index)], 1)
 
@@ -135,7 +135,7 @@ class ProcessGroup:
     return devices[: max(d for d in even if d <= len(devices))]
 
   def continued(self, before: Presence, step: int) -> Presence:
-    """Return the presence with the workers of this membership from a step on."""
+    """Extend a presence by this membership's workers from a step on."""
     changes = tuple(change for change in before.changes if change[0] < step)
     for ranks in (self.survivors, self.ranks):
       if ranks and (not changes or changes[-1][1] != self.ids(ranks)):
@@ -144,7 +144,7 @@ class ProcessGroup:
 
 
 def trainer_of_process(make: Callable[[Workers], CompiledTrainer], membership: ProcessGroup) -> ElasticTrainer:
-  """Return the trainer of one process of a membership. make: workers on devices -> their trainer."""
+  """Build the elastic trainer of one process. make: workers on devices -> their trainer."""
   of = cache(make)
   trainer = ElasticTrainer(
     lambda ids: of(membership.layout(ids)),
@@ -158,25 +158,25 @@ def trainer_of_process(make: Callable[[Workers], CompiledTrainer], membership: P
 
 
 class KeeperStore:
-  """A store that sends the state of each round to the keeper, in addition to the checkpoints on disk.
+  """A store that sends the state of each round to the keeper, in addition to checkpoints on disk.
 
   Implements `ddl.run.checkpoints.Store`.
   """
 
   def __init__(self, checkpoints: Any, membership: ProcessGroup, restored: Callable[..., Any]):
-    """checkpoints: a store; restored: makes a `Restored` of carry, figures, first step, streams and `joined`."""
+    """Wrap a store of checkpoints; restored: (carry, figures, first step, streams, `joined`) -> `Restored`."""
     self._checkpoints, self._membership, self._restored = checkpoints, membership, restored
-    self._sent: Any = None  # the last state that was sent
+    self._sent: Any = None  # the last state sent
 
   def restore(self, batch: Any, resume: bool) -> Any:
-    """Return the state of the survivors, else that of the newest checkpoint; None: start at step 0."""
+    """Restore the survivors' state, or else the newest checkpoint; None: start at step 0."""
     membership, trainer, folder = self._membership, batch.trainer, batch.runs[0].folder
     state, file, now = self._checkpoints.restore(batch, False), folder.path / PRESENCE, membership.presence
     if membership.survivors:
       state, now = self._read(trainer, batch.initial_key)
     elif resume and self._checkpoints.steps():
       before = trainer.presence = presence.load(file, membership.workers) if file.exists() else now
-      if state := self._checkpoints.restore(batch, True):  # with rows for the workers of its step
+      if state := self._checkpoints.restore(batch, True):  # has rows for the workers of its step
         state, now = state._replace(joined=True), membership.continued(before, state.figures[0]["step"])
     trainer.presence = now
     if folder.writes:
@@ -185,7 +185,7 @@ class KeeperStore:
     return state
 
   def _read(self, trainer: ElasticTrainer, key: jax.Array) -> tuple[Any, Presence]:
-    """Return the state in which the survivors continue, and the presence. key: of the start, for those that join."""
+    """Return the state from which the survivors continue, and the presence. key: for initializing workers that join."""
     import ray
 
     membership = self._membership
@@ -203,11 +203,11 @@ class KeeperStore:
     return self._restored(held._replace(changes=len(now.changes)), [record["figures"]], 0, streams, True), now
 
   def due(self, first: int, step: int) -> bool:
-    """Return whether a round ends, or a checkpoint is due."""
+    """Return whether a round ends or a checkpoint is due."""
     return step % self._membership.round_steps == 0 or self._checkpoints.due(first, step)
 
   def __call__(self, state: Any) -> None:
-    """Save a checkpoint where that is due; send the state of a complete round."""
+    """Save a checkpoint if it is due; send the state of a complete round to the keeper."""
     import ray
 
     self._checkpoints(state)
@@ -224,8 +224,8 @@ class KeeperStore:
     self._sent = send(membership.number, membership.rank, state.step, text, jax.tree.leaves(rows.carry))
 
   def finished(self, run: int) -> None:
-    """Do nothing: the last state is in the checkpoint."""
+    """Do nothing: the checkpoint contains the last state."""
 
   def close(self) -> None:
-    """Wait for what is being saved."""
+    """Wait for pending saves."""
     self._checkpoints.close()

@@ -1,7 +1,7 @@
-"""Elastic training with real processes on Ray: one actor per process, and a new group of them after each failure.
+"""Elastic training with real processes on Ray: one actor per process, and a new group of actors after each failure.
 
-The driver starts the actors, and waits for one to fail. It then ends all others too, as a process can join a group of
-`jax.distributed` only once, and starts the next membership, which continues from the states in the keepers.
+The driver starts the actors and waits for one to fail. It then stops all others, as a process can join a group of
+`jax.distributed` only once, and starts the next membership, which resumes from the states in the keepers.
 """
 
 import os
@@ -24,33 +24,33 @@ from ddl.asynchronous import ray_cluster
 from ddl.elastic.keeper import Keeper, ProcessGroup, Report
 from ddl.names import pluralize
 
-ATTEMPTS = 3  # memberships in a row that may end after the same step without the loss of a process
-HEARTBEAT = 0.5  # seconds between two heartbeats of a process, and two reports of a keeper
-GRACE = 3.0  # seconds to wait until a failure shows in the other processes
-REPLACEMENT = 10.0  # seconds that survivors wait for a replacement to start; a later one joins them
+ATTEMPTS = 3  # successive memberships that may end after the same step without losing a process
+HEARTBEAT = 0.5  # seconds between heartbeats of a process, and between reports of a keeper
+GRACE = 3.0  # seconds to wait until the other processes detect a failure
+REPLACEMENT = 10.0  # seconds to wait for a replacement to start; a later one joins the survivors
 SAVING = 15.0  # seconds to save after a request to stop
-FORWARDED = ("JAX_", "XLA_", "DDL_", "TF_CPP_")  # beginnings of environment variables that the processes inherit
+FORWARDED = ("JAX_", "XLA_", "DDL_", "TF_CPP_")  # prefixes of environment variables that the processes inherit
 
 
 class JobFailed(Exception):
-  """An elastic job cannot continue. args: why, in one line."""
+  """Raised if an elastic job cannot continue. args: the reason, in one line."""
 
 
 class TrainingProcess:
   """An actor that trains in one membership."""
 
   def __init__(self, run: Callable[[ProcessGroup], Any]):
-    """run: the training function; unpickling it imports its modules while the previous membership still trains."""
+    """Set the training function; unpickling it imports its modules while the previous membership still trains."""
     self._run = run
 
   def node(self) -> str:
-    """Return the id of its node."""
+    """Return the ID of its node."""
     import ray
 
     return ray.get_runtime_context().get_node_id()
 
   def address(self) -> str:
-    """Return an address of its node that is free for the coordinator of `jax.distributed`."""
+    """Return a free address on its node for the coordinator of `jax.distributed`."""
     import ray
 
     with socket.socket() as server:
@@ -58,13 +58,13 @@ class TrainingProcess:
       return f"{ray.util.get_node_ip_address()}:{server.getsockname()[1]}"
 
   def train(self, membership: ProcessGroup) -> Any:
-    """Return what `run` returns. SIGTERM ends this process only, unless the driver asks all of them to stop."""
+    """Call `run` and return its result. SIGTERM stops only this process, unless the driver asks all to stop."""
     import ray
 
     (signals, wakeup), (printed, stdout) = os.pipe(), os.pipe()
     for pipe in (signals, wakeup, printed):
       os.set_blocking(pipe, False)
-    signal.set_wakeup_fd(wakeup)  # receives each signal, whatever its handler does
+    signal.set_wakeup_fd(wakeup)  # receives each signal, independently of its handler
     first, stopping, lock = membership.ranks[0] == membership.rank, threading.Event(), threading.Lock()
     if first:
       os.dup2(stdout, 1)
@@ -79,7 +79,7 @@ class TrainingProcess:
         os.kill(os.getpid(), number)
 
     def repeat() -> None:
-      with suppress(Exception):  # the keeper has failed, and with it the state of this process
+      with suppress(Exception):  # the keeper has failed, and this process's state is lost
         while signal.SIGTERM not in _read(signals) or stopping.is_set():
           heartbeat()
           select.select([signals], [], [], HEARTBEAT)
@@ -105,11 +105,11 @@ def _read(pipe: int) -> bytes:
 
 
 class Outcome(NamedTuple):
-  """How a membership ended."""
+  """The outcome of a membership."""
 
-  results: dict[int, Any]  # rank -> what `run` returned
-  errors: dict[int, Exception]  # rank -> what it raised
-  failed: set[int]  # ranks whose process, or node, died or sent no heartbeat
+  results: dict[int, Any]  # rank -> result of `run`
+  errors: dict[int, Exception]  # rank -> exception raised
+  failed: set[int]  # ranks whose process or node died or sent no heartbeat
   joined: set[int]  # ranks that can join
 
 
@@ -123,14 +123,14 @@ class RayJob:
     """Start or join Ray.
 
     Args:
-      run: trains in a process of a membership; it is pickled.
-      first: the first membership, of all processes.
+      run: the training function of a process; it is pickled.
+      first: the first membership, with all processes.
       options: `RunOptions` of the job.
-      resume: returns whether there may be a checkpoint now.
-      say: prints a line on stderr.
+      resume: returns whether a checkpoint may exist now.
+      say: prints a line to stderr.
 
     Raises:
-      ValueError: if Ray is not installed, or its cluster cannot be reached.
+      ValueError: if Ray is not installed or its cluster cannot be reached.
     """
     local = not options.ray_address
     if local:
@@ -139,22 +139,22 @@ class RayJob:
     self._resume, self._say, self._replacements = resume, say, options.max_restarts
     self._started = not self._ray.is_initialized()
     if self._started:
-      cpus = int(np.ceil(2 * first.processes * options.worker_cpus))  # also of the next membership
+      cpus = int(np.ceil(2 * first.processes * options.worker_cpus))  # including the next membership
       ray_cluster.connect(options.ray_address or None, cpus=cpus)
     kind = np.dtype(np.float64 if jax.config.values["jax_enable_x64"] else np.float32)
     self._environment = ray_cluster.process_environment(kind, options.worker_gpus, local)
     self._environment["env_vars"] |= {key: value for key, value in os.environ.items() if key.startswith(FORWARDED)}
     self._keepers, self._nodes = dict[str, Any](), dict[int, str]()  # node -> keeper; rank -> node
-    self._starting = dict[int, tuple[Any, Any]]()  # rank -> an actor of the next membership, and its node
-    self._attempts: list[int] = []  # the steps of memberships that ended without the loss of a process
-    self.signal = 0  # by which the job was asked to stop
+    self._starting = dict[int, tuple[Any, Any]]()  # rank -> (actor of the next membership, its node)
+    self._attempts: list[int] = []  # steps of memberships that ended without losing a process
+    self.signal = 0  # the signal received to stop the job
 
   def train(self) -> Any:
-    """Run the job to its end; return what the first process returned.
+    """Run the job to its end; return the result of the first process.
 
     Raises:
-      JobFailed: if too few processes are left, training fails again and again at the same step, or is stopped early.
-      Exception: what a process raised, where no other one failed.
+      JobFailed: if too few processes remain, training fails repeatedly at the same step, or is stopped early.
+      Exception: of a process, if no other process failed.
     """
     before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -176,12 +176,12 @@ class RayJob:
         self._ray.shutdown()
 
   def _on_signal(self, number: int, _frame: object) -> None:
-    if self.signal:  # the second time
+    if self.signal:  # second signal
       sys.exit(128 + number)
     self.signal = number
 
   def _create_actors(self, ranks: Iterable[int]) -> None:
-    """Create an actor for each rank of the next membership that has none, a survivor's on its keeper's node."""
+    """Create missing actors of the next membership; a survivor's runs on its keeper's node."""
     for rank in {*ranks} - {*self._starting}:
       node, strategy = self._nodes.get(rank), "SPREAD"
       if node in self._keepers:
@@ -191,18 +191,18 @@ class RayJob:
       self._starting[rank] = actor, actor.node.remote()
 
   def _ready(self, ranks: Collection[int], seconds: float) -> set[int]:
-    """Return those of these ranks whose new actor runs within `seconds`."""
+    """Return those of these ranks whose new actor is ready within `seconds`."""
     nodes = {self._starting[rank][1]: rank for rank in ranks}
     ready = self._ray.wait([*nodes], num_returns=len(nodes), timeout=seconds)[0] if nodes else []
     return {nodes[node] for node in ready}
 
   def _start(self) -> dict[int, Any]:
-    """Start the next membership and return its actors by rank; a replacement that is not ready in time joins later."""
+    """Start the next membership; return its actors by rank. A replacement that is not ready in time joins later."""
     ranks, needed = self._next.ranks, self._next.survivors or self._next.ranks
     self._create_actors(ranks)
     if late := {*needed} - self._ready(needed, self._options.join_timeout):
       seconds = f"{self._options.join_timeout:g} s"
-      raise ValueError(f"Ray did not start {_names(late)} within {seconds}. Check the CPUs and GPUs that they ask for.")
+      raise ValueError(f"Ray did not start {_names(late)} within {seconds}. Check the requested CPUs and GPUs.")
     actors = dict[int, Any]()
     for rank in sorted(self._ready(ranks, REPLACEMENT)):
       actors[rank], node = self._starting.pop(rank)
@@ -215,7 +215,7 @@ class RayJob:
     number, resume = self._next.number + 1, self._resume()
     self._next = replace(self._next, number=number, ranks=(*actors,), coordinator=address, resume=resume)
     begun = [keeper.begin.remote(number, self._next.survivors, self._next.step) for keeper in self._keepers.values()]
-    self._ray.wait(begun, num_returns=len(begun), timeout=self._options.join_timeout)  # a new one imports its modules
+    self._ray.wait(begun, num_returns=len(begun), timeout=self._options.join_timeout)  # new actors import modules
     return actors
 
   def _get(self, ref: Any) -> Any:
@@ -246,7 +246,7 @@ class RayJob:
         deadline = min(deadline, time.monotonic() + GRACE)
       elif any(max(steps) > self._next.step for report in reports.values() for steps in report.steps.values()):
         outcome.joined.update(self._ready({*self._starting} - {*actors}, 0))
-        if not self._options.worker_gpus:  # create the next actors early, so that their imports overlap with training
+        if not self._options.worker_gpus:  # create the next actors early, so that their imports overlap training
           self._create_actors(actors)
     return outcome
 
@@ -257,14 +257,14 @@ class RayJob:
     try:
       outcome.results[rank] = self._ray.get(ref)
     except self._ray.exceptions.RayTaskError as error:
-      # Other errors keep the traceback of the process.
+      # Keep the traceback of the process for other errors.
       known = isinstance(error.cause, (ValueError, OSError)) or self.signal
       outcome.errors[rank] = error.cause if known else error
     except self._ray.exceptions.RayError:
       outcome.failed.add(rank)
 
   def _reports(self) -> dict[str, Report]:
-    """Return the report of each keeper; print what the main process has printed. A keeper without one has failed."""
+    """Return the report of each keeper, and print the main process's output. A keeper without a report has failed."""
     reports = dict[str, Report]()
     for node, ref in {node: keeper.report.remote() for node, keeper in self._keepers.items()}.items():
       try:
@@ -275,9 +275,9 @@ class RayJob:
     return reports
 
   def _decide(self, outcome: Outcome, ranks: set[int]) -> None:
-    """Determine the ranks of the next membership, and the step and state from which they continue."""
+    """Choose the ranks of the next membership, and the step and states from which they continue."""
     failed, total = outcome.failed, f"of {self._next.processes}"
-    if min(ranks) in failed:  # it hosts the coordinator, so that its death ends the others, whose states are intact
+    if min(ranks) in failed:  # it hosts the coordinator, so the others also end, with intact states
       failed = {rank for rank in failed if rank == min(ranks) or self._lost(rank)}
     replaced = {*sorted(failed)[: self._replacements]}
     errors = {rank: error for rank, error in sorted(outcome.errors.items()) if not _may_follow_from_loss(error)}
@@ -285,7 +285,7 @@ class RayJob:
       for rank, error in errors.items():
         if self.signal or not self._next.survivors or rank in self._next.survivors:
           raise error
-        self._say(f"process {rank} {total}: {error}")  # of a new process only: the others continue without it
+        self._say(f"process {rank} {total}: {error}")  # raised by a new process: the others continue without it
       failed |= {*errors}
     if self.signal:
       raise JobFailed("stopped before the state could be saved")
@@ -309,7 +309,7 @@ class RayJob:
       del self._nodes[rank]
       if rank in self._starting and rank not in replaced:
         self._ray.kill(self._starting.pop(rank)[0])
-    events = [f"{_names(failed)} {total} failed"] * bool(failed) + ["a new one starts"] * bool(replaced)
+    events = [f"{_names(failed)} {total} failed"] * bool(failed) + ["a replacement starts"] * bool(replaced)
     events += [f"{_names(outcome.joined)} {total} joined"] * bool(outcome.joined)
     count = pluralize(len(remaining), "process")
     self._say(f"{', '.join(events) or 'a connection was lost'}; {count} {total} continue from step {max(step, 0)}")
@@ -324,6 +324,6 @@ def _names(ranks: Collection[int]) -> str:
 
 
 def _may_follow_from_loss(error: Exception) -> bool:
-  """Return whether an error may only be a consequence of another process's death or of a lost connection."""
+  """Return whether an error may only result from another process's death or a lost connection."""
   cause = getattr(error, "cause", error)
   return (isinstance(cause, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(cause)) or "Gloo" in str(cause)

@@ -1,6 +1,6 @@
-"""Elastic runs: between two changes of the membership it is exactly the algorithm of the workers that are present.
+"""Elastic runs, which between membership changes equal the algorithm on the present workers.
 
-Each worker keeps its id, and with it its batches and its keys, whoever else is there.
+Each worker keeps its ID, and hence its batches and keys, regardless of the others.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,19 +26,19 @@ from ddl.events.presence import check as check_presence
 from ddl.group_recorder import record
 from ddl.schedule import Schedule
 
-PRESENCE = "presence.json"  # in the folder of a run: the workers that are present from each step on
+PRESENCE = "presence.json"  # file in the run folder: the present workers from each step on
 
 
 def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -> None:
-  """Check that the algorithm supports each number of workers of a run, and a change from one to the next.
+  """Check that the algorithm supports each number of workers of a run, and the changes between them.
 
   Args:
     make: number of workers -> the algorithm.
-    params: of one worker, as shapes.
-    presence: the workers that are present at each step.
+    params: those of one worker, as shapes.
+    presence: the workers present at each step.
 
   Raises:
-    ValueError: one line; also of `make`.
+    ValueError: if it does not, or from `make`.
   """
 
   def shapes(count: int) -> Tree:
@@ -49,30 +49,27 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) ->
   whole = shapes(presence.workers)
   for count in sorted({len(ids) for _, ids in presence.changes}, reverse=True):
     if shapes(count) != whole:
-      raise ValueError(
-        f"a worker's state depends on the number of workers: that of {presence.workers} does not fit {count}, so the "
-        "run cannot continue"
-      )
+      raise ValueError(f"a worker's state must have equal shapes for {presence.workers} and {count} workers")
   for (_, before), (step, now) in pairwise(presence.changes):
     under_way = [Schedule(make(len(ids)).exchanges).in_flight(step) for ids in (before, now)]
     if under_way[0] != under_way[1] and any(map(any, under_way)):
-      raise ValueError(f"messages of {len(before)} workers are in flight at step {step}, and do not fit {len(now)}")
+      raise ValueError(f"messages in flight at step {step} must be equal for {len(before)} and {len(now)} workers")
 
 
 class Rows(NamedTuple):
-  """A process's part of what is held, in its own memory."""
+  """The rows of a carry that belong to this process, in host memory."""
 
-  carry: Carry  # [its workers, ...], or [1, ...] of what is equal on all workers
-  own: Carry  # bools: which of the two
-  ids: Ids  # of its workers
+  carry: Carry  # [local workers, ...], or [1, ...] if all workers agree
+  own: Carry  # True for leaves [local workers, ...]
+  ids: Ids  # IDs of the local workers
 
 
 def rows_of(trainer: CompiledTrainer, carry: Carry, ids: Ids) -> Rows:
-  """Return this process's part of a carry of these workers, which on a CPU is the memory of the carry itself."""
+  """Return this process's rows of a carry; on a CPU they share its memory."""
 
   def leaf(own: bool, x: jax.Array) -> np.ndarray:
     parts = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    rows = [np.asarray(each.data) for each in (parts if own else parts[:1])]
+    rows = [np.asarray(shard.data) for shard in (parts if own else parts[:1])]
     return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
   return Rows(jax.tree.map(leaf, trainer.own, carry), trainer.own, local(trainer, ids))
@@ -81,9 +78,9 @@ def rows_of(trainer: CompiledTrainer, carry: Carry, ids: Ids) -> Rows:
 def put(
   after: CompiledTrainer, rows: Rows | None, ids: Ids, step: int, first: Carry | None = None, new: Rows | None = None
 ) -> Carry:
-  """Return the carry of these workers, whose trainer is `after`, from the rows that this process has.
+  """Return the carry of workers `ids` for the trainer `after`, from this process's rows.
 
-  first: one worker's, of the first that stays, by default of this process; new: of a start, for those that join.
+  first: carry of the first worker that stays, by default in this process; new: initial rows for workers that join.
   """
   mine, copies = local(after, ids), len(after.workers.local_rows)
   if first is None:
@@ -91,7 +88,7 @@ def put(
     first = one_of(rows, next(i for i in rows.ids if i in ids))
 
   def leaf(now: bool, one: np.ndarray, old: Any, own: Any, begun: Any) -> np.ndarray:
-    if not now:  # what is equal on all workers
+    if not now:  # all workers agree on this leaf
       return np.repeat(one[None], copies, 0)
     stays = {} if rows is None else {i: old[k] if own else one for k, i in enumerate(rows.ids)}
     return np.stack([stays[i] if i in stays else one if begun is None else begun[k] for k, i in enumerate(mine)])
@@ -104,7 +101,7 @@ def put(
 
   if any(after.schedule.in_flight(step)):
     messages = part("messages")
-  else:  # of other exchanges, perhaps
+  else:  # nothing is in flight, and the exchanges may have changed
     messages = after.workers.put(
       jax.tree.map(
         lambda own, x: np.zeros((len(mine) if own else copies, *x.shape[1:]), x.dtype),
@@ -116,7 +113,7 @@ def put(
 
 
 def local(trainer: CompiledTrainer, ids: Ids) -> Ids:
-  """Return this process's of the workers of a trainer."""
+  """Return the IDs of a trainer's workers in this process."""
   return tuple(ids[i] for i in trainer.workers.local)
 
 
@@ -132,30 +129,30 @@ def shapes_of_one(own: Carry, carry: Carry) -> Carry:
 
 
 class Held(NamedTuple):
-  """The state between two calls."""
+  """The carry of an elastic run."""
 
   carry: Carry
-  ids: Ids  # of the workers that have its rows
-  changes: int = 1  # of the membership so far
-  read: bool = False  # from a checkpoint of other workers than those of now, by each process for itself
+  ids: Ids  # IDs of the workers of its rows
+  changes: int = 1  # number of memberships so far
+  read: bool = False  # read from a checkpoint of other workers, by each process separately
 
 
 class Folder(Protocol):
-  """The folder of a run."""
+  """The interface of a run's folder."""
 
   path: Path
   writes: bool
 
 
 class StepClock(Protocol):
-  """The clock of a run whose workers are all present."""
+  """The clock of a run in which all workers are present."""
 
   def columns(self, step: int) -> dict[str, float]:
-    """Return the columns of a line of metrics that tell the time."""
+    """Return the time columns of a row of metrics."""
     ...
 
   def save(self, folder: Path) -> None:
-    """Write the schedule that a report draws."""
+    """Write the schedule for reports."""
     ...
 
 
@@ -180,18 +177,18 @@ class ElasticTrainer(SingleRunTrainer):
     """Build the trainer of the last set of workers.
 
     Args:
-      make: workers -> their trainer, which may serve other sets too. Of the workers that stay at a change, this process
-        has all or none.
-      presence: the workers that are present at each step.
+      make: workers -> their trainer, which may serve several sets. At a change, this process must have all or none of
+        the workers that stay.
+      presence: the workers present at each step.
       fed: workers for which a feed has batches; by default all.
       share: sends the model to the processes of workers that join.
-      reader: workers of a checkpoint -> their trainer in this process only, as some may be lost.
+      reader: workers of a checkpoint -> their trainer in this process only, as some workers may be lost.
 
     Raises:
       ValueError: as `make` does.
     """
     self.presence = presence
-    self._make, self._made, self._initial = make, dict[int, CompiledTrainer](), jax.random.key(0)
+    self._make, self._trainers, self._initial = make, dict[int, CompiledTrainer](), jax.random.key(0)
     self._reader = reader
     self._share = share
     self._now = presence.changes[-1][1]
@@ -201,13 +198,13 @@ class ElasticTrainer(SingleRunTrainer):
     self.fed: Ids = fed or tuple(range(presence.workers))
 
   def follow(self, presence: Presence, round_steps: int, make: Callable[[int], Algorithm], label: str) -> None:
-    """Follow a membership from now on.
+    """Set the membership of the run.
 
     Args:
-      presence: the workers that are present at each step.
-      round_steps: the steps of a round, within which it must not change.
+      presence: the workers present at each step.
+      round_steps: steps of a round, within which the membership must not change.
       make: number of workers -> their algorithm.
-      label: of the algorithm, for messages.
+      label: the algorithm's label, for messages.
 
     Raises:
       ValueError: for an algorithm that does not support this membership.
@@ -223,46 +220,46 @@ class ElasticTrainer(SingleRunTrainer):
   def of(self, ids: Ids) -> CompiledTrainer:
     """Return the trainer of these workers."""
     trainer = self._make(ids)
-    return self._made.setdefault(id(trainer), trainer)
+    return self._trainers.setdefault(id(trainer), trainer)
 
   @property
   def compile_seconds(self) -> float:
-    """Seconds that compiling the calls has taken so far."""
-    return sum(each.compile_seconds for each in self._made.values())
+    """Return the seconds spent compiling so far."""
+    return sum(trainer.compile_seconds for trainer in self._trainers.values())
 
   def start(self, key: jax.Array, step: int = 0) -> Held:
-    """Return what is held before the first step; with a step the same of those that have made the step before it."""
+    """Initialize the carry from a key, for the workers present just before `step`."""
     self._initial = key
     return self._held(step, lambda trainer: trainer.start(key))
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
-    """Return `saved` after a step as shapes, types and shardings."""
+    """Return the shapes, types and shardings of a checkpoint's carry after a step."""
     saved = self.saved(self.start(key, step))
     return placed(saved, shardings(saved))
 
   def saved(self, carry: Held) -> Carry:
-    """Return the carry for a checkpoint, which has a row for each worker that has just been there."""
+    """Return the carry for a checkpoint, with a row per worker of the previous step."""
     return self._of_held(carry).saved(carry.carry)
 
   def restored(self, saved: Carry, step: int) -> Held:
-    """Invert `saved` after a step."""
+    """Restore the carry from that of a checkpoint after a step."""
     return self._held(step, lambda trainer: trainer.restored(saved))
 
   def consensus(self, carry: Held) -> Consensus:
-    """See `CompiledTrainer.consensus`."""
+    """Return the model to evaluate and the workers' distance from their mean; the carry stays valid."""
     return self.of(carry.ids).consensus(carry.carry)
 
   def plan(self, first: int, last: int, every: int) -> list[Call]:
-    """Return the calls of a run from step `first` to `last`, each with one set of workers."""
+    """Return the calls from step `first` to `last`, each with one set of workers."""
     parts: dict[int, tuple[CompiledTrainer, list[tuple[int, int]]]] = {}
-    for each in self.presence.segments(first, last):
-      trainer = self.of(each.ids)
-      parts.setdefault(id(trainer), (trainer, []))[1].append((each.first, each.last))
+    for segment in self.presence.segments(first, last):
+      trainer = self.of(segment.ids)
+      parts.setdefault(id(trainer), (trainer, []))[1].append((segment.first, segment.last))
     calls = [call for trainer, own in parts.values() for call in trainer.plan_parts(own, every)]
     return sorted(calls, key=lambda call: call.first)
 
   def run(self, carry: Held, calls: list[Call], feed: Feed, key: jax.Array) -> Iterator[tuple[Call, Held, jax.Array]]:
-    """Dispatch the calls as `CompiledTrainer.run` does. feed: of the workers `fed`, absent ones included."""
+    """Dispatch the calls as `CompiledTrainer.run` does. feed: for the workers `fed`, including absent ones."""
     held = carry
     del carry
     for count, group in groupby(calls, lambda call: self.presence.count(call.first)):
@@ -275,11 +272,11 @@ class ElasticTrainer(SingleRunTrainer):
         yield call, held, losses
 
   def losses(self, call: Call, losses: jax.Array) -> np.ndarray:
-    """See `CompiledTrainer.losses`; means over those that are present."""
+    """Return the losses of a call on the host, averaged over the present workers."""
     return self.all.losses(call, losses)
 
   def nbytes(self, call: Call) -> float:
-    """Return the bytes that a worker that is present sends in a call."""
+    """Return the bytes that a present worker sends in a call."""
     return self.of(self.presence.at(call.first)).nbytes(call)
 
   def describe(self) -> str:
@@ -288,32 +285,32 @@ class ElasticTrainer(SingleRunTrainer):
     return self.all.describe() + (f"; {self.presence.describe(changes[-1][0] + 1)}" if len(changes) > 1 else "")
 
   def regroup(self, held: Held, ids: Ids, step: int) -> Held:
-    """Return what these workers hold before a step, from what those before it held, as `placed` does."""
+    """Return the state of these workers before a step, from that of the previous workers, as `placed` does."""
     return held if ids == held.ids else self.placed(self.rows(held), held.ids, ids, step, self._initial)
 
   def rows(self, held: Held) -> Rows:
-    """Return this process's part."""
+    """Return this process's rows."""
     return rows_of(self._of_held(held), held.carry, held.ids)
 
   def placed(self, rows: Rows | None, before: Ids, ids: Ids, step: int, key: jax.Array) -> Held:
-    """Return what these workers hold before a step, from the rows of those before it.
+    """Return the state of these workers before a step, from the rows of the previous workers.
 
-    Who stays keeps its own. Who joins begins with the model on which those that stay agree (`Algorithm.evaluate`), the
-    state of a start with it, and the mean of their statistics. What is equal on all workers is kept, and of messages in
-    flight who joins has a copy of the first one's that stays.
+    Workers that stay keep their state. Workers that join start with the consensus model of those that stay
+    (`Algorithm.evaluate`), a newly initialized state, and the mean of their statistics. Leaves on which all workers
+    agree are kept. For messages in flight, workers that join get copies of those of the first worker that stays.
 
     Args:
-      rows: of this process; None if it has no workers that stay.
-      before, ids: the workers before and now, of all processes.
-      step: that comes next.
-      key: of the start, for those that join.
+      rows: rows of this process; None if none of its workers stays.
+      before, ids: the previous and the current workers of all processes.
+      step: the next step.
+      key: for initializing workers that join.
 
     Raises:
-      ValueError: if nobody stays.
+      ValueError: if no worker stays.
     """
     stay = tuple(i for i in before if i in ids)
     if not stay:
-      raise ValueError(f"of the workers {[*before]} none stays at step {step}")
+      raise ValueError(f"at least one of the workers {[*before]} must stay at step {step}")
     among, after, leaving = self.of(stay), self.of(ids), None
     if stay == ids:
       assert rows
@@ -328,7 +325,7 @@ class ElasticTrainer(SingleRunTrainer):
     return Held(put(after, rows, ids, step, first, new), ids)
 
   def _held(self, step: int, carry: Callable[[CompiledTrainer], Carry]) -> Held:
-    """Return the state after `step` steps. carry: the trainer that a checkpoint of its workers is read for -> it."""
+    """Return the state after `step` steps. carry: trainer of the workers at that step -> their carry."""
     last = max(step - 1, 0)
     ids, changes = self.presence.at(last), self.presence.count(last)
     if self._reader is None or ids == self._now:
@@ -343,7 +340,7 @@ class ElasticTrainer(SingleRunTrainer):
     return jax.tree.map(lambda x: np.array(x.addressable_data(0)), (consensus.params, consensus.extra))
 
   def _rows_of(self, feed: Feed, ids: Ids) -> Feed:
-    """Return the feed of this process's among these workers."""
+    """Return a feed for this process's workers among `ids`."""
     at = [self.fed.index(i) for i in local(self.of(ids), ids)]
 
     def rows(first: int, steps: int) -> dict[str, np.ndarray]:
@@ -353,9 +350,9 @@ class ElasticTrainer(SingleRunTrainer):
 
 
 def in_virtual_time(make: Callable[[Workers], CompiledTrainer], workers: Workers) -> ElasticTrainer:
-  """Return the trainers of a run in one process whose membership changes in virtual time.
+  """Build the trainer of a single-process run whose membership changes in virtual time.
 
-  make: workers on devices -> their trainer. workers: all, on the most devices that are used.
+  make: workers on devices -> their trainer. workers: all workers, on the largest number of devices used.
   """
 
   @cache
@@ -370,21 +367,21 @@ class ElasticClock:
   """The clock of a run whose membership changes."""
 
   def __init__(self, trainer: ElasticTrainer, clock: StepClock | None = None):
-    """clock: of the virtual seconds; None: the run has none."""
+    """Wrap the clock of virtual seconds; None: without virtual time."""
     self._trainer, self._clock = trainer, clock
 
   def worker_steps(self, step: int) -> int:
-    """Return the steps of all workers up to a step of the run."""
+    """Return the total number of steps of all workers up to a step of the run."""
     return self._trainer.presence.worker_steps(step)
 
   def columns(self, step: int) -> dict[str, float]:
-    """Return the number of workers that are present, and the virtual seconds."""
+    """Return the number of present workers, and the virtual seconds."""
     present = {"present": len(self._trainer.presence.at(max(step - 1, 0)))}
     return present | (self._clock.columns(step) if self._clock else {})
 
   def keep(self, folder: Folder) -> None:
-    """Write the membership to the folder of a run. ValueError if the run in it has another one."""
-    if self._clock is None:  # of real processes: `KeeperStore` writes it whenever it changes
+    """Write the membership to a run's folder. Raises ValueError if the folder has another membership."""
+    if self._clock is None:  # with real processes, `KeeperStore` writes it at each change
       return
     file, presence = folder.path / PRESENCE, self._trainer.presence
     if not file.exists():
@@ -395,6 +392,6 @@ class ElasticClock:
       raise ValueError(f"{file} must have the membership of this run. Resume with workdir={folder.path}.")
 
   def save(self, folder: Path) -> None:
-    """Write the schedule that a report draws."""
+    """Write the schedule for reports."""
     if self._clock:
       self._clock.save(folder)

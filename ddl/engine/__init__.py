@@ -1,1 +1,1 @@
-"""The runtimes: layouts of workers and their compiled rounds, for any algorithm by the contracts of `ddl.api`."""
+"""The engine: layouts of workers and compiled rounds, for any algorithm with the interfaces of `ddl.api`."""

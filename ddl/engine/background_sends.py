@@ -1,7 +1,7 @@
-"""Calls that overlap messages with steps on CPUs, where XLA overlaps no collective with compute.
+"""Calls that overlap messages with steps on CPUs, where XLA does not overlap collectives with compute.
 
-Such a call consists of several programs, cut where a message is launched or merged. One thread runs all programs that
-communicate, in the algorithm's order, which is the same in all processes; meanwhile independent steps continue.
+Such a call consists of several programs, split where a message is launched or merged. One thread runs all programs that
+communicate, in the algorithm's order, which is the same in all processes; independent steps run meanwhile.
 """
 
 import time
@@ -30,17 +30,17 @@ Program = Callable[..., Any]
 
 
 def pays(algorithm: Algorithm, workers: Workers, independent: bool) -> bool:
-  """Return whether only a thread can overlap messages between processes with independent steps."""
+  """Return whether overlapping messages with independent steps requires a background thread."""
   delayed = any(exchange.delay for exchange in algorithm.exchanges)
   return independent and delayed and workers.members == 1 and workers.platform == "cpu" and workers.processes > 1
 
 
 class BackgroundCalls:
-  """The calls of `Rounds`, with the results of the compiled ones."""
+  """The calls of `Rounds` as several programs, with the same results."""
 
   def __init__(self, rounds: Rounds, algorithm: Algorithm, params: Tree):
-    """Prepare the programs. rounds: of workers of one device each; params: of one worker, as shapes."""
-    self._kept = _kept_by_steps(algorithm, params, rounds.workers.count)
+    """Prepare the programs. rounds: for workers of one device each; params: those of one worker, as shapes."""
+    self._unchanged = _unchanged_by_steps(algorithm, params, rounds.workers.count)
     self.compile_seconds = 0.0
     self._rounds, self._functions, self._workers = rounds, rounds.functions, rounds.workers
     self._params, self._state, self._messages = rounds.replication
@@ -56,7 +56,7 @@ class BackgroundCalls:
   ) -> tuple[Carry, jax.Array]:
     losses: list[jax.Array] = []
     for begin in range(0, kind.repeat * len(kind.unit), len(kind.unit)):
-      # No `overlapped`: it is for the compilers of GPUs and TPUs.
+      # `overlapped` is not set, as it is for the compilers of GPUs and TPUs.
       steps = partial(self._steps, begin, batches, step, keys)
       carry, unit_losses = over_unit(kind, carry, steps, self._launch, self._merge, self._exchange)
       losses += unit_losses
@@ -108,7 +108,7 @@ class BackgroundCalls:
     part = jax.tree.map(lambda x: lax.dynamic_slice_in_dim(x, at, length, 1), batches)
     carry = carry._replace(params=unpack(carry.params, self._params), state=unpack(carry.state, self._state))
     carry, losses = self._functions.steps(carry, part, step_keys(keys, step + at, length))
-    state = jax.tree.map(lambda kept, x: None if kept else x, self._kept, pack(carry.state, self._state))
+    state = jax.tree.map(lambda unchanged, x: None if unchanged else x, self._unchanged, pack(carry.state, self._state))
     return carry._replace(params=pack(carry.params, self._params), state=state), losses
 
   def _on_device_message(self, i: int, params: Tree, state: Tree) -> Tree:
@@ -130,8 +130,8 @@ class BackgroundCalls:
     return self._functions.mean(jnp.concatenate(losses, axis=1))
 
 
-def _kept_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:
-  """Return of each leaf of a worker's state whether a local step returns it as it got it, as an outer momentum."""
+def _unchanged_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:
+  """Return for each leaf of a worker's state whether a local step returns it unchanged, like an outer momentum."""
   _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
   outputs: list[Tree] = []
 
@@ -143,9 +143,9 @@ def _kept_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:
 
 
 def _changed(before: Tree, after: Tree, own: Tree) -> Tree:
-  """Return what changed, packed, and None in place of the leaves that a function returned as it got them.
+  """Return the packed changed leaves, and None for leaves that a function returned unchanged.
 
-  A program would copy these, and a state may hold several models.
+  A program would copy the latter, and a state may contain several models.
   """
   return jax.tree.map(lambda x, y, packed: None if y is x else packed, before, after, pack(after, own))
 
@@ -155,7 +155,7 @@ def _filled(changed: Tree, before: Tree) -> Tree:
 
 
 def _finished(program: Program, *args: Any) -> Any:
-  """Return the result, so that the thread's next program begins when it is there."""
+  """Return the result once it is ready, so that the thread's next program starts only then."""
   return jax.block_until_ready(program(*args))
 
 

@@ -1,4 +1,4 @@
-"""A run cut into compiled calls, with evaluations between them."""
+"""A run split into compiled calls, with evaluations between them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -7,21 +7,21 @@ from typing import NamedTuple
 from ddl.errors import OptionError
 from ddl.schedule import Due, Ids, Schedule
 
-MOST_KINDS = 4  # compiled for one run, whatever its periods and pauses
-MOST_CALLS = 10**7  # of a run, which are listed before it begins: about a minute
+MOST_KINDS = 4  # maximum kinds compiled for one run, for any periods and pauses
+MOST_CALLS = 10**7  # maximum per run: listing them takes about a minute
 
 
 class Kind(NamedTuple):
-  """One compiled function: `repeat` times the steps of `unit`, or any steps up to `longest` if `unit` is empty."""
+  """A compiled function: `repeat` times the steps of `unit`, or any steps up to `longest` if `unit` is empty."""
 
-  unit: tuple[Due, ...]  # what is due at each step
+  unit: tuple[Due, ...]  # the exchanges due at each step
   repeat: int
   in_flight: Ids  # messages of each exchange before the first step
   longest: int = 0
 
 
 class Call(NamedTuple):
-  """The steps from `first` on; `due` has an entry for each."""
+  """Consecutive steps from `first` on; `due` has an entry per step."""
 
   first: int
   kind: Kind
@@ -30,43 +30,43 @@ class Call(NamedTuple):
 
   @property
   def steps(self) -> int:
-    """Number of steps."""
+    """Return the number of steps."""
     return len(self.due)
 
   @property
   def end(self) -> int:
-    """The step after the last."""
+    """Return the step after the last."""
     return self.first + self.steps
 
 
 def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, flexible: int) -> list[Call]:
-  """Return `plan_parts` of the steps first..last-1 in one part."""
+  """Split the steps first..last-1 into calls, as `plan_parts` does for one part."""
   return plan_parts(schedule, [(first, last)], every, longest, flexible)
 
 
 def plan_parts(
   schedule: Schedule, parts: Sequence[tuple[int, int]], every: int, longest: int, flexible: int
 ) -> list[Call]:
-  """Return calls that cover the steps of some parts and pause at each multiple of `every`, of at most MOST_KINDS kinds.
+  """Split parts of a run into calls of at most MOST_KINDS kinds, with pauses at the multiples of `every`.
 
-  A call holds whole cycles of the clocks, several of them, where they are at most `longest` steps. Where that makes too
-  many kinds, the three that cover most steps stay; the others become calls of one kind, whose exchanges are decided at
+  A call contains one or more whole cycles of the clocks, if they fit into `longest` steps. If this gives too many
+  kinds, the three that cover most steps are kept; the others become calls of one kind, whose exchanges are decided at
   run time. Messages may be in flight between two calls.
 
   Args:
-    schedule: of the algorithm.
-    parts: (first step, the step after the last) of each, rising; no call is in two of them.
-    every: steps.
-    longest: steps of a call.
-    flexible: most steps of a call whose exchanges are decided at run time.
+    schedule: the algorithm's schedule.
+    parts: (first step, the step after the last) of each, increasing; a call does not span two of them.
+    every: steps between pauses.
+    longest: maximum steps per call.
+    flexible: maximum steps of a call whose exchanges are decided at run time.
 
   Raises:
-    ValueError: one line, for more than MOST_CALLS.
+    ValueError: for more than MOST_CALLS calls.
   """
   steps = sum(last - first for first, last in parts)
   if (least := max(steps // longest, steps // every)) > MOST_CALLS:
     condition = f"at most {MOST_CALLS:,} calls of up to {min(longest, every)} steps"
-    raise OptionError("config.steps", condition, f"{least:,}", "Take fewer steps or a larger config.eval_every.")
+    raise OptionError("config.steps", condition, f"{least:,}", "Use fewer steps or a larger config.eval_every.")
   calls = [call for first, last in parts for call in _static(schedule, first, last, every, longest)]
   covered = Counter[Kind]()
   for call in calls:
@@ -116,7 +116,7 @@ def _static(schedule: Schedule, first: int, last: int, every: int, longest: int)
 
 
 def _equal_cycles(schedule: Schedule, step: int, cycles: int) -> int:
-  """Return how many of the next cycles have the same exchanges, the first included."""
+  """Return the number of upcoming cycles, at least one, that have the same exchanges as the next."""
   if schedule.settled(step):
     return cycles
   _, cycle = schedule.cycle(step)
@@ -129,6 +129,6 @@ def _equal_cycles(schedule: Schedule, step: int, cycles: int) -> int:
 
 
 def _share(total: int, longest: int) -> int:
-  """Return the first of the fewest parts of nearly equal length, none above `longest`."""
+  """Return the first length when splitting `total` into the fewest nearly equal parts up to `longest`."""
   parts = -(-total // longest)
   return -(-total // parts)

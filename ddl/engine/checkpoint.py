@@ -1,4 +1,4 @@
-"""Checkpoints of a run, with orbax: the carry and a few figures as JSON."""
+"""Checkpoints of a run with orbax: the carry, and its figures as JSON."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,8 @@ from jax import lax
 
 from ddl.hosts import exchange
 
-KEPT = 2  # checkpoints: a run resumes from the last but one if the last is damaged
-MARGIN = 2**17  # upper bound on the bytes of a checkpoint in addition to its arrays, for a small model
+KEPT = 2  # number of checkpoints kept: a run resumes from the second newest if the newest is damaged
+MARGIN = 2**17  # upper bound on a checkpoint's bytes in addition to its arrays, for small models
 
 
 class Damaged(ValueError):
@@ -26,19 +26,19 @@ class Damaged(ValueError):
 
 
 class Checkpoints:
-  """The checkpoints of one run folder. Orbax writes them atomically."""
+  """The checkpoints of one run folder, which orbax writes atomically."""
 
   def __init__(self, folder: Path):
-    """Create the folder if it is missing."""
+    """Create the folder if it does not exist."""
     options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, create=True, enable_async_checkpointing=True)
     self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
   def steps(self) -> list[int]:
-    """Return the steps of the checkpoints, the newest first."""
+    """Return the steps of the checkpoints, newest first."""
     return sorted(self._manager.all_steps(), reverse=True)
 
   def save(self, step: int, carry: Any, figures: dict[str, Any], wait: bool = False) -> None:
-    """Save in the background; the carry may be donated right after the call. Nothing if there is one of this step."""
+    """Save in the background, unless this step is saved already; the carry may be donated right afterwards."""
     if self._manager.latest_step() == step:
       return
     leaves = _plain(carry)
@@ -56,14 +56,14 @@ class Checkpoints:
       self._wait()
 
   def _wait(self) -> None:
-    """Wait for the writes, but not for other processes where this one's has failed: they wait for it."""
+    """Wait for pending writes, but not for other processes if this one's write failed, as they wait for it."""
     while self._manager.is_saving_in_progress():
       self._manager.check_for_errors()
       time.sleep(0.002)
     self._manager.wait_until_finished()
 
   def _check_room(self, nbytes: int) -> None:
-    """Raise OSError if the bytes do not fit on the disk; orbax prints pages from several threads."""
+    """Raise OSError if the bytes do not fit on the disk; orbax's own error prints pages from several threads."""
     if shutil.disk_usage(self._manager.directory).free < nbytes + MARGIN:
       raise OSError(
         errno.ENOSPC, f"no space left on device for a checkpoint of {nbytes:,} bytes", str(self._manager.directory)
@@ -74,25 +74,25 @@ class Checkpoints:
     return self._read(step, "figures", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
 
   def carry(self, step: int, like: Any) -> Any:
-    """Return the carry of `step`; `like`: shapes, types and shardings (`jax.ShapeDtypeStruct`), or arrays.
+    """Return the carry of `step`. Raises Damaged.
 
-    Raises Damaged.
+    like: shapes, types and shardings (`jax.ShapeDtypeStruct`), or arrays.
     """
     checksums = self._read(step, "checksums", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
     leaves = self._read(step, "carry", ocp.StandardCheckpointHandler(), ocp.args.StandardRestore(_plain(like)))
     if checksums != _checksums(leaves):
-      raise Damaged(f"{self._manager.directory / str(step)} cannot be read (its arrays are not those that were saved)")
+      raise Damaged(f"{self._manager.directory / str(step)} cannot be read (its arrays differ from those saved)")
     return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in _names(like)])
 
   def _read(self, step: int, item: str, handler: Any, args: Any) -> Any:
-    """Read in all processes, or raise Damaged in all; orbax's manager would wait for those that it failed in."""
+    """Read in all processes, or raise Damaged in all; orbax's manager would wait for processes in which it failed."""
     where, restored, reason = self._manager.directory / str(step), None, ""
     try:
       with _patient_loops():
         restored = handler.restore(where / item, args=args)
-    except Exception as error:  # orbax, tensorstore and json each raise their own
+    except Exception as error:  # orbax, tensorstore and json raise different types
       reason = f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0][:200]
-    if reasons := [each for each in exchange(reason) if each]:
+    if reasons := [text for text in exchange(reason) if text]:
       raise Damaged(f"{where} cannot be read ({reasons[0]})")
     return restored
 
@@ -101,13 +101,13 @@ class Checkpoints:
     self._manager.delete(step)
 
   def close(self) -> None:
-    """Wait for the writes."""
+    """Wait for pending writes."""
     self._wait()
     self._manager.close()
 
 
 class _PatientLoop(asyncio.SelectorEventLoop):
-  """An event loop that waits for its tasks before it closes."""
+  """An event loop that waits for its tasks before closing."""
 
   def close(self) -> None:
     if not self.is_closed() and (tasks := asyncio.all_tasks(self)):
@@ -122,7 +122,7 @@ class _PatientLoops(asyncio.DefaultEventLoopPolicy):
 
 @contextlib.contextmanager
 def _patient_loops() -> Iterator[None]:
-  """Let orbax wait for all of its reads: it closes their loop when the first fails, and each other one complains."""
+  """Make orbax wait for all of its reads; it closes their loop when one fails, and the others then log errors."""
   before = asyncio.get_event_loop_policy()
   asyncio.set_event_loop_policy(_PatientLoops())
   try:
@@ -132,7 +132,7 @@ def _patient_loops() -> Iterator[None]:
 
 
 def _checksums(leaves: dict[str, Any]) -> dict[str, int]:
-  """Return a number of each array's bits, on any layout. Orbax itself finds files that end early, but no other bits."""
+  """Return a checksum of each array, independent of its layout. Orbax detects truncated files, but not changed bits."""
   return {name: int(x) for name, x in jax.device_get(_on_devices(leaves)).items()}
 
 
@@ -143,9 +143,9 @@ def _on_devices(leaves: dict[str, jax.Array]) -> dict[str, jax.Array]:
   def one(x: jax.Array) -> jax.Array:
     x = x.astype(jnp.uint8) if x.dtype == bool else x
     word = jnp.dtype(f"uint{min(8 * x.dtype.itemsize, 32)}")
-    words = lax.bitcast_convert_type(x, word).astype(jnp.uint32)  # of 64 bits: [..., 2]
+    words = lax.bitcast_convert_type(x, word).astype(jnp.uint32)  # [..., 2] for 64-bit types
     place = jnp.zeros((), jnp.uint32)
-    for axis, size in enumerate(words.shape):  # without a reshape, which would gather what is split
+    for axis, size in enumerate(words.shape):  # a reshape would gather sharded arrays
       place = place * np.uint32(size) + lax.broadcasted_iota(jnp.uint32, words.shape, axis)
     return jnp.sum((2 * place + 1) * words, dtype=jnp.uint32)
 
@@ -157,5 +157,5 @@ def _names(tree: Any) -> list[str]:
 
 
 def _plain(tree: Any) -> dict[str, Any]:
-  """Return the leaves in order, so that a checkpoint does not depend on the names of optax's states."""
+  """Return the leaves in order, so that a checkpoint does not depend on the names of optax states."""
   return dict(zip(_names(tree), jax.tree.leaves(tree), strict=True))

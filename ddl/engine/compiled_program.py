@@ -1,14 +1,14 @@
-"""The text of a compiled program, parsed: instructions, collectives, FLOP and bytes, and their order of execution.
+"""Parser of the text of a compiled program: instructions, collectives, FLOP, bytes, and order of execution.
 
 A schedule is a list of events that is also JSON:
 
     ["work", FLOP, bytes, drives]   an operation; drives: a chained collective progresses within it (TPU)
-    ["copy", bytes]                 between memories, overlapped with compute
-    ["start", id, chain]            a collective leaves; chain: it needs the kernels that drive it
-    ["done", id]                    what follows needs its result
+    ["copy", bytes]                 a copy between memories, overlapped with compute
+    ["start", id, chain]            start of a collective; chain: whether it progresses in the kernels that drive it
+    ["done", id]                    end of a collective; what follows needs its result
     ["loop", times, events]
 
-A collective that is not asynchronous starts and is done at once.
+A synchronous collective starts and ends at once.
 """
 
 import math
@@ -29,13 +29,11 @@ CALLED = re.compile(
   r"\b(?:calls|to_apply|body|branch_computations|(?:true|false)_computation)=\{?((?:%[\w.\-]+(?:, )?)+)"
 )
 ARRAY = re.compile(r"\b([a-z]+\d+[a-z0-9]*|pred)\[([\d,]*)\](?:\{([^}]*)\})?")
-CHAIN = re.compile(r'custom_call_target="AsyncCollective(Start|Done)"')  # of TPUs: a fusion that begins or ends a chain
-PASSED = re.compile(
-  r"\{(\d+)\}: \((\d+), "
-)  # of output_to_operand_aliasing: a result, and the operand in whose place it is
+CHAIN = re.compile(r'custom_call_target="AsyncCollective(Start|Done)"')  # on TPUs: a fusion that begins or ends a chain
+PASSED = re.compile(r"\{(\d+)\}: \((\d+), ")  # in output_to_operand_aliasing: a result, and its operand
 LISTED = re.compile(r"replica_groups=\{(\{[\d,{}]*\})\}")
 COUNTED = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-# Of JAX 0.12: the axes of a mesh, perhaps the order of its devices, and the axes along which a group lies.
+# In JAX 0.12: the axes of a mesh, optionally the order of its devices, and the axes that a group spans.
 ALONG = re.compile(r"replica_groups=mesh\[(.*?)\](?:, device_ids=\((.*?)\))? \{(.*?)\}")
 PAIRS = re.compile(r"source_target_pairs=\{([\d,{}]+)\}")
 
@@ -44,59 +42,59 @@ class Instruction(NamedTuple):
   """A line of a computation: %name = shape opcode(operands), attributes."""
 
   name: str
-  shape: str  # "f32[4,8]{1,0}", or "(..., ...)" of a tuple
+  shape: str  # "f32[4,8]{1,0}", or "(..., ...)" for a tuple
   opcode: str
-  arguments: str  # between the brackets
+  arguments: str  # text between the brackets
   attributes: str
 
   @property
   def operands(self) -> list[str]:
-    """Names of instructions of the same computation."""
+    """Return names of instructions in the same computation."""
     return NAME.findall(self.arguments)
 
   @property
   def called(self) -> list[str]:
-    """Computations that it calls; the condition of a loop is not among them."""
+    """Return the computations that it calls, without the condition of a loop."""
     return [name for names in CALLED.findall(self.attributes) for name in NAME.findall(names)]
 
 
 class Program(NamedTuple):
-  """Computations by name, each in the order in which its instructions run if the text is that of a schedule."""
+  """Computations by name; if the text is scheduled, instructions are in execution order."""
 
   computations: Mapping[str, Sequence[Instruction]]
   entry: str
 
   def chain(self, instruction: Instruction) -> str:
-    """Return "start", "step" or "done" of a collective that TPUs run inside of the kernels of others, else ""."""
+    """Return "start", "step" or "done" of a collective that TPUs run inside other kernels, else ""."""
     if instruction.opcode != "fusion":
       return ""
-    inner = [each for name in instruction.called for each in self.computations[name]]
-    if not any(collective_kind(each) for each in inner):
+    inner = [line for name in instruction.called for line in self.computations[name]]
+    if not any(collective_kind(line) for line in inner):
       return ""
-    markers = [match[1].lower() for each in inner if (match := CHAIN.search(each.attributes))]
+    markers = [match[1].lower() for line in inner if (match := CHAIN.search(line.attributes))]
     return markers[0] if markers else "step"
 
 
 class Collective(NamedTuple):
-  """One collective, as each device of its groups takes part in it."""
+  """One collective, as seen by each device of its groups."""
 
   kind: str  # one of KINDS
-  nbytes: int  # of the whole array: what an all-reduce sums, an all-gather returns, a reduce-scatter takes
-  size: int  # devices of a group
-  axis: str  # of the mesh that the group spans; "" for both
-  starts: bool  # asynchronous: other work runs until it is done
+  nbytes: int  # of the whole array: the input of an all-reduce or reduce-scatter, the output of an all-gather
+  size: int  # devices per group
+  axis: str  # mesh axis that the group spans; "" for both
+  starts: bool  # asynchronous: other work may overlap it
 
   @property
   def sent(self) -> float:
-    """Least bytes that a device sends: n (s - 1) / s, twice that for an all-reduce, n for a permute."""
+    """Return the minimum bytes that a device sends: n (s - 1) / s, twice that for an all-reduce, n for a permute."""
     if self.kind == "collective-permute":
       return self.nbytes
     return (2 if self.kind == "all-reduce" else 1) * self.nbytes * (self.size - 1) / self.size
 
 
 def parse(text: str) -> Program:
-  """Read `as_text` of an executable."""
-  computations: dict[str, list[Instruction]] = {"": []}  # lines by themselves
+  """Parse the text (`as_text`) of an executable."""
+  computations: dict[str, list[Instruction]] = {"": []}  # lines outside of computations
   entry, current = "", ""
   for line in text.splitlines():
     if (head := HEAD.match(line)) and not current:
@@ -110,33 +108,33 @@ def parse(text: str) -> Program:
 
 
 def collectives(text: str, mesh: Mesh) -> list[Collective]:
-  """Return those of a compiled program, each once, also inside of loops. text: `as_text` of the executable."""
+  """Return the collectives of a compiled program, once each, also inside loops. text: `as_text` of the executable."""
   program = parse(text)
-  fusions = [each for lines in program.computations.values() for each in lines if each.opcode == "fusion"]
-  # A chain is counted where it starts.
-  again = {name for each in fusions if program.chain(each) in ("step", "done") for name in each.called}
-  lines = [each for name, lines in program.computations.items() if name not in again for each in lines]
-  return [collective(each, mesh) for each in lines if collective_kind(each)]
+  fusions = [line for lines in program.computations.values() for line in lines if line.opcode == "fusion"]
+  # Count a chain only at its start.
+  again = {name for line in fusions if program.chain(line) in ("step", "done") for name in line.called}
+  lines = [line for name, lines in program.computations.items() if name not in again for line in lines]
+  return [collective(line, mesh) for line in lines if collective_kind(line)]
 
 
 def collective_kind(instruction: Instruction) -> str:
-  """Return its kind where it is a collective or the start of one, else ""."""
+  """Return the kind of a collective or its start, "" for other instructions."""
   kind = instruction.opcode.removesuffix("-start")
   return kind if kind in KINDS else ""
 
 
 def collective(instruction: Instruction, mesh: Mesh) -> Collective:
-  """Read one; its opcode is one of KINDS, or that with "-start"."""
+  """Parse a collective, whose opcode is one of KINDS or ends with "-start"."""
   kind, starts = collective_kind(instruction), instruction.opcode.endswith("-start")
   shapes = arrays(instruction.shape)
   if starts and kind in ("all-gather", "collective-permute", "reduce-scatter"):
-    shapes = [each for each in shapes if each[:2] != ("u32", "")]  # a permute's counters
-    shapes = shapes[len(shapes) // 2 :]  # after what goes in
+    shapes = [entry for entry in shapes if entry[:2] != ("u32", "")]  # skip counters of a permute
+    shapes = shapes[len(shapes) // 2 :]  # skip the inputs
   groups = _groups(instruction.attributes, mesh.size)
   size = len(groups[0]) if kind != "collective-permute" else 2
   scale = size if kind == "reduce-scatter" else 1
   starts = starts and '"is_sync":true' not in instruction.attributes
-  return Collective(kind, sum(nbytes(*each[:2]) for each in shapes) * scale, size, _axis(groups, mesh), starts)
+  return Collective(kind, sum(nbytes(*entry[:2]) for entry in shapes) * scale, size, _axis(groups, mesh), starts)
 
 
 def arrays(shape: str) -> list[tuple[str, str, str]]:
@@ -145,7 +143,7 @@ def arrays(shape: str) -> list[tuple[str, str, str]]:
 
 
 def dims(sizes: str) -> list[int]:
-  """Return "4,8" as [4, 8]."""
+  """Parse "4,8" as [4, 8]."""
   return [int(size) for size in sizes.split(",") if size]
 
 
@@ -164,7 +162,7 @@ def _instruction(name: str, rest: str) -> Instruction:
 
 
 def _closings(text: str) -> Iterator[int]:
-  """Yield the places after the brackets that close the first one."""
+  """Yield the positions after each closing bracket that balances the first bracket."""
   depth = 0
   for match in re.finditer(r"[()]", text):
     depth += 1 if match[0] == "(" else -1
@@ -173,7 +171,7 @@ def _closings(text: str) -> Iterator[int]:
 
 
 def _groups(line: str, devices: int) -> list[list[int]]:
-  """Return groups of devices by their place in the mesh; one group of all if a line names none."""
+  """Return the groups of devices, by position in the mesh; one group of all devices if a line has none."""
   if match := LISTED.search(line) or PAIRS.search(line):
     return [[int(n) for n in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", match[1])]
   if match := ALONG.search(line):
@@ -190,19 +188,19 @@ def _counted(match: re.Match[str]) -> np.ndarray:
 
 
 def _along(mesh: str, order: str | None, axes: str) -> list[list[int]]:
-  """Return the groups of devices along axes of a mesh in the text of a program.
+  """Return the groups of devices that span axes of a mesh, from the text of a program.
 
   Args:
     mesh: names and sizes, "'a'=2,'b'=4".
     order: of the devices, "[4,2]<=[8]" or "0,2,1,3,..."; None: 0, 1, 2, ...
-    axes: "'a'" or "'a','b':(2)2"; the part (k)m of an axis is its digit of m values after a leading one of k.
+    axes: "'a'" or "'a','b':(2)2"; the part (k)m of an axis is its digit with m values after a leading digit with k.
   """
   sizes = {name: int(size) for name, size in re.findall(r"([^',=]+)'?=(\d+)", mesh)}
   places = np.arange(math.prod(sizes.values()))
   counted = COUNTED.match(order or "")
   ids = places if order is None else np.ravel(_counted(counted) if counted else dims(order))
   index = dict(zip(sizes, np.unravel_index(places, tuple(sizes.values())), strict=True))
-  start = dict(index)  # of the group's first device
+  start = dict(index)  # index of the group's first device
   for name, before, digits in re.findall(r"([^',:]+)'?(?::\((\d+)\)(\d+))?", axes):
     size = int(digits or sizes[name])
     step = sizes[name] // (int(before or 1) * size)
@@ -222,9 +220,9 @@ FREE = {
   "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id", "iota",
   "opt-barrier", "copy-done", "slice-done", "add-dependency", "domain",
 }  # fmt: skip
-COPIES = ("copy-start", "slice-start", "dynamic-slice-start")  # overlapped with compute
+COPIES = ("copy-start", "slice-start", "dynamic-slice-start")  # operations overlapped with compute
 SLICES = ("dynamic-slice", "slice", "gather")
-VMEM = "S(1)"  # in a layout: on the chip, so that reading it takes no memory bandwidth
+VMEM = "S(1)"  # in a layout: on-chip memory, which takes no memory bandwidth
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 GEMM = re.compile(r'"lhs_contracting_dimensions":\[((?:"\d+",?)*)\]')
 WINDOW = re.compile(r"window=\{([^}]*)\}")
@@ -233,14 +231,14 @@ CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
 
 class Costs:
-  """Of one program. Additions and other arithmetic outside of products and convolutions are left out."""
+  """The FLOP and bytes of a program's instructions. Only products and convolutions count as FLOP."""
 
   def __init__(self, program: Program):
     self._program = program
-    self._defined = {name: {each.name: each for each in lines} for name, lines in program.computations.items()}
+    self._defined = {name: {line.name: line for line in lines} for name, lines in program.computations.items()}
 
   def flop(self, where: str, instruction: Instruction) -> int:
-    """Return the FLOP of an instruction of the computation `where`, those that it calls included, but no loop."""
+    """Return the FLOP of an instruction of computation `where`, including the computations it calls, but not loops."""
     defined = self._defined[where]
     if instruction.opcode == "dot":
       return _dot(instruction, defined, CONTRACTING.search(instruction.attributes))
@@ -249,76 +247,76 @@ class Costs:
     if instruction.opcode in ("convolution", "custom-call") and LABELS.search(instruction.attributes):
       return _convolution(instruction, defined)
     if instruction.opcode in ("fusion", "call"):
-      return sum(self.flop(name, each) for name in instruction.called for each in self._program.computations[name])
+      return sum(self.flop(name, line) for name in instruction.called for line in self._program.computations[name])
     return 0
 
   def nbytes(self, where: str, instruction: Instruction, drives: bool = False) -> int:
-    """Return the bytes that an instruction reads from and writes to memory; of a sliced operand, only the slice.
+    """Return the bytes that an instruction reads from and writes to memory; only the slice of a sliced operand.
 
-    drives: it is a step of a chain, whose message it hands on in place: that is left out.
+    drives: whether it is a step of a chain, whose message it passes on in place without reading it.
     """
     if instruction.opcode in FREE:
       return 0
     if instruction.opcode in COPIES:
-      return _held(instruction.shape)  # a tuple of source and copy
+      return _memory_bytes(instruction.shape)  # a tuple (source, copy)
     if instruction.opcode in SLICES:
-      return 2 * _held(instruction.shape)
+      return 2 * _memory_bytes(instruction.shape)
     defined = self._defined[where]
-    read = [_held(defined[name].shape) if name in defined else 0 for name in instruction.operands]
-    written = _held(instruction.shape)
+    read = [_memory_bytes(defined[name].shape) if name in defined else 0 for name in instruction.operands]
+    written = _memory_bytes(instruction.shape)
     if instruction.opcode == "dynamic-update-slice":
       return 2 * read[1]
     if drives:
-      handed_on = [int(place) for _, place in PASSED.findall(instruction.attributes)]  # two results may have one source
-      in_place = sum(read[place] for place in handed_on)
-      return sum(read) - sum(read[place] for place in {*handed_on}) + max(0, written - in_place)
+      passed = [int(place) for _, place in PASSED.findall(instruction.attributes)]  # results may share an operand
+      in_place = sum(read[place] for place in passed)
+      return sum(read) - sum(read[place] for place in {*passed}) + max(0, written - in_place)
     for name in instruction.called if instruction.opcode == "fusion" else ():
       inner = self._program.computations[name]
       users: dict[str, list[Instruction]] = {}
-      for each in inner:
-        for operand in each.operands:
-          users.setdefault(operand, []).append(each)
-      for each in inner:
-        using = users.get(each.name, [])
-        if each.opcode != "parameter" or not using or any(user.operands[0] != each.name for user in using):
+      for line in inner:
+        for operand in line.operands:
+          users.setdefault(operand, []).append(line)
+      for line in inner:
+        using = users.get(line.name, [])
+        if line.opcode != "parameter" or not using or any(user.operands[0] != line.name for user in using):
           continue
-        place = int(each.arguments)
+        place = int(line.arguments)
         if all(user.opcode in SLICES for user in using):
-          read[place] = min(read[place], sum(_held(user.shape) for user in using))
+          read[place] = min(read[place], sum(_memory_bytes(user.shape) for user in using))
         elif all(user.opcode == "dynamic-update-slice" for user in using):  # in place
-          updates = sum(_held(self._defined[name][user.operands[1]].shape) for user in using)
+          updates = sum(_memory_bytes(self._defined[name][user.operands[1]].shape) for user in using)
           read[place], written = 0, max(0, written - read[place]) + updates
     return sum(read) + written
 
   def trips(self, loop: Instruction) -> int:
-    """Return how often the body of a loop runs: as XLA notes it, or the constant that its condition compares with."""
+    """Return the iterations of a loop: the count known to XLA, or the constant in its condition."""
     if match := TRIPS.search(loop.attributes):
       return int(match[1])
     name = re.search(r"condition=%?([\w.\-]+)", loop.attributes)
     condition = self._program.computations.get(name[1], ()) if name else ()
-    numbers = [int(each.arguments) for each in condition if each.opcode == "constant" and each.arguments.isdigit()]
+    numbers = [int(line.arguments) for line in condition if line.opcode == "constant" and line.arguments.isdigit()]
     return max(numbers, default=1)
 
 
-def _held(shape: str) -> int:
-  """Return the bytes of the arrays of a shape that are in memory."""
+def _memory_bytes(shape: str) -> int:
+  """Return the bytes of the arrays of a shape in memory."""
   return sum(nbytes(kind, sizes) for kind, sizes, layout in arrays(shape) if VMEM not in layout)
 
 
 def _sizes(shape: str) -> list[int]:
-  """Return the axes of the first array."""
+  """Return the dimensions of the first array."""
   return dims(arrays(shape)[0][1])
 
 
 def _dot(instruction: Instruction, defined: Mapping[str, Instruction], contracting: re.Match[str] | None) -> int:
-  """Return 2 for each value of the result and of the contracted axes."""
+  """Return the FLOP of a product: 2 per value of the result and of the contracted axes."""
   left = _sizes(defined[instruction.operands[0]].shape)
   axes = [int(axis) for axis in re.findall(r"\d+", contracting[1])] if contracting else []
   return 2 * math.prod(_sizes(instruction.shape)) * math.prod(left[axis] for axis in axes)
 
 
 def _convolution(instruction: Instruction, defined: Mapping[str, Instruction]) -> int:
-  """Return 2 for each value of the result, input channel and tap, without the taps on padding."""
+  """Return the FLOP of a convolution: 2 per output value, input channel and kernel position, without padding."""
   match = LABELS.search(instruction.attributes)
   assert match
   left, right, out = match.groups()
@@ -341,7 +339,7 @@ def _convolution(instruction: Instruction, defined: Mapping[str, Instruction]) -
 
 @cache
 def _taps(size: int, kernel: int, out: int, low: int, stride: int, spread: int, dilation: int) -> int:
-  """Return the number of pairs of an output position and a tap that meet an input."""
+  """Return the number of (output position, kernel position) pairs that read an input value."""
   at = np.arange(out)[:, None] * stride + np.arange(kernel)[None] * dilation - low
   return int(np.count_nonzero((at >= 0) & (at % spread == 0) & (at // spread < size)))
 
@@ -351,27 +349,27 @@ INDEX = re.compile(r"index=(\d+)")
 
 
 class InstructionSchedule(NamedTuple):
-  """Of one program, on one device."""
+  """The schedule of a program on one device."""
 
   events: Events
-  collectives: list[Collective]  # by id
+  collectives: list[Collective]  # indexed by ID
 
 
 def read(text: str, mesh: Mesh) -> InstructionSchedule:
-  """Return the schedule of an executable. text: its `as_text`."""
+  """Parse the schedule of an executable. text: its `as_text`."""
   reader = _Reader(parse(text), mesh)
   return InstructionSchedule(reader.events(reader.program.entry), reader.collectives)
 
 
 def flop(events: Events) -> float:
-  """Return the FLOP of products and convolutions, those in loops as often as these run."""
+  """Return the FLOP of products and convolutions, including all iterations of loops."""
   return sum(
     _times(event, flop) if event[0] == "loop" else event[1] for event in events if event[0] in ("work", "loop")
   )
 
 
 def sent_bytes(events: Events) -> float:
-  """Return the bytes that are read from and written to memory, likewise; those of the collectives left out."""
+  """Return the bytes read from and written to memory, including all iterations of loops, without collectives."""
   counted = {"work": lambda event: event[2], "copy": lambda event: event[1], "loop": lambda e: _times(e, sent_bytes)}
   return sum(counted[event[0]](event) for event in events if event[0] in counted)
 
@@ -386,38 +384,38 @@ class _Reader:
     self.collectives: list[Collective] = []
 
   def events(self, name: str) -> Events:
-    """Return those of one run of a computation."""
+    """Return the events of one execution of a computation."""
     lines = self.program.computations[name]
-    defined = {each.name: each for each in lines}
-    chains = {each.name: chain for each in lines if (chain := self.program.chain(each))}
+    defined = {line.name: line for line in lines}
+    chains = {line.name: chain for line in lines if (chain := self.program.chain(line))}
     out, ids = [], {}
-    for each in lines:
-      chain = chains.get(each.name, "")
-      inside = [x for called in each.called for x in self.program.computations[called] if collective_kind(x)]
-      if chain == "start" or (each.opcode == "async-start" and inside):
-        ids[each.name] = self._add(inside[0], starts=True)
-        out.append(["start", ids[each.name], chain == "start"])
+    for line in lines:
+      chain = chains.get(line.name, "")
+      inside = [x for called in line.called for x in self.program.computations[called] if collective_kind(x)]
+      if chain == "start" or (line.opcode == "async-start" and inside):
+        ids[line.name] = self._add(inside[0], starts=True)
+        out.append(["start", ids[line.name], chain == "start"])
       elif chain == "done":
-        out.append(["done", ids[self._started(each, defined, chains)]])
-      elif collective_kind(each):
-        number = self._add(each, starts=each.opcode.endswith("-start"))
+        out.append(["done", ids[self._started(line, defined, chains)]])
+      elif collective_kind(line):
+        number = self._add(line, starts=line.opcode.endswith("-start"))
         out.append(["start", number, False])
         if self.collectives[number].starts:
-          ids[each.name] = number
+          ids[line.name] = number
         else:
           out.append(["done", number])
-      elif each.opcode.endswith("-done"):
-        if started := [ids[operand] for operand in each.operands if operand in ids]:
+      elif line.opcode.endswith("-done"):
+        if started := [ids[operand] for operand in line.operands if operand in ids]:
           out.append(["done", started[0]])
-      elif each.opcode == "while":
-        body = [called for called in each.called if f"body=%{called}" in each.attributes]
-        out.append(["loop", self._costs.trips(each), self.events(body[0])])
-      elif each.opcode == "conditional":  # one of its branches runs: the longest
-        out += max((self.events(called) for called in each.called), key=lambda events: (flop(events), len(events)))
-      elif each.opcode == "call":
-        out += [event for called in each.called for event in self.events(called)]
+      elif line.opcode == "while":
+        body = [called for called in line.called if f"body=%{called}" in line.attributes]
+        out.append(["loop", self._costs.trips(line), self.events(body[0])])
+      elif line.opcode == "conditional":  # assume the longest branch
+        out += max((self.events(called) for called in line.called), key=lambda events: (flop(events), len(events)))
+      elif line.opcode == "call":
+        out += [event for called in line.called for event in self.events(called)]
       else:
-        out += self._work(name, each, chain == "step")
+        out += self._work(name, line, chain == "step")
     return out
 
   def _work(self, where: str, instruction: Instruction, drives: bool) -> Events:
@@ -433,25 +431,25 @@ class _Reader:
     return len(self.collectives) - 1
 
   def _started(self, done: Instruction, defined: dict[str, Instruction], chains: dict[str, str]) -> str:
-    """Return the start of the chain that this ends: on the way back its message passes in place through its steps."""
+    """Return the start of the chain that this instruction ends, by following its message back through the steps."""
     for name in done.operands:
-      place = None  # of the message in the tuple that `name` is
+      place = None  # index of the message in the tuple `name`
       while name in defined:
-        each = defined[name]
+        line = defined[name]
         if chains.get(name) == "start":
           return name
-        if each.opcode == "get-tuple-element":
-          place = INDEX.search(each.attributes)
-        elif each.opcode in ("while", "tuple") and place:  # a loop, whose kernels drive it, has it in the same place
-          name = each.operands[int(place[1]) if each.opcode == "tuple" else 0]
+        if line.opcode == "get-tuple-element":
+          place = INDEX.search(line.attributes)
+        elif line.opcode in ("while", "tuple") and place:  # a loop that drives the chain keeps the index
+          name = line.operands[int(place[1]) if line.opcode == "tuple" else 0]
           continue
         elif chains.get(name) == "step":
-          handed_on = dict(PASSED.findall(each.attributes))
-          if place is None or place[1] not in handed_on:
+          passed = dict(PASSED.findall(line.attributes))
+          if place is None or place[1] not in passed:
             break
-          name = each.operands[int(handed_on[place[1]])]
+          name = line.operands[int(passed[place[1]])]
           continue
-        elif each.opcode not in ("bitcast", "copy"):
+        elif line.opcode not in ("bitcast", "copy"):
           break
-        name = each.operands[0]
-    raise ValueError(f"{done.name} of the compiled program ends a collective that nothing begins")
+        name = line.operands[0]
+    raise ValueError(f"{done.name} of the compiled program ends a collective that was not started")

@@ -1,4 +1,4 @@
-"""A run of a collective algorithm as a sequence of compiled calls."""
+"""The trainer of a collective algorithm, which runs it as a sequence of compiled calls."""
 
 import time
 import warnings
@@ -26,7 +26,7 @@ from ddl.schedule import Due, Schedule, check_in_flight
 
 
 class CompiledTrainer(SingleRunTrainer):
-  """One collective algorithm on one model and layout, for any number of runs; each kind of call is compiled once.
+  """One collective algorithm on one model and layout, for any number of runs; compiles each kind of call once.
 
   Implements `ddl.engine.trainer.Trainer`.
   """
@@ -34,11 +34,11 @@ class CompiledTrainer(SingleRunTrainer):
   portable = True
 
   def __init__(self, algorithm: Algorithm, model: Model, workers: Workers, execution: ExecutionConfig):
-    """Find what all workers agree on, and what each exchange sends.
+    """Determine the replication of each leaf and the traffic of each exchange.
 
     Raises:
-      ValueError: if a clock of the algorithm is invalid or keeps too many messages in flight, whatever the steps of a
-        run; or the sharding does not fit the model.
+      ValueError: if a clock of the algorithm is invalid, an exchange can have too many messages in flight, or the
+        sharding does not fit the model.
     """
     algorithm, model = of_collective(algorithm), of_model(model)
     self.schedule = Schedule(algorithm.exchanges)
@@ -80,30 +80,30 @@ class CompiledTrainer(SingleRunTrainer):
 
   @property
   def compile_seconds(self) -> float:
-    """Seconds that compiling the calls has taken so far."""
+    """Return the seconds spent compiling so far."""
     return self._compile_seconds + (self._background.compile_seconds if self._background else 0.0)
 
   @property
   def carry(self) -> Carry:
-    """Its shapes and shardings."""
+    """Return the shapes and shardings of the carry."""
     return self._carry
 
   def start(self, key: Any) -> Carry:
-    """Return the carry before the first step, initialized from a key. ValueError if it exceeds the memory."""
+    """Initialize the carry before the first step from a key. Raises ValueError if it exceeds the memory."""
     self.workers.check_memory(self._carry, self.placement.params)
     key, values = key if isinstance(key, RunKey) else RunKey(key, None)
     values = values and {name: np.asarray(value, jnp.result_type(float)) for name, value in values.items()}
     return self._start(*self._init(data := self._key(key)), data, self.workers.replicate(values))
 
   def start_from(self, params: Tree, extra: Tree, key: jax.Array) -> Carry:
-    """Return the carry of workers that begin with this model, as host arrays. key: that of `start`."""
+    """Initialize the carry from a model, as host arrays. key: that of `start`."""
     return self._start(*self.workers.replicate((params, extra)), self._key(key), None)
 
   def _key(self, key: jax.Array) -> jax.Array:
     return self.workers.replicate(jax.random.key_data(key))
 
   def join(self, carries: Sequence[Carry]) -> Carry:
-    """Return the carry of a batch of these runs: [workers, runs, ...]; of one run its own."""
+    """Return the carry of a batch of these runs: [workers, runs, ...]; a single run's carry is unchanged."""
     return carries[0] if len(carries) == 1 else self._join(*carries)
 
   def part(self, carry: Carry, run: int) -> Carry:
@@ -114,22 +114,22 @@ class CompiledTrainer(SingleRunTrainer):
     return jax.tree.leaves(carry.params)[0].ndim > jax.tree.leaves(self._carry.params)[0].ndim
 
   def saved(self, carry: Carry) -> Carry:
-    """Return the carry for a checkpoint that any layout can open: one copy of what all workers agree on."""
+    """Return the carry for a checkpoint that any layout can restore: one copy of leaves on which all workers agree."""
     return jax.tree.map(lambda own, x: x if own else self.placement.one_copy(x), self.own, carry)
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
-    """Return `saved` as shapes, types and shardings."""
+    """Return the shapes, types and shardings of a checkpoint's carry."""
     del step
     saved = self.saved(self.start(key))
     return placed(saved, shardings(saved))
 
   def restored(self, saved: Carry, step: int = 0) -> Carry:
-    """Invert `saved`, on this layout."""
+    """Restore the carry from that of a checkpoint, on this layout."""
     del step
     return jax.tree.map(lambda own, x: x if own else self.placement.copies(x), self.own, saved)
 
   def consensus(self, carry: Carry) -> Consensus:
-    """Return the model to test and the workers' distance from their mean. The carry stays valid."""
+    """Return the model to evaluate and the workers' distance from their mean; the carry stays valid."""
     return self._consensus(carry._replace(messages=()))
 
   def consensuses(self, carry: Carry) -> list[Consensus]:
@@ -137,28 +137,27 @@ class CompiledTrainer(SingleRunTrainer):
     return self._consensuses(carry._replace(messages=())) if self._is_batch(carry) else [self.consensus(carry)]
 
   def plan(self, first: int, last: int, every: int) -> list[Call]:
-    """Return the calls of a run from step `first` to `last` that pauses at the multiples of `every`."""
+    """Return the calls from step `first` to `last`, with a boundary at each multiple of `every`."""
     return self.plan_parts([(first, last)], every)
 
   def plan_parts(self, parts: Sequence[tuple[int, int]], every: int) -> list[Call]:
-    """Return the calls of parts of a run, as `ddl.engine.calls.plan_parts` has them."""
+    """Return the calls of parts of a run, see `ddl.engine.calls.plan_parts`."""
     longest = self.execution.steps_per_call
     return plan_parts(self.schedule, parts, every, longest, longest if self.execution.steps == "scan" else 1)
 
   def run(
     self, carry: Carry, calls: list[Call], feed: Feed, key: jax.Array, ids: Sequence[int] = ()
   ) -> Iterator[tuple[Call, Carry, jax.Array]]:
-    """Dispatch the calls, one for each step of the iterator.
+    """Run the calls and yield (call, carry after it, losses on the device); the next call donates the carry.
 
-    The next call's input is prepared while a call runs; a thread for that would cost a CPU a tenth of its speed. At
-    most two are running, as the collectives of many can deadlock on XLA:CPU.
+    One call is dispatched per iteration. The next call's input is prepared while a call runs; a thread for that would
+    cost a CPU a tenth of its speed. At most two calls run at a time, as the collectives of more can deadlock on
+    XLA:CPU.
 
     A batch of runs takes the carry of `join`, batches [local workers, runs, steps, batch, ...] and one key per run. One
-    dispatch serves all runs, and each has the same result as on its own, up to rounding.
+    dispatch serves all runs, and each has the same result as when run separately, up to rounding.
 
-    ids: of the workers, from which their keys follow; if some workers are absent, they are not the mesh indices.
-
-    Yields (call, carry after it, losses on the device). The next call donates a yielded carry.
+    ids: IDs of the workers, which determine their keys; by default the mesh indices, for runs without absent workers.
     """
     together = key.ndim > 0
     local = self.workers.local
@@ -190,7 +189,7 @@ class CompiledTrainer(SingleRunTrainer):
     overlap = "on" if self.execution.overlap else "off"
     copies = "one model per worker"
     if not any(jax.tree.leaves(self.replication.params)):
-      copies = f"one model per {'device' if w.members == 1 else 'row of members'}, as all workers' are equal"
+      copies = f"one model per {'device' if w.members == 1 else 'row of members'}, as all workers have equal models"
     return f"{describe_layout(w, self.execution, members)}, overlap {overlap}; {copies}"
 
   def compiled(self, kind: Kind, *args: Any, together: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
@@ -206,9 +205,9 @@ class CompiledTrainer(SingleRunTrainer):
     return self._calls[key]
 
   def lowered(self, kind: Kind, *args: Any, together: bool = False) -> jax.stages.Lowered:
-    """Return a kind of calls before its compilation. args: arrays, or shapes with shardings."""
+    """Lower a kind of calls. args: arrays, or shapes with shardings."""
     with warnings.catch_warnings():
-      # A slot that is only read, or only written, leaves a donated buffer unused.
+      # A message slot that is only read or only written leaves a donated buffer unused.
       warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
       return self.rounds.make_call(kind, together).lower(*args)
 
@@ -222,9 +221,9 @@ class CompiledTrainer(SingleRunTrainer):
     return self._carry, batches, step, keys, clock
 
   def _start_of(self, params: Tree, extra: Tree, key: jax.Array, values: Values | None) -> Carry:
-    """Return a device's carry from one model, with one copy of the leaves on which all workers agree.
+    """Return a device's carry from one model, with one copy of leaves on which all workers agree.
 
-    values: hyperparameters of an injected algorithm; None: its own.
+    values: hyperparameters of an injected algorithm; None: the algorithm's own.
     """
     virtual, copies = self.workers.virtual, self.replication
 
@@ -255,7 +254,7 @@ class CompiledTrainer(SingleRunTrainer):
 
 
 def _padded(batches: dict[str, np.ndarray], call: Call, axis: int) -> dict[str, np.ndarray]:
-  """Pad the axis of the steps to those of the executable."""
+  """Pad the step axis to the number of steps of the executable."""
   if call.kind.unit or call.steps == call.kind.longest:
     return batches
   rest = call.kind.longest - call.steps
@@ -263,7 +262,7 @@ def _padded(batches: dict[str, np.ndarray], call: Call, axis: int) -> dict[str, 
 
 
 def _clock(call: Call) -> Any:
-  """Return the `clock` of `Rounds.make_call`."""
+  """Return the argument `clock` of `Rounds.make_call`."""
   if call.kind.unit:
     return ()
   due = np.zeros((3, call.kind.longest, len(call.in_flight)), bool)

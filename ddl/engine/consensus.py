@@ -1,4 +1,4 @@
-"""The reports of a run: the model to test, the workers' distance from each other, and its progress in real time."""
+"""Reports on a run: the model to evaluate, the distance between workers, and progress in real time."""
 
 from operator import itemgetter
 from typing import NamedTuple
@@ -13,48 +13,48 @@ from ddl.precision import cast, wide
 
 
 class Consensus(NamedTuple):
-  """The model to test, equal on all devices."""
+  """The model to evaluate, equal on all devices."""
 
   params: Tree  # `evaluate` of the algorithm
   extra: Tree  # the workers' mean
-  distance: jax.Array | None  # []: root mean square over the workers of |x_i - mean x|; None: not known
+  distance: jax.Array | None  # []: root mean square over the workers of |x_i - mean x|; None: unknown
 
 
 def host_distance(model: Consensus) -> float | None:
-  """Return the distance of a consensus on the host; None if it is not known."""
+  """Return a consensus's distance on the host; None if it is unknown."""
   return None if model.distance is None else float(np.asarray(model.distance.addressable_data(0)))
 
 
 class Progress(NamedTuple):
-  """How far a run in real time is."""
+  """The progress of a run in real time."""
 
   visits: int
-  exchanges: int  # visits that sent something: all but those of peer-to-peer algorithms without a peer
-  seconds: float  # since the first worker rounds began, after compilation and the start of processes
+  exchanges: int  # visits that sent a message: all but those without a peer in gossip algorithms
+  seconds: float  # since the first worker rounds began, after process start and compilation
 
 
 class NotFinite(ValueError):
-  """A loss, a message or the center is no longer finite."""
+  """Raised when a loss, a message or the center is not finite."""
 
 
 def unstacked(tree: Tree) -> list[Tree]:
-  """Return the trees along the leading axis, as of several runs."""
+  """Split trees along the leading axis, such as that of several runs."""
   return [jax.tree.map(itemgetter(run), tree) for run in range(len(jax.tree.leaves(tree)[0]))]
 
 
 def agree(group: Group, params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:
-  """Return (mean of `extra`, distance) from one worker's parameters and non-trained state.
+  """Return (mean of `extra`, distance between the workers) from one worker's parameters and non-trained state.
 
-  distance = sqrt((1/p) sum_i |x_i - xbar|^2), from the differences to worker 0: it is 0 where all workers are equal,
-  whose mean would differ from them by the rounding of a sum. Of leaves that are not floating point (counters) the mean
-  is the largest.
+  distance = sqrt((1/p) sum_i |x_i - xbar|^2), from the differences to worker 0. So it is exactly 0 if all workers are
+  equal, while their mean could differ from them by rounding. Leaves that are not floating-point (counters) have their
+  maximum as the mean.
   """
 
   def mean(x: jax.Array) -> jax.Array:
     return (group.mean if jnp.issubdtype(x.dtype, jnp.floating) else group.max)(x)
 
   first = group.index() == 0
-  origin = group.sum(jax.tree.map(lambda x: jnp.where(first, x, jnp.zeros_like(x)), params))  # x_0, zeros added to it
+  origin = group.sum(jax.tree.map(lambda x: jnp.where(first, x, jnp.zeros_like(x)), params))  # x_0 plus zeros
   kind = wide(*(x.dtype for x in jax.tree.leaves(params)))
   differences = cast(jax.tree.map(jnp.subtract, params, origin), kind)
   gaps = jax.tree.map(lambda x, m: jnp.sum(jnp.square(x - m)), differences, group.mean(differences))

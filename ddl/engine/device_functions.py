@@ -1,9 +1,9 @@
-"""The functions of an algorithm and a model for all workers of a device, from those of one worker.
+"""The functions of an algorithm and a model for all workers of a device, from those for one worker.
 
 XLA:CPU has no fast path for convolution gradients inside a loop or under vmap over per-worker kernels, and a worker
-that runs several steps in a row keeps its parameters in the cache. So gradients can be unrolled over a device's
-workers instead of vmapped, and steps can be unrolled instead of scanned. If a local step does not communicate, a worker
-runs all its steps up to the next exchange before the next worker does.
+that runs several successive steps keeps its parameters in the cache. So gradients can be unrolled over a device's
+workers instead of vmapped, and steps can be unrolled instead of scanned. If a local step does not communicate, each
+worker runs all steps up to the next exchange before the next worker does.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from ddl.engine.local_step import gradient_of, make_local_step, over_steps, over
 from ddl.engine.replication import Replication, axes
 from ddl.engine.workers import AXIS, Workers
 
-UNROLLED = 8  # most steps to unroll next to a message in flight: more take longer to compile and seldom hide more
+UNROLLED = 8  # most steps to unroll around a message in flight: more take longer to compile and rarely hide more
 
-Messages = tuple[tuple[Tree, ...], ...]  # [copies, ...] of each exchange and slot, those in flight first
+Messages = tuple[tuple[Tree, ...], ...]  # [copies, ...] for each exchange and slot, messages in flight first
 
 
 class Carry(NamedTuple):
-  """The state between two calls. [copies, ...]: one copy per worker, or per device where all workers agree."""
+  """The state between two calls. [copies, ...]: one copy per worker, or per device if all workers agree."""
 
   params: Tree  # [copies, ...]
   state: Tree  # [copies, ...]
@@ -34,7 +34,7 @@ class Carry(NamedTuple):
 
 
 class DeviceFunctions:
-  """Local steps, launches and merges of a device's workers. Exchanges are named by their place in the algorithm."""
+  """Local steps, launches and merges of a device's workers. Exchanges are identified by their index."""
 
   def __init__(
     self,
@@ -45,11 +45,11 @@ class DeviceFunctions:
     replication: Replication,
     independent: bool,
   ):
-    """independent: whether a local step does not use the group."""
+    """Lift the functions. independent: whether local steps do not use the group."""
     self.workers = workers
     make_steps = self._independent_steps if independent else self._joint_steps
     self._steps = make_steps(algorithm, model, execution, replication)
-    unrolls = workers.platform != "cpu" and not workers.packs  # `compiler_options` says why
+    unrolls = workers.platform != "cpu" and not workers.packs  # see `execution`
     unrolled = execution._replace(steps="unroll")
     self._unrolled = make_steps(algorithm, model, unrolled, replication) if unrolls else None
     in_params, in_state = axes(replication.params), axes(replication.state)
@@ -59,12 +59,12 @@ class DeviceFunctions:
       launch, merge = partial(exchange.launch, group), partial(exchange.merge, group)
       self._launch.append(self.vmap_workers(launch, (in_state, in_params), (in_message, in_state)))
       self._merge.append(self.vmap_workers(merge, (in_message, in_state, in_params), (in_params, in_state)))
-    self.mean = self.vmap_workers(workers.group.mean, (0,), None)  # over all workers: [virtual, ...] -> [...]
+    self.mean = self.vmap_workers(workers.group.mean, (0,), None)  # mean over all workers: [virtual, ...] -> [...]
 
   def steps(self, carry: Carry, batches: Tree, keys: jax.Array, overlapped: bool = False) -> tuple[Carry, jax.Array]:
     """Run steps without exchanges. batches: [virtual, steps, batch, ...]; losses: [virtual, steps].
 
-    overlapped: whether a message is in flight, with which the compiler should overlap the steps.
+    overlapped: whether a message is in flight that the compiler should overlap with the steps.
     """
     if overlapped and self._unrolled and keys.shape[1] > UNROLLED:
       cut = slice(UNROLLED), slice(UNROLLED, None)
@@ -87,17 +87,17 @@ class DeviceFunctions:
     return carry._replace(params=params, state=state)
 
   def exchange(self, i: int, carry: Carry) -> Carry:
-    """Launch and merge."""
+    """Launch and merge exchange i at once."""
     return self.merge(i, *self.launch(i, carry))
 
   def vmap_workers(self, fn: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-    """Lift `fn` of one worker to all workers of a device, bound to both axes."""
+    """Lift `fn` from one worker to all workers of a device, bound to both axes."""
     return jax.vmap(fn, in_axes, out_axes, axis_name=AXIS[1], axis_size=self.workers.virtual)
 
   def _joint_steps(
     self, algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
   ) -> Callable[..., Any]:
-    """Return steps that all workers run together, as local steps communicate."""
+    """Return a function that runs each step on all workers together, as local steps communicate."""
     in_params, in_state = axes(replication.params), axes(replication.state)
     own = (replication.params, True, True, True)
     gradients = over_workers(gradient_of(model), execution.gradients, own, True)
@@ -121,7 +121,7 @@ class DeviceFunctions:
   def _independent_steps(
     self, algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
   ) -> Callable[..., Any]:
-    """Return steps that each worker runs up to the next exchange before the next worker does."""
+    """Return a function that runs all steps up to the next exchange worker by worker."""
     step = make_local_step(model, partial(algorithm.local, self.workers.group))
 
     def steps(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:

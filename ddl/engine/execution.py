@@ -2,13 +2,13 @@
 
 Collectives should overlap with compute. XLA:GPU makes them asynchronous by default, XLA:CPU never does. XLA:TPU makes
 all-reduces asynchronous only with these options (openxla.org/xla/flags_guidance; MaxText's
-benchmarks/xla_flags_library.py, CF_FOR_ALL_REDUCE), and not for arrays that it has combined into one all-reduce, so the
-combiner is off.
+benchmarks/xla_flags_library.py, CF_FOR_ALL_REDUCE), and not for arrays that its combiner has merged into one
+all-reduce, so the combiner is disabled.
 
-Two more things that compiled schedules show are in the programs themselves. XLA:TPU hides one long all-reduce better
-than several that leave together, and even in a loop, so that what is in flight is packed (`Workers.overlapped_group`).
-XLA:GPU, and XLA:TPU with leaves that cannot be packed, overlap no collective with a loop: the steps next to a message
-are unrolled (`DeviceFunctions.steps`). docs/howto/dryrun.md has figures.
+Compiled schedules show two more effects, which the programs take into account. XLA:TPU hides one long all-reduce better
+than several simultaneous ones, even in a loop, so messages in flight are packed (`Workers.overlapped_group`). XLA:GPU,
+and XLA:TPU with leaves that cannot be packed, does not overlap collectives with a loop: the steps around a message are
+unrolled (`DeviceFunctions.steps`). See docs/howto/dryrun.md for measurements.
 """
 
 import contextlib
@@ -28,31 +28,31 @@ from ddl.engine.workers import Workers, divisors, nbytes
 from ddl.errors import OptionError
 from ddl.names import pluralize
 
-CALL_BYTES = 32 * 2**20  # input of one call; two of them are in memory
-PACKED_BYTES = 2**17  # mean size of a leaf below which one vector saves more in calls than it costs in copies
-TOGETHER_BYTES = 2**17  # of parameters, above which runs side by side lose more in caches than they save in dispatch
-MAX_RUNS = 16  # of one program: each then pays a sixteenth of a dispatch, so that more would save little
+CALL_BYTES = 32 * 2**20  # input of one call; memory holds two
+PACKED_BYTES = 2**17  # mean leaf size below which packing into one vector saves more calls than it costs in copies
+TOGETHER_BYTES = 2**17  # parameter size above which batching runs loses more in caches than it saves in dispatch
+MAX_RUNS = 16  # per program: dispatch then costs each a sixteenth, so that more would save little
 THREADS = ("/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max", "/sys/fs/cgroup/pids.max")
-LONGEST_CALL = 64  # steps; dispatch then takes less than a hundredth even of a 0.1 ms step
+LONGEST_CALL = 64  # steps; dispatch then takes less than 1 % even of a 0.1 ms step
 
 
 class ExecutionConfig(NamedTuple):
-  """Options that change the results by rounding only, through the order of operations."""
+  """Options that change the results only by rounding, through the order of operations."""
 
-  gradients: Literal["unroll", "vmap", "map"]  # over a device's workers
+  gradients: Literal["unroll", "vmap", "map"]  # how gradients are computed for a device's workers
   steps: Literal["unroll", "scan"]
   steps_per_call: int
-  overlap: bool = True  # False: the steps after a launch wait for its message
-  sharding: str = "fsdp"  # of a worker's parameters over its members, a name that `Placement` knows
+  overlap: bool = True  # False: steps after a launch wait for its message
+  sharding: str = "fsdp"  # of a worker's parameters over its devices: "fsdp" or a key of `Model.rules`
 
 
 def layout_of(workers: Workers, execution: ExecutionConfig) -> dict[str, Any]:
-  """Return the settings that a bit-exact resume depends on."""
+  """Return the settings that a bit-exact resume requires to be equal."""
   return {"devices": workers.devices, "execution": list(execution[:4]), "processes": jax.process_count()}
 
 
 def describe_layout(workers: Workers, execution: ExecutionConfig, members: str = "") -> str:
-  """Describe workers, devices and execution in one line. members: how the devices of a worker share its parameters."""
+  """Describe workers, devices and execution in one line. members: describes how devices share a worker's parameters."""
   devices = pluralize(workers.devices, f"{jax.devices()[0].platform} device")
   return (
     f"{pluralize(workers.count, 'worker')}{members} on {devices} of {pluralize(jax.process_count(), 'process')}, "
@@ -62,14 +62,14 @@ def describe_layout(workers: Workers, execution: ExecutionConfig, members: str =
 
 
 def cpu_devices(workers: int, processes: int = 1, members: int = 1) -> int:
-  """Return the CPU devices of this process: at most one per core if that is enough for one worker's members."""
+  """Return the number of CPU devices of this process: one per core at most, but enough for one worker's devices."""
   even = [d * members // processes for d in divisors(max(workers, 1)) if d * members % processes == 0] or [members]
   cores = len(os.sched_getaffinity(0)) // processes
   return max((d for d in even if d <= cores), default=even[0])
 
 
 def check_threads(option: str, count: int) -> None:
-  """Raise OptionError if an option needs more threads than a process may have. A CPU device takes one."""
+  """Raise OptionError if an option needs more threads than a process may have. Each CPU device takes one."""
   limits = [int(text) for file in map(Path, THREADS) if file.is_file() and (text := file.read_text().strip()).isdigit()]
   limits += [soft for soft, _ in [resource.getrlimit(resource.RLIMIT_NPROC)] if soft > 0]
   if count >= min(limits, default=count + 1):
@@ -77,26 +77,26 @@ def check_threads(option: str, count: int) -> None:
 
 
 def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> ExecutionConfig:
-  """Return vmap and scan for GPUs and TPUs; for CPUs unrolled gradients, and unrolled steps unless the model is dense.
+  """Choose vmap and scan on GPUs and TPUs; on CPUs unrolled gradients, and unrolled steps unless the model is dense.
 
   Args:
     workers: the layout.
     dense: `Model.dense`.
-    step_bytes: input of all workers of one process for one step.
+    step_bytes: input bytes per step of all workers of one process.
   """
   cap = max(1, min(LONGEST_CALL, CALL_BYTES // max(step_bytes, 1)))
   if workers.platform != "cpu":
     return ExecutionConfig("vmap", "scan", cap)
   if dense:
     return ExecutionConfig("unroll" if workers.virtual <= 16 else "map", "scan", cap)
-  # Each unrolled gradient is compiled separately; a few per call hide the dispatch of a convolution.
+  # Each unrolled gradient is compiled separately; a few per call suffice to hide a convolution's dispatch.
   return ExecutionConfig("unroll", "unroll", max(1, min(cap, 8 // workers.virtual)))
 
 
 def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
-  """Return how many runs that differ in their seeds one program trains: several where a step is mostly dispatch.
+  """Return the number of runs with different seeds to train in one program: several if dispatch dominates.
 
-  call_bytes: input of one call of one run. Inputs, and all workers' parameters, are at most four times CALL_BYTES.
+  call_bytes: input of one call of one run. Inputs, and all workers' parameters, take at most four times CALL_BYTES.
   """
   size = nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
   fits = 4 * CALL_BYTES // max(call_bytes, workers * size, 1)
@@ -104,15 +104,17 @@ def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
 
 
 def packs(params: Tree) -> bool:
-  """Return whether a server holds the parameters as one vector: with small leaves of one type, and always on GPUs and
-  TPUs, where copies are assumed to be cheap compared with calls."""
+  """Return whether a server stores the parameters as one vector: if they have one type and, on CPUs, small leaves.
+
+  On GPUs and TPUs, copies are assumed to be cheap compared with calls.
+  """
   leaves = jax.tree.leaves(params)
   small = jax.default_backend() != "cpu" or nbytes(params) < PACKED_BYTES * len(leaves)
   return small and len({x.dtype for x in leaves}) == 1
 
 
 GRACE = 10.0  # seconds
-OVER = b"\0"  # in place of a signal's number
+OVER = b"\0"  # end marker, instead of a signal number
 ASYNC = {
   "xla_tpu_enable_async_collective_fusion": "true",
   "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": "true",
@@ -120,14 +122,14 @@ ASYNC = {
   "xla_tpu_overlap_compute_collective_tc": "true",
   "xla_enable_async_all_reduce": "true",
 }
-COMBINER = {  # by the begin of the device's kind; how the combiner is switched off differs
+COMBINER = {  # prefix of the device kind -> options that disable the combiner
   "TPU v5 lite": {"xla_jf_crs_combiner_threshold_in_bytes": "1"},
   "TPU": {"xla_jf_crs_combiner_threshold_count": "1"},
 }
 
 
 def options(device: Any) -> dict[str, str]:
-  """Return the options for programs of such devices (`jax.Device`), of this machine or of a topology."""
+  """Return the compiler options for such devices (`jax.Device`), of this machine or of a topology."""
   if device.platform != "tpu":
     return {}
   combiner = next(flags for kind, flags in COMBINER.items() if device.device_kind.startswith(kind))
@@ -135,7 +137,7 @@ def options(device: Any) -> dict[str, str]:
 
 
 def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, str] | None = None) -> jax.stages.Compiled:
-  """Compile with these options; without any, and a warning, where this compiler does not know one of them."""
+  """Compile with these options; if the compiler does not support one of them, warn and compile without any."""
   with _ended_by_sigterm():
     if not flags:
       return lowered.compile()
@@ -150,9 +152,9 @@ def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, str] | None = None
 
 
 def end_by_sigterm(last_words: Callable[[], object] | None) -> None:
-  """Let SIGTERM end the process if a compilation continues for GRACE seconds, as Python's handlers wait for it.
+  """Make SIGTERM exit the process if a compilation takes GRACE more seconds, as Python's handlers wait for it.
 
-  last_words: called before the process exits with 143; None: wait for compilations again.
+  last_words: called before the process exits with 143; None: restore the default.
   """
   _last_words[:] = [last_words] if last_words else []
 

@@ -1,7 +1,7 @@
 """Hyperparameters as arguments of the compiled program, so that the runs of a batch may differ in them.
 
-As in `optax.inject_hyperparams`, the values are part of a worker's state, and the algorithm is built from them where it
-is traced. Its structure (periods, delays, kinds of messages) is that of the first values.
+As in `optax.inject_hyperparams`, the values are part of a worker's state, and the algorithm is rebuilt from them during
+tracing. The first values determine its structure (periods, delays, kinds of messages).
 """
 
 from collections.abc import Callable, Mapping
@@ -13,30 +13,30 @@ import jax.numpy as jnp
 
 from ddl.api import Algorithm, Tree
 
-Values = Mapping[str, Any]  # hyperparameters by name: numbers, or arrays []
+Values = Mapping[str, Any]  # name -> hyperparameter, a number or an array []
 Make = Callable[[Values], Algorithm]
 
 
 class RunKey(NamedTuple):
-  """The key of a run's initial state, with the hyperparameters of the run."""
+  """The key of a run's initial state, together with the run's hyperparameters."""
 
   key: Any
-  values: Values | None  # None: those of the algorithm
+  values: Values | None  # None: the algorithm's own
 
 
 class Injected(NamedTuple):
-  """The state of a worker, with its hyperparameters."""
+  """A worker's state with its hyperparameters."""
 
-  values: dict[str, jax.Array]  # [] each
-  state: Tree  # of the algorithm
+  values: dict[str, jax.Array]  # each []
+  state: Tree  # the algorithm's state
 
 
 def inject(make: Make, values: Mapping[str, float]) -> Algorithm:
-  """Return the algorithm of these hyperparameters, which its state holds.
+  """Return an algorithm whose state contains its hyperparameters.
 
   Args:
     make: hyperparameters -> the algorithm; it must not branch on their values.
-    values: of a run whose key is no `RunKey`.
+    values: hyperparameters of runs whose key is not a `RunKey`.
   """
 
   def init(group: Any, params: Tree, key: Any) -> Injected:

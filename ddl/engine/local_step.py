@@ -1,4 +1,4 @@
-"""The local step of every runtime (loss, gradient, update), and its repetition over steps and a device's workers."""
+"""The local step of every runtime (loss, gradient, update), repeated over steps and a device's workers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,10 +15,10 @@ Local = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (grads, state, params
 
 
 def gradient_of(model: Model) -> Callable[..., tuple[tuple[Any, Tree], Tree]]:
-  """Return (params, extra, batch, key) -> ((loss, extra), grads), the means over `model.microbatches`.
+  """Return (params, extra, batch, key) -> ((loss, extra), grads), averaged over `model.microbatches`.
 
-  Microbatch i of k has examples i, i + k, i + 2k, ..., so that each of a worker's devices has a part of each. Its key
-  is fold_in(key, i), and it gets the `extra` (batch statistics) of the one before it.
+  Microbatch i of k contains examples i, i + k, i + 2k, ..., so that it is spread over all devices of a worker. Its key
+  is fold_in(key, i), and it receives the `extra` (batch statistics) of the previous microbatch.
   """
   whole, k = jax.value_and_grad(model.loss, has_aux=True), model.microbatches
   if k == 1:
@@ -44,7 +44,7 @@ def gradient_of(model: Model) -> Callable[..., tuple[tuple[Any, Tree], Tree]]:
 
 
 def make_local_step(model: Model, local: Local) -> Callable[[Any, Any], tuple[Any, Any]]:
-  """Return step((params, state, extra), (batch, key)) -> ((params, state, extra), loss), as `lax.scan` takes it."""
+  """Return step((params, state, extra), (batch, key)) -> ((params, state, extra), loss), for `lax.scan`."""
   gradient = gradient_of(model)
 
   def step(carry: Any, batch_and_key: Any) -> tuple[Any, Any]:
@@ -57,7 +57,7 @@ def make_local_step(model: Model, local: Local) -> Callable[[Any, Any], tuple[An
 
 
 def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple[Any, Any]:
-  """Run `lax.scan`, or the same unrolled. xs: [steps, ...]; how: "scan" or "unroll"."""
+  """Run `lax.scan`, or the same loop unrolled. xs: [steps, ...]; how: "scan" or "unroll"."""
   count = jax.tree.leaves(xs)[0].shape[0]
   if how == "scan" and count > 1:
     return lax.scan(step, carry, xs)
@@ -69,13 +69,13 @@ def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple
 
 
 def over_workers(fn: Callable[..., Any], how: str, own_in: tuple[Tree, ...], own_out: Tree) -> Callable[..., Any]:
-  """Return `fn` for all workers of a device: vmapped without a named axis, as a loop, or unrolled, one copy per worker.
+  """Lift `fn` to all workers of a device: vmapped without a named axis, as a loop, or unrolled.
 
   Args:
-    fn: of one worker.
+    fn: function of one worker.
     how: "vmap", "map" or "unroll".
-    own_in: for each argument, a prefix of its tree: True where a leaf is [workers, ...], False where all workers agree.
-    own_out: the same for the result; of leaves on which all workers agree, the last one's is taken.
+    own_in: a prefix tree per argument: True for leaves [workers, ...], False for leaves on which all workers agree.
+    own_out: the same for the result; leaves on which all workers agree are those of the last worker.
   """
   if how == "vmap":
     return jax.vmap(fn, axes(own_in), axes(own_out))

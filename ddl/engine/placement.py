@@ -1,4 +1,4 @@
-"""Placement of a run on devices: workers over the rows of the mesh, a worker's parameters by the model's rules."""
+"""Placement of a run on devices: workers over mesh rows, a worker's parameters by the model's rules."""
 
 from functools import cache, partial
 from typing import Any
@@ -13,17 +13,17 @@ from ddl.errors import OptionError
 from ddl.precision import cast
 from ddl.sharding import BATCH, SPLIT, WHOLE, Rules, activations, fsdp, like, named, specs
 
-FSDP = Rules(activations={BATCH: SPLIT}, gather=True)  # what any model has
+FSDP = Rules(activations={BATCH: SPLIT}, gather=True)  # rules that every model supports
 
 
 class Placement:
-  """The shardings of one model's runs on these workers."""
+  """The shardings of a model's runs on a layout of workers."""
 
   def __init__(self, model: Model, workers: Workers, sharding: str):
-    """sharding: "fsdp", or a key of `Model.rules`; without members nothing is read.
+    """Find the rules: "fsdp" or a key of `Model.rules`; ignored for workers of one device.
 
     Raises:
-      ValueError: for rules that the model does not have or that do not fit it.
+      ValueError: if the model does not have these rules or they do not fit it.
     """
     self.workers, self.sharding, self.rules = workers, sharding, Rules()
     self._shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
@@ -34,34 +34,34 @@ class Placement:
     by_size = rules.gather and not rules.params
     self._specs = (fsdp if by_size else partial(specs, rules))(self._shapes, workers.members)
     self._batch = rules.batch
-    self.model = _kept_to(model, rules, self._specs)
+    self.model = _following(model, rules, self._specs)
 
   @property
   def params(self) -> Tree:
-    """Shapes and shardings of one worker's parameters, on the devices of each row."""
+    """Return shapes and shardings of one worker's parameters, on the devices of each row."""
     return placed(self._shapes, jax.tree.map(lambda spec: NamedSharding(self.workers.mesh, spec), self._specs))
 
   @property
   def batch(self) -> tuple[str | None, ...]:
-    """Axes [steps, batch, ...] of a worker's batches."""
+    """Return the spec [steps, batch, ...] of a worker's batches."""
     return (None, *self._batch)
 
   def carry(self, shapes: Tree) -> Tree:
-    """Shapes and shardings of a tree [copies, ...]: what has a parameter's name and shape is split as it is."""
+    """Return shapes and shardings of a tree [copies, ...]; copies of parameters are sharded like the parameters."""
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
     return placed(shapes, jax.tree.map(self.workers.split, like(one, self._shapes, self._specs)))
 
   def one_copy(self, x: jax.Array) -> jax.Array:
-    """Return the copy that each row has, [rows, ...] -> [1, ...] on every row, as the same memory."""
+    """Return each row's copy, [rows, ...] -> [1, ...] on every row, in the same memory."""
     return _same_memory(x, 1, NamedSharding(self.workers.mesh, PartitionSpec(None, *_inside(x))))
 
   def copies(self, x: jax.Array) -> jax.Array:
-    """Invert `one_copy`."""
+    """Return one copy per row, [1, ...] -> [rows, ...], in the same memory."""
     return _same_memory(x, self.workers.rows, self.workers.split(_inside(x)))
 
 
 def find_rules(model: Model, name: str) -> Rules:
-  """Return the rules of this name. ValueError, with those that there are, if the model has none of it."""
+  """Return the rules of this name. Raises ValueError, which lists the model's rules, if there are none."""
   if name in model.rules:
     return model.rules[name]
   if name == "fsdp":
@@ -71,23 +71,23 @@ def find_rules(model: Model, name: str) -> Rules:
 
 
 def shardings(tree: Tree) -> Tree:
-  """Return those of shapes or arrays."""
+  """Return the shardings of a tree of arrays or shapes."""
   return jax.tree.map(lambda x: x.sharding, tree)
 
 
 def local(tree: Tree) -> Tree:
-  """Return this process's copy of arrays that all devices hold, or where some are split the arrays themselves."""
+  """Return this process's copy of replicated arrays, or, if some are sharded, the arrays themselves."""
   whole = all(x.is_fully_replicated for x in jax.tree.leaves(tree))
   return jax.tree.map(lambda x: x.addressable_data(0), tree) if whole else tree
 
 
 def is_split(params: Tree) -> bool:
-  """Return whether parameters of `local` are on several devices, so that a program of them has collectives."""
+  """Return whether parameters from `local` are sharded, so that programs on them have collectives."""
   return isinstance(jax.tree.leaves(params)[0].sharding, NamedSharding)
 
 
 def place_like(batch: Any, params: Tree) -> Any:
-  """Put examples, equal in all processes, on the devices of parameters of `local`; on several, split if it is even."""
+  """Place examples, equal in all processes, on the devices of parameters from `local`, split if they divide evenly."""
   if not is_split(params):
     return jax.device_put(batch)
   sharding: Any = jax.tree.leaves(params)[0].sharding
@@ -100,19 +100,19 @@ def place_like(batch: Any, params: Tree) -> Any:
 
 
 def gather(tree: Tree) -> Tree:
-  """Return NumPy arrays, equal in all processes; a collective for each that is split over several of them."""
+  """Gather arrays to NumPy in all processes, with one collective for each array that is sharded across processes."""
 
   def one(x: Any) -> Any:
     if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
       return x
     sharding: Any = x.sharding
-    return np.asarray(_everywhere(sharding.mesh)(x))  # at once, so that only one array is whole on a device
+    return np.asarray(_everywhere(sharding.mesh)(x))  # immediately, so that devices hold only one whole array
 
   return jax.device_get(jax.tree.map(one, tree))
 
 
 def _inside(x: Any) -> tuple[str | None, ...]:
-  """Return how an array is split but for its leading axis."""
+  """Return an array's spec without its leading axis."""
   return tuple(x.sharding.spec)[1:]
 
 
@@ -126,20 +126,20 @@ def _everywhere(mesh: Any) -> Any:
   return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-def _kept_to(model: Model, rules: Rules, of_params: Tree) -> Model:
+def _following(model: Model, rules: Rules, of_params: Tree) -> Model:
   """Return the model with a loss that follows the rules."""
 
   def loss(params: Tree, extra: Tree, batch: Batch, key: Any) -> tuple[Any, Tree]:
     with activations(rules):
       batch = jax.tree.map(lambda x: named(x, BATCH), dict(batch))
-      params = params if model.compute_dtype is None else cast(params, model.compute_dtype)  # before it is gathered
-      return model.loss(jax.tree.map(_used(rules.gather), params, of_params), extra, batch, key)
+      params = params if model.compute_dtype is None else cast(params, model.compute_dtype)  # cast before gathering
+      return model.loss(jax.tree.map(_placed_for_use(rules.gather), params, of_params), extra, batch, key)
 
   return model._replace(loss=loss)
 
 
-def _used(gather: bool) -> Any:
-  """Return a parameter where it is used; its gradient has the same sharding."""
+def _placed_for_use(gather: bool) -> Any:
+  """Return a function that shards a parameter for use, and its gradient like the parameter."""
 
   def used(x: jax.Array, spec: PartitionSpec) -> jax.Array:
     def placed(x: jax.Array) -> jax.Array:

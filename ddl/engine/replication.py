@@ -1,7 +1,7 @@
-"""Replication: a device keeps one copy of each leaf that tracing shows to be equal on all workers.
+"""Replication: a device stores one copy of each leaf that tracing shows to be equal on all workers.
 
 Examples are synchronous SGD's model, EASGD's center and a mean in flight. Nothing is declared: a function of one worker
-is batched over the workers, and JAX determines which of its results depend on the batched arguments.
+is batched over the workers, and JAX determines which of its results depend on batched arguments.
 """
 
 from collections.abc import Callable
@@ -14,17 +14,17 @@ from ddl.engine.workers import AXIS, Workers
 
 
 class Replication(NamedTuple):
-  """Trees of bools: True where a leaf is one per worker, False where it is one per device."""
+  """Trees of bools: True for leaves with one copy per worker, False for one copy per device."""
 
   params: Tree
   state: Tree
-  messages: tuple[Tree, ...]  # of each exchange
+  messages: tuple[Tree, ...]  # per exchange
 
 
 def find_replication(algorithm: Algorithm, workers: Workers, params: Tree) -> tuple[Replication, tuple[Tree, ...]]:
-  """Return the leaves that differ between workers, given that gradients do, and the shapes of one worker's messages.
+  """Return which leaves differ between workers, assuming that gradients do, and the shapes of one worker's messages.
 
-  params: one worker's, as arrays or shapes.
+  params: those of one worker, as arrays or shapes.
   """
   trace, group = _Trace(workers), workers.group
   per_worker = trace.mark(params, True)
@@ -57,12 +57,12 @@ def axes(replication: Tree) -> Tree:
 
 
 def pack(tree: Tree, replication: Tree) -> Tree:
-  """Add an axis to shared leaves, [...] -> [1, ...], so that all leaves can be split over the devices."""
+  """Add an axis to shared leaves, [...] -> [1, ...], so that all leaves can be sharded over the devices."""
   return jax.tree.map(lambda own, x: x if own else x[None], replication, tree)
 
 
 def unpack(tree: Tree, replication: Tree) -> Tree:
-  """Invert `pack`."""
+  """Remove the axis that `pack` adds to shared leaves, [1, ...] -> [...]."""
   return jax.tree.map(lambda own, x: x if own else x[0], replication, tree)
 
 
@@ -73,7 +73,7 @@ class _Trace:
     self._workers = workers
 
   def __call__(self, fn: Callable[..., Tree], *marked: tuple[Tree, Tree]) -> tuple[Any, Any]:
-    """Return (shapes of the result, marks of its leaves); marked: (shapes, marks) of each argument; True: differs."""
+    """Return (shapes of the result, its marks); marked: (shapes, marks) per argument; True: the leaf differs."""
     differing: list[Tree] = []
 
     @jax.custom_batching.custom_vmap
@@ -95,11 +95,11 @@ class _Trace:
     return one, differing[0] if differing else self.mark(one, False)
 
   def mark(self, tree: Tree, differs: bool) -> Tree:
-    """Return the same mark for each leaf."""
+    """Assign the same mark to each leaf."""
     return jax.tree.map(lambda _: differs, tree)
 
   def join(self, a: Tree, b: Tree) -> Tree:
-    """Return True where either is."""
+    """Combine two trees of marks by a logical or."""
     return jax.tree.map(lambda x, y: x or y, a, b)
 
   def _batched(self, tree: Tree, marks: Tree) -> Tree:

@@ -1,7 +1,7 @@
-"""A compiled call: steps of every worker with the algorithm's exchanges between them, some decided at run time.
+"""A compiled call: steps of every worker with the algorithm's exchanges between them.
 
-Steps whose exchanges are decided at run time, by conditions on values that are equal on all devices.
-One such function serves any steps of a run, where periods and pauses would make too many kinds of calls.
+Exchanges are known at compile time, or decided at run time by conditions on values that are equal on all devices. One
+function of the latter kind serves any steps of a run, if periods and pauses would cause too many kinds of calls.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,22 +23,22 @@ from ddl.schedule import Clock, Due
 
 
 class ConditionalExchanges:
-  """The steps of a call whose schedule is an argument."""
+  """The steps of a call whose schedule is an argument of the program."""
 
   def __init__(self, functions: DeviceFunctions, clocks: list[Clock]):
-    """clocks: of the algorithm's exchanges."""
+    """Set the clocks of the algorithm's exchanges."""
     self.functions, self.clocks = functions, clocks
     self._delayed = [i for i, clock in enumerate(clocks) if clock.delay]
     self._prompt = [i for i, clock in enumerate(clocks) if not clock.delay]
 
   def run(self, longest: int, carry: Carry, inputs: Any, clock: Any) -> tuple[Carry, jax.Array]:
-    """Make some steps; losses: [virtual, longest], of which those of the steps are set.
+    """Run some steps; losses: [virtual, longest], of which only those of the steps are set.
 
     Args:
-      longest: most steps.
+      longest: maximum number of steps.
       carry: with `Clock.slots` slots for the messages of each exchange.
       inputs: batches [virtual, longest, batch, ...] and keys [virtual, longest].
-      clock: steps to make [], messages in flight [exchanges], and [longest, exchanges] bool by the fields of `Due`.
+      clock: number of steps [], messages in flight [exchanges], and [longest, exchanges] bool per field of `Due`.
     """
     steps, in_flight, due = clock
     losses = jnp.zeros((self.functions.workers.virtual, longest), jnp.result_type(float))
@@ -64,7 +64,7 @@ class ConditionalExchanges:
     return carry, losses
 
   def _with_room(self, carry: Carry) -> Carry:
-    """Add slots: within a step one message more may be in flight than between two."""
+    """Add message slots: more messages may be in flight within a step than between two."""
     room = [clock.capacity - clock.slots for clock in self.clocks]
     messages = enumerate(zip(carry.messages, room, strict=True))
     return carry._replace(messages=tuple((*slots, *(self._empty(i, carry),) * n) for i, (slots, n) in messages))
@@ -78,7 +78,7 @@ class ConditionalExchanges:
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
   def _launch(self, i: int, carry: Carry, in_flight: jax.Array) -> tuple[Carry, jax.Array]:
-    """Put a message into the first free slot."""
+    """Store a message in the first free slot."""
     message, carry = self.functions.launch(i, carry)
     slots = tuple(
       jax.tree.map(lambda new, old, k=k: jnp.where(in_flight[i] == k, new, old), message, slot)
@@ -87,7 +87,7 @@ class ConditionalExchanges:
     return _with_slots(carry, i, slots), in_flight.at[i].add(1)
 
   def _merge(self, i: int, carry: Carry, in_flight: jax.Array) -> tuple[Carry, jax.Array]:
-    """Merge the message of the first slot, and move the others up."""
+    """Merge the message of the first slot, and shift the others."""
     oldest, *rest = carry.messages[i]
     carry = self.functions.merge(i, oldest, carry)
     return _with_slots(carry, i, (*rest, oldest)), in_flight.at[i].add(-1)
@@ -114,17 +114,17 @@ class Rounds:
     self, functions: DeviceFunctions, clocks: list[Clock], execution: ExecutionConfig, replication: Replication,
     shardings: Carry,
   ):  # fmt: skip
-    """clocks: of the algorithm's exchanges; shardings: of the carry."""
+    """Set the clocks of the algorithm's exchanges and the shardings of the carry."""
     self.functions, self.workers, self._shardings = functions, functions.workers, shardings
     self.execution, self.replication = execution, replication
     self._conditional = ConditionalExchanges(functions, clocks)
 
   def make_call(self, kind: Kind, together: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
-    """Return the jitted function of a kind of calls.
+    """Return the jitted function of a kind of calls: call(carry, batches, step, keys, clock) -> (carry, losses).
 
-    call(carry, batches, step, keys, clock) -> (carry, losses). batches: [workers, steps, batch, ...]; step: [] the
-    first step's number; keys: [workers], as key data; losses: [steps], means over the workers. clock: for a kind
-    without a unit that of `ConditionalExchanges.run`, else (). The carry is donated.
+    batches: [workers, steps, batch, ...]; step: [] the first step; keys: [workers], as key data; losses: [steps], means
+    over the workers. clock: that of `ConditionalExchanges.run` for a kind without a unit, else (). The carry is
+    donated.
     together: several runs: carry [workers, runs, ...], batches [workers, runs, steps, batch, ...], keys
     [workers, runs], losses [runs, steps].
     """
@@ -138,7 +138,7 @@ class Rounds:
   def _on_device(
     self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, keys: jax.Array, clock: Any
   ) -> tuple[Carry, jax.Array]:
-    """Make a device's part of the call; its shared leaves have an axis of one copy outside, and none inside."""
+    """Run a device's part of the call; shared leaves have an axis of one copy outside, and none inside."""
     carry = self._each_leaf(unpack, carry)
     inputs = batches, step_keys(keys, step, jax.tree.leaves(batches)[0].shape[1])
     if kind.unit:
@@ -148,7 +148,7 @@ class Rounds:
     return self._each_leaf(pack, carry), self.functions.mean(losses)
 
   def _each_leaf(self, fn: Callable[[Tree, Tree], Tree], carry: Carry) -> Carry:
-    """Apply `pack` or `unpack` to all that may be shared by the workers."""
+    """Apply `pack` or `unpack` to all leaves that workers may share."""
     copies = self.replication
     params, state = fn((carry.params, carry.state), (copies.params, copies.state))
     messages = tuple(
@@ -157,13 +157,13 @@ class Rounds:
     return Carry(params, state, carry.extra, messages)
 
   def _units(self, kind: Kind, carry: Carry, inputs: Inputs) -> tuple[Carry, jax.Array]:
-    """Make the unit `kind.repeat` times; losses: [virtual, steps]."""
+    """Run the unit `kind.repeat` times; losses: [virtual, steps]."""
     unit = partial(self._unit, kind)
     if kind.repeat == 1:
       return unit(carry, inputs)
 
     def units_first(x: jax.Array) -> jax.Array:
-      """[virtual, repeat * steps, ...] -> [repeat, virtual, steps, ...]."""
+      """Reshape [virtual, repeat * steps, ...] -> [repeat, virtual, steps, ...]."""
       return jnp.swapaxes(x.reshape(x.shape[0], kind.repeat, len(kind.unit), *x.shape[2:]), 0, 1)
 
     carry, losses = over_steps(unit, carry, jax.tree.map(units_first, inputs), self.execution.steps)
@@ -181,13 +181,13 @@ class Rounds:
 
   def _launch(self, i: int, carry: Carry) -> tuple[Tree, Carry]:
     message, carry = self.functions.launch(i, carry)
-    if self.execution.overlap:  # the same boundary of fusion, so that both settings round equally
+    if self.execution.overlap:  # a fusion boundary as below, so that both settings round equally
       return lax.optimization_barrier(message), carry
-    return lax.optimization_barrier((message, carry))  # the steps that follow wait for the message
+    return lax.optimization_barrier((message, carry))  # following steps wait for the message
 
 
 def worker_keys(key: jax.Array, workers: Sequence[int]) -> jax.Array:
-  """Return the key data of these workers by their ids: [len(workers), *key.shape, ...]."""
+  """Return the key data of these workers by their IDs: [len(workers), *key.shape, ...]."""
   ids = jnp.asarray(np.array(workers, np.int32))
   return jax.random.key_data(jax.vmap(lambda worker: _fold(key, worker))(ids))
 
@@ -197,7 +197,7 @@ def _fold(key: jax.Array, worker: jax.Array) -> jax.Array:
 
 
 def step_keys(keys: jax.Array, step: jax.Array, steps: int) -> jax.Array:
-  """Return the keys of some steps: [workers] key data -> [workers, steps]."""
+  """Return the keys of successive steps: [workers] key data -> [workers, steps]."""
   numbers = step + jnp.arange(steps, dtype=step.dtype)
   return jax.vmap(lambda key: jax.vmap(partial(jax.random.fold_in, key))(numbers))(jax.random.wrap_key_data(keys))
 
@@ -206,18 +206,18 @@ def over_unit(
   kind: Kind, carry: Carry, steps: Callable[..., Any], launch: Callable[..., Any], merge: Callable[..., Carry],
   exchange: Callable[..., Carry],
 ) -> tuple[Carry, list[Any]]:  # fmt: skip
-  """Run the steps of `kind.unit`, whose exchanges are known; return the carry, with messages in flight, and the losses.
+  """Run the steps of `kind.unit` with its exchanges; return the carry, with messages in flight, and the losses.
 
-  steps(carry, first, last, overlapped) -> (carry, losses): steps first..last-1 without exchanges; overlapped: with a
-  message in flight. launch(i, carry) -> (message, carry), merge(i, message, carry) and exchange(i, carry) run those of
-  exchange i.
+  steps(carry, first, last, overlapped) -> (carry, losses) runs steps first..last-1 without exchanges; overlapped:
+  whether a message is in flight. launch(i, carry) -> (message, carry), merge(i, message, carry) and exchange(i, carry)
+  run exchange i.
   """
   in_flight = [list(slots[:count]) for slots, count in zip(carry.messages, kind.in_flight, strict=True)]
-  losses, first = [], 0  # first: of the steps that have not run yet
+  losses, first = [], 0  # first: the first step that has not run yet
   for step, due in enumerate(kind.unit):
     for i in due.launch:
       message, carry = launch(i, carry)
-      in_flight[i].append(message)  # the oldest first
+      in_flight[i].append(message)  # oldest first
     after = kind.unit[step + 1] if step + 1 < len(kind.unit) else LAST
     if due.merge or due.exchange or after.launch:  # run the steps since the last exchange
       carry, loss = steps(carry, first, step + 1, any(in_flight))
@@ -231,4 +231,4 @@ def over_unit(
   return carry._replace(messages=messages), losses
 
 
-LAST = Due(launch=(0,))  # in place of the step after a unit: the remaining steps run before it
+LAST = Due(launch=(0,))  # follows the last step of a unit, so that the remaining steps run

@@ -1,4 +1,4 @@
-"""Bytes that an algorithm sends, recorded from its functions, so that nothing is declared by hand."""
+"""Bytes that an algorithm sends, recorded from its functions instead of declared."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -17,28 +17,28 @@ class Traffic(NamedTuple):
   """The collectives that one of p workers takes part in."""
 
   workers: int
-  local: tuple[Sent, ...]  # at each step
-  exchanges: tuple[tuple[Sent, ...], ...]  # at each launch with its merge
+  local: tuple[Sent, ...]  # per step
+  exchanges: tuple[tuple[Sent, ...], ...]  # per launch, including its merge
   evaluate: tuple[Sent, ...]
-  local_uses_group: bool  # whether a local step uses the group at all, its rank included
+  local_uses_group: bool  # whether a local step uses the group, including its rank
 
   def nbytes(self, due: Iterable[Due]) -> float:
-    """Lower bound of the bytes that a worker sends in these steps."""
+    """Return a lower bound of the bytes that a worker sends in these steps."""
     total = 0.0
     for now in due:
       total += self.sent(self.local) + sum(self.sent(self.exchanges[i]) for i in (*now.launch, *now.exchange))
     return total
 
   def sent(self, ops: tuple[Sent, ...]) -> float:
-    """Lower bound of the bytes that a worker sends in these collectives."""
+    """Return a lower bound of the bytes that a worker sends in these collectives."""
     return sum(op.per_worker(self.workers) for op in ops)
 
 
 def of(algorithm: Algorithm, params: Tree, workers: int) -> Traffic:
-  """Record a step, each exchange and an evaluation. params: one worker's, as arrays or shapes.
+  """Record the collectives of a step, each exchange and an evaluation. params: one worker's arrays or shapes.
 
   Raises:
-    ValueError: for a collective inside a loop of JAX, whose repetitions are not seen.
+    ValueError: for a collective inside a JAX loop, whose repetitions cannot be counted.
   """
   _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
   local, _ = record(algorithm.local, params, state, params, workers=workers)
@@ -52,10 +52,10 @@ def of(algorithm: Algorithm, params: Tree, workers: int) -> Traffic:
 
 
 def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
-  """Return the bytes of a visit's (message, reply); peer to peer: of the models (pushed, pulled).
+  """Return the bytes of a visit's (message, reply); for gossip, of the models (pushed, pulled).
 
-  Whether a peer-to-peer rule moves a model is found by trial: with a peer, does the reply differ (pulled), does the
-  peer's model (pushed)?
+  Whether a gossip rule moves a model is determined by running it: with a peer, the reply changes (pulled) or the
+  peer's model changes (pushed).
   """
   state, _, reply = jax.eval_shape(algorithm.init, params)
   if algorithm.arrivals.peers == "none":
@@ -65,7 +65,7 @@ def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
   def some(x: jax.Array) -> jax.Array:
     return jax.random.uniform(next(keys), x.shape, x.dtype, 1, 2) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
-  tiny = jnp.ones(2)  # the rules are the same for any parameters
+  tiny = jnp.ones(2)  # rules do not depend on the parameters
   state, board, _ = algorithm.init(tiny)
   board, message = jax.tree.map(some, board), algorithm.request(state, tiny)
   (met, pulled), (single, unchanged) = (
@@ -76,7 +76,7 @@ def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
 
 
 def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
-  """Return the bytes of a visit's message and reply; peer to peer: of the models that move."""
+  """Return the bytes of a visit's message and reply; for gossip, of the models that move."""
   return sum(visit_nbytes(algorithm, jax.eval_shape(model.init, jax.random.key(0))[0]))
 
 

@@ -1,7 +1,6 @@
-"""The interface between the training loop and what runs the steps.
+"""The interface between the training loop and the runtimes.
 
-Implemented by `CompiledTrainer`, `Simulator`, `RealTimeTrainer` (threads and Ray), and in virtual time for workers that
-fail and join.
+Implemented by `CompiledTrainer`, `Simulator`, `RealTimeTrainer` (threads and Ray), and `ElasticTrainer`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,44 +20,44 @@ class TrainerCall(Protocol):
 
   @property
   def first(self) -> int:
-    """The first step."""
+    """Return the first step."""
     ...
 
   @property
   def end(self) -> int:
-    """The step after the last one."""
+    """Return the step after the last."""
     ...
 
 
 class Trainer(Protocol):
-  """Run the steps of one run, or of a batch of runs that differ in their seeds and traced hyperparameters.
+  """The steps of a run, or of a batch of runs that differ in seeds and traced hyperparameters.
 
-  A carry is the state between two calls; only its trainer knows its structure. A batch of one run has the carry, the
-  program and the bits of that run.
+  A carry is the state between two calls; only its trainer knows its structure. A batch of one run has the same carry,
+  program and bits as that run.
   """
 
   @property
   def layout(self) -> dict[str, Any]:
-    """The settings that a bit-exact resume depends on."""
+    """Return the settings that a bit-exact resume requires to be equal."""
     ...
 
   @property
   def portable(self) -> bool:
-    """Whether another layout can restore a saved carry, up to rounding."""
+    """Return whether another layout can restore a saved carry, up to rounding."""
     ...
 
   @property
   def fed(self) -> Sequence[int]:
-    """Ids of the workers whose batches `run` takes in this process."""
+    """Return the IDs of the workers whose batches `run` takes in this process."""
     ...
 
   @property
   def compile_seconds(self) -> float:
-    """Seconds spent compiling so far."""
+    """Return the seconds spent compiling so far."""
     ...
 
   def start(self, key: Any) -> Any:
-    """Return the carry before the first step, initialized from a key, or from a `RunKey` with hyperparameters.
+    """Initialize the carry before the first step from a key, or from a `RunKey` with hyperparameters.
 
     Raises:
       ValueError: if it exceeds the memory.
@@ -80,7 +79,7 @@ class Trainer(Protocol):
   def run(self, carry: Any, calls: Any, feed: Any, key: jax.Array) -> Iterator[tuple[Any, Any, Any]]:
     """Run the calls and yield (call, carry after it, losses); the next call may donate a yielded carry.
 
-    Of a batch the batches are [local workers, runs, steps, batch, ...] and the keys [runs].
+    For a batch of runs, batches are [local workers, runs, steps, batch, ...] and the keys [runs].
     """
     ...
 
@@ -93,7 +92,7 @@ class Trainer(Protocol):
     ...
 
   def seconds(self, carry: Any) -> float | None:
-    """Return the training seconds that the trainer has measured; None: the loop measures them."""
+    """Return the training seconds measured by the trainer; None: the loop measures them."""
     ...
 
   def consensuses(self, carry: Any) -> list[Consensus]:
@@ -105,11 +104,11 @@ class Trainer(Protocol):
     ...
 
   def saved_shapes(self, key: jax.Array, step: int) -> Tree:
-    """Return `saved` after a step as shapes, types and shardings."""
+    """Return the shapes, types and shardings of a checkpoint's carry after `step` steps."""
     ...
 
   def restored(self, saved: Tree, step: int) -> Any:
-    """Invert `saved`."""
+    """Restore the carry from that of a checkpoint after `step` steps."""
     ...
 
   def describe(self) -> str:
@@ -117,36 +116,36 @@ class Trainer(Protocol):
     ...
 
   def stop(self) -> None:
-    """End the run early, from a signal handler: `run` yields what is complete and returns."""
+    """End the run early, from a signal handler: `run` yields completed calls and returns."""
     ...
 
   def close(self) -> None:
-    """Release processes and threads."""
+    """Stop processes and threads."""
     ...
 
 
 class SingleRunTrainer:
-  """Base class of trainers that run one run at a time, in calls that the loop times and stops between."""
+  """Base class of trainers that run one run at a time, in calls that the loop times and can stop between."""
 
   portable = False
   layout: dict[str, Any]
   fed: Sequence[int] = ()
 
   def consensus(self, carry: Any) -> Consensus:
-    """Return the model to test and the workers' distance from their mean. The carry stays valid."""
+    """Return the model to evaluate and the workers' distance from their mean; the carry stays valid."""
     raise NotImplementedError
 
   def consensuses(self, carry: Any) -> list[Consensus]:
-    """Return the consensus of the one run of a batch."""
+    """Return the consensus of the only run of a batch."""
     return [self.consensus(carry)]
 
   def join(self, carries: Sequence[Any]) -> Any:
-    """Return the carry of the one run of a batch."""
+    """Return the carry of the only run of a batch."""
     (carry,) = carries
     return carry
 
   def part(self, carry: Any, run: int) -> Any:
-    """Return the carry of the one run of a batch."""
+    """Return the carry of the only run of a batch."""
     del run
     return carry
 

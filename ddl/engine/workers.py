@@ -1,6 +1,6 @@
-"""Workers on devices: p workers spread over the devices of one or many processes, and their packed collectives.
+"""Workers on devices: p workers spread over the devices of one or more processes, and their packed collectives.
 
-A device carries several workers, or several devices carry one: its members, which hold its parameters in pieces.
+A device runs several workers, or several devices, its members, run one worker and shard its parameters.
 """
 
 import math
@@ -18,90 +18,90 @@ from ddl.errors import OptionError
 from ddl.group import Group
 from ddl.sharding import MEMBER
 
-SMALL = 2**22  # bytes from which an array is sent on its own over sockets, as copying it takes longer than a message
+SMALL = 2**22  # arrays with more bytes are sent unpacked over sockets, as copying takes longer than a message
 AXIS = ("worker", "virtual")  # the workers' axis: worker id = row of the mesh * workers per row + virtual index
 
 
 class Workers(NamedTuple):
-  """A mesh [rows, members] of devices; each row carries `virtual` workers along the vmapped axis "virtual"."""
+  """A mesh [rows, members] of devices; each row runs `virtual` workers along the vmapped axis "virtual"."""
 
   mesh: Mesh  # axes "worker" and "member"
   virtual: int  # workers per row
 
   @property
   def devices(self) -> int:
-    """Number of devices, over all processes."""
+    """Return the number of devices, over all processes."""
     return self.mesh.size
 
   @property
   def device(self) -> Any:
-    """One of the devices, which need not be this machine's; all are of its kind."""
+    """Return one of the devices, possibly of another machine; all are of the same kind."""
     return self.mesh.devices.flat[0]
 
   @property
   def platform(self) -> str:
-    """Of the devices: "cpu", "tpu", or for CUDA "gpu"."""
+    """Return the platform: "cpu", "tpu", or "gpu" for CUDA."""
     return self.device.platform
 
   @property
   def processes(self) -> int:
-    """Number of processes that have its devices."""
+    """Return the number of processes that own these devices."""
     return len({device.process_index for device in self.mesh.devices.flat})
 
   @property
   def members(self) -> int:
-    """Devices of a worker."""
+    """Return the number of devices per worker."""
     return self.mesh.shape[MEMBER]
 
   @property
   def rows(self) -> int:
-    """Rows of devices that carry different workers."""
+    """Return the number of mesh rows, which run different workers."""
     return self.mesh.shape[AXIS[0]]
 
   @property
   def count(self) -> int:
-    """Number of workers p."""
+    """Return the number of workers p."""
     return self.rows * self.virtual
 
   @property
   def group(self) -> Group:
-    """All workers, for a function of one that is lifted by `lift` and bound to the axis "virtual"."""
+    """Return the group of all workers, for a function of one worker lifted by `lift` and bound to "virtual"."""
     # XLA's partitioner fails on a collective over a manual axis of size 1.
     axis = AXIS[1] if self.rows == 1 < self.members else AXIS
     return PackedGroup(axis, SMALL) if self.platform == "cpu" and self.processes > 1 == self.members else Group(axis)
 
   @property
   def packs(self) -> bool:
-    """Whether messages in flight are packed; `compiler_options` says why. Of members that would gather their pieces."""
+    """Return whether messages in flight are packed (see `execution`); packing would gather sharded parameters."""
     return self.platform == "tpu" and self.members == 1
 
   @property
   def overlapped_group(self) -> Group:
-    """The group for messages in flight."""
+    """Return the group for messages in flight."""
     return PackedGroup(self.group.axes) if self.packs else self.group
 
   @property
   def local(self) -> list[int]:
-    """Ids of the workers of which this process has a device, in order."""
+    """Return the IDs of the workers with a device in this process, in order."""
     return [i * self.virtual + j for i in self.local_rows for j in range(self.virtual)]
 
   @property
   def local_rows(self) -> list[int]:
-    """The rows of which this process has a device; a row may span several processes."""
+    """Return the rows with a device in this process; a row may span several processes."""
     rank = jax.process_index()
     return [i for i, row in enumerate(self.mesh.devices) if any(d.process_index == rank for d in row)]
 
   def split(self, spec: Sequence[str | None] = ()) -> NamedSharding:
-    """Sharding of arrays [workers, ...]: the leading axis over the rows, the others as in `spec`."""
+    """Return the sharding of arrays [workers, ...]: the leading axis over the rows, the others as in `spec`."""
     return NamedSharding(self.mesh, PartitionSpec(AXIS[0], *spec))
 
   @property
   def everywhere(self) -> NamedSharding:
-    """Sharding of arrays that are on every device."""
+    """Return the sharding of arrays replicated on every device."""
     return NamedSharding(self.mesh, PartitionSpec())
 
   def put(self, tree: Any, spec: Sequence[str | None] = ()) -> Any:
-    """Put host arrays [local rows * n, ...] into global arrays [rows * n, ...], each on the devices of its row."""
+    """Place host arrays [local rows * n, ...] as global arrays [rows * n, ...], on the devices of their rows."""
     sharding = self.split(spec)
     if jax.process_count() == 1:
       return jax.device_put(tree, sharding)
@@ -120,17 +120,17 @@ class Workers(NamedTuple):
     return jax.tree.map(lambda x: one(np.asarray(x)), tree)
 
   def replicate(self, tree: Any) -> Any:
-    """Put host arrays that are equal in all processes on every device."""
+    """Replicate host arrays, equal in all processes, on every device."""
     if jax.process_count() == 1:
       return jax.device_put(tree, self.everywhere)
-    # Not device_put: over several processes it would first compare the values, with a collective for each.
+    # With several processes, device_put would first compare the values, with a collective per array.
     arrays = jax.tree.map(np.asarray, tree)
     return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, self.everywhere, x.__getitem__), arrays)
 
   def lift(self, fn: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
     """Map `fn` over the rows; specs: True: split along the leading axis, False: equal on all rows.
 
-    XLA partitions what a row computes over its members. `check_vma` is off because collectives over a vmapped axis fail
+    XLA partitions a row's computation over its members. `check_vma` is off because collectives over a vmapped axis fail
     with it, and because `jax.grad` of replicated parameters would already sum over the devices.
     """
 
@@ -143,15 +143,15 @@ class Workers(NamedTuple):
     )
 
   def check_memory(self, carry: Any, params: Any) -> None:
-    """ValueError if the devices cannot hold a carry and the parameters that it begins with: shapes with shardings."""
+    """Raise ValueError if the devices cannot hold a carry and its initial parameters: shapes with shardings."""
     share = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves((carry, params)))
     for device in self.mesh.local_devices[:1]:
-      limit = (device.memory_stats() or {}).get("bytes_limit")  # None on CPUs, which share the machine's
+      limit = (device.memory_stats() or {}).get("bytes_limit")  # None on CPUs, which share the machine's memory
       what = f"a model of {nbytes(params) / 1e6:,.1f} MB for {self.count} workers, with the algorithm's state"
       if limit is None:
         memory.require(share * len(self.mesh.local_devices), what)
       elif share > limit:
-        more = "; more members split it further" if self.members > 1 else ""
+        more = "; more members shard it further" if self.members > 1 else ""
         raise ValueError(f"{what}: needs at least {share / 1e9:,.1f} GB of each device's {limit / 1e9:,.1f} GB{more}")
 
 
@@ -161,7 +161,7 @@ def nbytes(tree: Any) -> int:
 
 
 def placed(tree: Any, sharding: Any) -> Any:
-  """Return the shapes of arrays with this sharding, or with one for each leaf."""
+  """Return the shapes of arrays with this sharding, or with one sharding per leaf."""
   where = jax.tree.broadcast(sharding, tree)
   return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, where)
 
@@ -175,7 +175,7 @@ def divisors(count: int) -> list[int]:
 def make_workers(count: int, devices: int | None = None, members: int = 1) -> Workers:
   """Spread `count` workers of `members` devices each over the first `devices` devices of all processes.
 
-  devices: by default as many as fit evenly.
+  devices: by default as many as divide the workers evenly.
 
   Raises:
     ValueError: if there are fewer devices, or they do not divide the workers.
@@ -188,43 +188,43 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
   even = [d * members for d in divisors(count) if d * members % jax.process_count() == 0]
   if devices is None:
     devices = max((d for d in even if d <= len(available)), default=0)
-  fits = even if jax.default_backend() == "cpu" else [d for d in even if d <= len(available)]  # a CPU gives any number
+  fits = even if jax.default_backend() == "cpu" else [d for d in even if d <= len(available)]  # any number of CPUs
   if devices not in fits:
     where = f" of {jax.process_count()} processes" * (jax.process_count() > 1)
     what = f"{count} workers" + f" of {members} members" * (members > 1)
     raise ValueError(
-      f"{what} do not spread evenly over {devices or 'the'} devices{where} "
-      f"(found: {len(available)}); device counts that divide them: {', '.join(map(str, fits)) or 'none'}"
+      f"{what} must spread evenly over the devices, got {devices or len(available)} devices{where} "
+      f"(available: {len(available)}). Valid numbers: {', '.join(map(str, fits)) or 'none'}."
     )
   per_process = devices // jax.process_count()
   used = [
     d for rank in range(jax.process_count()) for d in [x for x in available if x.process_index == rank][:per_process]
   ]
   if len(used) < devices:
-    raise OptionError("devices", f"at most {len(used)}", devices, "A CPU has as many as the first call asks for.")
+    raise OptionError("devices", f"at most {len(used)}", devices, "The first call sets the number of CPU devices.")
   return on_devices(count, used, members)
 
 
 def on_devices(count: int, devices: Sequence[Any], members: int) -> Workers:
-  """Spread workers over all these devices, in this order, which they divide evenly."""
+  """Spread workers over all these devices, in this order; they must divide evenly."""
   mesh = Mesh(np.array(devices).reshape(-1, members), (AXIS[0], MEMBER), axis_types=(AxisType.Auto,) * 2)
   return Workers(mesh, count * members // len(devices))
 
 
 class PackedGroup(Group):
-  """A group that sends means and sums as one vector per type; the values are those of `Group`."""
+  """A group that sends means and sums as one vector per type, with the values of `Group`."""
 
   def __init__(self, axis: AxisName, below: float = math.inf):
-    """axis: see `Group`; below: bytes from which a leaf is sent on its own, as copies take longer than a message."""
+    """Bind to an axis as `Group` does. below: leaves with more bytes are sent unpacked, as copying takes longer."""
     super().__init__(axis)
     self.below = below
 
   def sum(self, tree: Tree) -> Tree:
-    """sum_i x_i."""
+    """Return sum_i x_i."""
     return self._packed(super().sum, tree)
 
   def mean(self, tree: Tree) -> Tree:
-    """(1/p) sum_i x_i."""
+    """Return (1/p) sum_i x_i."""
     return self._packed(super().mean, tree)
 
   def _packed(self, reduce: Callable[[Tree], Tree], tree: Tree) -> Tree:
@@ -233,10 +233,10 @@ class PackedGroup(Group):
     together: dict[object, list[int]] = {}
     for place, x in enumerate(leaves):
       together.setdefault(x.dtype if x.nbytes < self.below else place, []).append(place)
-    vectors = reduce([jnp.concatenate([leaves[place].reshape(-1) for place in each]) for each in together.values()])
-    for vector, each in zip(vectors, together.values(), strict=True):
+    vectors = reduce([jnp.concatenate([leaves[place].reshape(-1) for place in places]) for places in together.values()])
+    for vector, places in zip(vectors, together.values(), strict=True):
       first = 0
-      for place in each:
+      for place in places:
         shape, size = leaves[place].shape, leaves[place].size
         leaves[place] = vector[first : first + size].reshape(shape)
         first += size

@@ -1,4 +1,4 @@
-"""Groups of processes: their ranks, and how they are launched, join and agree."""
+"""Groups of processes: ranks, launching, joining and agreement."""
 
 from ddl.hosts.abort import exit_for_loss, format_exit, is_loss, leave, tell
 from ddl.hosts.agree import Vote, exchange, share

@@ -1,7 +1,7 @@
-"""One line and an exit code where JAX's C++ layer would print pages of log and abort the process.
+"""One-line errors with exit codes, in place of pages of C++ log and an abort by JAX.
 
-Once a process is lost, JAX's coordination client logs to stderr and calls abort() in all others, also in those that
-wait in a collective. So C++'s stderr is redirected to a temporary file, and a handler of SIGABRT reports from it.
+When a process is lost, JAX's coordination client logs to stderr and calls abort() in all other processes, even while
+they wait in a collective. So C++'s stderr is redirected to a temporary file, and a SIGABRT handler reports from it.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ import jax
 
 from ddl.hosts.process_info import member
 
-GRACE = 1.0  # seconds that a process which fails gives the others to report their own error
-COORDINATION = "JAX distributed service detected fatal errors"  # in the log if it is JAX that aborts, not XLA
+GRACE = 1.0  # seconds for the other processes to report their own errors before a failed process exits
+COORDINATION = "JAX distributed service detected fatal errors"  # in the log if JAX aborts, not XLA
 COLLECTIVE = re.compile("Gloo|NCCL|RCCL|coordination ?service", re.IGNORECASE)
 
-_exiting = threading.Lock()  # held by the thread that reports, which ends the process
+_exiting = threading.Lock()  # held by the thread that reports the error and exits
 _format: list[Callable[[str, int], str]] = [lambda reason, _: reason]
-_handlers: list[Any] = []  # of SIGABRT, for the life of the process
+_handlers: list[Any] = []  # SIGABRT handlers, referenced until the process exits
 
 
 def tell(text: str) -> None:
-  """Print a line on stderr, after what stdout has; nothing if the process that read them was killed."""
+  """Print a line to stderr, after flushing stdout; ignore closed pipes."""
   with contextlib.suppress(OSError):
     sys.stdout.flush()
   with contextlib.suppress(OSError):
@@ -39,14 +39,14 @@ def tell(text: str) -> None:
 
 
 def format_exit(line: Callable[[str, int], str]) -> None:
-  """Set the line that this process prints before it exits, from the reason and the exit code."""
+  """Set the function (reason, exit code) -> the line that this process prints before it exits."""
   _format[:] = [line]
 
 
 def leave(code: int, text: str = "") -> None:
-  """Exit at once if this is one of several processes: an ordinary exit would wait for all others.
+  """Exit at once if this is one of several processes; an ordinary exit would wait for all others.
 
-  text: printed first, unless another thread already reports why this process exits.
+  text: printed first, unless another thread is already reporting an error.
   """
   joined = jax.distributed.is_initialized()
   if joined:
@@ -56,35 +56,35 @@ def leave(code: int, text: str = "") -> None:
   if joined:
     with contextlib.suppress(OSError):
       sys.stdout.flush()
-    time.sleep(2 * GRACE if member().rank == 0 else GRACE)  # JAX aborts the others once process 0 has exited
+    time.sleep(2 * GRACE if member().rank == 0 else GRACE)  # JAX aborts the other processes once process 0 has exited
     os._exit(code)
 
 
 def is_loss(error: BaseException) -> bool:
-  """Return whether this is the error of a collective of several processes."""
+  """Return whether an error is that of a collective over several processes."""
   failed = isinstance(error, (ValueError, RuntimeError)) and COLLECTIVE.search(str(error))
   return jax.distributed.is_initialized() and bool(failed)
 
 
 def exit_for_loss(error: BaseException) -> NoReturn:
-  """Exit after the failure of a collective, with a line that names the process if JAX detects its loss in time."""
+  """Exit after a collective failed, with a line that names the lost process if JAX detects the loss in time."""
   time.sleep(GRACE)
   reason = str(error).strip().partition("\n")[0].rpartition("] ")[2]  # Gloo: [pair.cc:538] Read error [ADDRESS]: WHY
   _exit(f"another process exited or cannot be reached ({reason})", 1)
 
 
 def report_aborts(explain: Callable[[str], tuple[str, int]]) -> None:
-  """Have JAX's aborts reported in one line, with the reason and the exit code that `explain` finds in the log."""
+  """Report JAX's aborts in one line. explain: log -> (reason, exit code)."""
   log = _redirect()
 
   def on_abort(_: int) -> None:
     text = os.pread(log, 2**20, 0).decode(errors="replace")
     if COORDINATION in text:
       _exit(*explain(text))
-    tell(text)  # of a failed check in XLA; abort() ends the process after this handler
+    tell(text)  # log of a failed check in XLA; abort() ends the process after this handler
 
   _handlers.append(ctypes.CFUNCTYPE(None, ctypes.c_int)(on_abort))
-  ctypes.CDLL(None).signal(signal.SIGABRT, _handlers[-1])  # Python's own handlers wait for its main thread
+  ctypes.CDLL(None).signal(signal.SIGABRT, _handlers[-1])  # Python's handlers would wait for the main thread
 
 
 def _exit(reason: str, code: int) -> NoReturn:
@@ -94,12 +94,12 @@ def _exit(reason: str, code: int) -> NoReturn:
 
 
 def _redirect() -> int:
-  """Discard what C++ prints on stdout, and send its stderr to a file, whose descriptor is returned; Python's stay.
+  """Discard C++'s stdout and redirect its stderr to a file; return its descriptor. Python's streams are unchanged.
 
-  Gloo prints a line on stdout for each group that it connects.
+  Gloo prints a line to stdout for each group that it connects.
   """
   log, path = tempfile.mkstemp()
-  os.unlink(path)  # the file exists until this process ends
+  os.unlink(path)  # the open file exists until this process exits
   for number, name, target in ((1, "stdout", os.open(os.devnull, os.O_WRONLY)), (2, "stderr", log)):
     before = getattr(sys, name)
     before.flush()

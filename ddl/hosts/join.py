@@ -1,4 +1,4 @@
-"""Joining a group of processes with `jax.distributed`, and the reasons why that fails."""
+"""Joining a group of processes with `jax.distributed`, and explanations of failures."""
 
 import errno
 import os
@@ -17,24 +17,24 @@ from ddl.hosts.launcher import follow_launcher
 from ddl.hosts.process_info import ProcessInfo, check_address, check_seconds, host_port, member, set_member, whence
 
 JOIN_TIMEOUT = 60.0  # seconds
-PEER_TIMEOUT = 30.0  # seconds without a heartbeat after which a process is lost
-LATE = 5.0  # seconds by which JAX exceeds its initialization_timeout
-NO_PROXY = "no_grpc_proxy"  # hosts that gRPC connects to without a proxy
+PEER_TIMEOUT = 30.0  # seconds without a heartbeat until a process counts as lost
+LATE = 5.0  # seconds by which JAX may exceed its initialization_timeout
+NO_PROXY = "no_grpc_proxy"  # environment variable: hosts to which gRPC connects without a proxy
 
 
 def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT) -> None:
-  """Join the group that flags, a launcher or the cluster's environment describe, if any.
+  """Join the group given by flags, a launcher or the cluster's environment, if any.
 
-  Call before any device is used, once per process. A process that does not join, or is lost later, ends the others
-  with one line on stderr: exit code 2 before all have joined, 1 after that. A process that fails calls `leave`, as an
+  Call it once per process, before any device is used. If a process does not join or is lost later, the others exit with
+  one line on stderr: exit code 2 before all have joined, 1 afterwards. A failing process must call `leave`, as an
   ordinary exit waits for all others.
 
   Args:
-    join_timeout: seconds in which all processes must join.
-    peer_timeout: seconds without a heartbeat after which a process is lost.
+    join_timeout: seconds within which all processes must join.
+    peer_timeout: seconds without a heartbeat until a process counts as lost.
 
   Raises:
-    ValueError: if the address cannot be used, the processes differ in their number, or a timeout is out of range.
+    ValueError: if the address cannot be used, the processes differ in num_processes, or a timeout is out of range.
   """
   follow_launcher()
   me = member()
@@ -43,15 +43,15 @@ def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT)
   if me.count == 1:
     return
   set_member(me)
-  memory.keep_freed()  # background messages split a call into many programs, which reuse freed memory
+  memory.keep_freed()  # background sends split a call into many programs, which reuse freed memory
   host, port = check_address(me.coordinator) if me.coordinator else ("", 0)
   listen_at = _listen_address(me, host, port) if me.coordinator and me.rank == 0 else None
   report_aborts(lambda log: _explain(log, me, join_timeout, peer_timeout))
-  if host:  # a proxy of the environment would delay or prevent the connection to process 0
+  if host:  # a proxy would delay or prevent the connection to process 0
     direct = os.environ.get(NO_PROXY) or os.environ.get("no_proxy") or ""
     os.environ[NO_PROXY] = ",".join(filter(None, [direct, host]))
-    jax.config.update("jax_check_proxy_envs", False)  # which warns of one
-  jax.config.update("jax_enable_preemption_service", False)  # its handler of SIGTERM would replace ours
+    jax.config.update("jax_check_proxy_envs", False)  # this check would warn about a proxy
+  jax.config.update("jax_enable_preemption_service", False)  # its SIGTERM handler would replace ours
   try:
     jax.distributed.initialize(
       me.coordinator or None,
@@ -67,21 +67,21 @@ def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT)
     if len({*devices.values()}) > 1:
       got = ", ".join(f"{number} in process {rank}" for rank, number in sorted(devices.items())[:8])
       raise OptionError("devices", "the same number in all processes", got, "Pass the same num_processes to all.")
-    # Connect the processes now: the first collective waits 30 s, and later one of them may still be compiling.
+    # Connect now: the first collective times out after 30 s, and later a process may still be compiling.
     multihost_utils.sync_global_devices("joined")
   except OptionError:
     raise
   except (RuntimeError, ValueError) as error:
-    kind = RuntimeError if is_loss(error) else ValueError  # of Gloo, or of JAX
+    kind = RuntimeError if is_loss(error) else ValueError  # from Gloo or JAX
     raise kind(f"{_first_line(str(error))}{_name_advice(host)}") from error
 
 
 def _listen_address(me: ProcessInfo, host: str, port: int) -> str:
-  """Return the address at which process 0 listens; ValueError, one line, if it cannot."""
+  """Return the address at which process 0 listens; raise ValueError if it cannot."""
   try:
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
   except (OSError, UnicodeError):
-    return f"[::]:{port}"  # a name that is not known yet, as a new pod's
+    return f"[::]:{port}"  # the name may not resolve yet, such as a new pod's
   # Prefer IPv4, as a host may lack IPv6.
   family, *_, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
   local = str(address[0])
@@ -91,20 +91,20 @@ def _listen_address(me: ProcessInfo, host: str, port: int) -> str:
     socket.create_server((local, port), family=family).close()
   except OSError as error:
     if error.errno == errno.EADDRINUSE:
-      raise ValueError(f"port {port} is in use at {me.coordinator}; choose another one in coordinator") from error
-    advice = "coordinator must name the host of process 0"
-    raise ValueError(f"process 0 cannot listen at {me.coordinator} ({error.strerror}); {advice}") from error
+      raise ValueError(f"coordinator must have a free port, got {me.coordinator}, which is in use.") from error
+    value = f"{me.coordinator} ({error.strerror})"
+    raise ValueError(f"coordinator must be an address at which process 0 can listen, got {value}.") from error
   return host_port(local, port)
 
 
 def _explain(log: str, me: ProcessInfo, join_timeout: float, peer_timeout: float) -> tuple[str, int]:
-  """Return why JAX aborts this process, from the log of its coordination service, and the exit code."""
+  """Return why JAX aborts this process, according to the log of its coordination service, and the exit code."""
   silent = re.search(r"stopped sending heartbeats\):\s*(\d+)", log)
   where = me.coordinator or f"the coordinator that {me.cluster} names"
   if "different incarnation" in log or "already in error" in log:
-    return f"another process joined {where} with a process_id that is already taken", 1
+    return f"another process joined {where} with a process_id that is already in use", 1
   if unexpected := re.search(r"Unexpected task registered with task=(\d+)", log):
-    return f"process {unexpected[1]} joined {where}, where process 0 has a smaller num_processes", 2
+    return f"process {unexpected[1]} joined {where}, but num_processes of process 0 is smaller", 2
   if "RegisterTask" in log:
     reason = f"not all {me.count} processes joined at {where} within {join_timeout:g} s"
     return f"{reason}{_unreached(me)}; start all, each with its own process_id, or raise join_timeout{whence(me)}", 2
@@ -118,26 +118,26 @@ def _explain(log: str, me: ProcessInfo, join_timeout: float, peer_timeout: float
 
 
 def _unreached(me: ProcessInfo) -> str:
-  """Return why this process does not reach process 0; "" if it does."""
+  """Return why this process cannot reach process 0, or "" if it can."""
   if me.rank == 0 or not me.coordinator:
     return ""
   try:
     socket.create_connection(check_address(me.coordinator), timeout=2).close()
   except OSError as error:
     why = "unknown host" if isinstance(error, socket.gaierror) else (error.strerror or "no answer").lower()
-    return f": process 0 was not reached ({why})"
+    return f": process 0 cannot be reached ({why})"
   return ""
 
 
 def _name_advice(coordinator: str) -> str:
-  """Return advice if this host's name resolves to loopback, where Gloo then listens, out of reach of other hosts."""
+  """Return advice if this host's name resolves to loopback, where other hosts cannot reach Gloo."""
   try:
     local = socket.gethostbyname(socket.gethostname())
   except OSError:
     return ""
   if not local.startswith("127.") or coordinator.startswith("127.") or coordinator == "localhost":
     return ""
-  return f"; {socket.gethostname()} is {local} here: give it an address in /etc/hosts that the other hosts reach"
+  return f"; {socket.gethostname()} resolves to {local}: set an address in /etc/hosts that other hosts can reach"
 
 
 def _first_line(text: str) -> str:
@@ -145,14 +145,14 @@ def _first_line(text: str) -> str:
 
 
 def is_main() -> bool:
-  """Return whether this process writes the files and the terminal."""
+  """Return whether this is the main process, which writes files and to the terminal."""
   return member().rank == 0
 
 
 def wait_on_cpu(result: Any) -> Any:
-  """Return the result of a program with collectives; on CPUs wait for it first.
+  """Wait for the result of a program with collectives if it is on CPUs; return it.
 
-  XLA runs independent programs on CPUs at the same time: Gloo then takes the messages of one for those of the other,
-  and collectives of many programs wait for each other's threads forever.
+  XLA runs independent programs on CPUs concurrently. Gloo could then confuse their messages, and the collectives of
+  many programs could deadlock.
   """
   return jax.block_until_ready(result) if jax.default_backend() == "cpu" else result

@@ -1,4 +1,4 @@
-"""Processes on this machine, started and watched by this one, and their end when it ends."""
+"""Processes on this machine that this process starts, monitors and stops when it exits."""
 
 import multiprocessing
 import os
@@ -14,16 +14,16 @@ from typing import IO
 from ddl.hosts.abort import tell
 from ddl.hosts.process_info import JOINED, ProcessInfo, member
 
-LAUNCHER = "DDL_LAUNCHER"  # the pid of the process that started this one, which does not outlive it
+LAUNCHER = "DDL_LAUNCHER"  # PID of the launcher, which this process does not outlive
 SAVING = 15.0  # seconds from SIGTERM to SIGKILL
 POLL = 0.5  # seconds
-FAILING = 3.0  # seconds in which the others report their errors after the first process has failed, see `leave`
+FAILING = 3.0  # seconds for the others to report errors after the first process has failed, see `leave`
 
 
 def follow_launcher() -> None:
-  """Stop this process once the process that started it has ended, wherever it waits; nothing without a launcher.
+  """Stop this process when its launcher exits, wherever it waits; do nothing without a launcher.
 
-  A launcher sets LAUNCHER in the environment, where it is removed for this process's own children.
+  A launcher sets LAUNCHER in the environment; it is removed here, for this process's own children.
   """
   if launcher := os.environ.pop(LAUNCHER, ""):
     threading.Thread(target=_stop_after, args=[int(launcher)], daemon=True).start()
@@ -32,16 +32,16 @@ def follow_launcher() -> None:
 def _stop_after(launcher: int) -> None:
   while os.getppid() == launcher:
     time.sleep(POLL)
-  signal.setitimer(signal.ITIMER_REAL, SAVING)  # of SIGALRM, which ends a process in which no Python runs any more
+  signal.setitimer(signal.ITIMER_REAL, SAVING)  # SIGALRM ends the process even if no Python code runs
   os.kill(os.getpid(), signal.SIGTERM)
   time.sleep(0.8 * SAVING)
-  for child in multiprocessing.active_children():  # that read ahead, and do not notice the end of this process
+  for child in multiprocessing.active_children():  # prefetching processes do not notice this process's exit
     child.kill()
   os.kill(os.getpid(), signal.SIGKILL)
 
 
 def launched() -> dict[str, str]:
-  """Return the environment of a process that this one starts, and that does not outlive it: `follow_launcher`."""
+  """Return the environment of child processes that exit with this process, see `follow_launcher`."""
   return os.environ | {LAUNCHER: str(os.getpid())}
 
 
@@ -53,11 +53,11 @@ def command_line() -> list[str]:
 def launch(count: int, command: Sequence[str]) -> int:
   """Run `command` as `count` processes on this machine, joined on a loopback port; return the exit code.
 
-  If this process is itself one of several, a single child takes its rank.
+  If this process is itself one of several, it starts a single child with its rank.
 
-  The first process to fail ends the others. SIGTERM and Ctrl-C are passed on, and the code is then that of this signal
-  if a process failed. The first process has the terminal; the lines of the others on stderr are preceded by their
-  rank, `[1] ...`.
+  The first process to fail stops the others. SIGTERM and Ctrl-C are forwarded; if a process then fails, the exit code
+  is that of the signal. The first process has the terminal; lines of the others on stderr are prefixed with their rank,
+  `[1] ...`.
   """
   infos, children, lines, signals = _infos(count), list[subprocess.Popen[bytes]](), list[_Lines](), list[int]()
 
@@ -79,7 +79,7 @@ def launch(count: int, command: Sequence[str]) -> int:
         env=launched() | {JOINED: str(info)},
         stdout=None if info is infos[0] else subprocess.DEVNULL,
         stderr=None if info is infos[0] else subprocess.PIPE,
-        start_new_session=True,  # else a terminal's Ctrl-C reaches them twice, and the second kills
+        start_new_session=True,  # otherwise they receive Ctrl-C twice, and the second kills
       )
       children.append(child)
       if child.stderr:
@@ -88,7 +88,7 @@ def launch(count: int, command: Sequence[str]) -> int:
       failed = [index for index, child in enumerate(children) if child.poll()]
       if failed and kill_at == float("inf"):
         first = failed[0]
-        killed = (children[first].poll() or 0) < 0  # which the launcher reports
+        killed = (children[first].poll() or 0) < 0  # reported by the launcher below
         kill_at = time.monotonic() + (0.0 if killed else FAILING)
       if time.monotonic() >= kill_at:
         send(signal.SIGKILL)
@@ -110,7 +110,7 @@ def launch(count: int, command: Sequence[str]) -> int:
 
 
 def _infos(count: int) -> list[ProcessInfo]:
-  """Return rank, number and coordinator of each process to be started."""
+  """Return the rank, number and coordinator of each process to start."""
   if member().count > 1:
     return [member()]
   with socket.socket() as free:
@@ -119,9 +119,9 @@ def _infos(count: int) -> list[ProcessInfo]:
 
 
 class _Lines:
-  """The lines of a process on stderr, passed on with its rank except the newest, which waits for the next or the end.
+  """Forwards a process's lines on stderr with its rank. It holds back the newest line until the next or the end.
 
-  An error of all processes, such as an invalid option, is the last line of each, and only rank 0 prints it.
+  An error of all processes, such as an invalid option, is the last line of each, but only rank 0 prints it.
   """
 
   def __init__(self, rank: int, pipe: IO[bytes]):
@@ -130,8 +130,8 @@ class _Lines:
     self._thread.start()
 
   def end(self, repeated: bool) -> None:
-    """Pass on the newest line, unless rank 0 has printed it."""
-    self._thread.join(1.0)  # longer only if a child of the process, which has ended, has the pipe
+    """Forward the newest line, unless rank 0 has printed it."""
+    self._thread.join(1.0)  # the pipe may stay open in a child of the ended process
     if not repeated:
       self._write()
 

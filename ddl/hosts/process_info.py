@@ -1,6 +1,6 @@
 """Rank and number of processes: from flags, our launcher, Open MPI, Slurm or Kubernetes.
 
-JAX detects clusters too, but only when its processes join, and the number decides how many devices they have.
+JAX also detects clusters, but only when processes join; ddl needs the number earlier, to set the number of devices.
 """
 
 import os
@@ -12,17 +12,17 @@ from ddl.errors import OptionError
 JOINED = "DDL_PROCESS"  # a `ProcessInfo` as text, in the environment of the processes that `launch` starts
 FLAGS = "coordinator, num_processes and process_id"
 SINGLE = "num_processes=1 for a run of one process"
-MAX_SECONDS = 1e6  # of a timeout
+MAX_SECONDS = 1e6  # maximum timeout
 
 
 class ProcessInfo(NamedTuple):
-  """A process's rank in its group."""
+  """A process's rank in its group, and how to join it."""
 
   rank: int = 0
   count: int = 1
   coordinator: str = ""  # HOST:PORT of process 0; "": JAX detects it from the cluster
-  gpu: int | None = None  # the only one that it uses; None: all
-  cluster: str = ""  # whose environment has rank and count; "": flags, or our launcher
+  gpu: int | None = None  # the only GPU to use; None: all
+  cluster: str = ""  # the cluster that set rank and count; "": flags or our launcher
 
   def __str__(self) -> str:
     return f"{self.rank}/{self.count}@{self.coordinator}" + (f"#{self.gpu}" if self.gpu is not None else "")
@@ -32,52 +32,52 @@ _declared: list[ProcessInfo] = []  # at most one
 
 
 def declare(coordinator: str = "", num_processes: int | None = None, process_id: int | None = None) -> ProcessInfo:
-  """Set rank and number of this process before it joins; what is left out is read from the cluster's environment.
+  """Set rank and number of this process before it joins; missing values come from the cluster's environment.
 
-  num_processes: 1 for a single process, whatever the environment has.
+  num_processes: 1 for a single process, regardless of the environment.
 
   Raises:
-    ValueError: for what is missing or invalid.
+    ValueError: for missing or invalid values.
   """
   return set_member(_detect(coordinator, num_processes, process_id))
 
 
 def set_member(me: ProcessInfo) -> ProcessInfo:
-  """Set and return the rank of this process; ValueError if it is invalid."""
+  """Set and return the rank of this process; raise ValueError if it is invalid."""
   if me.count > 1 and (me.coordinator or not me.cluster):
     check_address(me.coordinator)
   if not 0 <= me.rank < me.count:
     if me.cluster:
-      raise ValueError(f"{me.cluster}'s environment has process {me.rank} of {me.count}; pass {FLAGS}, or {SINGLE}")
+      raise ValueError(f"the rank of {me.cluster} must be below {me.count}, got {me.rank}. Pass {FLAGS}, or {SINGLE}.")
     raise OptionError("process_id", f"in [0, {me.count - 1}] with num_processes={me.count}", me.rank)
   _declared[:] = [me]
   return me
 
 
 def member() -> ProcessInfo:
-  """Return this process's rank: the declared one, or that of our launcher, Open MPI or Slurm."""
+  """Return this process's rank: as declared, or from our launcher, Open MPI or Slurm."""
   return _declared[0] if _declared else _detect("", None, None, kubernetes=False)
 
 
 def processes() -> int:
-  """Return the number of processes in this one's group; 1 without a group."""
+  """Return the number of processes in this process's group; 1 without a group."""
   return member().count
 
 
 def check_seconds(flag: str, seconds: float) -> float:
-  """Return a timeout; ValueError for one that is not positive and finite."""
+  """Check a timeout and return it; raise ValueError unless it is positive and finite."""
   if not 0 < seconds <= MAX_SECONDS:
     raise OptionError(flag, f"in (0, {MAX_SECONDS:g}] seconds", seconds)
   return seconds
 
 
 def whence(me: ProcessInfo) -> str:
-  """Return the end of an error about processes that a cluster started; "" for flags and our launcher."""
+  """Return advice for errors about processes that a cluster started; "" for flags and our launcher."""
   return f"; {me.cluster} started {me.count} processes; pass {SINGLE}" if me.cluster else ""
 
 
 def check_address(text: str) -> tuple[str, int]:
-  """Return host and port of HOST:PORT, or raise ValueError."""
+  """Split HOST:PORT into host and port; raise ValueError if invalid."""
   host, _, port = text.rpartition(":")
   if not host.strip("[]") or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
     raise OptionError("coordinator", "HOST:PORT of process 0, such as 10.0.0.1:1234", repr(text))
@@ -85,7 +85,7 @@ def check_address(text: str) -> tuple[str, int]:
 
 
 def host_port(host: str, port: int) -> str:
-  """Return HOST:PORT, with an IPv6 address in brackets."""
+  """Join host and port to HOST:PORT, with an IPv6 address in brackets."""
   return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -120,13 +120,13 @@ def _detect(coordinator: str, count: int | None, rank: int | None, kubernetes: b
 
 
 def _cluster(count: int | None, kubernetes: bool) -> tuple[ProcessInfo, int | None]:
-  """Return rank and number of processes in the cluster's environment, and the rank among those of this host."""
+  """Return rank and number of processes in the cluster's environment, and the rank on this host."""
   env = os.environ
   if "OMPI_COMM_WORLD_SIZE" in env:
     rank, size, local = (_number(f"OMPI_COMM_WORLD_{name}", "Open MPI") for name in ("RANK", "SIZE", "LOCAL_RANK"))
     return ProcessInfo(rank, size, cluster="Open MPI"), local
-  if "SLURM_STEP_ID" in env and "SLURM_JOB_ID" in env:  # in a step; the script that starts it is one process
-    # SLURM_NTASKS is the job's in an interactive step, which has a single task.
+  if "SLURM_STEP_ID" in env and "SLURM_JOB_ID" in env:  # inside a step; the script that starts the step is one process
+    # In an interactive step, which has a single task, SLURM_NTASKS is that of the job.
     tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
     size = _number(tasks, "Slurm") if tasks in env else 1
     rank, local = (_number(f"SLURM_{name}", "Slurm") for name in ("PROCID", "LOCALID")) if size != 1 else (0, 0)
@@ -134,24 +134,24 @@ def _cluster(count: int | None, kubernetes: bool) -> tuple[ProcessInfo, int | No
   if kubernetes and "JOB_COMPLETION_INDEX" in env and "KUBERNETES_SERVICE_HOST" in env:
     rank = _number("JOB_COMPLETION_INDEX", "Kubernetes")
     if count is None:
-      raise OptionError("num_processes", "set to the completions of the Job", None, f"Or pass {SINGLE}.")
+      raise OptionError("num_processes", "set to the Job's completions", None, f"Or pass {SINGLE}.")
     return ProcessInfo(rank, count, cluster="Kubernetes"), None
   return ProcessInfo(), None
 
 
 def _number(name: str, cluster: str) -> int:
-  """Return the number in a cluster's variable; ValueError, one line, if it has none."""
+  """Return the number in a cluster's environment variable; raise ValueError if it has none."""
   text = os.environ.get(name, "")
   if not text.isascii() or not text.isdigit():
-    raise ValueError(f"{name} of {cluster}'s environment must be a number, got {text!r:.40}; pass {FLAGS}, or {SINGLE}")
+    raise ValueError(f"{name} of {cluster} must be a number, got {text!r:.40}. Pass {FLAGS}, or {SINGLE}.")
   return int(text)
 
 
 def _open_mpi_coordinator(me: ProcessInfo) -> str:
-  """Return the coordinator under Open MPI 5 on one host, which JAX does not detect; "" for JAX to detect it."""
+  """Return the coordinator under Open MPI 5 on one host, which JAX does not detect; "" if JAX can detect it."""
   env = os.environ
   if me.cluster != "Open MPI" or "OMPI_MCA_orte_hnp_uri" in env:
     return ""
   if env.get("OMPI_COMM_WORLD_LOCAL_SIZE") == env["OMPI_COMM_WORLD_SIZE"]:
     return f"127.0.0.1:{20000 + zlib.crc32(env.get('PMIX_NAMESPACE', '').encode()) % 20000}"
-  raise OptionError("coordinator", "set: Open MPI 5 does not tell the host of process 0, which must have a free port")
+  raise OptionError("coordinator", "set, as Open MPI 5 does not provide the host of process 0, which needs a free port")

@@ -1,6 +1,6 @@
-"""The models by name. A new one is a file in this folder and a line here.
+"""The registry of models. To add one, add a file to this folder and a line here.
 
-A factory raises ValueError, one line, for other data than it takes, and for sizes that exceed the memory.
+A factory raises ValueError if the data does not fit the model or the model exceeds the memory.
 """
 
 from collections.abc import Callable

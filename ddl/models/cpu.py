@@ -1,6 +1,6 @@
-"""Products and convolutions whose gradients XLA runs fast on a CPU, also inside scan, cond and vmap.
+"""Matrix products and convolutions whose gradients XLA runs fast on a CPU, also inside scan, cond and vmap.
 
-The results are those of the ordinary operations, which other backends use.
+Their results equal those of the ordinary operations, which other backends use.
 """
 
 import functools
@@ -13,7 +13,7 @@ from jax import lax
 from ddl.errors import OptionError
 
 NHWC = ("NHWC", "HWIO", "NHWC")
-THIN = 4  # input channels up to which a patch is too thin for the convolution kernels
+THIN = 4  # maximum number of input channels for which a matrix product beats a convolution
 COLUMNS = 4  # output columns per row of the patch matrix of a thin convolution
 
 
@@ -30,7 +30,7 @@ def _matmul(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _matmul_backward(saved: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array, jax.Array]:
-  # x^T g with x^T in memory: Eigen is up to 1.7 times slower at reading x by columns ([512, 512] x [512, 128]).
+  # Materialize x^T: Eigen is up to 1.7 times slower if it reads x by columns ([512, 512] x [512, 128]).
   x, kernel = saved
   xt = lax.optimization_barrier(x.reshape(-1, x.shape[-1]).T)
   return g @ kernel.T, xt @ g.reshape(-1, g.shape[-1])
@@ -42,10 +42,10 @@ _matmul.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _matmul_backward)
 def convolve(x: jax.Array, kernel: jax.Array, strides: tuple[int, ...], padding: str, **kwargs: Any) -> jax.Array:
   """Convolve x [batch, h, w, in] with kernel [kh, kw, in, out]; for `nn.Conv(conv_general_dilated=...)`.
 
-  "SAME" padding, the only one (else ValueError), is that of stride 1 for any stride: the first window is centered on
-  pixel 0, as in He et al. XLA:CPU has a fast kernel only for plain forward convolutions, and brings gradients into that
-  form only outside of loops: the weight gradient of LeNet's second layer takes 1.6 ms, but 79 ms in a scan. Here both
-  gradients are forward convolutions, and workers under vmap are one convolution each instead of a grouped one.
+  Only "SAME" padding is supported (else ValueError), with the windows of stride 1 for any stride: the first window is
+  centered on pixel 0, as in He et al. XLA:CPU has a fast kernel only for plain forward convolutions, and converts
+  gradients to that form only outside loops: the weight gradient of LeNet's second layer takes 1.6 ms, but 79 ms in a
+  scan. Here both gradients are forward convolutions, and under vmap each worker has its own instead of a grouped one.
   """
   if padding != "SAME":
     raise OptionError("padding of convolve", "SAME", padding)
@@ -60,7 +60,7 @@ def _pads(kernel: jax.Array) -> tuple[tuple[int, int], ...]:
 
 @functools.cache
 def _forward(pads: tuple[tuple[int, int], ...]) -> Any:
-  """Return a stride-1 convolution; under vmap one per worker, or a single one if the workers share the kernel."""
+  """Return a stride-1 convolution; under vmap it runs once per worker, or once if the workers share the kernel."""
 
   @jax.custom_batching.custom_vmap
   def forward(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -78,9 +78,9 @@ def _forward(pads: tuple[tuple[int, int], ...]) -> Any:
 
 
 def _thin(x: jax.Array, kernel: jax.Array) -> jax.Array:
-  """Convolve as [batch * h * w / m, kh * (m + kw - 1) * in] @ [.., m * out] with m output columns per row.
+  """Convolve by [batch * h * w / m, kh * (m + kw - 1) * in] @ [.., m * out], with m output columns per row.
 
-  Few input channels leave the convolution kernel at 8 % of the speed of a matrix product.
+  With few input channels the convolution kernel reaches only 8 % of the speed of a matrix product.
   """
   (batch, height, width, _), (rows, columns, _, out), m = x.shape, kernel.shape, COLUMNS
   blocks = -(-width // m)
@@ -105,7 +105,7 @@ def _convolve_backward(saved: tuple[jax.Array, jax.Array], g: jax.Array) -> tupl
   pads = _pads(kernel)
   mirrored = tuple((high, low) for low, high in pads)
   dx = _forward(mirrored)(g, kernel[::-1, ::-1].swapaxes(2, 3))  # full correlation with the flipped kernel
-  # The weights' gradient sums over examples: channels play the batch, and the batch the channels.
+  # The weight gradient sums over examples, so batch and channels are swapped.
   dkernel = _forward(pads)(x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3))
   return dx, dkernel.transpose(1, 2, 0, 3)
 

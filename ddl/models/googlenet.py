@@ -12,7 +12,7 @@ from ddl.models.modules import from_flax, require
 from ddl.models.sequential import pads
 from ddl.ranges import Fraction, checked
 
-# Outputs of 1x1; of 1x1 before 3x3 and 3x3; before 5x5 and 5x5; of the 1x1 behind the pooling (table 1).
+# Output channels: 1x1; 1x1 and 3x3; 1x1 and 5x5; 1x1 after the pooling (table 1).
 MODULES = {
   "3a": (64, 96, 128, 16, 32, 32),
   "3b": (128, 128, 192, 32, 96, 64),
@@ -59,7 +59,7 @@ class _GoogLeNet(nn.Module):
 def googlenet(meta: Mapping[str, Any], *, dropout: Fraction = 0.4) -> Model:
   """Build GoogLeNet without auxiliary classifiers and local response normalization.
 
-  6,998,552 parameters for 1000 classes. ValueError unless the data is images of 32 x 32 or more.
+  It has 6,998,552 parameters for 1000 classes. Raises ValueError unless the data is images of 32 x 32 or more.
   """
   require("googlenet", meta, image=True, side=32)
   return from_flax(_GoogLeNet(meta["num_outputs"], dropout), meta)

@@ -35,9 +35,9 @@ class _MLP(nn.Module):
 
 
 def linear(meta: Mapping[str, Any]) -> Model:
-  """Build a linear model z = W x + b from W = 0; ValueError for text.
+  """Build a linear model z = W x + b, initialized to W = 0. Raises ValueError for text.
 
-  Regression has no b, so that W is comparable to meta["optimum"] [features, outputs].
+  For regression b is omitted, so that W is comparable to meta["optimum"] [features, outputs].
   """
   require("linear", meta)
   bias = meta["task"] != "regression"
@@ -48,7 +48,7 @@ def linear(meta: Mapping[str, Any]) -> Model:
 def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), dropout: Fraction = 0.0) -> Model:
   """Build a multi-layer perceptron: x <- dropout(relu(W x + b)) for each hidden width, then z = W x + b.
 
-  ValueError for text, or layers that exceed the memory.
+  Raises ValueError for text or layers that exceed the memory.
   """
   return _split("mlp", _MLP(meta["num_outputs"], tuple(hidden), dropout), meta)
 
@@ -57,14 +57,14 @@ def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), 
 def cd_dnn(meta: Mapping[str, Any], *, width: PositiveInt = 2048, layers: PositiveInt = 7) -> Model:
   """Build the speech network of Das et al. 2016, arXiv 1602.06709: x <- sigmoid(W x + b) for each hidden layer.
 
-  45,122,648 parameters for 429 inputs and 9304 classes. ValueError for text, or layers that exceed the memory.
+  45,122,648 parameters for 429 inputs and 9304 classes. Raises ValueError for text or layers that exceed the memory.
   """
-  hidden = (width,) * min(layers, MOST_LAYERS + 1)  # more are refused
+  hidden = (width,) * min(layers, MOST_LAYERS + 1)  # more layers raise an error
   return _split("cd_dnn", _MLP(meta["num_outputs"], hidden, activation=nn.sigmoid), meta, layers)
 
 
 def _split(name: str, module: _MLP, meta: Mapping[str, Any], layers: int | None = None) -> Model:
-  """Return the model, whose layers the rules split over a worker's devices."""
+  """Return the model with rules that split its layers over a worker's devices."""
   require(name, meta)
   widths = [math.prod(meta["shape"]), *module.hidden, module.outputs]
   parameters = sum((before + 1) * after for before, after in pairwise(widths))

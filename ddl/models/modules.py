@@ -1,4 +1,4 @@
-"""Adapters from Flax and Equinox modules to `ddl.api.Model`, and checks of a model's data and size."""
+"""Adapters from Flax and Equinox modules to `ddl.api.Model`, and checks of data and model size."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -13,13 +13,13 @@ from ddl.api import Model, Tree, channels_first
 from ddl.errors import OptionError
 from ddl.models.supervised import example, supervised
 
-MOST_LAYERS = 1000  # a program of more layers takes an hour to trace and compile
+MOST_LAYERS = 1000  # deeper programs take an hour to trace and compile
 
 
 def from_flax(module: linen.Module, meta: Mapping[str, Any], *, dense: bool = False) -> Model:
-  """Return a model from a linen module whose call is module(x, train) -> [batch, ..., num_outputs].
+  """Build a model from a linen module that is called as module(x, train) -> [batch, ..., num_outputs].
 
-  Collections other than "params" become `extra`, updated in training only; the key of the loss feeds dropout. The loss
+  Collections other than "params" become `extra`, updated only in training. Dropout uses the key of the loss. The loss
   and the other arguments are those of `supervised`.
   """
 
@@ -37,11 +37,11 @@ def from_flax(module: linen.Module, meta: Mapping[str, Any], *, dense: bool = Fa
 
 
 def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], meta: Mapping[str, Any], *, dense: bool = False) -> Model:
-  """Return a model from a function that creates an nnx module, whose call is module(x) -> [batch, ..., num_outputs].
+  """Build a model from a function that creates an nnx module, called as module(x) -> [batch, ..., num_outputs].
 
-  `nnx.Param`s are trained, other variables (batch statistics) become `extra`, updated in training only. Random streams
-  (dropout) restart from the loss's key at each step; `module.train()` and `module.eval()` switch the modes. The loss
-  and the other arguments are those of `supervised`.
+  `nnx.Param`s are trained; other variables (batch statistics) become `extra`, updated only in training. Random streams
+  (dropout) restart from the loss's key at each step. `module.train()` and `module.eval()` switch modes. The loss and
+  the other arguments are those of `supervised`.
   """
 
   def parts(module: nnx.Module) -> Any:
@@ -83,14 +83,17 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], meta: Mapping[str, Any], *,
 
 
 def recomputed(block: type[linen.Module]) -> Any:
-  """Recompute a module, whose call is block(x, train), for its gradients instead of storing it (arXiv 1604.06174)."""
+  """Rematerialize a module block(x, train) in the backward pass instead of storing activations (arXiv 1604.06174)."""
   return linen.remat(block, static_argnums=(2,))
 
 
 def require_size(name: str, parameters: int, **layers: int) -> None:
-  """Check a network's size before it is traced; ValueError for more than the memory, or too many layers.
+  """Check a network's size before tracing it; raise ValueError if it exceeds the memory or MOST_LAYERS.
 
-  parameters: a lower bound of their number, in float32; layers: the setting that repeats layers, as name=value.
+  Args:
+    name: the model's name, for errors.
+    parameters: a lower bound of the number of parameters, in float32.
+    layers: the setting that repeats layers, as name=value.
   """
   ((key, count),) = layers.items()
   memory.require(4 * parameters, f"{name} with {key}={count}: {parameters:,} parameters")
@@ -99,9 +102,9 @@ def require_size(name: str, parameters: int, **layers: int) -> None:
 
 
 def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bool = False, side: int = 1) -> None:
-  """Check that a model takes this data: text, arrays, or images [height, width, channels] of side x side or more.
+  """Check that a model accepts this data: text, arrays, or images [height, width, channels] of at least side x side.
 
-  OptionError if it does not; the line names the models that fit.
+  Raises OptionError, which names models that do, otherwise.
   """
   shape, language = tuple(meta["shape"]), meta["task"] == "language"
   what, others = f"{meta['task']} data with x of shape {list(shape)}", "linear, mlp"
@@ -118,10 +121,10 @@ def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bo
 
 
 def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: bool = False) -> Model:
-  """Return a model from a function key -> Equinox module, whose call on ONE example is module(x) -> [..., num_outputs].
+  """Build a model from a function key -> Equinox module, called on ONE example as module(x) -> [..., num_outputs].
 
-  Floating-point arrays are trained, as {path in the module: array}. A call that takes `key` gets one per example in
-  training, and inference mode in tests. The loss and the other arguments are those of `supervised`.
+  Floating-point arrays are trained, as {path in the module: array}. A module that takes `key` gets one per example in
+  training, and runs in inference mode in tests. The loss and the other arguments are those of `supervised`. Raises
   OptionError for a module with state (`equinox.nn.State`).
   """
   import equinox as eqx

@@ -14,7 +14,7 @@ from ddl.models.modules import from_flax, recomputed, require, require_size
 from ddl.models.sequential import pads
 from ddl.ranges import PositiveInt, checked
 
-BASIC, BOTTLENECK = 1, 4  # channels of a block's result for each of its 3x3 convolution
+BASIC, BOTTLENECK = 1, 4  # output channels of a block per channel of its 3x3 convolution
 
 
 def _conv(
@@ -22,13 +22,13 @@ def _conv(
 ) -> jax.Array:
   he = nn.initializers.variance_scaling(2.0, "fan_out", "truncated_normal")
   x = nn.Conv(channels, (kernel,) * 2, stride, pads(kernel // 2), use_bias=False, kernel_init=he, name=name)(x)
-  # The last scale of a block starts at 0, so that each block begins as the identity (arXiv 1706.02677, 5.1).
+  # The last scale of a block is initialized to 0, so that the block is the identity (arXiv 1706.02677, 5.1).
   scale = nn.initializers.zeros if last else nn.initializers.ones
   return nn.BatchNorm(not train, momentum=0.9, epsilon=1e-5, scale_init=scale, name=f"{name}_norm")(x)
 
 
 class _Block(nn.Module):
-  """Two 3x3 convolutions, or 1x1, 3x3 and 1x1, and the shortcut; the maps are halved in the first 3x3."""
+  """A residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1, and a shortcut; the first 3x3 has the stride."""
 
   channels: int
   stride: int
@@ -85,9 +85,9 @@ def resnet18(meta: Mapping[str, Any], *, width: PositiveInt = 64, remat: bool = 
   Shortcuts that change the size are projections (option B). Running statistics keep 0.9 of the old value per step.
 
   Args:
-    meta: of images of 32 x 32 or more; ValueError for other data.
+    meta: of images of at least 32 x 32; ValueError for other data.
     width: channels of the first stage; ValueError if the parameters exceed the memory.
-    remat: whether blocks are recomputed for their gradients: less memory, more time.
+    remat: whether to rematerialize blocks in the backward pass, which saves memory but takes more time.
   """
   return _resnet("resnet18", meta, width, (2, 2, 2, 2), BASIC, remat)
 
@@ -115,7 +115,7 @@ class _ResNet20(nn.Module):
       for block in range(self.blocks):
         channels, stride = self.width * 2**stage, 2 if stage and not block else 1
         y = conv(nn.relu(conv(x, channels, stride)), channels)
-        # Option A of the paper, without parameters: subsample, and zeros for the new channels.
+        # Option A of the paper, without parameters: subsample and pad the new channels with zeros.
         x = jnp.pad(x[:, ::stride, ::stride], ((0, 0), (0, 0), (0, 0), (0, channels - x.shape[3])))
         x = nn.relu(x + y)
     return nn.Dense(self.outputs)(x.mean(axis=(1, 2)))
@@ -125,10 +125,10 @@ class _ResNet20(nn.Module):
 def resnet20(meta: Mapping[str, Any], *, width: PositiveInt = 16, blocks: PositiveInt = 3) -> Model:
   """Build ResNet-20 for CIFAR: three stages of `blocks` basic blocks with width, 2 width and 4 width channels.
 
-  Shortcuts have no parameters (option A). Running statistics keep 0.9 of the old value per step. ValueError unless the
-  data is images of 4 x 4 or more, and for blocks that exceed the memory.
+  Shortcuts have no parameters (option A). Running statistics keep 0.9 of the old value per step. Raises
+  ValueError unless the data is images of at least 4 x 4, or if the blocks exceed the memory.
   """
   require("resnet20", meta, image=True, side=4)
-  alike = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # weights of the blocks that keep their stage's width
+  alike = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # weights of all blocks but the first of each stage
   require_size("resnet20", alike, blocks=blocks)
   return from_flax(_ResNet20(meta["num_outputs"], width, blocks), meta, dense=True)

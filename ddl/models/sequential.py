@@ -23,16 +23,16 @@ class Conv(NamedTuple):
   outputs: int
   kernel: int
   stride: int = 1
-  same: bool = True  # padded so that a stride of 1 keeps the size; False: not padded
+  same: bool = True  # "SAME" padding; False: no padding
 
   @property
   def padding(self) -> int:
-    """Zeros on each side."""
+    """Return the number of zeros on each side."""
     return self.kernel // 2 if self.same else 0
 
 
 class Pool(NamedTuple):
-  """A maximum over squares, not padded."""
+  """A max pooling over squares without padding."""
 
   kernel: int
   stride: int
@@ -40,7 +40,7 @@ class Pool(NamedTuple):
 
 
 def pads(before: int, after: int | None = None) -> Any:
-  """Return the padding of both axes of a map for Flax."""
+  """Return Flax's padding for both axes of a feature map."""
   return ((before, before if after is None else after),) * 2
 
 
@@ -69,10 +69,10 @@ class _Sequential(nn.Module):
 def sequential(
   title: str, meta: Mapping[str, Any], operations: Sequence[Conv | Pool], hidden: Sequence[int], dropout: float
 ) -> Model:
-  """Build a network of these operations and dense layers of the widths `hidden` and num_outputs, He-initialized.
+  """Build a network of these operations, then dense layers of widths `hidden` and num_outputs, He-initialized.
 
-  Dropout follows each hidden dense layer. The rules `hybrid` split a worker's dense layers over its devices. ValueError
-  if the data is not images, they are too small for the operations, or the network exceeds the memory.
+  Dropout follows each hidden dense layer. The rules `hybrid` split the dense layers over a worker's devices. Raises
+  ValueError if the data is not images, they are too small, or the network exceeds the memory.
   """
   require(title, meta, image=True, side=next(n for n in range(1, 10_000) if _size(n, operations) > 0))
   height, width, maps = meta["shape"]
@@ -88,7 +88,7 @@ def sequential(
 
 
 def _size(size: int, operations: Sequence[Conv | Pool]) -> int:
-  """Return the side of the last maps for images of this side; 0 if nothing is left."""
+  """Return the side of the last feature maps for images of this side; 0 if nothing is left."""
   for operation in operations:
     size = max(0, size + 2 * operation.padding - operation.kernel + operation.stride) // operation.stride
     if not size:
@@ -97,10 +97,10 @@ def _size(size: int, operations: Sequence[Conv | Pool]) -> int:
 
 
 def pool(x: jax.Array) -> jax.Array:
-  """Return the maximum over 2 x 2: [batch, h, w, c] -> [batch, h // 2, w // 2, c].
+  """Max-pool over 2 x 2: [batch, h, w, c] -> [batch, h // 2, w // 2, c].
 
-  Four strided slices, as the gradient of nn.max_pool (select-and-scatter) is slow on a CPU:
-  a step of the whole network takes 1.3 times as long with it.
+  It uses four strided slices, as the gradient of nn.max_pool (select-and-scatter) is slow on a CPU: a step of the whole
+  network would take 1.3 times as long.
   """
   x = x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
   top = jnp.maximum(x[:, ::2, ::2], x[:, ::2, 1::2])
@@ -117,7 +117,7 @@ class _LeNet(nn.Module):
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
     for channels in self.channels:
       x = nn.Conv(channels, (self.kernel, self.kernel), conv_general_dilated=convolve)(x)
-      x = nn.relu(pool(x))  # relu and maximum commute; this way round relu has a quarter of the work
+      x = nn.relu(pool(x))  # relu and maximum commute; pooling first leaves relu a quarter of the work
     x = named(x.reshape(x.shape[0], -1), "Dense_0/in")
     x = named(nn.relu(named(nn.Dense(self.hidden)(x), "Dense_0/out")), "Dense_1/in")
     return named(nn.Dense(self.outputs)(x), "Dense_1/out")
@@ -128,24 +128,24 @@ def lenet(
   meta: Mapping[str, Any], *,
   channels: tuple[PositiveInt, ...] = (16, 32), kernel: PositiveInt = 5, hidden: PositiveInt = 128,
 ) -> Model:  # fmt: skip
-  """Build LeNet: per entry of `channels` a "same" convolution, 2x2 max pooling and relu; then two dense layers.
+  """Build LeNet: a "same" convolution, 2x2 max pooling and relu per entry of `channels`, then two dense layers.
 
-  ValueError unless the data is images that are large enough for the poolings, and without channels.
+  Raises ValueError unless the data is images that are large enough for the poolings, or if `channels` is empty.
   """
   if not channels:
     raise OptionError("lenet.channels", "an entry for each convolution, such as (16, 32)", "()")
   require("lenet", meta, image=True, side=2 ** len(channels))
   module = _LeNet(meta["num_outputs"], tuple(channels), kernel, hidden)
-  model = from_flax(module, meta, dense=True)  # in a scan 21 times faster than plain nn.Conv: see `convolve`
+  model = from_flax(module, meta, dense=True)  # 21 times faster in a scan than plain nn.Conv: see `convolve`
   return model._replace(rules={"hybrid": columns(("Dense_0", "Dense_1"))})
 
 
 @checked
 def alexnet(meta: Mapping[str, Any], *, hidden: PositiveInt = 4096, dropout: Fraction = 0.5) -> Model:
-  """Build AlexNet: five convolutions and three dense layers, 62,378,344 parameters for 1000 classes of 227 x 227.
+  """Build AlexNet: five convolutions and three dense layers, 62,378,344 parameters for 1000 classes at 227 x 227.
 
-  As in later implementations it has neither the original's groups (61.0M parameters) nor its local response
-  normalization. Errors are those of `sequential`.
+  Like later implementations it omits the original's groups (61.0M parameters) and local response normalization. Raises
+  the errors of `sequential`.
   """
   overlapping = Pool(3, 2)
   operations = (
@@ -159,9 +159,9 @@ def alexnet(meta: Mapping[str, Any], *, hidden: PositiveInt = 4096, dropout: Fra
 def overfeat_fast(
   meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (3072, 4096), dropout: Fraction = 0.5
 ) -> Model:  # fmt: skip
-  """Build OverFeat's fast network: five convolutions and three dense layers; errors are those of `sequential`.
+  """Build OverFeat's fast network: five convolutions and three dense layers.
 
-  145,920,872 parameters for 1000 classes of 231 x 231 images.
+  145,920,872 parameters for 1000 classes of 231 x 231 images. Raises the errors of `sequential`.
   """
   operations = (
     Conv(96, 11, 4, same=False), Pool(2, 2), Conv(256, 5, same=False), Pool(2, 2),
@@ -170,7 +170,7 @@ def overfeat_fast(
   return sequential("overfeat_fast", meta, operations, hidden, dropout)
 
 
-MAPS = (64, 128, 256, 512, 512)  # of the stages
+MAPS = (64, 128, 256, 512, 512)  # channels of the stages
 
 
 def _vgg(
@@ -188,7 +188,7 @@ def vgg_a(
 ) -> Model:
   """Build VGG's configuration A with 11 layers: 132,863,336 parameters for 1000 classes of 224 x 224 images.
 
-  width: factor of the channels of all convolutions. Errors are those of `sequential`.
+  width: factor for the channels of all convolutions. Raises the errors of `sequential`.
   """
   return _vgg("vgg_a", meta, (1, 1, 2, 2, 2), width, hidden, dropout)
 

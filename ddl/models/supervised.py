@@ -1,4 +1,4 @@
-"""Networks as `ddl.api.Model`: the loss by the task of the data, and metrics per example."""
+"""Networks as `ddl.api.Model`: the training loss for the task of the data, and metrics per example."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,23 +12,26 @@ from ddl.api import Batch, Model, Tree
 from ddl.errors import OptionError
 from ddl.precision import wide
 
-TESTED = 2**15, 2**28  # tokens, and numbers of the output layer, of a test of language at a time
-MANY = 100  # classes from which on there is a top-5 accuracy
+TESTED = 2**15, 2**28  # maximum tokens and logits per evaluation of text at a time
+MANY = 100  # minimum number of classes for a top-5 accuracy
 Apply = Callable[[Tree, Tree, jax.Array, bool, Any], tuple[jax.Array, Tree]]
 
 
 def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Mapping[str, Any], dense: bool) -> Model:
-  """Return the model of a network.
+  """Build the model of a network for the task of the data.
 
-  Training loss: the mean over examples (language: and tokens) of -log softmax(z)_y, or for regression of
-  1/2 |z - y|^2. Parameters are created in JAX's default float type (float32, float64 under
-  jax_enable_x64), and floating inputs are cast to the parameters' type.
+  The training loss is the mean over examples (and tokens, for text) of -log softmax(z)_y; for regression, of
+  1/2 |z - y|^2. Parameters are created in JAX's default float type (float32, or float64 under jax_enable_x64), and
+  floating-point inputs are cast to the parameters' type.
 
-  init: key -> (params, extra). apply: (params, extra, x [batch, ...], train, key) -> (z [batch, ..., num_outputs],
-  extra); key: None in tests. dense: whether its gradients keep their speed under vmap and scan on a CPU.
+  The metrics are "loss" [batch] and, except for regression, "accuracy" [batch] (for text the mean over tokens, computed
+  on parts of the batch to bound the memory); with at least 100 classes also "accuracy_top5" [batch].
 
-  The metrics are "loss" [batch] and, except for regression, "accuracy" [batch] (language: the mean over tokens, in
-  parts of the batch to bound the memory); for 100 classes and more "accuracy_top5" [batch].
+  Args:
+    init: key -> (params, extra).
+    apply: (params, extra, x [batch, ...], train, key) -> (z [batch, ..., num_outputs], extra); key: None in tests.
+    meta: that of the data.
+    dense: whether gradients stay fast under vmap and scan on a CPU.
   """
   task = meta["task"]
 
@@ -36,7 +39,7 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
     return jax.tree.map(lambda a: a.astype(jnp.result_type(float)), init(key))
 
   def losses(out: jax.Array, y: jax.Array) -> jax.Array:
-    out = out.astype(wide(out.dtype))  # of bfloat16, a softmax loses too much
+    out = out.astype(wide(out.dtype))  # a softmax in bfloat16 is too inaccurate
     _check_targets(task, out, y)
     if task == "regression":
       residual = out - jnp.asarray(y, out.dtype).reshape(out.shape)
@@ -45,9 +48,9 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
 
   def outputs(params: Tree, extra: Tree, batch: Batch, train: bool, key: Any) -> tuple[jax.Array, Tree]:
     if special := [key for key in batch if "mask" in key or "weight" in key]:
-      raise OptionError("batches", "x and y only", f"{special[0]}, which this model's loss does not read")
+      raise OptionError("batches", "x and y only", f"{special[0]}, which this model's loss does not use")
     x = jnp.asarray(batch["x"], jnp.int32 if task == "language" else jax.tree.leaves(params)[0].dtype)
-    # The normalisations of libraries use promote_types(dtype, float32), which strict promotion refuses in float64.
+    # Normalization layers use promote_types(dtype, float32), which strict promotion rejects in float64.
     with jax.numpy_dtype_promotion("standard"):
       return apply(params, extra, x, train, key)
 
@@ -84,7 +87,7 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
 
 
 def _check_targets(task: str, out: jax.Array, y: Any) -> None:
-  """Raise OptionError for y of another shape or type than outputs [batch, ..., num_outputs] need."""
+  """Raise OptionError if y does not have the shape and type that outputs [batch, ..., num_outputs] need."""
   shape, wanted = tuple(y.shape), out.shape[:-1]
   noun = {"regression": "targets", "language": "tokens"}.get(task, "labels")
   if task == "regression":
@@ -99,5 +102,5 @@ def _check_targets(task: str, out: jax.Array, y: Any) -> None:
 
 
 def example(meta: Mapping[str, Any]) -> jax.Array:
-  """Return one x of the data as zeros: [1, ...]."""
+  """Return zeros in the shape of one x of the data: [1, ...]."""
   return jnp.zeros((1, *meta["shape"]), jnp.int32 if meta["task"] == "language" else jnp.float32)

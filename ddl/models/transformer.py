@@ -1,4 +1,4 @@
-"""Decoder-only transformers: pre-norm blocks with causal attention; GPT-2 as nanoGPT trains it."""
+"""Decoder-only transformers: pre-norm blocks with causal attention, and GPT-2 as trained by nanoGPT."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -20,13 +20,13 @@ _Dense = partial(nn.Dense, dot_general=dot_general)
 
 
 class Block(nn.Module):
-  """Attention, then an MLP with gelu in its tanh form, each on the normalised input and added to it."""
+  """A transformer block: attention, then an MLP with tanh-approximated gelu, each pre-normalized and residual."""
 
   heads: int
   mlp_ratio: int
   dropout: float
   init: Any = nn.initializers.lecun_normal()
-  last_init: Any = nn.initializers.lecun_normal()  # of the layers whose results are added to x
+  last_init: Any = nn.initializers.lecun_normal()  # initializer of the layers whose results are added to x
   epsilon: float = 1e-6
 
   @nn.compact
@@ -35,7 +35,7 @@ class Block(nn.Module):
     drop, norm = nn.Dropout(self.dropout, deterministic=not train), partial(nn.LayerNorm, self.epsilon)
     first, last = partial(_Dense, kernel_init=self.init), partial(_Dense, kernel_init=self.last_init)
     qkv = first(3 * width, name="qkv")(norm()(x))
-    # Heads first, so that a split of the columns is one of the heads.
+    # Heads come first, so that splitting the columns splits the heads.
     q, k, v = (part[:, :, :, 0] for part in jnp.split(qkv.reshape(batch, tokens, self.heads, 3, -1), 3, axis=3))
     q, k, v = (named(part, "heads") for part in (q, k, v))
     mixed = attend(q, k, v).reshape(batch, tokens, width)
@@ -45,17 +45,17 @@ class Block(nn.Module):
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-  """Causal attention softmax(q k^T / sqrt(d)) v. q, k, v: [batch, tokens, heads, d]."""
+  """Compute causal attention softmax(q k^T / sqrt(d)) v; q, k, v: [batch, tokens, heads, d]."""
   if q.dtype != jnp.float64:
     return jax.nn.dot_product_attention(q, k, v, is_causal=True)
-  # That one takes its softmax in float32.
+  # jax.nn's implementation computes its softmax in float32.
   scores = jnp.einsum("bqhd,bkhd->bhqk", q * q.shape[-1] ** -0.5, k)
   past = jnp.tril(jnp.ones((1, 1, *scores.shape[2:]), bool))
   return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(jnp.where(past, scores, -jnp.inf), axis=-1), v)
 
 
 class Transformer(nn.Module):
-  """The network of `transformer`, or of `gpt2`, whose output layer is the embedding."""
+  """The network of `transformer`, or of `gpt2`, which ties the output layer to the embedding."""
 
   vocabulary: int
   layers: int
@@ -69,7 +69,7 @@ class Transformer(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
     normal = nn.initializers.normal(0.02)
-    # The results of a block's two parts start smaller in GPT-2.
+    # GPT-2 scales down the initial output layers of a block's two parts.
     last = nn.initializers.normal(0.02 * (2 * self.layers) ** -0.5)
     inits = {"init": normal, "last_init": last, "epsilon": EPSILON} if self.gpt2 else {}
     positions = self.param("positions", normal, (1, x.shape[1], self.width), jnp.float32)
@@ -85,8 +85,8 @@ class Transformer(nn.Module):
 EPSILON = 1e-5  # GPT-2's
 
 
-# Heads and the width of the MLP are split, one sum over the members for each block's attention and MLP (arXiv
-# 1909.08053), and the vocabulary of the outputs where it is even.
+# Split the heads and the width of the MLP, with one sum over the devices for each block's attention and MLP (arXiv
+# 1909.08053), and the output vocabulary if its size is even.
 TENSOR = Rules(
   params=(
     ("/(qkv|up)/kernel$", PartitionSpec(None, MEMBER)),
@@ -94,7 +94,7 @@ TENSOR = Rules(
     ("/(attended|down)/kernel$", SPLIT),
     ("^Dense_0/kernel$", PartitionSpec(None, MEMBER)),
     ("^Dense_0/bias$", SPLIT),
-    ("^tokens/embedding$", SPLIT),  # where it is the output layer too
+    ("^tokens/embedding$", SPLIT),  # if it is also the output layer
   ),
   activations={
     "heads": PartitionSpec(None, None, MEMBER),
@@ -127,19 +127,19 @@ def transformer(
   dropout: Fraction = 0.0,
   remat: bool = False,
 ) -> Model:
-  """Build a decoder-only transformer; logits [batch, tokens, vocabulary].
+  """Build a decoder-only transformer with logits [batch, tokens, vocabulary].
 
-  Per layer x <- x + attention(norm(x)), x <- x + W gelu(W norm(x)), with the tanh form of gelu. The number of
-  positions is that of meta["shape"].
+  Each layer computes x <- x + attention(norm(x)), x <- x + W gelu(W norm(x)), with the tanh form of gelu.
+  meta["shape"] sets the number of positions.
 
   Args:
     meta: of text.
     layers: number of blocks.
-    width: length of a token's vector, a multiple of `heads`.
-    heads: attention heads.
-    mlp_ratio: width of the MLP over that of the tokens.
-    dropout: rate of dropout behind the embedding, attention and MLP.
-    remat: whether blocks are recomputed for their gradients: less memory, more time.
+    width: embedding size, a multiple of `heads`.
+    heads: number of attention heads.
+    mlp_ratio: width of the MLP divided by `width`.
+    dropout: dropout rate after the embedding, attention and MLP.
+    remat: whether to rematerialize blocks in the backward pass, which saves memory but takes more time.
   """
   network = Transformer(meta["num_outputs"], layers, width, heads, mlp_ratio, dropout, remat)
   return _transformer("transformer", meta, network)
@@ -157,7 +157,8 @@ def gpt2(
 ) -> Model:
   """Build GPT-2, by default with 124,439,808 parameters for 1,024 positions and 50,257 tokens.
 
-  Other sizes are 24 layers of width 1024 with 16 heads (355M), 36, 1280, 20 (774M) and 48, 1600, 25 (1558M). The
-  results of each block's two parts start smaller by sqrt(2 layers). Arguments and errors are those of `transformer`.
+  Other sizes (layers, width, heads) are 24, 1024, 16 (355M), 36, 1280, 20 (774M) and 48, 1600, 25 (1558M). The initial
+  output layers of each block's two parts are scaled by 1 / sqrt(2 layers). Arguments and errors are those of
+  `transformer`.
   """
   return _transformer("gpt2", meta, Transformer(meta["num_outputs"], layers, width, heads, 4, dropout, remat, True))

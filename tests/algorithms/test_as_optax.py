@@ -177,7 +177,7 @@ def test_update_without_params_says_so(name):
   tx = transformation(name)
   grads = jnp.zeros((8, 3))
   state = jax.vmap(tx.init, axis_name="w")(grads)
-  with pytest.raises(ValueError, match="needs the params"):
+  with pytest.raises(ValueError, match="params of update must be set"):
     jax.vmap(tx.update, axis_name="w")(grads, state)
 
 

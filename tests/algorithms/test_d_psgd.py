@@ -129,10 +129,10 @@ def test_a_matrix_asks_permutes_alone(tmp_path):
 @pytest.mark.parametrize(
   "matrix, words",
   [
-    ([[0.5, 0.5], [0.4, 0.5]], "sums of 1, got 0.9 in row 1"),
-    ([[0.6, 0.4], [0.6, 0.4]], "sums of 1, got 1.2 in column 0"),
-    ([[1.5, -0.5], [-0.5, 1.5]], "negative or infinite"),
-    ([[np.nan, 1], [1, 0]], "negative or infinite"),
+    ([[0.5, 0.5], [0.4, 0.5]], "got sum 0.9 in row 1"),
+    ([[0.6, 0.4], [0.6, 0.4]], "got sum 1.2 in column 0"),
+    ([[1.5, -0.5], [-0.5, 1.5]], "negative or non-finite"),
+    ([[np.nan, 1], [1, 0]], "negative or non-finite"),
     (np.eye(3), r"must be \[2, 2\], got \[3, 3\]"),
     ([1.0, 0.0], r"must be \[2, 2\], got \[2\]"),
   ],

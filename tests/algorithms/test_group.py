@@ -107,7 +107,7 @@ def test_a_size_is_a_python_integer():
 @pytest.mark.parametrize(
   "ask, words",
   [
-    (lambda x: ONE.reduce_scatter(x[:15]), "8 workers do not divide 15 values"),
+    (lambda x: ONE.reduce_scatter(x[:15]), "multiple of 8 workers, got 15"),
     (lambda x: ONE.permute(x, [0] * 8), "must be 8 different ranks or None"),
     (lambda x: ONE.permute(x, [*range(7)]), "must be 8 different ranks or None"),
     (lambda x: Group(("a", "b", "w")).sum(x), "a pair"),
@@ -164,5 +164,5 @@ def test_nobody_is_asked_by_one_worker():
   ],
 )
 def test_what_would_be_counted_once_is_refused(ask):
-  with pytest.raises(ValueError, match=r"^a collective of an algorithm must be outside loops"):
+  with pytest.raises(ValueError, match=r"^a collective of an algorithm must be outside JAX's loops"):
     record(ask, X, workers=8)

@@ -65,7 +65,7 @@ def test_labels(where, word, listed, y, words):
     (LABELS, {"y": np.eye(3)[Y]}, ["one-hot", "[60, 3]", "argmax"]),
     (LABELS, {"y": np.eye(3, dtype=bool)[Y]}, ["one-hot"]),
     (LABELS, {"y": Y[:, None]}, ["[n, 1]"]),
-    (LABELS | {"num_outputs": 300}, {"y": Y.astype(np.uint8)}, ["holds 299", "uint8"]),
+    (LABELS | {"num_outputs": 300}, {"y": Y.astype(np.uint8)}, ["represents 299", "uint8"]),
     (LABELS, {"labels": Y[:50]}, ["shape [60]", "[50]"]),
     (LABELS, {"y": Y[:50]}, ["IndexError", "training set"]),
     (LABELS, {"x": changed(X, (13, 2), np.nan)}, ["x of the training set must be finite, got nan at index 13"]),
@@ -192,7 +192,7 @@ def test_parts_of_an_npz_of_which_one_is_scaled(tmp_path, dtype, shape, swapped)
   parts = [x.astype(dtype).reshape(60, *shape) for x in (BITS, BYTES)]
   train, test = parts[::-1] if swapped else parts
   path = write_npz(tmp_path, x_train=train, y_train=Y, x_test=test, y_test=Y)
-  one_line(ValueError, lambda: npz(path=path), "x_test must be in the range of x_train", "Scale both alike.")
+  one_line(ValueError, lambda: npz(path=path), "x_test must be in the range of x_train", "Scale both parts equally.")
   for same in parts:
     npz(path=write_npz(tmp_path, x_train=same, y_train=Y, x_test=same[:20], y_test=Y[:20]))
 
@@ -209,7 +209,7 @@ def test_a_small_dark_or_sparse_part_is_no_other_range(tmp_path, test):
 
 @pytest.mark.parametrize("where, word", [("train", "training"), ("test", "test"), ("validation", "validation")])
 def test_labels_that_contradict_y(where, word):
-  words = f"labels of the {word} set must be those of its y, 2 at index 17, got 0."
+  words = f"labels of the {word} set must be equal to its y, 2 at index 17, got 0."
   one_line(ValueError, lambda: check(LABELS, where, labels=changed(Y, 17, 0)), words)
   assert check(LABELS, where, labels=Y)
 
@@ -217,4 +217,4 @@ def test_labels_that_contradict_y(where, word):
 def test_labels_that_contradict_y_beyond_what_is_read(monkeypatch):
   monkeypatch.setattr(checks, "READ", 0)
   data = check(LABELS, labels=changed(Y, 18, 1))
-  one_line(ValueError, lambda: data.train.take(np.array([3, 18])), "must be those of its y, 0 at index 18, got 1.")
+  one_line(ValueError, lambda: data.train.take(np.array([3, 18])), "must be equal to its y, 0 at index 18, got 1.")

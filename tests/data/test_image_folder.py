@@ -98,7 +98,7 @@ def test_links_are_followed_once(tmp_path):
   (ant / "inner again").symlink_to("../../far/more")
   for name, target in (("self", "."), ("above", ".."), ("root", "/"), ("one", "two"), ("two", "one"), ("x.png", "no")):
     (ant / name).symlink_to(target)
-  with pytest.warns(UserWarning, match="skipped 3 broken links, 4 links to a folder that is read already$"):
+  with pytest.warns(UserWarning, match="skipped 3 broken links, 4 links to folders already read$"):
     data = load(tmp_path / "set")
   assert data.train.size + data.test.size == (4 + 1 + 3) + 3 + 4
   labels = np.concatenate([data.train.labels, data.test.labels])
@@ -112,7 +112,7 @@ def test_pipes_and_devices_are_skipped(tmp_path):
   (tmp_path / "bee" / "9.png").symlink_to("/dev/zero")
   (tmp_path / "cat" / "notes.txt").write_text("no image")
   picture((6, 5), 1).save(tmp_path / "9.png")
-  words = "1 files that are no images, 1 images outside of class folders, 2 pipes or devices"
+  words = "1 files that are not images, 1 images outside of class folders, 2 pipes or devices"
   with pytest.warns(UserWarning, match=f"skipped {words}$"):
     data = load(tmp_path)
   assert (data.train.size, data.test.size) == (15, 3)
@@ -121,7 +121,7 @@ def test_pipes_and_devices_are_skipped(tmp_path):
 def test_images_of_both_splits_are_warned_of(tmp_path):
   write_folder(tmp_path / "train", CLASSES, 2, (6, 5))
   (tmp_path / "test").symlink_to("train")
-  with pytest.warns(UserWarning, match="both training and test"):
+  with pytest.warns(UserWarning, match="both the training and the test set"):
     assert load(tmp_path).test.size == 6
 
 

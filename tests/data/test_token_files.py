@@ -91,7 +91,7 @@ def test_truncation_and_padding_of_a_tokenizer_are_off(written, tmp_path):
   assert [part.tolist() for part in again] == [train.tolist(), test.tolist()]
   saved = tokenizers.Tokenizer.from_file(str(tmp_path / "other" / "tokenizer.json"))
   assert saved.truncation is None and saved.padding is None
-  one_line(ValueError, lambda: list(writer.encoded(tokenizer, [TEXT])), "left out", f"{len(TEXT):,}")
+  one_line(ValueError, lambda: list(writer.encoded(tokenizer, [TEXT])), "dropped", f"{len(TEXT):,}")
 
 
 @needs_tokenizers
@@ -100,7 +100,7 @@ def test_a_tokenizer_that_drops_characters(written, tmp_path):
 
   letters = {letter: i for i, letter in enumerate("abcdefgh")}  # and no token for others
   tokenizers.Tokenizer(tokenizers.models.BPE(vocab=letters, merges=[])).save(str(tmp_path / "few.json"))
-  one_line(ValueError, lambda: written(level="bpe", tokenizer=str(tmp_path / "few.json")), "whole text", "left out")
+  one_line(ValueError, lambda: written(level="bpe", tokenizer=str(tmp_path / "few.json")), "whole text", "dropped")
 
 
 @pytest.mark.parametrize("name", ["text", "tokenize"])

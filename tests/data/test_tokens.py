@@ -164,9 +164,9 @@ def test_the_header_of_llm_c_is_skipped(tmp_path, tokens, dtype, magic, version,
   batch = everything(data.train)
   np.testing.assert_array_equal(batch["x"].ravel(), tokens[: batch["x"].size])
   np.testing.assert_array_equal(batch["y"].ravel(), tokens[1 : batch["y"].size + 1])
-  one_line(ValueError, lambda: loaded(tmp_path, content[:-4], vocabulary), "train.bin", "cut off")
+  one_line(ValueError, lambda: loaded(tmp_path, content[:-4], vocabulary), "train.bin", "truncated")
   count = f"{len(tokens):,} tokens of {dtype} that llm.c's header declares, got"
-  longer = f"{count} {len(tokens) + 4 // np.dtype(dtype).itemsize:,} in {len(content) + 4:,} bytes. Its header is of"
+  longer = f"{count} {len(tokens) + 4 // np.dtype(dtype).itemsize:,} in {len(content) + 4:,} bytes. Its header declares"
   one_line(ValueError, lambda: loaded(tmp_path, content + bytes(4), vocabulary), "train.bin", longer)
   one_line(ValueError, lambda: loaded(tmp_path, llmc(tokens, dtype, magic, 9), vocabulary), "llm.c", "version 9")
   one_line(ValueError, lambda: loaded(tmp_path, llmc(tokens, dtype, 20240522, 1), vocabulary), "llm.c", "20240522")

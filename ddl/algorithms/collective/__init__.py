@@ -1,1 +1,1 @@
-"""Algorithms whose workers communicate by collectives."""
+"""Algorithms whose workers communicate through collectives."""

@@ -1,4 +1,4 @@
-"""Local SGD with periods by a schedule, and AdaComm's rule for that schedule."""
+"""Local SGD with scheduled periods, and AdaComm's rule for computing the schedule."""
 
 import math
 from bisect import bisect_right
@@ -20,24 +20,24 @@ def adaptive_local_sgd(
   *,
   periods: tuple[tuple[NonNegativeInt, PositiveInt], ...] = ((0, 16), (500, 8), (1000, 4), (1500, 2)),
 ) -> Algorithm:
-  """Average the models with a period that changes by a fixed schedule (adaptive local SGD).
+  """Average the models with a period that follows a fixed schedule (adaptive local SGD).
 
   `local_sgd` with tau = tau_j in the rounds that begin at step s_j or later
 
-  After Wang, Joshi 2018, arXiv 1810.08313 (AdaComm): long periods at first save time, short ones at the end reach a
-  lower loss. A round that begins after t steps, s_j <= t < s_{j+1}, has tau_j steps and is never cut short. One entry
-  is local SGD; (0, 1), (t', tau) is post-local SGD. AdaComm itself chooses each period by the loss during training;
+  After Wang, Joshi 2018, arXiv 1810.08313 (AdaComm): long initial periods save time, short final ones reach a lower
+  loss. A round that begins after t steps, s_j <= t < s_{j+1}, has tau_j steps and is never cut short. One entry is
+  local SGD; (0, 1), (t', tau) is post-local SGD. AdaComm chooses each period from the loss during training;
   `periods_by_loss` computes the schedule from the losses of an earlier run.
 
   Args:
     inner: optimizer of each worker.
-    periods: pairs (s_j, tau_j) of a first step and the local steps per average from it on; s_0 = 0, s_j rising.
+    periods: pairs (s_j, tau_j): from step s_j on, models are averaged every tau_j local steps; s_0 = 0, s_j increasing.
   """
   pairs = periods and all(len(pair) == 2 for pair in periods)
   if not (pairs and periods[0][0] == 0 and all(a[0] < b[0] for a, b in pairwise(periods))):
     raise ValueError(
-      "adaptive_local_sgd.periods must be pairs (first step, local steps per average) with rising first steps from 0 "
-      f"on, such as ((0, 1), (100, 16)), got {periods}."
+      "adaptive_local_sgd.periods must be pairs (first step, local steps per average) with first steps that increase "
+      f"from 0, such as ((0, 1), (100, 16)), got {periods}."
     )
   rounds, taus = first_rounds(periods), [tau for _, tau in periods]
 
@@ -52,7 +52,7 @@ def adaptive_local_sgd(
 
 
 def first_rounds(periods: tuple[tuple[int, int], ...]) -> list[int]:
-  """Return the first round k of each pair, or that of the next pair if no round of a pair begins."""
+  """Return the first round k of each pair; for a pair without a round, that of the next pair."""
   rounds, step = [0], 0
   for (_, tau), (until, _) in pairwise(periods):
     count = max(0, -(-(until - step) // tau))  # rounds that begin before the next pair's first step
@@ -67,24 +67,23 @@ def periods_by_loss(
 ) -> tuple[tuple[int, int], ...]:
   """Return AdaComm's `periods` for the losses of an earlier run.
 
-  tau_j = ceil(sqrt(F_j / F_0) tau_0), for every T_0 steps; if that is not below tau_(j-1): half of it, at least 1
+  tau_j = ceil(sqrt(F_j / F_0) tau_0), for every T_0 steps; if not below tau_(j-1), then tau_(j-1) / 2, at least 1
 
-  Wang & Joshi 2018, arXiv 1810.08313, for a constant learning rate. The paper's coupling to a varying rate, which
-  lengthens the periods when the rate drops, is left out: let the rate drop only after the periods have come down to 1,
-  as the paper does in practice.
+  Wang & Joshi 2018, arXiv 1810.08313, for a constant learning rate. The paper also lengthens the periods when the rate
+  drops; this is omitted. As the paper does in practice, lower the rate only after the periods have reached 1.
 
   Args:
-    steps: rising steps of the losses; F_j is the last loss at or before step j T_0.
-    losses: such as those of `local_sgd` with this period: `run.metrics.step, run.metrics.test_loss`.
+    steps: increasing steps of the losses; F_j is the last loss at or before step j T_0.
+    losses: for example those of `local_sgd` with this period: `run.metrics.step, run.metrics.test_loss`.
     period: first period (tau_0).
-    every: steps with one period (T_0).
+    every: steps between changes of the period (T_0).
 
   Raises:
-    ValueError: for losses that are not positive, or if there is no loss at step 0.
+    ValueError: if a loss is not positive or the loss at step 0 is missing.
   """
-  steps, losses = [*steps], [*losses]  # a column of a frame counts from 0 too, but has no last element
+  steps, losses = [*steps], [*losses]  # a pandas column does not support [-1]
   if len(steps) != len(losses) or not steps or steps[0] > 0:
-    raise ValueError(f"periods_by_loss.losses must be from step 0 on, got {len(losses)} for the steps {steps}.")
+    raise ValueError(f"periods_by_loss.losses must start at step 0, got {len(losses)} for the steps {steps}.")
   if not all(loss > 0 and math.isfinite(loss) for loss in losses):
     raise ValueError(f"periods_by_loss.losses must be finite numbers > 0, got {losses}.")
   periods = [(0, period)]

@@ -21,13 +21,13 @@ def bmuf(
   nesterov: bool = True,
   workers: PositiveInt | None = None,
 ) -> Algorithm:
-  """Filter the average of a block of local steps by a block momentum (BMUF).
+  """Average the models after each block of local steps, with block momentum (BMUF).
 
   Delta <- eta Delta + zeta (Wbar - W_g); W <- W + Delta; W_g <- W or W + eta Delta; x_i <- W_g, each tau steps
 
   Chen & Huo 2016, ICASSP. This is DiLoCo with the outer optimizer SGD of rate zeta and momentum eta; Nesterov's form
-  starts the next block from W + eta Delta. zeta = 1 without momentum is local SGD. In a steady direction steps become
-  zeta / (1 - eta) times as long: with the authors' choice as long as the p workers' steps together. W_g is tested.
+  starts the next block from W + eta Delta. zeta = 1 without momentum is local SGD. Along a constant direction, momentum
+  lengthens steps by zeta / (1 - eta): with the authors' choice to the sum of all p workers' steps. W_g is evaluated.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.

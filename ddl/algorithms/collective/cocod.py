@@ -11,12 +11,12 @@ from ddl.ranges import PositiveInt, checked
 
 @checked
 def cocod(inner: optax.GradientTransformation, *, period: PositiveInt = 10) -> Algorithm:
-  """Average the models with a delay of a whole round, and add the local progress of that round (CoCoD-SGD).
+  """Average the models with a delay of one round, and add the local progress made meanwhile (CoCoD-SGD).
 
-  x_i <- x_i + inner(g_i); after every tau-th step x_i <- xbar + x_i - x_i', xbar and x_i' of tau steps ago
+  x_i <- x_i + inner(g_i); after every tau-th step x_i <- xbar + x_i - x_i', with xbar and x_i' from tau steps ago
 
   Shen, Xu, Liu, Wu, Cheng 2019, arXiv 1906.12043. xbar is the mean of the x_i'. Unlike in DaSGD no step is undone: the
-  mean of the models moves by the mean of all local steps. All start from one model, so the first average is left out.
+  mean of the models moves by the mean of all local steps. The first average is omitted: all workers start equal.
 
   Args:
     inner: optimizer of each worker; its state is never averaged.

@@ -13,18 +13,18 @@ from ddl.ranges import NonNegativeInt, PositiveInt, UnitInterval, checked
 def dasgd(
   inner: optax.GradientTransformation, *, period: PositiveInt = 4, delay: NonNegativeInt = 1, keep: UnitInterval = 0.25
 ) -> Algorithm:
-  """Average the models with a delay, while the next local steps run (DaSGD).
+  """Average the models with a delay, while the next local steps are computed (DaSGD).
 
-  x_i <- x_i + inner(g_i); after the d-th step of a round x_i <- xi x_i + (1 - xi) xbar of d steps ago
+  x_i <- x_i + inner(g_i); after the d-th step of a round x_i <- xi x_i + (1 - xi) xbar from d steps ago
 
-  Zhou et al. 2020, arXiv 2006.00441. xbar is the mean of the models at the end of the last round; the first round has
-  none to merge. The delay is not corrected for: a round makes (tau - (1 - xi) d) / tau of the nominal progress.
+  Zhou et al. 2020, arXiv 2006.00441. xbar is the mean of the models at the end of the previous round; the first round
+  merges nothing. The delay is not corrected for: a round makes (tau - (1 - xi) d) / tau of the nominal progress.
   d = 0 and xi = 0 is local SGD; xi = 1 never synchronizes.
 
   Args:
     inner: optimizer of each worker; its state is never averaged.
     period: local steps per average (tau).
-    delay: steps that run while the average is in flight (d); above the period several averages are in flight.
+    delay: steps computed while the average is in flight (d); above the period several averages are in flight.
     keep: weight of the worker's model in the merge (xi).
   """
 

@@ -24,13 +24,13 @@ def diloco(
   outer_learning_rate: NonNegativeFloat = 0.7,
   outer_momentum: Momentum = 0.9,
 ) -> Algorithm:
-  """Average local progress by a step of an outer optimizer with Nesterov momentum (DiLoCo).
+  """Average local progress and apply it with an outer Nesterov optimizer (DiLoCo).
 
   m <- mu m + Delta; theta <- theta - eta_out (Delta + mu m); x_i <- theta, after every H-th step
 
   Douillard et al. 2023, arXiv 2311.08105. The outer gradient is Delta = (1/k) sum_i (theta - theta_i), with theta_i
   after H steps of the inner optimizer from theta; AdamW in the paper. A rate of 1 without momentum is local SGD.
-  `diloco_with` takes any outer optimizer. The tested model is theta.
+  `diloco_with` takes any outer optimizer. The evaluated model is theta.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
@@ -45,7 +45,7 @@ def diloco(
 def diloco_with(
   inner: optax.GradientTransformation, outer: optax.GradientTransformation, *, period: PositiveInt
 ) -> Algorithm:
-  """Return `diloco` with any outer optimizer, which gets Delta as the gradient and theta as the parameters."""
+  """Return `diloco` with any outer optimizer: Delta is its gradient, theta its parameters."""
 
   def init(group: Group, params: Tree, key: Any) -> DiLoCoState:
     return DiLoCoState(inner.init(params), params, outer.init(params))

@@ -14,7 +14,7 @@ class EagerDiLoCoState(NamedTuple):
   inner: optax.OptState
   anchor: Tree  # theta_i
   outer: optax.OptState
-  sent: Tree  # x_i as of the last launch, moved along by the outer steps since: sent - x_i is what leaves next
+  sent: Tree  # x_i at the last launch plus all later outer steps; the next message is sent - x_i
 
 
 @checked
@@ -25,22 +25,22 @@ def eager_diloco(
   outer_learning_rate: NonNegativeFloat = 0.7,
   outer_momentum: Momentum = 0.9,
 ) -> Algorithm:
-  """Overlap DiLoCo's outer gradient with the next round, except the worker's part, applied at once (Eager DiLoCo).
+  """Overlap DiLoCo's outer gradients with the next round, but apply the worker's share at once (Eager DiLoCo).
 
   m_i <- mu m_i + Delta_i; theta_i <- theta_i - eta_out (Delta_i + mu m_i); x_i <- theta_i, after every H-th step,
   Delta_i = (1/M) D_i(t) + [(1/M) sum_j D_j(t-1) - (1/M) D_i(t-1)],  D_i(t) = theta_i - x_i
 
-  Kale, Douillard, Donchev 2025, arXiv 2502.12996. Outer models and states differ between the workers. Every D_j is
-  counted once by everybody, so with a plain outer optimizer the models stay as near as one round takes them. On a
-  quadratic, with the default outer optimizer and 8 workers, a round may take a worker 0.45 of its way to the minimum
-  (with all of D late 0.36, in DiLoCo the whole way).
-  A compressor of the means changes only what the others get of D_i; its error in D_i / M stays in Delta_i, and error
-  feedback takes it back later. `eager_diloco_with` takes any outer optimizer and delay. The tested model is the mean of
-  the theta_i. The first message leaves before step 0 and is zero.
+  Kale, Douillard, Donchev 2025, arXiv 2502.12996. Outer models and states differ between the workers. Every worker
+  applies each D_j exactly once, so with SGD as the outer optimizer the models differ by one round's progress at most.
+  On a quadratic, with the default outer optimizer and 8 workers, training is stable if a round moves a worker by up to
+  0.45 of its distance to the minimum (0.36 if all of D is late; the whole distance in DiLoCo).
+  A compressor of the means changes only what the others receive of D_i; its error in D_i / M stays in Delta_i until
+  error feedback removes it. `eager_diloco_with` takes any outer optimizer and delay. The evaluated model is the mean of
+  the theta_i. The first message is sent before step 0 and is zero.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
-    period: local steps per outer step, and steps that an outer gradient is in flight (H); 500 as in DiLoCo.
+    period: local steps per outer step, and steps for which an outer gradient is in flight (H); 500 as in DiLoCo.
     outer_learning_rate: rate of the outer steps (eta_out); 0.7 as in DiLoCo.
     outer_momentum: Nesterov momentum of the outer steps (mu); 0.9 as in DiLoCo.
   """
@@ -56,9 +56,9 @@ def eager_diloco_with(
   period: PositiveInt,
   delay: NonNegativeInt,
 ) -> Algorithm:
-  """Return `eager_diloco` with any outer optimizer, whose step is `delay` steps after the launch; 0 is DiLoCo.
+  """Return `eager_diloco` with any outer optimizer, applied `delay` steps after the launch; 0 is DiLoCo.
 
-  With a delay below H the worker's part covers the last H steps, the others' parts the H steps before the launch.
+  With a delay below H, the worker's share covers the last H steps, the others' shares the H steps before the launch.
   """
 
   def init(group: Group, params: Tree, key: Any) -> EagerDiLoCoState:

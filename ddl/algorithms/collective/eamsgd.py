@@ -27,19 +27,19 @@ def eamsgd(
   period: PositiveInt = 10,
   workers: PositiveInt | None = None,
 ) -> Algorithm:
-  """Pull the workers and a center at each other, with Nesterov momentum on the workers (EAMSGD).
+  """Pull the workers and a center towards each other, with Nesterov momentum on the workers (EAMSGD).
 
   v <- delta v + inner(g(y)); x <- x + v - alpha (x - z); z <- z + alpha sum_i (x_i - z); y = x + delta v
 
-  Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. The gradient is taken at the look-ahead point y, and the elastic term
-  stays outside the velocity. The params are the look-ahead points y; differences travel during one step (delay 1).
+  Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. The gradient is computed at the look-ahead point y, and the elastic
+  term is not part of the velocity. The params are the look-ahead points y. Differences are in flight for one step.
 
   Args:
-    inner: gives -eta g, with its schedule: plain `optax.sgd(eta)`, as the momentum is part of this algorithm.
+    inner: returns -eta g: plain `optax.sgd(eta)`, with or without a schedule, as momentum is part of this algorithm.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
     momentum: momentum of the workers (delta); 0.99 in the paper.
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
-    workers: number of workers (p), from which the default of alpha follows.
+    workers: number of workers (p), for the default of alpha.
   """
 
   def init(group: Group, params: Tree, key: Any) -> EAMSGDState:

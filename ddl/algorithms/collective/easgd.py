@@ -25,20 +25,20 @@ def easgd(
   period: PositiveInt = 10,
   workers: PositiveInt | None = None,
 ) -> Algorithm:
-  """Pull the workers and a center at each other (synchronous elastic averaging SGD).
+  """Pull the workers and a center towards each other (synchronous elastic averaging SGD).
 
   x_i <- x_i + inner(g_i) - alpha (x_i - z); z <- z + alpha sum_i (x_i - z), on the first step of each round
 
   Zhang, Choromanska, LeCun 2014, arXiv 1412.6651; Sync EASGD of You, Buluc, Demmel 2017, arXiv 1708.02983. Jacobi form:
   both updates use x_i and z from before the step. The coefficient of z is 1 - p alpha, so p alpha (beta in the paper)
-  should not exceed 1. Without gradients sum_i x_i + z is conserved. Differences travel during one step (delay 1), in
-  which x_i and z do not change; the tested model is z.
+  should not exceed 1. Without gradients sum_i x_i + z is conserved. Differences are in flight for one step (delay 1),
+  in which x_i and z do not change; the evaluated model is z.
 
   Args:
-    inner: optimizer of each worker; the elastic term stays outside its momentum.
+    inner: optimizer of each worker; the elastic term is not part of its momentum.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
-    workers: number of workers (p), from which the default of alpha follows.
+    workers: number of workers (p), for the default of alpha.
   """
 
   def init(group: Group, params: Tree, key: Any) -> EASGDState:

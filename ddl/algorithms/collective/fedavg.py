@@ -24,17 +24,17 @@ def fedavg(inner: optax.GradientTransformation, *, period: PositiveInt = 10, sha
   x_i <- x_i + inner(g_i); after every tau-th step x_i <- (1/m) sum_{j in S} x_j, and the state of inner is reset
 
   McMahan, Moore, Ramage, Hampson, Aguera y Arcas 2016, arXiv 1602.05629. The sample S of m = max(1, round(C p)) workers
-  is drawn from a key that all workers share. The paper weighs x_i by its number of examples, which are equal here.
-  Momentum does not outlive a round; learning-rate schedules and the hyperparameters of `optax.inject_hyperparams` do.
+  is drawn from a key that all workers share. The paper weights x_i by its number of examples, which are equal here.
+  Momentum is reset each round; learning-rate schedules and the hyperparameters of `optax.inject_hyperparams` are not.
   With C = 1 and plain SGD this is local SGD.
-  Workers outside of the sample take steps too, as all run one program, and all take part in the all-reduce. The bytes
-  are counted as in the paper: the sample downloads the model and uploads x_i, 2 C n bytes per worker and round. The
-  tested model is the mean over the round's sample.
+  Workers outside the sample also take steps and take part in the all-reduce, as all run one program. Traffic is counted
+  as in the paper: the sample downloads the model and uploads x_i, 2 C n bytes per worker and round. The evaluated model
+  is the mean over the round's sample.
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper.
     period: local steps per round (tau).
-    share: share of the workers in a round (C), at least one worker; 0.1 in the paper, of 100 workers and more.
+    share: share of the workers in a round (C), at least one worker; 0.1 in the paper, with 100 or more workers.
   """
 
   def init(group: Group, params: Tree, key: Any) -> FedAvgState:
@@ -63,14 +63,14 @@ def takes_part(group: Group, round_: Draws, share: float) -> jax.Array:
 
 
 def sampled_mean(group: Group, round_: Draws, share: float, tree: Tree) -> Tree:
-  """Return the mean of the trees of the round's sample, (1/m) sum_{i in S}."""
+  """Return the mean over the round's sample, (1/m) sum_{i in S}."""
   count, inside = sample(round_, group.size(), share).size, takes_part(group, round_, share)
   total = group.partial_sum(tree, inside, count)
   return jax.tree.map(lambda x: x / count, total)
 
 
 def restart(inner: optax.GradientTransformation, state: optax.OptState, params: Tree) -> optax.OptState:
-  """Return a new inner state with the learning rates of the old one: counts of schedules, injected hyperparameters."""
+  """Reset the inner state, except for its learning rates: schedule counts and injected hyperparameters."""
 
   def scheduled(part: Any) -> bool:
     return isinstance(part, optax.ScaleByScheduleState | optax.InjectStatefulHyperparamsState)

@@ -13,7 +13,7 @@ from ddl.ranges import ByWorkers, PositiveInt, checked
 
 
 def largest_divisor_below_root(workers: int) -> int:
-  """Return the largest divisor g of the workers with g^2 <= workers."""
+  """Return the largest divisor g of the number of workers with g^2 <= workers."""
   return max(g for g in range(1, workers + 1) if workers % g == 0 and g * g <= workers)
 
 
@@ -29,19 +29,19 @@ def hierarchical_sgd(
   outer_period: PositiveInt = 8,
   workers: PositiveInt,
 ) -> Algorithm:
-  """Average within groups of workers often, and over all workers less often (hierarchical local SGD).
+  """Average within groups of workers often, and over all workers rarely (hierarchical local SGD).
 
   x_i <- x_i + inner(g_i); a group's mean after every tau-th step, the mean of all after every tau_o-th
 
   Lin, Stich, Patel, Jaggi 2018, arXiv 1808.07217, section 5; Castiglia, Das, Patterson 2020, arXiv 2007.13819. A group
-  is the g workers of a node, with consecutive ranks. Where both means are due, the group's comes first. One group is
-  local SGD with tau, groups of one worker are local SGD with tau_o. The tested model is the mean of all models.
+  consists of the g workers of a node, with consecutive ranks. If both means are due, the group's comes first. One group
+  is local SGD with tau; groups of one worker are local SGD with tau_o. The evaluated model is the mean of all models.
 
   Args:
     inner: optimizer of each worker; its state stays local.
-    group_size: workers of a group (g), a divisor of p; by default the largest one up to sqrt(p).
-    period: local steps per average of the groups (tau).
-    outer_period: local steps per average of all workers (tau_o), a multiple of tau in the papers.
+    group_size: workers per group (g), a divisor of p; by default the largest one up to sqrt(p).
+    period: local steps between averages within groups (tau).
+    outer_period: local steps between averages over all workers (tau_o), a multiple of tau in the papers.
     workers: number of workers (p).
   """
   if workers % group_size:
@@ -58,9 +58,9 @@ def hierarchical_sgd(
 
 
 def group_mean(group: Group, tree: Tree, size: int) -> Tree:
-  """Return the mean of a tree over `size` consecutive ranks.
+  """Average a tree over groups of `size` consecutive ranks.
 
-  It is a ring per group: a reduce-scatter and an all-gather, in 2 (size - 1) messages of 1/size of the tree.
+  Each group is a ring: a reduce-scatter and an all-gather, in 2 (size - 1) messages of 1/size of the tree.
   """
   if size == 1:
     return tree
@@ -72,7 +72,7 @@ def group_mean(group: Group, tree: Tree, size: int) -> Tree:
   def receive(k: int) -> Tree:
     return group.permute(jax.tree.map(lambda x: x[(rank + k) % size], strips), before)
 
-  for k in range(size - 1):  # at last strip rank + 1 is complete
+  for k in range(size - 1):  # at the end, slice rank + 1 is complete
     strips = jax.tree.map(lambda x, received, k=k: x.at[(rank - k - 1) % size].add(received), strips, receive(-k))
   strips = jax.tree.map(lambda x: x.at[(rank + 1) % size].divide(size), strips)
   for k in range(size - 1):

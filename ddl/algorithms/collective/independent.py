@@ -1,4 +1,4 @@
-"""Independent workers, and the local steps on which other algorithms build."""
+"""Independent workers, and the local steps that other algorithms use."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from ddl.ranges import checked
 
 @checked
 def independent(inner: optax.GradientTransformation) -> Algorithm:
-  """Train without communication, the control of every comparison.
+  """Train without communication, as a baseline.
 
   x_i <- x_i + inner(g_i)
 
-  Zinkevich et al. 2010: the models are averaged once, at the end, which is what `evaluate` does.
+  Zinkevich et al. 2010: the models are averaged once, at the end, by `evaluate`.
 
   Args:
     inner: optimizer of each worker.

@@ -24,32 +24,32 @@ def noloco(
   *,
   period: PositiveInt = 50,
   outer_learning_rate: NonNegativeFloat = 0.7,
-  outer_momentum: Annotated[Momentum, STATIC] = 0.5,  # the range of the attraction depends on it
+  outer_momentum: Annotated[Momentum, STATIC] = 0.5,  # determines the valid range of attraction
   attraction: PositiveFloat = 0.7,
   pairings: Annotated[int, integers(1, MOST_EXCHANGES)] = 8,
   workers: PositiveInt,
 ) -> Algorithm:
-  """Replace DiLoCo's all-reduce by exchanges of random pairs of workers (NoLoCo).
+  """Replace DiLoCo's all-reduce by exchanges between random pairs of workers (NoLoCo).
 
   delta_i <- alpha delta_i + beta mean(theta - phi) + gamma (mean(phi) - phi_i); phi_i <- phi_i + delta_i
 
-  Kolehmainen et al. 2025, arXiv 2506.10911. phi_i are the slow weights of worker i, theta_i those after H inner steps
-  from them; means are over the n = 2 workers of a pair. The last term pulls the two phi together, which needs
-  sqrt(n / (2 (n - 1))) alpha < gamma < sqrt(n / (2 (n - 1))) (2 + alpha). The paper draws pairs for each round; here a
-  fixed number of drawn pairings repeats, as sources and targets are part of the compiled program. Of an odd number of
-  workers one has no partner. Two workers are DiLoCo with heavy ball momentum. The mean of the phi_i is tested.
+  Kolehmainen et al. 2025, arXiv 2506.10911. phi_i are the slow weights of worker i, theta_i its weights after H inner
+  steps from phi_i; means are over the n = 2 workers of a pair. The last term pulls the two phi together, which requires
+  sqrt(n / (2 (n - 1))) alpha < gamma < sqrt(n / (2 (n - 1))) (2 + alpha). The paper draws pairs in each round; here a
+  fixed number of random pairings repeats, as they are part of the compiled program. With an odd number of workers, one
+  has no partner. With two workers this is DiLoCo with heavy ball momentum. The mean of the phi_i is evaluated.
 
   Args:
     inner: optimizer of each worker; its state stays local.
     period: local steps per exchange (H); 50 in the paper.
     outer_learning_rate: rate of the outer steps (beta); 0.7 in the paper.
     outer_momentum: momentum of the outer steps (alpha); 0.5 in the paper.
-    attraction: pull of a pair's slow weights at each other (gamma), between alpha and 2 + alpha; 0.7 in the authors'
+    attraction: pull between a pair's slow weights (gamma), between alpha and 2 + alpha; 0.7 in the authors'
       code.
-    pairings: drawn pairings of the workers, which repeat.
+    pairings: number of random pairings of the workers before they repeat.
     workers: number of workers (p).
   """
-  pull = Range(outer_momentum, 2 + outer_momentum, open_low=True, open_high=True)  # else the slow weights drift apart
+  pull = Range(outer_momentum, 2 + outer_momentum, open_low=True, open_high=True)  # otherwise the slow weights diverge
   check(f"noloco.attraction with outer_momentum {outer_momentum:g}", attraction, pull)
 
   def init(group: Group, params: Tree, key: Any) -> NoLoCoState:
@@ -81,7 +81,7 @@ def noloco(
 
 
 def partners(workers: int, pairings: int) -> list[list[int]]:
-  """Return the partner of each rank in each drawn pairing (without one the rank itself), equal in all processes."""
+  """Return each rank's partner, or itself, in each random pairing; equal in all processes."""
   generator, result = np.random.default_rng(0), []
   for _ in range(pairings):
     order = generator.permutation(workers).tolist()

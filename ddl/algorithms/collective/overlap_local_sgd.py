@@ -21,18 +21,19 @@ class OverlapState(NamedTuple):
 def overlap_local_sgd(
   inner: optax.GradientTransformation, *, period: PositiveInt = 2, pull: UnitInterval = 0.6, momentum: Momentum = 0.7
 ) -> Algorithm:
-  """Pull every worker to an anchor model whose average is in flight for a whole round (Overlap-Local-SGD).
+  """Pull each worker towards an anchor model whose average is in flight for one round (Overlap-Local-SGD).
 
-  v <- beta v + z - xbar; z <- z - v; x_i <- (1 - alpha) x_i + alpha z, xbar of the round before, each tau steps
+  v <- beta v + z - xbar; z <- z - v; x_i <- (1 - alpha) x_i + alpha z, every tau steps, xbar from the round before
 
   Wang, Liang, Joshi 2020, arXiv 2002.09539. xbar is the mean of the models just after a pull. Without momentum this is
   DaSGD with a delay of one period and xi = 1 - alpha. The authors' code divides by the learning rate in v and
-  multiplies by it in z, which is the same at a constant rate; as in that code the anchor is still the start after the
-  first round. alpha = 0 never synchronizes. The first average leaves before step 0. The mean of the models is tested.
+  multiplies by it in z, which is equivalent at a constant rate; as in that code, the anchor equals the initial model
+  after the first round. alpha = 0 never synchronizes. The first average is sent before step 0. The mean of the models
+  is evaluated.
 
   Args:
     inner: optimizer of each worker; its state is never averaged.
-    period: local steps per anchor, and steps that it is in flight (tau); 2 in the paper.
+    period: local steps between pulls, and steps for which an average is in flight (tau); 2 in the paper.
     pull: weight of the anchor (alpha); 0.6 in the paper.
     momentum: momentum of the anchor (beta); 0.7 in the paper.
   """

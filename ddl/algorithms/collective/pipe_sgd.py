@@ -14,14 +14,14 @@ from ddl.ranges import PositiveInt, checked
 
 class PipeSGDState(NamedTuple):
   inner: optax.OptState  # equal on all workers
-  grads: Tree  # g_i of the last step, which leaves next
+  grads: Tree  # g_i of the last step, the next message
 
 
 @checked
 def pipe_sgd(inner: optax.GradientTransformation, *, width: PositiveInt = 2) -> Algorithm:
   """Average gradients while the next K - 1 gradients are computed (Pipe-SGD).
 
-  x <- x + inner((1/p) sum_i g_i), with g_i of K - 1 steps ago
+  x <- x + inner((1/p) sum_i g_i), with g_i from K - 1 steps ago
 
   Li, Yu, Li, Avestimehr, Kim, Schwing 2018, arXiv 1811.03619. All replicas stay equal. The first K - 1 steps fill the
   pipeline and change nothing; the optimizer does not see them, so each gradient gets the rate of the step that computed
@@ -29,8 +29,8 @@ def pipe_sgd(inner: optax.GradientTransformation, *, width: PositiveInt = 2) -> 
   K = 2 is stable for eta lambda < 1, half of what synchronous SGD allows.
 
   Args:
-    inner: optimizer, the same on all workers; it sees one gradient per step, in order, and the current parameters.
-    width: width of the pipeline (K): K - 1 messages in flight, and the gradient being computed; 2 in the paper.
+    inner: optimizer, the same on all workers; it receives one gradient per step, in order, and the current parameters.
+    width: pipeline width (K): K - 1 messages in flight plus the gradient being computed; 2 in the paper.
   """
 
   def init(group: Group, params: Tree, key: Any) -> PipeSGDState:

@@ -11,15 +11,15 @@ from ddl.ranges import NonNegativeInt, PositiveInt, checked
 def post_local_sgd(
   inner: optax.GradientTransformation, *, period: PositiveInt = 16, start: NonNegativeInt
 ) -> Algorithm:
-  """Average the models after every step at first, and after every tau-th step later (post-local SGD).
+  """Average the models after every step at first, then after every tau-th step (post-local SGD).
 
-  `local_sgd` with tau = 1 for the first `start` steps and tau = `period` after them
+  `local_sgd` with tau = 1 for the first `start` steps and tau = `period` afterwards
 
   Lin et al. 2018, arXiv 1808.07217, where `start` is the first decay of the learning rate.
 
   Args:
     inner: optimizer of each worker.
-    start: first step with a local phase (t').
+    start: first step of the local phase (t').
     period: local steps per average from step `start` on (tau); averages follow steps start + tau, start + 2 tau, ...
   """
   return adaptive_local_sgd(inner, periods=((0, 1), (start, period)) if start else ((0, period),))

@@ -22,20 +22,20 @@ class RoundRobinEASGDState(NamedTuple):
 def round_robin_easgd(
   inner: optax.GradientTransformation, *, alpha: UnitInterval = ALPHA, workers: PositiveInt | None = None
 ) -> Algorithm:
-  """Pull one worker per step, in rank order, and a center at each other (Original EASGD).
+  """Pull one worker per step, in rank order, and a center towards each other (Original EASGD).
 
   x_i <- x_i + inner(g_i); then, only for j = t mod p, x_j -= alpha (x_j - z) and z += alpha (x_j - z)
 
-  You, Buluc, Demmel 2017, arXiv 1708.02983, on Zhang et al. 2014, arXiv 1412.6651; x_j and z from before the step. In
-  the paper the other workers idle meanwhile; here each step gives every worker a gradient. Counted are the 2 n bytes of
-  worker j's visit, 2 n / p per worker and step; the program sends more, as all workers take part in a sum. Stable on a
-  quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta). Differences travel during one
-  step (delay 1); the tested model is z.
+  You, Buluc, Demmel 2017, arXiv 1708.02983, on Zhang et al. 2014, arXiv 1412.6651; x_j and z are from before the step.
+  In the paper the other workers are idle meanwhile; here every worker computes a gradient at each step. Traffic is
+  counted as the 2 n bytes of worker j's visit, 2 n / p per worker and step; the program sends more, as all workers take
+  part in a sum. Stable on a quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta).
+  Differences are in flight for one step; the evaluated model is z.
 
   Args:
-    inner: optimizer of each worker; the elastic term stays outside its momentum.
+    inner: optimizer of each worker; the elastic term is not part of its momentum.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in EASGD.
-    workers: number of workers (p), from which the default of alpha follows.
+    workers: number of workers (p), for the default of alpha.
   """
 
   def init(group: Group, params: Tree, key: Any) -> RoundRobinEASGDState:
@@ -44,7 +44,7 @@ def round_robin_easgd(
   def launch(group: Group, state: RoundRobinEASGDState, params: Tree) -> tuple[tuple[Tree, Tree], RoundRobinEASGDState]:
     mine = group.index() == state.rank  # i = j
     diff = jax.tree.map(lambda x, z: jnp.where(mine, x - z, jnp.zeros_like(z)), params, state.center)
-    return (diff, group.partial_sum(diff, mine, 1)), state  # x_j - z, known to all
+    return (diff, group.partial_sum(diff, mine, 1)), state  # x_j - z, on all workers
 
   def merge(
     group: Group, message: tuple[Tree, Tree], state: RoundRobinEASGDState, params: Tree

@@ -17,18 +17,18 @@ from ddl.ranges import checked
 
 @checked
 def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
-  """Reduce-scatter the gradient, update one strip of the parameters per worker, and gather the updates.
+  """Reduce-scatter the gradient, update one slice of the parameters per worker, and all-gather the updates.
 
-  Strip s of worker i: x_s <- x_s + inner((1/p) sum_j g_j)_s, then all strips are gathered
+  Slice s of worker i: x_s <- x_s + inner((1/p) sum_j g_j)_s, then all slices are gathered
 
-  Das et al. 2016, arXiv 1602.06709. The packed parameter vector is cut into p strips. The result is that of `sync_sgd`
-  for an element-wise optimizer (SGD, momentum, Adam, weight decay of all parameters), whose memory and work are 1/p.
-  `init` must run where the group's axis is bound, as a strip's length depends on the number of workers. It raises
-  ValueError for an optimizer that is not known to be element-wise (see `ddl.elementwise`): clipping by a norm, masks,
-  LARS, LAMB, Adafactor.
+  Das et al. 2016, arXiv 1602.06709. The packed parameter vector is split into p slices. With an element-wise optimizer
+  (SGD, momentum, Adam, weight decay of all parameters) the result equals that of `sync_sgd`, with 1/p of the
+  optimizer's memory and work. `init` must run where the group's axis is bound, as the length of a slice depends on the
+  number of workers. It raises ValueError if the optimizer is not known to be element-wise (see `ddl.elementwise`):
+  clipping by a norm, masks, LARS, LAMB, Adafactor.
 
   Args:
-    inner: element-wise optimizer; its state covers this worker's strip, in the packed vector's dtype.
+    inner: element-wise optimizer; its state covers this worker's slice, in the packed vector's dtype.
   """
 
   def pad(group: Group, packed: jax.Array) -> jax.Array:
@@ -42,14 +42,14 @@ def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
   def init(group: Group, params: Tree, key: Any) -> optax.OptState:
     if not is_elementwise(inner, params):
       raise ValueError(
-        "sharded_sync_sgd: inner must be element-wise, got an optimizer with a mask, a norm or rules for whole layers; "
-        "use sync_sgd, or SGD, Adam or AdamW whose weight decay is of all parameters"
+        "sharded_sync_sgd.inner must be element-wise, got an optimizer with a mask, a norm or layer-wise rules. Use "
+        "sync_sgd, or SGD, Adam or AdamW with weight decay on all parameters."
       )
-    return inner.init(strip(group, ravel(params)[0]))  # of this worker's strip: [ceil(n / p)]
+    return inner.init(strip(group, ravel(params)[0]))  # for this worker's slice: [ceil(n / p)]
 
   def local(group: Group, grads: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     packed, unpack = ravel(params)
-    total = group.reduce_scatter(pad(group, ravel(grads)[0]))  # part-reduce: sum_j g_j on strip i
+    total = group.reduce_scatter(pad(group, ravel(grads)[0]))  # part-reduce: sum_j g_j on slice i
     mean = total / group.size()  # g = (1/p) sum_j g_j
     strip_updates, state = inner.update(mean, state, strip(group, packed))  # u_s = -eta g_s, by its owner
     updates = group.gather(jnp.asarray(strip_updates)).reshape(-1)[: packed.shape[0]]  # part-broadcast

@@ -26,22 +26,22 @@ def slowmo(
   slow_rate: NonNegativeFloat = 1.0,
   slow_momentum: Momentum = 0.5,
 ) -> Algorithm:
-  """Average the models by a step with slow momentum, in units of the inner learning rate (SlowMo).
+  """Average the models, then take a step with slow momentum, in units of the inner learning rate (SlowMo).
 
   u <- beta u + (z - xbar) / gamma; z <- z - alpha gamma u; x_i <- z, after every tau-th step
 
   Wang, Tantia, Ballas, Rabbat 2019, arXiv 1910.00643, with local SGD as the base algorithm. At a constant rate gamma
   cancels. The paper resets, keeps or averages the buffers of the base optimizer after a round; here each worker keeps
-  its buffers. A slow rate of 1 without slow momentum is local SGD. The tested model is z. `init` raises ValueError if
-  several transformations of a chain, or of a partition, record a learning rate each.
+  its buffers. A slow rate of 1 without slow momentum is local SGD. The evaluated model is z. `init` raises ValueError
+  if several transformations of a chain or partition record a learning rate.
 
   Args:
     inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the last "learning_rate"
-      that `optax.inject_hyperparams` records in it, of nested records the innermost; 1 for any other optimizer. Where
-      gamma is 0, as in the first step of a warm-up, u <- beta u only.
+      recorded in it by `optax.inject_hyperparams`, the innermost of nested records; 1 for any other optimizer. If gamma
+      is 0, as in the first step of a warm-up, only u <- beta u is applied.
     period: local steps per slow step (tau).
     slow_rate: rate of the slow steps (alpha); 1 in the paper.
-    slow_momentum: momentum of the slow steps (beta); larger for more workers.
+    slow_momentum: momentum of the slow steps (beta); use larger values for more workers.
   """
 
   def init(group: Group, params: Tree, key: Any) -> SlowMoState:
@@ -67,28 +67,26 @@ def slowmo(
 
 
 def or_one(gamma: jax.Array) -> jax.Array:
-  """Return gamma, or 1 where it is 0 and divides zeros."""
+  """Return gamma, or 1 if it is 0 and would divide zeros."""
   return jnp.where(gamma == 0, jnp.ones_like(gamma), gamma)
 
 
 def fast_rate(state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
-  """Return the learning rate gamma recorded in an inner state, as a function of the array whose type it takes.
-
-  Without a record gamma is 1.
+  """Return the learning rate gamma recorded in an inner state, or 1, as a function of the array that sets its type.
 
   Raises:
-    ValueError: if several transformations side by side record one.
+    ValueError: if several transformations record a learning rate.
   """
   rates = recorded_rates(state)
   if len(rates) > 1:
     raise ValueError(
-      f"slowmo: inner must record one learning_rate, got {len(rates)}; use optax.inject_hyperparams for one of them"
+      f"slowmo.inner must record one learning_rate, got {len(rates)}. Use optax.inject_hyperparams for one of them."
     )
   return lambda x: jnp.asarray(rates[0] if rates else 1.0, x.dtype)
 
 
 def recorded_rates(state: optax.OptState) -> list[Any]:
-  """Return the learning rates that `optax.inject_hyperparams` records in a state, of nested records the innermost."""
+  """Return the learning rates recorded in a state by `optax.inject_hyperparams`, the innermost of nested records."""
 
   def records(part: Any) -> bool:
     return "learning_rate" in getattr(part, "hyperparams", ())

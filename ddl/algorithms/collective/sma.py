@@ -28,21 +28,21 @@ def sma(
   period: PositiveInt = 1,
   workers: PositiveInt | None = None,
 ) -> Algorithm:
-  """Pull the replicas and a central average model with momentum at each other (SMA).
+  """Pull the replicas and a central average model with momentum towards each other (SMA).
 
-  w_j <- w_j + inner(g_j) - alpha (w_j - z); z <- z + alpha sum_j (w_j - z) + mu (z - z_prev), each tau steps
+  w_j <- w_j + inner(g_j) - alpha (w_j - z); z <- z + alpha sum_j (w_j - z) + mu (z - z_prev), every tau steps
 
   Koliousis et al. 2019, VLDB 12(11). Corrections use w_j and z from before the step. Without momentum it is Sync EASGD.
-  The paper also restarts the replicas from z when the learning rate drops. That is left out, as in the authors' code:
-  it is meant for a rate that drops a few times, and a cosine would restart them at every exchange. Differences travel
-  during one step (delay 1); the tested model is z.
+  The paper also restarts the replicas from z when the learning rate drops. This is omitted, as in the authors' code: it
+  is meant for a rate that drops a few times; with cosine decay they would restart at every exchange. Differences are in
+  flight for one step; the evaluated model is z.
 
   Args:
-    inner: optimizer of each worker; the correction stays outside its momentum.
-    alpha: strength of the correction; by default 1 / p, with which z moves to the mean of the replicas.
+    inner: optimizer of each worker; the correction is not part of its momentum.
+    alpha: strength of the correction; by default 1 / p, which moves z to the mean of the replicas.
     momentum: momentum of the central average model (mu); 0.9 in the authors' code.
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
-    workers: number of workers (p), from which the default of alpha follows.
+    workers: number of workers (p), for the default of alpha.
   """
   elastic = easgd(inner, alpha=alpha, period=period)
   (exchange,) = elastic.exchanges

@@ -13,7 +13,7 @@ from ddl.ranges import Momentum, NonNegativeFloat, NonNegativeInt, PositiveInt, 
 class StreamingDiLoCoState(NamedTuple):
   inner: optax.OptState
   anchor: Tree  # theta, equal on all workers
-  outer: tuple[optax.OptState, ...]  # of each fragment, equal on all workers
+  outer: tuple[optax.OptState, ...]  # one per fragment, equal on all workers
 
 
 @checked
@@ -27,23 +27,23 @@ def streaming_diloco(
   delay: NonNegativeInt = 1,
   keep: UnitInterval = 0.5,
 ) -> Algorithm:
-  """Run DiLoCo by fragments of the parameters, each hidden behind further steps (Streaming DiLoCo).
+  """Run DiLoCo on one fragment of the parameters at a time, overlapped with further steps (Streaming DiLoCo).
 
   m <- mu m + Delta_p; theta_p <- theta_p - eta_out (Delta_p + mu m); x_p <- alpha x_p + (1 - alpha) theta_p
 
-  Douillard et al. 2025, arXiv 2501.18512. Array i of the tree is in fragment i mod P, where the paper assigns whole
-  layers of a transformer. Each fragment has its DiLoCo rounds of H steps, H / P steps after those of the fragment
-  before. Delta_p = (1/M) sum_m (theta_p - x_m,p) is of the launch, x_p of the merge tau steps later. Unlike in the
-  paper Delta_p is sent in the parameters' precision. One fragment without delay and keep is `diloco`;
-  `streaming_diloco_with` takes any outer optimizer. Fragment p = 0..P-1 first leaves after floor((p + 1) H / P) steps.
+  Douillard et al. 2025, arXiv 2501.18512. Array i of the tree is in fragment i mod P; the paper assigns whole layers of
+  a transformer. Each fragment has its own DiLoCo rounds of H steps, offset by H / P steps from the previous fragment.
+  Delta_p = (1/M) sum_m (theta_p - x_m,p) is computed at the launch, x_p at the merge tau steps later. Unlike in the
+  paper, Delta_p is sent in the parameters' precision. One fragment with delay = 0 and keep = 0 is `diloco`;
+  `streaming_diloco_with` takes any outer optimizer. Fragment p = 0..P-1 is first sent after floor((p + 1) H / P) steps.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
     period: steps between two outer steps of a fragment (H).
     outer_learning_rate: rate of the outer steps (eta_out); 0.7 as in DiLoCo.
     outer_momentum: Nesterov momentum of the outer steps (mu); 0.9 as in DiLoCo.
-    fragments: fragments of the parameters (P), at most H; of a tree of fewer arrays the last ones are empty.
-    delay: steps that run while a fragment is in flight (tau), at most H.
+    fragments: number of fragments (P), at most H; if the tree has fewer arrays, the last ones are empty.
+    delay: steps computed while a fragment is in flight (tau), at most H.
     keep: weight of the worker's parameters in the merge (alpha).
   """
   outer = optax.sgd(outer_learning_rate, outer_momentum, nesterov=True)
@@ -60,9 +60,9 @@ def streaming_diloco_with(
   delay: NonNegativeInt,
   keep: UnitInterval,
 ) -> Algorithm:
-  """Return `streaming_diloco` with any outer optimizer, which gets a fragment as a tree with `optax.MaskedNode`s."""
+  """Return `streaming_diloco` with any outer optimizer, which receives fragments as trees with `optax.MaskedNode`s."""
   check(f"streaming_diloco.fragments with period {period}", fragments, integers(1, period))
-  # A fragment has to arrive before it leaves again.
+  # A fragment has to arrive before its next launch.
   check(f"streaming_diloco.delay with period {period}", delay, integers(0, period))
 
   def part(tree: Tree, p: int) -> Tree:

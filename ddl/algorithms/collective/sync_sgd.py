@@ -10,7 +10,7 @@ from ddl.ranges import checked
 
 @checked
 def sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
-  """Apply the mean of all gradients at each step, so that all replicas stay equal (synchronous SGD).
+  """Apply the mean of all gradients at each step, which keeps all replicas equal (synchronous SGD).
 
   x <- x + inner((1/p) sum_i g_i)
 

@@ -1,1 +1,1 @@
-"""Algorithms whose workers exchange with peers."""
+"""Gossip algorithms, whose workers exchange with peers."""

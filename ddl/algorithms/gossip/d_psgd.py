@@ -18,30 +18,30 @@ GRAPHS = ("ring", "torus", "exponential", "one_peer_exponential")
 
 
 class Hop(NamedTuple):
-  """One message of each worker at most: its sources and their weights."""
+  """A permute in which each worker sends at most one message: its sources and their weights."""
 
   sources: tuple[int | None, ...]  # [workers]
-  weights: np.ndarray  # [workers]: W_ij of the source j, 0 for none
-  shift: int | None  # steps on the ring of ranks, if this is one
+  weights: np.ndarray  # [workers]: W_ij of the source j, 0 without a source
+  shift: int | None  # steps on the ring of ranks, if the permute is a shift
 
 
 @checked
 def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers: PositiveInt) -> Algorithm:
-  """Average each model with its neighbours' on a graph, while the gradient step runs (D-PSGD).
+  """Average each model with its neighbours' on a graph, while the gradient is computed (D-PSGD).
 
   x_i <- sum_j W_ij x_j + inner(g_i), with x_j from before the step
 
   Lian et al. 2017, arXiv 1705.09056. W is doubly stochastic, W_ij > 0 only where j sends to i, and the gradient is that
-  of the model before it is mixed. Mixing conserves the mean of all models. The paper's W is symmetric; here it need not
-  be, which allows directed graphs. The exponential graphs are those of Assran et al. 2018, arXiv 1811.10792.
+  of the model before mixing. Mixing conserves the mean of all models. W is symmetric in the paper; here it need not be,
+  which allows directed graphs. The exponential graphs are those of Assran et al. 2018, arXiv 1811.10792.
 
   Args:
     inner: optimizer of each worker; its state stays local.
-    graph: "ring" (two neighbours), "torus" (four, on rows x columns as square as p allows; of a prime p a ring),
-      "exponential" (ceil(log2 p) neighbours), each neighbour and the worker itself with equal weights;
-      "one_peer_exponential" (the worker 2^k before, weight 1/2, with k = step mod log2 p, for p a power of two: without
-      gradients all workers have the mean after log2 p steps); or a file with the matrix W, [p, p], doubly stochastic:
-      .npy, or text with commas (.csv) or blanks (.txt).
+    graph: "ring" (two neighbours), "torus" (four, on a grid as square as p allows; a ring if p is prime), "exponential"
+      (ceil(log2 p) neighbours), where each neighbour and the worker itself have equal weights;
+      "one_peer_exponential" (the worker 2^k ranks before, weight 1/2, with k = step mod log2 p, for p a power of two:
+      without gradients all workers reach the mean after log2 p steps); or a file with a doubly stochastic matrix W,
+      [p, p]: .npy, or text with commas (.csv) or blanks (.txt).
     workers: number of workers (p).
   """
   steps = [hops(w) for w in matrices(graph, workers)]
@@ -67,14 +67,14 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
 
 
 def matrices(graph: str, workers: int) -> list[np.ndarray]:
-  """Return W of each step of a cycle, [workers, workers] each. ValueError for an unknown graph or an invalid matrix."""
+  """Return W of each step of a cycle, [workers, workers] each. Raises ValueError for an invalid graph."""
   ranks, powers = np.arange(workers), [2**k for k in range((workers - 1).bit_length())]
   if graph == "ring":
     return [_uniform(ranks - 1, ranks + 1)]
   if graph == "torus":
     rows = max(r for r in range(1, int(workers**0.5) + 1) if workers % r == 0)
     columns = workers // rows
-    row = ranks - ranks % columns  # the first of each rank's row
+    row = ranks - ranks % columns  # first rank of each rank's row
     return [_uniform(ranks - columns, ranks + columns, row + (ranks - 1) % columns, row + (ranks + 1) % columns)]
   if graph == "exponential":
     return [_uniform(ranks, *(ranks - k for k in powers))]
@@ -88,7 +88,7 @@ def matrices(graph: str, workers: int) -> list[np.ndarray]:
 
 
 def hops(matrix: np.ndarray) -> list[Hop]:
-  """Split a graph into as few messages per worker as possible: diagonals as shifts, then a colouring of the rest."""
+  """Split a graph into as few permutes as possible: diagonals as shifts, then an edge coloring of the rest."""
   p = len(matrix)
   ranks, left, result = np.arange(p), matrix.copy(), []
   np.fill_diagonal(left, 0.0)
@@ -98,7 +98,7 @@ def hops(matrix: np.ndarray) -> list[Hop]:
     result.append(Hop(tuple(int(s) if w > 0 else None for s, w in zip(sources, weights, strict=True)), weights, shift))
     left[ranks, sources] = np.where(sources < 0, left[ranks, sources], 0.0)
 
-  for shift in sorted((-np.flatnonzero(left[0])) % p):  # no other has an entry in the first row
+  for shift in sorted((-np.flatnonzero(left[0])) % p):  # other shifts have no entry in the first row
     if (left[ranks, ranks - shift] > 0).all():
       take((ranks - shift) % p, int(shift))
   for sources in _matchings(left > 0):
@@ -107,7 +107,7 @@ def hops(matrix: np.ndarray) -> list[Hop]:
 
 
 def _matchings(edges: np.ndarray) -> list[np.ndarray]:
-  """Split the edges [p, p] of a bipartite graph into matchings, as many as its degree (Koenig); -1: no partner."""
+  """Split the edges [p, p] of a bipartite graph into as many matchings as its degree (Koenig); -1: no partner."""
   from scipy.sparse import csr_array
   from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -115,7 +115,7 @@ def _matchings(edges: np.ndarray) -> list[np.ndarray]:
   degree = int(max(count.sum(axis=0).max(), count.sum(axis=1).max()))
   missing = [degree - count.sum(axis=k) for k in (1, 0)]
   for i, j in zip(*(np.repeat(np.arange(len(edges)), m) for m in missing), strict=True):
-    count[i, j] += 1  # unused edges make all degrees equal, so that each matching is perfect
+    count[i, j] += 1  # dummy edges make all degrees equal, so that each matching is perfect
   left, ranks, result = edges.copy(), np.arange(len(edges)), []
   for _ in range(degree):
     match = np.asarray(maximum_bipartite_matching(csr_array(count), perm_type="column"))
@@ -126,7 +126,7 @@ def _matchings(edges: np.ndarray) -> list[np.ndarray]:
 
 
 def _uniform(*sources: np.ndarray) -> np.ndarray:
-  """Return W of workers that average with these sources and themselves, with equal weights."""
+  """Return the W with which workers average these sources and themselves with equal weights."""
   p = len(sources[0])
   received = np.eye(p, dtype=bool)
   for column in sources:
@@ -148,12 +148,12 @@ def _checked(path: str, matrix: np.ndarray, workers: int) -> np.ndarray:
   if matrix.shape != (workers, workers):
     raise ValueError(f"d_psgd.graph must be [{workers}, {workers}], got {list(matrix.shape)} in {path}.")
   if not (np.isfinite(matrix).all() and (matrix >= 0).all()):
-    raise ValueError(f"d_psgd.graph must be doubly stochastic, got negative or infinite entries in {path}.")
+    raise ValueError(f"d_psgd.graph must be doubly stochastic, got negative or non-finite entries in {path}.")
   for name, axis in (("row", 1), ("column", 0)):
     sums = matrix.sum(axis=axis)
     worst = int(np.abs(sums - 1).argmax())
     if abs(sums[worst] - 1) > 1e-6:
-      raise ValueError(f"d_psgd.graph must have sums of 1, got {sums[worst]:.9g} in {name} {worst} of {path}.")
+      raise ValueError(f"d_psgd.graph must be doubly stochastic, got sum {sums[worst]:.9g} in {name} {worst}: {path}.")
   return matrix
 
 

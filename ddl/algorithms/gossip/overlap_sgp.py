@@ -11,16 +11,16 @@ from ddl.ranges import PositiveInt, checked
 def overlap_sgp(inner: optax.GradientTransformation, *, overlap: PositiveInt = 1, workers: PositiveInt) -> Algorithm:
   """Push half of the model with a delay of tau steps (overlap stochastic gradient push).
 
-  `sgp` with a round every tau steps, in flight during all of them
+  `sgp` with a round every tau steps, whose messages are in flight for tau steps
 
   Assran, Loizou, Ballas, Rabbat 2018, arXiv 1811.10792, in the order of the authors' code: a worker sends before a step
-  (in the paper's algorithm 2 after it). While messages are in flight w_i = 1/2, and a step moves z_i twice as far as
-  x_i: a rate near the limit of stability of plain SGD is too high for tau > 1. With tau = 1 this is D-PSGD on the same
-  graph. The params are z_i; workers send x_i and w_i, and the tested model is the mean of the z_i.
+  (after it in the paper's algorithm 2). While messages are in flight w_i = 1/2, and a step moves z_i twice as far as
+  x_i: a rate near the stability limit of plain SGD is too high for tau > 1. With tau = 1 this is D-PSGD on the same
+  graph. The params are z_i; workers send x_i and w_i, and the evaluated model is the mean of the z_i.
 
   Args:
     inner: optimizer of each worker, called with g_i and z_i; its state stays local.
-    overlap: steps that a message is in flight, and steps between two (tau); 1 in the paper.
+    overlap: steps for which a message is in flight, and steps between messages (tau); 1 in the paper.
     workers: number of workers (p).
   """
   return push_sum(inner, one_peer_exponential(workers), overlap=overlap)

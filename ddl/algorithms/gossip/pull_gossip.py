@@ -1,4 +1,4 @@
-"""Pull-gossip SGD, and the server that holds every worker's model."""
+"""Pull-gossip SGD, and the server that stores every worker's model."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,10 +17,10 @@ class PeerState(NamedTuple):
 
 
 def mix_on_board(mix: Callable[[jax.Array, jax.Array, Any, Any], jax.Array]) -> Callable[..., tuple[Tree, Tree]]:
-  """Return the `serve` of a server that holds every worker's model x: [workers, ...].
+  """Return the `serve` of a server that stores every worker's model x: [workers, ...].
 
-  mix(x, u, i, j) -> x, leaf by leaf: worker i sends its change u and exchanges with worker j, which is i itself where
-  the visit has no peer, as mixing with oneself changes nothing. The reply is x_i.
+  mix(x, u, i, j) -> x acts on one array: worker i sends its change u and exchanges with worker j. If the visit has no
+  peer, j is i, with which mixing changes nothing. The reply is x_i.
   """
 
   def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
@@ -32,20 +32,20 @@ def mix_on_board(mix: Callable[[jax.Array, jax.Array, Any, Any], jax.Array]) -> 
 
 
 def partner(visit: Visit) -> jax.Array:
-  """Return j: the peer, or the worker itself without a peer."""
+  """Return j: the peer, or the worker itself if it has none."""
   return jnp.where(visit.peer < 0, visit.worker, visit.peer)
 
 
 @checked
 def pull_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
-  """Average a worker's model with that of one other after each step (pull-gossip SGD).
+  """Average a worker's model with that of a random other worker after each step (pull-gossip SGD).
 
   x_i <- x_i + u, u = inner(g); x_i <- (x_i + x_j) / 2
 
   Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, without a common clock: j is uniform among the others, and x_j is
-  the model at that moment. A pull does not conserve the mean of all models; a push and a pull together do. The server
-  holds every worker's model, [workers, ...]; a worker sends its change u, since others may have moved its model
-  meanwhile.
+  the model at that moment. A pull does not conserve the mean of all models; a simultaneous push and pull does. The
+  server stores every worker's model, [workers, ...]. A worker sends its change u instead of its model, since others may
+  have changed its model meanwhile.
 
   Args:
     inner: optimizer of each worker; its state stays local.

@@ -12,7 +12,7 @@ from ddl.ranges import PositiveInt, checked
 
 @checked
 def push_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
-  """Average one other's model with that of a worker after each step (push-gossip SGD).
+  """Average a worker's model into that of a random other worker after each step (push-gossip SGD).
 
   x_i <- x_i + u, u = inner(g); x_j <- (x_j + x_i) / 2
 
@@ -28,7 +28,7 @@ def push_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) ->
     x = x.at[i].add(u)  # x_i <- x_i + u
     return x.at[j].set(0.5 * (x[j] + x[i]))  # x_j <- (x_j + x_i) / 2
 
-  return pull_gossip(inner, workers=workers)._replace(serve=mix_on_board(push))  # all else is the same
+  return pull_gossip(inner, workers=workers)._replace(serve=mix_on_board(push))  # the rest is the same
 
 
 SPEC = Spec(

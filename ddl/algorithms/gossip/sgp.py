@@ -1,4 +1,4 @@
-"""SGP, and push-sum on any directed graphs."""
+"""SGP, and push-sum on any sequence of directed graphs."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class PushSumState(NamedTuple):
 
 
 class Push(NamedTuple):
-  """What the in-neighbours of a worker send it."""
+  """The sums that a worker receives from its in-neighbours."""
 
   x: Tree  # sum_j P_ij x_j over j != i
   weight: jax.Array  # sum_j P_ij w_j over j != i
@@ -28,13 +28,13 @@ class Push(NamedTuple):
 
 @checked
 def sgp(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Algorithm:
-  """Push half of the model along a directed graph, and correct the bias by a weight sent along (SGP).
+  """Push half of the model along a directed graph, with a weight that corrects the bias (SGP).
 
   x_i <- x_i + inner(g_i(z_i)); then x_i <- (x_i + x_j) / 2, w_i <- (w_i + w_j) / 2, j = i - 2^k; z_i = x_i / w_i
 
   Assran, Loizou, Ballas, Rabbat 2018, arXiv 1811.10792, on the paper's graph: worker i receives from i - 2^k in the
-  k-th of ceil(log2 p) rounds, which repeat. With a power of two of workers, and without gradients, all have the mean
-  after log2 p rounds. The params are z_i; workers send x_i and w_i, and the tested model is the mean of the z_i.
+  k-th of ceil(log2 p) rounds, which repeat. If p is a power of two, then without gradients all workers reach the mean
+  after log2 p rounds. The params are z_i; workers send x_i and w_i, and the evaluated model is the mean of the z_i.
 
   Args:
     inner: optimizer of each worker, called with g_i and z_i; its state stays local.
@@ -44,16 +44,16 @@ def sgp(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Algorit
 
 
 def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], *, overlap: int) -> Algorithm:
-  """Run `sgp` on any graph: the column stochastic P of each round, [p, p], which repeat.
+  """Run `sgp` on any sequence of graphs, given by a column stochastic P [p, p] per round, and repeat it.
 
   x_i <- sum_j P_ij x_j,  w_i <- sum_j P_ij w_j,  z_i = x_i / w_i,  so that sum_i w_i = p
 
-  With an overlap tau > 0 a round begins before every tau-th step, and what was sent is added tau steps later.
+  With an overlap tau > 0, a round begins before every tau-th step, and its messages are added tau steps later.
   """
 
   def init(group: Group, params: Tree, key: Any) -> PushSumState:
     real = jnp.result_type(float)
-    # The sum of no values makes w_i vary over the workers, in JAX's types, as the params do.
+    # Adding an empty sum makes w_i vary over the workers, in JAX's types, as the params do.
     nothing = sum(jnp.sum(jnp.ravel(x)[:0], dtype=real) for x in jax.tree.leaves(params)[:1])
     return PushSumState(inner.init(params), jnp.asarray(1 + nothing, real))  # w_i = 1
 
@@ -72,7 +72,7 @@ def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], 
         received = group.permute(message, hop.sources) if hop.shift is None else group.shift(message, hop.shift)
         share = jnp.asarray(hop.weights)[group.index()]  # P_ij
         push = jax.tree.map(lambda s, x, share=share: s + share.astype(x.dtype) * x, push, received)
-      # z_i = x_i / w_i stays while P_ii x_i and P_ii w_i are left of both.
+      # z_i = x_i / w_i does not change when both x_i and w_i are scaled by P_ii.
       return push, state._replace(weight=jnp.asarray(diagonal, state.weight.dtype)[group.index()] * state.weight)
 
     if overlap:
@@ -94,7 +94,7 @@ def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], 
 
 
 def one_peer_exponential(workers: int) -> list[np.ndarray]:
-  """Return P of each round of a cycle, [p, p]: i receives from i - 2^k, and keeps half."""
+  """Return P of each round of a cycle, [p, p]: i receives half from i - 2^k and keeps half of its own."""
   ranks, identity = np.arange(workers), np.eye(workers)
   return [(identity + identity[ranks - 2**k]) / 2 for k in range((workers - 1).bit_length())]
 

@@ -1,1 +1,1 @@
-"""Algorithms whose workers exchange with a server, one at a time."""
+"""Algorithms whose workers exchange with a server one at a time."""

@@ -14,18 +14,18 @@ from ddl.ranges import ElasticRate, PositiveInt, Range, check, checked
 def async_easgd(
   inner: optax.GradientTransformation, *, alpha: ElasticRate = ALPHA, period: PositiveInt = 1, workers: PositiveInt
 ) -> ServerAlgorithm:
-  """Pull one worker and a center at each other at a time, first come, first served (Async EASGD).
+  """Pull one worker at a time and a center towards each other, first come, first served (Async EASGD).
 
   W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), at the first of every tau steps of a worker
 
   You, Buluc, Demmel 2017, arXiv 1708.02983; Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. Both updates use W and Wb
-  from before the exchange (Jacobi), and the worker takes its next gradient while the exchange is in flight. Without
+  from before the exchange (Jacobi), and the worker computes its next gradient while the exchange is in flight. Without
   gradients sum_i W^i + Wb is conserved, in any order. A worker never restarts from the center. p alpha must be in 0..2,
-  as the center keeps 1 - p alpha of itself when p workers pull at the same time, and should not exceed 1. The exchange
-  is hidden by one step; the reply is W - Wb, from before the exchange.
+  as p simultaneous pulls scale the center by 1 - p alpha, and should not exceed 1. The exchange is hidden by one step;
+  the reply is W - Wb from before the exchange.
 
   Args:
-    inner: optimizer of each worker; the elastic term stays outside its momentum.
+    inner: optimizer of each worker; the elastic term is not part of its momentum.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
     period: steps per exchange (tau).
     workers: number of workers (p); p alpha must be in 0..2.

@@ -21,8 +21,8 @@ class AsyncLocalState(NamedTuple):
 class DelayedNesterov(NamedTuple):
   center: Tree  # z
   momentum: Tree  # m
-  total: Tree  # a, the sum of the D since the momentum moved
-  count: jax.Array  # [] int32: arrivals since the momentum moved
+  total: Tree  # a, the sum of the D since the last momentum update
+  count: jax.Array  # [] int32: arrivals since the last momentum update
 
 
 @checked
@@ -36,11 +36,11 @@ def async_local_sgd(
   period: PositiveInt = 10,
   workers: PositiveInt | None = None,
 ) -> ServerAlgorithm:
-  """Apply workers' differences at a server whose momentum moves once per N arrivals (delayed Nesterov).
+  """Apply workers' differences at a server whose momentum is updated every N arrivals (delayed Nesterov).
 
-  x_i <- x_i + inner(g); every tau steps D = z_pulled - x_i is sent, and x_i <- z; at the server a <- a + D, then
+  x_i <- x_i + inner(g); every tau steps send D = z_pulled - x_i and set x_i <- z; at the server a <- a + D, then
   at every N-th arrival m <- beta m + a / N, z <- z - e ((1 - c N + c) beta m + D / N), a <- 0;
-  at the others z <- z - e (c beta m + D / N)
+  at other arrivals z <- z - e (c beta m + D / N)
 
   Liu et al. 2024, arXiv 2401.09135. One worker with N = 1 is DiLoCo's outer step.
 
@@ -48,10 +48,10 @@ def async_local_sgd(
     inner: optimizer of each worker; its state stays local.
     outer_learning_rate: the server's learning rate (e); 0.7 as in DiLoCo.
     outer_momentum: the server's momentum (beta); 0.9 as in DiLoCo.
-    every: arrivals per step of the momentum (N); by default p.
-    decay: share of the momentum in the steps between (c), in 0..1/N; 1/N applies the same momentum in each step.
+    every: arrivals per momentum update (N); by default p.
+    decay: share of the momentum in the other steps (c), in 0..1/N; 1/N applies the same momentum in each step.
     period: steps per exchange (tau).
-    workers: number of workers (p), from which the default of `every` follows.
+    workers: number of workers (p), for the default of `every`.
   """
   check(f"async_local_sgd.decay with every {every}", decay, Range(0, 1 / every))
 

@@ -17,15 +17,15 @@ def async_measgd(
   period: PositiveInt = 1,
   workers: PositiveInt,
 ) -> ServerAlgorithm:
-  """Pull workers with momentum and a center at each other, first come, first served (Async MEASGD).
+  """Pull workers with momentum and a center towards each other, first come, first served (Async MEASGD).
 
   V <- mu V + inner(g); W <- W + V - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), every tau steps of a worker
 
-  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (5) and (6). The elastic term stays outside the
+  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (5) and (6). The elastic term is not part of the
   velocity. The exchange is hidden by one step.
 
   Args:
-    inner: gives -eta g, with its schedule: plain `optax.sgd(eta)`, as the momentum is part of this algorithm.
+    inner: returns -eta g: plain `optax.sgd(eta)`, with or without a schedule, as momentum is part of this algorithm.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
     momentum: momentum of each worker (mu); 0.9 in the paper.
     period: steps per exchange (tau).

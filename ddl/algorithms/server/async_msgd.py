@@ -9,15 +9,15 @@ from ddl.ranges import Momentum, checked
 
 @checked
 def async_msgd(inner: optax.GradientTransformation, *, momentum: Momentum = 0.9) -> ServerAlgorithm:
-  """Apply each worker's gradient with one velocity at the master (asynchronous momentum SGD).
+  """Apply each worker's gradient with momentum at the master (asynchronous momentum SGD).
 
   V <- mu V + inner(g); Wb <- Wb + V, one worker's g at a time
 
   You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (3) and (4).
 
   Args:
-    inner: gives -eta g, with its schedule by the worker's step: plain `optax.sgd(eta)`, as the momentum is part of this
-      algorithm.
+    inner: returns -eta g: plain `optax.sgd(eta)`, with or without a schedule of the worker's step, as momentum is part
+      of this algorithm.
     momentum: the master's momentum (mu); 0.9 in the paper.
   """
   master = optax.chain(inner, optax.trace(decay=momentum))  # V <- mu V - eta g

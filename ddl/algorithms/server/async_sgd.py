@@ -17,12 +17,12 @@ class Master(NamedTuple):
 
 @checked
 def async_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
-  """Apply each worker's gradient when it arrives, and reply with the new model (asynchronous SGD).
+  """Apply each worker's gradient on arrival, and reply with the new model (asynchronous SGD).
 
   Wb <- Wb + inner(g), one worker's g at a time; W <- Wb
 
-  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5; Downpour SGD (Dean et al. 2012) with one step. g is taken at the
-  worker's last reply, so it may be stale. First come, first served.
+  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5; Downpour SGD (Dean et al. 2012) with one step. g is computed at
+  the worker's last reply, so it may be stale. First come, first served.
 
   Args:
     inner: the master's optimizer, with one state; its schedules follow the worker's step.
@@ -32,7 +32,7 @@ def async_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
     return jax.tree.map(jnp.zeros_like, params), Master(params, inner.init(params)), params
 
   def local(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    return params, grads  # W stays
+    return params, grads  # W does not change
 
   def request(state: Tree, params: Tree) -> Tree:
     return state  # g

@@ -26,19 +26,19 @@ def dc_asgd(
   adaptive: bool = False,
   workers: PositiveInt,
 ) -> ServerAlgorithm:
-  """Correct a stale gradient to first order for how far the center has moved since (DC-ASGD).
+  """Correct a stale gradient to first order for the center's movement since it was read (DC-ASGD).
 
   z <- z + inner(g + lam g g (z - z_bak(i))), one worker's g at a time; adaptive: lam = lam0 / sqrt(ms + 1e-7),
   ms <- 0.95 ms + 0.05 g g
 
-  Zheng et al. 2016, arXiv 1609.08326. All products are element-wise, and g g stands for the Hessian. z_bak(i) is the
+  Zheng et al. 2016, arXiv 1609.08326. All products are element-wise, and g g approximates the Hessian. z_bak(i) is the
   last reply to worker i, one backup per worker. lam = 0 is async SGD.
 
   Args:
     inner: the server's optimizer, with one state; its schedules follow the worker's step.
-    compensation: strength of the compensation: lam (the paper's DC-ASGD-c), or lam0 if adaptive (DC-ASGD-a), there 2.
+    compensation: strength of the compensation: lam (DC-ASGD-c), or lam0 if adaptive (DC-ASGD-a), 2 in the paper.
     adaptive: whether lam is divided by the root of a moving mean of the squared gradients.
-    workers: number of workers (p); the server keeps p + 1 models.
+    workers: number of workers (p); the server stores p + 1 models.
   """
 
   def init(params: Tree) -> tuple[Tree, CompensatingServer, Tree]:
@@ -64,7 +64,7 @@ def dc_asgd(
   def read(server: CompensatingServer, reply: Tree, visit: Visit) -> tuple[CompensatingServer, Tree]:
     return reply_to(server, visit)
 
-  worker = async_sgd(inner)  # its side is the same
+  worker = async_sgd(inner)  # the worker's side is the same
   return worker._replace(init=init, serve=serve, read=read)
 
 

@@ -12,7 +12,7 @@ from ddl.ranges import PositiveInt, checked
 
 
 class DownpourState(NamedTuple):
-  inner: optax.OptState  # of the worker's own steps
+  inner: optax.OptState  # for the worker's local steps
   total: Tree  # a_i, the sum of the gradients since the last pull
 
 
@@ -22,12 +22,12 @@ def downpour(inner: optax.GradientTransformation, *, period: PositiveInt = 5) ->
 
   x_i <- x_i + inner(g), a_i <- a_i + g; every tau steps z <- z + inner_server(a_i), x_i <- z, a_i <- 0
 
-  Dean et al. 2012, NIPS, with Adagrad at the server; in the form of the code of Zhang, Choromanska, LeCun 2014,
+  Dean et al. 2012, NIPS, with Adagrad at the server; in the form of the code by Zhang, Choromanska, LeCun 2014,
   arXiv 1412.6651. With plain SGD and tau = 1 this is async SGD.
 
   Args:
-    inner: optimizer of each worker and of the server, with a state each; the server's schedules follow the middle step
-      of the worker's sum.
+    inner: optimizer of each worker and of the server, each with its own state; the server's schedules use the middle
+      step of the worker's sum.
     period: steps per exchange (tau).
   """
 

@@ -13,7 +13,7 @@ from ddl.ranges import PositiveInt, checked
 
 class DynServer(NamedTuple):
   center: Tree  # z
-  version: jax.Array  # [] int32: updates so far
+  version: jax.Array  # [] int32: number of updates
   pulled: jax.Array  # [workers] int32: the version of the last reply to each worker
 
 

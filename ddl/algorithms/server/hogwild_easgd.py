@@ -13,16 +13,16 @@ from ddl.ranges import ElasticRate, PositiveInt, checked
 def hogwild_easgd(
   inner: optax.GradientTransformation, *, alpha: ElasticRate = ALPHA, period: PositiveInt = 1, workers: PositiveInt
 ) -> ServerAlgorithm:
-  """Pull workers and a center in shared memory without a lock at each other (Hogwild EASGD).
+  """Pull workers and a lock-free center in shared memory towards each other (Hogwild EASGD).
 
-  W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), Wb as it was read
+  W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), with Wb as read
 
   You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. A worker reads Wb coordinate by coordinate while others write
-  it. What the worker loses the center gains, however torn the read: without gradients sum_i W^i + Wb is conserved. With
-  a lock it is async EASGD. `serve` is the rule with a lock.
+  it. Even with such torn reads the center gains what the worker loses: without gradients sum_i W^i + Wb is conserved.
+  With a lock it is async EASGD; `serve` is the rule with a lock.
 
   Args:
-    inner: optimizer of each worker; the elastic term stays outside its momentum.
+    inner: optimizer of each worker; the elastic term is not part of its momentum.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
     period: steps per exchange (tau).
     workers: number of workers (p); p alpha must be in 0..2.

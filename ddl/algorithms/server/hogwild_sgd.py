@@ -21,12 +21,12 @@ def hogwild_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
 
   Wb <- Wb + u, u = inner(g) at the worker; W <- Wb, both coordinate by coordinate
 
-  Niu, Recht, Re, Wright 2011, arXiv 1106.5730; You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. Increments lose
-  nothing, but a read may contain only a part of another worker's increment. With plain SGD and a lock this is async
-  SGD. `serve` is the rule with a lock.
+  Niu, Recht, Re, Wright 2011, arXiv 1106.5730; You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. No increment is
+  lost, but a read may contain only a part of another worker's increment. With plain SGD and a lock this is async SGD.
+  `serve` is the rule with a lock.
 
   Args:
-    inner: optimizer of each worker, since a state at the center would need a lock.
+    inner: optimizer of each worker, since an optimizer state at the center would need a lock.
   """
 
   def init(params: Tree) -> tuple[HogwildState, Tree, Tree]:
@@ -34,7 +34,7 @@ def hogwild_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
 
   def local(grads: Tree, state: HogwildState, params: Tree) -> tuple[Tree, HogwildState]:
     update, inner_state = inner.update(grads, state.inner, params)  # u = -eta g
-    return params, HogwildState(inner_state, update)  # W stays
+    return params, HogwildState(inner_state, update)  # W does not change
 
   def request(state: HogwildState, params: Tree) -> Tree:
     return state.update  # u
@@ -56,7 +56,7 @@ def hogwild_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
     return message  # u
 
   def reply(message: Tree, seen: Tree) -> Tree:
-    return seen  # Wb as it was read
+    return seen  # Wb as read
 
   rule, arrivals = LockFree(increment, reply, reads_first=False), Arrivals(blocks=16)
   return ServerAlgorithm(init, local, request, serve, merge, evaluate, read=read, lock_free=rule, arrivals=arrivals)

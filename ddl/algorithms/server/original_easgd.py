@@ -12,18 +12,18 @@ from ddl.ranges import PositiveInt, UnitInterval, checked
 def original_easgd(
   inner: optax.GradientTransformation, *, alpha: UnitInterval = ALPHA, workers: PositiveInt | None = None
 ) -> ServerAlgorithm:
-  """Pull one worker and a center at each other at a time, in rank order (Original EASGD).
+  """Pull one worker at a time and a center towards each other, in rank order (Original EASGD).
 
   W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), worker t mod p at t = 0, 1, ...
 
   The baseline of You, Buluc, Demmel 2017, arXiv 1708.02983, on Zhang et al. 2014, arXiv 1412.6651. Each worker starts
-  when the one before it is done. The rule is that of `async_easgd` and the order makes it slow: compare it at equal
-  examples, not at equal t.
+  when the previous one has finished. The rule is that of `async_easgd`, but the order makes it slow: compare it at
+  equal examples, not at equal t.
 
   Args:
-    inner: optimizer of each worker; the elastic term stays outside its momentum.
+    inner: optimizer of each worker; the elastic term is not part of its momentum.
     alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper. p does not bound it: one worker pulls at a time.
-    workers: number of workers (p), from which the default of alpha follows.
+    workers: number of workers (p), for the default of alpha.
   """
   rule = async_easgd(inner, alpha=alpha, period=1, workers=1)
   return rule._replace(arrivals=Arrivals("round_robin"))  # j = t mod p

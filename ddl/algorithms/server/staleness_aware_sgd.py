@@ -14,7 +14,7 @@ from ddl.ranges import PositiveInt, checked
 class AwareServer(NamedTuple):
   center: Tree  # z
   inner: optax.OptState
-  version: jax.Array  # [] int32: updates so far
+  version: jax.Array  # [] int32: number of updates
   pulled: jax.Array  # [workers] int32: the version of the last reply to each worker
 
 
@@ -27,7 +27,7 @@ def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: Positiv
   Zhang, Gupta, Lian, Liu 2015, arXiv 1511.05950. The staleness is the number of updates since the worker's last reply.
 
   Args:
-    inner: the server's optimizer, with one state that sees the undivided gradients; its schedules follow the worker's
+    inner: the server's optimizer, with one state, applied before the division; its schedules follow the worker's
       step.
     workers: number of workers (p).
   """
@@ -45,7 +45,7 @@ def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: Positiv
   def read(server: AwareServer, reply: Tree, visit: Visit) -> tuple[AwareServer, Tree]:
     return server._replace(pulled=server.pulled.at[visit.worker].set(server.version)), server.center
 
-  worker = async_sgd(inner)  # its side is the same
+  worker = async_sgd(inner)  # the worker's side is the same
   return worker._replace(init=init, serve=serve, read=read)
 
 

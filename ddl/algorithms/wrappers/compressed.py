@@ -1,4 +1,4 @@
-"""Algorithms with compressed means and sums, whose error-feedback memories are part of the state."""
+"""Algorithms with compressed means and sums, with error-feedback memories in their state."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -11,29 +11,29 @@ from ddl.group import Group, Present
 
 
 class Compressor(NamedTuple):
-  """A compressed mean of lists of arrays, with a memory for each worker and each mean of an algorithm."""
+  """A compressed mean of lists of arrays, with a memory per worker and per mean of an algorithm."""
 
-  name: str  # of the wrapper
-  init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; of the arrays only the types matter
+  name: str  # the wrapper's name
+  init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; uses only shapes and types of the arrays
   mean: Callable[[Group, list[Any], Tree], tuple[list[Any], Tree]]  # (group, arrays, memory) -> (mean, memory)
-  models: Callable[[int], bool] = lambda size: False  # size of a model -> whether its compressed mean stays accurate
+  models: Callable[[int], bool] = lambda size: False  # model size -> whether the compressed mean of models is accurate
 
 
 def unsent(arrays: Sequence[Any]) -> tuple[jax.Array | None, ...]:
-  """Return zeros for each array, to remember what is not sent; None for arrays that are sent whole."""
+  """Return a zero error memory for each array; None for arrays that are sent uncompressed."""
   return tuple(jnp.zeros_like(x) if compressible(x) else None for x in arrays)
 
 
 def compressible(x: Any) -> bool:
-  """Return whether an array is floating-point and not empty; others are sent whole."""
+  """Return whether an array is floating-point and not empty; others are sent uncompressed."""
   return x.size > 0 and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 class ErrorFeedbackState(NamedTuple):
-  """Memories of a compressor: one for each mean or sum of a function, in order."""
+  """Error-feedback memories of a compressor: one per mean or sum of a function, in order."""
 
   local: tuple[Tree, ...]
-  launch: tuple[tuple[Tree, ...], ...]  # of each exchange
+  launch: tuple[tuple[Tree, ...], ...]  # per exchange
   merge: tuple[tuple[Tree, ...], ...]
 
 
@@ -42,24 +42,24 @@ class CompressedState(NamedTuple):
   memory: ErrorFeedbackState
 
 
-def _refusal(operation: str) -> Callable[..., NoReturn]:
-  """Return a method that refuses a collective."""
+def _rejected(operation: str) -> Callable[..., NoReturn]:
+  """Return a method that raises ValueError for a collective."""
 
-  def refuse(self: "_Lossy", *args: Any) -> NoReturn:
+  def rejected(self: "_Lossy", *args: Any) -> NoReturn:
     raise ValueError(f"{self.name}.algorithm must use only `mean` and `sum` of its group, got `{operation}`.")
 
-  return refuse
+  return rejected
 
 
 class _Lossy(Group):
-  """A group that refuses all collectives but means and sums."""
+  """A group that raises ValueError for all collectives but means and sums."""
 
   def __init__(self, group: Group, name: str):
     super().__init__(group.axes)
     if isinstance(group, _Lossy):
-      raise ValueError(f"{name}.algorithm must be wrapped only once, got a compressed algorithm.")
+      raise ValueError(f"{name}.algorithm must be uncompressed, got a compressed algorithm.")
     if isinstance(group, Present):
-      raise ValueError(f"{name} must run on a group of all workers, got one with absent workers.")
+      raise ValueError(f"the group of {name} must contain all workers, got one with absent workers.")
     self.group, self.name = group, name
 
   def size(self) -> int:
@@ -68,11 +68,11 @@ class _Lossy(Group):
   def index(self) -> jax.Array:
     return self.group.index()
 
-  max, gather, reduce_scatter, shift, permute = map(_refusal, ("max", "gather", "reduce_scatter", "shift", "permute"))
+  max, gather, reduce_scatter, shift, permute = map(_rejected, ("max", "gather", "reduce_scatter", "shift", "permute"))
 
 
 class _Tracing(_Lossy):
-  """Records the arrays of each mean and sum."""
+  """A group that records the arrays of each mean and sum."""
 
   def __init__(self, group: Group, name: str):
     super().__init__(group, name)
@@ -83,13 +83,13 @@ class _Tracing(_Lossy):
     return tree
 
   def partial_sum(self, tree: Tree, member: Any, count: int) -> Tree:
-    return self.sum(tree)  # not masked: the arrays stay those of the algorithm
+    return self.sum(tree)  # without the mask, which would change the arrays
 
   mean = sum
 
 
 class _Compressed(_Lossy):
-  """Computes means by a compressor; `after`: the memories after them."""
+  """A group that computes means with a compressor; `after` holds the updated memories."""
 
   def __init__(self, group: Group, compressor: Compressor, memory: tuple[Tree, ...]):
     super().__init__(group, compressor.name)
@@ -108,12 +108,12 @@ class _Compressed(_Lossy):
 def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
   """Compress every mean and sum of an algorithm's `local`, `launch` and `merge`; `evaluate` stays exact.
 
-  Each mean has its own memory. `init` finds the means by calling these functions once, with the params as gradients.
-  Arrays of integers, and empty ones, are sent unchanged.
+  Each mean has its own memory. `init` calls these functions once, with the params as gradients, to record the means.
+  Integer and empty arrays are sent unchanged.
 
   Raises:
-    ValueError: from `init`, if the algorithm uses other collectives, is compressed already, or averages the params
-      themselves with a compressor that is not for models.
+    ValueError: from `init`, if the algorithm uses other collectives, is already compressed, or averages the params
+      themselves with a compressor that is not accurate for models.
   """
 
   def init(group: Group, params: Tree, key: Any) -> CompressedState:
@@ -123,7 +123,7 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
 
     def memory(fn: Callable[..., Tree], *args: Tree) -> tuple[tuple[Tree, ...], Tree]:
       tracing, memory_key = _Tracing(group, compressor.name), next(keys)
-      result = fn(tracing, *args)  # not shapes: memories have to vary over the workers as these arrays do
+      result = fn(tracing, *args)  # arrays, not shapes: memories must vary over the workers like them
       averaged.update(id(x) for arrays in tracing.arrays for x in arrays)
       return tuple(compressor.init(x, jax.random.fold_in(memory_key, i)) for i, x in enumerate(tracing.arrays)), result
 
@@ -135,8 +135,8 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
       merge.append(memory(exchange.merge, message, state, params)[0])
     if averaged & model.keys() and not compressor.models(sum(model.values())):
       raise ValueError(
-        f"{compressor.name}.algorithm must average gradients or differences, got one that averages models. In place of "
-        "local_sgd take diloco with outer_learning_rate=1 and outer_momentum=0, the same with differences."
+        f"{compressor.name}.algorithm must average gradients or differences, got one that averages models. Replace "
+        "local_sgd by diloco with outer_learning_rate=1 and outer_momentum=0, which is equivalent."
       )
     return CompressedState(state, ErrorFeedbackState(local, tuple(launch), tuple(merge)))
 

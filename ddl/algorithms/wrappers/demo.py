@@ -21,20 +21,20 @@ def demo(
   """Keep the momentum local and send only its strongest frequencies (DeMo).
 
   mean(g) becomes IDCT(q); m_i <- beta m_i + g_i; q_i = the k largest DCT coefficients of each chunk of m_i;
-  m_i <- m_i - IDCT(q_i); q_j = the mean over those workers that sent coefficient j
+  m_i <- m_i - IDCT(q_i); q_j = the mean over the workers that sent coefficient j
 
-  Peng, Quesnelle, Kingma 2024, arXiv 2411.19870. k values and k uint16 places per chunk are gathered from all workers.
-  The paper's step, x <- (1 - eta wd) x - eta sign(mean), is the optimizer's: `optax.sign_sgd`. The authors' code adds
-  eta g_i to the momentum; as q is linear in it and the step takes the sign, a constant eta makes no difference. As in
-  that code a chunk is the largest divisor of each axis up to `chunk`, the DCT is orthonormal, an array [..., m] is
-  treated as the matrix [n, m], and small arrays are sent so too, with more bytes than their mean would take.
+  Peng, Quesnelle, Kingma 2024, arXiv 2411.19870. k values and k uint16 indices per chunk are gathered from all workers.
+  The paper's step, x <- (1 - eta wd) x - eta sign(mean), is left to the optimizer: `optax.sign_sgd`. The authors' code
+  adds eta g_i to the momentum; since q is linear in it and the step uses only signs, a constant eta has no effect. As
+  in that code a chunk is the largest divisor of each axis up to `chunk`, the DCT is orthonormal, an array [..., m] is
+  treated as the matrix [n, m], and small arrays are also sent this way, although it takes more bytes than their mean.
 
   Args:
-    algorithm: a collective algorithm that uses only means and sums of its group, of gradients or differences: of models
-      the momentum would be a sum of models.
+    algorithm: a collective algorithm that uses only means and sums, of gradients or differences; with models the
+      momentum would be a sum of models.
     decay: decay of each worker's momentum (beta); 0.999 in the paper.
-    kept: coefficients of each chunk that are sent (k); 32 in the paper.
-    chunk: values along each axis of a chunk at most (s); 64 in the paper.
+    kept: coefficients sent per chunk (k); 32 in the paper.
+    chunk: maximum length of a chunk along each axis (s); 64 in the paper.
   """
   check(f"demo.kept with chunk {chunk}", kept, integers(1, chunk**2))  # coefficients of a matrix's chunk
 
@@ -61,7 +61,7 @@ def demo(
 
 
 class _Transform:
-  """The orthonormal DCT of an array by chunks."""
+  """The orthonormal DCT of an array, in chunks."""
 
   def __init__(self, x: Any, chunk: int):
     self.shape, self.dtype = x.shape, x.dtype
@@ -72,12 +72,12 @@ class _Transform:
     self.bases = [jnp.asarray(_dct(n), self.wide) for n in self.sizes]
 
   def forward(self, x: jax.Array) -> jax.Array:
-    """[...] -> [chunks, values]."""
+    """Transform [...] -> [chunks, values]."""
     out = self._apply("yaxb,ka,lb->yxkl", x.astype(self.wide).reshape(self.split))
     return out.reshape(-1, self.sizes[0] * self.sizes[1])
 
   def inverse(self, coefficients: jax.Array) -> jax.Array:
-    """[chunks, values] -> [...]."""
+    """Transform back: [chunks, values] -> [...]."""
     chunks = coefficients.reshape(self.split[0], self.split[2], *self.sizes)
     return self._apply("yxkl,ka,lb->yaxb", chunks).reshape(self.shape).astype(self.dtype)
 
@@ -92,11 +92,11 @@ def _dct(n: int) -> np.ndarray:
 
 
 def _mean_of_senders(like: jax.Array, values: jax.Array, places: jax.Array) -> jax.Array:
-  """Return the means [chunks, values] of [workers, chunks, k] values at their places; 0 where nobody sent one."""
+  """Return the mean [chunks, values] of [workers, chunks, k] values at their indices; 0 if no worker sent one."""
   rows = jnp.arange(like.shape[0], dtype=jnp.int32)[:, None]
 
   def add(carry: tuple[jax.Array, jax.Array], message: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
-    # Worker by worker: a GPU adds to one place in any order, and the sums of two workers would differ by rounding.
+    # One worker at a time: a GPU's scatter-add has no fixed order, so that workers would differ by rounding.
     total, senders = carry
     values, places = message
     place = (rows, places.astype(jnp.int32))

@@ -1,4 +1,4 @@
-"""8-bit floating-point numbers, rounded at random."""
+"""8-bit floating-point numbers with stochastic rounding."""
 
 from typing import Any
 
@@ -15,18 +15,18 @@ FORMATS = {"e4m3": jnp.float8_e4m3fn, "e5m2": jnp.float8_e5m2}
 
 @checked
 def fp8(algorithm: Algorithm, *, format: str = "e4m3", block: PositiveInt = 512) -> Algorithm:
-  """All-reduce 8-bit floating-point numbers with a scale per block, rounded at random (fp8).
+  """All-reduce 8-bit floating-point numbers with a scale per block and stochastic rounding (fp8).
 
   mean(x) becomes Q((1/p) sum_i Q(x_i)); scale = max|v| / c; Q(v) = scale q floor(v / (scale q) + u), u uniform in 0..1,
-  q the distance of the format's numbers at v / scale
+  q the spacing of the format's numbers at v / scale
 
-  Formats of Micikevicius et al. 2022, arXiv 2209.05433: e4m3 has 3 bits of mantissa and the range 2^-9 to 448, e5m2 has
-  2 bits and 2^-16 to 57344. The all-reduce is that of `int8`.
+  Formats of Micikevicius et al. 2022, arXiv 2209.05433: e4m3 has a 3-bit mantissa and the range 2^-9 to 448, e5m2 a
+  2-bit mantissa and the range 2^-16 to 57344. The all-reduce is that of `int8`.
 
   Args:
-    algorithm: a collective algorithm that uses only means and sums of its group.
+    algorithm: a collective algorithm that uses only means and sums.
     format: bits of exponent and mantissa: "e4m3" or "e5m2".
-    block: values per scale at most (b).
+    block: maximum number of values per scale (b).
   """
   if format not in FORMATS:
     raise ValueError(f"fp8.format must be one of {', '.join(FORMATS)}, got {format!r}.")
@@ -36,7 +36,7 @@ def fp8(algorithm: Algorithm, *, format: str = "e4m3", block: PositiveInt = 512)
   def encode(y: jax.Array, u: jax.Array) -> jax.Array:
     _, exponent = jnp.frexp(y)  # |y| in 2^(exponent - 1) .. 2^exponent
     q = jnp.ldexp(jnp.ones_like(y), jnp.maximum(exponent - 1, info.minexp) - info.nmant)
-    rounded = jnp.clip(q * jnp.floor(y / q + u), -largest, largest)  # a number of the format: the cast is exact
+    rounded = jnp.clip(q * jnp.floor(y / q + u), -largest, largest)  # representable in the format, so the cast is exact
     return lax.bitcast_convert_type(rounded.astype(kind), jnp.uint8)
 
   def decode(numbers: jax.Array, dtype: Any) -> jax.Array:

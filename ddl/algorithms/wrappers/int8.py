@@ -1,4 +1,4 @@
-"""8-bit integers, rounded at random."""
+"""8-bit integers with stochastic rounding."""
 
 from typing import Any
 
@@ -12,17 +12,17 @@ from ddl.ranges import PositiveInt, checked
 
 @checked
 def int8(algorithm: Algorithm, *, block: PositiveInt = 512) -> Algorithm:
-  """All-reduce 8-bit integers with a scale per block, rounded at random, so that the mean is unbiased (int8).
+  """All-reduce 8-bit integers with a scale per block and stochastic rounding, so that the mean is unbiased (int8).
 
   mean(x) becomes Q((1/p) sum_i Q(x_i)); scale = max|v| / 127; Q(v) = scale floor(v / scale + u), u uniform in 0..1
 
-  After Alistarh et al. 2017, arXiv 1610.02132, with the largest magnitude in place of the norm; the all-reduce of two
-  quantizations is that of Streaming DiLoCo's authors, Douillard et al. 2025, arXiv 2501.18512, with 8 bits for their 4.
-  A byte per value and a scale per block are sent, in strips out and gathered back.
+  After Alistarh et al. 2017, arXiv 1610.02132, with the largest magnitude instead of the norm; the all-reduce with two
+  quantizations is that of Streaming DiLoCo, Douillard et al. 2025, arXiv 2501.18512, with 8 bits instead of 4. It sends
+  one byte per value and a scale per block, in a reduce-scatter and an all-gather.
 
   Args:
-    algorithm: a collective algorithm that uses only means and sums of its group.
-    block: values per scale at most.
+    algorithm: a collective algorithm that uses only means and sums.
+    block: maximum number of values per scale.
   """
 
   def encode(y: jax.Array, u: jax.Array) -> jax.Array:

@@ -12,26 +12,26 @@ from ddl.ranges import PositiveInt, checked
 
 
 class Factor(NamedTuple):
-  """The memory of a matrix [n, m]."""
+  """The state of a matrix [n, m]: its error memory and right factor."""
 
-  error: jax.Array  # E_i: [n, m], this worker's
+  error: jax.Array  # E_i: [n, m], of this worker
   q: jax.Array  # Q: [m, r], equal on all workers
 
 
 @checked
 def powersgd(algorithm: Algorithm, *, rank: PositiveInt = 2) -> Algorithm:
-  """Send each matrix as a product of two thin ones, by one power iteration with error feedback (PowerSGD).
+  """Send each matrix as a low-rank product, by one power iteration with error feedback (PowerSGD).
 
   mean(x) becomes P Q^T: M_i = X_i + E_i; P = orthonormal((1/p) sum_i M_i Q); Q <- (1/p) sum_i M_i^T P;
   E_i <- M_i - P Q^T
 
-  Vogels, Karimireddy, Jaggi 2019, arXiv 1905.13727: r (n + m) values of each matrix [n, m], in two means, the second of
-  which needs the first. An array [..., m] is treated as the matrix [n, m]; vectors, and matrices with
-  r (n + m) >= n m (the authors' min_compression_rate of 2), are sent unchanged.
+  Vogels, Karimireddy, Jaggi 2019, arXiv 1905.13727: r (n + m) values per matrix [n, m], in two successive means. An
+  array [..., m] is treated as the matrix [n, m]; vectors, and matrices with r (n + m) >= n m (the authors'
+  min_compression_rate of 2), are sent unchanged.
 
   Args:
-    algorithm: a collective algorithm that uses only means and sums of its group.
-    rank: columns of P and Q (r), at most min(n, m) of a matrix.
+    algorithm: a collective algorithm that uses only means and sums.
+    rank: columns of P and Q (r), limited to min(n, m).
   """
 
   def init(arrays: list[Any], key: Any) -> Tree:
@@ -64,7 +64,7 @@ def powersgd(algorithm: Algorithm, *, rank: PositiveInt = 2) -> Algorithm:
 
 
 def _orthonormal(p: jax.Array) -> jax.Array:
-  """Return an orthonormal basis of the columns of p, by a QR factorization in 32 bits or more."""
+  """Return an orthonormal basis of the columns of p, by a QR factorization in at least 32 bits."""
   wide = p if p.dtype.itemsize > 2 else p.astype(jnp.float32)
   return jnp.linalg.qr(wide)[0].astype(p.dtype)
 

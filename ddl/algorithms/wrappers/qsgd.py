@@ -16,20 +16,20 @@ from ddl.ranges import PositiveInt, checked, integers
 
 @checked
 def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)] = 7, block: PositiveInt = 512) -> Algorithm:
-  """Round each value at random to one of 2s + 1 levels between -|v| and |v| (QSGD).
+  """Round each value stochastically to one of 2s + 1 levels between -|v| and |v| (QSGD).
 
-  mean(x) becomes (1/p) sum_i Q(x_i); Q(v)_j = |v|_2 sign(v_j) xi_j, of a bucket v of up to d values;
+  mean(x) becomes (1/p) sum_i Q(x_i); Q(v)_j = |v|_2 sign(v_j) xi_j, for a bucket v of up to d values;
   l = floor(s |v_j| / |v|_2); xi_j = (l + 1) / s with probability s |v_j| / |v|_2 - l, else l / s
 
-  Alistarh et al. 2017, arXiv 1610.02132. E Q(v) = v, so there is no memory. Every worker gathers the levels of all, as
+  Alistarh et al. 2017, arXiv 1610.02132. E Q(v) = v, so there is no error memory. All workers gather all levels, as
   in the paper: ceil(log2(2s + 1)) bits per value and a norm per bucket, so the bytes grow with p. The paper's Elias
   code, whose length depends on the values, is not used. The variance of Q(v) is at most min(d / s^2, sqrt(d) / s)
   |v|^2, so models are averaged only with buckets of d <= s^2 values.
 
   Args:
-    algorithm: a collective algorithm that uses only means and sums of its group.
-    levels: levels above zero (s); 1, 7 and 127 fill 2, 4 and 8 bits per value.
-    block: values per norm at most (d).
+    algorithm: a collective algorithm that uses only means and sums.
+    levels: number of positive levels (s); 1, 7 and 127 use 2, 4 and 8 bits per value.
+    block: maximum number of values per norm (d).
   """
   bits = (2 * levels).bit_length()  # ceil(log2(2s + 1))
 
@@ -51,7 +51,7 @@ def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)] = 7, 
       per_value = jnp.broadcast_to(norm, v.shape).reshape(-1)[:size]
       return total + per_value * codes / levels, None
 
-    # Worker by worker: all together would take p vectors of memory.
+    # One worker at a time: all at once would need memory for p vectors.
     total, _ = lax.scan(add, jnp.zeros_like(vector), group.gather((packed, norm)))
     return total / group.size(), after
 

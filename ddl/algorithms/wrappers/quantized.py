@@ -1,9 +1,8 @@
-"""The quantized all-reduce of `int8` and `fp8`: blocks of a vector with a scale each, rounded at random.
+"""The quantized all-reduce of `int8` and `fp8`: blocks of a vector with a scale each, and stochastic rounding.
 
-For a block v, with the largest number c of the code and R, which rounds y up or down to a number of the code, each so
-often that E R(y) = y:
+For a block v, the code's largest number c, and R, which rounds y up or down to a number of the code with E R(y) = y:
 scale = max|v| / c;  Q(v) = scale R(v / scale), hence E Q(v) = v.
-Worker j gets the j-th strip of all, adds them up in 32 bits or more, and sends Q of the strip's mean to all:
+Worker j receives slice j from all workers, sums the slices in at least 32 bits, and sends Q of their mean to all:
 mean <- Q((1/p) sum_i Q(x_i)).
 """
 
@@ -21,7 +20,7 @@ from ddl.group import Group
 
 
 class Code(NamedTuple):
-  """Numbers of 8 bits."""
+  """An 8-bit number format."""
 
   largest: float  # c
   encode: Callable[[jax.Array, jax.Array], jax.Array]  # (values in -c..c, uniform in 0..1) -> bytes
@@ -29,7 +28,7 @@ class Code(NamedTuple):
 
 
 def quantized(algorithm: Algorithm, name: str, code: Code, block: int) -> Algorithm:
-  """Send the means and sums of an algorithm by a quantized all-reduce."""
+  """Compute the means and sums of an algorithm by a quantized all-reduce."""
 
   def quantize(v: jax.Array, key: Any) -> tuple[jax.Array, jax.Array]:
     scale = jnp.max(jnp.abs(v), axis=-1, keepdims=True) / code.largest  # max|v| / c

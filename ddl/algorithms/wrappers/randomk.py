@@ -14,25 +14,25 @@ from ddl.ranges import Share, checked
 
 class RandomKMemory(NamedTuple):
   draws: Draws  # equal on all workers
-  error: tuple[jax.Array | None, ...]  # e_i of each array; None: sent as it is
+  error: tuple[jax.Array | None, ...]  # e_i of each array; None: sent uncompressed
 
 
 @checked
 def randomk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
-  """Send only k random values of each array, the same on all workers, with error feedback (random-k).
+  """Send only k random values of each array, at the same indices on all workers, with error feedback (random-k).
 
-  mean(x) becomes (1/p) sum_i s_i; v_i = x_i + e_i; s_i = v_i at the k places J, else 0; e_i <- v_i - s_i
+  mean(x) becomes (1/p) sum_i s_i; v_i = x_i + e_i; s_i = v_i at the k indices J, else 0; e_i <- v_i - s_i
 
   Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599; Karimireddy et al. 2019, arXiv 1901.09847. All workers draw J from
-  one seed, so the mean is an ordinary all-reduce of values. They are not scaled by n / k, as the memory makes up for
-  what is left out. x_i must be a gradient or a difference. An elastic algorithm sends x_i - z, which remains after it
-  was sent, so that the memory accumulates it. With a share c = k / n and m workers that pull at z in an exchange z
-  diverges in the mean square where m alpha > 2 c / (2 - c), for small alpha and without gradients; with momentum mu of
-  z, as in `sma`, the limit is about 1 - mu of that.
+  one seed, so the mean is an ordinary all-reduce of values. Values are not scaled by n / k, as error feedback
+  compensates for what is omitted. x_i must be a gradient or a difference. An elastic algorithm sends x_i - z, which
+  persists after it was sent, so that the error memory accumulates it. With a share c = k / n and m workers that pull z
+  in an exchange, z diverges in mean square if m alpha > 2 c / (2 - c), for small alpha and without gradients; with
+  momentum mu of z, as in `sma`, the limit is about 1 - mu times that.
 
   Args:
-    algorithm: a collective algorithm that uses only means and sums of its group.
-    share: share of the values of each array that is sent, k = max(1, round(share n)); 1 sends all.
+    algorithm: a collective algorithm that uses only means and sums.
+    share: share of each array's values to send, k = max(1, round(share n)); 1 sends all.
   """
 
   def init(arrays: list[Any], key: Any) -> RandomKMemory:

@@ -14,17 +14,17 @@ from ddl.ranges import Momentum, checked
 
 @checked
 def sign(algorithm: Algorithm, *, momentum: Momentum = 0.0) -> Algorithm:
-  """Send only the signs of the gradients and return the majority's sign (signSGD with majority vote, Signum).
+  """Send only the signs of the gradients and apply the majority's sign (signSGD with majority vote, Signum).
 
   mean(g) becomes sign(sum_i sign(v_i)), v_i <- beta v_i + (1 - beta) g_i
 
-  Bernstein et al. 2018, arXiv 1802.04434 and 1810.05291: 1 bit per value up and 1 bit down. Worker j counts the j-th
-  strip, where the papers have a server. As in the authors' code zeros count as +1, and a tie is +1. The optimizer of
-  the algorithm should be SGD without momentum, at a rate of the size that Adam takes.
+  Bernstein et al. 2018, arXiv 1802.04434 and 1810.05291: 1 bit per value up and 1 bit down. Worker j counts the votes
+  of slice j, in place of the papers' server. As in the authors' code zeros count as +1, and a tie is +1. Use SGD
+  without momentum as the algorithm's optimizer, with a learning rate as for Adam.
 
   Args:
     algorithm: a collective algorithm that averages only gradients, in its local step: a vote has no magnitude.
-    momentum: momentum of what each worker votes with (beta); 0 is signSGD, above 0 it is Signum.
+    momentum: momentum of each worker's vote (beta); 0 is signSGD, above 0 it is Signum.
   """
 
   def start(vector: jax.Array, key: Any) -> Tree:
@@ -41,7 +41,7 @@ def sign(algorithm: Algorithm, *, momentum: Momentum = 0.0) -> Algorithm:
     result = 1 - 2 * jnp.unpackbits(down.reshape(-1))[:size].astype(v.dtype)
     return result, v if momentum else memory
 
-  # Means in exchanges, those of models among them, are refused below.
+  # Means in exchanges, including those of models, are rejected below.
   voting = compressed(algorithm, of_vector("sign", start, mean, models=lambda size: True))
 
   def init(group: Group, params: Tree, key: Any) -> CompressedState:

@@ -22,14 +22,14 @@ def sparta(algorithm: Algorithm, *, share: Share = 0.005) -> Algorithm:
 
   x_i at J <- (1/p) sum_j x_j at J after every step, before the algorithm's exchanges
 
-  Beton et al. 2025, exo labs (openreview stFPf3gzq1). J is k places of each array, which all workers draw from one
-  seed; only values are sent. The authors draw places one by one and broadcast a mask; here their number is fixed. On
-  its own it is `sparta` of `independent`; the authors also use it below DiLoCo. It has no effect on an algorithm whose
-  workers agree after every step, such as synchronous SGD. Arrays of integers, and empty ones, are not averaged.
+  Beton et al. 2025, exo labs (openreview stFPf3gzq1). J is k indices per array, which all workers draw from one seed;
+  only values are sent. The authors draw indices independently and broadcast a mask; here their number is fixed. SPARTA
+  without another algorithm is `sparta` of `independent`; the authors also combine it with DiLoCo. It has no effect if
+  the workers agree after every step, as in synchronous SGD. Integer and empty arrays are not averaged.
 
   Args:
     algorithm: any collective algorithm.
-    share: share of each array's values that is averaged, k = max(1, round(share n)); 1 averages all.
+    share: share of each array's values to average, k = max(1, round(share n)); 1 averages all.
   """
 
   def init(group: Group, params: Tree, key: Any) -> SpartaState:

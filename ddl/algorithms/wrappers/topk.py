@@ -18,13 +18,13 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
 
   mean(x) becomes (1/p) sum_i s_i; v_i = x_i + e_i; s_i = the k largest of v_i in magnitude; e_i <- v_i - s_i
 
-  Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599. s_i is k values and k int32 places, gathered from all workers: fewer
-  bytes than an all-reduce only with a share below about 1 / p. x_i must be a gradient or a difference, as most of a
-  model's values would be left out.
+  Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599. s_i is k values and k int32 indices, gathered from all workers: fewer
+  bytes than an all-reduce only if the share is below about 1 / p. x_i must be a gradient or a difference, as most of a
+  model's values would be omitted.
 
   Args:
-    algorithm: a collective algorithm that uses only means and sums of its group.
-    share: share of the values of each array that is sent, k = max(1, round(share n)); 1 sends all.
+    algorithm: a collective algorithm that uses only means and sums.
+    share: share of each array's values to send, k = max(1, round(share n)); 1 sends all.
   """
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
@@ -47,11 +47,11 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
 
 
 def _add_up(size: int, values: jax.Array, places: jax.Array) -> jax.Array:
-  """Return the sum [size] of [workers, k] values at their places."""
+  """Sum the values [workers, k] at their indices into a vector [size]."""
   start = jnp.zeros(size, values.dtype).at[places[0]].set(values[0], unique_indices=True)
 
   def add(total: jax.Array, message: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-    # Worker by worker: a GPU adds to one place in any order, and the sums of two workers would differ by rounding.
+    # One worker at a time: a GPU's scatter-add has no fixed order, so that workers would differ by rounding.
     return total.at[message[1]].add(message[0], unique_indices=True), None
 
   return lax.scan(add, start, (values[1:], places[1:]))[0]

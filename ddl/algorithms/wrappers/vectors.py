@@ -1,4 +1,4 @@
-"""Compressors of one vector, the concatenation of an algorithm's arrays, and exchanges of its strips."""
+"""Compressors that act on the concatenation of an algorithm's arrays, and exchanges of its slices."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +19,9 @@ def of_vector(
   mean: Callable[[Group, jax.Array, Tree], tuple[jax.Array, Tree]],
   models: Callable[[int], bool],
 ) -> Compressor:
-  """Return a compressor of lists of arrays by functions of one vector.
+  """Build a compressor of lists of arrays from functions of one vector.
 
-  The vector has the widest type of the arrays, 32 bits at least. Arrays of integers, and empty ones, are not changed.
+  The vector has the widest type of the arrays, at least 32 bits. Integer and empty arrays are not changed.
 
   Args:
     init: (vector [n], key) -> memory.
@@ -52,9 +52,9 @@ def of_vector(
 
 
 def all_to_all(group: Group, tree: Tree) -> Tree:
-  """Send row j of each array to worker j: [p, ...] -> [p, ...], where row d is from the worker d ranks before.
+  """Send row j of each array to worker j: [p, ...] -> [p, ...]; row d comes from the worker d ranks before.
 
-  Sends p - 1 messages, one to each distance, of 1/p of the tree.
+  It takes p - 1 messages, one per distance, each with 1/p of the tree.
   """
   workers, rank = group.size(), group.index()
   received = [
@@ -65,9 +65,9 @@ def all_to_all(group: Group, tree: Tree) -> Tree:
 
 
 def blocks(vector: jax.Array, parts: int, most: int) -> jax.Array:
-  """Cut a vector into as few equal blocks of at most `most` values as `parts` divides: [n] -> [parts, blocks, values].
+  """Split a vector into the fewest equal blocks, a multiple of `parts`, of up to `most` values; pad with zeros.
 
-  Zeros fill up the last ones.
+  The shape changes from [n] to [parts, blocks, values].
   """
   strip = -(-vector.size // parts)
   count = -(-strip // most)

@@ -124,7 +124,7 @@ FLAGS = [  # arguments of a short `train`, beside those of a good one, and words
   (f"{TOKENS}text.npz --config.data.vocabulary=9", "{0}/text.npz", "folder"),
   (f"{TOKENS}deep --config.data.vocabulary=9", "{0}/deep/train.bin"),
   (f"{TOKENS}odd", "{0}/odd/train.bin", "101 bytes", "multiple of 2"),
-  (f"{TOKENS}beyond", "{0}/beyond/val.bin", "got 50", "the vocabulary of 50"),
+  (f"{TOKENS}beyond", "{0}/beyond/val.bin", "got 50", "vocabulary of 50"),
   (f"{TOKENS}beyond --config.data.vocabulary=51 --config.data.length=60", "60 tokens", "length=59"),
   (f"{TOKENS}unknown", "{0}/unknown", "config.data.vocabulary"),
   (f"{TOKENS}unknown --config.data.vocabulary={HUGE}", "config.data.vocabulary", "65,536"),

@@ -97,7 +97,7 @@ def test_the_file_of_an_older_version_is_drawn_or_refused_in_one_line(tmp_path):
     ({k: v for k, v in new.items() if k != "seeds"}, "lacks seeds,"),
     (new | {"algorithms": [without]}, r"lacks algorithms\.runs, algorithms\.settings,"),
     (new | {"algorithms": [new["algorithms"][0] | {"settings": less}]}, "steps"),
-    ([], "holds no object"),
+    ([], "contains no object"),
   ):
     file.write_text(json.dumps(lacking))
     with pytest.raises(ValueError, match=word) as error:

@@ -97,7 +97,9 @@ def test_a_process_that_fails_is_replaced(number, tmp_path):
   assert done.code == 0, done
   _, (step, survivors), (again, every) = presence(folder)
   assert step == again and survivors == SURVIVORS[1] and every == EVERYONE
-  assert done.error.endswith(f"process 1 of 3 failed, a new one starts; 3 processes of 3 continue from step {step}\n")
+  assert done.error.endswith(
+    f"process 1 of 3 failed, a replacement starts; 3 processes of 3 continue from step {step}\n"
+  )
   agrees_with_its_replay(folder, tmp_path / "virtual")
 
 

@@ -102,14 +102,14 @@ def test_one_that_never_joins(where, tmp_path):
 def test_a_process_0_that_never_starts_and_an_unknown_host(where, tmp_path):
   processes = started(tmp_path, where, 1), started(tmp_path, "no.such.host.invalid:1234", 1)
   refused, unknown = (complaint(process.end()) for process in processes)
-  assert f"joined at {where} within 6 s: process 0 was not reached (connection refused)" in refused
-  assert "no.such.host.invalid:1234 within 6 s: process 0 was not reached (unknown host)" in unknown
+  assert f"joined at {where} within 6 s: process 0 cannot be reached (connection refused)" in refused
+  assert "no.such.host.invalid:1234 within 6 s: process 0 cannot be reached (unknown host)" in unknown
 
 
 @pytest.mark.parametrize(
   "rank, count, words",
   [
-    (2, 3, "process 2 joined {}, where process 0 has a smaller num_processes"),
+    (2, 3, "process 2 joined {}, but num_processes of process 0 is smaller"),
     (1, 3, "devices must be the same number in all processes, got 6 in process 0, 4 in process 1. "),
   ],
 )
@@ -130,7 +130,7 @@ def test_a_port_in_use(tmp_path):
   with socket.create_server(("127.0.0.1", 0)) as used:
     where = f"127.0.0.1:{used.getsockname()[1]}"
     line = complaint(started(tmp_path, where, 0).end())
-  assert line == f"train: port {where.split(':')[1]} is in use at {where}; choose another one in coordinator"
+  assert line == f"train: coordinator must have a free port, got {where}, which is in use."
 
 
 STEP = {  # of Slurm's interactive step: the job has eight tasks

@@ -123,8 +123,8 @@ def test_a_checkpoint_goes_on_over_other_devices_and_members(x64, tmp_path, name
   "sharding, rules, words",
   [
     ("tensor", {}, "sharding must be one of the model's rules, fsdp, got 'tensor'"),
-    ("mine", {"mine": Rules(params=(("kernel", PartitionSpec(None, MEMBER)),))}, "members that divide it: 1, 3, 9"),
-    ("mine", {"mine": Rules(params=(("bias", PartitionSpec(None, MEMBER)),))}, "at most 1 axes, as its shape is [9]"),
+    ("mine", {"mine": Rules(params=(("kernel", PartitionSpec(None, MEMBER)),))}, "Valid numbers: 1, 3, 9."),
+    ("mine", {"mine": Rules(params=(("bias", PartitionSpec(None, MEMBER)),))}, "at most 1 axes for the shape [9]"),
   ],
 )
 def test_rules_that_do_not_fit(sharding, rules, words):
