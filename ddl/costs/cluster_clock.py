@@ -46,7 +46,6 @@ def pattern_of(
   Args:
     algorithm: a collective or server algorithm.
     params: one worker's parameters, as arrays or shapes; nothing is allocated.
-    workers: the number of workers.
     visit: bytes up and down of a visit if they are known; tracing them takes seconds.
   """
   if isinstance(algorithm, Algorithm):
@@ -93,7 +92,6 @@ def of(components: Components, members: int, sharding: str) -> Members:
   """Compile a step over the members of a worker, and return their collectives.
 
   Args:
-    components: the built experiment.
     members: the number of devices per worker.
     sharding: as in `Placement`.
 

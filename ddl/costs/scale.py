@@ -46,7 +46,6 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
   Args:
     name: a layer table or a model, which gets its default sizes.
     examples: examples of the step that XLA counts.
-    cluster: the cluster.
   """
   named("model", dict.fromkeys(neural_networks.names()) | MODELS, name)
   if name in neural_networks.names():
@@ -96,7 +95,6 @@ def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
   """Return a function from the number of workers to the algorithm's messages.
 
   Args:
-    name: the algorithm.
     nbytes: bytes of the parameters of each layer.
     settings: hyperparameters that replace the algorithm's defaults.
   """

@@ -253,7 +253,6 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
   With several microbatches the memory includes the accumulated gradients and the examples of the other microbatches.
 
   Args:
-    components: the built experiment.
     workers: the number of workers; None: the experiment's.
 
   Raises:

@@ -31,7 +31,6 @@ def checked(data: Data, complete: bool = False) -> Data:
   """Check a data set when it is loaded; check the remaining examples when they are read.
 
   Args:
-    data: the data set.
     complete: whether its factory has already checked all examples, as ddl's do; then only a sample and the labels are
       read.
 

@@ -103,7 +103,6 @@ def image_folder(
   followed; hidden files and folders, pipes and other files are skipped, and a warning counts them.
 
   Args:
-    path: the folder.
     size: side of the squares to which the images' central parts are resized; 0: all images have the same size.
     channels: 3, or 1 for gray.
     validation: share of the training images to use for validation.

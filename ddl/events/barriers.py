@@ -100,7 +100,6 @@ def best(seconds: np.ndarray, seen: np.ndarray, *, workers: int, estimator: str)
     seconds: [k] times >= 0.
     seen: [k] bool; False if the time is censored because the round closed first. Leaving these out would bias the fit
       towards fast workers.
-    workers: the number of workers.
     estimator: one of ESTIMATORS.
   """
   seconds = np.maximum(seconds, np.finfo(float).tiny)  # a step can be too short to change the float64 clock

@@ -86,8 +86,6 @@ def walk(
   messages, then the exchanges without a delay, each in the order of `exchanges`.
 
   Args:
-    workers: the number of workers.
-    steps: the number of steps.
     round_steps: steps of a round. A worker that dies repeats its round; workers leave and join at its start.
     times: step times and deaths.
     exchanges: the exchanges that send something.

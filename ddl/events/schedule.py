@@ -35,7 +35,6 @@ def make_schedule(
 
   Args:
     algorithm: a `ServerAlgorithm`.
-    workers: the number of workers.
     steps: the average number of steps per worker, at least 1.
     times: step times and deaths of the same number of workers, from `ddl.events.times`.
     barrier: when a worker may start its next round, from `ddl.events.barriers`.

@@ -109,8 +109,6 @@ def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1)
   """Return the requested mini-batch, or the smallest power of two >= `job.least` with ENOUGH of the best rate.
 
   Args:
-    job: the training job.
-    cluster: the cluster.
     requested: X, split evenly over the microbatches; 0: automatic.
     micro: the number of microbatches.
   """
@@ -251,9 +249,6 @@ def efficiency_table(
   """Return the efficiency of each algorithm family at each batch size.
 
   Args:
-    job: the training job.
-    cluster: the cluster.
-    workers: the number of workers.
     sizes: batch sizes, one per row.
     exact: seconds of a step of synchronous SGD.
     steps: seconds of a worker's step without any exchange.

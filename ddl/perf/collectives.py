@@ -146,8 +146,6 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: st
 
   Args:
     nbytes: bytes of the vector.
-    workers: the number of workers.
-    network: the network.
     algorithm: "best": the cheapest of `all_reduces`. Or a name of `all_reduces`, such as "ring/LL". Or a textbook
       algorithm, where "hierarchical" is the cheapest combination of algorithms inside and between nodes.
   """
@@ -217,7 +215,6 @@ def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequenc
   Args:
     nbytes: bytes of each message.
     workers: the number of workers; a single worker sends nothing.
-    network: the network.
     sources: the rank from which each worker receives (None: none); (): all partners are in other nodes.
   """
   per_node, nodes, link = _shape(workers, network)
@@ -289,8 +286,6 @@ def library_all_reduces(
 
   Args:
     nbytes: bytes of the vector.
-    workers: the number of workers.
-    network: the network.
     library: the library.
     processes: True: one process per worker. False: one process drives all devices of a node and launches them one after
       the other while the previous call is still running, so that the larger time counts.

@@ -203,7 +203,6 @@ def tabulated(
 
   Args:
     layers: convolutions.
-    device: the device.
     efficiency: its efficiency.
     work: (algorithm, layer, counts of a pass, X) -> work of a training step; None if the algorithm is not used.
   """

@@ -87,8 +87,6 @@ def device_step(
   """Return the step of a layer table on a device.
 
   Args:
-    table: the layers.
-    device: the device.
     shares: the shares of its rates that kernels reach.
     algorithms: layer name -> convolution algorithm; other layers use the fastest algorithm that applies.
     recomputed: share of the forward pass that is recomputed in the backward pass.
@@ -158,7 +156,6 @@ def measured_costs(
   Workspaces are those of `convolution`: an upper bound, because fused kernels keep the transforms on the chip.
 
   Args:
-    table: the layers.
     device: the device, whose `start` includes that of the layers.
     shares: the shares of its rates that kernels reach.
   """

@@ -83,9 +83,6 @@ def synchronous_seconds(
   """Return the seconds of a step of synchronous SGD with gradients in a format of FORMATS.
 
   Args:
-    job: the training job.
-    cluster: the cluster.
-    workers: the number of workers.
     examples: examples of a worker's step, in all its microbatches.
     name: the number format.
     micro: the number of microbatches.
@@ -117,9 +114,6 @@ def sharded_seconds(
   """Return the seconds of a step of synchronous SGD with parameters sharded over neighboring workers.
 
   Args:
-    job: the training job.
-    cluster: the cluster.
-    workers: the number of workers.
     step: seconds of the step without any exchange.
     shards: the number of shards, a divisor of the workers; groups of `shards` workers are replicas of each other.
     name: the number format of the gradients.

@@ -54,7 +54,6 @@ def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> S
   """Count the memory of a step: M_FM = sum_{i=0..L} B_i H_i D_i (i = 0: input), M_MP + M_C = parameters * copies.
 
   Args:
-    table: the layers.
     extra_copies: copies of the parameters in addition to the paper's three: 1 for momentum, 2 for Adam, 1 for a center.
     width: bytes per value of the feature maps; copies of the parameters are in float32.
   """
@@ -69,7 +68,6 @@ def training_memory(table: Table, form: StateFormat, *, recomputed: bool = False
   """Count the memory of parameter states and activations, without communication buffers.
 
   Args:
-    table: the layers.
     form: bytes of states and activations.
     recomputed: whether each block (the layers with the same name prefix before the last /) saves only its input and is
       recomputed in the backward pass, one block at a time.

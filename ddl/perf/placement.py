@@ -88,7 +88,6 @@ def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
 
   Args:
     name: the layer table.
-    cluster: the cluster.
     workers: the number of workers; 0: unknown.
   """
   table, width = neural_networks.table(name), cluster.device.width

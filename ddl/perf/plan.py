@@ -95,8 +95,6 @@ def plan(
   """Return all recommendations for a job on a cluster.
 
   Args:
-    job: the training job.
-    cluster: the cluster.
     request: the requirements.
     overhead: measured R_O of a single worker: its host's seconds over those of computation. None: the fixed part of a
       step follows from the cluster's efficiency curve.
@@ -239,7 +237,6 @@ def recommend(
   """Recommend an algorithm, the number of examples at which synchronous SGD suffices, and its cost in convergence.
 
   Args:
-    job: the training job.
     settings: the settings of all predictions.
     speeds: predictions at `settings`.
     enough: the smallest batch size with which synchronous SGD waits for at most `share` of a step.
@@ -324,9 +321,7 @@ def text(
   """Format the plan: the recommendation first, then the tables, then the formulas and the limits.
 
   Args:
-    job: the training job.
     name: the cluster's name.
-    cluster: the cluster.
     result: the plan.
     sends: a sentence about the messages of the config's algorithm.
     ends: description of the device's efficiency -> plan with the same settings, for both ends of an efficiency range.

@@ -159,10 +159,7 @@ def all_workers(
   """Return the rows about weak and strong scaling of synchronous SGD with overlapped gradients.
 
   Args:
-    job: the training job.
-    cluster: the cluster.
     batch: the batch of a worker.
-    workers: the number of workers.
     counts: the range of numbers of workers.
     exact: (workers, examples per worker, microbatches) -> seconds of a step.
     measured: measured R_O of a single worker, see `plan`.

@@ -235,7 +235,6 @@ def curve(
   Args:
     recorded: number of workers -> the algorithm's messages with the job's bytes.
     job: the work of a step.
-    cluster: the cluster.
     workers: numbers of workers.
     batch: examples per step of all workers; with `weak`, of each worker.
     weak: whether the batch per worker is fixed (weak scaling) instead of the global batch (strong scaling).

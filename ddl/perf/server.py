@@ -83,7 +83,6 @@ def simulate(
   """Simulate the servers' queue until the slowest worker has finished `rounds` rounds, and measure the second half.
 
   Args:
-    workers: the number of workers.
     servers: the number of servers.
     nbytes: bytes of the request and of the reply of a worker round (S_p); each server has nbytes / servers.
     bandwidth: bytes per second of one server's line (B_ps); the workers' lines are no limit.

@@ -52,7 +52,6 @@ def session(path: Path, options: RunOptions, workers: int, group: Any = None) ->
   """Start the compilation cache, the devices and the hooks of the command that works in a folder.
 
   Args:
-    path: the folder.
     options: of the command.
     workers: the largest number of workers.
     group: the processes, of which some may have failed, with `processes` and `reference`; None: all of them run.
