@@ -151,7 +151,8 @@ def _measured_step(trainer: CompiledTrainer, components: build.Components, model
   fed = sum(x.nbytes for x in jax.tree.leaves(batch)) / len(trainer.workers.local)
   kind = Kind((Due(),), 1, (0,) * len(trainer.schedule.clocks))
   step = trainer.workers.replicate(np.int32(0))
-  counted = analyse(trainer.compiled(kind, carry, trainer.workers.put(batch), step, _keys(trainer), ()))
+  lowered = trainer.lowered(kind, carry, trainer.workers.put(batch), step, _keys(trainer), ())
+  counted = analyse(lowered.compile())  # trainer.compiled is not one executable if sends run in the background
   leaves = [x.size * x.dtype.itemsize for x in jax.tree.leaves(param_shapes(components.model))]
   sent = messages(leaves, trainer.workers.group)
   return MeasuredStep(counted.flop, counted.nbytes, sent, kind_of_model(model), fed)
