@@ -181,18 +181,18 @@ COMMANDS = [  # command, its arguments, words
   ("tokenize", "--text={0}/trials.json --out=/proc/x", "/proc/x"),
 ]
 ASYNC_SGD = "--config.algorithm.name=async_sgd --config.algorithm.period=None --config.optimizer.momentum=0"
-BARRIER = "config.barrier.name is"
+BARRIER = "config.barrier.name="
 REAL_TIME = [  # arguments of an asynchronous `train`, words
   ("--runtime=threads --config.algorithm.name=sync_sgd --config.algorithm.period=None", "sync_sgd", "async_sgd"),
   ("--runtime=threads --resume", "resume", "runtime=threads", "runtime=ray"),
-  (f"--runtime=threads {ASYNC_SGD} --config.barrier.name=backup --config.barrier.spare=1", f"{BARRIER} backup"),
-  (f"--runtime=ray {ASYNC_SGD} --config.barrier.name=cutoff --config.barrier.window=2", f"{BARRIER} cutoff"),
+  (f"--runtime=threads {ASYNC_SGD} --config.barrier.name=backup --config.barrier.spare=1", f"{BARRIER}backup"),
+  (f"--runtime=ray {ASYNC_SGD} --config.barrier.name=cutoff --config.barrier.window=2", f"{BARRIER}cutoff"),
   ("--runtime=threads --step_loop=scan", "step_loop", "runtime=simulator"),
   ("--runtime=threads --checkpoint_every=5", "checkpoint_every", "runtime=threads"),
   ("--runtime=ray --shards=100000", "shards", "got 100000", "610"),
   ("--config.times.name=trace --config.times.seconds=None --config.times.jitter=None --config.times.path=no.csv",
    "no.csv"),
-  ("--config.barrier.name=backup --config.barrier.spare=1", "config.barrier.name is backup", "async_easgd"),
+  ("--config.barrier.name=backup --config.barrier.spare=1", "config.barrier.name=backup", "async_easgd"),
   ("--config.times.seconds=-1", "seconds"),
   ("--config.times.slow=(1,2)", "slow"),
   ("--config.algorithm.alpha=1.0", "alpha"),

@@ -64,7 +64,7 @@ def test_the_other_ends_with_one_line_and_both_go_on(number, rank, words, whole,
   line = complaint(processes[1 - rank].end(), code=1)
   assert time.monotonic() - began < 10
   assert re.match(f"train: {words}", line), line
-  assert "; this process exits too; what was saved is kept; resume with: " in line
+  assert "; this process exits too; saved files remain; resume with: " in line
   assert f" --resume --workdir={folder} --coordinator=127.0.0.1:" in line
   processes[rank].kill()
   go_on(folder, whole)
