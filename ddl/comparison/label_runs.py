@@ -56,7 +56,7 @@ def existing_runs(path: Path, pattern: str, read: Mapping[str, Sequence[str]]) -
 
 
 def check_metrics(path: Path, existing: ExistingRuns) -> None:
-  """Raise ValueError for damaged metrics of complete runs, before other runs train only for the report to fail."""
+  """Raise ValueError for damaged metrics of complete runs, which would otherwise make the report fail at the end."""
   for run in sorted(existing.complete):
     if (run / run_dir.METRICS).exists():
       try:

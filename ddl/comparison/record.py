@@ -202,7 +202,7 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
     return unchanged._replace(comparison=replace(comparison, clusters=clusters))
   if grid.keys() != comparison.grid.keys():
     keys = [", ".join(axes) or "no keys" for axes in (grid, comparison.grid)]
-    raise OptionError("workdir", f"a comparison over {keys[1]}", f"{path}, a comparison over {keys[0]}")
+    raise OptionError("workdir", f"the folder of a comparison over {keys[1]}", f"{path}, a comparison over {keys[0]}")
   merged = {}
   for key, values in comparison.grid.items():
     merged[key] = (*values, *(value for value in grid[key] if jsonable(value) not in jsonable(values)))

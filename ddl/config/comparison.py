@@ -311,7 +311,7 @@ class Comparison:
     for label, experiment in self.experiments.items():
       for part in ("model", "data"):
         if getattr(experiment, part) != getattr(self.first, part):
-          raise OptionError(f"config.{part}", "equal for all labels of a comparison", f"another for {quoted(label)}")
+          raise OptionError(f"config.{part}", "the same for all labels of a comparison", f"another for {quoted(label)}")
     if "steps" not in self.grid:
       self._check_budget()
 
@@ -323,7 +323,7 @@ class Comparison:
     if max(budgets.values()) - min(budgets.values()) > rounding:
       shown = ", ".join(f"{quoted(label)}: {budget}" for label, budget in budgets.items())
       advice = f"To compare different budgets, vary config.steps in {GRID}."
-      raise OptionError("workers x batch x steps", "equal for all labels", shown, advice)
+      raise OptionError("workers x batch x steps", "the same for all labels", shown, advice)
 
   @property
   def first(self) -> Experiment:

@@ -43,7 +43,9 @@ class Sweep:
     """Raise OptionError for invalid settings, such as no validation split."""
     check_fields(self, "config.sweep.")
     if not self.validation or any(experiment.data.get("validation") == 0 for experiment in self.experiments.values()):
-      raise OptionError("config.sweep.validation and config.data.validation", "above 0 for a sweep, such as 0.2")
+      raise OptionError(
+        "config.sweep.validation", "above 0, such as 0.2", advice="Nor can config.data.validation be 0."
+      )
     if len(set(self.seeds)) < len(self.seeds):
       raise OptionError("config.sweep.seeds", "different seeds", self.seeds)
     named("config.sweep.sampler", dict.fromkeys(SAMPLERS), self.sampler)

@@ -125,7 +125,7 @@ def picture_of(chart: ScaleChart, curves: Sequence[Curve]) -> Figure:
 
 
 def line_of(curve: Curve) -> list[ScalingPoint]:
-  """Return the points that fit into memory; if there is only one, also one worker as the base of speed-ups."""
+  """Return the points that fit into memory. A single point gets a second one at one worker, the base of speed-ups."""
   first = curve.possible[0]
   if len(curve.points) > 1 or first.workers == 1:
     return curve.possible

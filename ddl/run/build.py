@@ -322,7 +322,9 @@ def check_options(
       warnings.warn("config.elastic has no effect: config.times.death_rate is 0", stacklevel=2)
   for name, value in options.changed().items():
     if name in ON_RAY and options.runtime == "simulator" and not replaceable:
-      raise OptionError(name, "left out with config.elastic=False", value, "Ray runs processes only if they are elastic.")
+      raise OptionError(
+        name, "left out with config.elastic=False", value, "Ray runs processes only if they are elastic."
+      )
   if members == 1:
     return
   if experiment.has_server:

@@ -88,7 +88,7 @@ def judged_by(asked: str, model: Model, source: Source, task: str) -> str:
   figures = jax.eval_shape(lambda: _metrics_of(model)(*model.init(jax.random.key(0)), source.take(np.arange(1))))
   known = ["accuracy"] * ("accuracy" in figures) + ["loss"] + ["perplexity"] * (task == "language")
   if asked and asked not in known:
-    raise ValueError(f"config.compare.metric must be {' or '.join(known)} for this model and data, got {asked!r}.")
+    raise ValueError(f"config.compare.metric must be one of {', '.join(known)} for this model and data, got {asked!r}.")
   return asked or known[0]
 
 

@@ -69,7 +69,7 @@ def check_processes(workers: int, processes: int, options: RunOptions) -> int:
     raise ValueError(f"devices must be one of {', '.join(map(str, possible))} with {what}, got {devices}.")
   if all(n % processes for n in ([devices] if devices else possible)):
     fits = divisors(devices or possible[-1])
-    what += f" on {devices} devices" * bool(devices)
+    what += f" and devices={devices}" * bool(devices)
     raise ValueError(f"processes must be one of {', '.join(map(str, fits))} with {what}, got {processes}.")
   return processes
 

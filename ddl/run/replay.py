@@ -41,7 +41,7 @@ def schedule(file: str, folder: Path | None, components: Components) -> Events |
     return replayed
   resumed = record.load(saved)
   if replayed and not all(map(np.array_equal, replayed, resumed)):
-    raise ValueError(f"replay={file} must be the schedule of the run to resume, {folder / EVENTS}; omit replay")
+    raise ValueError(f"replay={file} must be the schedule of the run to resume, {saved}; omit replay")
   return resumed
 
 

@@ -107,7 +107,7 @@ def test_a_new_label_stands_behind_the_one_before_it(tmp_path):
 def test_a_label_of_another_budget_is_refused_and_the_report_left(folder):
   result, _ = folder
   page = result.report.read_bytes()
-  with pytest.raises(ValueError, match=r"sync, local, elastic.*one budget") as error:
+  with pytest.raises(ValueError, match=r"sync, local, elastic.*the same for all labels") as error:
     compared(result.folder, ["other", *LABELS], only=["other"], steps=16)
   assert "\n" not in str(error.value) and result.report.read_bytes() == page
 

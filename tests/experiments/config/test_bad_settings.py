@@ -466,7 +466,7 @@ def test_a_comparison_reads_what_one_of_its_algorithms_reads(ran, monkeypatch):
 
 def test_a_momentum_beside_that_of_asynchrony_is_warned_of():
   """arXiv 1605.09774: p workers in turn act like a momentum of 1 - 1/p."""
-  words = "async_sgd: 8 workers .* 1 - 1/8 = 0.875 .* config.optimizer.momentum=0.9 adds to it; try 0"
+  words = "async_sgd: 8 asynchronous workers .* 1 - 1/8 = 0.875 .* config.optimizer.momentum=0.9 adds to it; try 0"
 
   def make(name, momentum, workers):
     build(default_experiment(algorithm={"name": name}, optimizer={"momentum": momentum}, workers=workers))
@@ -480,7 +480,9 @@ def test_a_momentum_beside_that_of_asynchrony_is_warned_of():
 
 
 def test_a_momentum_of_the_master_beside_that_of_asynchrony_is_warned_of():
-  with pytest.warns(UserWarning, match="async_msgd: 8 workers .* config.algorithm.momentum=0.9 adds to it"):
+  with pytest.warns(
+    UserWarning, match="async_msgd: 8 asynchronous workers .* config.algorithm.momentum=0.9 adds to it"
+  ):
     build(default_experiment(algorithm={"name": "async_msgd"}))
 
 

@@ -141,7 +141,7 @@ def test_a_schedule_of_ones_own_may_scale_the_rate_with_the_workers():
     ({"workers": ("a",)}, ("config.compare.grid.workers must be an integer", "got 'a'")),
     ({"workers": (2, 2.0)}, ("workers must", "2, 2.0")),
     ({"workers": ()}, ("workers must be one or more values",)),
-    ({"model.hidden": ((3,),)}, ("model.hidden", "one model")),
+    ({"model.hidden": ((3,),)}, ("model.hidden", "same model")),
     ({"data.name": ("digits",)}, ("data.name", "same data set")),
     ({"seed": (1,)}, ("config.compare.seeds",)),
     ({"algorithm.delay": (1,)}, ("algorithm.delay", "that a label reads")),
