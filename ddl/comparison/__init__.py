@@ -1,1 +1,1 @@
-"""Several algorithms on one budget of examples: comparisons over seeds, and sweeps that tune each alike."""
+"""Comparisons of algorithms over several seeds, and sweeps that tune their hyperparameters."""

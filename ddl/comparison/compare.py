@@ -31,7 +31,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   """Run a comparison and write its report; return the content of comparison.json, and "folder".
 
   Raises:
-    Stopped: after SIGTERM or Ctrl-C; what was run is saved.
+    Stopped: after SIGTERM or Ctrl-C; all progress is saved.
     Failed: if every run diverged, or one of several processes failed.
     ValueError: for an invalid folder, options or comparison.
   """
@@ -44,7 +44,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
   requested, requested_options = comparison, options
   for label, experiment in requested.experiments.items():
     for seed in comparison.seeds:
-      check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, alone=False)
+      check_folder(path / slug(label) / f"seed-{seed}", replace(experiment, seed=seed), options, single=False)
   comparison, options, read, earlier_tuned = record.joined(path, comparison, options)
   existing = label_runs.existing_runs(path, "*/seed-*", read)
   label_runs.check_metrics(path, existing)
@@ -72,14 +72,14 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       folder.record(path, folder.about(options.command), options.recorded, computed_from, existing.done(path))
     groups = dict.fromkeys(comparison.place(label).group for label in requested.experiments)
     if tuned and (untuned := [group for group in groups if not tuned.get(group, {}).get("keys")]):
-      say(f"{comparison.tuned} sets nothing for {listed(untuned)}: the config's settings stay")
+      say(f"{comparison.tuned} has no settings for {listed(untuned)}: the config's settings are used")
     what = pluralize(len(requested.experiments), "label" if comparison.grid else "algorithm")
     what += " at points of the grid" * bool(comparison.grid)
-    what += f" x {pluralize(len(comparison.seeds), 'seed')}" + f", and {len(read)} from earlier runs" * bool(read)
+    what += f" x {pluralize(len(comparison.seeds), 'seed')}" + f", plus {len(read)} from earlier runs" * bool(read)
     say(f"{what}; {data.meta['description']}")
     labels = label_runs.to_train(comparison, path, existing)
     if options.resume and (path / folder.COMPARISON).exists() and labels:
-      say(f"some seeds of {listed(labels)} are incomplete: they are trained first")
+      say(f"training incomplete seeds of {listed(labels)} first")
     runs, failed, ended = label_runs.run(comparison, components, path, existing, options, computed_from)
     page = {}
     if hosts.is_main():
@@ -94,15 +94,15 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
         if options.print_table:
           say(f"\n{report.page.table(path)}\n")
         say(f"{time.perf_counter() - began:.0f} s; report: {report_file}")
-      except Exception as error:  # the runs are complete, whatever fails in what is predicted and drawn of them
+      except Exception as error:  # the runs are complete, even if their predictions or report fail
         raise Failed(1, _late(path, error)) from error
     if not ended:
-      raise Failed(1, f"every run diverged, nothing is compared; {next(iter(failed.values()))}")
+      raise Failed(1, f"all runs diverged, so there is nothing to compare; {next(iter(failed.values()))}")
     return page | {"folder": str(path)}
 
 
 def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str:
-  """Return the metric of the target. Raises OptionError for a target that no run can meet, or that all meet at once."""
+  """Return the metric of the target. Raises OptionError if the target is not a valid value of it."""
   (_, data, model, *_), target = next(iter(components.values())), comparison.target
   metric = judged_by(comparison.metric, model, data.test, data.meta.get("task", ""))
   is_valid, condition = {
@@ -116,7 +116,7 @@ def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str
 
 
 def _check_outputs(path: Path) -> None:
-  """Raise OptionError where a file or a folder would prevent the report from being written."""
+  """Raise OptionError if an existing file or folder is in the way of the report's files."""
   names = (folder.COMPARISON, *REPORT_FILES)
   wrong = [name for name in names if (path / name).is_dir()] + ["figures"] * (path / "figures").is_file()
   if wrong:
@@ -125,9 +125,9 @@ def _check_outputs(path: Path) -> None:
 
 
 def _late(path: Path, error: Exception) -> str:
-  """Return one line on an error after the last run: what failed, what is complete, and how to write the report."""
+  """Describe an error after the last run: what failed, what is complete, and how to write the report."""
   what = " ".join(f"{type(error).__name__}: {error}".split())
   tables = [name for name in ("table.csv", "pairs.csv") if (path / name).exists()]
   written = f", and so are {' and '.join(tables)}" if tables else ""
   complete = f"all runs are complete in {path}{written}"
-  return f"the report failed ({what}); {complete}; `{resume_command('compare', path)}` writes the report from them"
+  return f"the report failed ({what}); {complete}; write the report with `{resume_command('compare', path)}`"

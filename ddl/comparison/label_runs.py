@@ -1,4 +1,4 @@
-"""Train the runs of one label of a comparison or a sweep, several side by side where that is faster."""
+"""Train the runs of one label of a comparison or sweep, several in one program where that is faster."""
 
 import json
 import shutil
@@ -32,39 +32,39 @@ from ddl.run.processes import say
 from ddl.run.virtual_time import RunClock
 from ddl.run.workdir import resume_command
 
-GROUPS = "together.json"  # the runs of each batch of a label, in the order of their lanes
+GROUPS = "together.json"  # a label's batches of runs, ordered by lane
 
 
 class ExistingRuns(NamedTuple):
-  """Folders of runs that an earlier command left."""
+  """Folders of runs from earlier commands."""
 
   complete: set[Path]
   saved: dict[Path, int]  # the step of the last checkpoint of incomplete runs, -1 without one
   not_requested: Mapping[str, Sequence[str]]  # runs by label that this command does not train
 
   def done(self, path: Path) -> dict[str, Any]:
-    """Return the last step of each run, None for a complete one, by its folder in that of the command."""
+    """Return {"runs": {relative folder: saved step, None if complete}}."""
     steps = dict.fromkeys(self.complete) | {run: step for run, step in self.saved.items() if step >= 0}
     return {"runs": {str(run.relative_to(path)): steps[run] for run in sorted(steps)}}
 
 
 def existing_runs(path: Path, pattern: str, read: Mapping[str, Sequence[str]]) -> ExistingRuns:
-  """Find the runs whose folders match the pattern; call it once, before any of several processes adds another."""
+  """Find the runs in folders that match a pattern. Call it once, before any process creates new folders."""
   files_of = (path.glob(f"{pattern}/{name}") for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED))
   begun, result, failed = ({file.parent for file in files} for files in files_of)
   return ExistingRuns(result | failed, {run: _saved(run) for run in begun - result - failed}, read)
 
 
 def check_metrics(path: Path, existing: ExistingRuns) -> None:
-  """Raise ValueError for damaged metrics of a complete run, which a report would fail to read after all others."""
+  """Raise ValueError for damaged metrics of complete runs, which would otherwise make the report fail at the end."""
   for run in sorted(existing.complete):
     if (run / run_dir.METRICS).exists():
       try:
         rows = run_dir.metric_lines(run / run_dir.METRICS)
         if (run / run_dir.RESULT).exists() and rows[-1:] != [run_dir.read_result(run)]:
-          raise ValueError(f"{run / run_dir.METRICS} ends before the run did")
+          raise ValueError(f"{run / run_dir.METRICS} ends before the run's last step")
       except ValueError as error:
-        raise ValueError(f"{error}; remove {run.relative_to(path.parent)} to train that run again") from error
+        raise ValueError(f"{error}; remove {run.relative_to(path.parent)} to train this run again") from error
 
 
 def to_train(comparison: Comparison, path: Path, existing: ExistingRuns) -> list[str]:
@@ -82,11 +82,11 @@ def run(
   options: RunOptions,
   computed_from: Mapping[str, str],  # fingerprints of the inputs, see `ddl.run.inputs`
 ) -> tuple[dict[str, list[str]], dict[str, str], int]:
-  """Train all runs of a comparison; return (folders by label, why labels diverged, the number of complete runs)."""
+  """Train all runs of a comparison; return (folders by label, errors of diverged labels, number of complete runs)."""
   runs, failed, ended, description = {}, {}, 0, ""
   first = components[next(iter(components))]
   evaluator = Evaluator(first.model, first.data.test)
-  virtual = any(each.in_virtual_time for each in comparison.experiments.values())
+  virtual = any(experiment.in_virtual_time for experiment in comparison.experiments.values())
   for label, built in components.items():
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
     if label in existing.not_requested:
@@ -121,7 +121,7 @@ def run(
 
 @dataclass(frozen=True)
 class LabelRuns:
-  """Runs of a label that one trainer executes: they differ in their seeds and in traced settings."""
+  """The runs of a label that one trainer executes; they differ in seeds and traced settings."""
 
   command: str  # "compare" or "sweep"
   path: Path  # of the command
@@ -131,12 +131,12 @@ class LabelRuns:
   evaluator: Evaluator
   options: RunOptions
   fingerprints: Mapping[str, str]  # of the label's inputs, see `ddl.run.inputs`
-  max_runs: int  # side by side
+  max_runs: int  # per program
   traced: Sequence[str] = ()  # see `build.traced_settings`
 
   @cached_property
   def width(self) -> int:
-    """The number of runs side by side: several only for small models, which are faster that way."""
+    """The number of runs per program; several only for small models, where that is faster."""
     experiment, options = self.components.experiment, self.options
     workers = make_workers(experiment.workers, options.devices or None, options.members)
     steps = build.execution(self.components, workers, options).steps_per_call
@@ -152,7 +152,7 @@ class LabelRuns:
   def outcomes(
     self, experiments: Mapping[Path, Experiment], hooks: Sequence[LoopHook] = ()
   ) -> Iterator[tuple[Path, dict[str, Any] | Diverged, RunClock | None]]:
-    """Yield the folder, the last line or why it diverged, and the clock of each run, None for complete ones."""
+    """Train the runs; yield (folder, last line of metrics or `Diverged`, clock or None if already complete) of each."""
     for folder, experiment in experiments.items():
       if folder in self.existing.complete:
         yield folder, _read(RunFolder(folder), experiment), None
@@ -170,7 +170,7 @@ class LabelRuns:
           if isinstance(outcome, Diverged):
             run.folder.fail(str(outcome))
           if hosts.is_main():
-            shutil.rmtree(run.folder.checkpoints, ignore_errors=True)  # of a run that is complete
+            shutil.rmtree(run.folder.checkpoints, ignore_errors=True)  # the run is complete
           yield run.folder.path, outcome, run.clock
 
   def _run(self, folder: Path, experiment: Experiment) -> BatchRun:
@@ -192,13 +192,13 @@ class LabelRuns:
     try:
       return train_loop.run(batch, store, hooks, title, run_dir.about(self.options.command))
     except Stopped as stopped:
-      stopped.message = f"stopped in {title}, and saved; resume with: {resume_command(self.command, self.path)}"
+      stopped.message = f"stopped and saved in {title}; resume with: {resume_command(self.command, self.path)}"
       raise
 
   def _groups(self, folders: Sequence[Path]) -> list[list[Path]]:
-    """Return which runs form each batch.
+    """Divide the runs into batches.
 
-    This is recorded before they start, so that a resume puts each run into the same lane, with the same bits.
+    They are recorded before training so that a resumed run has the same lane, which a bit-exact result requires.
     """
     parent, known = self.path / slug(self.label), self.existing
     file = parent / GROUPS
@@ -220,7 +220,7 @@ class LabelRuns:
 
 
 def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverged:
-  """Return what a complete run left."""
+  """Return the result of a complete run."""
   folder.reopen(experiment)
   if (folder.path / run_dir.FAILED).exists():
     return Diverged(str(files.read_json(folder.path / run_dir.FAILED).get("diverged")))
@@ -228,5 +228,5 @@ def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverge
 
 
 def _saved(folder: Path) -> int:
-  """Return the step of the last checkpoint, -1 without one; orbax would start the devices too early."""
-  return max((int(each.name) for each in RunFolder(folder).checkpoints.glob("*") if each.name.isdigit()), default=-1)
+  """Return the step of the last checkpoint, -1 if none, without orbax, which would initialize the devices too early."""
+  return max((int(file.name) for file in RunFolder(folder).checkpoints.glob("*") if file.name.isdigit()), default=-1)

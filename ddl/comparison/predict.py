@@ -1,4 +1,4 @@
-"""Predict for comparison.json the times of all runs on the clusters of `compare --cluster`, and their break-even."""
+"""Predict the times of a comparison's runs on clusters (`compare --cluster`), and their break-even bandwidths."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ from ddl.report.statistics import crossing, log_summary
 from ddl.run import folder, virtual_time
 from ddl.run.build import Components, param_shapes, params_bytes
 
-BANDWIDTHS = 1e3, 1e15  # bytes per second, between which a break-even is searched
+BANDWIDTHS = 1e3, 1e15  # bytes per second; the range in which a break-even is searched
 
 
 class Entrant(NamedTuple):
@@ -32,15 +32,15 @@ class Entrant(NamedTuple):
   algorithm: Any  # an Algorithm or a ServerAlgorithm
   pattern: Pattern
   seeds: list[int]
-  steps: list[np.ndarray]  # [evaluations] of each; none of a run that left no metrics
-  hits: list[float]  # steps at which the target is met, interpolated between evaluations, NaN for never
-  members: Members = ALONE  # of each worker
+  steps: list[np.ndarray]  # evaluated steps of each seed; empty for a run without metrics
+  hits: list[float]  # step at which each seed meets the target, interpolated between evaluations; NaN if never
+  members: Members = ALONE  # the devices of each worker
 
 
 def add_clusters(path: Path, names: Sequence[str], components: Mapping[str, Components], options: RunOptions) -> None:
-  """Predict the seconds of a finished comparison on the named clusters, and add them to its comparison.json.
+  """Predict the seconds of a finished comparison on clusters, and add them to its comparison.json.
 
-  All algorithms are predicted with the seeds that all of them have; without such seeds each with its own.
+  Only the seeds that all algorithms have in common are predicted; if there are none, all seeds of each algorithm.
   """
   page = files.read_json(path / folder.COMPARISON)
   runs = {entry["label"]: entry["runs"] for entry in page["algorithms"]}
@@ -58,7 +58,7 @@ def add_clusters(path: Path, names: Sequence[str], components: Mapping[str, Comp
 
 
 def check_clusters(names: Sequence[str], experiments: Iterable[Experiment], options: RunOptions) -> dict[str, Cluster]:
-  """Return the clusters of these names. ValueError for those on which the experiments cannot be predicted."""
+  """Return clusters by name. Raises ValueError if the experiments cannot be predicted on one of them."""
   clusters: dict[str, Cluster] = {}
   for experiment in experiments:
     clusters |= cluster_clock.clusters_by_name(names, experiment, options.members)
@@ -69,7 +69,7 @@ def _predict(
   path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, Sequence[str]],
   target: Mapping[str, Any], options: RunOptions,
 ) -> list[dict[str, Any]]:  # fmt: skip
-  """Return an entry of comparison.json for each cluster. runs: folders by label; target: "metric" and "value"."""
+  """Return each cluster's entry of comparison.json. runs: folders by label; target: {"metric", "value"}."""
   first = next(components[label] for label in runs)
   split = cluster_clock.of(first, options.members, options.sharding)
   entrants = {label: _entrant(path, components[label], runs[label], target, split) for label in runs}
@@ -95,7 +95,7 @@ def _entrant(
 
 
 def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
-  """Return the entry of comparison.json on one cluster. nbytes: of the parameters."""
+  """Return a cluster's entry of comparison.json. nbytes: of the parameters."""
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
     cluster_runs = [_on_cluster(entrant, seed, cluster, step) for seed in entrant.seeds]
@@ -104,7 +104,7 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
     if not np.isnan(entrant.hits).any():
       means[label] = log_summary(list(map(np.interp, entrant.hits, entrant.steps, seconds)))[0]
     algorithms[label] = {"seconds": seconds, **_figures(entrant, cluster_runs, clocks)}
-  devices, members = max((each.experiment.workers * each.members.count, each.members) for each in entrants.values())
+  devices, members = max((e.experiment.workers * e.members.count, e.members) for e in entrants.values())
   link = cluster.network.main_link(devices)
   complete = {label: entrants[label] for label in sorted(means, key=lambda label: means[label])}
   return {
@@ -130,18 +130,18 @@ def _on_cluster(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> Cl
 def _figures(
   entrant: Entrant, cluster_runs: Sequence[ClusterRun], clocks: Sequence[Callable[[float], float]]
 ) -> dict[str, Any]:
-  """Return the seconds of the parts and of a mean step, and the staleness, as means over the seeds."""
-  algorithm, first = entrant.algorithm, cluster_runs[0].config  # parts are the same with every seed
+  """Return the seconds of a step and its parts, and the staleness, averaged over the seeds."""
+  algorithm, first = entrant.algorithm, cluster_runs[0].config  # the parts do not depend on the seed
   out: dict[str, Any] = {
     "step_seconds": first.times.seconds,
     "seconds_per_step": float(np.mean([clock(first.steps) for clock in clocks])) / first.steps,
   }
   if not entrant.experiment.has_server:
     charged = (cluster_runs[0].charged.local, *cluster_runs[0].charged.exchanges)
-    mean = cluster_runs[0].mean  # the exchange that a test needs, if there is no other
+    mean = cluster_runs[0].mean  # the exchange for an evaluation, if the algorithm has no other
     return out | {"exchange_seconds": max((cost for cost in charged if isinstance(cost, float)), default=mean)}
   stale: dict[str, list[float]] = {"trained": [], "there": []}
-  for config in (each.config for each in cluster_runs):
+  for config in (cluster_run.config for cluster_run in cluster_runs):
     trained = replace(entrant.experiment, seed=config.seed)
     stale["trained"].append(cluster_clock.staleness(virtual_time.whole_run(trained, algorithm)[0]))
     stale["there"].append(cluster_clock.staleness(cluster_clock.schedule(config, algorithm)))
@@ -150,21 +150,25 @@ def _figures(
 
 
 def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
-  """Return the algorithms that overtake the winner with less and with more bandwidth, and the first at both ends.
+  """Return the bandwidths at which other algorithms overtake the winner, and the ranking at both BANDWIDTHS.
 
-  By the geometric mean over seeds, as the report ranks; `bandwidths` are those of each seed, None where there is none.
-  None for fewer than two algorithms, or where the target is met without training.
+  Algorithms are ranked by the geometric mean over seeds, as in the report. `bandwidths` has the break-even of each
+  seed, None if it has none. Return None for fewer than two algorithms, or if the target is met without training.
 
-  devices: of all workers; complete: those that reach the target with every seed, the soonest on average first.
+  Args:
+    cluster: the predicted cluster.
+    devices: the number of devices of all workers.
+    complete: the algorithms that reach the target with every seed, fastest first.
+    step: the cost of a local step.
   """
-  if len(complete) < 2 or any(0.0 in entrant.hits for entrant in complete.values()):  # met before the first step
+  if len(complete) < 2 or any(0.0 in entrant.hits for entrant in complete.values()):
     return None
   winner, present = next(iter(complete)), cluster.network.main_link(devices).bandwidth
 
   def seconds(entrant: Entrant, index: int) -> Any:
     steps, hit = entrant.steps[index], entrant.hits[index]
     after = int(np.searchsorted(steps, hit))
-    around = steps[max(after - 1, 0) : after + 1]  # the evaluations before and after; later steps do not matter
+    around = steps[max(after - 1, 0) : after + 1]  # the evaluations before and after the target is met
 
     @cache
     def at(bandwidth: float) -> float:
@@ -187,7 +191,7 @@ def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], 
     other, mean = change
     bandwidths = []
     for first, second in zip(by_seed[winner], by_seed[other], strict=True):
-      # In a seed where the other is ahead already, the winner has to come from the other side.
+      # In a seed where the other algorithm already wins, search in the opposite direction.
       way = end if first(present) <= second(present) else opposite
       change = bounds.overtaken({winner: first, other: second}, present, way)
       bandwidths.append(change and change[1])

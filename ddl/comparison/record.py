@@ -1,4 +1,4 @@
-"""Write comparison.json, which a report needs beside the runs' metrics, and read it again to resume a comparison."""
+"""Write comparison.json, from which the report is generated, and read it to resume a comparison."""
 
 import contextlib
 from collections import Counter
@@ -27,9 +27,9 @@ NOTHING = "nothing"
 
 
 def described(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
-  """Return the communication pattern of an experiment, and what is sent at which steps.
+  """Return an experiment's communication pattern, and a description of what is sent when.
 
-  The pattern is that of the taxonomy; of a compressed algorithm it is that of the collectives it uses.
+  The pattern is the taxonomy's; for a compressed algorithm, it names the collectives in use.
   """
   experiment = components.experiment
   pattern = pattern_of(components.algorithm, param_shapes(components.model), experiment.workers)
@@ -38,7 +38,7 @@ def described(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
   shown = " + ".join(dict.fromkeys(kinds)) if experiment.wrapper_spec and kinds else taxonomy_pattern
   text = sends(pattern)
   if text == NOTHING and experiment.workers == 1:
-    text += ", as there is one worker"
+    text += ", as there is only one worker"
   return shown, text
 
 
@@ -60,7 +60,7 @@ def _when(period: int | Callable[[int], int]) -> str:
 
 
 def _ops(ops: Sequence[Op]) -> str:
-  """Describe the collectives by kind, with the number and the bytes of all of a kind."""
+  """Describe collectives by kind, with the number and total bytes of each kind."""
   by_kind: dict[tuple[str, int | None], list[float]] = {}
   for op in ops:
     by_kind.setdefault((op.kind, op.senders), []).append(op.nbytes)
@@ -85,10 +85,10 @@ def _visits(visits: Visits) -> str:
 
 
 def write(file: Path, page: dict[str, Any]) -> None:
-  """Write comparison.json; print how target and title differ from those of an existing file."""
+  """Write comparison.json; print changes of target and title if it exists."""
   changes = []
   with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # a damaged file is replaced
-    old, new = ({"target": each["target"]["value"], "title": each["title"]} for each in (files.read_json(file), page))
+    old, new = ({"target": p["target"]["value"], "title": p["title"]} for p in (files.read_json(file), page))
     changes = [f"{key} {old[key]!r} before, {new[key]!r} now" for key in new if new[key] != old[key]]
   if changes:
     say(f"the report in {file.parent} is regenerated: {'; '.join(changes)}")
@@ -99,21 +99,21 @@ def content(
   path: Path, comparison: Comparison, components: Mapping[str, Components], runs: Mapping[str, list[str]],
   failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions, metric: str,
 ) -> dict[str, Any]:  # fmt: skip
-  """Return comparison.json without its clusters. runs, failed, tuned: by label, the last without the grid."""
+  """Return the content of comparison.json without clusters. runs, failed: by label; tuned: by label or group."""
   first, title = comparison.first, comparison.title
   parts = next(iter(components.values()))
-  virtual = any(each.in_virtual_time for each in comparison.experiments.values())
+  virtual = any(experiment.in_virtual_time for experiment in comparison.experiments.values())
   entries = [
-    entry(path, label, each, virtual, comparison.place(label))
+    entry(path, label, built, virtual, comparison.place(label))
     | {"tuned": tuned.get(label, tuned.get(comparison.place(label).group))}
     | {"failed": failed.get(label), "runs": runs[label]}
-    for label, each in components.items()
+    for label, built in components.items()
   ]
   abouts = [path / run / folder.ABOUT for folders in runs.values() for run in folders]
-  trained = files.read_json(next(about for about in abouts if about.exists()))  # maybe long before this report
+  trained = files.read_json(next(about for about in abouts if about.exists()))  # versions at training time
   return {
     "title": title or f"{_counted(comparison)}, {first.model.short_name} on {first.data.short_name}",
-    "command": folder.about(without(options.command))["command"],  # as it is run elsewhere
+    "command": folder.about(without(options.command))["command"],  # to reproduce it in another folder
     "config": comparison.to_json(),
     "target": {"metric": f"test_{metric}", "value": comparison.target},
     "versions": trained["versions"] if isinstance(trained.get("versions"), dict) else {},
@@ -129,14 +129,14 @@ def content(
 
 
 def _counted(comparison: Comparison) -> str:
-  """Return a title, such as: 3 algorithms over workers and period."""
+  """Return the default title, such as "3 algorithms over workers and period"."""
   groups = {comparison.place(label).group for label in comparison.experiments}
   keys = [words(key, list(comparison.grid)) for key, values in comparison.grid.items() if len(values) > 1]
   return pluralize(len(groups), "algorithm") + f" over {' and '.join(keys)}" * bool(keys)
 
 
 def entry(path: Path, label: str, components: Components, virtual: bool, place: Place) -> dict[str, Any]:
-  """Return the entry of a label in comparison.json."""
+  """Return a label's entry of comparison.json."""
   experiment = components.experiment
   spec, wrapper = experiment.spec, experiment.wrapper_spec
   pattern, sends = described(components, spec.taxonomy.pattern)
@@ -158,26 +158,26 @@ def entry(path: Path, label: str, components: Components, virtual: bool, place: 
 
 
 def model_text(model: Mapping[str, Any]) -> str:
-  """Return the model's name and its settings as text."""
+  """Describe a model by its name and settings."""
   values = {key: "-".join(map(str, value)) if isinstance(value, list) else value for key, value in model.items()}
   sizes = ", ".join(f"{key} {value}" for key, value in values.items() if key != "name")
   return short_name(model["name"]) + f" ({sizes})" * bool(sizes)
 
 
 class Joined(NamedTuple):
-  """A comparison with the labels and clusters that only its folder's record has."""
+  """A comparison merged with the labels and clusters recorded in its folder."""
 
   comparison: Comparison
-  options: RunOptions  # that record all of its labels
-  read: Mapping[str, Sequence[str]]  # the runs of labels that were not requested, which are not trained
-  tuned: dict[str, Any]  # the sweeps that their settings are from
+  options: RunOptions  # whose command and record include all labels
+  read: Mapping[str, Sequence[str]]  # the runs of recorded labels that were not requested and are not trained
+  tuned: dict[str, Any]  # the tuned settings of these labels
 
 
 def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
-  """Return a comparison with the labels and clusters that only the folder's comparison.json has.
+  """Merge a comparison with the labels and clusters recorded in the folder to resume.
 
-  It is unchanged where nothing is resumed. A label that is not requested keeps its settings and seeds; clusters are
-  those of the file unless others are requested. ValueError for labels of another model or budget.
+  Recorded labels that are not requested keep their settings and seeds. Recorded clusters are used if none are
+  requested. Without a resume nothing changes. Raises ValueError for labels with another model or budget.
   """
   unchanged = Joined(comparison, options, {}, {})
   if not options.resume or not (path / folder.COMPARISON).exists():
@@ -187,22 +187,22 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
   except ValueError:  # a damaged file is replaced
     return unchanged
   try:
-    entries = {each["label"]: each for each in record["algorithms"]}
-    clusters = tuple(str(each.get("file") or each["name"]) for each in record.get("clusters", ()))
+    entries = {entry["label"]: entry for entry in record["algorithms"]}
+    clusters = tuple(str(cluster.get("file") or cluster["name"]) for cluster in record.get("clusters", ()))
     grid = {key: tuple(map(restored, values)) for key, values in record.get("grid", {}).items()}
     with inputs.allowed_code(path, options.trust_code, options.allow_changed_inputs):
       recorded = {label: _experiment(path, entries[label]) for label in entries if label not in comparison.experiments}
-  except (KeyError, TypeError, AttributeError):  # of a damaged or older file
+  except (KeyError, TypeError, AttributeError):  # a damaged or older file
     return unchanged
   earlier = {label: experiment for label, experiment in recorded.items() if experiment is not None}
   if missing := [label for label in recorded if label not in earlier]:
-    say(f"no run of {', '.join(missing)} is left in {path}: the report leaves them out")
+    say(f"{path} contains no runs of {', '.join(missing)}: the report omits them")
   clusters = comparison.clusters or clusters
   if not earlier:
     return unchanged._replace(comparison=replace(comparison, clusters=clusters))
   if grid.keys() != comparison.grid.keys():
-    keys = [", ".join(each) or "no keys" for each in (grid, comparison.grid)]
-    raise OptionError("workdir", f"the folder of a comparison over {keys[1]}", f"{path}, of one over {keys[0]}")
+    keys = [", ".join(axes) or "no keys" for axes in (grid, comparison.grid)]
+    raise OptionError("workdir", f"the folder of a comparison over {keys[1]}", f"{path}, a comparison over {keys[0]}")
   merged = {}
   for key, values in comparison.grid.items():
     merged[key] = (*values, *(value for value in grid[key] if jsonable(value) not in jsonable(values)))
@@ -213,13 +213,13 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
   try:
     whole = replace(comparison, experiments=experiments, clusters=clusters, grid=merged, places=places)
   except ValueError as error:
-    raise ValueError(f"{path} holds labels that are not asked for ({', '.join(earlier)}): {error}") from error
+    raise ValueError(f"{path} contains other labels ({', '.join(earlier)}): {error}") from error
   tuned = {label: entries[label].get("tuned") for label in earlier}
   return Joined(whole, _recording(options, whole), {label: entries[label]["runs"] for label in earlier}, tuned)
 
 
 def _experiment(path: Path, entry: Mapping[str, Any]) -> Experiment | None:
-  """Return the experiment of a label's first run; None if no run is left."""
+  """Return the experiment of a label's first existing run, or None."""
   configs = [config for run in entry["runs"] if (config := path / run / folder.CONFIG).exists()]
   return Experiment.from_json(files.read_json(configs[0])) if configs else None
 
@@ -229,7 +229,7 @@ def _place(entry: Mapping[str, Any]) -> Place:
 
 
 def _order(recorded: Sequence[str], asked: Sequence[str]) -> list[str]:
-  """Return the recorded labels, each new one inserted after the label that it was requested after."""
+  """Insert each new label into the recorded ones, after the label that precedes it in the request."""
   labels = list(recorded)
   for number, label in enumerate(asked):
     if label not in labels:
@@ -238,18 +238,18 @@ def _order(recorded: Sequence[str], asked: Sequence[str]) -> list[str]:
 
 
 def _recording(options: RunOptions, whole: Comparison) -> RunOptions:
-  """Return options whose command and record have all labels and clusters, so that they reproduce the comparison."""
+  """Add all labels and clusters to the command and record of the options, to reproduce the whole comparison."""
   groups = list(dict.fromkeys(whole.place(label).group for label in whole.experiments))
   command, recorded = options.command, dict(options.recorded)
-  flags = [f"--{name}={','.join(each)}" for name, each in (("only", groups), ("cluster", whole.clusters)) if each]
+  flags = [f"--{name}={','.join(values)}" for name, values in (("only", groups), ("cluster", whole.clusters)) if values]
   if command[:2] == ("python", "run.py"):
     command = (*without(command, ("only", "cluster")), *flags)
   if recorded:
-    section = recorded["config"]["compare"]["algorithms"]  # what it lacks, a resume keeps from comparison.json
+    section = recorded["config"]["compare"]["algorithms"]  # a resume reads the others from comparison.json
     asked = recorded["options"].get("only", [])
     names = [*asked, *(group for group in groups if group in section and group not in asked)] if asked else []
     flag_values = {"only": names, "cluster": list(whole.clusters)}
     recorded |= {"options": recorded["options"] | {key: value for key, value in flag_values.items() if value}}
     arguments = without(recorded["arguments"], ("only", "cluster"))
-    recorded |= {"arguments": [*arguments, *flags] if arguments else []}  # a notebook has none
+    recorded |= {"arguments": [*arguments, *flags] if arguments else []}  # empty in a notebook
   return replace(options, command=command, recorded=recorded)

@@ -1,7 +1,7 @@
-"""Optuna's studies of a sweep: one per label, in a journal in the sweep's folder.
+"""The Optuna studies of a sweep: one per label, in a journal file in the sweep's folder.
 
-A journal is a text file that is only appended to: it needs no SQL, and it works on NFS, where SQLite's locks do not.
-The main process writes it. The others keep its records in memory, and add the same results to them.
+A journal is an append-only text file. It needs no SQL and works on NFS, where SQLite's locks do not. Only the main
+process writes it; the other processes keep an identical copy in memory.
 """
 
 import os
@@ -18,20 +18,20 @@ from ddl.config.sweep import Bounds, Point, Space, Sweep, logarithmic, points
 from ddl.errors import OptionError
 from ddl.run.folder import STUDY, differences
 
-STARTUP = 4  # Halton points before TPE, which needs results to go by
-RUNGS = (1, 3)  # ninths of the steps, after each of which about a third of the trials go on
+STARTUP = 4  # Halton points before TPE, which needs earlier results
+RUNGS = (1, 3)  # ninths of the steps, after each of which about a third of the trials continue
 COMPLETE, PRUNED, DIVERGED, INVALID = "complete", "pruned", "diverged", "invalid"
 
 
 class Halton(optuna.samplers.BaseSampler):
-  """The n-th trial is the n-th Halton point.
+  """A sampler whose n-th trial is the n-th Halton point.
 
-  Optuna's QMCSampler draws its first trial at random and takes the corner of the box as its second; after a trial that
-  was stopped it continues with other points.
+  Optuna's QMCSampler instead draws its first trial at random, uses a corner of the box as the second, and continues
+  with other points after a stop.
   """
 
   def __init__(self, space: Space, trials: int):
-    """Compute the points. Raises ValueError for more points than fit into memory."""
+    """Compute the points. Raises ValueError if they do not fit into memory."""
     self._points = points(space, trials)
 
   def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
@@ -39,16 +39,16 @@ class Halton(optuna.samplers.BaseSampler):
     return {}
 
   def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
-    """Return {}, as above."""
+    """Return {}: `sample_independent` returns all keys."""
     return {}
 
   def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-    """Return a key of the point with the trial's number."""
+    """Return the value of a key at the trial's point."""
     return self._points[trial.number][param_name]
 
 
 class LabelStudy:
-  """The trials of one label: `pending` returns those that are unfinished or new, `tell` ends one."""
+  """The trials of one label: `pending` returns unfinished and new ones, `tell` finishes one."""
 
   def __init__(self, storage: JournalStorage, sweep: Sweep, label: str, metric: str):
     """Create or load the study of a label. metric: "accuracy" or "loss"."""
@@ -66,9 +66,9 @@ class LabelStudy:
       self._study.set_user_attr("sweep", sweep.to_json(label))
 
   def pending(self, most: int) -> list[tuple[optuna.Trial, Point]]:
-    """Return up to `most` trials: those that a stop left unfinished, then new ones; [] once all are finished."""
+    """Return up to `most` trials, first interrupted and then new ones; [] once all are finished."""
     trials = self._study.get_trials(deepcopy=False)
-    unfinished = {each.number: each._trial_id for each in trials if each.state == TrialState.RUNNING}
+    unfinished = {trial.number: trial._trial_id for trial in trials if trial.state == TrialState.RUNNING}
     out = []
     for number in [*unfinished, *range(len(trials), self._trials)][:most]:
       self._study.sampler = self._sampler(number)
@@ -77,7 +77,7 @@ class LabelStudy:
     return out
 
   def tell(self, trial: optuna.Trial, outcome: str, score: dict[str, float] | None, seeds: list[Any]) -> None:
-    """End a trial. score: the mean over seeds of a complete one; seeds: the score of each that was run."""
+    """Finish a trial. score: the mean over seeds, None if incomplete; seeds: the score of each trained seed."""
     trial.set_user_attr("outcome", outcome)
     trial.set_user_attr("score", score)
     trial.set_user_attr("seeds", seeds)
@@ -92,7 +92,7 @@ class LabelStudy:
     return [({key: trial.params[key] for key in self._space}, trial.user_attrs) for trial in trials]
 
   def judge(self, trial: optuna.Trial, line: dict[str, Any], steps: int) -> None:
-    """Report a line of metrics at a rung. Raises TrialPruned for a trial that is not among the better third there."""
+    """Report a line of metrics at a rung. Raises TrialPruned unless the trial is in the best third there."""
     if not 0 < line["step"] < steps:
       return
     rung = max((rung for rung in RUNGS if 9 * line["step"] >= rung * steps), default=0)
@@ -110,7 +110,7 @@ class LabelStudy:
 
 
 class _Memory(BaseJournalBackend):
-  """A journal that is not written to a file."""
+  """A journal in memory."""
 
   def __init__(self, logs: list[dict[str, Any]]):
     self._logs = list(logs)
@@ -123,9 +123,9 @@ class _Memory(BaseJournalBackend):
 
 
 def saved(folder: Path, sweep: Sweep) -> list[dict[str, Any]]:
-  """Read the records of a folder's journal before anything is written; return [] without a journal.
+  """Read the records of a folder's journal; return [] without a journal.
 
-  Raises ValueError for a damaged journal, one of another sweep, or one with more trials of a label than requested.
+  Raises ValueError if the journal is damaged, is of another sweep, or has more trials of a label than requested.
   """
   optuna.logging.set_verbosity(optuna.logging.WARNING)
   if not (file := folder / STUDY).exists():
@@ -139,25 +139,25 @@ def saved(folder: Path, sweep: Sweep) -> list[dict[str, Any]]:
     raise ValueError(f"{file} is damaged ({error}); sweep again in another workdir") from error
   for label in {*studies} & {*sweep.experiments}:
     if (recorded := studies[label].user_attrs.get("sweep")) and (differ := differences(recorded, sweep.to_json(label))):
-      where = f"{folder} holds a sweep of another config ({label}: {'; '.join(differ[:5])})"
-      raise ValueError(f"{where}; give its own to resume it")
+      reason = f"{folder} contains a sweep with another config ({label}: {'; '.join(differ[:5])})"
+      raise ValueError(f"{reason}; pass the recorded config to resume it")
     if (count := len(studies[label].trials)) > sweep.trials:
       raise OptionError("trials", f"at least {count}, the trials of '{label}' in {folder}", sweep.trials)
   return logs
 
 
 def storage(folder: Path, logs: list[dict[str, Any]], writes: bool) -> JournalStorage:
-  """Return the storage of all labels. logs: of `saved`, for a process that does not write."""
+  """Open the storage of all labels. logs: the result of `saved`, for processes that do not write."""
   if not writes:
     return JournalStorage(_Memory(logs))
   if (file := folder / STUDY).exists():
-    whole = file.read_bytes().rpartition(b"\n")
-    os.truncate(file, len(whole[0]) + len(whole[1]))  # without a last line that a killed process left in part
+    lines = file.read_bytes().rpartition(b"\n")
+    os.truncate(file, len(lines[0]) + len(lines[1]))  # drop an incomplete last line of a killed process
   return JournalStorage(JournalFileBackend(str(file)))
 
 
 def _suggest(trial: optuna.Trial, key: str, bounds: Bounds) -> Any:
-  """Return a trial's value of a key: one of the choices, or in a range of integers or floats."""
+  """Let Optuna choose a trial's value of a key: one of a list of choices, or an int or float in a range."""
   if isinstance(bounds, list):
     return trial.suggest_categorical(key, bounds)
   is_integer = all(isinstance(end, int) for end in bounds)

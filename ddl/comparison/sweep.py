@@ -1,4 +1,4 @@
-"""Tune each algorithm with the same number of trials on a validation split."""
+"""Tune the hyperparameters of each algorithm, with equal numbers of trials, on a validation split."""
 
 import json
 import math
@@ -30,18 +30,18 @@ from ddl.run.processes import launch, launches, say
 from ddl.run.session import open_folder, session
 
 METRICS = ("accuracy", "loss", "perplexity")
-Trial = tuple[Any, Point]  # of Optuna, and its settings
+Trial = tuple[Any, Point]  # an Optuna trial and its settings
 
 
 def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
-  """Run the trials; return and write to tuned.json the result of each label.
+  """Run the trials of a sweep; return each label's result and write them to tuned.json.
 
-  By label: "best" (the setting), "validation" (its score), "edges" ({key: "low" or "high"}, where the best value is the
-  smallest or the largest of those tried) and "trials" (each with "setting", "outcome", "validation" and the scores of
+  A result has "best" (the best setting), "validation" (its score), "edges" ({key: "low" or "high"} if the best value
+  is the smallest or largest one tried) and "trials" (each with "setting", "outcome", "validation" and the scores of
   its "seeds").
 
   Raises:
-    Stopped: after SIGTERM or Ctrl-C; what was run is saved.
+    Stopped: after SIGTERM or Ctrl-C; all progress is saved.
     Failed: if one of several processes failed.
     ValueError: for an invalid folder, options or sweep, or if no trial of a label completed.
   """
@@ -68,7 +68,7 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
       run_dir.record(path, run_dir.about(options.command), options.recorded, computed_from, existing.done(path))
     model = next(iter(firsts.values())).model
     metric = judged_by(settings.metric, model, data.validation, data.meta.get("task", ""))
-    metric = "loss" if metric == "perplexity" else metric  # it has the same order, as the loss is its logarithm
+    metric = "loss" if metric == "perplexity" else metric  # equivalent, as the loss is the log of the perplexity
     storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
     for label, components in firsts.items():
       fingerprints = inputs.of_label(computed_from, components.experiment)
@@ -89,10 +89,10 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
 
 
 class _LabelSweep:
-  """The trials of one label; those that differ in traced settings share a compiled program."""
+  """The trials of one label; trials that differ only in traced settings share a compiled program."""
 
   def __init__(self, settings: Sweep, trials: study.LabelStudy, first_trial: LabelRuns):
-    """Prepare the trials. first_trial: the runs of the label's first trial."""
+    """Create the label's sweep. first_trial: the runs of its first trial."""
     self._sweep, self._study, self._first_trial = settings, trials, first_trial
     self._experiment = settings.experiments[first_trial.label]
     self._one_by_one = settings.pruning or settings.sampler == "tpe"  # each trial depends on earlier results
@@ -133,14 +133,14 @@ class _LabelSweep:
     return self._experiment.changed(by_section(point))
 
   def _program(self, components: build.Components, traced: Sequence[str]) -> LabelRuns:
-    """Return what trains all trials whose compiled-in settings are equal."""
+    """Return the `LabelRuns` that train all trials with the same compiled-in settings."""
     one_by_one = self._sweep.pruning or components.experiment.in_virtual_time
     trials = self._sweep.trials if traced and not self._one_by_one else 1
     max_runs = 1 if one_by_one else trials * self._first_trial.max_runs
     return replace(self._first_trial, components=components, max_runs=max_runs, traced=traced)
 
   def _run_trials(self, program: LabelRuns, trials: Sequence[Trial]) -> None:
-    """Run trials of the same structure, and tell their outcomes to the study."""
+    """Run trials that share a program, and report their outcomes to the study."""
     try:
       program.trainer  # noqa: B018, built on first access, which may raise
     except ValueError as error:
@@ -176,7 +176,7 @@ class _LabelSweep:
 
 
 class _Judge(AfterEvaluation):
-  """A hook of the loop that shows each line of metrics of one seed to the study, which may prune the trial."""
+  """A hook that reports each line of metrics of one seed to the study, which may prune the trial."""
 
   def __init__(self, trials: study.LabelStudy, trial: Any, seed: int):
     self._study, self._trial, self._seed = trials, trial, seed
@@ -188,14 +188,14 @@ class _Judge(AfterEvaluation):
 
 
 def _score(outcome: dict[str, Any] | Diverged) -> dict[str, float]:
-  """Return the metrics on the validation split after the last step; {} of a run that diverged."""
+  """Return a run's metrics on the validation split after the last step; {} if it diverged."""
   if isinstance(outcome, Diverged) or not math.isfinite(outcome["test_loss"]):
     return {}
   return {name: outcome[f"test_{name}"] for name in METRICS if f"test_{name}" in outcome}
 
 
 def _load(sweep: Sweep) -> Data:
-  """Load the data of all labels; split off validation examples if the data has none."""
+  """Load the data of all labels; if it has no validation examples, split them off the training set."""
   data = build.load(sweep.first)
   if data.validation is not None:
     return data
@@ -204,7 +204,7 @@ def _load(sweep: Sweep) -> Data:
 
 
 def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -> build.Components:
-  """Build the first valid trial. ValueError if all are invalid: then the config is wrong, not the values tried."""
+  """Build the first valid trial. Raises ValueError if all trials are invalid, as the config must be wrong."""
   wrong: list[ValueError] = []
   for point in tries:
     try:
@@ -232,15 +232,15 @@ def _result(trials: study.LabelStudy, sweep: Sweep, label: str) -> dict[str, Any
 
 
 def _warn(sweep: Sweep, label: str, result: Mapping[str, Any]) -> None:
-  """Warn of each key whose best value is the smallest or the largest of those tried."""
+  """Warn if the best value of a key is the smallest or largest one tried."""
   for path, side in result["edges"].items():
     section, _, key = path.partition(".")
     inner = path if section == "optimizer" else key
     where = "config.sweep.learning_rate" if path == RATE else f"config.sweep.space['{label}'].{inner}"
     bounds = sweep.spaces[label][path]
     extreme, change = ("smallest", "lower") if side == "low" else ("largest", "higher")
-    best = f"{label}: the best {key}, {result['best'][section][key]:.4g}, is the {extreme} of those tried"
-    warnings.warn(f"{best}; try {change} ones too: {where} is {bounds}", stacklevel=2)
+    best = f"{label}: the best {key}, {result['best'][section][key]:.4g}, is the {extreme} value tried"
+    warnings.warn(f"{best}; extend {where}={bounds} to {change} values", stacklevel=2)
 
 
 def _write(file: Path, results: dict[str, Any], options: RunOptions) -> None:

@@ -1,6 +1,7 @@
 """The config of an experiment.
 
-`base` has all keys with their defaults, `own` names an object of the user's, `default_experiment` makes a value.
+`base` returns a config with all keys and defaults, `own` adds a user-defined function to a config, and
+`default_experiment` builds an `Experiment`.
 """
 
 from ddl.config.base import base, default_experiment

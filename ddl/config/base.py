@@ -1,4 +1,4 @@
-"""The config that every experiment starts from, its files, and what a change of a section's name changes in it."""
+"""Create the default config, load config files, and rename sections of a config."""
 
 import contextlib
 import copy
@@ -34,7 +34,7 @@ from ddl.errors import OptionError
 from ddl.names import short_name
 
 SECTIONS = (*REGISTRIES, "network", "compare", "sweep")
-DEFAULTS = {  # name of each section
+DEFAULTS = {  # default name of each section
   "algorithm": "sync_sgd",
   "wrapper": NO_WRAPPER,  # compresses messages
   "model": "mlp",
@@ -42,21 +42,21 @@ DEFAULTS = {  # name of each section
   "partition": "iid",
   "optimizer": "sgd",
   "schedule": "constant",
-  "times": "lognormal",  # of steps, in virtual time
+  "times": "lognormal",  # step times in virtual time
   "barrier": "asp",  # of server algorithms
 }
 
 
 class Pairs(config_dict.FieldReference):
-  """A field that takes {key: value} and holds it as ((key, value), ...): a ConfigDict has no keys with dots."""
+  """A config field that stores {key: value} as ((key, value), ...), because ConfigDict keys cannot contain dots."""
 
   def set(self, value: Any, type_safe: bool = True) -> None:
-    """Set the value after a check of its type."""
+    """Check the type of a value and set it."""
     super().set(tuple(value.items()) if isinstance(value, Mapping) else value, type_safe)
 
 
 def base() -> Config:
-  """Return a config with all keys of an experiment; None stands for the default of the named factory."""
+  """Return a config with all keys of an experiment; None means the default of the section's factory."""
   config: Config = ConfigDict()
   for kind, name in DEFAULTS.items():
     config[kind] = section(name, [factory(kind, factory_name) for factory_name in REGISTRIES[kind]])
@@ -69,20 +69,20 @@ def base() -> Config:
     {
       "title": "",
       "seeds": (0, 1, 2),
-      "metric": "",  # "accuracy", "loss" or "perplexity"; "": the accuracy where there is one, else the loss
+      "metric": "",  # "accuracy", "loss" or "perplexity"; "": the accuracy if the model has one, else the loss
       "target": 0.95,  # of the test metric: at least this accuracy, at most this loss or perplexity
-      "expected": (),  # pairs of labels, the first of which a paper found to be sooner at the target
-      "algorithms": ConfigDict(),  # label -> what differs, e.g. {"algorithm": {"name": "dasgd"}}
-      "grid": Pairs((), tuple),  # key -> values that all labels are run with, e.g. {"algorithm.period": (1, 4)}
+      "expected": (),  # pairs of labels (faster, slower) to the target, according to a paper
+      "algorithms": ConfigDict(),  # label -> changes of the config, e.g. {"algorithm": {"name": "dasgd"}}
+      "grid": Pairs((), tuple),  # key -> values to run all labels with, e.g. {"algorithm.period": (1, 4)}
     }
   )
   config.sweep = ConfigDict(
     {
       "trials": 9,  # per algorithm
-      "seeds": (),  # of each trial, whose score is their mean; (): config.seed
-      "sampler": "halton",  # evenly spread; or "tpe", which goes by the results of earlier trials
-      "pruning": False,  # stop trials that are not among the better third after 1/9 or 1/3 of the steps
-      "validation": 0.2,  # share of the training examples, where the data section sets none
+      "seeds": (),  # seeds over which a trial's score is averaged; (): config.seed
+      "sampler": "halton",  # evenly spread; or "tpe", which depends on the results of earlier trials
+      "pruning": False,  # stop trials that are not in the best third after 1/9 or 1/3 of the steps
+      "validation": 0.2,  # share of the training examples, if the data section sets none
       "learning_rate": (0.01, 1.0),  # bounds of a logarithmic scale
       "space": ConfigDict(),  # label -> {key of config.algorithm: (low, high) or [choices]}
     }
@@ -91,9 +91,9 @@ def base() -> Config:
 
 
 def with_user_keys(config: Config, sections: Any = None) -> Config:
-  """Add the keys of user-defined functions to a config that names them, or whose new `sections` do.
+  """Add the keys of the user-defined functions that a config, or its new `sections`, refer to.
 
-  Raises OptionError for an address without a function.
+  Raises OptionError if there is no function at an address.
   """
   for kind in REGISTRIES:
     values, new = config.get(kind), (config if sections is None else sections).get(kind)
@@ -104,11 +104,11 @@ def with_user_keys(config: Config, sections: Any = None) -> Config:
 
 
 def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
-  """Copy a config with other names (section -> name); return the copy, and one line about dropped keys, or "".
+  """Copy a config with other names (section -> name); return (copy, a line about dropped keys or "").
 
-  Keys that were set for the former name and are not read now are dropped from the section itself, from labels of the
-  comparison that do not set the name, and from what a sweep tunes and a grid varies for such labels. Raises ValueError
-  for an unknown name.
+  Keys that were set for the old name and are not read by the new one are dropped from the section, and from the
+  comparison's labels that do not set the name themselves, including their sweep space and grid. Raises ValueError for
+  an unknown name.
   """
   out, notes = renamed(config, {kind: {"name": name} for kind, name in names.items()}), []
   labels = out.compare.algorithms
@@ -137,26 +137,26 @@ def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
       out.compare.grid = tuple(grid)
     if dropped:
       keys = ", ".join(dict.fromkeys(dropped))
-      notes.append(f"config.{kind}.name={short_name(name)} drops what was set for {short_name(old)}: {keys}")
+      notes.append(f"config.{kind}.name={short_name(name)} drops settings of {short_name(old)}: {keys}")
   return out, "; ".join(notes)
 
 
 def _section(changes: Any, kind: str) -> Any:
-  """Return the keys that changes set in a section; a name stands for {"name": name}."""
+  """Return the changes of a section; a string means {"name": string}."""
   section = changes.get(kind, {}) if isinstance(changes, Mapping | ConfigDict) else {}
   return section if isinstance(section, Mapping | ConfigDict) else {"name": section}
 
 
 def _of(pair: Any, kind: str) -> str:
-  """Return the key of a section that a pair of the grid varies, or "" for another section."""
+  """Return the key of section `kind` that a (key, values) pair of the grid varies, or "" for another section."""
   section, _, key = str(pair[0]).partition(".") if isinstance(pair, tuple) and pair else ("", "", "")
   return key if section == kind and key != "name" else ""
 
 
 def _is_valid(kind: str, old: str, new: str, key: str, value: Any) -> bool:
-  """Return whether a value that was set for the old name is valid for the new name too.
+  """Return whether a value set for the old name is also valid for the new name.
 
-  Sizes of a model are not where their types differ, such as hidden layers (64, 64) and 128.
+  For models, the types must be equal too: hidden=(64, 64) does not carry over to hidden=128.
   """
   if not takes(kind, new, key):
     return False
@@ -170,16 +170,16 @@ def _is_valid(kind: str, old: str, new: str, key: str, value: Any) -> bool:
 
 
 def _took(kind: str, old: str, key: str) -> bool:
-  """Return whether a section of this name reads a key; False for a name that does not exist."""
+  """Return whether a section with this name reads a key; False for an unknown name."""
   with contextlib.suppress(ValueError):
     return takes(kind, old, key)
   return False
 
 
 def renamed(config: Config, changes: Any) -> Config:
-  """Return a copy in which sections with a new name keep those of their settings that the new name reads alike.
+  """Copy a config with new section names; settings that are valid for the new name stay.
 
-  Keys that neither the old name nor the new one reads stay: they are mistakes. OptionError for an unknown name.
+  Keys that neither name reads also stay, to be reported as errors later. Raises OptionError for an unknown name.
   """
   out = copy.deepcopy(config)
   for kind in REGISTRIES:
@@ -188,7 +188,7 @@ def renamed(config: Config, changes: Any) -> Config:
     name, old = values.get("name"), config[kind].name
     if isinstance(name, str) and (name != old or is_address(name)):
       entry(kind, name, [_relative(old)] if is_address(old) else [])
-      settings = {key: None for key in values if key in config[kind]}  # that it may unset
+      settings = {key: None for key in values if key in config[kind]}  # `values` may unset these
       for key, value in config[kind].items():
         if value is not None and (name == old or _is_valid(kind, old, name, key, value) or not _took(kind, old, key)):
           settings[key] = value
@@ -197,14 +197,14 @@ def renamed(config: Config, changes: Any) -> Config:
 
 
 def _relative(address: str) -> str:
-  """Return the address of a file below the working directory as the user would write it."""
-  where, _, attribute = address.rpartition(":")
-  below = Path(where).is_relative_to(Path.cwd())
-  return f"{Path(where).relative_to(Path.cwd())}:{attribute}" if below else address
+  """Return an address with a path relative to the working directory, if the file is below it."""
+  file, _, attribute = address.rpartition(":")
+  below = Path(file).is_relative_to(Path.cwd())
+  return f"{Path(file).relative_to(Path.cwd())}:{attribute}" if below else address
 
 
 def default_experiment(**changes: Any) -> Experiment:
-  """Return the experiment of `base()` with other values: workers=4, model={"name": "lenet"}, ..."""
+  """Return the experiment of `base()` with changes such as workers=4, model={"name": "lenet"}."""
   values = base().to_dict()
   for key, change in changes.items():
     values[key] = values[key] | change if isinstance(values[key], dict) else change
@@ -218,7 +218,7 @@ PATHS = ("path", "data_dir")  # keys of a config that name files
 
 
 def load(file: Path) -> Config:
-  """Return the config that `get_config()` of a file returns, checked. Raises one-line ValueErrors."""
+  """Load and check the config that `get_config()` of a file returns. Raises ValueError with one line."""
   if not file.is_file() or file.suffix != ".py":
     raise _no_file(file)
   path = file.resolve()
@@ -226,12 +226,12 @@ def load(file: Path) -> Config:
     with user_code.importable(f"{path}:"):
       get_config = getattr(user_code.load(path), "get_config", None)
       config = copy.deepcopy(get_config()) if callable(get_config) else None
-  except (Exception, SystemExit) as error:  # the file is the user's, and so are its errors
+  except (Exception, SystemExit) as error:  # the user's file may raise anything
     raise ValueError(f"{file}{_cause(path, error)}") from error
   if isinstance(config, FrozenConfigDict):
     config = config.as_configdict()
   if not isinstance(config, ConfigDict):
-    advice = "It starts from what ddl.config.base() returns and changes it."
+    advice = "Start from ddl.config.base() and change it."
     raise OptionError(f"get_config() of {file}", "a function that returns a ConfigDict", advice=advice)
   try:
     check_keys(with_user_keys(config), with_user_keys(base(), config))
@@ -241,7 +241,7 @@ def load(file: Path) -> Config:
 
 
 def _no_file(file: Path) -> OptionError:
-  """Return the error for a path that is no config file, with the file of the nearest name, or several."""
+  """Return the error for a path that is not a config file; it suggests similar or known files."""
   what = "is not a config file (.py)" if file.is_file() else "is a folder" if file.is_dir() else "does not exist"
   folder = file if file.is_dir() else file.parent
   siblings = sorted(path for path in folder.glob("*.py") if path.is_file()) if folder.is_dir() else []
@@ -254,7 +254,7 @@ def _no_file(file: Path) -> OptionError:
 
 
 def _cause(file: Path, error: BaseException) -> str:
-  """Return ", line 3: KeyError: ...", without the whole config that ml_collections adds."""
+  """Describe an error as ", line 3: KeyError: ...", without the dump of the config that ml_collections adds."""
   lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
   line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
   text = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -267,13 +267,13 @@ def _cause(file: Path, error: BaseException) -> str:
 
 
 def absolute(config: Config) -> Config:
-  """Make the paths and the addresses of user-defined functions in a config absolute, in place; return it."""
+  """Make the paths and addresses in a config absolute, in place; return the config."""
   for key, value in config.items():
     if isinstance(value, ConfigDict):
       absolute(value)
     elif key in PATHS and value and isinstance(value, str):
       config[key] = str(files.local(value).absolute())
-    elif key in ("name", *REGISTRIES):  # of a section, or in its place
+    elif key in ("name", *REGISTRIES):  # a section, or only its name
       config[key] = _absolute_name(value)
     elif key == "grid":
       config[key] = tuple(map(_absolute_pair, value))
@@ -287,6 +287,6 @@ def _absolute_name(name: Any) -> Any:
 
 
 def _absolute_pair(pair: Any) -> Any:
-  """Return a key of a grid with its values; other values are refused where the grid is read."""
+  """Make addresses in a (key, values) pair of a grid absolute; invalid pairs are reported where the grid is read."""
   of_name = isinstance(pair, tuple) and len(pair) == 2 and str(pair[0]).endswith(".name")
   return (pair[0], _absolute_name(pair[1])) if of_name else pair

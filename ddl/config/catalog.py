@@ -1,7 +1,7 @@
-"""The names that a section of a config can have: each is a factory, whose keyword arguments are the section's keys.
+"""The registries of factories that config sections refer to by name; a section's keys are keyword arguments.
 
-A section holds `name` and every keyword that some factory of its kind takes; None means the factory's own default.
-A key that is set but that the section's factory does not take is an error: nothing in a config goes unread.
+A section has `name` and every keyword argument of any factory of its kind; None means the factory's default. Setting a
+key that the section's factory does not take is an error, so that every key of a config has an effect.
 
 A `name` is an entry of ddl's registries or the address of a user-defined function, see `ddl.config.user_code`.
 """
@@ -34,13 +34,13 @@ from ddl.names import quoted, short_name
 from ddl.ranges import ByWorkers, check_all, is_static, plain, resolved, settings_of
 
 Factory = Callable[..., Any]
-Config = Any  # an ml_collections.ConfigDict, whose attributes no type checker knows
+Config = Any  # an ml_collections.ConfigDict; type checkers do not know its attributes
 
 NO_WRAPPER = "none"
 
 
 def no_wrapper(algorithm: Algorithm) -> Algorithm:
-  """Return the algorithm itself."""
+  """Return the algorithm unchanged."""
   return algorithm
 
 
@@ -55,7 +55,7 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
   "times": TIMES,
   "barrier": BARRIERS,
 }
-RETURNED: dict[str, tuple[type, ...]] = {  # types that the factories of a section return
+RETURNED: dict[str, tuple[type, ...]] = {  # return types of a section's factories
   "algorithm": (Algorithm, ServerAlgorithm),
   "wrapper": (Algorithm,),
   "model": (Model,),
@@ -63,27 +63,27 @@ RETURNED: dict[str, tuple[type, ...]] = {  # types that the factories of a secti
   "partition": (list,),
   "optimizer": (optax.GradientTransformation,),
 }
-TYPES = {int: "an integer (int)", float: "a number (float)", str: "a text (str)", bool: "True or False (bool)"}
-SHOWN = 5  # names with a setting that an error lists
-FREE = ("config.compare.algorithms", "config.sweep.space")  # sections whose keys are the user's
+TYPES = {int: "an integer (int)", float: "a number (float)", str: "a string (str)", bool: "True or False (bool)"}
+SHOWN = 5  # names listed in an error
+FREE = ("config.compare.algorithms", "config.sweep.space")  # sections with user-defined keys
 
 
 def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Sequence[str] = ()) -> Any:
-  """Return the registry's entry. Raises OptionError for an unknown name, with the nearest one and all known ones.
+  """Look up a name in a registry. Raises OptionError for an unknown name, with the nearest and all known names.
 
-  option: key that has the name, such as "config.model.name"; user_defined: addresses that a wrong name may mean.
+  option: the key that has the name, such as "config.model.name"; user_defined: addresses that are valid too.
   """
   if name in registry:
     return registry[name]
-  words = {word.lower(): path for path in user_defined for word in (path.rpartition(":")[2], short_name(path))}
-  near = [words[word] for word in difflib.get_close_matches(str(name).lower(), words, n=1, cutoff=0.7)]
+  aliases = {alias.lower(): path for path in user_defined for alias in (path.rpartition(":")[2], short_name(path))}
+  near = [aliases[alias] for alias in difflib.get_close_matches(str(name).lower(), aliases, n=1, cutoff=0.7)]
   advice = f"Did you mean '{near[0]}'?" if near else nearest(str(name), registry)
-  known = ", ".join(map(quoted, [*user_defined, *registry])) or "set; there are none"
+  known = ", ".join(map(quoted, [*user_defined, *registry])) or "the known names, of which there are none"
   raise OptionError(option, f"one of {known}", f"'{name}'", advice)
 
 
 def entry(kind: str, name: str, user_defined: Sequence[str] = ()) -> Any:
-  """Return a Spec for an algorithm, a Wrapper for a wrapper, else a factory.
+  """Return the Spec of an algorithm, the Wrapper of a wrapper, or the factory of another section.
 
   Raises OptionError for an unknown name, or an address without such an object.
   """
@@ -93,24 +93,24 @@ def entry(kind: str, name: str, user_defined: Sequence[str] = ()) -> Any:
 
 
 def factory(kind: str, name: str) -> Any:
-  """Return the function whose keyword-only arguments are the section's keys."""
+  """Return the factory of a section with this name; its keyword-only arguments are the section's keys."""
   registered = entry(kind, name)
   return registered.factory if isinstance(registered, Spec | Wrapper) else registered
 
 
 def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
-  """Return the keyword-only arguments of a factory that a config may set. OptionError for an unknown annotation."""
+  """Return a factory's keyword-only arguments, except workers and seed. Raises OptionError for invalid annotations."""
   parameters = {key: parameter for key, parameter in settings_of(factory).items() if key not in ("workers", "seed")}
   return {key: parameter.replace(annotation=plain(parameter.annotation)) for key, parameter in parameters.items()}
 
 
 def takes(kind: str, name: str, key: str) -> bool:
-  """Return whether a section of this name reads the key."""
+  """Return whether a section with this name reads a key."""
   return (kind, key) == ("optimizer", "learning_rate") or key in keywords(factory(kind, name))
 
 
 def traceable(kind: str, name: str, key: str, value: Any) -> bool:
-  """Return whether the factory of a section builds the same program for other numbers, 0 excepted, of this setting."""
+  """Return whether a setting can be traced: all its nonzero values give the same compiled program."""
   if is_address(name) or not value:
     return False
   if (kind, key) == ("optimizer", "learning_rate"):
@@ -119,7 +119,7 @@ def traceable(kind: str, name: str, key: str, value: Any) -> bool:
 
 
 def section(name: str, factories: Iterable[Factory]) -> Config:
-  """Return a config section with `name` and all keywords of the factories, unset but typed."""
+  """Return a config section with `name` and all keyword arguments of the factories, typed but unset."""
   types: dict[str, set[type]] = {}
   for function in factories:
     for key, parameter in keywords(function).items():
@@ -132,7 +132,7 @@ def section(name: str, factories: Iterable[Factory]) -> Config:
 
 
 def with_keys(kind: str, values: Mapping[str, Any], default: Config) -> Config:
-  """Return the default section with these values, and with the keys of a user-defined function that they name."""
+  """Return the default section with these values, and with the keys of a user-defined function if they name one."""
   name, out = values["name"], copy.deepcopy(default)
   with out.unlocked(), out.ignore_type():
     if is_address(name):
@@ -147,9 +147,9 @@ def with_keys(kind: str, values: Mapping[str, Any], default: Config) -> Config:
 
 
 def as_type(value: Any, annotation: Any, option: str) -> Any:
-  """Return the value as the type of a key: whole floats as int, numbers as float, lists and single values as tuples.
+  """Convert a value to the type of a key: integral floats to int, numbers to float, lists and scalars to tuples.
 
-  Raises OptionError for a value of another type, or an integer beyond int64.
+  Raises OptionError if it cannot be converted, or is an integer beyond int64.
   """
   wrong = _wrong_type(value, annotation)
   if wrong:
@@ -161,22 +161,22 @@ def as_type(value: Any, annotation: Any, option: str) -> Any:
 
 
 def _wrong_type(value: Any, annotation: Any) -> str:
-  """Return the expected type in words, or "" for a value that can be converted to it."""
+  """Describe the expected type; return "" if the value can be converted to it."""
   if getattr(annotation, "__origin__", annotation) is tuple:
     element = getattr(annotation, "__args__", (object,))[0]
     wrong = [_wrong_type(item, element) for item in (value if isinstance(value, tuple | list) else (value,))]
-    return next((f"a tuple, each {text}" for text in wrong if text), "")
+    return next((f"a tuple of items, each {text}" for text in wrong if text), "")
   number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
   if annotation is int and number and math.isfinite(value) and value == int(value):
-    return "" if abs(value) < 2**63 else "an integer (int) of 64 bits"
+    return "" if abs(value) < 2**63 else "a 64-bit integer (int)"
   fits = number if annotation is float else annotation in (str, bool) and isinstance(value, annotation)
   return "" if fits else TYPES.get(annotation, "")
 
 
 def check_keys(config: Any, default: Config, where: str = "config") -> None:
-  """Raise OptionError for keys that `default` lacks, or values of other types; 8.0 becomes 8."""
+  """Convert values to the types of `default`, in place. Raises OptionError for unknown keys and wrong types."""
   if not isinstance(config, ConfigDict):
-    raise OptionError(where, "a section, as ddl.config.base() has it", repr(config))
+    raise OptionError(where, "a section of ddl.config.base()", repr(config))
   for key in [*default, *config]:
     if key not in config:
       raise OptionError(f"{where}.{key}", "in the config", advice="Start from ddl.config.base().")
@@ -195,20 +195,19 @@ def check_keys(config: Any, default: Config, where: str = "config") -> None:
 
 
 def unknown_key(key: str, where: str, kind: str, section: Config, name: str | None = None) -> OptionError:
-  """Return the error for a key that a section does not have. name: that the section is about to have, if another."""
+  """Return the error for a key that a section does not have. name: the section's new name, if it changes."""
   name, known = str(name or section.get("name")), [*section]
-  with contextlib.suppress(ValueError):  # of a wrong name, which is refused elsewhere
+  with contextlib.suppress(ValueError):  # a wrong name is reported elsewhere
     known = [other for other in section if kind not in REGISTRIES or other == "name" or takes(kind, name, other)]
-  of = f" with {short_name(name)}" if len(known) < len(section) else ""
-  condition = f"a key that {where} has{of}: {', '.join(map(quoted, known)) or 'none'}"
+  with_name = f" with {short_name(name)}" if len(known) < len(section) else ""
+  condition = f"a key of {where}{with_name}: {', '.join(map(quoted, known)) or 'none'}"
   return OptionError(f"{where}.{key}", condition, advice=nearest(key, known, 0.6) or nearest(key, section, 0.6))
 
 
 def keyword_arguments(kind: str, section: Mapping[str, Any], workers: int = 1) -> dict[str, Any]:
-  """Return all keyword arguments of a section's factory: those that it sets, and defaults (which may need `workers`).
+  """Return all keyword arguments of a section's factory: settings and defaults, which may depend on `workers`.
 
-  Raises OptionError for a key that the factory does not take, a value of another type or out of its range, and a key
-  that has neither a value nor a default.
+  Raises OptionError for a key that the factory does not take, a wrong type, a value out of range, or a missing value.
   """
   function = factory(kind, section["name"])
   parameters, ranges = keywords(function), settings_of(function)
@@ -233,15 +232,15 @@ def keyword_arguments(kind: str, section: Mapping[str, Any], workers: int = 1) -
   for key, parameter in parameters.items():
     default = parameter.default
     if key not in out and default is parameter.empty:
-      raise OptionError(f"config.{kind}.{key}", f"set for '{short_name(section['name'])}': it has no default")
+      raise OptionError(f"config.{kind}.{key}", f"set with '{short_name(section['name'])}', as it has no default")
     out.setdefault(key, default.value(workers) if isinstance(default, ByWorkers) else default)
   return out
 
 
 def make(kind: str, name: str, /, *arguments: Any, **settings: Any) -> Any:
-  """Return what the factory of this name returns.
+  """Call the factory with this name and return its result.
 
-  Raises OptionError as `entry` does, and for a user-defined factory that fails, or returns another type.
+  Raises OptionError as `entry` does, and if a user-defined factory fails or returns a wrong type.
   """
   function = factory(kind, name)
   if not is_address(name):
@@ -250,28 +249,29 @@ def make(kind: str, name: str, /, *arguments: Any, **settings: Any) -> Any:
   try:
     with user_code.importable(name):
       value = function(*arguments, **settings)
-  except Exception as error:  # the function is the user's, and so are its errors
-    raise OptionError(option, "a function that succeeds", name, f"It raises {type(error).__name__}: {error}") from error
+  except Exception as error:  # the user's function may raise anything
+    advice = f"It raised {type(error).__name__}: {error}"
+    raise OptionError(option, "a function that runs without errors", name, advice) from error
   if not isinstance(value, types):
     expected = " or ".join(expected_type.__name__ for expected_type in types)
-    raise OptionError(option, f"a function that returns a {expected}", f"{type(value).__name__} of {name}")
+    raise OptionError(option, f"a function that returns a {expected}", f"{type(value).__name__} from {name}")
   if kind == "algorithm" and isinstance(value, ServerAlgorithm) != has_server(name):
-    raise OptionError(option, f"a function that is annotated: -> {type(value).__name__}", name)
+    raise OptionError(option, f"a function annotated with -> {type(value).__name__}", name)
   return value
 
 
 def make_algorithm(name: str, inner: Any, workers: int, settings: Mapping[str, Any]) -> Any:
-  """Return the algorithm with these settings; `workers` is passed to a factory that takes it. Raises as `make`."""
+  """Build an algorithm with these settings, passing `workers` if its factory takes it. Raises as `make` does."""
   return make("algorithm", name, inner, **settings, **for_workers("algorithm", name, workers))
 
 
 def for_workers(kind: str, name: str, workers: int) -> dict[str, int]:
-  """Return {"workers": workers} for a factory with that argument, else {}."""
+  """Return {"workers": workers} if the factory has that argument, else {}."""
   return {"workers": workers} if "workers" in inspect.signature(factory(kind, name)).parameters else {}
 
 
 def has_server(name: str) -> bool:
-  """Return whether an algorithm is a ServerAlgorithm: a user-defined factory declares it by its return type."""
+  """Return whether an algorithm is a `ServerAlgorithm`; user-defined factories declare it as their return type."""
   if not is_address(name):
     return name in SERVER
   function = factory("algorithm", name)

@@ -1,4 +1,4 @@
-"""A comparison: a label's config, the points of a grid, and a frozen experiment for each on one budget of examples."""
+"""Comparisons: frozen experiments for each label and grid point, with equal budgets of examples."""
 
 import copy
 import json
@@ -21,25 +21,25 @@ from ddl.names import Place, comparable, quoted, short_name, slug, text, words
 from ddl.ranges import Seed, check_fields
 
 LABELS, GRID = "config.compare.algorithms", "config.compare.grid"
-CHOICES = "[choices]"  # how a record marks a list, which JSON does not tell from a tuple
-COUNTED = ("eval_every", "schedule.warmup", "schedule.every", "schedule.at")  # in steps, scaled as these are
-AXES = 3  # keys with several values that a page has pictures for
-REFUSED = {  # sections and keys that no grid can have, and why
-  "model": "a comparison is of algorithms on one model",
-  "data": "a comparison is of algorithms on one data set",
-  "seed": "the seeds are config.compare.seeds",
-  "compare": "it is what is compared, not how it is run",
-  "sweep": "a comparison tunes nothing",
+CHOICES = "[choices]"  # marks a list in a record, as JSON does not distinguish lists from tuples
+COUNTED = ("eval_every", "schedule.warmup", "schedule.every", "schedule.at")  # numbers of steps, scaled with `steps`
+AXES = 3  # maximum number of keys with several values that the report can plot
+REFUSED = {  # sections and keys that a grid cannot vary, and why
+  "model": "all labels of a comparison have the same model",
+  "data": "all labels of a comparison have the same data set",
+  "seed": "seeds are set by config.compare.seeds",
+  "compare": "it does not affect a run",
+  "sweep": "it does not affect a run",
 }
 
 
 def variants(config: Config, tuned: str = "") -> dict[str, Config]:
-  """Return a config for each label: the common one, the label's changes, and the best settings of a sweep.
+  """Return each label's config: the common config with the label's changes and the best settings of a sweep.
 
-  Without labels a grid is of the config itself, whose label is the algorithm's name.
+  Without labels, a grid varies the config itself, and the label is the algorithm's name.
 
-  Raises ValueError for no or an unknown label, labels that cannot name folders, an unknown key, a value of the wrong
-  type, or a file that is no sweep's result.
+  Raises ValueError for missing, unknown or unusable labels, an unknown key, a value of the wrong type, or a file that
+  is not a sweep's result.
 
   Args:
     config: with `compare.algorithms`: label -> nested changes, e.g. {"algorithm": {"name": "dasgd", "delay": 2}}.
@@ -49,7 +49,7 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
   if not labels and config.compare.grid:
     labels = {short_name(config.algorithm.name): {}}
   if not labels:
-    raise OptionError(LABELS, "a dictionary of labels and their changes, as in configs/digits_compare.py", "{}")
+    raise OptionError(LABELS, "a dictionary of labels and config changes, see configs/digits_compare.py", "{}")
   check_labels(labels)
   best = {label: entry["best"] for label, entry in _read(tuned).items()}
   for label in best:
@@ -66,14 +66,14 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
 
 
 def experiment_of(label: str, config: Config) -> Experiment:
-  """Return the experiment of a label. Raises as `Experiment.from_config` does, in a line that names the label."""
+  """Return the experiment of a label. Raises as `Experiment.from_config` does, with the label in the message."""
   with naming(label):
     return Experiment.from_config(config)
 
 
 @contextmanager
 def naming(label: str) -> Iterator[None]:
-  """Name the label in a ValueError."""
+  """Add the label to the message of a ValueError."""
   try:
     yield
   except ValueError as error:
@@ -81,7 +81,7 @@ def naming(label: str) -> Iterator[None]:
 
 
 def trials(tuned: str) -> dict[str, dict[str, Any]]:
-  """Return the keys that a sweep's tuned.json sets for each label, and its number of trials; {} for ""."""
+  """Return {label: {"keys": keys set by a sweep's tuned.json, "trials": number of trials}}; {} for ""."""
   return {
     label: {
       "keys": [f"{section}.{key}" for section, keys in entry["best"].items() for key in keys],
@@ -92,7 +92,7 @@ def trials(tuned: str) -> dict[str, dict[str, Any]]:
 
 
 def only(configs: Mapping[str, Config], names: Sequence[str], groups: Mapping[str, str] | None = None) -> list[str]:
-  """Return the labels with these names: labels, algorithms or labels without the grid's point; all for no names.
+  """Select labels by name: a label, an algorithm, or a label without its grid point. No names select all labels.
 
   Raises OptionError for an unknown name.
   """
@@ -108,13 +108,13 @@ def only(configs: Mapping[str, Config], names: Sequence[str], groups: Mapping[st
 
 
 def in_order(section: Config) -> dict[str, Any]:
-  """Return the section in the order of its file: a ConfigDict iterates sorted by key, but its JSON is in order."""
+  """Return a section in insertion order; iterating over a ConfigDict would sort the keys."""
   values = section.to_dict()
   return {key: values[key] for key in json.loads(section.to_json_best_effort())}
 
 
 def recorded(config: Config) -> dict[str, Any]:
-  """Return the config as JSON for `restored`: in the order of its file, choices marked."""
+  """Return the config as JSON, in insertion order and with marked lists; `restored` inverts this."""
   values = jsonable(config.to_dict())
   values["compare"]["algorithms"] = jsonable(in_order(config.compare.algorithms))
   values["sweep"]["space"] = jsonable(_marked(config.sweep.space.to_dict()))
@@ -122,7 +122,7 @@ def recorded(config: Config) -> dict[str, Any]:
 
 
 def restored(value: Any) -> Any:
-  """Return the tuples of a config for JSON's lists; choices as lists."""
+  """Convert JSON lists back to a config's tuples, and marked lists to lists."""
   if isinstance(value, dict) and value.keys() == {CHOICES}:
     return list(value[CHOICES])
   if isinstance(value, dict):
@@ -141,17 +141,17 @@ def check_labels(labels: Iterable[str]) -> None:
   folders: dict[str, str] = {}
   for label in labels:
     if not label:
-      raise OptionError(f"a label of {LABELS}", "the name of a folder", "''")
+      raise OptionError(f"a label of {LABELS}", "nonempty, as it names a folder", "''")
     other = folders.setdefault(slug(label), label)
     if other != label:
-      shared = f"'{other}' and '{label}' for {slug(label)}"
-      raise OptionError(f"the labels of {LABELS}", "names of different folders", shared, "Change one of them.")
+      shared = f"'{other}' and '{label}', both {slug(label)}"
+      raise OptionError(f"the labels of {LABELS}", "different as folder names", shared, "Change one of them.")
 
 
 def apply(config: Config, base: Config, changes: Any, where: str) -> None:
-  """Set keys of a config in place; None is valid only for keys that are None in `base`.
+  """Apply nested changes to a config in place; only keys that are None in `base` can be None.
 
-  Raises OptionError for a key that does not exist or a value of the wrong type.
+  Raises OptionError for an unknown key or a value of the wrong type.
   """
   if not isinstance(changes, Mapping):
     example = {"name": config.name} if "name" in config else {"algorithm": {"name": "local_sgd", "period": 10}}
@@ -163,16 +163,16 @@ def apply(config: Config, base: Config, changes: Any, where: str) -> None:
       apply(config[key], base.get(key, {}), value, f"{where}.{key}")
       continue
     if value is None and base.get(key) is not None:
-      raise OptionError(f"{where}.{key}", "a value, as no factory has a default for it", "None")
+      raise OptionError(f"{where}.{key}", "a value, as it has no default", "None")
     with config.ignore_type():
       config[key] = value if value is None else as_type(value, config.get_type(key), f"{where}.{key}")
 
 
 def _read(path: str) -> dict[str, Any]:
-  """Return label -> a sweep's result, with its "best" setting; {} for ""."""
+  """Read a sweep's tuned.json: label -> result with its "best" setting; {} for ""."""
   if not path:
     return {}
-  expected = "the tuned.json that a sweep has written"
+  expected = "a tuned.json written by sweep"
   try:
     entries = files.read_json(files.local(path), "").get("algorithms")
   except (OSError, ValueError) as error:
@@ -194,12 +194,14 @@ class Variant(NamedTuple):
 
 
 def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]:
-  """Return each label at each point, by label, then in the order of the grid; at one point without a grid.
+  """Return the variants of all labels at all grid points, ordered by label and then by point.
 
-  A key that a label's algorithm (or optimizer, ...) does not read is left out of its points, which then coincide. The
-  value of a point replaces that of the label. Without `steps` in the grid they follow from the same budget of examples,
-  workers x batch x steps, rounded to whole steps; evaluations and the schedule's steps are scaled alike. Raises
-  OptionError for a key that does not exist or that no label reads, a value of the wrong type and a repeated one.
+  A point's value overrides the label's. If a label's algorithm (or optimizer, ...) does not read a key, the key is
+  omitted from its points, and points that become equal are merged. Unless the grid varies `steps`, they follow from the
+  common budget of examples, workers x batch x steps, rounded to whole steps; eval_every and the schedule's steps are
+  scaled alike.
+
+  Raises OptionError for an unknown key, a key that no label reads, a value of the wrong type, or a repeated value.
   """
   grid = values(config)
   if not grid:
@@ -226,7 +228,7 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
 
 
 def values(config: Config) -> dict[str, tuple[Any, ...]]:
-  """Return key -> its values, in the order of the config. OptionError for anything else than keys with values."""
+  """Return the grid of a config as key -> values. Raises OptionError if the grid is malformed."""
   pairs = config.compare.grid
   if not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
     raise OptionError(GRID, "a dictionary of keys and their values, such as {'workers': (1, 2, 4)}", repr(pairs))
@@ -240,19 +242,19 @@ def values(config: Config) -> dict[str, tuple[Any, ...]]:
 
 def _check_key(key: str, variants: Iterable[Config]) -> None:
   if why := REFUSED.get(key.partition(".")[0]):
-    raise OptionError(GRID, f"keys other than {key}: {why}")
+    raise OptionError(GRID, f"without {key}, as {why}")
   known: dict[str, None] = {}
   for config in variants:
     for name, section in config.items():
       if name not in REFUSED:
         known |= dict.fromkeys([f"{name}.{inner}" for inner in section] if isinstance(section, ConfigDict) else [name])
   if key not in known:
-    condition = "keys of the config, such as workers, batch or algorithm.period"
+    condition = "a dictionary of config keys, such as workers, batch or algorithm.period"
     raise OptionError(GRID, condition, f"'{key}'", nearest(key, known))
 
 
 def _at(variant: Config, point: dict[str, Any], defaults: Config) -> tuple[Config, dict[str, Any]]:
-  """Return the label's config at a point, and those keys of the point that it reads, with their values."""
+  """Return a label's config at a grid point, and the keys and values of the point that it reads."""
   out, read = copy.deepcopy(variant), dict[str, Any]()
   for key in sorted(point, key=lambda key: not key.endswith(".name")):  # a name decides which keys are read
     section, _, name = key.rpartition(".")
@@ -267,9 +269,9 @@ def _at(variant: Config, point: dict[str, Any], defaults: Config) -> tuple[Confi
 
 
 def _keep_budget(config: Config, before: Config, point: Mapping[str, Any]) -> None:
-  """Set the steps that take as many examples as before, and all that is counted in steps alike."""
+  """Set `steps` so that the number of examples stays as before, and scale the other settings in COUNTED alike."""
   examples, step = before.workers * before.batch * before.steps, config.workers * config.batch
-  if step == before.workers * before.batch or step < 1:  # a number below 1 is refused later
+  if step == before.workers * before.batch or step < 1:  # a number below 1 is reported later
     return
   config.steps = max(1, round(examples / step))
   for key in COUNTED:
@@ -284,28 +286,28 @@ def _keep_budget(config: Config, before: Config, point: Mapping[str, Any]) -> No
 
 @dataclass(frozen=True)
 class Comparison:
-  """`experiments`: by label, in the order of the report; the seed of each is replaced by `seeds` one by one."""
+  """Experiments by label, in the order of the report; each is run with all `seeds` in place of its seed."""
 
   experiments: Mapping[str, Experiment]
   title: str = ""
   seeds: tuple[Seed, ...] = (0, 1, 2)
   target: float = 0.95  # of the test metric
-  expected: tuple[tuple[str, str], ...] = ()  # pairs of labels, the first sooner at the target, as a paper found
-  clusters: tuple[str, ...] = ()  # that the seconds are predicted for
-  tuned: str = ""  # tuned.json of the sweep that the settings are from
-  grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values by key; {}: there is none
-  places: Mapping[str, Place] = field(default_factory=dict)  # of the labels in the grid
+  expected: tuple[tuple[str, str], ...] = ()  # pairs of labels (faster, slower) to the target, according to a paper
+  clusters: tuple[str, ...] = ()  # clusters to predict seconds for
+  tuned: str = ""  # tuned.json with the settings of a sweep
+  grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values by key; {}: no grid
+  places: Mapping[str, Place] = field(default_factory=dict)  # places of the labels in the grid
   metric: str = ""  # see `config.compare.metric`
 
   def __post_init__(self) -> None:
-    """Raise OptionError for invalid seeds or expectations, or algorithms that cannot be compared."""
+    """Raise OptionError for invalid seeds or expected pairs, or labels that cannot be compared."""
     if not isinstance(self.expected, tuple) or not all(isinstance(p, tuple) and len(p) == 2 for p in self.expected):
       condition = "pairs of labels, such as (('EASGD', 'local SGD'),)"
       raise OptionError("config.compare.expected", condition, repr(self.expected))
     check_fields(self, "config.compare.")
     if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-      advice = "Three give an interval." * (not self.seeds)
-      raise OptionError("config.compare.seeds", "different, one or more", self.seeds, advice)
+      advice = "Three seeds give an interval." * (not self.seeds)
+      raise OptionError("config.compare.seeds", "one or more different seeds", self.seeds, advice)
     for label, experiment in self.experiments.items():
       for part in ("model", "data"):
         if getattr(experiment, part) != getattr(self.first, part):
@@ -314,25 +316,25 @@ class Comparison:
       self._check_budget()
 
   def _check_budget(self) -> None:
-    """Raise OptionError if labels differ in their number of examples, which a grid rounds to whole steps."""
+    """Raise OptionError if labels differ in their number of examples by more than a grid's rounding to whole steps."""
     step = {label: experiment.workers * experiment.batch for label, experiment in self.experiments.items()}
     budgets = {label: step[label] * experiment.steps for label, experiment in self.experiments.items()}
     rounding = max(step.values()) if self.grid else 0
     if max(budgets.values()) - min(budgets.values()) > rounding:
       shown = ", ".join(f"{quoted(label)}: {budget}" for label, budget in budgets.items())
-      advice = f"Or vary config.steps in {GRID}."
-      raise OptionError("workers x batch x steps", "one budget of examples for all labels", shown, advice)
+      advice = f"To compare different budgets, vary config.steps in {GRID}."
+      raise OptionError("workers x batch x steps", "the same for all labels", shown, advice)
 
   @property
   def first(self) -> Experiment:
-    """The first label's: model and data are those of all."""
+    """The experiment of the first label; all labels have its model and data."""
     return next(iter(self.experiments.values()))
 
   @classmethod
   def from_config(
     cls, config: Config, only_labels: Sequence[str] = (), tuned: str = "", clusters: Sequence[str] = ()
   ) -> "Comparison":
-    """Create it from `config.compare`. Raises as `variants`, `only` and `Experiment.from_config` do."""
+    """Create a comparison from a config. Raises as `variants`, `only` and `Experiment.from_config` do."""
     labels = variants(config, tuned)
     points = expanded(config, labels)
     groups = {label: variant.place.group for label, variant in points.items()}
@@ -353,7 +355,7 @@ class Comparison:
 
   @property
   def expected_labels(self) -> list[tuple[str, str]]:
-    """`expected`, at each point of the grid."""
+    """The pairs of `expected` at each point of the grid."""
     pairs = []
     for sooner, later in self.expected:
       at = [[label for label in self.experiments if self.place(label).group == group] for group in (sooner, later)]
@@ -361,7 +363,7 @@ class Comparison:
     return pairs
 
   def to_json(self) -> dict[str, Any]:
-    """Return what a reader of the report needs: what all experiments have in common, and what each label sets."""
+    """Return the comparison as JSON: settings common to all labels, and settings of each label."""
     flat = {label: _flat(experiment.to_json()) for label, experiment in self.experiments.items()}
     common = set.intersection(*[set(map(repr, values.items())) for values in flat.values()])
     differing = {label: {k: v for k, v in keys.items() if repr((k, v)) not in common} for label, keys in flat.items()}

@@ -1,4 +1,4 @@
-"""An experiment as a frozen value: what is trained, how, on what and for how long, with every default filled in."""
+"""An experiment as a frozen dataclass: algorithm, model, data and training settings, with all defaults filled in."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
@@ -31,14 +31,14 @@ from ddl.precision import PRECISIONS
 from ddl.ranges import NonNegativeInt, PositiveFloat, PositiveInt, Range, Seed, check_all, check_fields, integers
 from ddl.schedule import Clock, Schedule
 
-STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms whose optimizer sees a part of the packed parameters
-# The parts in addition to the algorithm and its wrapper.
+STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms that shard the packed parameters for the optimizer
+# Sections other than the algorithm and its wrapper.
 PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")
 
 
 @dataclass(frozen=True)
 class Part:
-  """A factory by its name, with all its keyword arguments, which can also be read as attributes."""
+  """The name of a factory with all its keyword arguments, which are also attributes."""
 
   name: str
   settings: Mapping[str, Any] = field(default_factory=dict)
@@ -46,15 +46,15 @@ class Part:
   def __getattr__(self, key: str) -> Any:
     if key != "settings" and key in self.settings:
       return self.settings[key]
-    raise AttributeError(f"'{key}' is no setting of this part")
+    raise AttributeError(f"{self.name!r} has no setting {key!r}")
 
   @property
   def short_name(self) -> str:
-    """The name without the file of a user-defined function."""
+    """The name; for a user-defined function, without its file."""
     return short_name(self.name)
 
   def get(self, key: str, default: Any = None) -> Any:
-    """Return the setting, or the default where the factory does not take it."""
+    """Return a setting, or the default if the factory does not have it."""
     return self.settings.get(key, default)
 
   def to_json(self) -> dict[str, Any]:
@@ -62,34 +62,34 @@ class Part:
     return {"name": self.name, **jsonable(self.settings)}
 
 
-MessageSeconds = Annotated[float, Range(0, 1e30)]  # also those that a cluster's slowest links predict
+MessageSeconds = Annotated[float, Range(0, 1e30)]  # large enough for predictions with a cluster's slowest links
 
 
 @dataclass(frozen=True)
 class Network:
-  """Cost of messages in virtual time."""
+  """The cost of messages in virtual time."""
 
-  message_seconds: Annotated[MessageSeconds, "of a message, one way, worker to server"] = 0.0
-  service_seconds: Annotated[MessageSeconds, "for which the server is busy with a message"] = 0.0
-  exchange_seconds: Annotated[MessageSeconds | None, "of one collective; None: a tree of messages"] = None
-  overlap: Annotated[bool, "in virtual time, of a collective's message with the steps that need not wait for it"] = True
-  # Blocks are simulated one by one: more of them than a cache has lines add time, not information.
-  blocks: Annotated[int, integers(1, 1024), "that a lock-free visit reads and adds one by one"] = 16
+  message_seconds: Annotated[MessageSeconds, "one-way time of a message between worker and server"] = 0.0
+  service_seconds: Annotated[MessageSeconds, "time that the server takes to process a message"] = 0.0
+  exchange_seconds: Annotated[MessageSeconds | None, "time of a collective; None: that of a tree of messages"] = None
+  overlap: Annotated[bool, "whether collectives overlap with steps that do not depend on them"] = True
+  # Blocks are simulated one at a time: very many of them cost time and add no information.
+  blocks: Annotated[int, integers(1, 1024), "parameter blocks that a lock-free visit reads and writes in sequence"] = 16
 
   def __post_init__(self) -> None:
-    """Raise OptionError for a number out of its range."""
+    """Raise OptionError for a value out of range."""
     check_fields(self, "config.network.")
 
 
 def meanings(cls: type) -> dict[str, str]:
-  """Return field -> its meaning, for the fields of a dataclass that are annotated with one."""
+  """Return field -> description, for the fields of a dataclass whose annotations contain one."""
   hints = get_type_hints(cls, include_extras=True)
   metadata = {key: getattr(hint, "__metadata__", ()) for key, hint in hints.items()}
-  return {key: each[-1] for key, each in metadata.items() if each and isinstance(each[-1], str)}
+  return {key: items[-1] for key, items in metadata.items() if items and isinstance(items[-1], str)}
 
 
 def jsonable(value: Any) -> Any:
-  """Return tuples as lists and NumPy numbers as numbers: what a JSON file gives back."""
+  """Convert tuples to lists and NumPy scalars to Python numbers, as a JSON round trip does."""
   if isinstance(value, Mapping):
     return {k: jsonable(v) for k, v in value.items()}
   if isinstance(value, list | tuple):
@@ -99,7 +99,7 @@ def jsonable(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Experiment:
-  """All that decides a run's result. `dataclasses.replace(experiment, seed=1)` is the next seed's."""
+  """All settings that determine a run's result; `dataclasses.replace(experiment, seed=1)` changes the seed."""
 
   algorithm: Part
   wrapper: Part
@@ -113,16 +113,18 @@ class Experiment:
   network: Network
   workers: Annotated[PositiveInt, "number of workers, p"] = 8
   batch: Annotated[PositiveInt, "examples per worker and step"] = 32
-  microbatches: Annotated[PositiveInt, "parts of a batch, whose gradients are computed in turn and averaged"] = 1
-  precision: Annotated[str, "or bfloat16 for loss and gradient; parameters and messages stay float32"] = "float32"
-  elastic: Annotated[bool, "whether the others continue without a worker that fails; collectives only"] = False
-  steps: Annotated[PositiveInt, "of each worker; with a server or peers on average"] = 200
-  eval_every: Annotated[PositiveInt, "steps between lines of metrics"] = 50
-  noise_batches: Annotated[NonNegativeInt, "for the gradient noise scale in each line of metrics, e.g. 16; 0: none"] = 0
-  seed: Annotated[Seed, "of the initial parameters, the order of the examples and dropout"] = 0
+  microbatches: Annotated[PositiveInt, "parts of a batch, to accumulate gradients"] = 1
+  precision: Annotated[str, "float32, or bfloat16 for loss and gradient; parameters and messages are float32"] = (
+    "float32"
+  )
+  elastic: Annotated[bool, "whether training continues without failed workers; collective algorithms only"] = False
+  steps: Annotated[PositiveInt, "steps of each worker; on average if the algorithm has a server or peers"] = 200
+  eval_every: Annotated[PositiveInt, "steps between evaluations"] = 50
+  noise_batches: Annotated[NonNegativeInt, "batches per evaluation to estimate the gradient noise scale; 0: none"] = 0
+  seed: Annotated[Seed, "seed of the initial parameters, the order of the examples and dropout"] = 0
 
   def __post_init__(self) -> None:
-    """Raise ValueError for numbers out of range."""
+    """Raise ValueError for values out of range."""
     check_fields(self, "config.")
     if self.batch % self.microbatches:
       raise OptionError("config.microbatches", f"a divisor of config.batch={self.batch}", self.microbatches)
@@ -133,18 +135,18 @@ class Experiment:
 
   @classmethod
   def from_config(cls, config: Config) -> "Experiment":
-    """Create it from a config of `base()`. Raises as `from_json` does, and for settings that do not fit each other."""
+    """Create an experiment from a config. Raises as `from_json` does, and for settings that contradict each other."""
     experiment = cls.from_json(config.to_dict())
     experiment.make_algorithm()
     return experiment
 
   @classmethod
   def from_json(cls, values: Mapping[str, Any]) -> "Experiment":
-    """Create it from the result of `to_json`; missing settings and None mean the factories' defaults.
+    """Create an experiment from the result of `to_json`; missing settings and None mean defaults.
 
     Raises ValueError for an unknown name, a setting that its factory does not read, or a value of the wrong type.
     """
-    check_all(PositiveInt, values["workers"], "config.workers")  # defaults of hyper-parameters follow from it
+    check_all(PositiveInt, values["workers"], "config.workers")  # some defaults depend on it
     parts = {}
     for kind in ("algorithm", "wrapper", *PARTS):
       section = dict(values[kind])
@@ -154,25 +156,25 @@ class Experiment:
     return cls(**parts, network=Network(**values["network"]), **{key: values[key] for key in SETTINGS})
 
   def to_json(self) -> dict[str, Any]:
-    """Return JSON values, which a run's folder stores and a resume compares key by key."""
-    values = {each.name: getattr(self, each.name) for each in fields(self)}
+    """Return the experiment as JSON, which a run's folder stores and a resume compares."""
+    values = {item.name: getattr(self, item.name) for item in fields(self)}
     return {
       key: value.to_json() if isinstance(value, Part) else asdict(value) if key == "network" else value
       for key, value in values.items()
     }
 
   def changed(self, changes: Mapping[str, Mapping[str, Any]]) -> "Experiment":
-    """Return a copy with other settings: part -> key -> value. Raises as `from_json` does."""
+    """Return a copy with changed settings (section -> key -> value). Raises as `from_json` does."""
     values = self.to_json()
     return Experiment.from_json(values | {part: values[part] | dict(keys) for part, keys in changes.items()})
 
   def numbers(self, paths: Iterable[str]) -> dict[str, float]:
-    """Return these settings, "section.key" -> value."""
+    """Return the values of settings, by "section.key"."""
     sections = {path: path.partition(".") for path in paths}
     return {path: getattr(self, section).settings[key] for path, (section, _, key) in sections.items()}
 
   def with_numbers(self, values: Mapping[str, Any]) -> "Experiment":
-    """Return a copy with other settings, "section.key" -> value, which are not checked and may be traced."""
+    """Return a copy with changed settings ("section.key" -> value), which are not checked and may be traced."""
     parts: dict[str, Part] = {}
     for path, value in values.items():
       section, _, key = path.partition(".")
@@ -181,7 +183,7 @@ class Experiment:
     return replace(self, **parts)
 
   def traceable(self, path: str) -> bool:
-    """Return whether one compiled program serves all values of a setting, "section.key"."""
+    """Return whether a setting ("section.key") can be an argument of a compiled program."""
     section, _, key = path.partition(".")
     part: Part = getattr(self, section)
     by_user = section == "optimizer" and is_address(self.schedule.name)  # a user's schedule may branch on the rate
@@ -189,7 +191,7 @@ class Experiment:
 
   @property
   def spec(self) -> Spec:
-    """Registry entry of the algorithm."""
+    """The registry entry of the algorithm."""
     return entry("algorithm", self.algorithm.name)
 
   @property
@@ -199,57 +201,57 @@ class Experiment:
 
   @property
   def in_virtual_time(self) -> bool:
-    """Whether its runs are compared by virtual seconds: with a server, or workers that fail and join."""
+    """Whether runs are compared in virtual time: with a server or peers, or elastic."""
     return self.has_server or self.elastic
 
   @property
   def wrapper_spec(self) -> Wrapper | None:
-    """Registry entry of the wrapper."""
+    """The registry entry of the wrapper; None without a wrapper."""
     return entry("wrapper", self.wrapper.name) if self.wrapper.name != NO_WRAPPER else None
 
   @property
   def label(self) -> str:
-    """The algorithm's name, and the wrapper's: "sync_sgd+topk"."""
+    """The short names of algorithm and wrapper, such as "sync_sgd+topk"."""
     return self.algorithm.short_name + (f"+{self.wrapper.short_name}" if self.wrapper_spec else "")
 
   def make_part(self, kind: str, *arguments: Any, **more: Any) -> Any:
-    """Call the factory of a section with these arguments and the section's settings."""
+    """Build the object of a section: call its factory with these arguments and the section's settings."""
     part: Part = getattr(self, kind)
     return make(kind, part.name, *arguments, **more, **part.settings)
 
   def make_algorithm(self) -> Algorithm | ServerAlgorithm:
-    """Return the algorithm around its inner optimizer. Raises ValueError for settings that do not fit each other."""
+    """Build the algorithm with its inner optimizer. Raises ValueError for settings that contradict each other."""
     inner = self.make_optimizer()
-    known = not is_address(self.optimizer.name)  # a user-defined one may fit this model only: the algorithm checks it
+    known = not is_address(self.optimizer.name)  # a user-defined optimizer is checked by the algorithm
     if self.spec.taxonomy.pattern == STRIPS and known and not elementwise(inner):
       name = self.algorithm.short_name
       raise OptionError(
-        "config.optimizer.name", f"element-wise with {name}, which updates strips of one vector",
-        f"{self.optimizer.short_name} with settings that look at whole layers",
+        "config.optimizer.name", f"element-wise with {name}, which shards the flattened parameters",
+        f"{self.optimizer.short_name} with settings that depend on whole layers",
         "Use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True.",
       )  # fmt: skip
     algorithm = make_algorithm(self.algorithm.name, inner, self.workers, self.algorithm.settings)
     if self.wrapper_spec:
       algorithm = self._wrapped(algorithm)
     if isinstance(algorithm, Algorithm):
-      self._check_delays(Schedule(algorithm.exchanges).clocks)  # before anything runs, as the clocks check themselves
+      self._check_delays(Schedule(algorithm.exchanges).clocks)  # `Schedule` also checks the clocks
       return algorithm
     check_server(algorithm)
     blocks = self.network.blocks if algorithm.lock_free else 0
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
 
   def _check_delays(self, clocks: Sequence[Clock]) -> None:
-    """Raise OptionError if several messages are in flight and none arrives within the run; one is only warned of."""
+    """Raise OptionError if several messages are in flight and none arrives within the run."""
     for clock in clocks:
       if clock.delay > max(self.steps, clock.period(0)):
         key = self.length_key(clock.delay)
         raise OptionError(
           f"config.algorithm.{key}", f"at most config.steps={self.steps}", self.algorithm.get(key, clock.delay),
-          "No message would arrive within the run.",
+          "Otherwise no message arrives within the run.",
         )  # fmt: skip
 
   def length_key(self, steps: int) -> str:
-    """Return the integer hyperparameter of the algorithm that is nearest to a number of steps."""
+    """Return the algorithm's integer hyperparameter whose value is closest to a number of steps."""
     lengths = {key: value for key, value in self.algorithm.settings.items() if type(value) is int}
     return min(lengths, key=lambda key: abs(lengths[key] - steps), default="period")
 
@@ -265,7 +267,7 @@ class Experiment:
     return wrapped
 
   def make_optimizer(self) -> optax.GradientTransformation:
-    """Return the inner optimizer with its learning rate. Raises ValueError for a rate that is not positive."""
+    """Build the inner optimizer with its schedule. Raises ValueError if the learning rate is not positive."""
     rest = dict(self.optimizer.settings)
     rate = rest.pop("learning_rate")
     check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
@@ -273,19 +275,20 @@ class Experiment:
     return recorded(make("optimizer", self.optimizer.name, schedule, **rest), schedule)
 
 
-SETTINGS = {each.name: each.default for each in fields(Experiment) if each.default is not MISSING}  # of no section
+# Settings outside of the sections, with their defaults.
+SETTINGS = {item.name: item.default for item in fields(Experiment) if item.default is not MISSING}
 
 
 def initial_key(seed: int) -> jax.Array:
-  """Return the key of the initial parameters."""
+  """Return the PRNG key of the initial parameters."""
   return jax.random.fold_in(jax.random.key(seed), 0)
 
 
 def training_key(seed: int) -> jax.Array:
-  """Return the key into which each worker folds its id and the step."""
+  """Return the PRNG key of training, into which each worker folds its index and the step."""
   return jax.random.fold_in(jax.random.key(seed), 1)
 
 
 def noise_key(seed: int) -> jax.Array:
-  """Return the key of the losses that estimate the gradient noise."""
+  """Return the PRNG key for estimating the gradient noise."""
   return jax.random.fold_in(jax.random.key(seed), 2)

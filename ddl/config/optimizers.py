@@ -1,9 +1,10 @@
-"""The inner optimizers that a config can name: optax's, by their names and with their keyword arguments.
+"""The inner optimizers of a config: those of optax, with their names and keyword arguments.
 
-All also take `weight_decay`, of arrays with two or more axes only unless `decay_all`, and `clip_norm`, the largest
-global norm of the gradient that the optimizer gets. With `sync_sgd` and `pipe_sgd` that is the mean of the workers'
-gradients; with local steps or a server it is the gradient of one worker, corrected before in `scaffold` and `dc_asgd`.
-A `barrier` that serves the mean of a round clips that mean. `sharded_sync_sgd` and servers on Ray refuse `clip_norm`.
+All also take `weight_decay`, which skips arrays with fewer than two axes unless `decay_all` is set, and `clip_norm`,
+the maximum global norm of the optimizer's input. With `sync_sgd` and `pipe_sgd` that is the mean of the workers'
+gradients; with local steps or a server it is the gradient of one worker, after the correction in `scaffold` and
+`dc_asgd`; with a `barrier` that averages a round it is that average. `sharded_sync_sgd` and servers on Ray do not
+support `clip_norm`.
 """
 
 import inspect
@@ -21,41 +22,43 @@ from ddl.ranges import LARGEST_FLOAT, Momentum, NonNegativeFloat, PositiveFloat,
 
 COMMON: dict[str, Any] = {"weight_decay": 0.0, "decay_all": False, "clip_norm": 0.0}
 MASKS = ("mask", "weight_decay_mask")
-RANGES = {  # of the keywords of optax's optimizers
+RANGES = {  # annotations of the keyword arguments of optax's optimizers
   **dict.fromkeys(("b1", "b2", "b3", "beta", "adam_b1", "adam_b2", "momentum", "decay", "rho"), Momentum),
   **dict.fromkeys(("eps", "trust_coefficient"), PositiveFloat),
   **dict.fromkeys(("eps_root", "adam_eps_root", "initial_accumulator_value", "initial_scale"), NonNegativeFloat),
   **dict.fromkeys(("weight_decay", "adam_weight_decay", "clip_norm"), NonNegativeFloat),
-  "threshold": Annotated[float, Range(4, LARGEST_FLOAT)],  # below, RAdam takes the root of a negative number
+  "threshold": Annotated[float, Range(4, LARGEST_FLOAT)],  # below 4, RAdam takes the root of a negative number
   "ns_steps": Annotated[int, integers(1, 100)],
 }
 
 
 def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..., optax.GradientTransformation]:
-  """Return a factory (rate, *, settings) with the numbers and switches of an optax function, and those of COMMON.
+  """Return a factory (rate, *, settings) with the numeric and boolean arguments of an optax function and COMMON.
 
-  Weight decay is the function's own where it has one (decoupled: AdamW, LAMB, Lion), else L2, added to the gradient.
+  Weight decay is decoupled if the optax function supports it (AdamW, LAMB, Lion), else L2 regularization.
   """
   parameters = inspect.signature(make).parameters
-  own = {key: p.default for key, p in parameters.items() if type(p.default) in (int, float, bool) and key not in MASKS}
-  own |= {"momentum": 0.0} if "momentum" in parameters and "momentum" not in own else {}
+  known = {
+    key: p.default for key, p in parameters.items() if type(p.default) in (int, float, bool) and key not in MASKS
+  }
+  known |= {"momentum": 0.0} if "momentum" in parameters and "momentum" not in known else {}
   mask = next((key for key in MASKS if key in parameters), None)
   if mask is None:
-    own.pop("weight_decay", None)  # it would apply to all arrays
+    known.pop("weight_decay", None)  # it would apply to all arrays
 
   def factory(rate: float | optax.Schedule, **overrides: Any) -> optax.GradientTransformation:
-    settings = {**COMMON, **own, **overrides}
+    settings = {**COMMON, **known, **overrides}
     decay, everything, norm = settings["weight_decay"], settings.pop("decay_all"), settings.pop("clip_norm")
     before = [optax.clip_by_global_norm(norm)] if _is_set(norm) else []
-    if "weight_decay" not in own and _is_set(settings.pop("weight_decay")):
+    if "weight_decay" not in known and _is_set(settings.pop("weight_decay")):
       before.append(optax.add_decayed_weights(decay, None if everything else matrices))
     elif mask and _is_set(decay) and not everything:
       settings[mask] = matrices
     if "momentum" in settings and parameters["momentum"].default is None and not _is_set(settings["momentum"]):
-      settings["momentum"] = None  # no state for none
+      settings["momentum"] = None  # avoids the state of an unused momentum
     return optax.chain(*before, make(rate, **settings)) if before else make(rate, **settings)
 
-  keywords = {**own, **{key: value for key, value in COMMON.items() if key not in own}}
+  keywords = {**known, **{key: value for key, value in COMMON.items() if key not in known}}
   factory.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
     [inspect.Parameter("rate", inspect.Parameter.POSITIONAL_ONLY)]
     + [
@@ -63,25 +66,25 @@ def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..
       for key, value in keywords.items()
     ]
   )
-  factory.__name__ = getattr(make, "__name__", "optimizer")  # optax makes some by functools.partial
+  factory.__name__ = getattr(make, "__name__", "optimizer")  # some of optax's are functools.partial objects
   factory.__doc__ = (inspect.getdoc(make) or "").partition("\n")[0]
   return checked(factory)
 
 
 def _is_set(value: Any) -> bool:
-  """Return whether a setting is a traced one, or a number that is not 0."""
+  """Return whether a setting is traced or a nonzero number."""
   return not isinstance(value, int | float) or value != 0
 
 
 def _annotation(key: str, default: Any) -> Any:
-  """Return the type of a keyword with its range; an eps whose default is 0 may be 0."""
+  """Return the annotation of a keyword argument: its type and range; eps may be 0 if its default is."""
   if isinstance(default, bool):
     return bool
   return NonNegativeFloat if key == "eps" and not default else RANGES.get(key, type(default))
 
 
 def matrices(params: Tree) -> Tree:
-  """Return True for the leaves with two or more axes, to which weight decay applies."""
+  """Return the weight-decay mask: True for leaves with two or more axes."""
   return jax.tree.map(lambda x: x.ndim > 1, params)
 
 
@@ -113,6 +116,6 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
 
 
 def elementwise(inner: optax.GradientTransformation) -> bool:
-  """Return whether an optimizer is known to be element-wise on the kernel and the bias of a layer."""
+  """Return whether an optimizer is element-wise on the kernel and bias of a layer."""
   layer = {"kernel": jax.ShapeDtypeStruct((2, 3), np.float32), "bias": jax.ShapeDtypeStruct((3,), np.float32)}
   return is_elementwise(inner, layer)

@@ -1,4 +1,4 @@
-"""The config of a call: a config file or a config, with the changes that the call passes by keyword."""
+"""Resolve the config of a call: load a config file and apply the changes passed as keyword arguments."""
 
 import contextlib
 import copy
@@ -16,7 +16,7 @@ from ddl.config.user_code import own
 from ddl.errors import OptionError
 from ddl.names import short_name
 
-EXAMPLES = {  # section: a value, and what a function in its place returns
+EXAMPLES = {  # section: (example value, return value of a function in its place)
   "algorithm": ('{"name": "local_sgd", "period": 10}', "a ddl.Algorithm (optimizer, *, settings -> algorithm)"),
   "wrapper": ('{"name": "topk", "share": 0.01}', "a ddl.Algorithm (algorithm, *, settings -> algorithm)"),
   "model": (
@@ -31,9 +31,9 @@ EXAMPLES = {  # section: a value, and what a function in its place returns
 
 
 def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) -> Config:
-  """Return the config with the changes. OptionError for a key that does not exist, or a value of the wrong type."""
+  """Return the config with the changes applied. Raises OptionError for an unknown key or a value of a wrong type."""
   if config is not None and not isinstance(config, str | Path | ConfigDict):
-    raise OptionError("config", "a config file or a config of ddl.config.base()", repr(config))
+    raise OptionError("config", "a config file or a ConfigDict from ddl.config.base()", repr(config))
   out: Config = load(Path(config)) if isinstance(config, str | Path) else copy.deepcopy(config) or base()
   sections = {kind: _section(kind, value) for kind, value in changes.items()}
   names = {kind: str(section["name"]) for kind, section in sections.items() if kind in REGISTRIES and "name" in section}
@@ -62,30 +62,30 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
 
 
 def _labels(algorithms: Any) -> dict[str, Any]:
-  """Return label -> section -> changes, for labels with an algorithm or with sections, or a list of algorithms."""
+  """Convert a list of algorithms, or a dict label -> algorithm or sections, to label -> section -> changes."""
   if isinstance(algorithms, list | tuple):
-    algorithms = {short_name(_section("algorithm", each)["name"]): each for each in algorithms}
+    algorithms = {short_name(_section("algorithm", algorithm)["name"]): algorithm for algorithm in algorithms}
   if not isinstance(algorithms, Mapping | ConfigDict):
-    condition = 'a list of names, or label -> algorithm, such as {"DaSGD": {"name": "dasgd", "period": 8}}'
+    condition = 'a list of names, or a dictionary such as {"DaSGD": {"name": "dasgd", "period": 8}}'
     raise OptionError("algorithms", condition, repr(algorithms))
   return {label: _label(algorithm) for label, algorithm in algorithms.items()}
 
 
 def _label(changes: Any) -> dict[str, Any]:
-  """Return the changes of a label, or its algorithm, as a config takes them."""
+  """Convert a label's algorithm or sections to section -> changes."""
   if not isinstance(changes, Mapping | ConfigDict) or "name" in changes:
     changes = {"algorithm": changes}
   return {kind: _section(kind, value) for kind, value in changes.items()}
 
 
 def _section(kind: str, value: Any) -> Any:
-  """Return a change as a config takes it: a section's name, or a function for it, as {"name": ...}."""
+  """Convert the value of a section to its keys: a name or a function becomes {"name": ...}."""
   if kind not in REGISTRIES or isinstance(value, Mapping | ConfigDict):
     return value
   if isinstance(value, str):
     return {"name": value}
   if isinstance(value, Spec | Wrapper) or (callable(value) and not isinstance(value, tuple)):
-    with contextlib.suppress(OptionError):  # for what is not at the top level of a file
+    with contextlib.suppress(OptionError):  # not at the top level of a file
       return own(value)
   example, result = EXAMPLES.get(kind, (f'{{"name": "{DEFAULTS[kind]}"}}', "it"))
   condition = f"a name with its settings, such as {kind}={example}, or a function at the top level of a file"

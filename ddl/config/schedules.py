@@ -1,6 +1,6 @@
-"""The learning-rate schedules that a config can name; all of them are optax's, after a linear warm-up from 0.
+"""The learning-rate schedules of a config: those of optax, after a linear warm-up from 0.
 
-`floor` is the share of the rate below which none of them falls.
+`floor` is the minimum of a schedule, as a share of the learning rate.
 """
 
 from collections.abc import Callable
@@ -20,20 +20,20 @@ Falling = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
 
 @checked
 def constant(rate: float, steps: int, *, warmup: NonNegativeInt = 0) -> Rate:
-  """Return a constant rate."""
+  """Return a constant learning rate."""
   return _warm(optax.constant_schedule(rate), rate, steps, warmup) if warmup else rate
 
 
 @checked
 def cosine(rate: float, steps: int, *, warmup: NonNegativeInt = 0, floor: Fraction = 0.0) -> Rate:
-  """Return half a cosine from the rate to its floor at the last step."""
+  """Return a cosine decay from the rate to its floor at the last step."""
   _check(warmup, steps)
   return _warm(optax.cosine_decay_schedule(rate, steps - warmup, floor), rate, steps, warmup)
 
 
 @checked
 def linear(rate: float, steps: int, *, warmup: NonNegativeInt = 0, floor: Fraction = 0.0) -> Rate:
-  """Return a line from the rate to its floor at the last step."""
+  """Return a linear decay from the rate to its floor at the last step."""
   _check(warmup, steps)
   return _warm(optax.linear_schedule(rate, floor * rate, steps - warmup), rate, steps, warmup)
 
@@ -48,7 +48,7 @@ def exponential(
   every: NonNegativeInt = 0,
   floor: Fraction = 0.0,
 ) -> Rate:
-  """Return the rate times factor^(t / every), never below its floor; every: steps, 0: those of the run."""
+  """Return rate * factor^(t / every), never below its floor. every: in steps; 0: the length of the run."""
   _check(warmup, steps)
   falling = optax.exponential_decay(rate, every or steps - warmup, factor, end_value=floor * rate)
   return _warm(falling, rate, steps, warmup)
@@ -64,10 +64,10 @@ def decay(
   warmup: NonNegativeInt = 0,
   floor: Fraction = 0.0,
 ) -> Rate:
-  """Return the rate times `factor` from each of the steps `at` on, never below its floor."""
+  """Return a step decay: the rate is multiplied by `factor` at each of the steps `at`, down to its floor."""
   _check(warmup, steps)
   if any(a >= b for a, b in pairwise(at)):
-    raise OptionError("config.schedule.at", "rising steps, such as (100, 150)", at)
+    raise OptionError("config.schedule.at", "increasing steps, such as (100, 150)", at)
   stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
   if floor:
     return _warm(lambda step: jnp.maximum(stairs(step), floor * rate), rate, steps, warmup)
@@ -75,7 +75,7 @@ def decay(
 
 
 class RateState(NamedTuple):
-  """An optimizer's state with `hyperparams` as in `optax.inject_hyperparams`, in which SlowMo finds the last rate."""
+  """Optimizer state with `hyperparams` as in `optax.inject_hyperparams`, from which SlowMo reads the learning rate."""
 
   count: Any
   hyperparams: dict[str, Any]
@@ -83,7 +83,7 @@ class RateState(NamedTuple):
 
 
 def recorded(inner: optax.GradientTransformation, schedule: Rate) -> optax.GradientTransformation:
-  """Return the same optimizer; its state also has the learning rate of the last step, unless that is constant."""
+  """Record the last step's learning rate in the optimizer's state, unless it is constant."""
   if not callable(schedule):
     return inner
 

@@ -1,4 +1,4 @@
-"""A sweep as a frozen value: an experiment per label, the space that is searched for each, and points of a space."""
+"""Sweeps as frozen dataclasses: an experiment and a search space per label, and the points of a space."""
 
 import copy
 import math
@@ -18,51 +18,53 @@ from ddl.config.experiment import Experiment, jsonable
 from ddl.errors import OptionError
 from ddl.ranges import Fraction, PositiveFloat, PositiveInt, Seed, check_all, check_fields
 
-Bounds = tuple[float, float] | list[Any]  # (low, high), or the choices
-Space = Mapping[str, Bounds]  # by "optimizer.learning_rate", "algorithm.period", ...
+Bounds = tuple[float, float] | list[Any]  # (low, high), or a list of choices
+Space = Mapping[str, Bounds]  # by key, such as "optimizer.learning_rate"
 Point = dict[str, Any]
 SAMPLERS = ("halton", "tpe")
 RATE = "optimizer.learning_rate"
-STEP = 0.05  # share of a linear range beyond an edge at which a value has to be possible
+STEP = 0.05  # how far beyond an edge of a linear range values are tested, as a share of the range
 
 
 @dataclass(frozen=True)
 class Sweep:
-  """Each label is tried `trials` times, a trial with each of the seeds."""
+  """A search with `trials` trials per label, each of which is trained with all seeds."""
 
   experiments: Mapping[str, Experiment]
   spaces: Mapping[str, Space]
   trials: PositiveInt = 9
-  seeds: tuple[Seed, ...] = ()  # (): the experiment's own
+  seeds: tuple[Seed, ...] = ()  # (): the experiment's seed
   sampler: str = "halton"  # or "tpe"
   pruning: bool = False
-  validation: Fraction = 0.2  # share of the training examples, for data that does not set any apart itself
-  metric: str = ""  # see `config.compare.metric`; perplexity is by the loss
+  validation: Fraction = 0.2  # share of the training examples, for data without a validation split
+  metric: str = ""  # see `config.compare.metric`; perplexity is compared by the loss
 
   def __post_init__(self) -> None:
-    """Raise OptionError if nothing can be tried or judged."""
+    """Raise OptionError for invalid settings, such as no validation split."""
     check_fields(self, "config.sweep.")
     if not self.validation or any(experiment.data.get("validation") == 0 for experiment in self.experiments.values()):
-      raise OptionError("config.sweep.validation", "above 0, such as 0.2, as a sweep needs a validation split")
+      raise OptionError(
+        "config.sweep.validation", "above 0, such as 0.2", advice="Nor can config.data.validation be 0."
+      )
     if len(set(self.seeds)) < len(self.seeds):
-      raise OptionError("config.sweep.seeds", "different", self.seeds)
+      raise OptionError("config.sweep.seeds", "different seeds", self.seeds)
     named("config.sweep.sampler", dict.fromkeys(SAMPLERS), self.sampler)
     if self.pruning and any(experiment.eval_every >= experiment.steps for experiment in self.experiments.values()):
-      condition = "below config.steps with config.sweep.pruning, which judges before the end"
-      raise OptionError("config.eval_every", condition, self.first.eval_every)
+      condition = "below config.steps with config.sweep.pruning"
+      raise OptionError("config.eval_every", condition, self.first.eval_every, "Pruning needs earlier evaluations.")
     if self.pruning and len({experiment.eval_every / experiment.steps for experiment in self.experiments.values()}) > 1:
       raise OptionError("config.eval_every / config.steps", "the same for all labels with config.sweep.pruning")
 
   @property
   def first(self) -> Experiment:
-    """The first label's: model and data are those of all."""
+    """The experiment of the first label; all labels have its model and data."""
     return next(iter(self.experiments.values()))
 
   @classmethod
   def from_config(cls, config: Config, only_labels: Sequence[str] = ()) -> "Sweep":
-    """Create it from `config.sweep`. Raises as `variants` and `Experiment.from_config` do."""
+    """Create a sweep from a config. Raises as `variants` and `Experiment.from_config` do."""
     if keys := comparison.values(config):
-      advice = "Sweep a config without a grid: a comparison uses its tuned.json at every point."
+      advice = "Sweep without a grid; a comparison applies tuned.json at every grid point."
       raise OptionError(comparison.GRID, "empty for a sweep", ", ".join(keys), advice)
     config, section = copy.deepcopy(config), config.sweep
     check_all(Fraction, section.validation, "config.sweep.validation")
@@ -79,16 +81,17 @@ class Sweep:
     )  # fmt: skip
 
   def to_json(self, label: str) -> dict[str, Any]:
-    """Return all that decides the trials of a label, but their number: a resume must have the same."""
+    """Return the settings that determine the trials of a label; a resume must have the same ones."""
     rules = {key: getattr(self, key) for key in ("sampler", "pruning", "validation", "seeds")}
     rules |= {"metric": self.metric} if self.metric else {}
     return jsonable({**self.experiments[label].to_json(), "sweep": {**rules, "space": self.spaces[label]}})
 
 
 def points(space: Space, trials: int) -> list[Point]:
-  """Return the first points of a Halton sequence: evenly spread for any number, the same for every algorithm.
+  """Return the first points of a Halton sequence, which are evenly spread and the same for every algorithm.
 
-  Log scale where the bounds span a decade, else linear; integers where both bounds are, else four digits.
+  The scale is logarithmic if the bounds span a decade, else linear. Values are integers if both bounds are, and are
+  otherwise rounded to four digits.
   """
   memory.require(trials * (8 * len(space) + sys.getsizeof({})), f"{trials} trials")
   sequence = qmc.Halton(len(space), scramble=False)
@@ -100,16 +103,16 @@ def points(space: Space, trials: int) -> list[Point]:
 
 
 def logarithmic(bounds: tuple[float, float]) -> bool:
-  """Return whether the bounds span a decade, so that the scale is logarithmic."""
+  """Return whether the scale is logarithmic: positive bounds that span a decade."""
   low, high = bounds
   return low > 0 and high / low >= 10
 
 
 def edges(experiment: Experiment, space: Space, point: Point, tried: Sequence[Point]) -> dict[str, str]:
-  """Return the keys whose value in the best `point` is the smallest or the largest of all `tried` -> "low" or "high".
+  """Return {key: "low" or "high"} for keys whose value in the best `point` is the smallest or largest one `tried`.
 
-  Left out are keys with one tried value, choices other than three numbers or more, and bounds beyond which the
-  algorithm or the optimizer allows no value, such as a delay of 0.
+  Keys with a single tried value are omitted, and so are choices other than three or more numbers, and edges beyond
+  which the algorithm or optimizer allows no value, such as a delay of 0.
   """
   out = {}
   for key, bounds in space.items():
@@ -129,7 +132,7 @@ def edges(experiment: Experiment, space: Space, point: Point, tried: Sequence[Po
 
 
 def _ends(bounds: Bounds) -> tuple[float, float] | None:
-  """Return the bounds of a range, or of three or more numbers to choose from; None for other choices."""
+  """Return (low, high) of a range, or of a list of three or more numbers; None for other choices."""
   if not isinstance(bounds, list):
     return bounds
   ordered = len(bounds) > 2 and all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in bounds)
@@ -137,7 +140,7 @@ def _ends(bounds: Bounds) -> tuple[float, float] | None:
 
 
 def by_section(point: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-  """Return a point as `Experiment.changed` and a config take it."""
+  """Convert a point from {"section.key": value} to {section: {key: value}}."""
   out: dict[str, dict[str, Any]] = {}
   for path, value in point.items():
     section, _, key = path.partition(".")
@@ -146,7 +149,7 @@ def by_section(point: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _at(bounds: Bounds, u: float) -> Any:
-  """Return the value at a share u in [0, 1) of the bounds' scale, or of the choices."""
+  """Map u in [0, 1) to a value within the bounds, or to one of the choices."""
   if isinstance(bounds, list):
     return bounds[int(u * len(bounds))]
   low, high = bounds
@@ -157,14 +160,14 @@ def _at(bounds: Bounds, u: float) -> Any:
 
 
 def _space(section: Config, label: str, experiment: Experiment) -> Space:
-  """Return what is tuned: the learning rate, and what config.sweep.space names for this label."""
+  """Return a label's search space: the learning rate and the keys in config.sweep.space."""
   space: dict[str, Bounds] = {RATE: _range("config.sweep.learning_rate", section.learning_rate, float)}
   for bound in space[RATE]:
     check_all(PositiveFloat, bound, "config.sweep.learning_rate")
   where = f"config.sweep.space['{label}']"
-  own = _section(where, section.space.get(label, {}))
-  optimizer = _section(f"{where}.optimizer", own.pop("optimizer", {}))
-  space |= _searched(where, own, "algorithm", experiment.algorithm.name)
+  algorithm = _section(where, section.space.get(label, {}))
+  optimizer = _section(f"{where}.optimizer", algorithm.pop("optimizer", {}))
+  space |= _searched(where, algorithm, "algorithm", experiment.algorithm.name)
   return space | _searched(f"{where}.optimizer", optimizer, "optimizer", experiment.optimizer.name)
 
 
@@ -175,7 +178,7 @@ def _section(where: str, value: Any) -> dict[str, Any]:
 
 
 def _searched(where: str, section: Mapping[str, Any], kind: str, name: str) -> dict[str, Bounds]:
-  """Return the keys of one section, with the bounds or choices of each."""
+  """Return the bounds or choices of each key of a section."""
   parameters, out = keywords(factory(kind, name)), dict[str, Bounds]()
   for key, bounds in section.items():
     if key not in parameters:
@@ -187,20 +190,20 @@ def _searched(where: str, section: Mapping[str, Any], kind: str, name: str) -> d
 
 
 def _range(where: str, bounds: Any, annotation: Any) -> tuple[float, float]:
-  """Return the pair low < high as numbers of the key's type. OptionError for anything else."""
+  """Convert a pair low < high to the key's type. Raises OptionError for anything else."""
   if annotation not in (int, float):
-    raise OptionError(where, "a list of choices, such as ['a', 'b'], as it is no number", repr(bounds))
+    raise OptionError(where, "a list of choices, such as ['a', 'b'], as it is not numeric", repr(bounds))
   if not isinstance(bounds, tuple) or len(bounds) != 2:
     raise OptionError(where, f"(low, high) of type {annotation.__name__}, or a list of choices", repr(bounds))
   low, high = (as_type(bound, annotation, where) for bound in bounds)
   if not (low < high and math.isfinite(high - low)):
-    raise OptionError(where, "finite bounds, the first below the second", (low, high))
+    raise OptionError(where, "finite bounds with low < high", (low, high))
   return low, high
 
 
 def _choices(where: str, values: list[Any], annotation: Any) -> list[Any]:
-  """Return at least two different values of the key's type. OptionError for anything else."""
+  """Convert two or more different values to the key's type. Raises OptionError for anything else."""
   out = [as_type(value, annotation, where) for value in values]
   if len(set(map(repr, out))) < max(2, len(out)) or not all(isinstance(v, bool | int | float | str) for v in out):
-    raise OptionError(where, "two or more different numbers, texts or truth values", repr(values))
+    raise OptionError(where, "two or more different numbers, strings or booleans", repr(values))
   return out

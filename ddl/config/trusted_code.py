@@ -1,4 +1,4 @@
-"""Which files an address of a user-defined object runs, their hashes, and the check before a resume runs them."""
+"""Find and hash the files that importing a user-defined object runs, and check them before a resume."""
 
 import ast
 import hashlib
@@ -16,21 +16,21 @@ LIBRARIES = {*_PATHS, *(path.resolve() for path in _PATHS), Path(site.getusersit
 
 
 class Untrusted(ValueError):
-  """Code that a run folder names, and that is not run without the user's consent."""
+  """Raised for code that a run folder refers to and that is not imported without the user's consent."""
 
 
 def files(address: str) -> list[Path]:
-  """Return the file of an address, the packages around it, and what these import from their folder.
+  """Return the file of an address, its packages, and the local files that these import, without importing any.
 
-  By reading, without an import; [] for an object of a notebook, of ddl or of a built-in module.
+  Return [] for an object from a notebook, ddl or a built-in module.
   """
   first = _file(address.rpartition(":")[0]) if not _ours(address) else None
-  read, left = set[Path](), [first] if first else []
-  while left:
-    file = left.pop()
+  read, pending = set[Path](), [first] if first else []
+  while pending:
+    file = pending.pop()
     if file not in read and file.is_file():
       read.add(file)
-      left += [*package_files(file), *_imported(file)]
+      pending += [*package_files(file), *_imported(file)]
   return sorted(read)
 
 
@@ -40,38 +40,41 @@ def digest(file: Path) -> str:
 
 
 def check(folder: Path, recorded: Mapping[str, str], changed: bool, advice: str) -> Callable[[str], None]:
-  """Return the function that raises Untrusted for an address that the run folder may not run.
+  """Return a function that raises Untrusted for addresses that the run folder must not import.
 
-  recorded: hashes by file, from when the folder was written; changed: whether files outside of the folder may have
-  changed since; advice: how to run such a file nevertheless.
+  Args:
+    folder: the run folder.
+    recorded: hash by file, as recorded in the folder.
+    changed: whether files outside the folder may have changed since.
+    advice: how to import them nevertheless.
   """
   passed = set[str]()
   homes = {folder.absolute(), folder.resolve()}
 
   def allow(address: str) -> None:
     in_session = address.startswith("__main__:") and not getattr(sys.modules["__main__"], "__file__", None)
-    if address in passed or _ours(address) or in_session:  # objects of a notebook or a prompt are in no file
+    if address in passed or _ours(address) or in_session:  # objects of a notebook or a prompt have no file
       return
     where = address.rpartition(":")[0]
     written = Path(where).expanduser().absolute() if where.endswith(".py") else None
     if written and any(written.is_relative_to(home) for home in homes):
-      raise Untrusted(f"{written} is code inside of the run folder {folder}, which is not run; {advice}")
+      raise Untrusted(f"{written} is inside the run folder {folder} and not trusted; {advice}")
     if not (needed := files(address)) and written is None:
-      raise Untrusted(f"{folder} records the address {address}, which has no file to compare; {advice}")
+      raise Untrusted(f"{address}, recorded in {folder}, has no file to check and is not trusted; {advice}")
     for file in needed:
       if any(file.is_relative_to(home) for home in homes):
-        raise Untrusted(f"{file} is code inside of the run folder {folder}, which is not run; {advice}")
+        raise Untrusted(f"{file} is inside the run folder {folder} and not trusted; {advice}")
       if str(file) not in recorded:
-        raise Untrusted(f"{folder} records no hash of {file}, so that it is not run; {advice}")
+        raise Untrusted(f"{file} has no hash in {folder} and is not trusted; {advice}")
       if not changed and recorded[str(file)] != digest(file):
-        raise Untrusted(f"{file} has changed since {folder} was written, so that it is not run; {advice}")
+        raise Untrusted(f"{file} has changed since {folder} was written and is not trusted; {advice}")
     passed.add(address)
 
   return allow
 
 
 def installed(name: str, file: Path) -> bool:
-  """Return whether a module is of ddl or of a library, which has its name anywhere."""
+  """Return whether a module belongs to ddl or an installed library, whose names do not depend on the folder."""
   if name.partition(".")[0] in OURS or {"site-packages", "dist-packages"} & {*file.parts}:
     return True
   return not LIBRARIES.isdisjoint(file.parents)
@@ -83,7 +86,7 @@ def _ours(address: str) -> bool:
 
 
 def _file(where: str) -> Path | None:
-  """Return the file of `path.py` or of a dotted module, without the import of a parent package."""
+  """Return the file of `path.py` or of a dotted module, without importing parent packages."""
   if where.endswith(".py"):
     return Path(where).expanduser().resolve()
   top, *rest = where.split(".")
@@ -92,13 +95,13 @@ def _file(where: str) -> Path | None:
   except (ImportError, ValueError):
     return None
   for number, _ in enumerate(rest):
-    places = spec.submodule_search_locations if spec else None
-    spec = PathFinder.find_spec(".".join([top, *rest[: number + 1]]), places) if places else None
+    folders = spec.submodule_search_locations if spec else None
+    spec = PathFinder.find_spec(".".join([top, *rest[: number + 1]]), folders) if folders else None
   return Path(spec.origin).resolve() if spec and spec.has_location and spec.origin else None
 
 
 def package_files(file: Path) -> Iterator[Path]:
-  """Yield the `__init__.py` of each package that a file is in, the innermost first; its import runs them too."""
+  """Yield the `__init__.py` of each package that contains a file, innermost first."""
   for folder in file.parents:
     if not (folder / "__init__.py").is_file():
       return
@@ -106,7 +109,7 @@ def package_files(file: Path) -> Iterator[Path]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-  """Yield the files that a file's import statements name, of its folder and its package."""
+  """Yield the local files that a file imports, from its folder or package."""
   try:
     tree = ast.parse(file.read_bytes())
   except (SyntaxError, ValueError, RecursionError, MemoryError):  # the import raises it later
@@ -125,10 +128,10 @@ def _imported(file: Path) -> Iterator[Path]:
 
 
 def _local(file: Path, name: str) -> Iterator[Path]:
-  """Yield the files of an absolute import that lie in the file's folder, its package's, or a folder of that name."""
+  """Yield the files of an absolute import if they are in the file's folder, its packages or a folder of that name."""
   top, packages = name.partition(".")[0], [init.parent for init in package_files(file)]
   if top in OURS or (installed("", file) and top not in [folder.name for folder in packages]):
-    return  # what ddl or a library imports
+    return  # an import of ddl or inside a library
   roots = [file.parent, *(folder.parent for folder in packages)]
   roots += [folder.parent for folder in file.parents if folder.name == top]
   for root in dict.fromkeys(roots):
@@ -136,7 +139,7 @@ def _local(file: Path, name: str) -> Iterator[Path]:
 
 
 def _below(root: Path, name: str) -> Iterator[Path]:
-  """Yield the module of a dotted name below a folder, and its packages."""
+  """Yield the possible files of a dotted module below a folder, and of its packages."""
   *outer, last = name.split(".")
   for part in outer:
     root = root / part

@@ -1,4 +1,4 @@
-"""Keys of a config that a command does not read: a flag that sets one is a mistake. A file may, as several share it."""
+"""Report flags for config keys that a command does not read. Config files may have them, as commands share files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,23 +10,23 @@ from ddl.config.experiment import Experiment
 from ddl.errors import OptionError
 from ddl.names import short_name
 
-UNREAD = {  # command: what it does not read of the config, and why
-  "train": {"compare": "it makes one run", "sweep": "it tunes nothing"},
-  "compare": {"sweep": "it tunes nothing", "seed": "its seeds are config.compare.seeds, such as 0,1,2"},
+UNREAD = {  # command: {config key that it does not read: why}
+  "train": {"compare": "only compare reads it", "sweep": "only sweep reads it"},
+  "compare": {"sweep": "only sweep reads it", "seed": "its seeds are config.compare.seeds, such as 0,1,2"},
   "plan": {
-    "compare": "it makes no runs",
-    "sweep": "it tunes nothing",
-    **dict.fromkeys(("times", "network", "barrier"), "its seconds are those of its cluster"),
+    "compare": "only compare reads it",
+    "sweep": "only sweep reads it",
+    **dict.fromkeys(("times", "network", "barrier"), "times are predicted from the cluster"),
   },
-  "sweep": {"optimizer.learning_rate": "it tries those within config.sweep.learning_rate"}
-  | {f"compare.{key}": "it compares nothing" for key in ("title", "seeds", "target", "expected")}
-  | {"compare.grid": "it tunes each label once, and its result holds for all points of a grid"},
+  "sweep": {"optimizer.learning_rate": "it is tuned within config.sweep.learning_rate"}
+  | {f"compare.{key}": "only compare reads it" for key in ("title", "seeds", "target", "expected")}
+  | {"compare.grid": "each label is tuned once for all points of a grid"},
 }
-VIRTUAL = ("times", "network", "barrier")  # sections of virtual time
+VIRTUAL = ("times", "network", "barrier")  # sections that affect only virtual time
 
 
 def check(command: str, path: str, labels: Iterable[Any]) -> None:
-  """Raise OptionError if the command does not read `path`, a key that the user sets. labels: their changes."""
+  """Raise OptionError if a command does not read the key `path`. labels: the changes of each label."""
   for key, why in UNREAD.get(command, {}).items():
     if within(path, key):
       raise _unread(command, path, why)
@@ -37,12 +37,12 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
   values = [keys.get(key) if isinstance(keys, Mapping) else keys if key == "name" else None for keys in sections]
   if values and all(value is not None for value in values):
     raise _unread(
-      command, path, "every label of config.compare.algorithms sets its own; option only=LABELS picks some of them"
+      command, path, "every label of config.compare.algorithms overrides it; select labels with only=LABELS"
     )
 
 
 def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str]) -> None:
-  """Raise OptionError for a key of virtual time that the user sets and none of the command's algorithms reads."""
+  """Raise OptionError for a key of virtual time that none of the command's algorithms reads."""
   unread = [unread_by(command, name) for name in algorithms]
   for path in paths:
     why = [next((text for key, text in keys.items() if within(path, key)), "") for keys in unread]
@@ -51,14 +51,14 @@ def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str])
 
 
 def check_taken(command: str, paths: Sequence[str], experiments: Iterable[Experiment]) -> None:
-  """Raise OptionError for a setting that the user sets and that the factories of all labels lack."""
+  """Raise OptionError for a setting that the factories of all labels lack."""
   for path in paths:
     section, _, key = path.partition(".")
     if section in REGISTRIES and section not in VIRTUAL and key != "name":
       parts = [getattr(experiment, section) for experiment in experiments]
       if all(key not in part.settings for part in parts):
         names = ", ".join(dict.fromkeys(part.short_name for part in parts))
-        raise _unread(command, path, f"no label's {section} takes it ({names})")
+        raise _unread(command, path, f"the {section} of no label reads it ({names})")
 
 
 def _unread(command: str, path: str, why: str) -> OptionError:
@@ -66,22 +66,22 @@ def _unread(command: str, path: str, why: str) -> OptionError:
 
 
 def unread_by(command: str, name: str) -> dict[str, str]:
-  """Return the keys of virtual time that the algorithm does not read, and why."""
+  """Return the keys of virtual time that an algorithm does not read -> why."""
   short = short_name(name)
   if not has_server(name) and command == "sweep":
-    return dict.fromkeys(VIRTUAL, f"{short} takes no virtual time while it is tuned")
+    return dict.fromkeys(VIRTUAL, f"{short} is tuned without virtual time")
   if not has_server(name):
     return dict.fromkeys(
       ("barrier", "network.service_seconds", "network.blocks"), f"{short} has neither a server nor peers"
     )
   out: dict[str, str] = dict.fromkeys(("network.exchange_seconds", "network.overlap"), f"{short} has no collective")
   if not make_algorithm(name, optax.sgd(0.1), 1, keyword_arguments("algorithm", {"name": name})).lock_free:
-    out["network.blocks"] = f"{short} has a lock, the hogwild algorithms do without"
+    out["network.blocks"] = f"{short} has a lock, unlike the hogwild algorithms"
   return out
 
 
 def reads(config: Config, key: str, command: str = "compare") -> bool:
-  """Return whether what the config names in the key's section takes the key; all read a key without a section."""
+  """Return whether a command with this config reads a key, such as "workers" or "algorithm.period"."""
   section, _, name = key.rpartition(".")
   if section in VIRTUAL and any(within(key, unread) for unread in unread_by(command, config.algorithm.name)):
     return False
@@ -89,5 +89,5 @@ def reads(config: Config, key: str, command: str = "compare") -> bool:
 
 
 def within(path: str, key: str) -> bool:
-  """Return whether a path is a key or one of its section's."""
+  """Return whether a path equals a key or is below it."""
   return path == key or path.startswith(f"{key}.")

@@ -1,9 +1,9 @@
-"""User-defined functions by their addresses, `path/to/file.py:name` or `package.module:name`, and their import.
+"""Import user-defined functions by address: `path/to/file.py:name` or `package.module:name`.
 
-A file runs like a script: with its folder first on `sys.path`, so that it can import other files from there. A file in
-a package (a folder with `__init__.py`) is imported as a module of it. A module that this process has imported, such as
-its script, does not run again unless its file has changed since. Python has one module of a name: two files that import
-different `models.py` from their folders need two processes.
+A file runs like a script: its folder is first on `sys.path`, so that it can import other files from there. A file in a
+package (a folder with `__init__.py`) is imported as a module of the package. A module that this process has already
+imported, such as its script, does not run again unless its file has changed. As Python has only one module per name,
+two files that import different `models.py` from their folders need separate processes.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from ddl.config.trusted_code import files, installed, package_files
 from ddl.errors import OptionError, nearest
 
 UNDECLARED = Taxonomy("data", *["not declared"] * 4)
-LOADED = "@"  # in the names of modules that `load` has run, between the file's name and its digest
+LOADED = "@"  # separates file name and hash in the names of modules that `load` has run
 
-_allow: ContextVar[Callable[[str], None]] = ContextVar("allow", default=lambda address: None)  # raises for a bad one
+_allow: ContextVar[Callable[[str], None]] = ContextVar("allow", default=lambda address: None)  # may raise
 
 
 class Unavailable(OptionError):
-  """A user-defined function that its address does not lead to."""
+  """Raised if a user-defined function cannot be imported from its address."""
 
 
 def is_address(name: Any) -> bool:
@@ -42,7 +42,7 @@ def is_address(name: Any) -> bool:
 
 @contextlib.contextmanager
 def checked(allow: Callable[[str], None]) -> Iterator[None]:
-  """Call `allow` within it with each address before its file is imported; it may raise."""
+  """Within this context, call `allow` with each address before importing its file; it may raise."""
   token = _allow.set(allow)
   try:
     yield
@@ -52,7 +52,7 @@ def checked(allow: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def importable(address: str) -> Iterator[None]:
-  """Put the folder of an address's file first on `sys.path`, and the folder that its package is in."""
+  """Within this context, put the folder of an address's file, and of its outermost package, first on `sys.path`."""
   where = address.rpartition(":")[0]
   file = Path(where).expanduser().resolve()
   folders = {str(file.parent), str(file.parents[len(_packages(file))])} if where.endswith(".py") else set[str]()
@@ -66,7 +66,7 @@ def importable(address: str) -> Iterator[None]:
 
 
 def load(file: Path) -> ModuleType:
-  """Return the module of a file, an absolute path; it runs unless it has run in this process with this content."""
+  """Import a file (an absolute path) as a module; it runs once per process and content."""
   content = file.read_bytes()
   name = f"{file.stem}{LOADED}{hashlib.sha256(str(file).encode() + content).hexdigest()[:16]}"
   if module := sys.modules.get(name) or _imported(file):
@@ -80,7 +80,7 @@ def load(file: Path) -> ModuleType:
       return importlib.import_module(".".join([*packages, *[file.stem] * (file.name != "__init__.py")]))
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec and spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look for it
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
     try:
       spec.loader.exec_module(module)
     except BaseException:
@@ -90,68 +90,69 @@ def load(file: Path) -> ModuleType:
 
 
 def _packages(file: Path) -> list[str]:
-  """Return the packages that a file is in, from the outermost on."""
+  """Return the names of the packages that contain a file, outermost first."""
   return [init.parent.name for init in package_files(file)][::-1]
 
 
 def _imported(file: Path) -> ModuleType | None:
-  """Return the module that was imported from a file under another name, such as the script `__main__`."""
+  """Return the module imported from a file under another name, such as the script `__main__`; None if there is none."""
   for name, module in list(sys.modules.items()):
-    path = vars(module).get("__file__") if LOADED not in name else None  # without a lazy module's __getattr__
+    path = vars(module).get("__file__") if LOADED not in name else None  # avoids __getattr__ of lazy modules
     if path and Path(path).name == file.name and Path(path).resolve() == file:
       return module
   return None
 
 
 def _check_name(file: Path) -> None:
-  """Raise OptionError if another file has been imported under the name that this one would get."""
+  """Raise OptionError if another file has been imported under the module name of this one."""
   names = [*_packages(file), *[file.stem] * (file.name != "__init__.py")]
   other = Path(getattr(sys.modules.get(".".join(names)), "__file__", None) or file)
   same = other.resolve() == file or (other.exists() and other.read_bytes() == file.read_bytes())
   if not same and not installed(names[0], other):
-    advice = f"This process has imported {other} already: rename one of the two, or start another process."
-    raise OptionError(str(file), "the only user-defined module of its name", advice=advice)
+    advice = f"This process has already imported {other}: rename one of them, or start another process."
+    raise OptionError(str(file), "the only user-defined module with its name", advice=advice)
 
 
 def own(value: Any, **settings: Any) -> dict[str, Any]:
-  """Return a section of a config for a user-defined function: `config.model = own(my_model, width=3)`.
+  """Return a config section for a user-defined function: `config.model = own(my_model, width=3)`.
 
-  Raises ValueError for a function that is not at the top level of a file, such as a lambda, as no resume could find it.
+  Raises ValueError for a function that is not at the top level of a file, such as a lambda, as a resume could not
+  import it.
 
   Args:
-    value: factory of a section; for an algorithm or a wrapper also its Spec or Wrapper.
-    settings: its keyword arguments.
+    value: the section's factory; for an algorithm or wrapper, also a Spec or Wrapper.
+    settings: the factory's keyword arguments.
   """
   for name, spec in (COLLECTIVE | SERVER | WRAPPERS).items():
     if value is spec.factory:  # such as ddl.dasgd
       return {"name": name, **settings}
-  user_factory = getattr(value, "factory", value)  # of a Spec or a Wrapper
+  user_factory = getattr(value, "factory", value)  # a Spec or Wrapper has a factory
   function = inspect.unwrap(user_factory) if callable(user_factory) else user_factory
   scopes = [getattr(function, "__globals__", {}), sys._getframe(1).f_globals]  # the function's file, or the caller's
-  places = [(scope, name) for scope in scopes for name, other in list(scope.items()) if other is value]
-  if not places:
+  matches = [(scope, name) for scope in scopes for name, other in list(scope.items()) if other is value]
+  if not matches:
     raise OptionError("a user-defined function", "at the top level of a file", repr(value))
-  name = address(*places[0])
-  if name.startswith("__main__:"):  # of a notebook or a prompt: without a file
-    text = f"{name.removeprefix('__main__:')} exists in this session only, so that no other one can load or resume runs"
-    warnings.warn(f"{text} of it; define it in a file and import it", stacklevel=2)
+  name = address(*matches[0])
+  if name.startswith("__main__:"):  # defined in a notebook or at a prompt
+    text = f"{name.removeprefix('__main__:')} exists only in this session, so other sessions cannot load or resume runs"
+    warnings.warn(f"{text} with it; define it in a file and import it", stacklevel=2)
   return {"name": name, **settings}
 
 
 def address(scope: Mapping[str, Any], name: str) -> str:
-  """Return the address of a name of a module: by its file, or by import where it is of an installed package."""
-  where, file = scope["__name__"], scope.get("__file__")  # a notebook has none
-  return f"{where}:{name}" if not file or installed(where, Path(file)) else f"{Path(file).resolve()}:{name}"
+  """Return the address of a name in a module: by file, or by dotted module for an installed package or a notebook."""
+  module, file = scope["__name__"], scope.get("__file__")  # a notebook has no file
+  return f"{module}:{name}" if not file or installed(module, Path(file)) else f"{Path(file).resolve()}:{name}"
 
 
 def absolute(name: str) -> str:
-  """Return the address with an absolute path."""
+  """Make the path of an address absolute."""
   where, _, attribute = name.rpartition(":")
   return f"{Path(where).expanduser().resolve()}:{attribute}" if where.endswith(".py") else name
 
 
 def find(kind: str, name: str) -> Any:
-  """Return a Spec for an algorithm's address, a Wrapper for a wrapper's, else a function. Raises Unavailable."""
+  """Import the object at an address: a Spec, Wrapper or function, depending on the section. Raises Unavailable."""
   value = _value(name, f"config.{kind}.name")
   expected = {"algorithm": Spec, "wrapper": Wrapper}.get(kind)
   if expected and isinstance(value, expected):
@@ -163,7 +164,7 @@ def find(kind: str, name: str) -> Any:
 
 
 def function_at(address: str, option: str) -> Callable[..., Any]:
-  """Return the function at an address that the user passes with an option. Raises Unavailable."""
+  """Import the function at an address, the value of an option. Raises Unavailable."""
   value = _value(address, option)
   if not callable(value):
     raise OptionError(option, "a function", f"{type(value).__name__} at {address}")
@@ -171,16 +172,16 @@ def function_at(address: str, option: str) -> Callable[..., Any]:
 
 
 def _value(name: str, option: str) -> Any:
-  """Return what a module has by the name of an address."""
+  """Import the object at an address. Raises Unavailable."""
   _allow.get()(name)
   where, _, attribute = name.rpartition(":")
   file = Path(where).expanduser().resolve() if where.endswith(".py") else None
   if file and not file.is_file():
-    raise Unavailable(option, f"in a file that exists; that of {attribute} is missing", name)
+    raise Unavailable(option, "FILE.py:NAME of an existing file", name)
   try:
     module = load(file) if file else importlib.import_module(where)
-  except Exception as error:  # the file is the user's, and so are its errors
-    why = f"Importing {where} fails ({type(error).__name__}: {error})."
+  except Exception as error:  # the user's file may raise anything
+    why = f"Importing {where} failed ({type(error).__name__}: {error})."
     raise Unavailable(option, "FILE.py:NAME or MODULE:NAME of a function", name, why) from error
   if attribute not in vars(module):
     known = [
@@ -196,6 +197,6 @@ def _value(name: str, option: str) -> Any:
 
 @functools.cache
 def _described(kind: type[Any], function: Callable[..., Any], name: str) -> Any:
-  """Return a Spec or Wrapper of a bare factory, with the first line of its docstring as the title."""
+  """Wrap a factory in a Spec or Wrapper whose title is the first line of its docstring."""
   title = (inspect.getdoc(function) or name.rpartition(":")[2]).splitlines()[0]
   return Spec(function, title, name, UNDECLARED) if kind is Spec else Wrapper(function, title, name)

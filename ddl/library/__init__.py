@@ -1,1 +1,1 @@
-"""The commands as functions of Python, and what they return."""
+"""The commands as Python functions, and their results."""

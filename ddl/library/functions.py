@@ -1,4 +1,4 @@
-"""`ddl.train`, `ddl.compare` and `ddl.sweep`: the commands as functions, whose results are values."""
+"""`ddl.train`, `ddl.compare` and `ddl.sweep`: the commands as Python functions."""
 
 import contextlib
 import inspect
@@ -28,22 +28,24 @@ from ddl.run.hooks import Hook, StepInfo
 from ddl.run.workdir import workdir as folder_of
 
 __all__ = ["RunOptions", "StepInfo", "compare", "load", "own", "sweep", "train"]  # re-exported by `ddl`
-Source = str | Path | ConfigDict | None  # a config file, the config itself, or `base()`
-Section = str | Mapping[str, Any] | Callable[..., Any]  # of a config: its name, {"name": ..., key: value}, a function
+Source = str | Path | ConfigDict | None  # a config file or a config; None: `base()`
+Section = (
+  str | Mapping[str, Any] | Callable[..., Any]
+)  # a config section: a name, {"name": ..., key: value}, a function
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _list_settings(function: Function) -> Function:
-  """Show the config's sections and settings with their defaults in `help`, in place of **changes."""
+  """Replace **changes in a function's signature and docstring by the config's sections and settings."""
   signature, text = inspect.signature(function), inspect.cleandoc(function.__doc__ or "")
-  explicit = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+  explicit = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
   kind = inspect.Parameter.KEYWORD_ONLY
   sections = [inspect.Parameter(name, kind, default=entry, annotation=Section) for name, entry in DEFAULTS.items()]
   sections.append(inspect.Parameter("network", kind, default={}, annotation=Mapping[str, float]))
   settings = [inspect.Parameter(key, kind, default=value, annotation=type(value)) for key, value in SETTINGS.items()]
   setattr(function, "__signature__", signature.replace(parameters=[*explicit, *sections, *settings]))  # noqa: B010
   rows = "\n".join(f"  {key}: {meaning} ({SETTINGS[key]!r})" for key, meaning in meanings(Experiment).items())
-  function.__doc__ = f"{text}\n\nSettings, by default those of `config`:\n{rows}"
+  function.__doc__ = f"{text}\n\nSettings and their defaults, if `config` does not set them:\n{rows}"
   return function
 
 
@@ -59,24 +61,24 @@ def train(
   """Train one algorithm and return the run, e.g. `ddl.train(algorithm={"name": "easgd", "period": 10}, steps=400)`.
 
   Args:
-    config: a config file, a config of `ddl.config.base()`, or nothing for the defaults.
+    config: a config file, a config from `ddl.config.base()`, or None for the defaults.
     workdir: a new folder for the run; default: runs/train-<algorithm>-<time>.
-    hooks: functions of a `ddl.StepInfo`, called after each evaluation and at the end; every process calls them.
-    options: how it is run; `RunOptions(resume=True)` resumes the run in `workdir`, without a config and changes with
-      those that the folder records.
-    changes: of the config: numbers, sections as {"name": ..., key: value}, a section's name alone, or a user-defined
-      function in its place.
+    hooks: functions of a `ddl.StepInfo`, called in every process after each evaluation and at the end.
+    options: execution options; `RunOptions(resume=True)` resumes the run in `workdir`, with the config recorded there
+      unless config or changes are passed.
+    changes: changes of the config: a setting's value, or a section as {"name": ..., key: value}, a name or a
+      user-defined function.
 
   Raises:
-    ValueError: for an invalid config, options or folder (`ddl.errors.OptionError` has the option's name); `Diverged`,
-      one of them, if the loss is not finite.
+    ValueError: for an invalid config, options or folder (`ddl.errors.OptionError` has the option's name); the subclass
+      `Diverged` if the loss is not finite.
     Stopped: after Ctrl-C; the run is saved.
   """
   with _prepared("train", config, changes, workdir, options) as (resolved, options, _):
     experiment = Experiment.from_config(resolved)
     options = _final(f"train-{experiment.label}", "train", resolved, options)
     training.train(experiment, _hooked(options, hooks, draw_schedule))
-  return Run(Path(options.workdir), trust_code=True)  # whose code has run
+  return Run(Path(options.workdir), trust_code=True)  # its code has already run
 
 
 @_list_settings
@@ -96,23 +98,24 @@ def compare(
   options: RunOptions | None = None,
   **changes: Any,
 ) -> Compared:
-  """Run several algorithms over several seeds on one budget of examples, write the report, return the results.
+  """Compare algorithms over several seeds with equal budgets of examples, write the report and return the results.
 
   Args:
-    config: as of `train`; its section `compare` has the defaults of the next five.
-    algorithms: label -> algorithm, as its name, {"name": ..., key: value} or a function; or label -> all sections in
-      which it differs, such as {"algorithm": "easgd", "optimizer": {"learning_rate": 0.05}}; or a list of names.
-    seeds: of the runs of each label; a number n for 0 to n - 1.
-    target: of the test metric: at least this accuracy, at most this loss or perplexity.
+    config: see `train`; its section `compare` has the defaults of the next five arguments.
+    algorithms: a list of names; or label -> algorithm, as a name, {"name": ..., key: value} or a function; or label ->
+      all sections that differ, such as {"algorithm": "easgd", "optimizer": {"learning_rate": 0.05}}.
+    seeds: the seeds of each label; a number n means 0 to n - 1.
+    target: the target of the test metric: a minimum accuracy, or a maximum loss or perplexity.
     metric: "accuracy", "loss" or "perplexity"; by default the accuracy if the model has one, else the loss.
-    grid: key -> values, at every point of which each label is run: {"workers": (1, 2, 4), "algorithm.period": (1, 16)}.
-    only: labels or algorithms; by default all.
+    grid: key -> values; each label is run at all points, as in {"workers": (1, 2, 4), "algorithm.period": (1, 16)}.
+    only: labels or algorithms to run; by default all.
     clusters: names of clusters to predict seconds for.
     tuned: tuned.json of a sweep.
-    workdir, hooks, options, changes: as of `train`; `RunOptions(keep_models=True)` keeps the final models of all runs.
+    workdir, hooks, options, changes: see `train`; `RunOptions(keep_models=True)` saves the final models of all runs.
 
   Raises:
-    ValueError, Stopped: as `train`; Failed: if every run diverged.
+    ValueError, Stopped: as `train` does.
+    Failed: if every run diverged.
   """
   only, clusters = _names("only", only), _names("clusters", clusters)
   check_path("tuned", tuned)
@@ -124,7 +127,7 @@ def compare(
     comparison = Comparison.from_config(resolved, only, str(tuned), clusters)
     name = f"compare-{comparison.first.model.short_name}-{comparison.first.data.short_name}"
     options = _final(name, "compare", resolved, options, only=only, cluster=clusters, tuned=tuned)
-    comparing.compare(comparison, replace(_hooked(options, hooks), print_table=False))  # the result shows it
+    comparing.compare(comparison, replace(_hooked(options, hooks), print_table=False))  # the result has the table
   return Compared(Path(options.workdir), trust_code=True)
 
 
@@ -143,18 +146,18 @@ def sweep(
   """Tune each algorithm with the same number of trials on a validation split, and return the best settings.
 
   Args:
-    config: as of `train`; its section `sweep` has the bounds of the learning rate, the sampler and the seeds.
-    algorithms: as of `compare`.
-    space: label -> what is tuned besides the learning rate, as bounds (low, high) or a list of choices, such as
-      {"local": {"period": (2, 16), "optimizer": {"momentum": [0.0, 0.9]}}}.
-    only: labels or algorithms; by default all.
-    trials: per label; 0: as many as the config has.
-    workdir, options, changes: as of `train`.
+    config: see `train`; its section `sweep` has the bounds of the learning rate, the sampler and the seeds.
+    algorithms: see `compare`.
+    space: label -> hyperparameters to tune besides the learning rate, as bounds (low, high) or a list of choices, such
+      as {"local": {"period": (2, 16), "optimizer": {"momentum": [0.0, 0.9]}}}.
+    only: labels or algorithms to tune; by default all.
+    trials: trials per label; 0: config.sweep.trials.
+    workdir, options, changes: see `train`.
 
   Raises:
-    ValueError, Stopped: as `train`; ValueError if no trial of a label completed.
+    ValueError, Stopped: as `train` does; ValueError if no trial of a label completed.
   """
-  from ddl.comparison import sweep as sweeping  # Optuna takes a third of a second to import
+  from ddl.comparison import sweep as sweeping  # importing Optuna takes a third of a second
 
   only = _names("only", only)
   check_all(NonNegativeInt, trials, "trials")
@@ -173,7 +176,7 @@ def sweep(
 def _prepared(
   command: str, config: Source, changes: Mapping[str, Any], workdir: str | Path, options: RunOptions | None
 ) -> Iterator[tuple[Config, RunOptions, Mapping[str, Any]]]:
-  """Yield the config, the options, and the recorded options of a call that resumes without config and changes."""
+  """Yield (config, options, recorded options) of a call; a resume without config and changes uses the folder's."""
   check_path("workdir", workdir)
   options = RunOptions() if options is None else options
   if not isinstance(options, RunOptions):
@@ -188,28 +191,28 @@ def _prepared(
 
 
 def _final(name: str, command: str, config: Config, options: RunOptions, **more: Any) -> RunOptions:
-  """Return the options with the folder, and with the record that a resume needs."""
+  """Return the options with the folder and the record from which a resume restores the call."""
   path = folder_of(name, options).absolute()
   recorded = resume.record(command, config, options, **more)
   return replace(options, workdir=str(path), command=(f"ddl.{command}",), recorded=recorded)
 
 
 def _with_section(changes: dict[str, Any], name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the changes with the values that are not None in a section."""
+  """Add the values that are not None to a section of the changes."""
   values = {key: value for key, value in values.items() if value is not None}
   section = changes.get(name, {})
   return changes | {name: {**section, **values}} if values and isinstance(section, Mapping) else changes
 
 
 def _names(argument: str, value: Any) -> Sequence[str]:
-  """Return a list of names; one string would be read letter by letter."""
-  if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
+  """Return a list of names. Raises OptionError for a string, which would be a list of letters."""
+  if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
     raise OptionError(argument, f"a list of names, such as {argument}=['a', 'b']", repr(value))
   return value
 
 
 def _hooked(options: RunOptions, hooks: Any, *more: Hook) -> RunOptions:
-  """Return the options with these hooks; other processes import them by their addresses."""
+  """Add hooks to the options; as addresses if other processes must import them."""
   if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
     raise OptionError("hooks", "a list of functions of a ddl.StepInfo", repr(hooks))
   if options.processes > 1 or options.max_restarts:

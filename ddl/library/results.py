@@ -1,4 +1,4 @@
-"""Load a run, a comparison or a sweep from its folder as values, each with a short text for notebooks."""
+"""Load a run, comparison or sweep from its folder, with a short text for notebooks."""
 
 import json
 import textwrap
@@ -30,15 +30,21 @@ if TYPE_CHECKING:
   from ddl.report.figure import Figure
 
 Value = TypeVar("Value")
-SHOWN = 12  # algorithms in the text of a comparison
-DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)  # of a folder, that a text must not raise
+SHOWN = 12  # maximum number of algorithms in the text of a comparison
+DAMAGED = (
+  OSError,
+  ValueError,
+  KeyError,
+  TypeError,
+  IndexError,
+)  # errors of a damaged folder, which repr must not raise
 
 
 class Named(dict[str, Value]):
-  """Values by name; a KeyError lists the names."""
+  """A dict by name, whose KeyError lists the known names."""
 
   def __init__(self, what: str, values: Mapping[str, Value], use: str):
-    """what: the noun for a value; use: a sentence on how to use one."""
+    """Create a dict. what: the noun for a value; use: a sentence on how to use a value."""
     super().__init__(values)
     self.what, self.use = what, use
 
@@ -47,11 +53,11 @@ class Named(dict[str, Value]):
     return "\n".join([f"{pluralize(len(self), self.what)} by name:", names, self.use])
 
   def __missing__(self, name: str) -> Value:
-    raise KeyError(f"no {self.what} {name!r}; there are: {', '.join(self)}")
+    raise KeyError(f"no {self.what} {name!r}; known: {', '.join(self)}")
 
 
 class Described:
-  """Base class of what a folder holds, with a text for notebooks that a damaged folder does not turn into an error."""
+  """Base class of results in a folder, whose repr describes them and never fails for a damaged folder."""
 
   folder: Path
 
@@ -60,7 +66,7 @@ class Described:
     try:
       return f"{head}\n{self._text()}"
     except DAMAGED as error:
-      return f"{head}\n  nothing to show: {error}"
+      return f"{head}\n  cannot be shown: {error}"
 
   def _text(self) -> str:
     raise NotImplementedError
@@ -68,13 +74,13 @@ class Described:
 
 @dataclass(frozen=True, repr=False)
 class Run(Described):
-  """A run that is complete, or stopped at a checkpoint. The model is that of the last checkpoint or of the end."""
+  """A run that is complete or stopped; its model is that of the end or the last checkpoint."""
 
   folder: Path
   trust_code: bool = False  # import user-defined files that the folder contains, or that changed since it was written
 
   def _text(self) -> str:
-    """Describe what was trained, and the last evaluation."""
+    """Describe the experiment and the last evaluation."""
     names = {key: short_name(self.config[key]["name"]) for key in ("algorithm", "model", "data")}
     text = f"  {names['algorithm']}, {names['model']} on {names['data']}; {pluralize(self.config['workers'], 'worker')}"
     last = json.loads((self.folder / run_dir.METRICS).read_text(encoding="utf-8").splitlines()[-1])
@@ -84,13 +90,13 @@ class Run(Described):
 
   @cached_property
   def experiment(self) -> Experiment:
-    """The experiment, with every default filled in."""
+    """The experiment, with all defaults filled in."""
     with inputs.allowed_code(self.folder, self.trust_code, load=True):
       return Experiment.from_json(self.config)
 
   @cached_property
   def config(self) -> dict[str, Any]:
-    """The config, without an import of user-defined files: {"algorithm": {"name": ..., ...}, "workers": ..., ...}."""
+    """The config as a dict, without importing user-defined files."""
     return files.read_json(self.folder / run_dir.CONFIG)
 
   @cached_property
@@ -98,7 +104,7 @@ class Run(Described):
     """A row per evaluation: step, examples, epoch, train_loss, test_loss, bytes_sent, seconds, ..."""
     import pandas as pd
 
-    run_dir.metric_lines(self.folder / run_dir.METRICS)  # raises for a damaged one
+    run_dir.metric_lines(self.folder / run_dir.METRICS)  # raises for a damaged file
     return pd.read_json(self.folder / run_dir.METRICS, lines=True, precise_float=True)
 
   @cached_property
@@ -108,7 +114,7 @@ class Run(Described):
 
   @property
   def model(self) -> Model:
-    """The model's functions `init`, `loss` and `metrics`."""
+    """The model, with its functions `init`, `loss` and `metrics`."""
     return self._components.model
 
   @property
@@ -136,9 +142,9 @@ class Run(Described):
     return self._saved.extra
 
   def evaluate(self, source: Source | None = None) -> dict[str, float]:
-    """Return the mean "loss" and, if there is one, "accuracy" (for language also "perplexity").
+    """Return the model's mean "loss", its "accuracy" if defined, and its "perplexity" if it is a language model.
 
-    source: by default the test examples.
+    source: the examples; by default the test set.
     """
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
     tested = Evaluator(self.model, source or self.data.test)([Consensus(params, extra, None)])[0]
@@ -150,10 +156,10 @@ class Compared(Described):
   """A complete comparison."""
 
   folder: Path
-  trust_code: bool = False  # as of a run
+  trust_code: bool = False  # see `Run`
 
   def _text(self) -> str:
-    """Describe labels, seeds and target, who is best, and return the table if it is short."""
+    """Describe labels, seeds, target and findings, with the table if it is short."""
     results, comparison = self._results, self._results.comparison
     seeds = [str(seed) for seed in comparison.info["seeds"]]
     texts = [
@@ -176,17 +182,17 @@ class Compared(Described):
 
   @cached_property
   def info(self) -> dict[str, Any]:
-    """The content of comparison.json: target, seeds, versions, an entry per algorithm."""
+    """The content of comparison.json: target, seeds, versions and an entry per label."""
     return files.read_json(self.folder / run_dir.COMPARISON)
 
   @property
   def report(self) -> Path:
-    """The page."""
+    """The path of the report."""
     return self.folder / "report.html"
 
   @cached_property
   def runs(self) -> Named[list[Run]]:
-    """Label -> a run per seed."""
+    """The runs by label, one per seed."""
     paths = {entry["label"]: entry["runs"] for entry in self.info["algorithms"]}
     runs = {label: [Run(self.folder / path, self.trust_code) for path in paths[label]] for label in paths}
     return Named("label", runs, "runs[label] is a list with a run per seed.")
@@ -197,22 +203,22 @@ class Compared(Described):
 
   @cached_property
   def metrics(self) -> "pd.DataFrame":
-    """Every evaluation of every run; columns: docs/howto/frames.md."""
+    """All evaluations of all runs; docs/howto/frames.md describes the columns."""
     return report.frames.metrics_frame(self._results.comparison)
 
   @cached_property
   def table(self) -> "pd.DataFrame":
-    """A row per label, with intervals; columns: docs/howto/frames.md."""
+    """A row per label, with intervals; docs/howto/frames.md describes the columns."""
     return self._results.table
 
   @cached_property
   def pairs(self) -> "pd.DataFrame":
-    """A row per quantity and pair of labels; columns: docs/howto/frames.md."""
+    """A row per quantity and pair of labels; docs/howto/frames.md describes the columns."""
     return self._results.pairs
 
   @cached_property
   def figures(self) -> "Named[Figure]":
-    """Name -> picture of the page, drawn when a notebook shows it or `save(path)` writes .svg, .pdf, .png or .csv."""
+    """The report's figures by name, drawn when a notebook shows them or `save(path)` writes them."""
     figures = {figure.name: figure for figure in report.page.pictures(self.folder, self._results)}
     use = "figures[name].save(path) writes .svg, .pdf, .png or .csv."
     return Named("figure", figures, f"A notebook shows figures[name] at the end of a cell; {use}")
@@ -238,37 +244,37 @@ class Swept(Described):
 
   @cached_property
   def info(self) -> dict[str, Any]:
-    """The content of tuned.json: an entry per label."""
+    """The content of tuned.json, by label."""
     return files.read_json(self.folder / run_dir.TUNED)["algorithms"]
 
   @property
   def tuned(self) -> Path:
-    """The file that `compare(tuned=...)` takes."""
+    """The path of tuned.json, for `compare(tuned=...)`."""
     return self.folder / run_dir.TUNED
 
   @property
   def best(self) -> dict[str, dict[str, Any]]:
-    """Label -> the best setting, such as {"optimizer": {"learning_rate": 0.1}}."""
+    """The best setting by label, such as {"optimizer": {"learning_rate": 0.1}}."""
     return {label: entry["best"] for label, entry in self.info.items()}
 
   @cached_property
   def trials(self) -> "pd.DataFrame":
-    """A row per label and trial: outcome, each key that was tuned, mean loss and accuracy on the validation split."""
+    """A row per label and trial: outcome, tuned hyperparameters, and metrics on the validation split."""
     return report.frames.trials_frame(self.info)
 
 
 def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Swept:
-  """Load a run with its config, model, parameters and metrics, a comparison, or a sweep from its folder.
+  """Load a run, a comparison or a sweep from its folder.
 
-  Works on any number of devices, whatever the run had. Only a run's experiment, model, data and parameters import
+  The number of devices may differ from the run's. Only a run's experiment, model, data and parameters import
   user-defined files.
 
   Args:
-    folder: of the run, the comparison or the sweep.
-    trust_code: import such files also from inside of the folder, or with other contents than it records.
+    folder: of the run, comparison or sweep.
+    trust_code: import user-defined files even if they are inside the folder, or changed since it was written.
 
   Raises:
-    ValueError: for a folder with none of these or with unfinished work, or for an argument of another type.
+    ValueError: if the folder contains none of these or an unfinished comparison or sweep, or for a wrong type.
   """
   check_path("folder", folder)
   if not isinstance(trust_code, bool):
@@ -283,10 +289,10 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
   if text := library_resume.unfinished(path):
     raise ValueError(text)
   run, comparison = f"a run ({run_dir.CONFIG})", f"a comparison ({run_dir.COMPARISON})"
-  raise ValueError(f"{path} holds neither {run} nor {comparison} nor a sweep ({run_dir.TUNED})")
+  raise ValueError(f"{path} must contain {run}, {comparison} or a sweep ({run_dir.TUNED})")
 
 
 def check_path(argument: str, value: Any) -> None:
-  """Raise OptionError for an object that is not a path."""
+  """Raise OptionError for a value that is not a path."""
   if not isinstance(value, str | Path):
     raise OptionError(argument, f"a path, such as {argument}='runs/a'", repr(value))

@@ -1,4 +1,4 @@
-"""Record the call or the command in its folder, so that a resume needs no config again."""
+"""Record a call or command in its folder, so that a resume does not need the config."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -18,23 +18,23 @@ from ddl.run import folder as run_dir
 from ddl.run import inputs
 from ddl.run.workdir import HERE, resume_command, without, workdir
 
-ADVICE = "; pass the config and the options that the run was started with"
+ADVICE = "; pass the original config and options"
 
 
 class ResumeRecord(NamedTuple):
-  """The content of `run_dir.EXPERIMENT`."""
+  """A record of the config and options of a call, see `run_dir.EXPERIMENT`."""
 
   folder: Path
-  config: Mapping[str, Any]  # sections and keys, as changes of the defaults
-  options: Mapping[str, Any]  # those of `RunOptions` that differ from the defaults, and only, cluster and tuned
-  arguments: Sequence[str]  # of the command line
+  config: Mapping[str, Any]  # changes of the default config
+  options: Mapping[str, Any]  # changes of the default `RunOptions`, and only, cluster and tuned
+  arguments: Sequence[str]  # the command line
 
 
 def record(
   command: str, config: Config, options: RunOptions, arguments: Sequence[str] = (), *,
   only: Sequence[str] = (), cluster: Sequence[str] = (), tuned: str | Path = "",
 ) -> dict[str, Any]:  # fmt: skip
-  """Return the JSON that `read` reads. Files are recorded by their copies in the folder."""
+  """Return the record of a call as JSON, for `read`. Files are recorded by their copies in the folder."""
   values = {name: value for name, value in options.changed().items() if name not in HERE}
   if options.init_from:
     values["init_from"] = str(files.local(options.init_from).absolute())
@@ -46,26 +46,26 @@ def record(
 
 
 def read(command: str, options: RunOptions) -> ResumeRecord:
-  """Return the record of the folder that a command resumes.
+  """Read the record of the folder that a command resumes.
 
-  Raises ValueError for a folder that does not exist, records nothing, or is of another command.
+  Raises ValueError if the folder does not exist, has no record, or was written by another command.
   """
   folder = workdir(command, options)
   file = folder / run_dir.EXPERIMENT
   if not file.exists():
-    raise ValueError(f"{file}, which records the experiment, is missing{ADVICE}")
+    raise ValueError(f"{file}, the record of the experiment, is missing{ADVICE}")
   content = files.read_json(file, ADVICE)
   written_by, config, values = (content.get(key) for key in ("command", "config", "options"))
   if written_by in ALL and written_by != command:
-    raise ValueError(f"{folder} is of a {written_by}, not of a {command}; resume it with {written_by}")
+    raise ValueError(f"{folder} was written by {written_by} and cannot be resumed by {command}; use {written_by}")
   arguments = content.get("arguments", [])
   if not isinstance(config, dict) or not isinstance(values, dict) or not isinstance(arguments, list):
-    raise _damaged(file, "it lacks the config or the options")
+    raise _damaged(file, "it has no config or options")
   values = {name: value for name, value in values.items() if name not in HERE}
   values |= {name: str(folder / values[name]) for name in ("tuned", "replay") if values.get(name)}
   try:
     RunOptions(**{name: value for name, value in values.items() if name not in ("only", "cluster", "tuned")})
-  except (TypeError, ValueError) as error:  # TypeError: of an unknown name
+  except (TypeError, ValueError) as error:  # TypeError: an unknown option
     raise _damaged(file, error) from error
   return ResumeRecord(folder, restored(config), values, [str(word) for word in arguments])
 
@@ -75,30 +75,30 @@ def _damaged(file: Path, why: object) -> ValueError:
 
 
 def allowed_code(recorded: ResumeRecord | None, options: RunOptions) -> contextlib.AbstractContextManager[None]:
-  """Return the context in which only such user-defined code is imported as the record's folder may name."""
+  """Return a context that restricts which user-defined code the record can import."""
   if not recorded:
     return contextlib.nullcontext()
   return inputs.allowed_code(recorded.folder, options.trust_code, options.allow_changed_inputs)
 
 
 def config_of(recorded: ResumeRecord) -> Config:
-  """Return the config of a record. Raises ValueError, one line."""
+  """Return the config of a record. Raises ValueError if the record is damaged."""
   try:
     return resolve(None, recorded.config)
-  except (Untrusted, Unavailable):  # not an error of the record
+  except (Untrusted, Unavailable):  # the record itself is intact
     raise
   except ValueError as error:
     raise _damaged(recorded.folder / run_dir.EXPERIMENT, error) from error
 
 
 def with_recorded(options: RunOptions, recorded: ResumeRecord) -> RunOptions:
-  """Return the options, with those recorded in place of defaults."""
+  """Return the options, with recorded values in place of defaults."""
   values = {name: value for name, value in recorded.options.items() if name in FLAGS}
   return replace(options, **values | options.changed())
 
 
 def unfinished(path: Path) -> str:
-  """Return how to resume a comparison or a sweep that was stopped before its result; "" for a folder of neither."""
+  """Return how to resume an unfinished comparison or sweep; "" if the folder contains neither."""
   command = ""
   if (path / run_dir.EXPERIMENT).exists():
     command = str(files.read_json(path / run_dir.EXPERIMENT).get("command"))
@@ -109,6 +109,6 @@ def unfinished(path: Path) -> str:
     return ""
   what, result = ("a sweep", run_dir.TUNED) if command == "sweep" else ("a comparison", run_dir.COMPARISON)
   call = f"ddl.{command}(workdir={str(path)!r}, options=ddl.RunOptions(resume=True))"
-  text = f"{path} holds {what} that is not finished: it has no {result} yet; "
+  text = f"{path} contains {what} that is not finished (no {result}); "
   text += f"resume it with `{resume_command(command, path)}` or {call}"
   return text + (f"; complete runs, such as {complete[0]}, can be loaded" if complete else "")

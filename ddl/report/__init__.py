@@ -1,4 +1,4 @@
-"""The report of a comparison, and the picture of a run's schedule; its modules are imported on first use."""
+"""Reports of comparisons and figures of schedules; the modules are imported lazily."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def draw_schedule(info: Any) -> None:
-  """Save the picture of a run's recorded visits in its folder when the run is complete; a hook."""
+  """Save the figure of a complete run's schedule in its folder (a user hook)."""
   if info.last and (info.folder / EVENTS).exists():
     from ddl.report import schedule
 

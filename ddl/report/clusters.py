@@ -1,4 +1,4 @@
-"""The report's section on clusters: predicted times to the target, the fastest algorithm, and break-even bandwidths."""
+"""The report's section on clusters: predicted times to the target, and break-even bandwidths."""
 
 import math
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ from ddl.report.settings import of_labels
 from ddl.report.statistics import log_summary
 from ddl.report.tables import Cell, column
 
-STARTING = 1e-5  # seconds that a device takes to start a step, roughly; below, the arithmetic does not count
+STARTING = 1e-5  # seconds, approximate launch overhead of a step; predictions below it ignore the overhead
 PARTS = ("step", "exchange", "message", "service")
 
 
 def caveats(tables: Frames) -> dict[str, Any]:
-  """Return what the section's notes are about: wrapped algorithms, staleness, and clusters with very short steps."""
+  """Return the subjects of the section's notes: wrapped algorithms, staleness, and clusters with very short steps."""
   wrappers = {info["label"]: info["settings"].get("wrapper") or {} for info in tables.comparison.infos}
   figures = {name: list(entry["algorithms"].values()) for name, entry in tables.comparison.clusters.items()}
   return {
@@ -30,7 +30,7 @@ def caveats(tables: Frames) -> dict[str, Any]:
 
 
 def columns(tables: Frames) -> tuple[dict[str, list[Cell]], dict[str, list[Cell]]]:
-  """Return by cluster the predicted times to the target, and those of a step with its parts."""
+  """Return the table columns by cluster: predicted times to the target, and times of a step with its parts."""
   times, parts = {}, {}
   for name, entry in tables.comparison.clusters.items():
     times[name] = column(tables, frames.quantity(f"{PREDICTED}_{name}"))
@@ -39,7 +39,7 @@ def columns(tables: Frames) -> tuple[dict[str, list[Cell]], dict[str, list[Cell]
 
 
 def sentences_of(tables: Frames) -> list[str]:
-  """Return for each cluster which algorithm reaches the target first, and where another one would."""
+  """Return a sentence per cluster on the fastest algorithm and its break-even bandwidths."""
   return [_sentence(tables, entry) for entry in tables.comparison.clusters.values()]
 
 
@@ -47,30 +47,30 @@ def _sentence(tables: Frames, entry: Mapping[str, Any]) -> str:
   on = frames.quantity(f"{PREDICTED}_{entry['name']}")
   subject = f"{claim(tables, on)} with {formats.between(of_labels(tables.comparison.info, 'workers'), 'worker')}"
   if tables.comparison.disjoint:
-    return f"{subject}: no seed is common to all labels, so that nothing is ranked."
+    return f"{subject}: not ranked, as no seed is common to all labels."
   parts = ranking_text(tables, on)
   if not parts:
-    return f"{subject}: reached by none with every seed."
+    return f"{subject}: no algorithm reaches it with every seed."
   others = _with_some_seeds(tables, on, frames.ranking(tables, on).ranked[0])
   text = f"{' with every seed' * bool(others)}: {'; '.join(parts + others)}."
   return subject + text + (f" {break_even(entry)}" if entry["break_even"] else "")
 
 
 def _with_some_seeds(tables: Frames, on: Quantity, best: str) -> list[str]:
-  """Return how those that reach the target with only some seeds compare with the best in these, without a test."""
+  """Compare the labels that reach the target with only some seeds to the best one in these seeds, without a test."""
   texts = []
   for row in tables.table.itertuples():
     pair = frames.pair(tables, on, row.label, best) if 0 < row.reached < row.seeds else None
     if pair is not None:
-      text = f"{row.label} reaches it in {pair['seeds']} of {pluralize(row.seeds, 'seed')}"
+      text = f"{row.label} reaches it with {pair['seeds']} of {pluralize(row.seeds, 'seed')}"
       if pair["scale"] == "ratio":
         text += f", where it takes {formats.estimate('seconds', 'ratio', pair['estimate'])} times as long"
       texts.append(text)
-  return texts[:FEW] + [f"{len(texts) - FEW} others reach it in some seeds"] * (len(texts) > FEW)
+  return texts[:FEW] + [f"{len(texts) - FEW} others reach it with some seeds"] * (len(texts) > FEW)
 
 
 def break_even(entry: Mapping[str, Any]) -> str:
-  """Return the bandwidths at which another algorithm would have the lowest mean; that is no test of significance."""
+  """Describe the bandwidths at which another algorithm has the lowest mean, without a significance test."""
   result, bandwidth = entry["break_even"], entry["bandwidth"]
   if result["crossings"]:
     text = "; ".join(_overtaking(crossing, bandwidth) for crossing in result["crossings"])
@@ -79,26 +79,26 @@ def break_even(entry: Mapping[str, Any]) -> str:
   others = [(end["second"] if end["first"] == winner else end["first"], end["ratio"]) for end in result["ends"]]
   slow, fast = (f"{ratio:.2g} times as long as {other}" for other, ratio in others)
   return (
-    f"At every bandwidth from {low} to {high} {winner} has the lowest mean or shares it: it takes {slow} at the low "
-    f"end, where bandwidth determines the time, and {fast} at the high end, where steps and latency do."
+    f"At every bandwidth from {low} to {high}, {winner} has the lowest mean, possibly tied: it takes {slow} at the "
+    f"lowest bandwidth and {fast} at the highest, where steps and latency determine the time."
   )
 
 
 def _overtaking(crossing: Mapping[str, Any], bandwidth: float) -> str:
-  """Return below or above which bandwidth another would be first, with the interval over the seeds."""
+  """Describe the bandwidth below or above which another algorithm is fastest, with the interval over the seeds."""
   values = [value for value in crossing["bandwidths"] if value is not None]
   mean, low, high = log_summary(values or [crossing["mean"]])
   spread = "" if math.isnan(low) else f" ({rate(low)} to {rate(high)})"
   count, seeds = len(values), len(crossing["bandwidths"])
-  within = "" if count == seeds else f", in {count} of {seeds} seeds" if count else ", though in no single seed"
+  within = "" if count == seeds else f", in {count} of {seeds} seeds" if count else ", but in no single seed"
   side = "below" if crossing["mean"] < bandwidth else "above"
-  return f"{side} {rate(mean)}{spread}{within}, {crossing['other']} would be first"
+  return f"{side} {rate(mean)}{spread}{within}, {crossing['other']} would be fastest"
 
 
 def _parts(figures: Mapping[str, Any]) -> Cell:
-  """Return seconds of a step and its parts."""
+  """Return the table cell with the seconds of a step and its parts."""
   seconds = {name: figures[f"{name}_seconds"] for name in PARTS if f"{name}_seconds" in figures}
   parts = [f"{name} {formats.figure('seconds', value)}" for name, value in seconds.items()]
   if stale := figures.get("staleness"):
-    parts.append(f"staleness {stale['there']:.1f}, trained with {stale['trained']:.1f}")
+    parts.append(f"staleness {stale['there']:.1f}, in training {stale['trained']:.1f}")
   return Cell(formats.figure("seconds", figures["seconds_per_step"]), details=tuple(parts))

@@ -1,4 +1,4 @@
-"""Learning curves: means over the seeds with 95 % bands, printed with a small panel per algorithm, and interactive."""
+"""Learning curves: means over the seeds with 95 % bands, for print (with a panel per algorithm) and interactive."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,19 +13,20 @@ from ddl.report.frames import Frames
 from ddl.report.reader import COLUMNS, PREDICTED, ComparisonRecord, DataFrame, RunRecord
 from ddl.report.statistics import common_grid, finite_rows, half_width, interval_ends
 
-BELOW = 0.5  # times the range of the ends: how far an accuracy axis extends below the worst
-FAR, LEAST = 4, 0.05  # an end that is FAR ranges of the better ones below them, each LEAST or more, is off that axis
-NEGLIGIBLE = 1e-6  # of the largest value: on a log axis smaller values are rounding errors
-POINTS = 100_000  # values that the page holds, about
-COSTS = ("examples", "bytes_sent", "step", "seconds", "virtual_seconds")  # columns of metrics that are no results
+BELOW = 0.5  # how far an accuracy axis extends below the worst final value, as a share of the range of final values
+FAR, LEAST = 4, 0.05  # off that axis: final values FAR ranges (each at least LEAST) of the better ones below those
+NEGLIGIBLE = 1e-6  # share of the largest value; smaller values are rounding errors on a log axis
+POINTS = 100_000  # approximate limit of values in the page
+COSTS = ("examples", "bytes_sent", "step", "seconds", "virtual_seconds")  # columns of metrics that are x axes
 
 
 def data(comparison: ComparisonRecord, y: str) -> tuple[DataFrame, bool]:
-  """Return the curves of a metric, and whether its axis, mean and band are logarithmic: where values span decades.
+  """Return the curves of a metric, and whether its axis, mean and band are logarithmic (if values span a decade).
 
-  A row for each label and step. Columns: label; line, "mean", "seed 0" for thin lines, "end of seed 0" where a seed
-  ended early; step and every cost, means over the seeds; y, low and high. Values are interpolated between evaluations;
-  a mean ends with the first of its seeds. Two seeds have no band: both are drawn.
+  The frame has a row for each line and step. Columns: label; line, which is "mean", "seed 0" for thin lines, or "end of
+  seed 0" where a seed ended early; step and all costs, averaged over the seeds; y, low and high. Values are
+  interpolated between evaluations. A mean ends where its shortest seed ends. With two seeds, both are drawn without
+  a band.
   """
   linear = _curves(comparison, y, None)
   means = linear["y"][linear["line"] == "mean"].to_numpy()
@@ -36,7 +37,7 @@ def data(comparison: ComparisonRecord, y: str) -> tuple[DataFrame, bool]:
 
 
 def _curves(comparison: ComparisonRecord, y: str, floor: float | None) -> DataFrame:
-  """Return the rows of `data`. floor: of a log axis; what is not above it is left out."""
+  """Return the rows of `data`. floor: the lower limit of a log axis, below which values are omitted; None: linear."""
   costs = [x for x in (*COSTS, *(f"{PREDICTED}_{name}" for name in comparison.clusters)) if _present(comparison, x)]
   parts = [pd.DataFrame([], columns=["label", "line", *costs, "y", "low", "high"])]
   for result in comparison.results:
@@ -69,9 +70,9 @@ def _present(comparison: ComparisonRecord, name: str) -> bool:
 
 
 def _valid(run: RunRecord, y: str, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
-  """Return the steps up to where a run diverged, and its values there, on a log axis as logarithms."""
+  """Return the steps before a run diverged and its values, as logarithms if there is a floor."""
   steps, values = run.columns["step"], run.columns[y]
-  # The noise scale has gaps where the gradient does not differ from zero.
+  # The noise scale has gaps where the gradient does not differ significantly from zero.
   rows = np.flatnonzero(np.isfinite(values)) if y == "noise_scale" else finite_rows(values)
   if floor is not None:
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -80,9 +81,9 @@ def _valid(run: RunRecord, y: str, floor: float | None) -> tuple[np.ndarray, np.
 
 
 def accuracy_limits(lines: DataFrame, targets: Sequence[float]) -> tuple[float, float]:
-  """Return limits from somewhat below the worst end, or the target, to the best accuracy.
+  """Return the limits of an accuracy axis: from just below the worst final value or the target to the best accuracy.
 
-  They leave out how lines rise from the start, which would squeeze their ends, and ends far below all others.
+  They exclude the initial rise of the curves, and final values far below all others.
   """
   means = lines[lines["line"] == "mean"]
   ends = means.groupby("label")["y"].last().sort_values(ascending=False).to_numpy()
@@ -98,7 +99,7 @@ def accuracy_limits(lines: DataFrame, targets: Sequence[float]) -> tuple[float, 
 
 
 def is_log(comparison: ComparisonRecord, x: str) -> bool:
-  """Return whether the x axis is logarithmic: of bytes, and of the time where algorithms take it very differently."""
+  """Return whether the x axis is logarithmic: for bytes, and for times that differ by more than a factor of five."""
   if x not in (comparison.seconds, "bytes_sent") and not x.startswith(PREDICTED):
     return False
   ends = [max(float(run.columns[x][-1]) for run in result.runs) for result in comparison.results if result.runs]
@@ -107,7 +108,7 @@ def is_log(comparison: ComparisonRecord, x: str) -> bool:
 
 
 def pictures(tables: Frames) -> list[Figure]:
-  """Return the metric against examples, bytes and time; loss or perplexity, distance and noise scale by examples."""
+  """Return the figures of the metric against examples, bytes and time, and of other metrics against examples."""
   comparison = tables.comparison
   metric, *others = [quantity.metric for quantity in frames.scores(comparison)]
   axes = [(quantity.metric, metric) for quantity in frames.costs(comparison)[1:]]
@@ -116,13 +117,13 @@ def pictures(tables: Frames) -> list[Figure]:
 
 
 def on_clusters(tables: Frames) -> list[Figure]:
-  """Return the metric against the seconds predicted for each cluster."""
+  """Return the figures of the metric against the predicted seconds on each cluster."""
   drawn = [curve_figure(tables, f"{PREDICTED}_{name}", tables.comparison.metric) for name in tables.comparison.clusters]
   return list(filter(None, drawn))
 
 
 def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:
-  """Return the figure of the metric y against x, both columns of the metrics; None if there is nothing to draw."""
+  """Return the figure of column y of the metrics against column x; None if there is nothing to draw."""
   comparison, seeds = tables.comparison, len(tables.comparison.info["seeds"])
   lines, log_y = data(comparison, y)
   means = lines[lines["line"] == "mean"]
@@ -152,18 +153,18 @@ def _ends(ends: Any, y: str, template: str) -> list[str]:
 
 
 def _title(tables: Frames, ends: Any, x: str, y: str) -> str:
-  """Return what a figure shows."""
+  """Return a figure's title, which states its main finding."""
   if y == tables.comparison.metric:
     return sentences.headline(tables, frames.quantity(x))
   if y == "distance":
-    return f"At the end the workers of {ends.idxmax()} are furthest apart ({formats.figure(y, ends.max())})"
+    return f"The workers of {ends.idxmax()} end furthest apart ({formats.figure(y, ends.max())})"
   if y == "noise_scale":
     return f"The gradient noise scale ends at {ends.min():,.3g} to {ends.max():,.3g} examples"
   return f"Lowest mean {formats.NAMES[y]} at the end: {ends.idxmin()} ({formats.figure(y, ends.min())})"
 
 
 def target_of(comparison: ComparisonRecord, y: str) -> float | None:
-  """Return where a dotted line is: at the target, or of the noise scale at the global batch."""
+  """Return the value of the dotted line: the target, or the global batch size for the noise scale; None: no line."""
   if y == "noise_scale":
     batches = {info["settings"]["workers"] * info["settings"]["batch"] for info in comparison.infos}
     return float(min(batches)) if len(batches) == 1 else None
@@ -173,32 +174,32 @@ def target_of(comparison: ComparisonRecord, y: str) -> float | None:
 def _notes(
   tables: Frames, lines: DataFrame, hidden: Any, shown: Any, x: str, y: str, log_y: bool, limits: Any
 ) -> list[str]:
-  """Return the caption's sentences. hidden, shown: the ends of labels without and with points."""
+  """Return the caption's sentences. hidden, shown: the final values of labels without and with points."""
   results, notes = tables.comparison.results, []
   if x == "bytes_sent" and len(hidden):
     silent = formats.listed(_ends(hidden, y, "{} (ends at {})"), labels=False)
-    notes.append(f"Sends nothing, so not on this axis: {silent}.")
+    notes.append(f"Not shown, as nothing is sent: {silent}.")
   if limits and len(below := shown[shown < limits[0]]):
-    notes.append(f"Ends below these axes: {formats.listed(_ends(below, y, '{} ({})'), labels=False)}.")
+    notes.append(f"Below the axis at the end: {formats.listed(_ends(below, y, '{} ({})'), labels=False)}.")
   labels = [result.info["label"] for result in results if result.runs]
   if log_y and (zero := [label for label in labels if label not in hidden and label not in shown]):
-    notes.append(f"Zero at every evaluation, so not on this log axis: {formats.listed(zero)}.")
+    notes.append(f"Not shown, as always zero: {formats.listed(zero)}.")
   if y == "distance" and (averaged := [result.info["label"] for result in results if _averaged(result)]):
-    notes.append(f"Every evaluation of {formats.listed(averaged)} falls on a step that averages the workers.")
+    notes.append(f"The workers of {formats.listed(averaged)} are averaged just before every evaluation.")
   if y == "noise_scale":
     notes.append(
-      "tr(Sigma) / |G|^2 (McCandlish et al. 2018, arXiv 1812.06162), dotted: the global batch. While that is far below "
-      "it, twice as many workers need nearly half as many steps."
+      "tr(Sigma) / |G|^2 (McCandlish et al. 2018, arXiv 1812.06162); dotted: the global batch. While the batch is far "
+      "below it, doubling the workers nearly halves the steps."
     )
   if lines["line"].str.startswith("end of").any():
-    notes.append("A cross marks where a seed diverged or stopped; the others continue as thin lines.")
+    notes.append("A cross marks where a seed diverged or stopped; the other seeds continue as thin lines.")
   if log_y and len(tables.comparison.info["seeds"]) > 1:
-    notes.append("Means and bands are those of the logarithm.")
+    notes.append("Means and bands are computed on logarithms.")
   return notes
 
 
 def _averaged(result: Any) -> bool:
-  """Return whether workers that train separately are equal at every evaluation."""
+  """Return whether workers with local steps are equal at every evaluation."""
   settings, distances = result.info["settings"], [run.columns["distance"][1:] for run in result.runs]
   if result.info["taxonomy"]["payload"] == "gradients" or result.info["hyper"].get("period") == 1:
     return False
@@ -213,9 +214,9 @@ def _encodings(x: str, y: str, logs: tuple[bool, bool], limits: Any, across: Any
 
 
 def _layers(styles: DataFrame, bands: bool, singles: bool = False, clip: bool = False, **how: Any) -> list[alt.Chart]:
-  """Return band and mean of every label, without data: fields x, y, low, high, label, line.
+  """Return the band and mean of each label as charts without data (fields x, y, low, high, label, line).
 
-  singles: with thin lines of single seeds, and crosses where they ended; how: the legend, and the opacity.
+  singles: add thin lines for single seeds, and crosses where they ended; how: legend and opacity.
   """
   labels, front = styles["label"].tolist(), styles["label"][styles["front"]].tolist()
   legend = how.pop("legend")
@@ -249,7 +250,7 @@ def _rule(target: float | None) -> list[alt.Chart]:
 def _printed(
   tables: Frames, lines: DataFrame, x: str, y: str, logs: tuple[bool, bool], limits: Any, narrow: bool
 ) -> dict[str, Any]:
-  """Return the large axes, and beside or below them a panel per algorithm with its band; narrow: large axes only."""
+  """Return the specification of the large axes with a small panel per algorithm; narrow: only the large axes."""
   styles, target = figure.styles(tables), target_of(tables.comparison, y)
   styles = styles[styles["label"].isin(set(lines["label"]))]
   lines = lines.astype({name: float for name in ("x", "y", "low", "high")})
@@ -288,7 +289,7 @@ def _printed(
 
 
 def _cut(lines: DataFrame, limits: tuple[float, float]) -> DataFrame:
-  """Cut lines and bands at the limits of y, as a PNG with clip paths takes a hundred times as long to draw."""
+  """Cut lines and bands at the limits of y; clip paths would make drawing a PNG a hundred times slower."""
   parts = []
   for (label, line), part in lines.groupby(["label", "line"], sort=False):
     y, place = part["y"].to_numpy() - limits[0], np.arange(len(part))
@@ -302,9 +303,9 @@ def _cut(lines: DataFrame, limits: tuple[float, float]) -> DataFrame:
 
 
 def interactive(tables: Frames) -> dict[str, Any] | None:
-  """Return the page's chart: its specification, the axes to choose from, and the data; None without a result.
+  """Return the page's interactive chart (specification, data and selectable axes); None without a result.
 
-  It is the large axes of the printed figures with bands. The page's script inserts the selected columns into the
+  It shows the large axes of the printed figures, with bands. The page's script inserts the selected columns into the
   calculations of x and y in the specification, and their titles and scales into the encoding.
   """
   comparison = tables.comparison
@@ -355,7 +356,7 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
 
 
 def _thinned(rows: DataFrame) -> DataFrame:
-  """Return evenly spaced rows of each label, so that the page holds about POINTS values."""
+  """Return evenly spaced rows of each label, about POINTS values in total."""
   most = max(40, POINTS // (rows["label"].nunique() * len(rows.columns)))
   number, count = rows.groupby("label").cumcount(), rows.groupby("label")["label"].transform("size")
   return rows[(number % np.maximum(1, np.ceil(count / most)).astype(int) == 0) | (number == count - 1)]

@@ -1,4 +1,4 @@
-"""Figures of a report: Vega-Lite charts by Altair, saved as SVG, PDF, PNG and CSV, interactive on the page."""
+"""Figures of a report: Vega-Lite charts built with Altair and saved as SVG, PDF, PNG and CSV."""
 
 import base64
 import gzip
@@ -21,20 +21,20 @@ from ddl.report import frames
 from ddl.report.frames import Frames
 from ddl.report.reader import ComparisonRecord, DataFrame
 
-FOLDER, FORMATS = "figures", ("svg", "pdf", "png", "csv")  # in the folder of the page
+FOLDER, FORMATS = "figures", ("svg", "pdf", "png", "csv")  # FOLDER is in the page's folder
 SUFFIXES = ", ".join(f".{kind}" for kind in FORMATS)
 WIDE, NARROW = 691, 310  # points: 9.6 inches, and 4.3 for a paper's column
-DPI = 200  # of a PNG: twice a screen's
+DPI = 200  # of a PNG
 INK, MUTED, GRID, IDLE = "#1b2129", "#5a6571", "#e4e8ec", "#c3cad2"
 # Okabe and Ito's colours without yellow.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK, "#8c6d31")
 DASHES = ((1, 0), (6, 3), (2, 2), (8, 2, 2, 2), (12, 3), (4, 2), (8, 2, 2, 2, 2, 2), (12, 2, 5, 2))
-# The dark part of matplotlib's plasma, for values in their order.
+# The dark part of matplotlib's plasma, for ordered values.
 SEQUENCE = (
   "#0d0887", "#260591", "#3a049a", "#4c02a1", "#5e01a6", "#6e00a8", "#7e03a8", "#8e0ca4", "#9d189d", "#aa2395",
   "#b6308b", "#c23c81", "#cc4977", "#d5546e", "#de6164", "#e76e5b",
 )  # fmt: skip
-MANY = 12  # lines that one pair of axes shows with all of them told apart
+MANY = 12  # maximum number of lines that can all stand out on one pair of axes
 CONFIG: dict[str, Any] = {
   "font": "Helvetica, Arial, sans-serif",
   "background": "white",
@@ -58,18 +58,18 @@ SCREEN = CONFIG | {part: CONFIG[part] | {"labelFontSize": 12, "titleFontSize": 1
 
 @dataclass(frozen=True, repr=False)
 class Figure:
-  """A figure with its title, alternative text, caption and data; it is drawn when it is used."""
+  """A figure with title, alternative text, caption and data, which is drawn lazily."""
 
-  name: str  # of its files, without the suffix
-  title: str  # what it shows as a finding
-  subtitle: str  # what is drawn
+  name: str  # file name without the suffix
+  title: str  # the main finding
+  subtitle: str  # what is plotted
   alt: str
   caption: list[str]  # sentences
-  chart: Callable[[bool], dict[str, Any]]  # makes the Vega-Lite specification, narrow or wide
-  data: DataFrame  # what is drawn
+  chart: Callable[[bool], dict[str, Any]]  # narrow -> the Vega-Lite specification
+  data: DataFrame  # what is plotted
 
   def __post_init__(self) -> None:
-    """Make the name that of a file: it may hold what a user named, such as a cluster."""
+    """Convert the name, which may contain user-defined names such as a cluster's, to a valid file name."""
     object.__setattr__(self, "name", slug(self.name))
 
   def __repr__(self) -> str:
@@ -86,18 +86,20 @@ class Figure:
 
   @cached_property
   def svg(self) -> str:
-    """The figure for a screen."""
+    """The figure as SVG."""
     return vl_convert.vegalite_to_svg(self.spec())
 
   @property
   def embedded(self) -> str:
     """The figure for the page, as a data URI."""
-    svg = re.sub(r' (?:aria-\w+|role|pointer-events|class)="[^"<>]*"(?=[^<>]*>)', "", self.svg)  # the page has its text
+    svg = re.sub(
+      r' (?:aria-\w+|role|pointer-events|class)="[^"<>]*"(?=[^<>]*>)', "", self.svg
+    )  # the page has the alternative text
     svg = re.sub(r'(?: d|transform)="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
   def content(self, kind: str, title: bool = True, narrow: bool = False, dpi: int = DPI) -> bytes:
-    """Return the content of a file. kind: one of FORMATS; the others: see `save`."""
+    """Return the content of a file. kind: one of FORMATS; other arguments: see `save`."""
     if kind == "csv":
       return self.data.to_csv(index=False).encode()
     svg = self.svg if title and not narrow else vl_convert.vegalite_to_svg(self.spec(title, narrow))
@@ -106,27 +108,33 @@ class Figure:
     return vl_convert.svg_to_pdf(svg) if kind == "pdf" else vl_convert.svg_to_png(svg, scale=dpi / 72)
 
   def save(self, path: str | Path, title: bool = True, narrow: bool = False) -> Path:
-    """Write the figure as .svg, .pdf, .png or .csv, by the suffix of the path, into an existing folder.
+    """Write the figure into an existing folder as .svg, .pdf, .png or .csv, depending on the suffix of the path.
 
-    title: False for a paper, whose caption replaces it. narrow: 4.3 inches wide, for a paper's column; of curves the
-    large axes only, with the bands of the small ones. ValueError for another suffix, FileNotFoundError for no folder.
+    Args:
+      path: of the file.
+      title: whether to draw the title; False for a paper, where the caption replaces it.
+      narrow: draw 4.3 inches wide, for a paper's column; curves have only the large axes, with bands.
+
+    Raises:
+      ValueError: for another suffix.
+      FileNotFoundError: if the folder does not exist.
     """
     path = Path(path)
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
       raise ValueError(f"path must end in {SUFFIXES}, got {path.name}.")
     if not path.parent.is_dir():
-      raise FileNotFoundError(f"{path.parent} is no folder; make it, or save {path.name} elsewhere")
+      raise FileNotFoundError(f"{path.parent} is not a folder; create it, or save {path.name} elsewhere")
     path.write_bytes(self.content(kind, title, narrow))
     return path
 
   def _repr_png_(self) -> bytes:
-    """Show it in a notebook."""
+    """Return the PNG that a notebook shows."""
     return self.content("png", dpi=90)
 
 
 def save_all(folder: Path, figures: Iterable[Figure]) -> None:
-  """Write every figure in all formats into the sub-folder figures/ of a page's folder."""
+  """Write the figures in all formats into the subfolder figures/ of a page's folder."""
   for figure in figures:
     (folder / FOLDER).mkdir(exist_ok=True)
     for kind in FORMATS:
@@ -134,22 +142,22 @@ def save_all(folder: Path, figures: Iterable[Figure]) -> None:
 
 
 def specification(chart: alt.TopLevelMixin, **data: DataFrame) -> dict[str, Any]:
-  """Return the Vega-Lite specification of a chart of named data, which is faster than a chart of frames."""
+  """Return the Vega-Lite specification of a chart with named data, which is faster than embedding frames."""
   spec = chart.to_dict(validate=False)
   records = {name: frame.astype(object).where(frame.notna(), None).to_dict("records") for name, frame in data.items()}
   return spec | {"datasets": spec.get("datasets", {}) | records}
 
 
 def png(chart: alt.TopLevelMixin, **data: DataFrame) -> bytes:
-  """Return a chart of named data as PNG, in twice the resolution of a screen."""
+  """Draw a chart with named data as PNG, in twice the resolution of a screen."""
   return vl_convert.svg_to_png(vl_convert.vegalite_to_svg(specification(chart, **data) | {"config": CONFIG}), scale=2)
 
 
 def styles(tables: Frames) -> DataFrame:
-  """Return a style per label, in the order of the comparison, the same in all its figures.
+  """Return the line style of each label, which is the same in all figures of a comparison.
 
-  Columns: label; colour; dash; front, whether it stands out: with many lines only the best few do. Groups have colours,
-  and the members of a group dashes. In a grid of one group the colours are those of its first key's values.
+  Columns: label; colour; dash; front, whether the line stands out (of many lines, only the best few do). Colours
+  distinguish groups, and dashes the members of a group. In a grid with one group, colours show the first key's value.
   """
   infos, front, grid = tables.comparison.infos, _front(tables), axes(tables.comparison)
   in_front = [info["group"] for info in infos if info["label"] in front]
@@ -170,7 +178,7 @@ def styles(tables: Frames) -> DataFrame:
 
 
 def _front(tables: Frames) -> set[str]:
-  """Return all labels of few; of many the best in each cost and in the metric by turns."""
+  """Return the labels whose lines stand out: all if there are few, else the best ones in each quantity."""
   if len(tables.table) <= MANY:
     return set(tables.labels)
   ranked = [frames.ranking(tables, quantity).ranked for quantity in frames.headline_quantities(tables.comparison)]
@@ -179,7 +187,7 @@ def _front(tables: Frames) -> set[str]:
 
 
 def axes(comparison: ComparisonRecord) -> dict[str, list[Any]]:
-  """Return the keys of the grid with several values among the labels, and these values: numbers in their order."""
+  """Return the grid's keys that have several values among the labels, with these values; numbers are sorted."""
   keys = {}
   for key, values in comparison.info["grid"].items():
     used = [info["point"][key] for info in comparison.infos if key in info["point"]]
@@ -190,14 +198,14 @@ def axes(comparison: ComparisonRecord) -> dict[str, list[Any]]:
 
 
 def numeric(values: Sequence[Any]) -> bool:
-  """Return whether all of them are numbers."""
+  """Return whether all values are numbers."""
   return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def by_label(
   field: str, labels: Sequence[str], colours: Sequence[str] = (), dashes: Sequence[Any] = (), **legend: Any
 ) -> dict[str, Any]:
-  """Return the encodings of lines by label: colours, and dashes where there are more labels than colours."""
+  """Return the encodings of lines by label: colours, and dashes if there are more labels than colours."""
   colours = colours or [COLOURS[number % len(COLOURS)] for number in range(len(labels))]
   dashes = dashes or [DASHES[number // len(COLOURS) % len(DASHES)] for number in range(len(labels))]
   return {
@@ -207,7 +215,7 @@ def by_label(
 
 
 LOG_DIGIT = "round(datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9)))"
-LABELS = {  # of axes, as Vega expressions
+LABELS = {  # Vega expressions of axis labels
   "test_accuracy": "format(100 * datum.value, '.4~g') + ' %'",
   "bytes_sent": "replace(format(datum.value, '.3~s'), /([kMGTP]?)$/, ' $1B')",
   "examples": "format(datum.value, '.3~s')",
@@ -218,13 +226,13 @@ LABELS = {  # of axes, as Vega expressions
 
 
 def label_format(metric: str, log: bool = False) -> str:
-  """Return the Vega expression of an axis' labels with units; a log axis has them at 1, 2, 3 and 5."""
+  """Return the Vega expression of an axis' labels with units; a log axis has labels at 1, 2, 3 and 5."""
   text = LABELS.get("seconds" if "seconds" in metric else metric, "format(datum.value, '~g')")
   return f"indexof([1, 2, 3, 5], {LOG_DIGIT}) < 0 ? '' : {text}" if log else text
 
 
 def axis(metric: str, title: str, log: bool, tick_count: int = 6, **scale: Any) -> dict[str, Any]:
-  """Return the scale and the axis of a channel, with labels in the unit of the metric."""
+  """Return the scale and axis of a channel, with labels in the metric's unit."""
   return {
     "scale": alt.Scale(type="log" if log else "linear", nice=False, **scale),
     "axis": alt.Axis(title=title + ", log scale" * log, tickCount=tick_count, labelExpr=label_format(metric, log)),
@@ -232,6 +240,6 @@ def axis(metric: str, title: str, log: bool, tick_count: int = 6, **scale: Any) 
 
 
 def bundle() -> str:
-  """Return the JavaScript of Vega-Embed, Vega-Lite and Vega for a page that works offline, as base64 of gzip."""
+  """Return the JavaScript of Vega-Embed, Vega-Lite and Vega as base64 of gzip, so that the page works offline."""
   script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed")
   return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()

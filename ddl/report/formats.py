@@ -1,4 +1,4 @@
-"""Numbers and lists as text: percent, thousands, megabytes, with their interval in the same unit."""
+"""Format numbers, intervals, units and lists as text."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,21 +19,22 @@ NAMES = {
   "seconds": "measured seconds",
   "virtual_seconds": "virtual seconds",
 }
+# Also in comparison.json of earlier runs.
 SAMPLED = "counted is what these workers would exchange with a server; here all workers take part in the sum"
 
 
 def decimals(value: float, significant: int) -> int:
-  """Return the number of decimals that show this many significant digits."""
+  """Return the number of decimals for a number of significant digits."""
   return max(0, significant - 1 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 0
 
 
 def figure(kind: str, mean: float, half: float | None = None) -> str:
-  """Return `mean` or `mean ± half`: fractions become percent, bytes get a decimal prefix. kind: of NAMES."""
+  """Format `mean` or `mean ± half` with its unit: accuracies in percent, bytes with a prefix. kind: a key of NAMES."""
   return _text([mean] if half is None else [mean, half], " ± ", *_unit(kind, mean))
 
 
 def with_interval(kind: str, mean: float, ends: tuple[float, float] | None) -> str:
-  """Return `mean ± half`, or `mean (low to high)` where the interval was cut at one of its ends."""
+  """Format `mean ± half`, or `mean (low to high)` if the interval is not symmetric."""
   if ends is None or math.isclose(mean - ends[0], ends[1] - mean, rel_tol=1e-6, abs_tol=1e-12):
     return figure(kind, mean, ends and (ends[1] - ends[0]) / 2)
   scale, unit, places = _unit(kind, mean)
@@ -41,19 +42,19 @@ def with_interval(kind: str, mean: float, ends: tuple[float, float] | None) -> s
 
 
 def interval(kind: str, mean: float, ends: tuple[float, float]) -> str:
-  """Return `low to high`, in the unit of the mean."""
+  """Format `low to high` in the unit of the mean."""
   return _text(ends, " to ", *_unit(kind, mean))
 
 
 def estimate(kind: str, scale: str, value: float) -> str:
-  """Return a ratio with three digits, or a difference in its unit, of accuracies in points."""
+  """Format a ratio with three digits, or a difference with its unit (accuracies in points)."""
   if scale == "ratio":
     return f"{value:,.{decimals(value, 3)}f}"
   return figure(kind, value).replace(" %", " points")
 
 
 def _unit(kind: str, value: float) -> tuple[float, str, int]:
-  """Return the scale, the name and the decimals of the unit for a value."""
+  """Return (scale, name, decimals) of the unit for a value."""
   if kind == "test_accuracy":
     return 0.01, "%", 2
   if kind in ("step", "examples"):
@@ -70,37 +71,37 @@ def _text(values: Sequence[float], between: str, scale: float, unit: str, places
 
 
 def rate(bandwidth: float) -> str:
-  """Return bytes per second with a prefix."""
+  """Format bytes per second with a prefix."""
   return f"{figure('bytes_sent', bandwidth)}/s"
 
 
 def target(kind: str, value: float) -> str:
-  """Return a target as the config has it: 95 % rather than 95.00 %."""
+  """Format a target without trailing zeros: 95 % rather than 95.00 %."""
   return f"{value * 100:.6g} %" if kind == "test_accuracy" else f"{value:.6g}"
 
 
 def named(label: str) -> str:
-  """Return a label for a sentence, quoted where it would look like two."""
+  """Return a label for use in a sentence, quoted if it contains a comma."""
   return quoted(label) if ", " in label else label
 
 
 def listed(names: Sequence[str], most: int = 12, labels: bool = True) -> str:
-  """Return "a, b and c", or the first ones and the number of others; labels with commas are quoted."""
-  names = [named(name) if labels else name for name in names]  # the comma of a figure needs no quotes
+  """Format "a, b and c", or the first names and the number of others. labels: quote names with commas."""
+  names = [named(name) if labels else name for name in names]
   if len(names) > most:
     names = [*names[: most - 1], f"{len(names) - most + 1} others"]
   return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def between(values: Iterable[int], noun: str = "") -> str:
-  """Return 8, or 1 to 16 where they differ; with a noun 1 worker, 1 to 16 workers."""
+  """Format the range of values: "8" or "1 to 16", or "8 workers" with the noun "worker"."""
   least, most = min(values := list(values)), max(values)
   end = pluralize(most, noun) if noun else f"{most:,}"
   return end if least == most else f"{least:,} to {end}"
 
 
 def share(part: float) -> str:
-  """Return a share in percent; only 1 reads as 100 % and only 0 as 0 %."""
+  """Format a share in percent; only exactly 1 becomes 100 % and only exactly 0 becomes 0 %."""
   if part in (0, 1):
     return f"{100 * part:.0f} %"
   return "under 0.1 %" if part < 0.0005 else "over 99.9 %" if part >= 0.9995 else f"{100 * part:.1f} %"

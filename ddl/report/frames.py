@@ -1,4 +1,4 @@
-"""Build and write the pandas frames of a comparison, whose columns docs/howto/frames.md describes."""
+"""Build and write the data frames of a comparison; docs/howto/frames.md describes their columns."""
 
 import json
 import math
@@ -23,22 +23,23 @@ PAIR_TYPES = {
   "effect_size": "float64", "seeds": "int64", "missing_first": "int64", "missing_second": "int64",
   "more_seeds": "Int64", "more_seeds_capped": "boolean",
 }  # fmt: skip
-DETERMINED = ("step", "examples", "train_loss", "test_loss", "test_accuracy", "distance")  # by the computation only
+# Columns that depend only on the computation, not on time or bytes.
+DETERMINED = ("step", "examples", "train_loss", "test_loss", "test_accuracy", "distance")
 
 
 class Quantity(NamedTuple):
-  """A figure of each run: a score at the end of training, or a cost of reaching the target; see `quantity`."""
+  """A number for each run: a score at the end of training, or a cost of reaching the target."""
 
   metric: str  # a column of the metrics frame
-  cluster: str  # of predicted seconds, else ""
-  name: str  # its column in the frames of runs and results
+  cluster: str  # the cluster of predicted seconds, else ""
+  name: str  # the column in the frames of runs and results
   title: str
-  unit: str  # the metric whose unit it has, for `formats`
+  unit: str  # the metric with the same unit, for `formats`
   is_score: bool
 
 
 def quantity(metric: str) -> Quantity:
-  """Return a column of the metrics frame as a score or a cost."""
+  """Return the quantity (score or cost) of a column of the metrics frame."""
   cluster = metric.removeprefix(f"{PREDICTED}_") if metric.startswith(PREDICTED) else ""
   is_score = metric in SCORES
   name = metric if is_score else f"{PREDICTED}_to_target_{cluster}" if cluster else f"{metric}_to_target"
@@ -47,7 +48,7 @@ def quantity(metric: str) -> Quantity:
 
 
 class Frames(NamedTuple):
-  """The frames from which tables, text, page and figures of a comparison are generated."""
+  """The data frames of a comparison, from which tables, text and figures are generated."""
 
   comparison: ComparisonRecord
   runs: DataFrame
@@ -66,43 +67,43 @@ class Frames(NamedTuple):
 
   @property
   def single(self) -> bool:
-    """Whether there is one seed only, which shows no spread."""
+    """Whether there is only one seed, so that there are no intervals and tests."""
     return bool((self.table["seeds"] == 1).all())
 
 
 def scores(comparison: ComparisonRecord) -> list[Quantity]:
-  """Return the target's metric, and the perplexity where there is one."""
+  """Return the scores: the target's metric, and the perplexity if it was measured."""
   runs = [run for result in comparison.results for run in result.runs]
   also = comparison.metric != PERPLEXITY and any(np.isfinite(run.columns[PERPLEXITY]).any() for run in runs)
   return [quantity(comparison.metric), *[quantity(PERPLEXITY)] * also]
 
 
 def costs(comparison: ComparisonRecord) -> list[Quantity]:
-  """Return what reaching the target is counted in; the last one is time."""
+  """Return the costs of reaching the target: steps, examples, bytes and time."""
   return [quantity(metric) for metric in ("step", "examples", "bytes_sent", comparison.seconds)]
 
 
 def headline_quantities(comparison: ComparisonRecord) -> list[Quantity]:
-  """Return what the findings are about: examples, bytes, time and the target's metric."""
+  """Return the quantities in the findings: examples, bytes, time and the target's metric."""
   return [*costs(comparison)[1:], quantity(comparison.metric)]
 
 
 def quantities(comparison: ComparisonRecord) -> list[Quantity]:
-  """Return scores, costs, and the seconds predicted for each cluster."""
+  """Return all scores, costs and predicted seconds."""
   clusters = [quantity(f"{PREDICTED}_{name}") for name in comparison.clusters]
   return [*scores(comparison), *costs(comparison), *clusters]
 
 
 def build(comparison: ComparisonRecord) -> Frames:
-  """Return the frames of a comparison."""
+  """Build the frames of a comparison."""
   runs = runs_frame(comparison)
   pairs = pairs_frame(comparison, runs)
   return Frames(comparison, runs, table_frame(comparison, runs, pairs), pairs)
 
 
 def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
-  """Return every evaluation: a row for each label, seed and step, in the order of the comparison."""
-  comparison = comparison.whole or comparison  # with the seeds that only some labels have
+  """Return all evaluations: a row for each label, seed and step, in the order of the comparison."""
+  comparison = comparison.whole or comparison  # includes seeds that only some labels have
   keys, frames = comparison.info["grid"], []
   for result in comparison.results:
     for run in result.runs:
@@ -118,7 +119,7 @@ def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
 
 
 def _place(info: Mapping[str, Any], keys: Sequence[str], lines: int) -> dict[str, list[Any]]:
-  """Return the columns of a place in the grid; {} without a grid."""
+  """Return the columns with a label's place in the grid, for a number of lines; {} without a grid."""
   if not keys:
     return {}
   values = {key: tuple(value) if isinstance(value := info["point"].get(key), list) else value for key in keys}
@@ -126,19 +127,19 @@ def _place(info: Mapping[str, Any], keys: Sequence[str], lines: int) -> dict[str
 
 
 def runs_frame(comparison: ComparisonRecord) -> DataFrame:
-  """Return the outcome of every run: a row for each label and seed that there should be.
+  """Return the outcome of every run: a row for each label and requested seed.
 
-  Columns: label; run, such as "seed 0"; problem, why it has no final score, "" for a finished one; early and
-  fell_back, as in the table; label_fell_back, whether the mean over the seeds that met the target missed it again, or
-  each of them did; silent, whether no run of the label sent anything; same, the first label with the same runs; and a
-  column for each quantity.
+  Columns: label; run, such as "seed 0"; problem, why it has no final score, "" if it is complete; early and fell_back,
+  as in the table; label_fell_back, whether the mean over the seeds that met the target missed it later, or each seed
+  did; silent, whether the label's runs sent nothing; same, the first label with identical runs; and a column for each
+  quantity.
   """
-  ends, gap = {}, 0.0  # shares of the label's budget
+  ends, gap = {}, 0.0  # as shares of the label's budget
   for result in comparison.results:
     steps = {run.name: run.columns["step"] / result.info["settings"]["steps"] for run in result.runs}
     ends[result.info["label"]] = {name: share[-1] for name, share in steps.items()}
     gap = max([gap, *(np.diff(share).max(initial=0) for share in steps.values())])
-  # Evaluations fall on round boundaries, so that complete runs end up to one evaluation apart.
+  # Evaluations are at round boundaries, so complete runs may end up to one evaluation apart.
   enough = max((end for shares in ends.values() for end in shares.values()), default=0) - gap
   blank = {"early": False, "fell_back": False} | {quantity.name: math.nan for quantity in quantities(comparison)}
   rows, first_with = [], {}
@@ -162,9 +163,9 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
 
 
 def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[str, Any]:
-  """Return the problem, the scores and the costs of a run. short: whether it used less than the budget."""
+  """Return the problem, scores and costs of a run. short: whether it used less than its budget."""
   values, steps = run.columns[comparison.metric], run.columns["step"]
-  # The first line stands before training and has no training loss.
+  # The first line is from before training and has no training loss.
   bad = ~np.isfinite(values) | (~np.isfinite(run.columns["train_loss"]) & (steps > 0))
   problem = f"stopped at step {steps[-1]:,.0f}" if short else ""
   if np.isnan(values).all():
@@ -183,7 +184,7 @@ def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[
 
 
 def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
-  """Return whether the mean of the runs that met the target, or each of them, misses it at a later evaluation."""
+  """Return whether the mean of the runs that met the target, or each run, misses it at a later evaluation."""
   how = comparison.target, comparison.higher_is_better
   curves, again = [], []
   for steps, values in ((run.columns["step"], run.columns[comparison.metric]) for run in result.runs):
@@ -199,7 +200,7 @@ def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
 
 
 def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
-  """Return all pairs of labels: a row for each quantity and pair, in the order of the comparison."""
+  """Compare all pairs of labels: a row for each quantity and pair, in the order of the comparison."""
   places = {info["label"]: Place(info["group"], info["point"]) for info in comparison.infos}
   family = [pair for pair in combinations(places, 2) if comparable(*(places[label] for label in pair))]
   same = runs.groupby("label")["same"].first().to_dict() if len(runs) else {}
@@ -252,7 +253,7 @@ def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame)
 
 
 def estimate(metric: str, values: Sequence[float]) -> tuple[float, float, float]:
-  """Return the mean and its 95 % interval: of scores Student's, of costs that of the logarithm; NaN for none."""
+  """Return (mean, low, high) with the 95 % interval: Student's t, on logarithms for costs; NaN if undefined."""
   if not values:
     return math.nan, math.nan, math.nan
   if metric not in SCORES:
@@ -263,18 +264,18 @@ def estimate(metric: str, values: Sequence[float]) -> tuple[float, float, float]
 
 
 class Ranking(NamedTuple):
-  """Labels with a figure of every seed, by their mean, and the result of the tests."""
+  """A ranking of labels by their means, with the results of the tests."""
 
-  ranked: list[str]  # the best first
-  best: list[str]  # those with the best mean
-  rivals: list[str]  # others that are as good as the first, or tested against it, and none is significantly better
-  unjudged: list[str]  # labels without a test against the best: in a grid not all pairs are tested
+  ranked: list[str]  # the labels with a value for every seed, best first
+  best: list[str]  # the labels with the best mean
+  rivals: list[str]  # other labels with the best mean, or tested against it and not significantly worse than any label
+  unjudged: list[str]  # labels without a test against the best, as a grid does not test all pairs
 
 
 def ranking(frames: Frames, quantity: Quantity) -> Ranking:
-  """Rank the labels with a figure of every seed by their mean; in bytes only those that send anything.
+  """Rank the labels that have a value for every seed by their mean; for bytes, only labels that send anything.
 
-  No two of the first and its rivals that are tested differ significantly.
+  Among the best label and its rivals, no tested pair differs significantly.
   """
   comparison, runs, table, _ = frames
   mean = dict(zip(table["label"], table[quantity.name], strict=True))
@@ -287,7 +288,7 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   tests, same = verdicts(frames, quantity), dict(zip(runs["label"], runs["same"], strict=True))
 
   def against(label: str, others: Sequence[str]) -> list[int | None]:
-    """Return the verdicts on others against a label and its twins, which have the same runs."""
+    """Return the verdicts on other labels against a label and its twins, which have identical runs."""
     equal = [other for other in ranked if same[label] and same[other] == same[label]]
     twins = [label, *(twin for twin in equal if twin != label and tests.get((twin, label)) is None)]
     return [tests[other, twin] for twin in twins for other in others if (other, twin) in tests]
@@ -298,9 +299,9 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
 
 
 def verdicts(frames: Frames, quantity: Quantity) -> dict[tuple[str, str], int | None]:
-  """Return by pair, both ways round, 1 where the first is significantly larger, -1 smaller, 0 neither, None: no test.
+  """Return by ordered pair: 1 if the first is significantly larger, -1 if smaller, 0 if neither, None without a test.
 
-  With one seed it is the order in that seed.
+  With only one seed, the verdict is the order in that seed.
   """
   verdict_of: dict[tuple[str, str], int | None] = {}
   for pair in of_quantity(frames.pairs, quantity).itertuples():
@@ -313,14 +314,14 @@ def verdicts(frames: Frames, quantity: Quantity) -> dict[tuple[str, str], int | 
 
 
 def of_quantity(pairs: DataFrame, quantity: Quantity) -> DataFrame:
-  """Return the lines of a quantity."""
+  """Select the pairs of a quantity."""
   if quantity.cluster:
     return pairs[pairs["cluster"] == quantity.cluster]
   return pairs[pairs["quantity"] == quantity.metric]
 
 
 def pair(frames: Frames, quantity: Quantity, first: str, second: str) -> dict[str, Any] | None:
-  """Return the line of two labels, inverted if the frame has the second one first; None without a line."""
+  """Return the row of a pair of labels, inverted if the frame has the other order; None if there is no such pair."""
   lines, labels = of_quantity(frames.pairs, quantity), [first, second]
   lines = lines[lines["first"].isin(labels) & lines["second"].isin(labels)]
   if not len(lines):
@@ -334,7 +335,7 @@ def pair(frames: Frames, quantity: Quantity, first: str, second: str) -> dict[st
 
 
 def detectable_difference(frames: Frames) -> tuple[int, int, float] | None:
-  """Return the seeds, the pairs of the largest family, and the effect size that a test of these detects; None: no test.
+  """Return (seeds, pairs of the largest family, detectable effect size), or None if there are no tests.
 
   The power is 0.8. The effect size is in standard deviations of the paired differences.
   """
@@ -344,7 +345,7 @@ def detectable_difference(frames: Frames) -> tuple[int, int, float] | None:
 
 
 def trials_frame(labels: Mapping[str, Any]) -> DataFrame:
-  """Return a sweep's trials: label, trial, outcome, scores on the validation split, and each key that was tuned."""
+  """Return a sweep's trials: label, trial, outcome, validation scores and tuned hyperparameters."""
   rows = []
   for label, entry in labels.items():
     for number, trial in enumerate(entry["trials"]):
@@ -354,7 +355,7 @@ def trials_frame(labels: Mapping[str, Any]) -> DataFrame:
 
 
 def write(folder: Path, frames: Frames, findings: Sequence[tuple[str, str]]) -> None:
-  """Write metrics.csv, table.csv, pairs.csv and findings.json (the findings, the table and the pairs)."""
+  """Write metrics.csv, table.csv, pairs.csv and findings.json, which has the findings, the table and the pairs."""
   metrics_frame(frames.comparison).to_csv(folder / METRICS, index=False)
   frames.table.to_csv(folder / TABLE, index=False)
   frames.pairs.to_csv(folder / PAIRS, index=False)

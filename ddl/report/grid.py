@@ -1,4 +1,4 @@
-"""A grid of config keys: figures of quantities and speed-ups against a key, and slopes in log axes."""
+"""The report's section on a grid: quantities and speed-ups against a config key, and slopes on log axes."""
 
 import json
 import math
@@ -20,31 +20,31 @@ from ddl.report.sentences import EARLY, EARLY_TEXT
 from ddl.report.statistics import summary
 from ddl.report.tables import MINUS, Cell
 
-DECADE, HALF = 10, 5  # from such a span on the axis of the key, or that of the quantity, is logarithmic
+DECADE, HALF = 10, 5  # largest / smallest value from which the axis of the key (quantity) is logarithmic
 POINT = ["group", "panel", "label", "x", "tick", "y", "low", "high", "partial", "level", "early"]
 
 
 class Chart(NamedTuple):
-  """A quantity, or a speed-up in it, against a key of the grid.
+  """A chart of a quantity, or of a speed-up in it, against a key of the grid.
 
-  points: a row for each label (two for one that does not read the key). Columns: group; panel, the values of the
-  other keys; label; x, the value of the key or its number in the order of values that are not numeric; tick, the same
-  as text; y, low, high; partial, whether only some seeds have it; level, whether the label does not read the key;
-  early, whether it was reached before the first evaluation.
+  `points` has a row for each label (two for a label that does not read the key). Columns: group; panel, the values of
+  the other keys; label; x, the value of the key, or its index if values are not numeric; tick, the value as text; y,
+  low, high; partial, whether only some seeds have a value; level, whether the label does not read the key; early,
+  whether the target was reached before the first evaluation.
   """
 
-  word: str  # of the key
+  word: str  # the key's name in texts
   values: list[Any]  # of the key
   quantity: Quantity
-  title: str  # what is drawn
+  title: str  # what is plotted
   points: DataFrame
   seeds: DataFrame  # y of each label (rows) and seed (columns)
-  speedup_over: int | None = None  # number of workers, of a speed-up
-  is_log: bool = True  # the axis of y
+  speedup_over: int | None = None  # the number of workers with speed-up 1; None: not a speed-up
+  is_log: bool = True  # whether the y axis is logarithmic
 
 
 def charts(tables: Frames, key: str) -> list[Chart]:
-  """Return the final metric, speed-ups where the key is `workers`, and the costs of the target."""
+  """Return the charts of the final metric, of speed-ups if the key is `workers`, and of the costs of the target."""
   comparison = tables.comparison
   sizes = {info["settings"]["workers"] * info["settings"]["batch"] for info in comparison.infos}
   step, *costs = frames.costs(comparison)
@@ -58,13 +58,13 @@ def charts(tables: Frames, key: str) -> list[Chart]:
 
 
 def _seeds(tables: Frames, quantity: Quantity) -> DataFrame:
-  """Return a quantity by label and run, without costs of zero."""
+  """Return a quantity by label (rows) and run (columns), without costs of zero."""
   seeds = tables.runs.pivot(index="label", columns="run", values=quantity.name).reindex(tables.labels)
   return seeds if quantity.is_score else seeds.where(seeds > 0)
 
 
 def _speedup(tables: Frames, quantity: Quantity) -> Chart:
-  """Return the cost with the fewest workers over that with more, paired by seed, where every seed has both."""
+  """Return the chart of costs with the fewest workers over costs with more, paired by seed."""
   least = min(axes(tables.comparison)["workers"])
   infos = {info["label"]: info for info in tables.comparison.infos}
   seeds = _seeds(tables, quantity)
@@ -83,7 +83,7 @@ def _early(tables: Frames) -> list[str]:
 
 
 def _chart(tables: Frames, key: str, quantity: Quantity, seeds: Any = None, speedup_over: int | None = None) -> Chart:
-  """Return the chart of a quantity; seeds: its values where they are no column of the runs."""
+  """Return the chart of a quantity. seeds: its values by label and seed; None: the quantity's column of the runs."""
   comparison, keys = tables.comparison, axes(tables.comparison)
   values, others = keys[key], [other for other in keys if other != key]
   seeds = _seeds(tables, quantity) if seeds is None else seeds
@@ -114,10 +114,10 @@ def _chart(tables: Frames, key: str, quantity: Quantity, seeds: Any = None, spee
 
 
 def slopes(chart: Chart) -> dict[str, list[float]]:
-  """Return d log y / d log x by least squares, by line: the mean and the ends of its 95 % interval.
+  """Return the slope d log y / d log x of each line by least squares: its mean and the ends of the 95 % interval.
 
-  Only for lines with three or more points and none missing, over the seeds that have all of them. [] for lines with a
-  point that was reached before the first evaluation.
+  Only lines with at least three points and none missing have one, over the seeds that have all points. It is [] if a
+  point was reached before the first evaluation.
   """
   values = chart.values
   if not numeric(values) or min(values) <= 0 or len(values) < 3 or chart.quantity.metric == "test_accuracy":
@@ -136,14 +136,14 @@ def slopes(chart: Chart) -> dict[str, list[float]]:
 
 
 def is_log_key(values: Sequence[Any]) -> bool:
-  """Return whether a log axis suits rising numbers: they span a decade, or each is at least twice the last."""
+  """Return whether increasing values suit a log axis: they span a decade, or each is at least twice the previous."""
   if not numeric(values) or min(values) <= 0:
     return False
   return max(values) >= DECADE * min(values) or (len(values) > 2 and all(b >= 2 * a for a, b in pairwise(values)))
 
 
 def _finding(chart: Chart) -> str:
-  """Return what a chart shows: the best mean of each algorithm, or its speed-up with the most workers."""
+  """Return a chart's main finding: the best mean of each algorithm, or its speed-up with the most workers."""
   quantity, points = chart.quantity, chart.points[~chart.points["level"]]
   groups = points.groupby("group", sort=False)
   if chart.speedup_over:
@@ -181,23 +181,23 @@ def _notes(tables: Frames, chart: Chart) -> list[str]:
   if len(level := points["group"][points["level"]].unique()):
     notes.append(f"Dashed: {formats.listed(level)} read{'s' * (len(level) == 1)} no {chart.word}.")
   if points["partial"].any():
-    notes.append("Open markers: the mean is of only the seeds that have the figure.")
+    notes.append("Open markers: the mean is over only the seeds that have a value.")
   if quantity.metric == "bytes_sent" and len(silent := tables.runs["label"][tables.runs["silent"]].unique()):
-    notes.append(f"Send nothing, so not on these axes: {formats.listed(silent, 6)}.")
+    notes.append(f"Not shown, as nothing is sent: {formats.listed(silent, 6)}.")
   if (points["low"] < limits[0]).any() or (points["high"] > limits[1]).any():
-    notes.append("An interval whose bar ends at the edge goes on beyond the axis.")
+    notes.append("Bars that end at the edge continue beyond the axis.")
   if chart.speedup_over:
-    notes += [f"Of {quantity.title} only: the time of a step is not in it."] if quantity.metric == "step" else []
+    notes += ["Counts only steps, not the time of a step."] if quantity.metric == "step" else []
     groups = dict.fromkeys(info["group"] for info in tables.comparison.infos)
     if without := [group for group in groups if group not in set(points["group"])]:
       notes.append(f"Not every seed met the target with {chart.speedup_over} workers: {formats.listed(without)}.")
   if len(early := points["label"][points["early"]].unique()):
-    notes.append(f"{EARLY} {EARLY_TEXT}, so that the cost is mostly invented: {formats.listed(early, 6)}.")
+    notes.append(f"{EARLY} {EARLY_TEXT}, so the cost is mostly interpolated: {formats.listed(early, 6)}.")
   return notes
 
 
 def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
-  """Return lines with 95 % bars, a panel for each value of the other keys."""
+  """Return the specification of lines with 95 % bars, with a panel for each combination of the other keys."""
   points, values = chart.points, chart.values
   groups = list(dict.fromkeys(info["group"] for info in tables.comparison.infos))
   log_x = is_log_key(values) or (bool(chart.speedup_over) and numeric(values))
@@ -215,11 +215,12 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
   base = alt.Chart().encode(x=x, y=y, color=figure.by_label("group", groups)["color"])
   moving, level = base.transform_filter("!datum.level"), base.transform_filter("datum.level")
   layers = []
-  for number, group in enumerate(groups):  # bars stand a little beside each other
-    line, aside = moving.transform_filter(alt.datum.group == group), 4 * (number - (len(groups) - 1) / 2)
-    bars = line.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=1.5, opacity=0.7, clip=True, xOffset=aside)
+  for number, group in enumerate(groups):  # offset the bars, so that they do not overlap
+    line, offset = moving.transform_filter(alt.datum.group == group), 4 * (number - (len(groups) - 1) / 2)
+    bars = line.transform_filter("isValid(datum.low)")
+    bars = bars.mark_rule(strokeWidth=1.5, opacity=0.7, clip=True, xOffset=offset)
     fill = alt.condition("datum.partial", alt.value("white"), alt.value(COLOURS[number % len(COLOURS)]))
-    marks = line.mark_point(size=45, strokeWidth=1.5, xOffset=aside, opacity=1).encode(fill=fill)
+    marks = line.mark_point(size=45, strokeWidth=1.5, xOffset=offset, opacity=1).encode(fill=fill)
     layers += [bars.encode(y="low:Q", y2="high:Q"), marks]
   layers += [moving.mark_line(strokeWidth=1.8), level.mark_line(strokeWidth=1.5, strokeDash=[5, 3])]
   if chart.speedup_over:
@@ -240,7 +241,7 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
 
 
 def _limits(chart: Chart) -> list[float]:
-  """Return limits of y: around all means, and as far as the bars go unless that hides the means."""
+  """Return limits of y that contain all means, and the bars unless they are so long that they would hide the means."""
   points = chart.points
   means = points["y"].to_numpy()
   ends = points[["y", "low", "high"]].stack().to_numpy()
@@ -258,7 +259,7 @@ def _limits(chart: Chart) -> list[float]:
 
 
 def section(tables: Frames, key: str) -> dict[str, Any]:
-  """Return the variables of the template's section on a key: its figures, those of costs separately, and slopes."""
+  """Return the template's variables for a key: its figures, those of costs separately, and slopes."""
   drawn, title = charts(tables, key), words(key, list(axes(tables.comparison)))
   shown = [picture(tables, chart) for chart in drawn if chart.quantity.is_score or chart.speedup_over]
   costs = [picture(tables, chart) for chart in drawn if not (chart.quantity.is_score or chart.speedup_over)]
@@ -266,33 +267,33 @@ def section(tables: Frames, key: str) -> dict[str, Any]:
 
 
 def notes(comparison: ComparisonRecord) -> list[str]:
-  """Return what was run at which points, with which budget."""
+  """Return sentences on the grid's points and their budgets."""
   infos, grid = comparison.infos, axes(comparison)
   names = {key: words(key, list(grid)) for key in grid}
   points = [f"{names[key]} {formats.listed(list(map(value_text, values)))}" for key, values in grid.items()]
-  texts = [f"Run at {' and '.join(points)}{', each with each' * (len(grid) > 1)}."]
+  texts = [f"Run at {' and '.join(points)}{', in all combinations' * (len(grid) > 1)}."]
   for key, name in names.items():
     reading = {info["group"] for info in infos if key in info["point"]}
     if lacking := list(dict.fromkeys(info["group"] for info in infos if info["group"] not in reading)):
       verb = f"read{'s' * (len(lacking) == 1)} no {name}"
-      texts.append(f"{formats.listed(lacking)} {verb}, so that one run stands for all of its values.")
+      texts.append(f"{formats.listed(lacking)} {verb}, so one run counts for all of its values.")
   budgets = [math.prod(info["settings"][key] for key in BUDGET) for info in infos]
   if "steps" in comparison.info["grid"]:
-    texts.append(f"The grid sets the steps, so that points have {formats.between(budgets)} examples.")
+    texts.append(f"The grid varies the steps, so points have {formats.between(budgets)} examples.")
   elif {"workers", "batch"} & grid.keys():
     budget = f"{formats.between(budgets)} examples{', as steps are whole' * (len(set(budgets)) > 1)}"
-    texts.append(f"All points have one budget, {budget}: steps, evaluations and learning-rate schedules follow.")
+    texts.append(f"All points have the same budget, {budget}: steps, evaluations and schedules are scaled to it.")
   return texts
 
 
 def slope_table(drawn: Sequence[Chart]) -> dict[str, Any]:
-  """Return the labels and columns of a table of slopes; {} where no line has one."""
+  """Return the labels and columns of the table of slopes; {} if no line has a slope."""
   fitted = {chart.title.partition(" against ")[0].lower(): slopes(chart) for chart in drawn if not chart.speedup_over}
   labels, columns = list(dict.fromkeys(line for lines in fitted.values() for line in lines)), {}
   for head, lines in fitted.items():
     cells = {line: Cell("not all points", "partial") for line in labels}
     for line, slope in lines.items():
-      mean, *ends = [f"{value:.2f}".replace("-", MINUS) for value in slope] or [f"none, of points {EARLY}"]
+      mean, *ends = [f"{value:.2f}".replace("-", MINUS) for value in slope] or [f"none, has points {EARLY}"]
       cells[line] = Cell(mean, "" if slope else "partial", (" to ".join(ends),) if ends else ())
     if lines:
       columns[head] = list(cells.values())

@@ -1,4 +1,4 @@
-"""The report of a comparison: `write_report` for the browser, `table` for the terminal."""
+"""Generate the report of a comparison: `write_report` for the browser, `table` for the terminal."""
 
 import json
 import re
@@ -12,26 +12,26 @@ from ddl.report.figure import Figure
 from ddl.report.frames import Frames
 
 TEMPLATES = Path(__file__).with_name("templates")
-MODULES = clusters, formats, frames, grid, sentences, settings, tables  # that templates call
+MODULES = clusters, formats, frames, grid, sentences, settings, tables  # called by templates
 UNITS = r"%|(?:[nµm]?s|[kMGTP]?B(?:/s)?|M)\b"
-OLD = ("accuracy_on_*", "loss_on_*", "grid_*")  # figures of clusters or keys that the page may no longer have
+OLD = ("accuracy_on_*", "loss_on_*", "grid_*")  # figures to delete, as clusters and keys may have changed
 
 
 def table(folder: Path) -> str:
-  """Return the table of a comparison, and sentences on it and its clusters, as text. Raises as `write_report` does."""
+  """Return a comparison's table, with notes and sentences on clusters, as text. Raises as `write_report` does."""
   results = frames.build(reader.read(Path(folder)))
   return "\n\n".join([tables.text_table(results), *clusters.sentences_of(results)])
 
 
 def pictures(folder: Path, results: Frames) -> list[Figure]:
-  """Return the figures of a comparison's page, not yet drawn. Raises as `write_report` does."""
+  """Return the figures of a comparison's page, which are drawn lazily. Raises as `write_report` does."""
   drawn = [picture for key in figure.axes(results.comparison) for picture in grid.section(results, key)["figures"]]
   schedules = schedule.pictures(folder, results.comparison)
   return [*drawn, *curves.pictures(results), *curves.on_clusters(results), *schedules]
 
 
 def write_tables(folder: Path) -> Frames:
-  """Write a comparison's frames and findings as CSV and JSON into its folder. Raises as `write_report` does."""
+  """Write a comparison's frames and findings as CSV and JSON to its folder. Raises as `write_report` does."""
   results = frames.build(reader.read(folder))
   findings = [*sentences.findings(results), *sentences.caveats(results)]
   marks = [(f"{meaning} ({sign})", text) for sign, meaning, text in sentences.marked_labels(results)]
@@ -40,10 +40,9 @@ def write_tables(folder: Path) -> Frames:
 
 
 def write_report(folder: Path) -> Path:
-  """Write report.html, its frames as CSV and JSON, and its figures in figures/ into a comparison's folder.
+  """Write report.html, frames (CSV and JSON) and figures/ to a comparison's folder; return the path of the page.
 
-  Return the path of the page. Raises FileNotFoundError if the folder holds no comparison.json, or a file of events that
-  it names is missing; ValueError for a malformed file.
+  Raises FileNotFoundError if comparison.json or a record of events is missing; ValueError for a malformed file.
   """
   folder = Path(folder)
   results = write_tables(folder)  # before figures, which may fail
@@ -73,9 +72,9 @@ def write_report(folder: Path) -> Path:
 
 
 def template(name: str) -> jinja2.Template:
-  """Return the Jinja template of this name, which may include the others; an undefined variable is an error.
+  """Load a Jinja template; undefined variables are errors.
 
-  The filter `unbroken` keeps 97.2 ± 1.2 % on one line, a number with its unit.
+  The filter `unbroken` prevents line breaks between a number and its unit, as in 97.2 ± 1.2 %.
   """
   environment = jinja2.Environment(
     autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,

@@ -1,4 +1,4 @@
-"""A comparison's folder in memory: comparison.json and each run's metrics as columns."""
+"""Read a comparison's folder: comparison.json, and the metrics of each run as columns."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,23 +11,23 @@ from ddl.files import read_json
 from ddl.report import formats
 from ddl.run.folder import ABOUT, COMPARISON, METRICS, metric_lines
 
-DataFrame = Any  # pandas', of which pyright does not know what indexing returns
-SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # of the end of training; others are costs of the target
+DataFrame = Any  # pandas.DataFrame; pyright cannot infer the types of its indexing
+SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # metrics at the end of training; the others are costs
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_perplexity", "test_accuracy", "distance", "grad_norm2",
   "grad_noise", "noise_scale", "bytes_sent", "seconds", "virtual_seconds", "present",
 )  # fmt: skip
-PREDICTED = "predicted_seconds"  # the prefix of a column for each cluster
+PREDICTED = "predicted_seconds"  # the prefix of each cluster's column
 
 NEEDED = ("title", "command", "config", "target", "versions", "device", "git", "data", "model", "seeds", "algorithms")
-ENTRY = ("label", "name", "title", "citation", "taxonomy", "hyper", "settings", "failed", "runs")  # of an algorithm
+ENTRY = ("label", "name", "title", "citation", "taxonomy", "hyper", "settings", "failed", "runs")  # keys of a label
 BUDGET = "workers", "batch", "steps"  # their product is the number of examples
 
 
 class RunRecord(NamedTuple):
-  """One seed of one algorithm: `columns[name]` is [lines], NaN where a line lacks the figure."""
+  """The metrics of one seed of a label: `columns[name]` is [lines], NaN where a line has no value."""
 
-  name: str  # its folder's name with a space: "seed 0"
+  name: str  # such as "seed 0"
   columns: dict[str, np.ndarray]  # COLUMNS, and PREDICTED_cluster
 
   @property
@@ -36,7 +36,7 @@ class RunRecord(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """Numbers of workers, of the devices and processes that ran them, and of the seeds that ran side by side."""
+  """The numbers of workers, devices and processes, and of seeds that ran in one program."""
 
   workers: int
   devices: int
@@ -45,46 +45,46 @@ class Layout(NamedTuple):
 
 
 class Result(NamedTuple):
-  """One algorithm: its entry in comparison.json and the runs that have metrics."""
+  """A label: its entry in comparison.json and its runs with metrics."""
 
   info: dict[str, Any]
   runs: list[RunRecord]
-  layouts: set[Layout]  # of its runs; empty where it is not known
+  layouts: set[Layout]  # of the runs; empty if unknown
 
 
 class ComparisonRecord(NamedTuple):
   info: dict[str, Any]  # comparison.json
-  metric: str  # "test_accuracy" or "test_loss"
+  metric: str  # one of SCORES
   target: float
-  seconds: str  # the column that counts as time: "virtual_seconds", or "seconds" if nothing has virtual time
+  seconds: str  # the column of time: "virtual_seconds", or "seconds" if no label has virtual time
   results: list[Result]
-  whole: "ComparisonRecord | None" = None  # with the seeds that only some labels have, if there are any
+  whole: "ComparisonRecord | None" = None  # the comparison including seeds that only some labels have, if any
   folder: Path = Path()
 
   @property
   def infos(self) -> list[dict[str, Any]]:
-    """The entries of the algorithms in comparison.json."""
+    """The entries of the labels in comparison.json."""
     return [result.info for result in self.results]
 
   @property
   def layouts(self) -> list[Layout]:
-    """The distinct layouts of each label's runs."""
+    """The distinct layouts of the runs of each label."""
     return [layout for result in self.results for layout in result.layouts]
 
   @property
   def disjoint(self) -> bool:
-    """Whether no seed is common to all labels, so that they cannot be compared."""
+    """Whether no seed is common to all labels, so that labels cannot be compared."""
     runs = [names for names in self.seeds.values() if names]
     return bool(runs) and not set.intersection(*map(set, runs))
 
   @property
   def seeds(self) -> dict[str, list[str]]:
-    """By label, the names of the requested runs."""
+    """The names of the requested runs, by label."""
     return {result.info["label"]: list(map(run_name, result.info["runs"])) for result in self.results}
 
   @property
   def clusters(self) -> dict[str, dict[str, Any]]:
-    """By name, the clusters of `compare --cluster` as in comparison.json."""
+    """The entries of clusters in comparison.json, by name."""
     return {entry["name"]: entry for entry in self.info.get("clusters", [])}
 
   @property
@@ -102,28 +102,28 @@ class ComparisonRecord(NamedTuple):
 
 
 def read_run(path: Path) -> RunRecord:
-  """Read `path`/metrics.jsonl. Raises as `metric_lines`."""
+  """Read `path`/metrics.jsonl. Raises as `metric_lines` does."""
   lines = [list(map(line.get, COLUMNS)) for line in metric_lines(path / METRICS)]
   columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T  # None becomes NaN
   return RunRecord(run_name(path), dict(zip(COLUMNS, columns, strict=True)))
 
 
 def read(folder: Path) -> ComparisonRecord:
-  """Read a folder that `python run.py compare` has written.
+  """Read a folder written by `python run.py compare`.
 
-  Where some labels have seeds that others lack, as after `compare --resume --only=...`, it is of the seeds that all
-  have, so that means and tests are of the same; `whole` has the others too. Without any common seed it is of all.
+  If labels have different seeds, as after `compare --resume --only=...`, the result has only the seeds common to all
+  labels, and `whole` has all of them. Without a common seed, the result has all seeds.
 
   Raises FileNotFoundError if there is no comparison.json; ValueError for an unknown metric, a malformed file, or runs
   without virtual time.
   """
   path = folder / COMPARISON
   if not path.is_file():
-    raise FileNotFoundError(f"{path} does not exist; `python run.py compare` writes it")
+    raise FileNotFoundError(f"{path} does not exist; create it with `python run.py compare`")
   info = _completed(path, read_json(path, f"; `python run.py compare --resume --workdir={folder}` regenerates it"))
   metric = info["target"]["metric"]
   if metric not in SCORES:
-    raise ValueError(f"{path}: the target's metric is {metric!r}; must be {' or '.join(SCORES)}")
+    raise ValueError(f"{path}: the target's metric must be {' or '.join(SCORES)}, got {metric!r}.")
   seconds = "virtual_seconds" if any(entry["virtual"] for entry in info["algorithms"]) else "seconds"
   results = []
   for entry in info["algorithms"]:
@@ -131,14 +131,14 @@ def read(folder: Path) -> ComparisonRecord:
     runs = [run for run in map(read_run, paths) if len(run.columns["step"])]
     for run, columns in runs:
       if seconds == "virtual_seconds" and np.isnan(columns[seconds]).any():
-        raise ValueError(f"{path}: {entry['label']}, {run} has lines without virtual_seconds; run the comparison again")
+        raise ValueError(f"{path}: {entry['label']}, {run} lacks virtual_seconds; run the comparison again")
     results.append(Result(entry, runs, _layouts(entry["settings"]["workers"], paths)))
   _add_predicted_seconds(path, info, results)
   return _aligned(ComparisonRecord(info, metric, float(info["target"]["value"]), seconds, results, folder=folder))
 
 
 def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[Result]) -> None:
-  """Add the seconds predicted for each cluster to the runs; NaN for seeds that not all labels have."""
+  """Add the predicted seconds on each cluster to the runs' columns; NaN for seeds without a prediction."""
   paths = {entry["label"]: entry["runs"] for entry in info["algorithms"]}
   common = common_runs(paths)
   for cluster in info.get("clusters", []):
@@ -151,20 +151,20 @@ def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[R
         count = len(run.columns["step"])
         clock = np.array(clock_of.get(run.name, [math.nan] * count), np.float64)
         if len(clock) != count:
-          text = f"{path}: {cluster['name']} has {len(clock)} times of {label}, {run.name}, which has {count} lines"
-          raise ValueError(f"{text}; run compare --cluster again")
+          text = f"{path}: the {len(clock)} times on {cluster['name']} do not match the {count} lines of metrics"
+          raise ValueError(f"{text} of {label}, {run.name}; run compare --cluster again")
         run.columns[f"{PREDICTED}_{cluster['name']}"] = clock
 
 
 def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-  """Return by label the folders of the runs whose seeds all labels with any runs have."""
+  """Return by label the folders of the runs with seeds that all labels have; labels without runs are ignored."""
   names = [set(map(run_name, paths)) for paths in runs.values() if paths]
   common = set.intersection(*names) if names else set()
   return {label: [path for path in paths if run_name(path) in common] for label, paths in runs.items()}
 
 
 def _aligned(whole: ComparisonRecord) -> ComparisonRecord:
-  """Return the comparison of the seeds that all labels have; the same where all have the same, or none is common."""
+  """Restrict a comparison to the seeds that all labels have; unchanged if all have the same, or none in common."""
   names = {tuple(runs) for runs in whole.seeds.values() if runs}
   if len(names) < 2:
     return whole
@@ -182,32 +182,32 @@ def _aligned(whole: ComparisonRecord) -> ComparisonRecord:
 
 
 def seed_of(run: str) -> int:
-  """Return the seed of a run by its folder or name."""
+  """Return the seed of a run from its folder or name."""
   return int(run_name(run).rpartition(" ")[2])
 
 
 def _completed(path: Path, info: dict[str, Any]) -> dict[str, Any]:
-  """Return the content with what files of older versions lack; ValueError where the file does not determine it."""
+  """Add keys that older versions did not write. Raises ValueError if their values cannot be derived."""
   missing, entries = set(NEEDED) - info.keys(), info.get("algorithms", [])
   missing = missing or {f"algorithms.{key}" for entry in entries for key in ENTRY if key not in entry}
   missing = missing or {f"algorithms.settings.{key}" for entry in entries for key in BUDGET
                         if key not in entry["settings"]}  # fmt: skip
   if missing:
     command = f"python run.py compare --resume --workdir={path.parent}"
-    text = f"{path} lacks {', '.join(sorted(missing))}, as of an older version"
-    raise ValueError(f"{text}; `{command}` regenerates it from the runs")
+    text = f"{path} lacks {', '.join(sorted(missing))}, as an older version wrote it"
+    raise ValueError(f"{text}; regenerate it with `{command}`")
   info = {"expected": [], "grid": {}} | info
   blank = {"virtual": None, "tuned": None, "events": None, "lockstep": None, "point": {}, "sends": ""}
   return info | {"algorithms": [blank | {"group": entry["label"]} | entry for entry in info["algorithms"]]}
 
 
 def run_name(path: str | Path) -> str:
-  """Return easgd/seed-0 as "seed 0"."""
+  """Return the name of a run from its folder: "seed 0" for easgd/seed-0."""
   return Path(path).name.replace("-", " ")
 
 
 def _layouts(workers: int, paths: Sequence[Path]) -> set[Layout]:
-  """Return the layouts of an algorithm's runs, from their folders."""
+  """Read the layouts of a label's runs from their folders."""
   layouts = [read_json(path / ABOUT).get("layout") for path in paths if (path / ABOUT).is_file()]
   known = [layout for layout in layouts if isinstance(layout, dict) and {"devices", "processes"} <= layout.keys()]
   return {Layout(workers, layout["devices"], layout["processes"], layout.get("together", 1)) for layout in known}

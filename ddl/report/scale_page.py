@@ -1,4 +1,4 @@
-"""The page of `scale`: speed-up, efficiency and communication over the number of workers, and one step by layers."""
+"""The page of `scale`: speed-up, efficiency and communication by number of workers, and a timeline of one step."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -23,7 +23,7 @@ KINDS = {"backward": COLOURS[0], "forward": COLOURS[5], "message, hidden": COLOU
 
 
 class Bar(NamedTuple):
-  """Computation or message of a layer, seconds from the start of the backward pass."""
+  """A span of a layer's computation or message, in seconds from the start of the backward pass."""
 
   kind: str  # of KINDS
   layer: int
@@ -32,7 +32,7 @@ class Bar(NamedTuple):
 
 
 def bars(shown: Timeline) -> list[Bar]:
-  """Return the bars of one step in the steady state: from the last backward pass but one to the next."""
+  """Return the bars of one step in the steady state, from the start of the second to last backward pass."""
   step = max(event.step for event in shown.events) - 1
   parts = {"weights": ("backward", step), "inputs": ("backward", step), "forward": ("forward", step + 1)}
   computing = [e for e in shown.events if e.kind in parts and e.step == parts[e.kind][1]]
@@ -50,7 +50,7 @@ def bars(shown: Timeline) -> list[Bar]:
 
 
 def picture(curve: Curve, work: StepWork, cluster: Cluster) -> Figure | None:
-  """Draw the curve's last point, without jitter; None for an algorithm that sends no gradients layer by layer."""
+  """Return the timeline of the curve's last point, without jitter; None if gradients are not sent layer by layer."""
   point = curve.points[-1]
   if not curve.pattern.local or point.workers == 1:
     return None
@@ -65,7 +65,7 @@ def picture(curve: Curve, work: StepWork, cluster: Cluster) -> Figure | None:
 
 
 def _drawn_step(data: DataFrame) -> dict[str, Any]:
-  """Return a row per layer: its computation above its message."""
+  """Return the specification of a timeline with a row per layer: its computation above its message."""
   top, layers = data["layer"] - 0.42 + 0.42 * data["kind"].str.contains("message"), int(data["layer"].max())
   colours = alt.Scale(domain=list(KINDS), range=list(KINDS.values()))
   time = alt.Axis(title="from the start of the backward pass", labelExpr=label_format("seconds"), tickCount=6)
@@ -79,14 +79,14 @@ def _drawn_step(data: DataFrame) -> dict[str, Any]:
 
 
 class ScaleChart(NamedTuple):
-  """A figure over the number of workers."""
+  """A chart of a quantity by number of workers."""
 
-  name: str  # of its files, without the suffix
+  name: str  # file name without the suffix
   title: str
   label: str
   value: Callable[[ScalingPoint], float]
-  shares: bool  # from 0 to 1
-  extreme: str = "highest"  # of the best algorithm
+  shares: bool  # whether values are in [0, 1]
+  extreme: str = "highest"  # whether the best value is the "highest" or "lowest"
 
 
 CHARTS = (
@@ -98,7 +98,7 @@ CHARTS = (
 
 
 def write(folder: Path, curves: Sequence[Curve], cluster: Cluster, work: StepWork, **facts: Any) -> Path:
-  """Write scale.html and its figures/; return the page's path. facts: title, weak, counted, jitter and command."""
+  """Write scale.html and figures/; return the page's path. facts: title, weak, counted, jitter and command."""
   folder.mkdir(parents=True, exist_ok=True)
   steps = [picture(curve, work, cluster) for curve in curves]
   pictures = [*(picture_of(chart, curves) for chart in CHARTS), *filter(None, steps)]
@@ -110,7 +110,7 @@ def write(folder: Path, curves: Sequence[Curve], cluster: Cluster, work: StepWor
 
 
 def picture_of(chart: ScaleChart, curves: Sequence[Curve]) -> Figure:
-  """Return the figure of a chart, with its description."""
+  """Return the figure of a chart."""
   ends = {curve.algorithm: [chart.value(point) for point in line_of(curve)] for curve in curves}
   texts = "; ".join(f"{name} {values[0]:.3g} to {values[-1]:.3g}" for name, values in ends.items())
   workers = [point.workers for point in line_of(curves[0])]
@@ -125,7 +125,7 @@ def picture_of(chart: ScaleChart, curves: Sequence[Curve]) -> Figure:
 
 
 def line_of(curve: Curve) -> list[ScalingPoint]:
-  """Return the points that fit into memory; with a single number of workers also one worker, the base of speed-ups."""
+  """Return the points that fit into memory. A single point gets a second one at one worker, the base of speed-ups."""
   first = curve.possible[0]
   if len(curve.points) > 1 or first.workers == 1:
     return curve.possible
@@ -133,7 +133,7 @@ def line_of(curve: Curve) -> list[ScalingPoint]:
 
 
 def _drawn(chart: ScaleChart, curves: Sequence[Curve], data: DataFrame) -> dict[str, Any]:
-  """Return lines over the numbers of workers, with rings where steps were measured."""
+  """Return the specification of lines by number of workers, with rings at measured steps."""
   workers = sorted({point.workers for point in (*curves[0].points, *line_of(curves[0]))})
   axis = alt.Axis(title="workers", values=workers, format=",d", labelOverlap="parity")
   x = alt.X("workers:Q", axis=axis, scale=alt.Scale(type="log", base=2, domain=[workers[0], workers[-1]], nice=False))
@@ -143,7 +143,7 @@ def _drawn(chart: ScaleChart, curves: Sequence[Curve], data: DataFrame) -> dict[
   base = alt.Chart(data.rename(columns={chart.name: "y"})).encode(x=x, y=y, **channels)
   layers = [base.transform_filter(alt.datum.seconds == "predicted").mark_line(strokeWidth=2, point={"size": 25}),
             base.transform_filter(alt.datum.seconds == "measured").mark_point(size=110, strokeWidth=1.5)]  # fmt: skip
-  if curves[0].points != curves[0].possible:  # the curves of all algorithms hold the same examples
+  if curves[0].points != curves[0].possible:  # the same for all algorithms, which have equal batches
     span = {"workers": [workers[0]], "to": [curves[0].possible[0].workers], "text": "does not fit into memory"}
     area = alt.Chart(pd.DataFrame(span)).encode(x="workers:Q")
     text = area.mark_text(align="left", baseline="top", dx=4, color=MUTED).encode(y=alt.value(4), text="text")
@@ -155,7 +155,7 @@ def _drawn(chart: ScaleChart, curves: Sequence[Curve], data: DataFrame) -> dict[
 
 
 def measured_points(chart: ScaleChart, curve: Curve) -> list[tuple[int, float]]:
-  """Return (workers, speed-up or efficiency) of measured runs, relative to one worker; [] if that was not measured."""
+  """Return (workers, speed-up or efficiency) of measured runs; [] if one worker was not measured."""
   seconds, one = curve.measured.get(1), curve.points[0]
   if seconds is None or one.workers != 1 or chart.name == "communication":
     return []

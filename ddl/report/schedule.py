@@ -1,4 +1,4 @@
-"""Schedules as Gantt charts of the start of a run; with a server also a histogram of the staleness of all visits."""
+"""Draw schedules as Gantt charts of the start of a run; for server algorithms also a histogram of the staleness."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,15 +24,15 @@ FILL = {COMPUTING: COLOURS[0], EXCHANGING: COLOURS[1], WAITING: IDLE, LOST: COLO
 
 
 class WorkerSchedule(NamedTuple):
-  labels: list[str]  # of the algorithms that have it
-  folder: str  # of the first one
-  record: Events | StepTimes  # of an asynchronous algorithm, or of a synchronous one in virtual time
+  labels: list[str]  # the labels with this schedule
+  folder: str  # of the first label
+  record: Events | StepTimes  # of an asynchronous algorithm, or of a collective one in virtual time
 
 
 def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule]:
-  """Return the distinct schedules of a comparison in virtual time, in the order of the algorithms.
+  """Return the distinct schedules of a comparison in virtual time, in the order of the labels.
 
-  Raises FileNotFoundError or ValueError for a missing file, or one that is no record of events.
+  Raises FileNotFoundError for a missing file, and ValueError for a malformed one.
   """
   distinct: dict[Any, WorkerSchedule] = {}
   for entry in comparison.infos:
@@ -48,9 +48,10 @@ def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule
 
 
 def spans(record: Events | StepTimes) -> DataFrame:
-  """Return the spans of every worker from 0 to its last release; those of a worker do not overlap, except `beneath`.
+  """Return the time spans of every worker from 0 to its last release, which do not overlap except those `beneath`.
 
-  Columns: worker; begin, end, in seconds; kind, of FILL; beneath, a message on its way while the worker computes.
+  Columns: worker; begin, end, in seconds; kind, a key of FILL; beneath, whether it is a message in flight while the
+  worker computes.
   """
   return _asynchronous(record) if isinstance(record, Events) else _synchronous(record)
 
@@ -61,14 +62,14 @@ def _asynchronous(events: Events) -> DataFrame:
   begun = _service(events, rounding)
   parts = _sent_before_the_steps(events, begun, rounding) if is_sent_before else _sent_after(events, begun, reply)
   rows = _spans(events.worker, parts, rounding).sort_values(["beneath", "worker", "begin"], kind="stable")
-  last = rows.shift()  # consecutive spans of one exchange are joined
+  last = rows.shift()  # to merge consecutive spans of an exchange
   starts = (rows["worker"] != last["worker"]) | (rows["begin"] - last["end"] > rounding)
   starts |= (rows["kind"] != EXCHANGING) | (last["kind"] != EXCHANGING)
   return rows.groupby(starts.cumsum()).agg(dict.fromkeys(rows, "first") | {"end": "last"})
 
 
 def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> DataFrame:
-  """Return the spans of parts (begin, end, kind, beneath) that have a length. worker: of each begin and end."""
+  """Return the nonempty spans of parts (begin, end, kind, beneath). worker: the worker of each begin and end."""
   names = ("worker", "begin", "end", "kind", "beneath")
   rows = [zip(names, map(np.ravel, np.broadcast_arrays(worker, *part)), strict=True) for part in parts]
   frame = pd.concat(map(pd.DataFrame, map(dict, rows)), ignore_index=True)
@@ -76,12 +77,12 @@ def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> DataFrame
 
 
 def _sent_after(events: Events, begun: np.ndarray, reply: np.ndarray) -> list[tuple]:
-  """Return parts of worker rounds as (begin, end, kind, beneath). A request is taken to travel as long as its reply."""
+  """Return parts of worker rounds as (begin, end, kind, beneath), assuming that requests take as long as replies."""
   start, arrival, served, released = events.start, events.arrival, events.served, events.released
   is_served = ~events.dropped
   free = pd.Series(released).groupby(events.worker).shift(fill_value=0.0).to_numpy()
-  in_turn = (start[1:] >= released[:-1]).all()  # each worker waits for the one before
-  turn = np.maximum(free, np.append(0.0, released[:-1])) if in_turn else free
+  is_sequential = (start[1:] >= released[:-1]).all()  # each worker waits for the previous one
+  turn = np.maximum(free, np.append(0.0, released[:-1])) if is_sequential else free
   leaves = np.where(is_served, np.maximum(start, arrival - reply), released)
   replied = np.where(is_served, released - reply, released)
   return [
@@ -97,13 +98,13 @@ def _sent_after(events: Events, begun: np.ndarray, reply: np.ndarray) -> list[tu
 
 
 def _sent_before_the_steps(events: Events, begun: np.ndarray, rounding: float) -> list[tuple]:
-  """Return the same with a delay.
+  """Return parts of worker rounds as (begin, end, kind, beneath), for requests that are sent before a round's steps.
 
-  The record does not contain when a worker began to wait for a reply that came after its steps; nor a wait at a barrier
-  after the round, which counts as computing; nor when a failure ended the steps after the reply, which count as lost.
+  The record does not say when a worker began to wait for a late reply, when it waited at a barrier after the round
+  (counted as computing), or when a failure ended the steps after the reply (counted as lost).
   """
   start, arrival, released = events.start, events.arrival, events.released
-  reached = np.minimum(events.served + (arrival - start), released)  # there and back takes the same
+  reached = np.minimum(events.served + (arrival - start), released)  # assumes that a reply takes as long as a request
   visits = pd.DataFrame({"start": start, "restarted": events.restarted}).groupby(events.worker)
   following = visits.shift(-1)  # the same worker's next round
   return [
@@ -117,18 +118,18 @@ def _sent_before_the_steps(events: Events, begun: np.ndarray, rounding: float) -
 
 
 def _service(events: Events, rounding: float) -> np.ndarray:
-  """Return when the server begins with each message: on arrival, or in a queue after the one before."""
+  """Return when the server starts to process each message: on arrival, or after the previous one in the queue."""
   rows, begun = np.flatnonzero(~events.dropped), events.arrival.copy()
   arrival, served = events.arrival[rows], events.served[rows]
-  if np.ptp(served - arrival) > rounding:  # without a queue all visits take the same
+  if np.ptp(served - arrival) > rounding:  # without a queue, all visits take equally long
     begun[rows[1:]] = np.maximum(arrival[1:], served[:-1])
   return begun
 
 
 def _synchronous(record: StepTimes) -> DataFrame:
-  """Return the spans of lockstep steps; `record` has arrays [steps, workers], of messages [steps, n, 2].
+  """Return the time spans of a collective algorithm; `record` has arrays [steps, workers], for messages [steps, n, 2].
 
-  The time of an absent worker is lost, until the end of the record if it does not rejoin.
+  The time of an absent worker counts as lost, until the end of the record if it does not rejoin.
   """
   shape, computes = record.free.shape, record.begun + record.lost
   launched, met = (
@@ -148,7 +149,7 @@ def _synchronous(record: StepTimes) -> DataFrame:
 
 
 def _absent(record: StepTimes) -> tuple[np.ndarray, np.ndarray]:
-  """Return when workers leave before steps in which they are absent, and rejoin: [steps, workers], else NaN."""
+  """Return when workers leave and rejoin: [steps, workers], NaN except at the first step of an absence."""
   is_present = np.isfinite(record.free)
   leaves = ~is_present & np.vstack([np.ones_like(is_present[:1]), is_present[:-1]])
   before = np.vstack([np.zeros_like(record.free[:1]), record.released[:-1]])
@@ -157,12 +158,12 @@ def _absent(record: StepTimes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _beneath(message: np.ndarray, record: StepTimes) -> np.ndarray:
-  """Return whether a worker computes while the message, [steps, 2, workers], is on its way."""
+  """Return whether a worker computes while the message [steps, 2, workers] is in flight: [steps, 1, workers]."""
   return (record.begun < message[:, 1])[:, None]
 
 
 def _meetings(since: np.ndarray, messages: list[np.ndarray], until: np.ndarray) -> list[tuple]:
-  """Return parts of the time between `since` and `until`: waiting, and messages during which no worker computes."""
+  """Divide the time from `since` to `until` into waiting, and messages during which no worker computes."""
   parts = []
   for message in messages:
     leaves, arrives = message[:, 0], message[:, 1]
@@ -172,19 +173,19 @@ def _meetings(since: np.ndarray, messages: list[np.ndarray], until: np.ndarray) 
 
 
 def shares(timeline: DataFrame) -> dict[str, float]:
-  """Return the share of the workers' time by kind, the largest first."""
-  own = timeline[~timeline["beneath"]]
-  parts = (own["end"] - own["begin"]).groupby(own["kind"]).sum().sort_values(ascending=False)
+  """Return the share of the workers' time by kind, largest first."""
+  spans = timeline[~timeline["beneath"]]
+  parts = (spans["end"] - spans["begin"]).groupby(spans["kind"]).sum().sort_values(ascending=False)
   return (parts / parts.sum()).to_dict()
 
 
-ROUNDS, ROWS, BARS = 6, 16, 40  # shown at most: rounds of a worker, workers, bars of the histogram
+ROUNDS, ROWS, BARS = 6, 16, 40  # maximum rounds of a worker, workers, and bars of the histogram in a figure
 SHAPES = {"back from a failure": "triangle-up", "message dropped": "cross"}
 PICTURE = "schedule.png"
 
 
 def draw(info: "StepInfo") -> None:
-  """Save the picture of a run's recorded visits in its folder, on the first process."""
+  """Save the figure of a run's schedule in its folder, in the main process."""
   from ddl import hosts  # needs JAX, which reports do not
 
   if hosts.is_main():
@@ -194,12 +195,12 @@ def draw(info: "StepInfo") -> None:
 
 
 def pictures(folder: Path, comparison: ComparisonRecord) -> list[Figure]:
-  """Return one figure for each schedule that differs from the others. Raises as `schedules` does."""
+  """Return a figure for each distinct schedule. Raises as `schedules` does."""
   return [_picture(schedule) for schedule in schedules(folder, comparison)]
 
 
 def _picture(shown: WorkerSchedule, clock: str = "virtual time") -> Figure:
-  """Return the figure of a schedule. clock: the name of its time."""
+  """Return the figure of a schedule. clock: the title of the time axis."""
   events = shown.record if isinstance(shown.record, Events) else None
   timeline, names = spans(shown.record), formats.listed(shown.labels)
   beneath, parts, workers = bool(timeline["beneath"].any()), shares(timeline), int(timeline["worker"].max()) + 1
@@ -210,13 +211,13 @@ def _picture(shown: WorkerSchedule, clock: str = "virtual time") -> Figure:
     part, rounds, visits = "over the whole run", int(events.round.max()) + 1, events.staleness[~events.dropped]
     high = np.percentile(visits, 99, method="inverted_cdf")
     title += f", staleness {visits.mean():.3g} on average, 99th percentile {high}"
-    whole = "The whole run." if rounds <= ROUNDS else f"The start of the run, up to about round {ROUNDS} of {rounds:,}."
-    caption[0] = f"{whole} First seed."
-    caption.append(f"Staleness is that of {len(visits):,} visits, the whole run's.")
+    extent = "The whole run." if rounds <= ROUNDS else f"The start of the run, to about round {ROUNDS} of {rounds:,}."
+    caption[0] = f"{extent} First seed."
+    caption.append(f"Staleness is over all {len(visits):,} visits of the run.")
     counts = {"Dropped messages": events.dropped.sum(), "Failures": events.restarted.sum()}
     caption += [f"{name}: {count:,}." for name, count in counts.items() if count]
   times = ", ".join(f"{kind} {formats.share(value)}" for kind, value in parts.items())
-  caption.append(f"The workers' time {part}{', bars beneath left out' * beneath}: {times}.")
+  caption.append(f"The workers' time {part}{', without the bars beneath' * beneath}: {times}.")
   if workers > ROWS:
     caption.append(f"The first {ROWS} of {workers} workers are drawn.")
   subtitle, end = f"Schedule of {names}", end_of(shown)
@@ -228,7 +229,7 @@ def _picture(shown: WorkerSchedule, clock: str = "virtual time") -> Figure:
 
 
 def end_of(shown: WorkerSchedule) -> float:
-  """Return the last release of a run of few rounds, else when half of the workers completed their first ROUNDS."""
+  """Return the end of a figure: that of a short run, else when half of the workers have completed ROUNDS rounds."""
   if not isinstance(shown.record, Events):
     sent = np.concatenate([shown.record.launched, shown.record.met], axis=1)  # [steps, messages, 2]
     exchanges = np.nanmax(shown.record.released[np.isfinite(sent).any(axis=(1, 2))], axis=1)
@@ -240,7 +241,7 @@ def end_of(shown: WorkerSchedule) -> float:
 
 
 def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, clock: str) -> dict[str, Any]:
-  """Return a row of bars per worker; beside it, or below it, the histogram of the staleness."""
+  """Return the specification of a row of bars per worker, with the histogram of the staleness."""
   rows, beneath = int(spans["worker"].max()) + 1, spans["beneath"]
   top = spans["worker"] + np.where(beneath, 0.24, -0.34)
   bottom = top + np.where(beneath, 0.16, 0.56 if beneath.any() else 0.68)
@@ -266,7 +267,7 @@ def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, cl
 
 
 def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
-  """Return marks where messages were dropped and where workers restarted after a failure."""
+  """Return marks at dropped messages and at restarts of failed workers."""
   visits: DataFrame = pd.DataFrame(events._asdict())
   marks = pd.concat([visits[visits["restarted"]].assign(mark="back from a failure", begin=visits["start"]),
                      visits[visits["dropped"]].assign(mark="message dropped", begin=visits["released"])])  # fmt: skip
@@ -280,7 +281,7 @@ def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
 
 
 def _histogram(events: Events) -> alt.Chart:
-  """Return the shares of visits by staleness."""
+  """Return the histogram of visits by staleness."""
   visits = events.staleness[~events.dropped]
   width = -(-(int(visits.max()) + 1) // BARS)
   parts = np.bincount(visits // width) / len(visits)

@@ -1,4 +1,4 @@
-"""The findings of a comparison as up to five sentences, and notes on single labels and on what seconds are."""
+"""Sentences of a report: up to five findings, notes on single labels, and the meaning of seconds."""
 
 import math
 import shlex
@@ -11,30 +11,31 @@ from ddl.report.frames import Frames, Quantity
 from ddl.report.reader import ComparisonRecord, seed_of
 from ddl.run.folder import change_text
 
-Sentence = tuple[str, str]  # a subject, and what is found
-FEW = 3  # labels that a tie names with their figures
-EARLY = "\N{DAGGER}"  # behind costs of reaching the target before the first evaluation
-FELL = "\N{DOUBLE DAGGER}"  # behind costs of a target that is met, and missed again later
+Sentence = tuple[str, str]  # a subject and a text
+FEW = 3  # maximum number of tied labels that are named
+EARLY = "\N{DAGGER}"  # marks costs of a target that is reached before the first evaluation
+FELL = "\N{DOUBLE DAGGER}"  # marks costs of a target that is met and missed again later
 EARLY_TEXT = "Reached before the first evaluation"
 FELL_TEXT = "Met, and missed again at a later evaluation, by the mean over the seeds that met it or by each of them"
 DIFFERENT_SEEDS = "Not all labels have the same seeds"
 CLAIMS = {"examples": "Fewest examples", "bytes_sent": "Fewest bytes per worker"}
-COUNTED = ("examples", "bytes_sent", "step")  # of which one takes many, and not long
+COUNTED = ("examples", "bytes_sent", "step")  # quantities that are counted ("times as many", not "as long")
 
 
 def findings(tables: Frames) -> list[Sentence]:
-  """Return at most five sentences: who is best in examples, bytes, time and the metric, and what is not settled."""
+  """Return up to five findings: the best in examples, bytes, time and the metric, and pairs without a difference."""
   comparison, table = tables.comparison, tables.table
   if not (table["finished"] + table["reached"]).any():
     return [("Result", "No algorithm has a result.")]
   if comparison.disjoint:
-    return [("Ranking", "none: no seed is common to all labels.")]
+    return [("Ranking", "none, as no seed is common to all labels.")]
   sentences = []
   if not tables.complete:
     rows = table[table["reached"] > 0].itertuples()
     partial = [f"{formats.named(row.label)} ({row.reached} of {row.seeds})" for row in rows]
     text = f"; with some seeds {formats.listed(partial, labels=False)}" if partial else ""
-    sentences = [(f"{comparison.goal} {formats.NAMES[comparison.metric]}", f"reached by none with every seed{text}.")]
+    goal = f"{comparison.goal} {formats.NAMES[comparison.metric]}"
+    sentences = [(goal, f"no algorithm reaches it with every seed{text}.")]
   for quantity in frames.headline_quantities(comparison):
     if parts := ranking_text(tables, quantity):
       sentences.append((claim(tables, quantity), f"{'; '.join(parts)}."))
@@ -42,18 +43,18 @@ def findings(tables: Frames) -> list[Sentence]:
 
 
 def headline(tables: Frames, quantity: Quantity) -> str:
-  """Return who is best in a quantity, for the title of a figure."""
-  none = "none has a result" if quantity.is_score else "reached by none with every seed"
+  """Return the best labels in a quantity, for the title of a figure."""
+  none = "no algorithm has a result" if quantity.is_score else "no algorithm reaches it with every seed"
   return f"{claim(tables, quantity)}: {[*ranking_text(tables, quantity), none][0]}"
 
 
 def headlines(tables: Frames) -> list[str]:
-  """Return who is best in examples, bytes, time and the metric, a sentence each."""
+  """Return a sentence each on the best labels in examples, bytes, time and the metric."""
   return [f"{headline(tables, quantity)}." for quantity in frames.headline_quantities(tables.comparison)]
 
 
 def claim(tables: Frames, quantity: Quantity) -> str:
-  """Return what the first in a quantity is: "Fewest examples to 95 %"."""
+  """Return the claim about the best label in a quantity, such as "Fewest examples to 95 %"."""
   comparison = tables.comparison
   if quantity.is_score:
     return f"{'Highest' if comparison.higher_is_better else 'Lowest'} final {quantity.title}"
@@ -62,14 +63,14 @@ def claim(tables: Frames, quantity: Quantity) -> str:
   if quantity.cluster:
     text += f" on {quantity.cluster}"
   if quantity.metric == "bytes_sent" and set(tables.complete) & set(tables.runs["label"][tables.runs["silent"]]):
-    text += ", of those that send any"
+    text += " among those that send any"
   if quantity.metric == "seconds" and (hardware := layout(comparison)):
     text += f" as measured with {hardware}"
   return text
 
 
 def ranking_text(tables: Frames, quantity: Quantity) -> list[str]:
-  """Return the best labels with their figures, then how another one compares; [] where none is ranked."""
+  """Return texts on the best labels and on how another label compares to them; [] if no label is ranked."""
   ranking = frames.ranking(tables, quantity)
   if not ranking.ranked:
     return []
@@ -90,12 +91,12 @@ def ranking_text(tables: Frames, quantity: Quantity) -> list[str]:
   if ranking.unjudged:
     parts.append(f"no test with {pluralize(len(ranking.unjudged), 'other')}")
   if not quantity.is_score and len(tables.complete) == 1 < len(tables.table):
-    parts.append(f"no other reaches {tables.comparison.goal}{'' if tables.single else ' with every seed'}")
+    parts.append(f"no other algorithm reaches {tables.comparison.goal}{'' if tables.single else ' with every seed'}")
   return parts
 
 
 def difference(tables: Frames, quantity: Quantity, label: str, best: str) -> str:
-  """Return how a label compares with the best one: "B takes 1.30 times as many (95 % interval 1.10 to 1.54)"."""
+  """Compare a label to the best one, such as "B takes 1.30 times as many (95 % interval 1.10 to 1.54)"."""
   pair = frames.pair(tables, quantity, label, best)
   if pair is None:
     return f"{formats.named(label)} is not tested against it"
@@ -108,14 +109,14 @@ def difference(tables: Frames, quantity: Quantity, label: str, best: str) -> str
   elif quantity.is_score:
     text = f"{formats.named(label)} is {mean} {'lower' if is_below else 'higher'}"
   if math.isnan(pair["low"]):
-    return text + " in the one seed" * tables.single
+    return text + " in the only seed" * tables.single
   return f"{text} (95 % interval {low} to {high}{'' if pair['significant'] is True else ', not significant'})"
 
 
 def unsettled(tables: Frames) -> list[Sentence]:
-  """Return the pairs of each quantity that do not differ significantly, and which needs the fewest more seeds."""
+  """Count the pairs that do not differ significantly, and name the one that needs the fewest additional seeds."""
   if tables.single:
-    text = "no interval and no test of significance; another seed may give another order."
+    text = "there are no intervals or significance tests; another seed may give another order."
     return [("One seed only", text)] if len(tables.table) > 1 else []
   titles = {quantity.metric: quantity.title for quantity in frames.headline_quantities(tables.comparison)}
   tested = tables.pairs[tables.pairs["quantity"].isin(titles)].dropna(subset="p")
@@ -128,25 +129,25 @@ def unsettled(tables: Frames) -> list[Sentence]:
   if len(separable):
     pair = separable.loc[separable["more_seeds"].astype(int).idxmin()]
     text += f"; {pluralize(pair['more_seeds'], 'more seed')} would separate "
-    text += f"{formats.listed([pair['first'], pair['second']])} in {titles[pair['quantity']]}, at the spread seen here"
+    text += f"{formats.listed([pair['first'], pair['second']])} in {titles[pair['quantity']]}, at the observed spread"
   return [("Pairs without a significant difference", f"{text}.")]
 
 
 def expected(tables: Frames) -> list[Sentence]:
-  """Compare the pairs of config.compare.expected, (sooner, later) at the target, with the results."""
+  """Compare the expected pairs (faster, slower) of config.compare.expected with the results."""
   pairs = tables.comparison.info["expected"]
   if not pairs:
     return []
   orders = _by_key((order(tables, *pair), f"{pair[0]} before {pair[1]}") for pair in pairs)
-  words = {-1: "", 1: "the other way round: ", 0: "not significantly different: "}
+  words = {-1: "", 1: "reversed: ", 0: "not significantly different: "}
   texts = [word + formats.listed(orders[sign], 20) for sign, word in words.items() if sign in orders]
   subject = f"{len(orders.get(-1, []))} of {len(pairs)} expected orderings"
-  subject += f" in {formats.NAMES[tables.comparison.seconds]} came out"
-  return [(f"{subject}{' in the one seed, which shows no spread' * tables.single}", "; ".join(texts) + ".")]
+  subject += f" in {formats.NAMES[tables.comparison.seconds]} were confirmed"
+  return [(f"{subject}{' in the only seed, without a test' * tables.single}", "; ".join(texts) + ".")]
 
 
 def order(tables: Frames, first: str, second: str) -> int:
-  """Return -1 where the first is sooner at the target, 1 where the second is, 0 where that is not settled."""
+  """Return -1 if the first label reaches the target significantly sooner, 1 if the second does, else 0."""
   reached, complete = dict(zip(tables.labels, tables.table["reached"], strict=True)), tables.complete
   if first in complete and second in complete:
     return frames.verdicts(tables, frames.costs(tables.comparison)[-1]).get((first, second)) or 0
@@ -156,17 +157,17 @@ def order(tables: Frames, first: str, second: str) -> int:
 
 
 def signs(tables: Frames) -> dict[str, str]:
-  """Return the marks behind a label's costs of the target."""
+  """Return the marks after each label's costs."""
   runs = tables.runs.groupby("label")[["early", "label_fell_back"]].any()
   return {label: EARLY * bool(line.early) + FELL * bool(line.label_fell_back) for label, line in runs.iterrows()}
 
 
 def marked_labels(tables: Frames) -> list[tuple[str, str, str]]:
-  """Return the marks of costs, their meanings, and the labels that have them."""
-  early = "the cost is interpolated from the untrained start and mostly invented; "
+  """Return (mark, meaning, labels with the mark) for each mark of costs in use."""
+  early = "the cost is mostly interpolated, from the untrained start; "
   marks = (
-    (EARLY, EARLY_TEXT, "early", "early", early + "evaluate more often: config.eval_every."),
-    (FELL, FELL_TEXT, "label_fell_back", "fell_back", "costs are of the first time."),
+    (EARLY, EARLY_TEXT, "early", "early", early + "decrease config.eval_every."),
+    (FELL, FELL_TEXT, "label_fell_back", "fell_back", "costs are those of the first time."),
   )
   seeds, marked = dict(zip(tables.labels, tables.table["seeds"], strict=True)), []
   for sign, meaning, flag, count, text in marks:
@@ -178,7 +179,7 @@ def marked_labels(tables: Frames) -> list[tuple[str, str, str]]:
 
 
 def notes(tables: Frames) -> list[str]:
-  """Return sentences on single labels: their marks and failures; and what seconds are."""
+  """Return sentences on marks, failures and equal runs of labels, and on the meaning of seconds."""
   comparison, runs = tables.comparison, tables.runs
   infos = comparison.infos
   texts = [f"{sign} {meaning}: {text}" for sign, meaning, text in marked_labels(tables)]
@@ -186,7 +187,7 @@ def notes(tables: Frames) -> list[str]:
   groups = _by_key((first or label, label) for label, first in first_of).values()
   if twins := [labels for labels in groups if len(labels) > 1]:
     lists = "; ".join(formats.listed(labels, 6) for labels in twins)
-    texts.append(f"The same at every evaluation, so not tested against each other: {lists}.")
+    texts.append(f"Identical at every evaluation, so not tested against each other: {lists}.")
   sampled = [
     (info["sends"], info["label"])
     for info in infos
@@ -202,7 +203,7 @@ def notes(tables: Frames) -> list[str]:
 
 
 def _by_key(pairs: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:
-  """Return the texts of each key, in the order in which the keys occur first."""
+  """Group texts by key, in the order of the keys' first occurrences."""
   texts: dict[Any, list[str]] = {}
   for key, text in pairs:
     texts.setdefault(key, []).append(text)
@@ -210,7 +211,7 @@ def _by_key(pairs: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:
 
 
 def seed_counts(comparison: ComparisonRecord) -> dict[str, int]:
-  """Return the number of seeds of each label; {} where all have the same seeds."""
+  """Return the number of seeds of each label; {} if all labels have the same seeds."""
   whole = comparison.whole or comparison
   if not (comparison.whole or whole.disjoint):
     return {}
@@ -218,18 +219,18 @@ def seed_counts(comparison: ComparisonRecord) -> dict[str, int]:
 
 
 def different_seeds(comparison: ComparisonRecord) -> list[Sentence]:
-  """Return which labels have seeds that others lack, and the command that trains the others; [] for none."""
+  """Return a sentence on the seeds of labels and the command to train missing ones; [] if all have the same seeds."""
   if not seed_counts(comparison):
     return []
   whole = comparison.whole or comparison
   groups = _by_key((tuple(map(seed_of, runs)), label) for label, runs in whole.seeds.items())
   present = "; ".join(f"{formats.listed(labels, 6)}: {_numbers(seeds)}" for seeds, labels in groups.items())
-  used = f"figures, ranks and tests are of {_numbers(comparison.info['seeds'])}, which all have"
+  used = f"results, ranks and tests use only {_numbers(comparison.info['seeds'])}, which all labels have"
   if comparison.disjoint:
-    used = "no seed is common to all, so that nothing is ranked"
+    used = "no seed is common to all labels, so they are not ranked"
   wanted = ",".join(map(str, sorted({seed_of(run) for runs in whole.seeds.values() for run in runs})))
   command = f"python run.py compare --resume --workdir={shlex.quote(str(comparison.folder))}"
-  return [(DIFFERENT_SEEDS, f"{present}; {used}. `{command} --config.compare.seeds={wanted}` trains the others.")]
+  return [(DIFFERENT_SEEDS, f"{present}; {used}. `{command} --config.compare.seeds={wanted}` trains the missing ones.")]
 
 
 def _numbers(seeds: Sequence[int]) -> str:
@@ -238,47 +239,47 @@ def _numbers(seeds: Sequence[int]) -> str:
 
 
 def clock(comparison: ComparisonRecord) -> str:
-  """Return a sentence on what seconds are: virtual, or measured on the hardware that ran all workers."""
+  """Return a sentence on the meaning of seconds: virtual, or measured on this hardware."""
   if comparison.virtual:
     groups = _by_key((info["virtual"].rstrip("."), info["label"]) for info in comparison.infos)
     texts = [f"{text}{f' ({formats.listed(labels)})' * (len(groups) > 1)}" for text, labels in groups.items()]
     return f"Seconds are virtual, not measured: {'; '.join(texts)}."
   hardware, layouts = layout(comparison), comparison.layouts
   text = f" with {hardware}" * bool(hardware)
-  text += ", and no message crossed a network" * (bool(layouts) and all(each.processes == 1 for each in layouts))
-  together = max((each.together for each in layouts), default=1)
-  text += f"; up to {together} seeds ran side by side and share their seconds" * (together > 1)
-  others = "see the section on other clusters" if comparison.clusters else "compare --cluster=... predicts those"
-  return f"Seconds are measured{text}; they do not rank the algorithms on a cluster: {others}."
+  text += ", without network traffic" * (bool(layouts) and all(item.processes == 1 for item in layouts))
+  together = max((item.together for item in layouts), default=1)
+  text += f"; up to {together} seeds ran in one program and share their seconds" * (together > 1)
+  others = "see the section on other clusters" if comparison.clusters else "use compare --cluster=... for predictions"
+  return f"Seconds are measured{text}; they do not rank the algorithms on a cluster ({others})."
 
 
 def layout(comparison: ComparisonRecord) -> str:
-  """Return the numbers of workers and of their devices as text, "" where they are not known."""
+  """Describe the numbers of workers and devices; "" if unknown."""
   layouts = comparison.layouts
   if not layouts:
     return ""
-  devices = sorted({each.devices for each in layouts})
-  workers = formats.between([each.workers for each in layouts], "worker")
+  devices = sorted({item.devices for item in layouts})
+  workers = formats.between([item.workers for item in layouts], "worker")
   return f"{workers} on {' or '.join(map(str, devices))} device{'s' * (devices != [1])}"
 
 
 def method(tables: Frames) -> str:
-  """Return one sentence on intervals and tests."""
+  """Return a sentence on intervals and tests."""
   if tables.single:
-    return "One seed: no interval and no test, so that any difference may be due to chance."
+    return "There is only one seed, so there are no intervals and tests, and any difference may be due to chance."
   cut = ", cut at 0 and 100 %" if tables.comparison.metric == "test_accuracy" else ""
-  few = " Over two seeds they have little meaning." if max(tables.table["seeds"]) == 2 else ""
+  few = " With two seeds they mean little." if max(tables.table["seeds"]) == 2 else ""
   return (
-    f"Intervals are of 95 % (Student's t{cut}; of costs on the logarithm), tests are t-tests paired by seed with "
-    f"Holm's correction.{few}"
+    f"Intervals are 95 % (Student's t{cut}; on logarithms for costs); tests are t-tests paired by seed with Holm's "
+    f"correction.{few}"
   )
 
 
 def plain(sentence: Sentence) -> str:
-  """Return a sentence with its subject in front."""
+  """Return a sentence as text, beginning with its subject."""
   return f"{sentence[0]}: {sentence[1]}" if sentence[0] else sentence[1]
 
 
 def caveats(tables: Frames) -> list[Sentence]:
-  """Return which labels have other seeds, and the expected orderings."""
+  """Return sentences on labels with different seeds and on expected orderings."""
   return different_seeds(tables.comparison) + expected(tables)

@@ -1,4 +1,4 @@
-"""The settings of a comparison for its page: those that all algorithms share, and a table of those that differ."""
+"""The settings of a comparison for the report: those common to all labels, and a table of the others."""
 
 import math
 from collections.abc import Mapping
@@ -9,24 +9,24 @@ from ddl.report import formats
 from ddl.report.reader import BUDGET
 from ddl.run.folder import flat
 
-CLOCKS = ("times", "network", "barrier")  # sections that only virtual and predicted seconds depend on
+CLOCKS = ("times", "network", "barrier")  # sections that affect only virtual and predicted seconds
 UNITS = {
   "batch": "examples per worker and step",
-  "microbatches": "parts of a batch, one after the other",
-  "steps": "of each worker, with a server or peers on average",
-  "eval_every": "steps between evaluations", "noise_batches": "of an evaluation, for the gradient noise",
+  "microbatches": "parts of a batch",
+  "steps": "per worker, with a server or peers on average",
+  "eval_every": "steps between evaluations", "noise_batches": "per evaluation, for the gradient noise scale",
 }  # fmt: skip
 RATE = "optimizer.learning_rate"
 
 
 class Settings(NamedTuple):
   shared: dict[str, str]  # by section
-  columns: dict[str, list[str]]  # what differs, a text per algorithm
-  note: str  # the origin of the learning rates if it is the same for all; else a column has it
+  columns: dict[str, list[str]]  # settings that differ, a text per label
+  note: str  # the origin of the learning rates if it is the same for all labels; else it is a column
 
 
 def settings(info: Mapping[str, Any]) -> Settings:
-  """Return the settings in the content of a comparison.json."""
+  """Return the settings in a comparison.json."""
   entries = info["algorithms"]
   left_out = () if info.get("clusters") or any(entry["virtual"] for entry in entries) else CLOCKS
   leaves = [_texts({k: v for k, v in entry["settings"].items() if k not in left_out}) for entry in entries]
@@ -57,31 +57,31 @@ def settings(info: Mapping[str, Any]) -> Settings:
 
 
 def of_labels(info: Mapping[str, Any], key: str) -> list[Any]:
-  """Return the value of a key for each label."""
+  """Return the value of a setting for each label."""
   return [entry["settings"][key] for entry in info["algorithms"]]
 
 
 def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the config without keys that are None."""
+  """Remove keys that are None from a config."""
   return {k: without_unset(v) if isinstance(v, Mapping) else v for k, v in config.items() if v is not None}
 
 
 def _texts(tree: Mapping[str, Any]) -> dict[str, str]:
-  """Return the leaves of a tree as text, by their keys joined with dots; names of functions without their file."""
+  """Flatten a tree to {"section.key": text}; names of user-defined functions lose their file."""
   return {key: _text(short_name(value) if key.endswith(".name") else value) for key, value in flat(tree).items()}
 
 
 def _origin(tuned: Mapping[str, Any] | None) -> str:
-  """Return the origin of a learning rate, and the other keys tuned with it."""
+  """Describe the origin of a learning rate, and the other keys tuned with it."""
   if not tuned or RATE not in tuned["keys"]:
     return "the config, not from a sweep (--tuned)"
   others = [_words(key.rpartition(".")[2]) for key in tuned["keys"] if key != RATE]
   count = f" of {pluralize(tuned['trials'], 'trial')}" if tuned["trials"] else ""
-  return f"a sweep{count}" + (f", that tuned {formats.listed(others)} too" if others else "")
+  return f"a sweep{count}" + (f", which also tuned {formats.listed(others)}" if others else "")
 
 
 def _words(key: str) -> str:
-  """Return optimizer.momentum as "momentum of optimizer"."""
+  """Format the key optimizer.momentum as "momentum of optimizer"."""
   section, _, rest = key.rpartition(".")
   return (f"{rest} of {section}" if section else rest).replace("_", " ")
 

@@ -1,8 +1,8 @@
-"""Statistics of curves and seeds: Student intervals, the crossing of a target, paired tests corrected by Holm.
+"""Statistics of curves and seeds: Student's t intervals, target crossings, and paired tests with Holm's correction.
 
-For labels a and b the test is of d_s = x_as - x_bs over the seeds s that both have, or, for costs, which scale with the
-difficulty of a seed, of d_s = log x_as - log x_bs. Algorithms share a seed's initial parameters, order of examples and
-step times, which correlates their figures and makes the differences spread less than the figures do.
+For labels a and b, the t-test is on d_s = x_as - x_bs over their common seeds s. For costs, which scale with the
+difficulty of a seed, it is on d_s = log x_as - log x_bs. All algorithms share a seed's initial parameters, order of
+examples and step times, which correlates their results and reduces the variance of the differences.
 
 Holm (1979), "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 65-70.
 Hedges (1981), "Distribution theory for Glass's estimator of effect size", doi 10.3102/10769986006002107.
@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import optimize, special, stats
 
-RANGE = {  # of metrics whose true mean cannot lie outside
+RANGE = {  # bounds of the true mean of metrics
   "test_accuracy": (0.0, 1.0),
   "test_perplexity": (1.0, math.inf),
   "distance": (0.0, math.inf),
 }
-LEVEL = 0.05  # of a family of tests
+LEVEL = 0.05  # significance level of a family of tests
 POWER = 0.8
 MOST = 1000  # largest number of additional seeds that `more_seeds` returns
-COUNTED = 50_000  # examples; a finer resolution is far below the spread over seeds
-ROUNDING = 1e-12  # relative; smaller differences count as 0
+COUNTED = 50_000  # examples; for larger test sets the resolution is negligible compared to the spread over seeds
+ROUNDING = 1e-12  # relative differences up to this are treated as 0
 
 
 def half_width(values: np.ndarray) -> np.ndarray:
@@ -43,7 +43,7 @@ def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
 
 
 def interval_ends(metric: str, mean: Any, half: Any) -> tuple[Any, Any]:
-  """Return mean -+ half, cut to RANGE: the true mean lies inside, so the coverage stays the same."""
+  """Return mean -+ half, clipped to RANGE, which contains the true mean and so preserves the coverage."""
   least, most = RANGE.get(metric, (-math.inf, math.inf))
   return np.clip(mean - half, least, most), np.clip(mean + half, least, most)
 
@@ -51,9 +51,9 @@ def interval_ends(metric: str, mean: Any, half: Any) -> tuple[Any, Any]:
 def log_summary(values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
   """Return the geometric mean and the ends of its 95 % interval, exp(mean(log v) -+ t s(log v) / sqrt(n)).
 
-  The ends are NaN for fewer than two values. With a value of 0 return the arithmetic mean and no interval.
+  The ends are NaN for fewer than two values. If a value is 0, return the arithmetic mean and no interval.
   """
-  values = np.sort(np.asarray(values, np.float64))  # the order of seeds must not change the last digit
+  values = np.sort(np.asarray(values, np.float64))  # makes rounding independent of the order of seeds
   if not (values > 0).all():
     return float(values.mean()), math.nan, math.nan
   mean, half = summary(np.log(values))
@@ -62,15 +62,15 @@ def log_summary(values: Sequence[float] | np.ndarray) -> tuple[float, float, flo
 
 
 class Crossing(NamedTuple):
-  """Where a curve first meets the target."""
+  """The point at which a curve first meets the target."""
 
   step: float  # interpolated linearly between the evaluations before and after
-  unseen: bool  # met before the first evaluation after the start, so that the step is mostly invented
-  missed_again: bool  # at a later evaluation
+  unseen: bool  # met before the first evaluation after the start, so that the step is mostly interpolated
+  missed_again: bool  # whether a later evaluation misses the target
 
 
 def crossing(steps: np.ndarray, values: np.ndarray, target: float, higher_is_better: bool) -> Crossing | None:
-  """Return where a curve first meets the target (>=, or <= where lower is better), None if it never does.
+  """Return where a curve first meets the target (>=, or <= if lower is better); None if it never does.
 
   steps, values: [evaluations], steps increasing; values that are not finite are ignored.
   """
@@ -89,25 +89,25 @@ def crossing(steps: np.ndarray, values: np.ndarray, target: float, higher_is_bet
 
 
 def finite_rows(values: np.ndarray) -> np.ndarray:
-  """Return the rows from the first finite value up to the next one that is not."""
+  """Return the indices from the first finite value to the next value that is not finite."""
   rows = np.flatnonzero(np.isfinite(values))
   return rows[: np.argmax(np.append(np.diff(rows), 2) > 1) + 1]
 
 
 def common_grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-  """Return every x [points] that all curves (x, y) cover, and their interpolated y [curves, points] there."""
+  """Return all x [points] in the common range of the curves (x, y), and the interpolated y [curves, points]."""
   grid = np.unique(np.concatenate([x for x, _ in curves]))
   grid = grid[(grid >= max(x[0] for x, _ in curves)) & (grid <= min(x[-1] for x, _ in curves))]
   return grid, np.array([np.interp(grid, x, y) for x, y in curves])
 
 
 class Pair(NamedTuple):
-  """Two labels over their common seeds; the fields are columns of the frame of pairs."""
+  """The comparison of two labels over their common seeds; the fields are columns of the frame of pairs."""
 
   scale: str  # "difference", the first minus the second, or "ratio", the first over the second
-  estimate: float  # of a ratio the geometric mean; NaN without a common seed
-  seeds: int  # common ones
-  low: float | None = None  # Student's 95 % interval, of this pair only
+  estimate: float  # the mean difference or geometric mean ratio; NaN without a common seed
+  seeds: int  # number of common seeds
+  low: float | None = None  # Student's 95 % interval, without correction for multiple pairs
   high: float | None = None
   p: float | None = None  # of the two-sided test
   p_holm: float | None = None  # adjusted for all tested pairs of the family
@@ -120,15 +120,15 @@ def paired_tests(
   figures: Mapping[str, Mapping[str, float]], ratio: bool, family: Iterable[tuple[str, str]], resolution: float = 0.0,
   untested: Collection[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], Pair]:  # fmt: skip
-  """Test pairs of labels as one family: the probability that any pair of equals differs significantly is at most 5 %.
+  """Test pairs of labels as one family: the probability of any false positive is at most 5 %.
 
   Args:
-    figures: by label and by seed; a pair is tested over the common seeds.
-    ratio: test the ratio of two labels where all their figures are above 0, else the difference.
-    family: the pairs, chosen before the figures are known.
-    resolution: the unit of figures that are rounded, such as 1 / 360 for accuracies on 360 examples. Rounding gives a
-      difference the variance 2 resolution^2 / 12; a smaller spread over few seeds is not believed.
-    untested: pairs of the family that have only a mean.
+    figures: the values by label and seed; a pair is tested over the common seeds.
+    ratio: test the ratio of two labels if all their values are positive, else the difference.
+    family: the pairs, chosen before the values are known.
+    resolution: the unit of rounded values, such as 1 / 360 for accuracies on 360 examples. Rounding adds a variance of
+      2 resolution^2 / 12 to a difference, which is a lower bound on the variance in the test.
+    untested: pairs of the family that get an estimate but no test.
   """
   pairs, sizes = {}, {}
   for first, second in family:
@@ -146,7 +146,7 @@ def paired_tests(
 def _paired(
   first: Mapping[str, float], second: Mapping[str, float], ratio: bool, resolution: float
 ) -> tuple[Pair, float]:
-  """Return the uncorrected pair, and |mean| / s of its differences: 0 where the mean is 0 or nothing spreads."""
+  """Return the uncorrected pair, and |mean| / s of its differences, which is 0 if the mean or the spread is 0."""
   common = [seed for seed in first if seed in second]
   a, b = (np.array([values[seed] for seed in common], np.float64) for values in (first, second))
   ratio = ratio and (not common or min(a.min(), b.min()) > 0)
@@ -164,10 +164,10 @@ def _paired(
   deviation = max(float(differences.std(ddof=1)), resolution / math.sqrt(6))
   half = float(special.stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
   values = [mean, mean - half, mean + half]
-  with np.errstate(over="ignore"):  # two seeds may have an interval from 0 to infinity
+  with np.errstate(over="ignore"):  # the interval of two seeds may reach infinity
     estimate, low, high = np.exp(values).tolist() if ratio else values
   pair = Pair(name, estimate, count, low, high)
-  if deviation <= ROUNDING * np.max(scale):  # the same difference with every seed
+  if deviation <= ROUNDING * np.max(scale):  # equal differences for all seeds
     return pair._replace(p=float(mean == 0)), 0.0
   size = mean / deviation
   p = 2 * float(special.stdtr(count - 1, -abs(size) * math.sqrt(count)))
@@ -175,7 +175,7 @@ def _paired(
 
 
 def share_resolution(values: Sequence[float]) -> float:
-  """Return 1 / N for the smallest N of which all shares are multiples, so that N examples were counted; 0 for none."""
+  """Return 1 / N for the smallest N such that all values are multiples of 1 / N; 0 if there is none."""
   counts = np.arange(1, COUNTED + 1)
   for value in values:
     shares = value * counts
@@ -184,7 +184,7 @@ def share_resolution(values: Sequence[float]) -> float:
 
 
 def holm(values: Sequence[Any]) -> list[float]:
-  """Return adjusted p: of the k-th smallest of m, counted from 0, the largest (m - j) p_j of all j <= k, at most 1."""
+  """Return Holm's adjusted p-values: for the k-th smallest of m, from 0, min(1, max over j <= k of (m - j) p_j)."""
   p = np.asarray(values, np.float64)
   order = np.argsort(p, kind="stable")
   adjusted = np.empty_like(p)
@@ -209,15 +209,15 @@ def power(size: float, seeds: int, level: float) -> float:
 
 
 def detectable(seeds: int, level: float) -> float:
-  """Return the smallest |mean(d)| / s(d) that a test of this level detects with a power of 0.8."""
+  """Return the smallest |mean(d)| / s(d) that a test at this level detects with a power of 0.8."""
   most = next(2.0**k for k in range(64) if power(2.0**k, seeds, level) >= POWER)
   return optimize.root_scalar(lambda size: power(size, seeds, level) - POWER, bracket=(0.0, most), xtol=1e-3).root
 
 
 def more_seeds(size: float, seeds: int, level: float) -> int:
-  """Return the fewest additional seeds with which the test has a power of 0.8; MOST + 1 for more than MOST.
+  """Return the smallest number of additional seeds for a power of 0.8; MOST + 1 if it exceeds MOST.
 
-  size: |mean(d)| / s(d) as observed in these seeds, above 0, which is assumed to stay as it is; level: for a family of
-  m pairs 5 % / m, the strictest level of Holm's procedure.
+  size: |mean(d)| / s(d) in the current seeds, assumed to stay the same; level: 5 % / m for a family of m pairs, the
+  strictest level of Holm's procedure.
   """
   return 1 + bisect_left(range(1, MOST + 1), POWER, key=lambda count: power(size, seeds + count, level))

@@ -1,4 +1,4 @@
-"""The tables of a comparison: cells for the page, lines for a terminal, and all pairs of each quantity."""
+"""Tables of a comparison: results, algorithms and pairs for the page, and results for a terminal."""
 
 import math
 import textwrap
@@ -13,9 +13,9 @@ from ddl.report.reader import ComparisonRecord
 from ddl.report.settings import of_labels
 from ddl.report.statistics import LEVEL, MOST
 
-WIDTH = 100  # characters of a line for a terminal
-LABEL = 16  # characters of a label that a wide table keeps
-SHOWN = 100  # pairs of a quantity on the page; pairs.csv has all
+WIDTH = 100  # maximum characters per line in a terminal
+LABEL = 16  # minimum characters of a label in a wide table
+SHOWN = 100  # maximum pairs of a quantity on the page; pairs.csv has all
 TAXONOMY = ("parallelism", "optimization", "scheduling", "pattern", "payload")
 MINUS, DIVIDED = "\N{MINUS SIGN}", "\N{DIVISION SIGN}"
 MARKS = "*: best mean; ~: not significantly worse"
@@ -25,12 +25,12 @@ class Cell(NamedTuple):
   """A cell of a table."""
 
   text: str
-  kind: str = ""  # "best", "tied", "partial" (not over all seeds), or ""
+  kind: str = ""  # "best", "tied", "partial" (only some seeds), or ""
   details: tuple[str, ...] = ()  # lines in small print
 
 
 def column(tables: Frames, quantity: Quantity, intervals: bool = True) -> list[Cell]:
-  """Return a column of the table of results, with intervals (of costs in small print) or without."""
+  """Return a quantity's column in the table of results. intervals: whether to add them (for costs in small print)."""
   name, kind = quantity.name, quantity.unit
   signs = {} if quantity.is_score else sentences.signs(tables)
   counts = tables.runs.groupby("label")[name].count()
@@ -52,7 +52,7 @@ def column(tables: Frames, quantity: Quantity, intervals: bool = True) -> list[C
 
 
 def varying(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
-  """Return columns of "workers", "batch" and the number of seeds where labels differ, except keys of the grid."""
+  """Return the columns "workers", "batch" and number of seeds if labels differ in them, except keys of the grid."""
   keys = [key for key in ("workers", "batch") if key not in comparison.info["grid"]]
   columns = _differing({key: list(map(str, of_labels(comparison.info, key))) for key in keys})
   if counts := sentences.seed_counts(comparison):
@@ -61,7 +61,7 @@ def varying(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
 
 
 def results(tables: Frames) -> dict[str, list[Cell]]:
-  """Return the columns of the table of results, without those of clusters."""
+  """Return the columns of the table of results, except those of clusters."""
   columns = varying(tables.comparison)
   for quantity in (*frames.scores(tables.comparison), *frames.costs(tables.comparison)):
     title = f"final {quantity.title}" if quantity.is_score else f"{quantity.title} to {tables.comparison.goal}"
@@ -70,12 +70,12 @@ def results(tables: Frames) -> dict[str, list[Cell]]:
 
 
 def of_texts(columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
-  """Return columns of plain cells."""
+  """Convert columns of texts to columns of cells."""
   return {head: list(map(Cell, texts)) for head, texts in columns.items()}
 
 
 def _differing(columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
-  """Return the columns in which labels differ."""
+  """Return the columns whose texts differ between labels."""
   return of_texts({head: texts for head, texts in columns.items() if len(set(texts)) > 1})
 
 
@@ -87,7 +87,7 @@ def taxonomy(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Cell]]:
 
 
 def pair_tables(tables: Frames) -> list[dict[str, Any]]:
-  """Return the variables of a table per quantity, the smallest p first; [] where nothing is left to test."""
+  """Return the template's variables for a table of pairs per quantity, sorted by p; [] without tests."""
   if tables.single or len(tables.table) < 2:
     return []
   return [_pair_table(tables, quantity) for quantity in frames.quantities(tables.comparison)]
@@ -129,7 +129,7 @@ def _p(adjusted: float | None, p: float | None) -> Cell:
 
 
 def _seeds(row: Any) -> Cell:
-  """Return the common seeds, and which of the two labels has no figure of how many."""
+  """Return the number of common seeds, and of the seeds that each label lacks."""
   missing = {row.first: row.missing_first, row.second: row.missing_second}
   return Cell(str(row.seeds), details=tuple(f"{label}: {count} without" for label, count in missing.items() if count))
 
@@ -141,15 +141,15 @@ def _more(row: Any) -> Cell:
 
 
 def text_table(tables: Frames) -> str:
-  """Return the table for a terminal, at most 100 columns, and the notes on it."""
-  lines, brackets = text_lines(tables), "In brackets: the mean of only the seeds that met the target."
+  """Return the table for a terminal, at most WIDTH columns wide, with notes."""
+  lines, brackets = text_lines(tables), "In brackets: the mean over only the seeds that met the target."
   paragraphs = [f"{MARKS}. {brackets} {sentences.method(tables)}", *map(sentences.plain, sentences.caveats(tables))]
   paragraphs += sentences.notes(tables)
   return "\n".join([*lines, lines[1], *(textwrap.fill(paragraph, WIDTH) for paragraph in paragraphs)])
 
 
 def text_lines(tables: Frames) -> list[str]:
-  """Return a head, a rule and a line per label; for the marks see MARKS."""
+  """Return the table's header, a rule and a line per label; MARKS explains its marks."""
   comparison = tables.comparison
   points, keys = [info["point"] for info in comparison.infos], list(comparison.info["grid"])
   columns = _differing({words(key, keys): [value_text(point[key]) if key in point else "-" for point in points]
@@ -176,6 +176,6 @@ def text_lines(tables: Frames) -> list[str]:
 
 
 def _marked(cells: Sequence[Cell]) -> list[str]:
-  """Return cells as text, with a mark behind the figure."""
+  """Format cells as text, with marks."""
   texts = [f"({cell.text})" if cell.details else "-" if cell.kind == "partial" else cell.text for cell in cells]
   return [text + {"best": "*", "tied": "~"}.get(cell.kind, " ") for text, cell in zip(texts, cells, strict=True)]

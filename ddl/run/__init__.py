@@ -1,1 +1,1 @@
-"""The training loop, its folder, and the clocks of a run."""
+"""Training runs: the loop, folders, checkpoints, metrics and clocks."""

@@ -1,4 +1,4 @@
-"""The runs that one program trains: one, or several that differ in their seeds or numeric settings."""
+"""A batch of runs that one program trains together; they differ in seeds or numeric settings."""
 
 import json
 import math
@@ -21,14 +21,14 @@ from ddl.run.build import Components
 from ddl.run.folder import RunFolder
 from ddl.run.virtual_time import RunClock
 
-NEW_RUN: dict[str, Any] = {  # the figures of a run before its first step; a checkpoint stores them
+NEW_RUN: dict[str, Any] = {  # a run's counters before its first step; checkpoints store them
   "step": 0, "lines": 0, "crc": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "noise": [],
   "last": {},
 }  # fmt: skip
 
 
 class Diverged(ValueError):
-  """A loss, a metric or a parameter of a run is no longer finite."""
+  """Raised when a loss, metric or parameter of a run is not finite."""
 
 
 class BatchRun(NamedTuple):
@@ -37,29 +37,30 @@ class BatchRun(NamedTuple):
   components: Components
   folder: RunFolder
   clock: RunClock
-  resume: bool = False  # whether it continues from what is in its folder
-  values: Mapping[str, float] = {}  # of traced settings
+  resume: bool = False  # whether to continue the run in its folder
+  values: Mapping[str, float] = {}  # values of the traced settings
 
 
 class Batch:
-  """The state of runs that one trainer executes together.
+  """The state of the runs that one trainer executes together.
 
-  The compiled program has `width` lanes, one per run; an unused lane repeats the first run. The result of a run does
-  not depend on the other runs, but its last bits may depend on its lane and the width.
+  The compiled program has `width` lanes, one per run; an unused lane repeats the first run. A run's result does not
+  depend on the other runs, but its last bits may depend on its lane and the width.
   """
 
   def __init__(self, runs: Sequence[BatchRun], trainer: Trainer, lanes: Sequence[int] = (0,), width: int = 1):
-    """lanes: of the runs; width: the number of lanes of the compiled program."""
+    """Create a batch. lanes: the lane of each run; width: the number of lanes of the compiled program."""
     self.runs, self.trainer, self.lanes = runs, trainer, lanes
     self._in_lane = [lanes.index(lane) if lane in lanes else 0 for lane in range(width)]
     self.figures: list[dict[str, Any]] = [dict(NEW_RUN) for _ in runs]
     self.diverged: dict[int, Diverged] = {}
     self._streams: list[StreamFeed] = []
-    self.checkpoint_note: Callable[[], str] = lambda: "there was no checkpoint yet"  # ends a divergence's message
+    # The end of the error message of a diverged run.
+    self.checkpoint_note: Callable[[], str] = lambda: "there was no checkpoint yet"
 
   @property
   def experiment(self) -> Any:
-    """The experiment of the first run, from which the others differ in their seeds and traced settings."""
+    """The first run's experiment; the others differ only in their seeds and traced settings."""
     return self.runs[0].components.experiment
 
   @property
@@ -69,16 +70,16 @@ class Batch:
 
   @property
   def initial_key(self) -> jax.Array:
-    """The key of the first run's initial parameters."""
+    """The PRNG key of the first run's initial parameters."""
     return initial_key(self.experiment.seed)
 
   @property
   def active(self) -> list[int]:
-    """The runs that have not diverged."""
+    """The indices of the runs that have not diverged."""
     return [run for run in range(len(self.runs)) if run not in self.diverged]
 
   def for_active(self, do: Callable[[int], object]) -> None:
-    """Call a function of each active run; one that raises NotFinite has diverged. Raises NotFinite if none is left."""
+    """Call `do` for each active run; mark runs that raise NotFinite as diverged, and re-raise if all have."""
     for run in self.active:
       try:
         do(run)
@@ -91,19 +92,19 @@ class Batch:
     """Mark a run as diverged."""
     experiment = self.runs[run].components.experiment
     self.diverged[run] = Diverged(
-      f"{experiment.label} diverged: {error}; a config.optimizer.learning_rate below "
-      f"{experiment.optimizer.learning_rate} may help; {self.checkpoint_note()}"
+      f"{experiment.label} diverged: {error}; try config.optimizer.learning_rate below "
+      f"{experiment.optimizer.learning_rate}; {self.checkpoint_note()}"
     )
     self.diverged[run].__cause__ = error
 
   def start(self) -> Any:
-    """Return the carry before the first step."""
+    """Return the initial carry of all lanes."""
     keys = [initial_key(run.components.experiment.seed) for run in self.runs]
     pairs = zip(self.runs, keys, strict=True)
     return self.join([self.trainer.start(RunKey(key, run.values) if run.values else key) for run, key in pairs])
 
   def join(self, carries: Sequence[Any]) -> Any:
-    """Return the carry of all lanes from those of the runs."""
+    """Stack the carries of the runs into the carry of all lanes."""
     return self.trainer.join([carries[run] for run in self._in_lane])
 
   def carry_of(self, carry: Any, run: int) -> Any:
@@ -111,19 +112,19 @@ class Batch:
     return self.trainer.part(carry, self.lanes[run])
 
   def key(self) -> jax.Array:
-    """Return the training key, or those of all lanes."""
+    """Return the PRNG key of training; with several lanes, their stacked keys."""
     keys = [training_key(run.components.experiment.seed) for run in self.runs]
     return keys[0] if self.width == 1 else jnp.stack([keys[run] for run in self._in_lane])
 
   def feed(self, streams: Sequence[tuple[int, dict[str, Any]]] = (), joined: bool = False) -> Any:
-    """Return the batches of all lanes: [workers, steps, ...], or [workers, runs, steps, ...].
+    """Return the function that loads the batches of all lanes: [workers, steps, ...] or [workers, lanes, steps, ...].
 
-    streams: (step, states of the streams) of each run, from which to continue; joined: whether some workers are new.
+    streams: each run's (step, stream states) to resume from; joined: whether some workers have just joined.
     """
     feeds = [run.components.training_feed([*self.trainer.fed]) for run in self.runs]
     self._streams = [feed for feed in feeds if isinstance(feed, StreamFeed)]
-    for stream, place in zip(self._streams, streams, strict=False):  # none at step 0
-      stream.restore(*place, begin=joined)
+    for stream, saved in zip(self._streams, streams, strict=False):  # `streams` is empty at step 0
+      stream.restore(*saved, begin=joined)
     if self.width == 1:
       return feeds[0]
 
@@ -138,19 +139,19 @@ class Batch:
     return self._streams[run].states() if self._streams else {}
 
   def saved_figures(self, run: int) -> dict[str, Any]:
-    """Return the figures that a checkpoint stores with the carry; all processes call it together."""
+    """Return a run's counters to store in a checkpoint. Collective: all processes must call it."""
     figures = dict(self.figures[run])
     if self._streams:
-      texts = exchange(json.dumps(self.stream_states(run)))  # each process has those of its workers
+      texts = exchange(json.dumps(self.stream_states(run)))  # each process has only its own workers' states
       figures["streams"] = {worker: state for text in texts for worker, state in json.loads(text).items()}
     return figures
 
   def consensuses(self, step: int, carry: Any) -> list[Consensus]:
-    """Return the consensus of each lane after a step; runs whose parameters are not finite have diverged."""
+    """Return each lane's consensus model after a step; mark runs with non-finite parameters as diverged."""
     models = self.trainer.consensuses(carry)
 
     def check(run: int) -> None:
-      # The distance is finite only if all parameters are; the loss may be finite although some are not.
+      # The distance is finite only if all parameters are; the loss may be finite even if some are not.
       distance = host_distance(models[self.lanes[run]])
       if distance is not None and not math.isfinite(distance):
         raise NotFinite(f"its parameters are not finite after step {step}")
@@ -159,7 +160,7 @@ class Batch:
     return models
 
   def close(self) -> None:
-    """End the processes of streams, and the trainer's."""
+    """Stop the processes of the streams and of the trainer."""
     for stream in self._streams:
       stream.close()
     self._streams = []
@@ -168,33 +169,33 @@ class Batch:
 
 @dataclass
 class LoopStep:
-  """The state of a batch after a call: what the hooks of the loop receive."""
+  """The argument of the loop's hooks: the state of a batch after a call."""
 
   batch: Batch
   first: int  # the first step of the call
   step: int  # steps completed after the call: the mean over workers if they are asynchronous
   losses: np.ndarray  # [lanes, steps of the call]
-  nbytes: float  # sent and received by a worker since step 0, on average
-  seconds: float  # of training since step 0, per run: without compilation, evaluation and saving
-  carry: Any = None  # None if the next call has already started
+  nbytes: float  # bytes that a worker has sent and received since step 0, on average
+  seconds: float  # training time per run since step 0, excluding compilation, evaluation and saving
+  carry: Any = None  # None if the next call has already started and owns it
   stopping: bool = False  # this is the last step before a requested stop
 
   @cached_property
   def models(self) -> list[Consensus]:
-    """The consensus of each lane, if the carry is known."""
+    """The consensus model of each lane; requires the carry."""
     return self.batch.consensuses(self.step, self.carry)
 
 
 class LoopHook(Protocol):
-  """A function of the loop's state after each call; a subclass inherits methods that do nothing."""
+  """A hook that the loop calls after each call of the program; by default its methods do nothing."""
 
   def due(self, first: int, step: int) -> bool:
-    """Return whether the hook needs the carry after a call of the steps first..step-1; the loop then waits for it."""
+    """Return whether the hook needs the carry after steps first..step-1, for which the loop then waits."""
     del first, step
     return False
 
   def __call__(self, state: LoopStep) -> None:
-    """React to a call."""
+    """Handle the state after a call."""
 
   def finished(self, run: int) -> None:
-    """React to the end of a run, when its folder is complete."""
+    """Handle the end of a run, once its folder is complete."""

@@ -1,4 +1,4 @@
-"""Build the objects of an experiment, each once: data, model, algorithm, sampler, trainer and clock."""
+"""Build the data, model, algorithm, sampler, trainer and clock of an experiment."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -48,9 +48,9 @@ class Components(NamedTuple):
   order: ExampleSampler | None  # None if the training set is a stream
 
   def feed(self, workers: list[int]) -> Feed:
-    """Return the batches of these workers: (first step, steps) -> arrays [len(workers), steps, batch, ...].
+    """Return the function (first step, steps) -> batches of these workers: arrays [len(workers), steps, batch, ...].
 
-    Those of a stream are a new `StreamFeed`.
+    For a stream it is a new `StreamFeed`.
     """
     train, order, experiment = self.data.train, self.order, self.experiment
     if train.stream:
@@ -71,10 +71,10 @@ class Components(NamedTuple):
 
 
 def build(experiment: Experiment, data: Data | None = None) -> Components:
-  """Build the objects of an experiment. data: already loaded, if several experiments share it.
+  """Build the objects of an experiment. data: the loaded data set; None: load it.
 
   Raises:
-    ValueError: for an invalid setting of a part.
+    ValueError: if a setting is invalid.
   """
   algorithm = experiment.make_algorithm()
   if experiment.elastic and experiment.has_server:
@@ -85,8 +85,8 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   pull = _pull(experiment)
   if pull > 2:
     raise ValueError(
-      f"config.algorithm.alpha x {experiment.workers} workers is {pull:g}: above 2 the center diverges; the authors "
-      "take 0.9"
+      f"config.algorithm.alpha x {experiment.workers} workers must be at most 2, got {pull:g}. Above it the center "
+      "diverges; the authors use 0.9."
     )
   data = data or load(experiment)
   _check_stream(experiment, data)
@@ -94,7 +94,7 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   _check_contract(experiment, algorithm, model, data)
   example = sum(x.nbytes for x in data.train.take(np.zeros(1, np.int64)).values())
   step = experiment.workers // hosts.processes() * min(experiment.batch, data.train.size) * example
-  what = f"config.workers={experiment.workers}: the examples of one step of all workers"
+  what = f"config.workers={experiment.workers}: the examples for one step of all workers"
   memory.require(step + 16 * experiment.workers, what)
   order = _order(experiment, data)
   setting_warnings.warn(experiment, algorithm, pull)  # last, so that no warning precedes the line of an error
@@ -102,38 +102,38 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
 
 
 def _check_contract(experiment: Experiment, algorithm: Any, model: Model, data: Data) -> None:
-  """Trace the functions of user-defined parts. Raises ValueError, one line, if one returns a wrong structure."""
-  own = [kind for kind in ("model", "algorithm", "wrapper") if is_address(getattr(experiment, kind).name)]
+  """Trace user-defined functions. Raises ValueError if one returns a wrong structure."""
+  custom = [kind for kind in ("model", "algorithm", "wrapper") if is_address(getattr(experiment, kind).name)]
   try:
-    if "model" in own:
+    if "model" in custom:
       trace_model(model, data.train.take(np.arange(min(2, data.train.size))))
-    if {"algorithm", "wrapper"} & {*own}:
+    if {"algorithm", "wrapper"} & {*custom}:
       params = param_shapes(model)
       if experiment.has_server:
         of_server(algorithm, params)
       else:
         traffic.of(of_collective(algorithm), params, experiment.workers)
   except ValueError as error:
-    names = ", ".join(f"config.{kind}.name is {getattr(experiment, kind).name}" for kind in own)
+    names = ", ".join(f"config.{kind}.name is {getattr(experiment, kind).name}" for kind in custom)
     raise ValueError(f"{names}: {error}") from error
 
 
 def make_model(experiment: Experiment, data: Data) -> Model:
-  """Return the model for this data set, in the experiment's precision and with its microbatches."""
+  """Build the model for a data set, with the experiment's precision and microbatches."""
   try:
     model = experiment.make_part("model", data.meta)
   except KeyError as error:
     if error.args[0] in data.meta:
       raise
     raise ValueError(
-      f"meta of the data must have '{error.args[0]}', which the model reads, got {', '.join(map(str, data.meta))}."
+      f"meta of the data must contain '{error.args[0]}', which the model reads, got {', '.join(map(str, data.meta))}."
     ) from error
   model = of_model(model)._replace(microbatches=experiment.microbatches)
   return in_bfloat16(model) if experiment.precision == "bfloat16" else model
 
 
 def param_shapes(model: Model) -> Any:
-  """Return the shapes and types of a model's parameters, without starting the devices."""
+  """Return the shapes and dtypes of a model's parameters without initializing the devices."""
   return jax.eval_shape(lambda: model.init(jax.random.key(0)))[0]
 
 
@@ -143,24 +143,24 @@ def params_bytes(model: Model) -> int:
 
 
 def variant(components: Components, experiment: Experiment) -> Components:
-  """Return the components of an experiment that differs in its seed or in traced settings, without warnings."""
+  """Return components for another seed or other traced settings, without repeating warnings."""
   return components._replace(experiment=experiment, order=_order(experiment, components.data))
 
 
 def _check_stream(experiment: Experiment, data: Data) -> None:
-  """Raise OptionError for settings that a stream of training examples does not support, or a test set that is one."""
+  """Raise OptionError for settings that streamed training data does not support, or a streamed test set."""
   if data.test.stream or (data.validation and data.validation.stream):
-    raise OptionError("config.data.name", "data in which only the training set is a stream", experiment.data.short_name)
+    raise OptionError("config.data.name", "a data set that streams only training examples", experiment.data.short_name)
   if not data.train.stream:
     return
   if experiment.has_server:
-    condition = "an algorithm without a server or peers for a stream of training examples, whose steps come in order"
+    condition = "a collective algorithm for streamed training data, which can only be read in order"
     raise OptionError("config.algorithm.name", condition, experiment.algorithm.short_name)
   if experiment.partition.name != "iid":
-    condition = "iid for a stream of training examples, which gives each worker its shard"
+    condition = "iid for streamed training data, which is already sharded by worker"
     raise OptionError("config.partition.name", condition, experiment.partition.short_name)
   if experiment.noise_batches:
-    condition = "0 for a stream of training examples, from which no other batches can be drawn"
+    condition = "0 for streamed training data, from which batches cannot be drawn at random"
     raise OptionError("config.noise_batches", condition, experiment.noise_batches)
 
 
@@ -175,12 +175,12 @@ def _order(experiment: Experiment, data: Data) -> ExampleSampler | None:
 
 
 def _pull(experiment: Experiment) -> float:
-  """Return workers x alpha, the joint pull if all workers pull at the center at once; 0 if one pulls at a time.
+  """Return workers x alpha, the joint pull on the center; 0 if workers update it one at a time.
 
-  The alpha of a user-defined algorithm may mean something else, so that 0 is returned.
+  Also 0 for a user-defined algorithm, whose alpha may mean something else.
 
   Raises:
-    OptionError: if one worker at a time pulls and alpha is outside [0, 1].
+    OptionError: if workers update the center one at a time and alpha is outside [0, 1].
   """
   alpha = experiment.algorithm.get("alpha", 0.0)
   if is_address(experiment.algorithm.name):
@@ -188,12 +188,12 @@ def _pull(experiment: Experiment) -> float:
   if experiment.spec.taxonomy.pattern != "round robin":
     return alpha * experiment.workers
   if not 0 <= alpha <= 1:
-    raise OptionError("config.algorithm.alpha", "in [0, 1], above which the center diverges", f"{alpha:g}")
+    raise OptionError("config.algorithm.alpha", "in [0, 1]", f"{alpha:g}", "Above 1 the center diverges.")
   return 0.0
 
 
 def load(experiment: Experiment) -> Data:
-  """Load and check the data set. Raises ValueError for labels, tokens or targets that do not fit `Data.meta`."""
+  """Load and check the data set. Raises ValueError if labels, tokens or targets contradict `Data.meta`."""
   ours = getattr(factory("data", experiment.data.name), "__module__", "").startswith("ddl.")
   return checks.checked(experiment.make_part("data"), complete=ours)
 
@@ -201,10 +201,11 @@ def load(experiment: Experiment) -> Data:
 def make_trainer(
   components: Components, options: RunOptions, recorded: Any = None, traced: Sequence[str] = ()
 ) -> tuple[Trainer, RunClock]:
-  """Return the trainer and the clock of an experiment in compiled calls, executed as the options say.
+  """Build the trainer and clock of a run with runtime=simulator.
 
-  recorded: the `Events` or the `Presence` that the run replays in place of those that its config draws.
-  traced: settings in which the runs of a batch may differ, of `traced_settings`.
+  Args:
+    recorded: the schedule (`Events`) or membership (`Presence`) to replay; None: drawn from the config.
+    traced: settings that may differ between the runs of a batch, see `traced_settings`.
   """
   experiment, algorithm = components.experiment, components.algorithm
   workers = make_workers(experiment.workers, options.devices or None, options.members)
@@ -226,9 +227,9 @@ def make_trainer(
 
 
 def traced_settings(components: Components, paths: Iterable[str]) -> list[str]:
-  """Return those settings, "section.key", that can be arguments of a program, so that different values share it.
+  """Return the settings ("section.key") that can be arguments of a compiled program instead of constants.
 
-  None for an algorithm with a server, an elastic run, or parameters of another type than JAX's default float.
+  Empty for an algorithm with a server, an elastic run, or parameters that do not have JAX's default float type.
   """
   experiment = components.experiment
   types = {x.dtype for x in jax.tree.leaves(param_shapes(components.model))}
@@ -238,10 +239,10 @@ def traced_settings(components: Components, paths: Iterable[str]) -> list[str]:
 
 
 def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = None) -> RunClock:
-  """Set a trainer to the schedule or the membership of an experiment with another seed; return the run's clock.
+  """Set the trainer's schedule or membership for an experiment's seed; return the run's clock.
 
   Raises:
-    ValueError: for an algorithm that does not support the membership.
+    ValueError: if the algorithm does not support the membership.
   """
   if isinstance(trainer, Simulator):
     trainer.follow(*virtual_time.whole_run(experiment, trainer.algorithm))
@@ -258,12 +259,12 @@ def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = Non
 
 
 def by_workers(experiment: Experiment) -> Callable[[int], Algorithm]:
-  """Return the function: number of workers -> the algorithm of an experiment."""
+  """Return a function from the number of workers to the experiment's algorithm."""
   return lambda count: cast(Algorithm, replace(experiment, workers=count).make_algorithm())
 
 
 def _compiled(components: Components, options: RunOptions, workers: Workers) -> CompiledTrainer:
-  """Return the trainer of an experiment with these components, whose number of workers may differ from theirs."""
+  """Build the trainer of a collective algorithm; `workers.count` may differ from the experiment's."""
   experiment, algorithm = components.experiment, components.algorithm
   if workers.count != experiment.workers:
     experiment = replace(experiment, workers=workers.count)
@@ -273,7 +274,10 @@ def _compiled(components: Components, options: RunOptions, workers: Workers) -> 
 
 
 def of_round(components: Components, options: RunOptions, every: Workers, workers: Workers) -> CompiledTrainer:
-  """Return a trainer of some workers with calls of at most a round: an elastic run has several, which each compile."""
+  """Build an elastic run's trainer for some of its workers, with at most one round per call.
+
+  An elastic run has several such trainers, and each one compiles.
+  """
   round_steps = virtual_time.round_steps(cast(Algorithm, components.algorithm))
   longest = min(execution(components, every, options).steps_per_call, round_steps)
   options = replace(vectorized(options, components.model), steps_per_call=options.steps_per_call or longest)
@@ -281,9 +285,9 @@ def of_round(components: Components, options: RunOptions, every: Workers, worker
 
 
 def vectorized(options: RunOptions, model: Model) -> RunOptions:
-  """Return the options with gradients vectorized over a device's workers, unless they name another way.
+  """Replace virtual_grad="auto" by "vmap" for dense models.
 
-  Measured on XLA:CPU, those of a dense model compile in two thirds of the time of unrolled ones, and run no slower.
+  Measured on XLA:CPU, vmapped gradients of a dense model compile in 2/3 of the time of unrolled ones and run as fast.
   """
   return replace(options, virtual_grad="vmap") if model.dense and options.virtual_grad == "auto" else options
 
@@ -291,32 +295,36 @@ def vectorized(options: RunOptions, model: Model) -> RunOptions:
 def check_options(
   components: Components, options: RunOptions, replaceable: bool = False, clusters: Collection[str] = ()
 ) -> None:
-  """Check the options for workers of several devices and for elastic runs.
+  """Check the options against an experiment: elastic training, and workers with several devices (members).
 
-  replaceable: whether Ray replaces processes that fail. clusters: for which seconds are predicted.
+  Args:
+    replaceable: whether Ray replaces failed processes.
+    clusters: names of the clusters to predict.
 
   Raises:
-    ValueError: if workers cannot have several devices, or the members of one cannot share its model or batch.
+    ValueError: if the experiment does not support an option, or the batch is not divisible by the members.
   """
   experiment, members = components.experiment, options.members
   if experiment.elastic:
     deaths = experiment.times.get("death_rate")
     if clusters:
-      raise OptionError("cluster", "empty with config.elastic=True, as the machine decides when workers fail", clusters)
+      raise OptionError("cluster", "empty with config.elastic=True", clusters, "Failures cannot be predicted.")
     if members > 1:
       raise OptionError("members", "1 with config.elastic=True", members)
     if replaceable and deaths:
-      raise ValueError(f"config.times.death_rate must be 0 where real processes fail, got {deaths:g}.")
+      raise ValueError(f"config.times.death_rate must be 0 with several processes, got {deaths:g}.")
     if not replaceable and max(options.processes, hosts.processes()) > 1:
       raise ValueError(
         f"processes must be 1 with config.elastic=True in compare and sweep, got "
-        f"{max(options.processes, hosts.processes())}. Only train supports the loss of processes."
+        f"{max(options.processes, hosts.processes())}. Only train can continue without a failed process."
       )
     if not replaceable and not (deaths or options.replay):
       warnings.warn("config.elastic has no effect: config.times.death_rate is 0", stacklevel=2)
   for name, value in options.changed().items():
     if name in ON_RAY and options.runtime == "simulator" and not replaceable:
-      raise OptionError(name, "left out with config.elastic=False", value, "Ray does not start these processes.")
+      raise OptionError(
+        name, "left out with config.elastic=False", value, "Ray runs processes only if they are elastic."
+      )
   if members == 1:
     return
   if experiment.has_server:
@@ -324,21 +332,17 @@ def check_options(
   if find_rules(with_auto(components.model, experiment, members), options.sharding).splits_batch:
     parts = experiment.microbatches * members
     if experiment.batch % parts:
-      among = (
-        "the members that share it"
-        if parts == members
-        else f"{members} members x {experiment.microbatches} microbatches"
-      )
+      among = "the members" if parts == members else f"{members} members x {experiment.microbatches} microbatches"
       raise OptionError("config.batch", f"a multiple of {parts}, {among}", experiment.batch)
 
 
 def execution(components: Components, workers: Workers, options: RunOptions) -> ExecutionConfig:
-  """Return the execution for this backend and model, with the settings of the options."""
+  """Return how to execute the components' model on this backend; options override the defaults."""
   return execution_of(components.model, workers, step_bytes(components, workers), options)
 
 
 def execution_of(model: Model, workers: Workers, nbytes: int, options: RunOptions) -> ExecutionConfig:
-  """Return the execution of a model. nbytes: `step_bytes`."""
+  """Return how to execute a model on this backend. nbytes: the input bytes of a step, see `step_bytes`."""
   default = choose_execution(workers, model.dense, nbytes)
   gradients: Any = default.gradients if options.virtual_grad == "auto" else options.virtual_grad
   steps: Any = default.steps if options.step_loop == "auto" else options.step_loop
@@ -347,7 +351,7 @@ def execution_of(model: Model, workers: Workers, nbytes: int, options: RunOption
 
 
 def step_bytes(components: Components, workers: Workers) -> int:
-  """Return the bytes of input for one step of this process's workers."""
+  """Return the bytes of the batches that this process's workers read in one step."""
   one = components.data.train.take(np.zeros(1, np.int64))
   return len(workers.local) * components.experiment.batch * sum(x.nbytes for x in one.values())
 
@@ -356,7 +360,7 @@ AUTO = "auto"
 
 
 def with_auto(model: Model, experiment: Experiment, members: int) -> Model:
-  """Return the model with sharding rules "auto", chosen for the workers and their members, if it has "hybrid" ones."""
+  """Add the sharding rules "auto", optimized for workers and members, to a model that has "hybrid" rules."""
   if "hybrid" not in model.rules:
     return model
   return model._replace(rules={**model.rules, AUTO: _rules(model, experiment, members)})
@@ -368,8 +372,8 @@ def _rules(model: Model, experiment: Experiment, members: int) -> Rules:
   split = [layer.name for layer in table if _inside(layer, total, nodes, workers) < _across(layer, total, nodes)]
   sums = {groups: sum(_least(layer, total, nodes, groups) for layer in table) for groups in divisors(nodes)}
   best = nodes // min(sums, key=lambda groups: (sums[groups], -groups))  # N / G*
-  words = f"{', '.join(split)} by outputs" if split else "all layers by examples"
-  note = f"{words}; on {nodes} devices the fewest bytes are sent by workers of {best}"
+  layers = f"{', '.join(split)} by outputs" if split else "all layers by examples"
+  note = f"{layers}; on {nodes} devices, workers with {best} devices send the fewest bytes"
   return columns([layer.name for layer in table], model.rules["hybrid"].batch, split)._replace(note=note)
 
 
@@ -378,14 +382,14 @@ def _least(layer: Layer, total: int, nodes: int, groups: int) -> float:
 
 
 def _inside(layer: Layer, total: int, nodes: int, groups: int) -> float:
-  """Return the bytes of a node if the members of each group split the layer by outputs."""
-  if groups == nodes or layer.outputs % (nodes // groups):  # what does not divide stays whole
+  """Return the bytes that a node sends if the members of each group split the layer by outputs."""
+  if groups == nodes or layer.outputs % (nodes // groups):  # a layer that does not divide is not split
     return _across(layer, total, nodes)
   return hybrid.volume(layer, total, nodes, groups).total
 
 
 def _across(layer: Layer, total: int, nodes: int) -> float:
-  """Return the bytes of a node if the layer is not split and all nodes share the examples."""
+  """Return the bytes that a node sends if the layer is replicated and the examples are split over all nodes."""
   return hybrid.volume(layer, total, nodes, nodes).total
 
 

@@ -1,4 +1,4 @@
-"""The end of a command: a user's mistake is one line and exit code 2, a stop by a signal is 128 + its number."""
+"""Map exceptions to exit codes: 2 and a one-line message for user errors, 128 + the number for signals."""
 
 import signal
 import sys
@@ -14,21 +14,21 @@ import jax
 from ddl import hosts
 from ddl.engine.execution import end_by_sigterm
 
-EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's word for no memory left on a device
+EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's status when a device is out of memory
 
 
 class Failed(Exception):
-  """Ends with an exit code. args: the code, and a message unless it has been printed."""
+  """Ends the command with an exit code. args: the code, and a message unless it has been printed."""
 
 
 class Stopped(Exception):
-  """A run that was asked to stop and has saved itself. args: the step, the signal's number."""
+  """Raised after a signal stopped a run and its state was saved. args: the step, the signal's number."""
 
-  message = ""  # to the user
+  message = ""  # printed for the user
 
 
 class _Terminated(BaseException):
-  """SIGTERM outside of the steps of a run, which would save itself."""
+  """Raised by SIGTERM outside the training loop, which handles the signal itself."""
 
 
 def _terminate(_number: int, _frame: Any) -> None:
@@ -39,13 +39,13 @@ _resume: ContextVar[list[str] | None] = ContextVar("resume", default=None)  # of
 
 
 def resumable(command: str) -> None:
-  """Set the command that resumes the work of the running command, for the line that it may end with."""
+  """Set the shell command that resumes the running command; messages about its end quote it."""
   if (commands := _resume.get()) is not None:
     commands[:] = [command]
 
 
 def exit_code(command: str, call: Callable[[], int]) -> int:
-  """Call the function and return the exit code."""
+  """Call a command's function with signal, warning and error handling; return the exit code."""
   form, resume = warnings.formatwarning, list[str]()
   token = _resume.set(resume)
   warnings.formatwarning = lambda message, *_, **__: f"{command}: warning: {' '.join(str(message).split())}\n"
@@ -53,7 +53,7 @@ def exit_code(command: str, call: Callable[[], int]) -> int:
   before = signal.signal(signal.SIGTERM, _terminate)
 
   def saved() -> str:
-    return "what was saved is kept" + "".join(f"; resume with: {each}" for each in resume)
+    return "saved files remain" + "".join(f"; resume with: {shell_command}" for shell_command in resume)
 
   end_by_sigterm(lambda: hosts.tell(f"{command}: stopped by SIGTERM while compiling; {saved()}"))
   hosts.format_exit(
@@ -72,21 +72,21 @@ def exit_code(command: str, call: Callable[[], int]) -> int:
 
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-  """Print an error, but not what orbax's threads repeat after that of a checkpoint that could not be written."""
+  """Print an error, except the follow-up that orbax's threads raise after a checkpoint failed to save."""
   if str(error) != "Event loop is closed":
     sys.__excepthook__(kind, error, trace)
 
 
 def _thread_excepthook(args: threading.ExceptHookArgs) -> None:
-  """Do the same in a thread."""
+  """Print a thread's error, with the same exception."""
   if str(args.exc_value) != "Event loop is closed":
     threading.__excepthook__(args)
 
 
 def _text(error: Exception) -> str:
-  """Return one line for a user's mistake, with the file that is at fault."""
+  """Return an error's message as one line, with the file name of an OSError."""
   if isinstance(error, OSError) and error.filename and error.strerror:
-    return f"{error.filename}: {error.strerror.lower()}; give another path"
+    return f"{error.filename}: {error.strerror.lower()}; use another path"
   return " ".join(str(error).split())
 
 

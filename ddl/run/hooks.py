@@ -1,7 +1,7 @@
 """Hooks of the loop, and user-defined hooks such as `ddl.train(..., hooks=[my_hook])`.
 
-A hook of the loop sees every call (`ddl.run.batch.LoopHook`); a user-defined hook is a function of a `StepInfo`, which
-it receives after each evaluation and at the end.
+The loop calls a `ddl.run.batch.LoopHook` after every call of the program. A user-defined hook is a function of a
+`StepInfo`, called after each evaluation and at the end.
 """
 
 import time
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class StepInfo(NamedTuple):
   """The state of a run after an evaluation."""
 
-  step: int  # completed by the workers
-  first: bool  # of the calls by this process; a resumed run starts with another step than 0
-  last: bool  # the run is complete, and its folder too
-  metrics: Mapping[str, float]  # the line of metrics.jsonl
+  step: int  # steps completed by the workers
+  first: bool  # whether this is the hook's first call in this process, which in a resumed run is not step 0
+  last: bool  # whether the run and its folder are complete
+  metrics: Mapping[str, float]  # the newest line of metrics.jsonl
   params: Tree  # of the consensus model
   extra: Tree  # of the consensus model, such as batch statistics
   folder: Path
@@ -38,33 +38,33 @@ Hook = Callable[[StepInfo], object]
 
 
 def resolved(hooks: Sequence[Hook | str]) -> list[Hook]:
-  """Return the hooks, importing those that are addresses. ValueError, one line, for what is not a function."""
+  """Import the hooks that are given as addresses. Raises ValueError if one is not a function."""
   return [function_at(hook, "hooks") if isinstance(hook, str) else hook for hook in hooks]
 
 
 class AfterEvaluation(LoopHook):
-  """A hook of the loop that acts on each new line of metrics, for whose model `Evaluation` waits."""
+  """Base class of hooks that handle each new line of metrics."""
 
   def __call__(self, state: LoopStep) -> None:
-    """Act on the runs that have a line of this step."""
+    """Call `evaluated` for each run with a line of metrics of this step."""
     for run in state.batch.active:
       if state.carry is not None and state.batch.figures[run]["last"].get("step") == state.step:
         self.evaluated(state, run)
 
   def evaluated(self, state: LoopStep, run: int) -> None:
-    """Act on the new line of a run."""
+    """Handle the new line of metrics of a run."""
 
 
 class UserHooks(AfterEvaluation):
-  """Call user-defined hooks. In a run of several processes each process calls its hooks."""
+  """A hook of the loop that calls user-defined hooks in every process of a run."""
 
   def __init__(self, hooks: Sequence[Any], options: "RunOptions"):
-    """hooks: functions of a `StepInfo`."""
+    """Create the hook. hooks: functions of a `StepInfo`."""
     self._hooks, self._options = hooks, options
-    self._infos: dict[int, StepInfo] = {}  # of the newest evaluation of each run
+    self._infos: dict[int, StepInfo] = {}  # each run's newest evaluation
 
   def evaluated(self, state: LoopStep, run: int) -> None:
-    """Call the hooks, unless this is the last step: then `finished` does."""
+    """Call the hooks, except after the last step, when `finished` calls them."""
     if not self._hooks:
       return
     (components, folder, *_), model = state.batch.runs[run], state.models[state.batch.lanes[run]]
@@ -87,16 +87,16 @@ class UserHooks(AfterEvaluation):
 
 
 class TensorBoard(AfterEvaluation):
-  """Write each line of metrics as TensorBoard events, at once.
+  """A hook that writes each line of metrics as TensorBoard events, synchronously.
 
-  Without tensorboardX's `SummaryWriter`, whose thread dies on a full disk and then blocks those that wait for it.
+  The thread of tensorboardX's `SummaryWriter` dies when the disk is full, after which its callers block forever.
   """
 
   def __init__(self) -> None:
     self._writers: dict[Path, Any] = {}
 
   def evaluated(self, state: LoopStep, run: int) -> None:
-    """Write the line of a run."""
+    """Write a run's new line of metrics."""
     folder = state.batch.runs[run].folder
     if not folder.writes:
       return
@@ -117,18 +117,18 @@ class TensorBoard(AfterEvaluation):
 
 
 class SaveModels(LoopHook):
-  """Write the consensus model of each run with each checkpoint and at the end."""
+  """A hook that saves the consensus model of each run with each checkpoint and at the end."""
 
   def __init__(self, batch: Batch, saves: Callable[[int, int], bool]):
-    """saves: whether a checkpoint is due after a call of the steps first..step-1."""
+    """Create the hook. saves: a function (first, step) -> whether a checkpoint is due, see `LoopHook.due`."""
     self._steps, self._saves = batch.experiment.steps, saves
 
   def due(self, first: int, step: int) -> bool:
-    """Return whether a checkpoint is due, or the end."""
+    """Return whether a checkpoint is due or the run ends."""
     return step == self._steps or self._saves(first, step)
 
   def __call__(self, state: LoopStep) -> None:
-    """Write the models where that is due."""
+    """Save the models if due."""
     if state.step and state.carry is not None and (state.stopping or self.due(state.first, state.step)):
       models = state.models
       for run in state.batch.active:

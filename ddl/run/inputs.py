@@ -1,9 +1,10 @@
-"""Fingerprints of what a run is computed from beside its config: examples, files and user-defined code.
+"""Fingerprint the inputs of a run other than its config: examples, files and user-defined code.
 
-A folder holds them in INPUTS. A resume refuses others, unless the user allows them; then the folder records the change.
+INPUTS records the fingerprints. Resuming with changed inputs is an error unless the user allows it; the change is then
+recorded.
 
-Examples count, not files or their times. Arrays are hashed whole up to WHOLE bytes, about a second, and an even sample
-of larger ones; of data that are read from disk as they are needed the files are hashed, in the same way.
+Examples are hashed, not file names or times. Arrays of up to WHOLE bytes are hashed completely, in about a second, and
+larger ones by evenly spaced samples. For data that is read lazily, the files are hashed in the same way.
 """
 
 import hashlib
@@ -27,18 +28,18 @@ from ddl.run.folder import ABOUT, COMPARISON, EXPERIMENT, INPUTS, STUDY, recorde
 from ddl.run.processes import say
 
 SPLITS = {"train": "training examples", "test": "test examples", "validation": "validation examples"}
-WHOLE = 2**30  # bytes that are hashed one by one
-SAMPLE, BLOCK = 2**26, 2**14  # bytes of a sample, and of each of its pieces where it is of files
-CHUNK = 2**20  # bytes that are taken and hashed at a time, while a cache holds them
-DRAWN = 64  # examples of a stream
+WHOLE = 2**30  # bytes; larger inputs are sampled
+SAMPLE, BLOCK = 2**26, 2**14  # bytes of a sample, and of each block of a sample of files
+CHUNK = 2**20  # bytes hashed at a time, so that they fit into the CPU cache
+DRAWN = 64  # examples hashed of a stream
 ON_DISK = {"tokens": (TRAIN, TEST, META), "image_folder": image_folder.SUFFIXES, "tfds": ("",)}
-PREPARED = "~/tensorflow_datasets"  # where these are without a data_dir
+PREPARED = "~/tensorflow_datasets"  # TFDS's default data_dir
 ALLOW, TRUST = "allow_changed_inputs", "trust_code"
 KINDS = ("algorithm", "wrapper", *PARTS)
 
 
 def of(experiments: Collection[Experiment], data: Data, init_from: str = "", tuned: str = "") -> dict[str, str]:
-  """Return the inputs of experiments on one data set. init_from, tuned: files of these options, or ""."""
+  """Return the fingerprints of experiments that share a data set. init_from, tuned: values of these options."""
   digests = _of_data(next(iter(experiments)).data, data)
   addresses = set[str]().union(*map(_addresses, experiments))
   settings = set[Path]().union(*map(_settings, experiments))
@@ -47,47 +48,49 @@ def of(experiments: Collection[Experiment], data: Data, init_from: str = "", tun
   for option, name in (("init_from", init_from), ("tuned", tuned)):
     path = files.local(name)
     path = path / MODEL if path.is_dir() else path
-    if name and path.is_file():  # else what reads it says what is wrong
+    if name and path.is_file():  # a missing file is reported where it is read
       digests[option] = trusted_code.digest(path)
   return digests
 
 
 def of_label(inputs: Mapping[str, str], experiment: Experiment) -> dict[str, str]:
-  """Return those of the inputs of a comparison that are one experiment's."""
-  mine = {file for address in _addresses(experiment) for file in trusted_code.files(address)} | _settings(experiment)
-  return {name: digest for name, digest in inputs.items() if not Path(name).is_absolute() or Path(name) in mine}
+  """Return the inputs of a comparison that one of its experiments uses."""
+  used = {file for address in _addresses(experiment) for file in trusted_code.files(address)} | _settings(experiment)
+  return {name: digest for name, digest in inputs.items() if not Path(name).is_absolute() or Path(name) in used}
 
 
 def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
-  """Compare the inputs of a resume with those that its folder records. ValueError for changes unless allowed."""
+  """Compare the inputs with those recorded in a folder to resume. Raises ValueError for changes unless allowed."""
   before = recorded_inputs(folder)
   if not before and (folder / ABOUT).exists():
-    say(f"{folder} has no {INPUTS}, as of an older version: whether its data and code have changed is not known")
+    say(f"{folder} has no {INPUTS}, as an older version wrote it: changes of data and code cannot be detected")
   changed = [name for name in inputs if before.get(name, inputs[name]) != inputs[name]]
   if changed and not allowed:
     raise ValueError(
-      f"{folder} was started with other contents of: {', '.join(changed)}; restore them, or pass {ALLOW} to resume "
-      "with those of now, which the folder then records"
+      f"the inputs of {folder} have changed: {', '.join(changed)}; restore them, or pass {ALLOW} to resume with the "
+      "changed ones"
     )
 
 
 def allowed_code(folder: Path, trust: bool, changed: bool = False, load: bool = False) -> Any:
-  """Return the context in which only such user-defined code is imported as a folder may name; see `user_code.check`.
+  """Return a context that restricts which user-defined code a folder's config can import; see `user_code.checked`.
 
-  trust: whether the user trusts what the folder names; changed: whether files outside of it may have changed; load:
-  whether `ddl.load` asks, which has no other option.
+  Args:
+    trust: whether to import any code that the folder names.
+    changed: whether files outside the folder may have changed since the run.
+    load: whether the caller is `ddl.load`, which has only the option `trust_code`.
   """
   if trust:
     return own_objects.checked(lambda address: None)
   home = root(folder)
   known = recorded_inputs(home) | recorded_inputs(folder)
-  advice = f"{TRUST} runs it" + f", {ALLOW} what has changed outside of it" * (not load)
+  advice = f"pass {TRUST} to import it" + f", or {ALLOW} if only files outside the folder changed" * (not load)
   return own_objects.checked(trusted_code.check(home, known, changed, advice))
 
 
 def root(folder: Path) -> Path:
-  """Return the folder of the command that a run is of: of a comparison or a sweep, or the run's itself."""
-  near = [folder.absolute(), *folder.absolute().parents[:3]]  # a run of a sweep lies three below
+  """Return the folder of the comparison or sweep that contains a run's folder, or the folder itself."""
+  near = [folder.absolute(), *folder.absolute().parents[:3]]  # a sweep's runs are three levels below its folder
   roots = [path for path in near if any((path / name).exists() for name in (COMPARISON, STUDY, EXPERIMENT))]
   return roots[-1] if roots else folder
 
@@ -107,7 +110,7 @@ def _of_data(part: Part, data: Data) -> dict[str, str]:
 
 
 def _paths(part: Part) -> list[Path]:
-  """Return the files and folders that the settings of a data set name."""
+  """Return the existing files and folders that the settings of a data set refer to."""
   if part.name == "tfds":
     home = Path(part.get("data_dir") or PREPARED).expanduser() / str(part.get("dataset")).partition("/")[0]
     return [home] if home.exists() else []
@@ -116,20 +119,20 @@ def _paths(part: Part) -> list[Path]:
 
 
 def _existing(text: str) -> Path | None:
-  """Return the path that a text names, if there is one."""
+  """Return the path with this text if it exists."""
   try:
     return path if (path := Path(text)).exists() else None
-  except (OSError, ValueError):  # too long, or with a NUL: no path
+  except (OSError, ValueError):  # too long, or contains a NUL
     return None
 
 
 def _addresses(experiment: Experiment) -> set[str]:
-  """Return the addresses of the user-defined objects that an experiment names."""
+  """Return the addresses of an experiment's user-defined objects."""
   return {*filter(own_objects.is_address, (getattr(experiment, kind).name for kind in KINDS))}
 
 
 def _settings(experiment: Experiment) -> set[Path]:
-  """Return the files that settings other than the data's name: a trace of step times, a graph's matrix."""
+  """Return the files that settings other than the data's refer to, such as a trace of step times."""
   paths = set[Path]()
   for kind in [kind for kind in KINDS if kind != "data"]:
     for value in getattr(experiment, kind).settings.values():
@@ -144,7 +147,7 @@ def _example_nbytes(source: Source) -> int:
 
 
 def _examples(source: Source, count: int) -> str:
-  """Hash all labels, and as many examples, evenly spread; of a stream the first ones that one worker would see."""
+  """Hash all labels and `count` evenly spaced examples; of a stream, the first DRAWN examples of a worker."""
   sha = hashlib.sha256(str(source.size).encode())
   if source.labels is not None:
     _add(sha, "labels", source.labels)
@@ -167,9 +170,9 @@ def _add(sha: Any, name: str, x: np.ndarray) -> None:
 
 
 def _files(paths: Iterable[Path], wanted: Sequence[str] = ("",)) -> str:
-  """Hash the names below each path, the sizes and the bytes; of more than WHOLE bytes evenly spread blocks.
+  """Hash the relative names, sizes and bytes of files; above WHOLE bytes in total, evenly spaced blocks.
 
-  wanted: suffixes of the files of a folder that count, in any case. Hidden ones never do, nor do runs.
+  wanted: file suffixes to include from folders, ignoring case. Hidden files and folders of runs are skipped.
   """
   sha, content = hashlib.sha256(), [(path, file) for path in paths for file in _below(path, wanted)]
   sizes = [file.stat().st_size for _, file in content]
@@ -191,13 +194,13 @@ def _files(paths: Iterable[Path], wanted: Sequence[str] = ("",)) -> str:
 
 
 def _below(path: Path, wanted: Sequence[str]) -> Iterator[Path]:
-  """Yield a file, or the files of a folder in the order of their names; links are followed, but never in a circle."""
+  """Yield a file, or the files below a folder in sorted order; follow links, but skip cycles."""
   if not path.is_dir():
     yield path
     return
   seen = set[str]()
   for folder, folders, names in os.walk(path, followlinks=True):
-    if ABOUT in names or (real := os.path.realpath(folder)) in seen:  # a run's, which changes
+    if ABOUT in names or (real := os.path.realpath(folder)) in seen:  # files of runs change
       folders.clear()
       continue
     seen.add(real)

@@ -1,4 +1,4 @@
-"""The training loop: it runs a trainer's calls, and calls the hooks between them."""
+"""The training loop: executes a trainer's calls and runs the hooks between them."""
 
 import collections
 import contextlib
@@ -22,9 +22,9 @@ from ddl.run.progress import ProgressBar, bar
 
 
 def loop(batch: Batch, state: Restored, hooks: Sequence[LoopHook], stop: "StopRequest") -> tuple[int, bool]:
-  """Run the batch to its last step, or until a stop is requested; return the step, and whether it was stopped.
+  """Train the batch to its last step or a requested stop; return (step, whether it was stopped).
 
-  One call stays in flight while the losses of the one before are read; where a hook is due the loop waits for the
+  One call stays in flight while the losses of the previous one are read. If a hook is due, the loop waits for the
   devices. All processes stop after the same call.
   """
   trainer, steps, done = batch.trainer, batch.experiment.steps, batch.figures[0]
@@ -68,21 +68,21 @@ def _call(hooks: Sequence[LoopHook], state: LoopStep) -> None:
 def run(
   batch: Batch, store: Store, hooks: Sequence[LoopHook], label: str, about: dict[str, Any]
 ) -> list[dict[str, Any] | Diverged]:
-  """Train the runs of a batch in their folders; return the last line of metrics of each, or why it diverged.
+  """Train the runs of a batch in their folders; return each run's last line of metrics or its `Diverged`.
 
-  label: of the progress; about: versions and command, recorded in the folders.
+  label: shown with the progress; about: command and versions to record in the folders.
 
   Raises:
-    Stopped: after SIGTERM or Ctrl-C; the runs are saved if the store saves.
-    ValueError: if a folder does not fit (see `RunFolder`), or the trainer cannot start.
+    Stopped: after SIGTERM or Ctrl-C; the runs are saved if the store supports it.
+    ValueError: if a folder contains another run (see `RunFolder`), or the trainer cannot start.
   """
   steps, stopped_at = batch.experiment.steps, None
-  with StopRequest(batch.trainer.stop) as stop:  # before the first file, so that a stop always saves
+  with StopRequest(batch.trainer.stop) as stop:  # before creating files, so that a stop always saves
     try:
       states = [_open(batch, store, about)]
       if any(run.resume for run in batch.runs):
         say(f"{label}: resuming from step {batch.figures[0]['step']} of {steps}")
-      stop.listen()  # Ray has handlers of its own
+      stop.listen()  # Ray has replaced the handlers
       with ProgressBar(label, steps, batch.figures[0]["step"]) as progress:
         step, stopping = loop(batch, states.pop(), [*hooks, progress, store], stop)
         stopped_at = step if stopping or step < steps else None
@@ -90,7 +90,7 @@ def run(
       for run in batch.active:
         batch.diverge(run, error)
     finally:
-      # In a group of processes not after an error: closing would wait for the other processes.
+      # With several processes, do not close after an error: it would wait for the other processes.
       if jax.process_count() == 1 or not isinstance(sys.exception(), Exception):
         batch.close()
         store.close()
@@ -106,13 +106,13 @@ def run(
 
 
 def _open(batch: Batch, store: Store, about: dict[str, Any]) -> Restored:
-  """Create the folders, or reopen them without the lines of metrics that were written after their checkpoints."""
+  """Create the folders and the initial state, or restore both; metrics after the checkpoint are dropped."""
   for run in batch.runs:
     if run.resume:
       run.folder.reopen(run.components.experiment)
   state = store.restore(batch, any(run.resume for run in batch.runs)) or Restored(batch.start(), batch.figures)
   batch.figures = state.figures
-  layout = batch.trainer.layout | {"together": len(batch.runs)}  # the settings that a bit-exact resume depends on
+  layout = batch.trainer.layout | {"together": len(batch.runs)}  # a bit-exact resume depends on these settings
   for run, figures in zip(batch.runs, batch.figures, strict=True):
     if run.resume:
       run.folder.truncate(figures["lines"])
@@ -123,9 +123,9 @@ def _open(batch: Batch, store: Store, about: dict[str, Any]) -> Restored:
 
 
 def warm_up(batch: Batch, label: str) -> None:
-  """Run the first calls and discard them, so that their slow first execution does not count in compared seconds."""
+  """Run the first calls and discard their results, so that compared times exclude the slow first execution."""
   trainer, every = batch.trainer, batch.experiment.eval_every
-  plan = trainer.plan(0, batch.experiment.steps, every)  # of the whole run: it decides which calls share a program
+  plan = trainer.plan(0, batch.experiment.steps, every)  # calls share programs only within the whole run's plan
   calls = [call for call in plan if call.end <= 2 * every]
   with bar(f"{label}: compiling", len(calls)) as shown:
     for _, carry, _ in trainer.run(batch.start(), calls, batch.feed(), batch.key()):
@@ -135,26 +135,26 @@ def warm_up(batch: Batch, label: str) -> None:
 
 
 class Stopwatch:
-  """Seconds of training: evaluation, saving and compilation do not count."""
+  """A stopwatch for the seconds of training, excluding evaluation, saving and compilation."""
 
   def __init__(self, trainer: Trainer, seconds: float):
-    """Create a stopped watch that shows `seconds`."""
+    """Create a stopped stopwatch that shows `seconds`."""
     self._trainer, self.seconds = trainer, seconds
 
   def start(self) -> None:
-    """Start."""
+    """Start or continue timing."""
     self._since, self._compiled = time.perf_counter(), self._trainer.compile_seconds
 
   def stop(self) -> None:
-    """Stop; call it once the devices are done."""
+    """Pause timing; call it after waiting for the devices."""
     self.seconds += time.perf_counter() - self._since - (self._trainer.compile_seconds - self._compiled)
 
 
 class StopRequest:
-  """Defer SIGTERM and Ctrl-C until the loop can save; the second Ctrl-C ends the process."""
+  """A handler of SIGTERM and Ctrl-C that lets the loop save first; the second Ctrl-C ends the process."""
 
   def __init__(self, then: Callable[[], object] = lambda: None):
-    """Call `then` in the signal's handler."""
+    """Create the handler. then: a function that it also calls."""
     self._then = then
 
   def __enter__(self) -> "StopRequest":
@@ -163,12 +163,12 @@ class StopRequest:
     return self
 
   def listen(self) -> dict[int, Any]:
-    """Install the handlers, again where a library has set its own; return the handlers before."""
+    """Install the handlers, also after a library has replaced them; return the previous ones."""
     return {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
 
   def _note(self, number: int, _frame: Any) -> None:
     if self.number is not None and number == signal.SIGINT:
-      leave(128 + number)  # exits if this is one of several processes, as a clean-up could wait for the others
+      leave(128 + number)  # with several processes, exit at once, as a clean-up could wait for the others
       raise KeyboardInterrupt
     self.number = number
     self._then()

@@ -1,12 +1,12 @@
-"""The metrics of a run: tests of the consensus model, the gradient noise scale, and the rows of metrics.jsonl.
+"""Evaluate the consensus model, estimate its gradient noise scale and write the lines of metrics.jsonl.
 
-The gradient noise scale of the consensus model: the batch beyond which more examples, or workers, pay little.
-McCandlish, Kaplan, Amodei et al. 2018, arXiv 1812.06162. Of k gradients g_j, each of b examples drawn with replacement,
-with the mean gbar:
+The gradient noise scale is the batch size beyond which more examples or workers bring little
+(McCandlish, Kaplan, Amodei et al. 2018, arXiv 1812.06162). For k gradients g_j with mean gbar, each computed from b
+examples drawn with replacement:
 tr(Sigma) ~ S = b / (k - 1) sum_j |g_j - gbar|^2,   |G|^2 ~ |gbar|^2 - S / (k b),   B_simple = tr(Sigma) / |G|^2.
-These are the paper's unbiased estimates from batches of b and of k b examples, S = (|g|^2 - |gbar|^2) / (1/b - 1/(k b))
-and |G|^2 = (k b |gbar|^2 - b |g|^2) / (k b - b), |g|^2 = (1/k) sum_j |g_j|^2, without their difference of two squares.
-A ratio of them is biased, so both are averaged over the last evaluations first.
+They equal the paper's unbiased estimates from batches of b and k b examples, S = (|g|^2 - |gbar|^2) / (1/b - 1/(k b))
+and |G|^2 = (k b |gbar|^2 - b |g|^2) / (k b - b) with |g|^2 = (1/k) sum_j |g_j|^2, but avoid the cancellation in S.
+As their ratio is biased, both are first averaged over the last evaluations.
 """
 
 import math
@@ -30,15 +30,15 @@ from ddl.run.build import Components
 from ddl.run.folder import text_of
 
 BATCH = 512  # examples
-CACHED = 256 * 2**20  # bytes; a smaller test set stays on the device
-REESTIMATED = 20  # training batches that re-estimate batch-norm statistics
+CACHED = 256 * 2**20  # bytes; a test set up to this size stays on the device
+REESTIMATED = 20  # training batches used to re-estimate batch-norm statistics
 
 
 class Evaluator:
-  """Mean metrics over all examples of a source, computed on one device, or on all where the model is split."""
+  """Mean metrics over all examples of a source, computed on one device, or on all if the model is sharded."""
 
   def __init__(self, model: Model, source: Source):
-    """Compiles when first called; `noise` is the model's `NoiseEstimator`, beside its metrics."""
+    """Create an evaluator, which compiles when first called."""
     self._source, self.noise = source, NoiseEstimator(model)
     metrics = _metrics_of(model)
     self._metrics, self._together = jax.jit(metrics), jax.jit(partial(_together, metrics))
@@ -46,7 +46,7 @@ class Evaluator:
     self._batches: list[Any] | None = None
 
   def __call__(self, models: Sequence[Consensus]) -> list[dict[str, float]]:
-    """Return {"loss": mean, "accuracy": mean where there is one} of each model; one program tests them all."""
+    """Return {"loss": mean, "accuracy": mean if defined} of each model; one program evaluates them all."""
     trees = local([model[:2] for model in models])
     params = trees[0][0]
     sums: list[tuple[int, Tree]] = []
@@ -61,14 +61,14 @@ class Evaluator:
     return [{name: x / self._source.size for name, x in total.items()} for total in totals]
 
   def reestimated(self, model: Consensus, batches: Sequence[dict[str, np.ndarray]]) -> Consensus:
-    """Return the model with the batch statistics of these."""
+    """Return the model with batch statistics re-estimated from these batches."""
     params, extra = local(model[:2])
     for batch in batches:
       extra = self._train(params, extra, place_like(batch, params))
     return model._replace(extra=extra)
 
   def _all(self, params: Tree) -> Any:
-    """Return the batches, on the devices of the parameters, which must not change between calls."""
+    """Return all batches on the parameters' devices, which must be the same in every call."""
     if self._batches is not None:
       return self._batches
     starts = range(0, self._source.size, BATCH)
@@ -81,14 +81,14 @@ class Evaluator:
 
 
 def judged_by(asked: str, model: Model, source: Source, task: str) -> str:
-  """Return the metric that runs are compared by, "accuracy", "loss" or "perplexity"; nothing is compiled or computed.
+  """Return the metric by which runs are compared: "accuracy", "loss" or "perplexity", by tracing only.
 
-  asked: one of them, or "" for the accuracy where there is one, else the loss. ValueError for one that is not measured.
+  asked: one of them; "": the accuracy if defined, else the loss. Raises ValueError if the metric is not available.
   """
   figures = jax.eval_shape(lambda: _metrics_of(model)(*model.init(jax.random.key(0)), source.take(np.arange(1))))
   known = ["accuracy"] * ("accuracy" in figures) + ["loss"] + ["perplexity"] * (task == "language")
   if asked and asked not in known:
-    raise ValueError(f"config.compare.metric is {asked!r}; of this model and data it can be {', '.join(known)}")
+    raise ValueError(f"config.compare.metric must be one of {', '.join(known)} for this model and data, got {asked!r}.")
   return asked or known[0]
 
 
@@ -99,7 +99,7 @@ def _together(metrics: Any, models: Sequence[Tree], batch: Any) -> list[dict[str
 
 
 def _metrics_of(model: Model) -> Any:
-  """Return the function that computes a model's metrics, by default only its loss."""
+  """Return the function that computes a model's metrics; by default it computes only the loss."""
 
   def metrics(params: Tree, extra: Tree, batch: Any) -> dict[str, jax.Array]:
     return {"loss": jnp.atleast_1d(model.loss(params, extra, batch, jax.random.key(0))[0])}
@@ -107,21 +107,21 @@ def _metrics_of(model: Model) -> Any:
   return model.metrics or metrics
 
 
-WINDOW = 5  # evaluations, whose means are divided: gradients shrink too fast in training for a longer memory
-NORM2, TRACE, SCALE = "grad_norm2", "grad_noise", "noise_scale"  # of a line of metrics
+WINDOW = 5  # evaluations to average over; gradients shrink too fast in training for more
+NORM2, TRACE, SCALE = "grad_norm2", "grad_noise", "noise_scale"  # keys in a line of metrics
 
 
 class NoiseEstimator:
-  """Estimates of |G|^2 and tr(Sigma) of one model, on one device."""
+  """An estimator of |G|^2 and tr(Sigma) for one model, on one device."""
 
   def __init__(self, model: Model):
-    """Compiles when first called."""
+    """Create an estimator, which compiles when first called."""
     self._add, self._square = jax.jit(_accumulate(model)), jax.jit(_square)
 
   def __call__(
     self, consensus: Consensus, batches: Iterable[Mapping[str, np.ndarray]], key: jax.Array
   ) -> dict[str, float]:
-    """Return {"grad_norm2": |G|^2, "grad_noise": tr(Sigma) of one example}, from two or more batches of one size."""
+    """Return {"grad_norm2": |G|^2, "grad_noise": tr(Sigma) per example} from at least two batches of equal size."""
     params, extra = local((consensus.params, consensus.extra))
     carry, count, size = (jax.tree.map(_zeros, params), jnp.zeros(())), 0, 0
     for count, batch in enumerate(batches, 1):
@@ -133,24 +133,24 @@ class NoiseEstimator:
 
 
 def draw(size: int, *, batches: int, batch: int, seed: int, step: int) -> np.ndarray:
-  """Draw the examples of an evaluation after this step: [batches, batch], with replacement from 0..size-1."""
+  """Draw example indices from 0..size-1 with replacement for the evaluation after a step: [batches, batch]."""
   generator = np.random.default_rng(np.random.SeedSequence((seed, step, batches, batch)))
   return generator.integers(size, size=(batches, batch))
 
 
 def recent(before: Sequence[Sequence[float]], line: Mapping[str, float]) -> list[list[float]]:
-  """Return (|G|^2, tr(Sigma)) of the last evaluations and of this line; a line without the figures changes nothing."""
+  """Append (|G|^2, tr(Sigma)) of a line of metrics, if it has them, and return the last WINDOW pairs."""
   return [*map(list, before), *([[line[NORM2], line[TRACE]]] if NORM2 in line else [])][-WINDOW:]
 
 
 def ratio(sums: Sequence[Sequence[float]]) -> dict[str, float]:
-  """Return {"noise_scale": B_simple in examples} of the sums; {} if |G|^2 is not above zero."""
+  """Return {"noise_scale": B_simple in examples} from pairs (|G|^2, tr(Sigma)); {} if |G|^2 is not positive."""
   norm2, trace = np.sum(sums, axis=0).tolist() if sums else (0.0, 0.0)
   return {SCALE: trace / norm2} if norm2 > 0 else {}
 
 
 def _accumulate(model: Model) -> Any:
-  """Add a gradient to (mean, sum_j |g_j - mean|^2), number, ... by Welford's rule."""
+  """Return the function that adds a gradient to (mean, sum_j |g_j - mean|^2) by Welford's algorithm."""
   gradient = gradient_of(model)
 
   def add(carry: Any, count: Any, params: Tree, extra: Tree, batch: Any, key: Any) -> Any:
@@ -176,18 +176,18 @@ def _zeros(x: jax.Array) -> jax.Array:
   return jnp.zeros(x.shape, x.dtype if jnp.finfo(x.dtype).bits >= 32 else jnp.float32)
 
 
-MOST_LOSS = 700.0  # beyond which its exponential is no float
+MOST_LOSS = 700.0  # exp(loss) overflows soon above it
 
 
 def with_perplexity(tested: dict[str, float], task: str) -> dict[str, float]:
-  """Return the figures of a test; for language with "perplexity" = exp(mean loss per token) if that is finite."""
+  """Add "perplexity" = exp(mean loss per token) to the metrics of a language model, if finite."""
   if task != "language" or not tested["loss"] < MOST_LOSS:
     return tested
   return {"loss": tested["loss"], "perplexity": math.exp(tested["loss"])} | tested
 
 
 class Losses(LoopHook):
-  """A hook of the loop that adds up the losses of each run, and finds those that are not finite."""
+  """A hook that sums the training losses of each run and detects losses that are not finite."""
 
   def __call__(self, state: LoopStep) -> None:
     """Add the losses of a call."""
@@ -198,7 +198,7 @@ class Losses(LoopHook):
     bad = np.flatnonzero(~np.isfinite(losses))
     if bad.size:
       before = figures["step"]
-      exact = losses.size == state.step - before  # losses of asynchronous workers are not one per step
+      exact = losses.size == state.step - before  # asynchronous workers may have several losses per step
       where = f"at step {before + bad[0] + 1}" if exact else f"between step {before + 1} and step {state.step}"
       raise NotFinite(f"its loss is {losses[bad[0]]} {where}")
     figures |= {"step": state.step, "nbytes": state.nbytes, "seconds": state.seconds}
@@ -207,22 +207,22 @@ class Losses(LoopHook):
 
 
 class Evaluation(LoopHook):
-  """A hook of the loop that tests the consensus models and writes a line of metrics for each run."""
+  """A hook that evaluates the consensus models and writes a line of metrics for each run."""
 
   def __init__(self, batch: Batch, evaluator: Evaluator, batch_stats: str = "mean"):
-    """batch_stats: "reestimate" for batch statistics from training batches, "mean" for the workers' mean."""
+    """Create the hook. batch_stats: the workers' "mean", or "reestimate" from training batches."""
     self._evaluator, self._reestimate = evaluator, batch_stats == "reestimate"
     self._every, self._steps = batch.experiment.eval_every, batch.experiment.steps
     if self._reestimate and any(run.components.data.train.stream for run in batch.runs):
-      raise ValueError("batch_stats must be mean for a stream of training examples, got reestimate.")
+      raise ValueError("batch_stats must be mean for streamed training data, got reestimate.")
 
   def due(self, first: int, step: int) -> bool:
-    """Return whether step is a multiple of config.eval_every, or the last one."""
+    """Return whether the step is a multiple of config.eval_every or the last one."""
     del first
     return step % self._every == 0 or step == self._steps
 
   def __call__(self, state: LoopStep) -> None:
-    """Evaluate where that is due."""
+    """Evaluate if due."""
     if state.carry is None or not self.due(state.first, state.step):
       return
     batch, tested = state.batch, [*state.models]
@@ -235,9 +235,9 @@ class Evaluation(LoopHook):
     batch.for_active(lambda run: self._write(state, run, figures[batch.lanes[run]]))
 
   def _write(self, state: LoopStep, run: int, tested: dict[str, float]) -> None:
-    """Write the line of a run. Raises NotFinite if a value is not finite.
+    """Write a run's line of metrics. Raises NotFinite if a value is not finite.
 
-    Reports read the columns in `ddl.report.reader.COLUMNS` and drop all others.
+    Reports read only the columns in `ddl.report.reader.COLUMNS`.
     """
     (components, folder, clock, *_), figures = state.batch.runs[run], state.batch.figures[run]
     model, step, experiment = state.models[state.batch.lanes[run]], state.step, components.experiment
@@ -264,13 +264,13 @@ class Evaluation(LoopHook):
 
 
 def _noise(estimator: NoiseEstimator, components: Components, model: Consensus, step: int) -> dict[str, float]:
-  """Estimate the gradient noise from fresh training batches, the same whenever this step is evaluated."""
+  """Estimate the gradient noise from random training batches, which depend only on the seed and the step."""
   experiment, source = components.experiment, components.data.train
   drawn = draw(source.size, batches=experiment.noise_batches, batch=experiment.batch, seed=experiment.seed, step=step)
   return estimator(model, map(source.take, drawn), jax.random.fold_in(noise_key(experiment.seed), step))
 
 
 def _training_batches(components: Components, step: int) -> list[dict[str, np.ndarray]]:
-  """Return batches of worker 0, for the statistics of the consensus model."""
+  """Return batches of worker 0 to re-estimate the consensus model's batch statistics."""
   batches = components.feed([0])(step, REESTIMATED)
   return [{name: x[0, i] for name, x in batches.items()} for i in range(REESTIMATED)]

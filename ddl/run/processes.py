@@ -1,4 +1,4 @@
-"""Devices and local processes of a run, output of the main process, and what all processes must have in common."""
+"""Start a run's devices and local processes, print in the main process, and check that all processes agree."""
 
 import dataclasses
 import hashlib
@@ -27,71 +27,70 @@ from ddl.run import folder
 from ddl.run.exit_codes import Failed, exit_code
 
 ROOT = Path(__file__).parents[2]
-TYPE = "type of a dataclass or tuple"  # a key in JSON that no mapping has
-RESTART = 6.0  # seconds after which the processes of the other hosts have ended too, before any of them resumes
+TYPE = "type of a dataclass or tuple"  # a JSON key that does not occur in other mappings
+RESTART = 6.0  # seconds before a restart, in which the processes on other hosts exit too
 CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from ddl.run import processes as p; p.child(sys.argv[2])"
 
 
 def start_devices(workers: int, options: RunOptions, count: int | None = None) -> None:
-  """Set the CPU devices and join the other processes, before any other use of JAX; later calls change nothing.
+  """Configure the CPU devices and join the other processes; call it before any use of JAX devices.
 
-  A number of devices set by JAX's own option stays, unless the options have one.
+  `jax_num_cpu_devices` stays if it is set and options.devices is not. Later calls have no effect.
 
-  count: number of processes when all of them run; None: those that run now.
+  Args:
+    workers: the largest number of workers.
+    options: of the command.
+    count: the full number of processes, some of which may have failed; None: the current number.
 
   Raises:
-    ValueError: if the processes do not divide the workers or the devices.
+    ValueError: if the number of processes does not divide the workers or the devices.
   """
   processes = check_processes(workers, count or hosts.processes(), options)
   configured = jax.config.values["jax_num_cpu_devices"]  # -1: not set
   default = configured if configured > 0 else cpu_devices(workers, processes, options.members)
   try:
     jax.config.update("jax_num_cpu_devices", options.devices // processes or default)
-  except RuntimeError:  # an earlier call of this process started them
+  except RuntimeError:  # an earlier call has initialized the devices
     return
   hosts.join(options.join_timeout, options.peer_timeout)
 
 
 def check_processes(workers: int, processes: int, options: RunOptions) -> int:
-  """Return the number of processes, if it divides the devices, and these can carry the workers evenly.
+  """Check that processes divide the devices and devices divide the workers; return the number of processes.
 
   Raises:
-    ValueError: if it does not, or for more devices than a process can have.
+    ValueError: if they do not, or for more devices than a process supports.
   """
   devices, members = options.devices, options.members
   check_threads("devices" if devices else "members", max(devices, members) // processes)
   possible = [members * rows for rows in divisors(workers)]
   what = f"{workers} workers" + f" of {members} members" * (members > 1)
   if devices and devices not in possible:
-    raise ValueError(
-      f"{what} do not spread evenly over {devices} devices; devices can be {', '.join(map(str, possible))}"
-    )
+    raise ValueError(f"devices must be one of {', '.join(map(str, possible))} with {what}, got {devices}.")
   if all(n % processes for n in ([devices] if devices else possible)):
     fits = divisors(devices or possible[-1])
-    raise ValueError(
-      f"{processes} processes cannot share {what}{f' on {devices} devices' * bool(devices)} evenly; "
-      f"processes can be {', '.join(map(str, fits))}"
-    )
+    what += f" and devices={devices}" * bool(devices)
+    raise ValueError(f"processes must be one of {', '.join(map(str, fits))} with {what}, got {processes}.")
   return processes
 
 
 def launches(options: RunOptions) -> bool:
-  """Return whether this process starts others that run: several, or those that are restarted."""
+  """Return whether this process launches others to train: several processes, or restarts."""
   several = options.runtime == "simulator" and options.processes > 1 and hosts.processes() == 1
   return options.max_restarts > 0 or several
 
 
 def launch(function: Any, value: Any, options: RunOptions, workers: int, begun: Callable[[], bool]) -> None:
-  """Call `function(value, options)` in `options.processes` processes on this machine; one if it is one of several.
+  """Call `function(value, options)` in `options.processes` processes on this machine.
 
-  If one is killed or lost, all start again, up to `options.max_restarts` times.
+  If one is killed or lost, restart all of them, up to `options.max_restarts` times.
 
   Args:
-    function: of a module, such as `train`.
-    value: its first argument, of dataclasses, collections and numbers.
-    options: its second argument.
+    function: a module-level function, such as `train`.
+    value: the first argument: dataclasses, collections and numbers.
+    options: the second argument.
     workers: the largest number of workers.
-    begun: returns whether a restart has something to resume.
+    begun: a function that returns whether a restart can resume a run.
 
   Raises:
     Failed: if the processes failed.
@@ -113,9 +112,9 @@ def launch(function: Any, value: Any, options: RunOptions, workers: int, begun: 
 
 
 def child(file: str) -> NoReturn:
-  """Call the function in a file of `launch`, in one of its processes; exit with the code."""
+  """Call the function that `launch` has written to a file, and exit with its exit code."""
   hosts.follow_launcher()
-  logging.getLogger("absl").setLevel(logging.CRITICAL)  # what libraries log as errors comes as exceptions too
+  logging.getLogger("absl").setLevel(logging.CRITICAL)  # libraries also raise the errors that they log
   address, value, options = from_json(Path(file).read_text())
   function = _load(address)
 
@@ -127,12 +126,12 @@ def child(file: str) -> NoReturn:
 
 
 def to_json(value: Any) -> str:
-  """Return dataclasses, named tuples, collections, numbers and functions of modules as JSON; see `from_json`."""
+  """Serialize dataclasses, named tuples, collections, numbers and module-level functions to JSON."""
   return json.dumps(_encoded(value))
 
 
 def from_json(text: str) -> Any:
-  """Return what `to_json` was given, with functions as MODULE:NAME."""
+  """Deserialize the output of `to_json`; functions become "MODULE:NAME"."""
 
   def decoded(fields: dict[str, Any]) -> Any:
     if TYPE not in fields:
@@ -152,16 +151,16 @@ def _encoded(value: Any) -> Any:
     fields = named._asdict() if hasattr(value, "_asdict") else {"items": [*value]}
     return {TYPE: _address(type(value))} | _encoded(fields)
   if isinstance(value, Mapping):
-    return {key: _encoded(each) for key, each in value.items()}
+    return {key: _encoded(item) for key, item in value.items()}
   if isinstance(value, list):
-    return [_encoded(each) for each in value]
+    return [_encoded(item) for item in value]
   return _address(value) if callable(value) else value.item() if isinstance(value, np.generic) else value
 
 
 def _address(value: Any) -> str:
   """Return MODULE:NAME of a class or function."""
   if "<" in value.__qualname__ or value.__module__ == "__main__":
-    raise OptionError("hooks", "functions of a module with several processes", value.__qualname__)
+    raise OptionError("hooks", "module-level functions with several processes", value.__qualname__)
   return f"{value.__module__}:{value.__qualname__}"
 
 
@@ -193,10 +192,14 @@ PER_PROCESS = (
 def check(
   config: Mapping[str, Any], options: RunOptions, data: Data, inputs: Mapping[str, str], first: int | None = None
 ) -> None:
-  """Compare config, options, versions, code and data of all processes, which each call this once.
+  """Check that config, options, versions, code and data are equal in all processes, which must all call this.
 
-  inputs: fingerprints of the data and of files, see `ddl.run.inputs`.
-  first: the process that the others must equal, where only those that differ fail; None: process 0, and all fail.
+  Args:
+    config: of the command, as JSON.
+    options: of the command.
+    data: the data set.
+    inputs: fingerprints of the data and of files, see `ddl.run.inputs`.
+    first: the process to compare with, so that only processes that differ fail; None: process 0, and all fail.
 
   Raises:
     ValueError: with the first difference.
@@ -213,7 +216,7 @@ def check(
 def text(
   config: Mapping[str, Any], options: RunOptions, data: Data | None = None, inputs: Mapping[str, str] | None = None
 ) -> str:
-  """Return what all processes must have in common, as JSON."""
+  """Return as JSON the config, options, versions, code and inputs that must be equal in all processes."""
   common = {name: value for name, value in asdict(options).items() if name not in PER_PROCESS}
   values = {"config": config, "options": common, "versions": folder.about(())["versions"], "code": _code()}
   values["num_processes"] = hosts.processes()
@@ -223,14 +226,14 @@ def text(
 
 
 def difference(reference: str, other: str, rank: int, first: int = 0) -> str:
-  """Return a line with the first difference between the texts of the processes `first` and `rank`."""
+  """Describe the first difference between the `text` of process `first` and of process `rank`."""
   values, others = (folder.flat(json.loads(json_text)) for json_text in (reference, other))
   key = next(key for key in sorted({*values, *others}) if values.get(key) != others.get(key))
   differ = f"{key} is {values.get(key)} in process {first} and {others.get(key)} in process {rank}"
-  return f"all processes must run the same: {differ}"
+  return f"all processes must have the same config, code and data, but {differ}"
 
 
 def _code() -> str:
-  """Return a digest of this code."""
+  """Return a hash of ddl's source code."""
   files = sorted(file for part in ("ddl", "experiments") for file in (ROOT / part).rglob("*.py"))
   return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar in a terminal or a notebook, elsewhere a line from time to time."""
+"""Show the progress of a run: a bar in a terminal or notebook, otherwise occasional lines."""
 
 import importlib
 import sys
@@ -12,37 +12,37 @@ from ddl.hosts import is_main
 from ddl.run.batch import LoopHook, LoopStep
 
 SHOWN = ("train_loss", "test_loss", "test_perplexity", "test_accuracy", "test_accuracy_top5")
-QUIET_SECONDS = 10.0  # at least, between two lines where there is no bar
+QUIET_SECONDS = 10.0  # minimum between two lines if there is no bar
 
 
 def has_bar() -> bool:
-  """Return whether progress is shown as a bar: in the main process, in a terminal or a notebook."""
+  """Return whether to show a progress bar: only in the main process, in a terminal or notebook."""
   return is_main() and (sys.stderr.isatty() or "ipykernel" in sys.modules)
 
 
 class _Cell:
-  """A line in a notebook's cell that is empty at the end, where a widget or a stream would leave its last text."""
+  """A line of output in a notebook cell that is empty at the end; a widget or stream would leave its last text."""
 
   def __init__(self, ipython: Any) -> None:
     self._shown: Any = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
 
   def write(self, text: str) -> None:
-    """Show it in place of the text before; tqdm ends with blanks."""
+    """Replace the text of the line; tqdm ends with blanks."""
     self._shown.update({"text/plain": text.strip()}, raw=True)
 
   def flush(self) -> None:
-    """Nothing is held back."""
+    """Do nothing, as `write` does not buffer."""
 
 
 @lru_cache(maxsize=1)
 def _cell(execution: int) -> _Cell:
-  """Return the output line of the notebook's cell, which all its bars share."""
+  """Return the output line that all bars of a notebook cell share. execution: the cell's execution count."""
   del execution
   return _Cell(importlib.import_module("IPython"))
 
 
 def bar(what: str, total: int, done: int = 0) -> tqdm:
-  """Return a bar that is erased at its end; it is silent without a terminal."""
+  """Create a progress bar that is erased when closed, and silent without a terminal or notebook."""
   shown: Any = None  # stderr
   if has_bar() and "ipykernel" in sys.modules:
     shown = _cell(getattr(importlib.import_module("IPython").get_ipython(), "execution_count", 0))
@@ -50,15 +50,15 @@ def bar(what: str, total: int, done: int = 0) -> tqdm:
 
 
 class ProgressBar(LoopHook):
-  """A hook of the loop that shows the steps so far in a bar or in lines; silent in all but the main process."""
+  """A hook that shows the completed steps as a bar or in lines, in the main process only."""
 
   def __init__(self, label: str, total: int, done: int):
-    """label: of the run; total, done: steps."""
+    """Create the hook. label: of the run; total, done: numbers of steps."""
     self._label, self._total = label, total
     self._bar = bar(f"{label}: compiling", total, done)
     self._lines = is_main() and not has_bar()
-    self._since = self._said = time.monotonic()
-    self._first, self._timed = done, 0  # step after which the clock of the rest runs
+    self._since = self._last_print = time.monotonic()
+    self._first, self._timed = done, 0  # the first step, and the step from which the rate is measured
 
   def __enter__(self) -> "ProgressBar":
     return self
@@ -67,29 +67,29 @@ class ProgressBar(LoopHook):
     self._bar.close()
 
   def __call__(self, state: LoopStep) -> None:
-    """Show the step, with the newest line of the first active run."""
+    """Show the step and the newest metrics of the first active run."""
     if state.batch.active:
       last = state.batch.figures[state.batch.active[0]]["last"]
       self.show(state.step, last if last.get("step") == state.step else {})
 
   def show(self, step: int, line: dict[str, Any]) -> None:
-    """Show a step. line: new metrics, or nothing."""
+    """Show a step. line: new metrics, or {}."""
     begins = step > self._first and not self._timed
-    if begins:  # the steps so far waited for the compiler: they do not count in the rate
+    if begins:  # exclude compilation from the rate
       self._timed, self._since = step, time.monotonic()
       self._bar.set_description(self._label, refresh=False)
       self._bar.initial, self._bar.start_t = step, time.time()  # tqdm's clock
-      self._bar.last_print_t = self._bar.start_t  # before which a bar would count as never shown, and stay
+      self._bar.last_print_t = self._bar.start_t  # otherwise tqdm would not erase the bar
     if line:
       self._bar.set_postfix({name: f"{line[name]:.4g}" for name in SHOWN if name in line}, refresh=False)
     self._bar.update(step - self._bar.n)
     if begins:
       self._bar.refresh()
     now = time.monotonic()
-    if self._lines and line and now - self._said >= QUIET_SECONDS:
+    if self._lines and line and now - self._last_print >= QUIET_SECONDS:
       shown = ", ".join(f"{name} {line[name]:.4g}" for name in SHOWN if name in line)
       done = step - (self._timed or step)
       rest = self._total - step
       left = f", about {(now - self._since) / done * rest:.0f} s left" if done and rest else ""
       print(f"{self._label}: step {step} of {self._total}, {shown}{left}", flush=True)
-      self._said = now
+      self._last_print = now

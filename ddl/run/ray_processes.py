@@ -1,4 +1,4 @@
-"""Training processes that Ray starts and replaces: a run of `config.elastic=True` in several processes."""
+"""Elastic training in several processes, which Ray starts and replaces (`config.elastic=True`)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,28 +21,28 @@ from ddl.run.workdir import resume_command
 
 
 def needed(experiment: Experiment, options: RunOptions) -> bool:
-  """Return whether Ray starts the processes of a run."""
+  """Return whether a run needs processes started by Ray."""
   return experiment.elastic and max(options.processes, hosts.processes()) > 1
 
 
 def launch(
   train: Callable[..., dict[str, Any]], experiment: Experiment, options: RunOptions, path: Path
 ) -> dict[str, Any]:
-  """Train in processes that Ray starts, of which some may fail; return the last line of metrics.
+  """Train in processes that Ray starts and replaces if they fail; return the last line of metrics.
 
-  train: called in each process with the experiment, its options, the folder and its `ProcessGroup`.
+  train: called in each process with the experiment, options, folder and `ProcessGroup`.
 
   Raises:
     Failed: if too few processes are left.
     Stopped: after SIGTERM or Ctrl-C; the run is saved.
-    ValueError: if Ray is missing or has too few CPUs or GPUs, or a process raised it.
+    ValueError: if Ray is missing or has too few CPUs or GPUs, or a process raised ValueError.
   """
   from ddl.elastic.ray_job import JobFailed, RayJob
 
   if hosts.processes() > 1:
-    advice = "Ray starts the others: see processes and ray_address."
+    advice = "Ray starts the processes; set processes and ray_address."
     raise OptionError("num_processes", "1 with config.elastic=True", hosts.processes(), advice)
-  components = build(experiment)  # before any process starts, so that an error is printed once
+  components = build(experiment)  # before any process starts, so that an error is printed only once
   check_options(components, options, replaceable=True)
   processes.check_processes(experiment.workers, options.processes, options)
   _check_loss(components, options.processes)
@@ -68,7 +68,7 @@ def _train(
   path: Path,
   group: elastic.ProcessGroup,
 ) -> dict[str, Any]:
-  """Call `train` in one process of a group, which continues from the states of the survivors or a checkpoint."""
+  """Call `train` in one process of a group, resuming from the survivors' state or a checkpoint."""
   options = replace(
     options,
     workdir=str(path),
@@ -81,7 +81,7 @@ def _train(
 def parts(
   components: Components, options: RunOptions, group: elastic.ProcessGroup, checkpoints: RunCheckpoints
 ) -> tuple[elastic.ElasticTrainer, elastic.KeeperStore, elastic.ElasticClock]:
-  """Return the trainer, the store and the clock of one process of a group."""
+  """Build the trainer, store and clock of one process of a group."""
   everyone = group.layout(group.ids())
   trainer = elastic.trainer_of_process(partial(of_round, components, options, everyone), group)
   experiment = components.experiment
@@ -90,7 +90,7 @@ def parts(
 
 
 def _check_loss(components: Components, count: int) -> None:
-  """Raise ValueError, one line, if the algorithm cannot continue without one of its processes."""
+  """Raise ValueError if the algorithm cannot continue when a process is lost."""
   experiment = components.experiment
   everyone, share = tuple(range(experiment.workers)), experiment.workers // count
   round_steps = virtual_time.round_steps(cast(Algorithm, components.algorithm))

@@ -1,6 +1,6 @@
-"""Server algorithms in real time: on threads of this process (`--runtime=threads`) or on Ray (`--runtime=ray`).
+"""Trainers that run server algorithms in real time: on threads (`--runtime=threads`) or on Ray (`--runtime=ray`).
 
-`RealTimeTrainer` implements `ddl.engine.trainer.Trainer` on top of either. Its carry is a `RunSnapshot`.
+`RealTimeTrainer` implements `ddl.engine.trainer.Trainer` for both. Its carry is a `RunSnapshot`.
 """
 
 import bisect
@@ -39,24 +39,24 @@ from ddl.run.checkpoints import Restored, Store, checkpoint_note
 from ddl.run.folder import METRICS, RunFolder
 from ddl.run.processes import say
 
-IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times
+IGNORED = ("slow", "straggler_rate", "death_rate")  # keys of config.times that real time ignores
 
 
 def check(experiment: Experiment, runtime: str) -> None:
-  """Check that an experiment can run in real time. Raises OptionError for a collective algorithm."""
+  """Raise OptionError if the algorithm is collective; warn about settings that real time ignores."""
   if not experiment.has_server:
-    name, known = experiment.algorithm.short_name, ", ".join(SERVER)
-    raise OptionError("runtime", f"simulator with {name}, which has no server or peers", runtime, f"Others: {known}.")
+    name, advice = experiment.algorithm.short_name, f"Server algorithms are {', '.join(SERVER)}."
+    raise OptionError("runtime", f"simulator with {name}, a collective algorithm", runtime, advice)
   if ignored := ", ".join(f"config.times.{key}" for key in IGNORED if experiment.times.get(key)):
     warnings.warn(f"runtime={runtime} runs in real time and ignores {ignored} and config.network", stacklevel=3)
 
 
 class RunSnapshot(NamedTuple):
-  """The models after a visit."""
+  """The consensus model and the progress after a visit."""
 
   consensus: Consensus
   progress: Progress
-  model: tuple[Tree, Tree] | None = None  # the initial parameters and state, before the first visit
+  model: tuple[Tree, Tree] | None = None  # initial parameters and state; None after the first visit
 
 
 class Interval(NamedTuple):
@@ -64,22 +64,25 @@ class Interval(NamedTuple):
 
   first: int
   end: int
-  visits: int  # in the run up to its end
-  exchanges: int = 0  # visits of the interval that sent something
+  visits: int  # from the start of the run to the end of the interval
+  exchanges: int = 0  # visits in the interval that sent data
 
 
 class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
-  """Run until the workers, which load their own batches, have completed the steps of each interval on average."""
+  """Base class of real-time trainers, whose workers load their own batches.
+
+  An interval ends once the workers have completed its steps on average.
+  """
 
   compile_seconds = 0.0
 
   def __init__(self, components: Components, folder: RunFolder):
-    """Raises ValueError for a barrier that drops messages."""
+    """Create a trainer. Raises ValueError for a barrier that drops messages."""
     config = components.experiment
     barrier = virtual_time.barrier_of(config)
     if isinstance(barrier, Quorum):
       raise ValueError(
-        f"config.barrier.name is {config.barrier.name}, which drops late messages: runtime=simulator alone can"
+        f"runtime must be simulator with config.barrier.name={config.barrier.name}, which drops late messages."
       )
     self.components, self.barrier, self.folder, self.workers = components, barrier, folder, config.workers
     self.algorithm: ServerAlgorithm = components.algorithm  # pyright: ignore[reportAttributeAccessIssue]
@@ -89,7 +92,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     self._exchanges, self._seconds, self._stopping = 0, 0.0, False
 
   def start(self, key: jax.Array) -> RunSnapshot:
-    """Return the first model. ValueError where the memory cannot hold it, on CPUs one for each worker."""
+    """Initialize the model. Raises ValueError if it does not fit into memory (on CPUs, one copy per worker)."""
     model, copies = self.components.model, self.workers if jax.default_backend() == "cpu" else 1
     size = params_bytes(model)
     memory.require(size * copies, f"a model of {size / 1e6:,.1f} MB for {self.workers} workers")
@@ -98,7 +101,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     return RunSnapshot(Consensus(center, extra, self._first_distance()), Progress(0, 0, 0.0), (params, extra))
 
   def plan(self, first: int, last: int, every: int) -> list[Interval]:
-    """Return the intervals between evaluations, without those that end at the same visit as the next."""
+    """Return the intervals between evaluations; of intervals that end at the same visit, only the last."""
     del first
     ends = [*range(0, last, every), last]
     by_visits = {self._visits_of(b): Interval(a, b, self._visits_of(b)) for a, b in itertools.pairwise(ends)}
@@ -107,14 +110,14 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
   def run(
     self, carry: RunSnapshot, calls: Sequence[Interval], feed: Any, key: jax.Array
   ) -> Iterator[tuple[Interval, RunSnapshot | None, np.ndarray]]:
-    """Run in a thread, which waits while an interval is evaluated; see `Trainer.run`.
+    """Run in a thread that pauses during evaluations; see `Trainer.run`.
 
-    The last interval of a run that is stopped early has no carry.
+    If the run is stopped early, the last interval has no carry.
     """
     del feed, key
     queue, resume, x64 = SimpleQueue[Any](), threading.Semaphore(0), jnp.result_type(float) == jnp.float64
     left, losses, item, interrupted = list(calls), list[np.ndarray](), None, False
-    ended, abandoned = threading.Event(), threading.Event()  # the loop has left, and with an error
+    ended, abandoned = threading.Event(), threading.Event()  # the loop has ended; it ended with an error
 
     def watch(progress: Progress, more: np.ndarray, consensus: Callable[[], Consensus]) -> None:
       losses.append(more)
@@ -145,7 +148,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
         self.visits, self._exchanges, self._seconds = snapshot.progress
         yield call._replace(exchanges=new), snapshot, values
         resume.release()
-    except KeyboardInterrupt:  # the second Ctrl-C, which waits for nothing
+    except KeyboardInterrupt:  # the second Ctrl-C: exit without waiting for the workers
       interrupted = True
       raise
     finally:
@@ -166,21 +169,21 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
       yield Interval(left[0].first, end, len(item.worker)), None, np.zeros(0)
 
   def losses(self, call: Interval, losses: np.ndarray) -> np.ndarray:
-    """Return the losses of the steps in the interval."""
+    """Return the losses of an interval's steps."""
     del call
     return losses
 
   def nbytes(self, call: Interval) -> float:
-    """Return the bytes that a worker sends and receives in an interval, on average."""
+    """Return the mean bytes that a worker sends and receives in an interval."""
     return call.exchanges * self._nbytes
 
   def seconds(self, carry: RunSnapshot | None) -> float:
-    """Return the seconds from the begin of the first worker to the last evaluation."""
+    """Return the seconds from the start of the first worker to the last evaluation."""
     del carry
     return self._seconds
 
   def resume_after(self, figures: dict[str, Any]) -> None:
-    """Count from the figures of a run that is resumed."""
+    """Continue counting from the counters of a resumed run."""
     self._exchanges = round(figures["nbytes"] / self._nbytes) if self._nbytes else 0
 
   def consensus(self, carry: RunSnapshot) -> Consensus:
@@ -188,7 +191,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     return carry.consensus
 
   def _unsupported(self, *_: Any) -> Any:
-    """Raise: these runs save themselves, or not at all."""
+    """Raise NotImplementedError: Ray's server shards save checkpoints, threads save none."""
     raise NotImplementedError
 
   saved = saved_shapes = restored = _unsupported
@@ -198,7 +201,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     return pluralize(self.workers, "worker")
 
   def columns(self, step: int) -> dict[str, float]:
-    """Return the number of visits; the schedule is known, and written, at the end."""
+    """Return the number of visits so far."""
     del step
     return {"visits": self.visits}
 
@@ -206,23 +209,23 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     return visits(self.algorithm, self.workers, step)
 
   def _first_distance(self) -> jax.Array | None:
-    """Return the workers' distance from their mean before the first step, None if it is never known."""
+    """Return the workers' initial distance from their mean; None if the runtime does not measure it."""
     return None
 
   def _run(self, model: Any, marks: Sequence[int], watch: Callable[..., None]) -> Events:
-    """Run to the last of these numbers of visits.
+    """Run until the last of `marks`, the numbers of visits at which intervals end; return the schedule.
 
-    watch: receives the progress, the losses since it was called last, and a function that returns the consensus.
+    watch: a callback (progress, losses since the last call, function that returns the consensus).
     """
     raise NotImplementedError
 
 
 class _Abandoned(Exception):
-  """The loop has ended with an error."""
+  """Raised in the thread of the workers after the loop ended with an error."""
 
 
 def take_batches(components: Components) -> Callable[[int, int], tuple[Any, Any]]:
-  """Return the function (worker, step) -> its batch and key."""
+  """Return a function (worker, step) -> (batch, PRNG key)."""
   key = training_key(components.experiment.seed)
 
   def take(worker: int, step: int) -> tuple[Any, Any]:
@@ -233,10 +236,10 @@ def take_batches(components: Components) -> Callable[[int, int], tuple[Any, Any]
 
 
 class ThreadsTrainer(RealTimeTrainer):
-  """A thread per worker; saves no checkpoints."""
+  """A trainer that runs each worker in a thread and saves no checkpoints."""
 
   def __init__(self, components: Components, folder: RunFolder):
-    """Raises ValueError for too many threads, or a barrier that threads do not support."""
+    """Create the threads. Raises ValueError for too many workers or an unsupported barrier."""
     super().__init__(components, folder)
     config = components.experiment
     execution.check_threads("config.workers with runtime=threads", config.workers)
@@ -249,7 +252,7 @@ class ThreadsTrainer(RealTimeTrainer):
     return f"{super().describe()} on threads"
 
   def stop(self) -> None:
-    """End the run after the visits under way."""
+    """Stop the run after the current visits."""
     self._stopping = True
     self._threads.stop()
 
@@ -264,10 +267,10 @@ class ThreadsTrainer(RealTimeTrainer):
 
 
 class RayTrainer(RealTimeTrainer):
-  """Actors of Ray; the shards of the server save themselves."""
+  """A trainer that runs workers and server shards as Ray actors; the shards save checkpoints."""
 
   def __init__(self, components: Components, folder: RunFolder, options: RunOptions):
-    """Raises ValueError for a barrier that Ray does not support, or a model too small for so many shards."""
+    """Create a trainer. Raises ValueError for an unsupported barrier or too many shards for the model."""
     from ddl.asynchronous.ray_transport import cut
 
     super().__init__(components, folder)
@@ -277,7 +280,7 @@ class RayTrainer(RealTimeTrainer):
     cut(sum(x.size for x in jax.tree.leaves(shapes)), options.shards)
 
   def connect(self, resume: bool) -> Any:
-    """Start or join Ray; return the cluster. ValueError if Ray is missing, too small or out of reach."""
+    """Start or join Ray and return the cluster. Raises ValueError if Ray is missing, too small or unreachable."""
     from ddl.asynchronous.ray_cluster import RayCluster
 
     config, options = self.components.experiment, self._options
@@ -300,13 +303,13 @@ class RayTrainer(RealTimeTrainer):
     return f"{super().describe()} on ray"
 
   def stop(self) -> None:
-    """End the run; its checkpoint is saved."""
+    """Save a checkpoint and stop the run."""
     self._stopping = True
     if self.cluster:
       self.cluster.stop()
 
   def close(self) -> None:
-    """End Ray's processes."""
+    """Stop Ray's processes."""
     if self.cluster:
       self.cluster.close()
 
@@ -317,25 +320,25 @@ class RayTrainer(RealTimeTrainer):
       watch(snapshot.progress, losses, lambda: Consensus(params, extra, None))
 
     assert self.cluster
-    say(f"starting {super().describe()}, each of which loads the model and compiles")
+    say(f"starting {super().describe()}; each one loads the model and compiles")
     return self.cluster.run(model[0], model[1], marks[-1], show, marks)
 
 
 class NoStore(Store):
-  """A store that saves nothing: runs on threads cannot be resumed."""
+  """A store that saves nothing, for runs on threads."""
 
   def restore(self, batch: Batch, resume: bool) -> Restored | None:
-    """Return None: every run is new."""
+    """Return None, as every run is new."""
     assert not resume
-    batch.checkpoint_note = lambda: "threads keep no checkpoints"
+    batch.checkpoint_note = lambda: "threads save no checkpoints"
     return None
 
 
 class RayStore(NoStore):
-  """The store of a run on Ray, whose shards save themselves."""
+  """The store of a run on Ray, where the server shards save the checkpoints."""
 
   def restore(self, batch: Batch, resume: bool) -> Restored | None:
-    """Start Ray; return the metrics that the shards' newest checkpoint covers."""
+    """Start Ray; return the counters at the shards' newest checkpoint, or None to start at step 0."""
     trainer: Any = batch.trainer
     cluster = trainer.connect(resume)
     batch.checkpoint_note = lambda: checkpoint_note("visit", cluster.newest())
@@ -347,10 +350,13 @@ class RayStore(NoStore):
 
 
 def covered(folder: RunFolder, done: int) -> dict[str, Any] | None:
-  """Return the figures of the last line of metrics that a checkpoint of so many visits covers, skipping a cut line."""
+  """Return the counters at the last line of metrics of at most `done` visits; None without such a line.
+
+  An incomplete last line is ignored. Raises ValueError for damaged metrics.
+  """
   try:
-    whole = (line for line in (folder.path / METRICS).read_text().splitlines(keepends=True) if line.endswith("\n"))
-    lines = [line for line in map(json.loads, whole) if int(line["visits"]) <= done]
+    complete = (line for line in (folder.path / METRICS).read_text().splitlines(keepends=True) if line.endswith("\n"))
+    lines = [line for line in map(json.loads, complete) if int(line["visits"]) <= done]
     if not lines:
       return None
     last = lines[-1]

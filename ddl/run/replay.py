@@ -1,7 +1,7 @@
-"""Schedules of asynchronous runs as files: each run writes its own, which `train --replay=FILE` follows.
+"""Record the schedule of each asynchronous run in a file, and replay it with `train --replay=FILE`.
 
-A run with a lock on threads gives the same bits when it is replayed with a device per worker and unbatched gradients:
---devices=WORKERS --virtual_grad=unroll.
+A run on threads with a lock is reproduced bit for bit if it is replayed with one device per worker and unbatched
+gradients: --devices=WORKERS --virtual_grad=unroll.
 """
 
 from pathlib import Path
@@ -18,59 +18,61 @@ from ddl.files import read_json
 from ddl.run.build import Components
 from ddl.run.folder import ABOUT, CONFIG, EVENTS, PRESENCE, flat
 
-SAME = ("workers", "algorithm.name", "algorithm.period", "barrier.name")  # as the recorded run's
+SAME = ("workers", "algorithm.name", "algorithm.period", "barrier.name")  # must equal the recorded run's
 
 
 def keep(folder: Path, events: Events) -> None:
-  """Write the schedule into a run's folder."""
+  """Write the schedule to a run's folder."""
   folder.mkdir(parents=True, exist_ok=True)
   record.save(folder / EVENTS, events)
 
 
 def schedule(file: str, folder: Path | None, components: Components) -> Events | Presence | None:
-  """Return the schedule or the membership that a simulated run follows: a recorded one, or that of a resumed run.
+  """Return the schedule or membership that a simulated run must follow; None: drawn from its config.
 
-  None: that of its config. Raises ValueError for a file that is no such record, or is of another kind of run.
-  file: of --replay, or ""; folder: of the run to resume, None for a new one.
+  It is read from `file` (--replay; "": none) or from `folder`, the run to resume (None for a new run).
+  Raises ValueError if the file is not such a record, or the recorded run had another structure.
   """
   if file.endswith(".json") and not components.experiment.has_server:
     return presence.load(Path(file), components.experiment.workers)
-  own = folder / EVENTS if folder else None
+  saved = folder / EVENTS if folder else None
   replayed = recorded(Path(file), components) if file else None
-  if not own or not own.exists() or not components.experiment.has_server:
+  if not saved or not saved.exists() or not components.experiment.has_server:
     return replayed
-  resumed = record.load(own)
+  resumed = record.load(saved)
   if replayed and not all(map(np.array_equal, replayed, resumed)):
-    raise ValueError(f"replay={file} is not the schedule of the run in {folder}; a resumed run goes on with its own")
+    raise ValueError(f"replay={file} must be the schedule of the run to resume, {saved}; omit replay")
   return resumed
 
 
 def recorded(path: Path, components: Components) -> Events:
-  """Read a schedule that a run of this experiment can follow. Raises as `schedule` does."""
+  """Read a schedule and check that a run of this experiment can follow it. Raises as `schedule` does."""
   algorithm: Any = components.algorithm
   config = components.experiment.to_json()
   if not components.experiment.has_server:
     name = config["algorithm"]["name"]
-    raise ValueError(f"replay must be a {PRESENCE} with {name}, which has no server or peers, got {path}.")
+    raise ValueError(f"replay must be a {PRESENCE} with {name}, a collective algorithm, got {path}.")
   if not files.local(path).is_file():
-    raise ValueError(f"replay={path}: no such file; a run on threads, on Ray or in virtual time leaves {EVENTS}")
+    raise ValueError(f"replay={path} does not exist; each run of a server algorithm writes {EVENTS} to its folder")
   events = record.load(path)
-  homes = [path.parent, *sorted(path.parent.glob("seed-*"))]  # a comparison's folders of seeds stand beside its record
-  home = next((folder for folder in homes if (folder / CONFIG).exists()), None)
-  if home is None:
-    raise ValueError(f"replay={path}: there is no {CONFIG} of its run beside it, so what was recorded is not known")
-  original, current = flat(read_json(home / CONFIG)), flat(config)
-  differ = [f"{key} {original.get(key)} there, {current.get(key)} here"
+  folders = [path.parent, *sorted(path.parent.glob("seed-*"))]  # a comparison's record is above the seeds' folders
+  run_folder = next((folder for folder in folders if (folder / CONFIG).exists()), None)
+  if run_folder is None:
+    raise ValueError(f"replay={path} must be in the folder of its run, with its {CONFIG}")
+  original, current = flat(read_json(run_folder / CONFIG)), flat(config)
+  differ = [f"{key} must be {original.get(key)}, got {current.get(key)}"
             for key in SAME if original.get(key) != current.get(key)]  # fmt: skip
   if differ:
-    raise ValueError(f"replay={path} was recorded by another kind of run: {'; '.join(differ)}")
+    raise ValueError(f"replay={path}: {'; '.join(differ)}. These settings must equal the recorded run's.")
   try:
     record.check(events, config["workers"])
   except ValueError as error:
     raise ValueError(f"replay={path}: {error}") from error
-  if algorithm.lock_free and read_json(home / ABOUT).get("runtime", "simulator") != "simulator":
-    raise ValueError(f"replay={path} was recorded without a lock: its events do not say in which order blocks mixed")
+  if algorithm.lock_free and read_json(run_folder / ABOUT).get("runtime", "simulator") != "simulator":
+    raise ValueError(f"replay={path}: lock-free runs cannot be replayed, as the order of their updates is not recorded")
   needed = visits(algorithm, config["workers"], config["steps"])
   if len(events.worker) < needed:
-    raise ValueError(f"replay={path} has {len(events.worker)} visits; config.steps={config['steps']} needs {needed}")
+    raise ValueError(
+      f"replay={path} needs {needed} visits for config.steps={config['steps']}, got {len(events.worker)}."
+    )
   return events

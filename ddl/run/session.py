@@ -1,4 +1,4 @@
-"""What train, compare and sweep share: the start of a command in each of its processes."""
+"""Start train, compare or sweep in each process: folder, compilation cache, devices, hooks and agreement."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,9 +16,9 @@ from ddl.run.workdir import resume_command, workdir
 
 
 def open_folder(command: str, name: str, options: RunOptions) -> Path:
-  """Return the folder of a command: that of its options, or a new one named after what it runs.
+  """Return a command's folder: options.workdir, or a new one named after the command and `name`.
 
-  Raises ValueError for an option that the command does not read, or a folder that cannot be used.
+  Raises ValueError for an option that the command does not read, or an unusable folder.
   """
   check_read(command, options)
   path = workdir(f"{command}-{name}", options)
@@ -28,17 +28,20 @@ def open_folder(command: str, name: str, options: RunOptions) -> Path:
 
 @dataclass
 class Session:
-  """A command that has started its devices and joined the other processes."""
+  """The state of a command after its devices are initialized and its processes have joined."""
 
   path: Path
-  options: RunOptions  # with its hooks as functions
-  reference: int | None  # the process that others must equal, where only those that differ end; None: all end
-  cached: Sequence[str]  # programs that came from the compilation cache so far
+  options: RunOptions  # with imported hooks
+  reference: int | None  # the process to compare with, so that only processes that differ fail; None: all fail
+  cached: Sequence[str]  # one item per compilation cache hit so far
 
   def agree(
     self, config: Mapping[str, Any], experiments: Collection[Experiment], data: Data, tuned: str = ""
   ) -> dict[str, str]:
-    """Return the fingerprints of the inputs. ValueError if config, data or code of processes or a resume differ."""
+    """Check that all processes, and the run to resume, agree; return the fingerprints of the inputs.
+
+    Raises ValueError if config, data or code differ.
+    """
     options = replace(self.options, resume=False, allow_changed_inputs=False, trust_code=False)
     fingerprints = inputs.of(experiments, data, options.init_from, tuned)
     processes.check(config, options, data, fingerprints, self.reference)
@@ -49,12 +52,12 @@ class Session:
 
 @contextmanager
 def session(path: Path, options: RunOptions, workers: int, group: Any = None) -> Iterator[Session]:
-  """Start the compilation cache, the devices and the hooks of the command that works in a folder.
+  """Start the compilation cache, devices and hooks of a command.
 
   Args:
     options: of the command.
     workers: the largest number of workers.
-    group: the processes, of which some may have failed, with `processes` and `reference`; None: all of them run.
+    group: processes of which some may have failed, with `processes` and `reference`; None: all of them run.
   """
   hooks = tuple(resolved(options.hooks))
   with compilation_cache.active(options.compilation_cache) as hits:

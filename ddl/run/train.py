@@ -1,4 +1,4 @@
-"""One run of one algorithm, as an ordinary function of its experiment and options."""
+"""Train one algorithm: a function of its experiment and options."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   """Train one algorithm in its folder; return the last line of metrics.
 
   Raises:
-    Diverged: if the loss is not finite; the last good checkpoint stays.
+    Diverged: if the loss is not finite; the last good checkpoint remains.
     Stopped: after SIGTERM or Ctrl-C; the run is saved.
     Failed: if one of several processes failed.
     ValueError: for an invalid folder, options or experiment.
@@ -46,7 +46,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   if ray_processes.needed(experiment, options):
     return ray_processes.launch(_train, experiment, options, path)
   if launches(options):
-    check_options(build(experiment), options)  # before any process starts, so that an error is printed once
+    check_options(build(experiment), options)  # before any process starts, so that an error is printed only once
     absolute = replace(options, workdir=str(path))
     launch(train, experiment, absolute, experiment.workers, RunFolder(path).has_begun)
     return read_result(path)
@@ -54,7 +54,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
 
 
 def _train(experiment: Experiment, options: RunOptions, path: Path, group: Any = None) -> dict[str, Any]:
-  """Train in this process; see `train`. group: those that Ray started, this one among them; None: Ray started none."""
+  """Train in this process; see `train`. group: the processes of an elastic run on Ray; None: not elastic."""
   with session(path, options, experiment.workers, group) as started:
     components = build(experiment)
     check_options(components, started.options, replaceable=group is not None)
@@ -77,7 +77,7 @@ def _train(experiment: Experiment, options: RunOptions, path: Path, group: Any =
 def _run(
   components: Components, folder: RunFolder, started: Session, trainer: Any, store: Store, clock: Any = None
 ) -> dict[str, Any]:
-  """Run the loop in the folder; return the last line of metrics. clock: by default the trainer's own."""
+  """Run the training loop in a folder; return the last line of metrics. clock: None for the trainer's clock."""
   options, experiment, clock = started.options, components.experiment, clock or trainer
   clock.keep(folder)
   if experiment.has_server and folder.writes:
@@ -118,7 +118,7 @@ def _stopped_text(step: int, steps: int, path: Path, options: RunOptions) -> str
 
 
 def _data_text(data: Data) -> str:
-  """Return the description, with the number of training examples where it lacks that."""
+  """Return the description of the data, including the number of training examples."""
   description, size = data.meta["description"], f"{data.train.size:,}"
   return description if size in description.split() else f"{description}; {size} training examples"
 

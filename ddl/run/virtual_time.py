@@ -1,4 +1,4 @@
-"""Virtual time of an experiment: step times, messages and barrier of its config, as a schedule or as seconds."""
+"""Compute the virtual time of an experiment from its config's step times, message times and barrier."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from ddl.perf.patterns import LATE, Op
 from ddl.run.folder import EVENTS, LOCKSTEP, RunFolder
 from ddl.schedule import Schedule
 
-ROUNDS = 50  # that a record of a collective algorithm holds
+ROUNDS = 50  # recorded rounds of a collective algorithm
 
 
 def step_times(config: Experiment) -> Any:
@@ -42,21 +42,21 @@ def barrier_of(config: Experiment) -> Barrier:
 def whole_run(
   config: Experiment, algorithm: ServerAlgorithm, events: Events | None = None
 ) -> tuple[Events, Operations]:
-  """Return the schedule of a run, or the given events, with their operations.
+  """Return (schedule, operations) of a run; `events` replaces the schedule drawn from the config.
 
-  Raises ValueError for invalid times, or a barrier that does not fit the algorithm.
+  Raises ValueError for invalid times, or a barrier that the algorithm does not support.
   """
   barrier, blocks = barrier_of(config), algorithm.arrivals.blocks
   if isinstance(barrier, Quorum) and (algorithm.read is None or algorithm.lock_free):
     raise ValueError(
-      f"config.barrier.name is {config.barrier.name}, which serves the mean of a round; that takes an algorithm whose "
-      f"workers start from the reply of the server, such as async_sgd, not {config.algorithm.short_name}"
+      f"config.barrier.name={config.barrier.name} averages the updates of a round and requires an algorithm with "
+      f"workers that start from the server's reply, such as async_sgd, got {config.algorithm.short_name}."
     )
   if events:
     return events, operations(algorithm, events, workers=config.workers, barrier=barrier, seed=config.seed)
   if blocks not in (0, Network.blocks) and not config.network.service_seconds:
     warnings.warn(
-      f"config.network.blocks={blocks} has no effect: config.network.service_seconds is 0, so that visits do not meet",
+      f"config.network.blocks={blocks} has no effect: config.network.service_seconds is 0, so visits never overlap",
       stacklevel=2,
     )
   return make_schedule(
@@ -72,15 +72,15 @@ def whole_run(
 
 
 class Charges(NamedTuple):
-  """Seconds of a collective algorithm's messages among so many workers; None where nothing is sent."""
+  """Communication seconds of a collective algorithm by number of workers; None if nothing is sent."""
 
   local: lockstep.Seconds | None  # at each step
-  exchanges: tuple[lockstep.Seconds | None, ...]  # of each
-  hops: tuple[lockstep.Hops, ...] = ()  # of each: whom workers hear, of messages between neighbours alone
+  exchanges: tuple[lockstep.Seconds | None, ...]  # of each exchange
+  hops: tuple[lockstep.Hops, ...] = ()  # of each exchange: senders to each worker if it is peer to peer, else ()
 
 
 def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
-  """Return the seconds of exchanges: `exchange_seconds`, or a tree of messages. deaths: whether workers may fail."""
+  """Return communication seconds, from `exchange_seconds` or a tree of messages. deaths: whether workers may fail."""
   network = config.network
 
   def price(ops: tuple[Sent, ...]) -> lockstep.Seconds | None:
@@ -96,14 +96,14 @@ def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
 
 
 def hops(ops: Sequence[Sent] | Sequence[Op]) -> lockstep.Hops:
-  """Return whom each worker hears in each message, or () where a collective of all workers is among them."""
+  """Return the sender to each worker, for each message; () if an operation involves all workers."""
   return tuple(op.sources for op in ops) if all(op.kind == "permute" and op.sources for op in ops) else ()
 
 
 def messages(kind: str, workers: int) -> int:
   """Return the number of sequential messages of a collective.
 
-  ceil(log2 p) down a tree; an all-reduce also goes up, as SC17 counts it (arXiv 1708.02983); a permute is one message.
+  A tree has ceil(log2 p) levels; an all-reduce traverses it twice (SC17, arXiv 1708.02983); a permute is one message.
   """
   levels = (workers - 1).bit_length()
   return {"all_reduce": 2 * levels, "permute": min(levels, 1)}.get(kind, levels)
@@ -112,22 +112,22 @@ def messages(kind: str, workers: int) -> int:
 def lockstep_seconds(
   config: Experiment, algorithm: Algorithm, charged: Charges, present: Presence | bool = False
 ) -> Callable[[int], float]:
-  """Return the function: step -> virtual seconds of a collective algorithm. present: as of `LockstepClock`."""
+  """Return a function from a step to a collective algorithm's virtual seconds. present: see `LockstepClock`."""
   costs = _lockstep(config, algorithm, charged, present)
-  released = cache(lambda: lockstep.finish(steps=config.steps, **costs))  # when it is first asked for
+  released = cache(lambda: lockstep.finish(steps=config.steps, **costs))  # lazy
   return lambda step: float(released()[step - 1]) if step else 0.0
 
 
 def lockstep_record(
   config: Experiment, algorithm: Algorithm, charged: Charges, present: bool = False
 ) -> lockstep.StepTimes:
-  """Return when each worker computes and waits in the first rounds of a collective algorithm: arrays [steps, ...]."""
+  """Compute when each worker computes and waits in the first rounds of a collective algorithm: arrays [steps, ...]."""
   steps = min(config.steps, ROUNDS * max(_periods(algorithm), default=1))
   return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm, charged, present)))
 
 
 def round_steps(algorithm: Algorithm) -> int:
-  """Return the steps of a round, at whose begin workers leave and join."""
+  """Return the number of steps in a round; workers join and leave only between rounds."""
   return min(_periods(algorithm), default=1)
 
 
@@ -149,21 +149,21 @@ def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges, presen
 
 
 def _periods(algorithm: Algorithm) -> list[int]:
-  """Return the period of each exchange; the limiting one if it changes."""
+  """Return the period of each exchange; if it changes during the run, its limit."""
   return [clock.period(LATE) for clock in Schedule(algorithm.exchanges).clocks]
 
 
 def describe(config: Experiment) -> str:
-  """Describe the step times, network and barrier in words."""
+  """Describe the step times, network and barrier for the report."""
   times = config.times.settings
   step = f"{times['seconds'] * 1000:g} ms" if "seconds" in times else "measured times"
   jitter = f" ({config.times.short_name}, {100 * times['jitter']:g} % jitter)" if "jitter" in times else ""
   more = [f"{k.replace('_', ' ')} {v:g}" for k, v in times.items() if k in ("straggler_rate", "death_rate") and v]
   slow = times.get("slow", ())
-  more += [f"{slow.count(v)} of {len(slow)} workers taking {v:g} times as long" for v in sorted({*slow} - {1.0})]
+  more += [f"{slow.count(v)} of {len(slow)} workers {v:g} times slower" for v in sorted({*slow} - {1.0})]
   barrier = config.barrier.short_name + "".join(f", {k} {v}" for k, v in config.barrier.settings.items())
   network = [f"messages of {config.network.message_seconds * 1000:g} ms"]
-  network += [f"service by the server {config.network.service_seconds * 1000:g} ms"]
+  network += [f"server's service time {config.network.service_seconds * 1000:g} ms"]
   exchange = config.network.exchange_seconds
   if exchange is None:
     all_reduce = messages("all_reduce", config.workers) * config.network.message_seconds
@@ -174,45 +174,48 @@ def describe(config: Experiment) -> str:
 
 
 class RunClock(Protocol):
-  """The time of a run, and how many steps its workers have completed."""
+  """The clock of a run, which also counts the steps of its workers."""
 
   def worker_steps(self, step: int) -> int:
-    """Return the steps that all workers together complete up to a step of the run."""
+    """Return the total steps of all workers up to a step of the run."""
     ...
 
   def columns(self, step: int) -> dict[str, float]:
-    """Return the columns of a line of metrics that contain the time."""
+    """Return the time columns of a line of metrics."""
     ...
 
   def keep(self, folder: RunFolder) -> None:
-    """Write which workers are present, if that changes, to the folder of the run."""
+    """Write the membership to the folder of an elastic run."""
 
   def save(self, folder: Path) -> None:
-    """Write the schedule, which a replay follows and a report draws."""
+    """Write the schedule, for replays and reports."""
 
 
 class FixedClock(RunClock):
-  """Base class of the clocks of runs in which all workers are present."""
+  """Base class of the clocks of runs with a fixed number of workers."""
 
   workers: int
 
   def worker_steps(self, step: int) -> int:
-    """Return the steps of all workers up to a step of the run."""
+    """Return the total steps of all workers up to a step of the run."""
     return step * self.workers
 
 
 class LockstepClock(FixedClock):
-  """The clock of a collective algorithm: workers wait for each other's messages."""
+  """The clock of a collective algorithm, in which workers wait for each other's messages."""
 
   def __init__(self, experiment: Experiment, algorithm: Algorithm, sent: Traffic, present: Presence | bool = False):
-    """present: the workers of each step; True: the others continue without a worker that dies; False: they wait."""
+    """Create a clock.
+
+    present: the membership by step; True: workers continue without failed ones; False: they wait for them.
+    """
     self.workers, self._experiment, self._algorithm = experiment.workers, experiment, algorithm
     self._deaths = bool(present)
     self._charged = charges(experiment, sent, self._deaths)
     self._seconds = lockstep_seconds(experiment, algorithm, self._charged, present)
 
   def drawn_presence(self) -> Presence:
-    """Return the workers that are present at each step, known in advance from the config's step times and deaths."""
+    """Return the membership by step, precomputed from the config's step times and failures."""
     experiment = self._experiment
     steps = lockstep.walk(steps=experiment.steps, **_lockstep(experiment, self._algorithm, self._charged, self._deaths))
     return lockstep.presence_of(experiment.workers, steps)
@@ -222,15 +225,15 @@ class LockstepClock(FixedClock):
     return {"virtual_seconds": self._seconds(step)}
 
   def save(self, folder: Path) -> None:
-    """Write when each worker computes and waits in the first rounds."""
+    """Write the record of when each worker computes and waits in the first rounds."""
     lockstep.save(folder / LOCKSTEP, lockstep_record(self._experiment, self._algorithm, self._charged, self._deaths))
 
 
 class EventClock(FixedClock):
-  """The clock of a server algorithm in virtual time: a schedule of visits."""
+  """The clock of a server algorithm in virtual time, which follows a schedule of visits."""
 
   def __init__(self, workers: int, events: Events, seconds: Callable[[int], float]):
-    """seconds: step -> virtual seconds after that many steps of the workers on average."""
+    """Create a clock. seconds: a function from the workers' mean step to virtual seconds."""
     self.workers, self.events, self._seconds = workers, events, seconds
 
   def columns(self, step: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The folder that a command works in: checked before any data is loaded."""
+"""Create and check the folder of a command, before any data is loaded."""
 
 import shlex
 import tempfile
@@ -13,51 +13,51 @@ from ddl.errors import OptionError
 from ddl.names import slug
 from ddl.run.folder import RunFolder
 
-HERE = (  # flags that say where, or what one resume may do, and not what is run
+HERE = (  # flags that set the place of a run or permissions to resume it, but not its result
   "resume", "allow_changed_inputs", "trust_code", "workdir", "coordinator", "num_processes", "process_id",
   "compilation_cache", "hooks",
 )  # fmt: skip
-SWITCHES = HERE[:3]  # which have no value
+SWITCHES = HERE[:3]  # flags without a value
 
 
 def workdir(what: str, options: RunOptions) -> Path:
-  """Return the folder of the options, or a new one under runs/.
+  """Return options.workdir, or a new folder under runs/ named after `what`.
 
-  Raises ValueError for a resume without an existing folder, or a path where no folder can be created.
+  Raises ValueError if the folder to resume does not exist, or a folder cannot be created.
   """
   if options.resume and not options.workdir:
     raise OptionError("workdir", "the folder to resume, such as runs/a")
   path = files.local(options.workdir or f"runs/{slug(what)}-{time.strftime('%Y%m%d-%H%M%S')}")
   if options.resume and not path.exists():
-    raise ValueError(f"{path} holds nothing to resume: it does not exist; without resume a new one is created")
+    raise ValueError(f"{path} cannot be resumed, as it does not exist; omit resume to start a new run")
   return writable(path)
 
 
 def writable(path: Path, option: str = "workdir") -> Path:
-  """Return a folder that exists or can be created. OptionError for another path."""
+  """Return the path if a folder exists or can be created there; raise OptionError otherwise."""
   nearest = next(p for p in [path, *path.absolute().parents] if p.exists())
   if not nearest.is_dir():
     raise OptionError(option, "a folder", f"{path} ({nearest} is a file)")
   try:
     with tempfile.TemporaryDirectory(dir=nearest):
-      pass  # permissions alone miss a full disk, or a file system like /proc
+      pass  # checking permissions would miss a full disk or a file system like /proc
   except OSError as error:
-    reason = f"nothing can be written in {nearest}: {(error.strerror or str(error)).lower()}"
-    raise OptionError(option, "a folder that can be written", f"{path} ({reason})") from error
+    reason = f"{nearest} is not writable: {(error.strerror or str(error)).lower()}"
+    raise OptionError(option, "a writable folder", f"{path} ({reason})") from error
   return path
 
 
-def check_folder(path: Path, experiment: Experiment, options: RunOptions, alone: bool = True) -> None:
-  """Raise ValueError if the folder holds a run, or cannot be resumed. alone: whether it is not one of several runs."""
+def check_folder(path: Path, experiment: Experiment, options: RunOptions, single: bool = True) -> None:
+  """Raise ValueError if the folder is in use or cannot be resumed. single: False for a run of a comparison."""
   folder = RunFolder(path)
   if not options.resume:
-    (folder.check_unused if alone else folder.check_new)()
-  elif alone or folder.begun:
+    (folder.check_unused if single else folder.check_new)()
+  elif single or folder.begun:
     folder.reopen(experiment)
 
 
 def resume_command(command: str, folder: Path | str, words: Sequence[str] = ()) -> str:
-  """Return the command that resumes the work in a folder. words: of this command, with its place in a group."""
+  """Return the shell command that resumes a folder. words: the current command line, for its coordinator flags."""
   rest = f"--resume --workdir={shlex.quote(str(folder))}"
   if any(word.lstrip("-").startswith("coordinator") for word in words):
     me = hosts.member()
@@ -66,7 +66,7 @@ def resume_command(command: str, folder: Path | str, words: Sequence[str] = ()) 
 
 
 def without(words: Sequence[str], names: Sequence[str] = HERE) -> list[str]:
-  """Return the words of a command line without these flags and their values."""
+  """Remove these flags and their values from the words of a command line."""
   out, left = [], iter(words)
   for word in left:
     name, equals, _ = word.lstrip("-").partition("=")

@@ -117,7 +117,7 @@ def test_a_comparison_prints_its_progress_and_shows_its_table_as_a_value(tmp_pat
   assert runs.startswith("2 labels by name:") and "'mine', 'theirs'" in runs
   (tmp_path / "c/comparison.json").write_text("{")
   (tmp_path / "c/mine/seed-1/metrics.jsonl").unlink()
-  assert len(repr(ddl.load(tmp_path / "c")).splitlines()) == 2 and "nothing to show" in repr(compared.runs["mine"][1])
+  assert len(repr(ddl.load(tmp_path / "c")).splitlines()) == 2 and "cannot be shown" in repr(compared.runs["mine"][1])
 
 
 def test_the_text_of_many_algorithms_is_short(tmp_path):

@@ -46,7 +46,7 @@ def test_a_comparison_that_was_stopped_says_so_and_goes_on_without_a_config(tmp_
   assert [each["runs"] for each in again["algorithms"]] == [each["runs"] for each in whole["algorithms"]]
   assert [each["name"] for each in again["clusters"]] == ["ethernet_10g"]
   assert json.loads((folder / "experiment.json").read_text()) == record
-  with pytest.raises(ValueError, match=r"is of a compare, not of a train; resume it with compare"):
+  with pytest.raises(ValueError, match=r"was written by compare and cannot be resumed by train; use compare"):
     ddl.train(workdir=folder, options=RESUME)
 
 
@@ -67,7 +67,7 @@ def test_what_does_not_go_on_says_what_works(tmp_path, damage):
   if damage != "missing":
     (tmp_path / "a/experiment.json").write_text("{" if damage == "damaged" else "{}")
   with pytest.raises(
-    ValueError, match=f"experiment.json.*{'damaged' if damage != 'missing' else damage}.*pass the conf"
+    ValueError, match=f"experiment.json.*{'damaged' if damage != 'missing' else damage}.*pass the orig"
   ):
     ddl.compare(workdir=tmp_path / "a", options=RESUME)
   with pytest.raises(ValueError, match="does not exist"):

@@ -226,8 +226,8 @@ def test_blocks_take_turns_and_give_seconds_per_unit():
     (["calibrate", "--json=/proc/place.json"], "json must be a writable file, got /proc/place.json"),
     (["bench", "--json=/no/such/place.json"], "json must be a file in an existing folder, got /no/such/place.json"),
     (["netbench", "--json=/no/such/place.json"], "json must be a file in an existing folder, got /no/such/place.json"),
-    (["tokenize", "--text=README.md", "--out=/proc/x"], "out must be a folder that can be written, got /proc/x"),
-    (["list", "--markdown=/proc/pages"], "markdown must be a folder that can be written, got /proc/pages"),
+    (["tokenize", "--text=README.md", "--out=/proc/x"], "out must be a writable folder, got /proc/x"),
+    (["list", "--markdown=/proc/pages"], "markdown must be a writable folder, got /proc/pages"),
   ],
 )
 def test_invalid_flags_are_refused_before_anything_is_measured(wrong, command, message):

@@ -353,7 +353,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
   assert done.code == 0, done.error
   tables = [line.split() for line in done.out.splitlines() if re.match(r"\s+[12] ", line)]
   assert len(tables) == 6 and all(float(cells[-3]) > 0 for cells in tables)  # how fast: the load's matter
-  assert "real steps of this machine" in (tmp_path / "o" / "scale.html").read_text()
+  assert "measured on this machine" in (tmp_path / "o" / "scale.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--cluster=pcie_8gpu", "--workers=2,4,16", "--nodes="], "pcie_8gpu has 8 workers, got 2,4,16. 2,4 fits."),
     (["--jitter=-1"], "jitter"),
     (["--jitter=1e9"], "jitter"),
-    (["--workdir=/proc/nothing"], "workdir must be a folder that can be written, got /proc/nothing"),
+    (["--workdir=/proc/nothing"], "workdir must be a writable folder, got /proc/nothing"),
     (["--measure", "--model=mlp"], "measure must be left out unless model is"),
     (["--scaling=weak", "--batch=100000"], "batch must be at most"),
     (["--order=priority", "--algorithms=dasgd"], "order must be fifo"),

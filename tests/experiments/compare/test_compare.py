@@ -109,11 +109,11 @@ def test_an_unknown_label_is_one_line(wrong):
 @pytest.mark.parametrize(
   "flags, words",
   [
-    (("--config.compare.seeds=(0,0)",), "config.compare.seeds must be different"),
+    (("--config.compare.seeds=(0,0)",), "config.compare.seeds must be one or more different"),
     (("--config.compare.seeds=(0,-1)",), "config.compare.seeds must be an integer >= 0, got -1."),
     (("--config.compare.expected=(('EASGD','EASDG'),)",), "EASDG"),
     (("--config.compare.expected=1",), "config.compare.expected must be pairs of labels"),
-    (("--resume", "--workdir=runs/that-never-were"), "holds nothing to resume"),
+    (("--resume", "--workdir=runs/that-never-were"), "cannot be resumed"),
   ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(wrong, tmp_path, flags, words):

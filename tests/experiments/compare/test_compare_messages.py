@@ -44,8 +44,8 @@ def test_a_warning_once_per_label_and_what_a_sweep_did_not_tune(tmp_path):
   ).end()
   assert done.code == 0, done.error
   assert done.error.count("config.optimizer.momentum adds a second one") == 1, done.error
-  assert done.error.count("topk is made for gradients") == 1, done.error
-  (reported,) = [line for line in done.out.splitlines() if "sets nothing for" in line]
+  assert done.error.count("topk is designed for gradients") == 1, done.error
+  (reported,) = [line for line in done.out.splitlines() if "has no settings for" in line]
   assert '"slow, heavy", sync and few:' in reported and "tuned.json" in reported.partition("sets")[0]
 
 
@@ -74,7 +74,7 @@ def test_a_late_error_keeps_the_comparison(tmp_path, monkeypatch, late):
         ddl.compare(compare=COMPARE, clusters=["far/away/mine 1.toml"], workdir="c", **SMALL)
     code, reported = failed.value.args
     assert code == 1 and "ValueError: min() arg is an empty sequence" in reported and "\n" not in reported
-    assert f"`python run.py compare --resume --workdir={tmp_path}/c` writes the report" in reported
+    assert f"write the report with `python run.py compare --resume --workdir={tmp_path}/c`" in reported
     loaded = ddl.load(tmp_path / "c")
     for name in ("table", "pairs"):
       assert len(pd.read_csv(tmp_path / f"c/{name}.csv")) == len(getattr(loaded, name)) > 0
@@ -131,5 +131,5 @@ def test_damaged_metrics_of_a_complete_run_are_found_before_others_train(tmp_pat
     file = tmp_path / "c/c/seed-0/metrics.jsonl"
     file.write_bytes(damage(file.read_bytes()))
     monkeypatch.setattr(label_runs, "run", lambda *_: pytest.fail("a run was started"))
-    with pytest.raises(ValueError, match=f"{file}.*; remove c/c/seed-0 to train that run again"):
+    with pytest.raises(ValueError, match=f"{file}.*; remove c/c/seed-0 to train this run again"):
       ddl.compare(compare=COMPARE, workdir=tmp_path / "c", options=ddl.RunOptions(resume=True), **SMALL)

@@ -85,7 +85,7 @@ def test_a_stop_saves_all_and_the_rest_of_the_seeds_come_after_it(tmp_path, monk
   run(tmp_path / "whole")
   with at_call(monkeypatch, 1, send(signal.SIGTERM)), pytest.raises(Stopped) as stopped:
     run(tmp_path / "stopped")
-  assert "stopped in local_sgd, 2 seeds, and saved; resume with: " in stopped.value.message
+  assert "stopped and saved in local_sgd, 2 seeds; resume with: " in stopped.value.message
   shutil.rmtree(tmp_path / "stopped" / "local_sgd" / "seed-1" / "checkpoints")  # killed before the second was saved
   run(tmp_path / "stopped", resume=True)
   assert all_metrics(tmp_path / "stopped") == all_metrics(tmp_path / "whole")

@@ -71,12 +71,12 @@ def test_labels_that_are_only_read_keep_their_own_seeds(tmp_path, capsys):
   assert [len(entry["runs"]) for entry in result.info["algorithms"]] == [2, 3]
   assert list(result.table.reached) == list(result.table.seeds) == [2, 2]  # of the seeds that both have
   assert all(row.seeds == 2 for row in result.pairs.itertuples())
-  assert "not all seeds of local are there: the others are trained first" in capsys.readouterr().out
+  assert "training incomplete seeds of local first" in capsys.readouterr().out
   other = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(5,), target=0.01)
   assert [entry["runs"] for entry in other.info["algorithms"]] == [["sync/seed-0", "sync/seed-1"], ["local/seed-5"]]
   assert "No seed is common" in repr(other)
   compared(tmp_path / "c", ["sync", "local"], seeds=(0, 1, 2), target=0.01)
-  assert "not all seeds of sync are there: the others are trained first" in capsys.readouterr().out
+  assert "training incomplete seeds of sync first" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -89,11 +89,11 @@ def test_clusters_are_of_the_seeds_that_all_labels_have(tmp_path):
   other = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(5, 6), target=0.9)  # none in common
   (cluster,) = other.info["clusters"]
   assert {label: len(each["seconds"]) for label, each in cluster["algorithms"].items()} == {"sync": 1, "local": 2}
-  assert "so that nothing is ranked" in repr(other) and cluster["break_even"] is None
+  assert "so they are not ranked" in repr(other) and cluster["break_even"] is None
 
 
 def test_a_folder_of_a_comparison_says_how_to_go_on(folder):
-  with pytest.raises(ValueError, match=r"holds a comparison already; resume continues"):
+  with pytest.raises(ValueError, match=r"already contains a comparison; pass resume"):
     compared(folder[0].folder, LABELS, resume=False)
   with pytest.raises(ValueError, match=r"options must be a ddl\.RunOptions"):
     ddl.compare(compare={"algorithms": LABELS}, workdir=folder[0].folder, options={"resume": True})  # pyright: ignore
@@ -107,7 +107,7 @@ def test_a_new_label_stands_behind_the_one_before_it(tmp_path):
 def test_a_label_of_another_budget_is_refused_and_the_report_left(folder):
   result, _ = folder
   page = result.report.read_bytes()
-  with pytest.raises(ValueError, match=r"sync, local, elastic.*one budget") as error:
+  with pytest.raises(ValueError, match=r"sync, local, elastic.*the same for all labels") as error:
     compared(result.folder, ["other", *LABELS], only=["other"], steps=16)
   assert "\n" not in str(error.value) and result.report.read_bytes() == page
 
@@ -129,7 +129,7 @@ def test_another_grid_is_refused(one):
   joined = record.joined(folder, asked, options)
   assert joined.read == {"a": ["a/seed-0"]} and joined.comparison.place("a").point == {"workers": 2}
   assert joined.comparison.grid == {"workers": (2, 4)} and [*joined.comparison.experiments] == ["a", "b"]
-  with pytest.raises(ValueError, match=r"over no keys, got .* of one over workers"):
+  with pytest.raises(ValueError, match=r"over no keys, got .* a comparison over workers"):
     record.joined(folder, replace(asked, grid={}), options)
   assert not record.joined(folder, asked, RunOptions()).read
 

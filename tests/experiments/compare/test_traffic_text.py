@@ -55,4 +55,4 @@ def test_the_pattern_of_a_compressed_algorithm_is_that_of_what_it_has_become():
 
 def test_one_worker_sends_nothing():
   experiment = default_experiment(algorithm={"name": "sync_sgd"}, workers=1)
-  assert record.described(build(experiment), "all-reduce") == ("all-reduce", "nothing, as there is one worker")
+  assert record.described(build(experiment), "all-reduce") == ("all-reduce", "nothing, as there is only one worker")

@@ -80,7 +80,7 @@ def test_a_key_that_two_factories_read_as_different_types():
   assert keyword_arguments("model", section_of("model", name="lenet", hidden=32))["hidden"] == 32
   refused(
     lambda: keyword_arguments("model", section_of("model", name="mlp", hidden="a,b")),
-    "a tuple, each an integer (int) with model 'mlp', got 'a,b'", "to (64, 64)", option="config.model.hidden",
+    "a tuple of items, each an integer (int) with model 'mlp', got 'a,b'", "to (64, 64)", option="config.model.hidden",
   )  # fmt: skip
 
 
@@ -175,8 +175,8 @@ def test_options_that_a_function_does_not_read(tmp_path):
   ):
     options, key = RunOptions(**option), next(iter(option))
     call = partial(getattr(ddl, command), str(ROOT / "configs/digits_compare.py"), workdir=tmp_path, options=options)
-    refused(partial(check_read, command, options), f"{command} does not read it", option=key)
-    refused(call, f"{command} does not read it", option=key)
+    refused(partial(check_read, command, options), f"left out of {command}", option=key)
+    refused(call, f"left out of {command}", option=key)
 
 
 @pytest.mark.parametrize(
@@ -229,18 +229,18 @@ def test_one_message_in_flight_that_never_arrives_is_warned_of(algorithm, steps,
     ({"name": "sma", "period": 10_000}, "period", "nothing is exchanged"),
     ({"name": "noloco", "period": 5}, "period", "nothing is exchanged"),
     ({"name": "async_easgd", "period": 10_000}, "period", "nothing is exchanged"),
-    ({"name": "hierarchical_sgd", "outer_period": 10_000}, "outer_period", "of one kind arrives after 10000"),
+    ({"name": "hierarchical_sgd", "outer_period": 10_000}, "outer_period", "of one kind takes 10000"),
   ],
 )
 def test_a_length_beyond_the_run_is_warned_of_by_its_name(algorithm, key, words, recwarn):
   build(default_experiment(steps=4, workers=4, algorithm=algorithm))
-  (message,) = (str(each.message) for each in recwarn.list if "arrives after" in str(each.message))
-  assert words in message and f"take a smaller config.algorithm.{key}, or more steps" in message
+  (message,) = (str(each.message) for each in recwarn.list if "the first exchange of" in str(each.message))
+  assert words in message and f"decrease config.algorithm.{key} or increase config.steps" in message
 
 
 def test_exchanges_that_take_turns_are_not_warned_of(recwarn):
   build(default_experiment(steps=5, workers=4, algorithm={"name": "noloco", "period": 5}))
-  assert not [each for each in recwarn.list if "arrives after" in str(each.message)]
+  assert not [each for each in recwarn.list if "the first exchange of" in str(each.message)]
 
 
 @pytest.mark.parametrize("name, key", [("streaming_diloco", "fragments"), ("noloco", "pairings")])
@@ -466,7 +466,7 @@ def test_a_comparison_reads_what_one_of_its_algorithms_reads(ran, monkeypatch):
 
 def test_a_momentum_beside_that_of_asynchrony_is_warned_of():
   """arXiv 1605.09774: p workers in turn act like a momentum of 1 - 1/p."""
-  words = "async_sgd: 8 workers .* 1 - 1/8 = 0.875 .* config.optimizer.momentum=0.9 adds to it; try 0"
+  words = "async_sgd: 8 asynchronous workers .* 1 - 1/8 = 0.875 .* config.optimizer.momentum=0.9 adds to it; try 0"
 
   def make(name, momentum, workers):
     build(default_experiment(algorithm={"name": name}, optimizer={"momentum": momentum}, workers=workers))
@@ -480,7 +480,9 @@ def test_a_momentum_beside_that_of_asynchrony_is_warned_of():
 
 
 def test_a_momentum_of_the_master_beside_that_of_asynchrony_is_warned_of():
-  with pytest.warns(UserWarning, match="async_msgd: 8 workers .* config.algorithm.momentum=0.9 adds to it"):
+  with pytest.warns(
+    UserWarning, match="async_msgd: 8 asynchronous workers .* config.algorithm.momentum=0.9 adds to it"
+  ):
     build(default_experiment(algorithm={"name": "async_msgd"}))
 
 
@@ -510,13 +512,13 @@ def test_blocks_of_visits_that_take_no_time_are_warned_of(name, blocks, service,
     virtual_time.whole_run(result, result.make_algorithm())
   reported = [str(each.message) for each in seen]
   assert reported == warned * [
-    "config.network.blocks=4 has no effect: config.network.service_seconds is 0, so that visits do not meet"
+    "config.network.blocks=4 has no effect: config.network.service_seconds is 0, so visits never overlap"
   ]
 
 
 def test_a_second_momentum_is_warned_of():
   build(default_experiment(algorithm={"name": "eamsgd"}))
-  with pytest.warns(UserWarning, match="eamsgd has a momentum of its own \\(0.99\\); config.optimizer.momentum adds"):
+  with pytest.warns(UserWarning, match="eamsgd already has momentum \\(0.99\\); config.optimizer.momentum adds"):
     build(default_experiment(algorithm={"name": "eamsgd"}, optimizer={"momentum": 0.9}))
 
 

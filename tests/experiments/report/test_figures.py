@@ -144,7 +144,7 @@ def test_the_suffix_says_how_a_figure_is_saved(tmp_path):
   for kind, head in heads.items():
     content = picture.save(tmp_path / f"a.{kind}").read_bytes()
     assert content.startswith(head) and (kind != "pdf" or b"/FontFile2" in content)  # fonts are embedded
-  with pytest.raises(FileNotFoundError, match="figs is no folder"):
+  with pytest.raises(FileNotFoundError, match="figs is not a folder"):
     picture.save(tmp_path / "figs/a.pdf")
   with pytest.raises(ValueError, match=r"\.pdf.*a\.jpg"):
     picture.save(tmp_path / "a.jpg")

@@ -42,7 +42,7 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(realistic_page):
   cells = [attrs for tag, attrs in page.tags if tag == "td"]
   assert len(cells) == 7 * (5 + 6 + 2) + 5 * 21 * 5  # 21 pairs of 5 quantities
   assert all(attrs["data-label"] for attrs in cells)  # for pages of a phone's width
-  for part in ("2/3 reached", "seed 1 diverged at step 180", "Sends nothing", "2006.00441", "0.10.2", "0a1b2c3"):
+  for part in ("2/3 reached", "seed 1 diverged at step 180", "nothing is sent", "2006.00441", "0.10.2", "0a1b2c3"):
     assert part in text
   alts = [attrs["alt"] for tag, attrs in page.tags if tag == "img"]
   for alt in alts:
@@ -64,9 +64,9 @@ def test_measured_seconds_name_the_devices_that_ran_it(tmp_path):
     return text, finding_of(folder)
 
   text, finding = reported("shared", (2, 1))
-  assert "8 workers on 2 devices, and no message" in text
+  assert "8 workers on 2 devices, without network" in text
   assert "Fastest to 95 % as measured with 8 workers on 2 devices" in finding
-  assert "8 workers on 1 or 2 devices, and" in reported("two", (1, 1), (2, 1))[0]
+  assert "8 workers on 1 or 2 devices, without" in reported("two", (1, 1), (2, 1))[0]
   text, finding = reported("unknown", (0, 0))
   assert "devices" not in text and "Fastest to 95 %" in finding
   given = {"easgd": {"workers": 1, "batch": 128}, "local_sgd": {"workers": 16, "batch": 8}}

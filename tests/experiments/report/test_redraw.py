@@ -46,7 +46,7 @@ def test_a_finished_comparison_is_drawn_anew_without_training(tmp_path):
   record = json.loads((tmp_path / "c/comparison.json").read_text())
   assert record["versions"]["jax"] == "0.0.1" and "--resume" not in record["command"]  # of what was trained
   other = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}", "--config.batch=8", "--resume").end()
-  assert "batch: 16 there, 8 here" in complaint(other)
+  assert "batch: 16 recorded, 8 now" in complaint(other)
 
 
 def test_a_divergence_is_reported_and_not_trained_again(tmp_path, call):

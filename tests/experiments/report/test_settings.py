@@ -29,7 +29,7 @@ def test_shared_settings_stand_once_and_others_by_label():
     "model": "mlp, hidden (64, 32)",
     "workers": "8",
     "batch": "16 examples per worker and step",
-    "steps": "400 of each worker, with a server or peers on average",
+    "steps": "400 per worker, with a server or peers on average",
     "examples": "51,200 of all workers together",
     "eval every": "10 steps between evaluations",
     "optimizer": "sgd, nesterov no",
@@ -54,7 +54,7 @@ def test_the_origin_of_learning_rates():
   assert list(mixed.columns)[:2] == ["learning rate", "the rate is from"] and mixed.note == ""
   given = "the config, not from a sweep (--tuned)"
   assert mixed.columns["the rate is from"] == [
-    given, "a sweep of 6 trials", "a sweep of 9 trials, that tuned period too", given
+    given, "a sweep of 6 trials", "a sweep of 9 trials, which also tuned period", given
   ]  # fmt: skip
   alike = settings_table.settings(info(entry("a", 0.3, tuned=sweep), entry("b", 0.1, tuned=sweep)))
   assert alike.note == "The learning rates are from a sweep of 6 trials." and "the rate is from" not in alike.columns

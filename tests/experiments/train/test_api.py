@@ -60,7 +60,7 @@ def test_train_twice_with_different_options(tmp_path):
   assert metrics(tmp_path / "a", timeless=False)[-1] == first
   assert Experiment.from_json(json.loads((tmp_path / "a" / "config.json").read_text())) == experiment
   assert train(experiment, RunOptions(workdir=f"{tmp_path}/a", resume=True)) == first
-  with pytest.raises(ValueError, match=r"holds a run of another config \(batch: 8 there, 4 here\)"):
+  with pytest.raises(ValueError, match=r"contains a run with another config \(batch: 8 recorded, 4 now\)"):
     train(replace(experiment, batch=4), RunOptions(workdir=f"{tmp_path}/a", resume=True))
 
 
@@ -166,7 +166,7 @@ def test_workers_that_pull_in_turn_may_pull_together_by_more_than_two(name, recw
 
 
 def test_workers_that_pull_at_the_same_time_may_not():
-  with pytest.raises(ValueError, match="above 2 the center diverges"):
+  with pytest.raises(ValueError, match="must be at most 2"):
     build(default_experiment(**SMALL | {"workers": 8}, algorithm={"name": "easgd", "alpha": 0.9}))
 
 

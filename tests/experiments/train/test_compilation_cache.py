@@ -66,7 +66,10 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
   (tmp_path / "file").write_text("")
   done = command(tmp_path / "file", f"--workdir={tmp_path}/0").end()
   assert loaded(done) == 0 and len(done.error.splitlines()) == 1
-  assert done.error.startswith("train: warning: no compilation cache (") and "compilation_cache=off" in done.error
+  assert (
+    done.error.startswith("train: warning: the compilation cache is disabled (")
+    and "compilation_cache=off" in done.error
+  )
 
 
 @pytest.fixture
@@ -88,7 +91,7 @@ def test_a_user_without_a_home(no_folder, monkeypatch):
     warnings.simplefilter("always")
     with compilation_cache.active():
       assert jax.config.values["jax_compilation_cache_dir"] is None
-  assert len(reported) == 1 and "no compilation cache (" in str(reported[0].message)
+  assert len(reported) == 1 and "the compilation cache is disabled (" in str(reported[0].message)
 
 
 def test_the_folder_of_the_environment_stays(tmp_path, monkeypatch, no_folder):

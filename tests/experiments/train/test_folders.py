@@ -28,12 +28,12 @@ def test_folders(call, wrong, tmp_path):
   assert code == 0 and not error and "step 4" in out
   assert "\ncompiling\n" in out and float(out.split("compiled in ")[1].split(" s")[0]) > 0
   lines = (tmp_path / "run" / "metrics.jsonl").read_text()
-  wrong(QUICK, f"{tmp_path}/run holds a run already", "resume")
+  wrong(QUICK, f"{tmp_path}/run already contains a run", "resume")
   other = [*QUICK, "--resume", "--config.batch=8", "--config.algorithm.name=dasgd"]
-  wrong(other, "another config", "batch: 16 there, 8 here", "algorithm.name: sync_sgd there, dasgd here")
+  wrong(other, "another config", "batch: 16 recorded, 8 now", "algorithm.name: sync_sgd recorded, dasgd now")
   (tmp_path / "run" / "result.json").unlink()  # else there is nothing left to do, on any devices
-  wrong([*QUICK, "--resume", "--steps_per_call=1"], "was run as", "steps_per_call")
-  wrong([*QUICK, "--resume", f"--workdir={tmp_path}/none"], "holds nothing to resume")
+  wrong([*QUICK, "--resume", "--steps_per_call=1"], "was run with", "steps_per_call")
+  wrong([*QUICK, "--resume", f"--workdir={tmp_path}/none"], "cannot be resumed")
   (tmp_path / "file").write_text("")
   wrong([*QUICK, f"--workdir={tmp_path}/file"], f"{tmp_path}/file")
   assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
@@ -42,7 +42,7 @@ def test_folders(call, wrong, tmp_path):
   assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
   (tmp_path / "run" / "result.json").unlink()
   code, out, error = call("train", *QUICK, "--resume", "--devices=2")
-  assert code == 0 and not error and "was 1 process, 1 device," in out and "goes on as 1 process, 2 devices," in out
+  assert code == 0 and not error and "with 1 process, 2 devices," in out and "instead of 1 process, 1 device," in out
   about = json.loads((tmp_path / "run" / "about.json").read_text())
   assert about["layout"]["devices"] == 2 and about["layout"]["together"] == 1
   assert [(each["step"], each["bit_exact"], each["before"]["devices"]) for each in about["relaid"]] == [(4, False, 1)]
@@ -52,7 +52,7 @@ def test_a_folder_of_another_command_is_left_alone(wrong, tmp_path, nothing_star
   (tmp_path / "about.json").write_text('{"command": "python run.py compare --config=x.py"}')
   for command in ("train", "compare", "sweep"):
     flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}"]
-    wrong(flags, f"{tmp_path} holds the work of another command", "another workdir", command=command)
+    wrong(flags, f"{tmp_path} was written by another command", "another workdir", command=command)
   assert [path.name for path in tmp_path.iterdir()] == ["about.json"]
 
 
@@ -90,8 +90,13 @@ def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothin
     folder = RunFolder(tmp_path / command / run)
     folder.create(replace(Experiment.from_config(config), batch=3), {"command": "python run.py train --config=x.py"})
     flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}/{command}", *[label][: command != "train"]]
-    wrong(flags, f"{folder.path} holds a run already", command=command)
-    wrong([*flags, "--resume"], f"{folder.path} holds a run of another config (", "batch: 3 there, ", command=command)
+    wrong(flags, f"{folder.path} already contains a run", command=command)
+    wrong(
+      [*flags, "--resume"],
+      f"{folder.path} contains a run with another config (",
+      "batch: 3 recorded, ",
+      command=command,
+    )
   (tmp_path / "train" / "config.json").write_text(json.dumps(Experiment.from_config(config).to_json()))
   (tmp_path / "train" / "result.json").write_text('{"step": 400, "test_loss": 0.25}')
   code, out, error = call("train", "--config=configs/digits_compare.py", f"--workdir={tmp_path}/train", "--resume")
@@ -109,10 +114,10 @@ def test_a_complete_run_is_not_run_again(call, tmp_path, nothing_starts, runtime
 
 def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
   wrong(["--resume", "--workdir="], "workdir must be the folder to resume")
-  wrong(["--resume"], f"{tmp_path}/run holds nothing to resume")
+  wrong(["--resume"], f"{tmp_path}/run cannot be resumed")
   (tmp_path / "run").mkdir()
   file = tmp_path / "run" / "experiment.json"
-  wrong(["--resume"], f"{file}, ", "is missing", "pass the config and the options")
+  wrong(["--resume"], f"{file}, ", "is missing", "pass the original config and options")
   good = {"command": "train", "arguments": [], "options": {}, "config": {}}
   damaged = [
     {"arguments": 3}, {"options": []}, {"options": {"no_such_flag": 1}}, {"options": {"devices": "two"}}, {"config": 3},
@@ -120,10 +125,10 @@ def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
   ]  # fmt: skip
   for text in ("{", "{}", "[]", '{"command": 3}', *[json.dumps(good | each) for each in damaged]):
     file.write_text(text)
-    wrong(["--resume"], f"{file} is damaged", "pass the config and the options")
+    wrong(["--resume"], f"{file} is damaged", "pass the original config and options")
   for options in ({}, {"cluster": ["ethernet_10g"]}):  # a flag that `train` does not know
     file.write_text(json.dumps(good | {"command": "compare", "options": options}))
-    wrong(["--resume"], "is of a compare, not of a train")
+    wrong(["--resume"], "was written by compare")
 
 
 def test_recorded_arguments_without_those_that_say_where():
@@ -152,7 +157,9 @@ def test_a_diverged_run_keeps_the_last_good_checkpoint(wrong, tmp_path, algorith
     "--config.model.name=linear", "--config.model.hidden=None", "--checkpoint_every=1",
     f"--config.algorithm.name={algorithm}", f"{RATE}30.0",
   ]  # fmt: skip
-  error = wrong(arguments, f"{algorithm} diverged: ", "learning_rate below 30.0", "the last good checkpoint, of step ")
+  error = wrong(
+    arguments, f"{algorithm} diverged: ", "learning_rate below 30.0", "the last good checkpoint is of step "
+  )
   kept = metrics(tmp_path / "run")
   assert len(kept) > 2 and all(np.isfinite(v) for line in kept for v in line.values())
   step = int(error.split("of step ")[1].split(",")[0])

@@ -270,19 +270,19 @@ def test_a_run_with_other_data(tmp_path, capsys):
   ddl.train(workdir=tmp_path / "a", options=RESUME)
   (run.folder / "result.json").unlink()
   saved_npz(tmp_path / "d.npz", change=90)
-  with pytest.raises(ValueError, match="other contents of: training examples, test examples") as error:
+  with pytest.raises(ValueError, match="have changed: training examples, test examples") as error:
     ddl.train(workdir=tmp_path / "a", options=RESUME)
   assert "\n" not in str(error.value) and "allow_changed_inputs" in str(error.value)
   run = ddl.train(workdir=tmp_path / "a", options=ALLOW)
   assert run_dir.input_changes(run.folder) == [{"changed": ["training examples", "test examples"], "step": 8}]
-  assert "Other contents since step 8: training examples, test examples." in repr(ddl.load(run.folder))
+  assert "Changed contents since step 8: training examples, test examples." in repr(ddl.load(run.folder))
   (run.folder / "result.json").unlink()
   ddl.train(workdir=tmp_path / "a", options=RESUME)  # the folder records what it has become
   (run.folder / "result.json").unlink()
   (run.folder / "inputs.json").unlink()
   capsys.readouterr()
   ddl.train(workdir=tmp_path / "a", options=RESUME)
-  assert f"{run.folder} has no inputs.json, as of an older version" in capsys.readouterr().out
+  assert f"{run.folder} has no inputs.json, as an older version" in capsys.readouterr().out
   (run.folder / "result.json").unlink()
   (run.folder / "inputs.json").write_text("{")
   with pytest.raises(ValueError, match=r"inputs\.json is damaged"):
@@ -323,7 +323,7 @@ def test_a_record_cannot_allow_other_data(tmp_path, call):
   (folder / "experiment.json").write_text(json.dumps(record))
   saved_npz(tmp_path / "d.npz", change=90)
   assert call("train", "--resume", f"--workdir={folder}")[0] == 2
-  with pytest.raises(ValueError, match="other contents of: training examples"):
+  with pytest.raises(ValueError, match="have changed: training examples"):
     ddl.train(workdir=folder, options=RESUME)
   assert run_dir.input_changes(folder) == []
 
@@ -337,13 +337,15 @@ def test_a_comparison_with_other_data(tmp_path):
   saved_npz(tmp_path / "d.npz", change=90)
   more = compare | {"seeds": (0, 1)}
   before = sorted(tmp_path.glob("c/*/seed-*"))
-  with pytest.raises(ValueError, match="other contents of: training examples"):
+  with pytest.raises(ValueError, match="have changed: training examples"):
     ddl.compare(compare=more, workdir=tmp_path / "c", options=RESUME, **settings)
   assert sorted(tmp_path.glob("c/*/seed-*")) == before
   compared = ddl.compare(compare=more, workdir=tmp_path / "c", options=ALLOW, **settings)
   [change] = compared.info["changed_inputs"]
   assert change["runs"] == {"local/seed-0": None, "sync/seed-0": None} and "test examples" in change["changed"]
-  text = "Other contents than in earlier runs: training examples, test examples. Those runs: local/seed-0, sync/seed-0."
+  text = (
+    "Changed contents since earlier runs: training examples, test examples. Earlier runs: local/seed-0, sync/seed-0."
+  )
   assert text in compared.report.read_text() and text in " ".join(repr(compared).split())
   assert ddl.compare(workdir=tmp_path / "c", options=RESUME).info["changed_inputs"] == [change]
 
@@ -354,10 +356,10 @@ def test_a_sweep_with_other_data(tmp_path):
   for each in ("s", "s/sync/trial-0/seed-0"):
     assert "validation examples" in run_dir.recorded_inputs(tmp_path / each)
   saved_npz(tmp_path / "d.npz", change=90)
-  with pytest.raises(ValueError, match="other contents of: training examples"):
+  with pytest.raises(ValueError, match="have changed: training examples"):
     ddl.sweep(only=["sync"], trials=2, workdir=tmp_path / "s", options=RESUME, **settings)
   swept = ddl.sweep(only=["sync"], trials=2, workdir=tmp_path / "s", options=ALLOW, **settings)
-  assert "Those runs: sync/trial-0/seed-0." in repr(swept) and len(swept.trials) == 2
+  assert "Earlier runs: sync/trial-0/seed-0." in repr(swept) and len(swept.trials) == 2
 
 
 # ---- code
@@ -413,7 +415,7 @@ def test_a_file_that_has_changed(run, call, changed):
     assert "\n" not in str(error.value) and "trust_code" in str(error.value)
   code, _, error = call("train", "--resume", f"--workdir={folder}")
   assert code == 2 and str(file) in error and "allow_changed_inputs" in error and error.count("\n") == 1
-  with pytest.raises(ValueError, match=f"other contents of: {file}; "):  # the code is trusted, the run another one
+  with pytest.raises(ValueError, match=f"have changed: {file}; "):  # the code is trusted, the run another one
     ddl.train(workdir=folder, options=TRUST)
   forget()
   ran.unlink()
@@ -461,7 +463,7 @@ def test_a_file_of_the_folder(run, call, monkeypatch, way):
     record["inputs"] |= {str(each): trusted_code.digest(each) for each in (folder / "code").iterdir()}
     (folder / "inputs.json").write_text(json.dumps(record))
   address(folder, f"{named}:net")
-  why = "records no hash of .*new.py" if way == "no hash" else "code inside of the run folder"
+  why = "new.py has no hash" if way == "no hash" else "is inside the run folder"
   for load in (lambda: ddl.load(folder).model, lambda: ddl.train(workdir=folder, options=ALLOW)):
     with pytest.raises(Untrusted, match=why):
       load()
@@ -484,7 +486,7 @@ def test_a_folder_behind_a_link(run):
   link.symlink_to(folder)
   for name in (f"{folder}/code/net.py", f"{link}/code/net.py", f"{link}/out.py"):
     address(folder, f"{name}:net")
-    with pytest.raises(Untrusted, match="code inside of the run folder"):
+    with pytest.raises(Untrusted, match="is inside the run folder"):
       _ = ddl.load(link).experiment
   assert not ran.exists()
 
@@ -492,7 +494,7 @@ def test_a_folder_behind_a_link(run):
 def test_an_address_without_a_file(tmp_path, monkeypatch):
   allow = trusted_code.check(tmp_path, {}, False, "advice")
   for name in ("sys:net", "no.such:net"):
-    with pytest.raises(Untrusted, match="has no file to compare; advice"):
+    with pytest.raises(Untrusted, match="has no file to check and is not trusted; advice"):
       allow(name)
   monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)  # as at a prompt
   allow("__main__:net")
@@ -554,7 +556,7 @@ def test_a_label_that_is_not_asked_for_does_not_run_code_of_the_folder(tmp_path)
   shutil.move(tmp_path / "rule.py", folder)
   for file in [folder / "comparison.json", *folder.glob("**/config.json")]:
     file.write_text(file.read_text().replace(f"{tmp_path}/rule.py", f"{folder}/rule.py"))
-  with pytest.raises(Untrusted, match="code inside of the run folder"):
+  with pytest.raises(Untrusted, match="is inside the run folder"):
     make(LABELS, options=RESUME)
   assert not (tmp_path / "ran").exists()
 

@@ -174,7 +174,7 @@ def test_signals_to_a_process(tmp_path):
       assert f"of 600 and saved; resume with: python run.py train --resume --workdir={tmp_path}/run" in done.out
   done = Command("train", "--resume", f"--workdir={tmp_path}/run").end()
   assert done.code == 0 and not done.error, done
-  assert done.out.startswith(f"{tmp_path}/run: going on with the config and the flags that its experiment.json")
+  assert done.out.startswith(f"{tmp_path}/run: resuming with the config and the options that its experiment.json")
   assert whole.end().code == 0
   assert metrics(tmp_path / "run") == metrics(tmp_path / "whole") and len(metrics(tmp_path / "run")) == 31
   bits = []

@@ -90,7 +90,7 @@ def test_a_run_that_was_stopped(home, tmp_path, flags):
   (home / "mine.py").unlink()
   shutil.move(home / "run", tmp_path / "moved")
   before = len(metrics(tmp_path / "moved"))
-  assert "batch: 8 there, 4 here" in complaint(resumed("train", tmp_path / "moved", "--config.batch=4").end())
+  assert "batch: 8 recorded, 4 now" in complaint(resumed("train", tmp_path / "moved", "--config.batch=4").end())
   done = resumed("train", tmp_path / "moved").end()
   assert done.code == 0 and "Traceback" not in done.error, done
   assert metrics(tmp_path / "moved") == metrics(home / "whole") and 3 < before < 31
