@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CODE = [ROOT / "run.py", *(file for part in ("ddl", "experiments") for file in sorted((ROOT / part).rglob("*.py")))]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = {"found", "told", "said", "there", "here", "made", "chosen"}  # how a value was obtained, not what it is
 PHRASES = (
   "anew", "so many", "by itself", "by themselves", "of one's own", "come and go", "comes and goes", "each one's",

@@ -26,8 +26,8 @@ from ddl.run.build import Components
 from ddl.run.checkpoints import RunCheckpoints
 from ddl.run.exit_codes import Stopped
 from ddl.run.folder import RunFolder
-from ddl.run.hooks import SaveModels, TensorBoard, UserHooks
-from ddl.run.metrics import Evaluation, Evaluator, Losses
+from ddl.run.hooks import SaveModels, default_hooks
+from ddl.run.metrics import Evaluator
 from ddl.run.processes import say
 from ddl.run.virtual_time import RunClock
 from ddl.run.workdir import resume_command
@@ -185,8 +185,7 @@ class LabelRuns:
     first, count = batch.runs[0].folder.path.relative_to(self.path / slug(self.label)), len(batch.runs)
     title = f"{self.label}, {str(first).replace('-', ' ') if count == 1 else pluralize(count, unit)}"
     store = RunCheckpoints(batch.experiment.steps, self.options.checkpoint_every, final=False)
-    hooks = [Losses(), Evaluation(batch, self.evaluator, self.options.batch_stats), TensorBoard()]
-    hooks += [UserHooks(self.options.hooks, self.options), *more_hooks]
+    hooks = [*default_hooks(batch, self.evaluator, self.options), *more_hooks]
     if self.options.keep_models:
       hooks += [SaveModels(batch, store.due)]
     try:

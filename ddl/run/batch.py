@@ -190,7 +190,10 @@ class LoopHook(Protocol):
   """A hook that the loop calls after each call of the program; by default its methods do nothing."""
 
   def due(self, first: int, step: int) -> bool:
-    """Return whether the hook needs the carry after steps first..step-1, for which the loop then waits."""
+    """Return whether the hook needs the carry after steps first..step-1, for which the loop then waits.
+
+    The answer depends on the steps only: it must be the same in all processes and on a second call.
+    """
     del first, step
     return False
 

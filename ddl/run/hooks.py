@@ -13,6 +13,7 @@ from ddl.api import Tree
 from ddl.config.user_code import function_at
 from ddl.run import checkpoints
 from ddl.run.batch import Batch, LoopHook, LoopStep
+from ddl.run.metrics import Evaluation, Evaluator, Losses
 
 if TYPE_CHECKING:
   from ddl.config.options import RunOptions
@@ -133,3 +134,9 @@ class SaveModels(LoopHook):
       models = state.models
       for run in state.batch.active:
         checkpoints.save(state.batch.runs[run].folder.path, state.step, models[state.batch.lanes[run]])
+
+
+def default_hooks(batch: Batch, evaluator: Evaluator, options: "RunOptions") -> list[LoopHook]:
+  """Return the hooks of every run: losses, evaluation, TensorBoard and user-defined hooks."""
+  evaluation = Evaluation(batch, evaluator, options.batch_stats)
+  return [Losses(), evaluation, TensorBoard(), UserHooks(options.hooks, options)]

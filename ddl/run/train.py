@@ -16,8 +16,8 @@ from ddl.run.build import Components, build, check_options, make_trainer
 from ddl.run.checkpoints import RunCheckpoints, Store, started_from
 from ddl.run.exit_codes import Stopped
 from ddl.run.folder import EVENTS, METRICS, RESULT, RunFolder, about, metric_lines, read_result
-from ddl.run.hooks import SaveModels, TensorBoard, UserHooks
-from ddl.run.metrics import Evaluation, Evaluator, Losses
+from ddl.run.hooks import SaveModels, default_hooks
+from ddl.run.metrics import Evaluator
 from ddl.run.processes import launch, launches, say
 from ddl.run.progress import has_bar
 from ddl.run.session import Session, open_folder, session
@@ -86,13 +86,8 @@ def _run(
   if options.runtime == "simulator" and not has_bar():
     say("compiling")
   batch = Batch([BatchRun(components, folder, clock, options.resume)], trainer)
-  hooks = [
-    Losses(),
-    Evaluation(batch, Evaluator(components.model, components.data.test), options.batch_stats),
-    TensorBoard(),
-    UserHooks(options.hooks, options),
-    SaveModels(batch, store.due),
-  ]
+  hooks = default_hooks(batch, Evaluator(components.model, components.data.test), options)
+  hooks += [SaveModels(batch, store.due)]
   versions = about(options.command, device=str(jax.devices()[0].device_kind), runtime=options.runtime)
   try:
     (outcome,) = loop.run(batch, store, hooks, experiment.label, versions)
