@@ -286,7 +286,6 @@ def library_all_reduces(
 
   Args:
     nbytes: bytes of the vector.
-    library: the library.
     processes: True: one process per worker. False: one process drives all devices of a node and launches them one after
       the other while the previous call is still running, so that the larger time counts.
   """

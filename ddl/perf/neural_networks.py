@@ -114,7 +114,6 @@ def convolution(
     outputs: number of output maps.
     size: height and width of the input.
     kernel: (kh, kw), or (k,) for both.
-    stride: the stride.
     same: whether the input is padded so that a stride of 1 preserves the size.
     bias: whether the layer has a bias.
   """

@@ -38,8 +38,6 @@ def start_devices(workers: int, options: RunOptions, count: int | None = None) -
   `jax_num_cpu_devices` stays if it is set and options.devices is not. Later calls have no effect.
 
   Args:
-    workers: the largest number of workers.
-    options: of the command.
     count: the full number of processes, some of which may have failed; None: the current number.
 
   Raises:
@@ -89,7 +87,6 @@ def launch(function: Any, value: Any, options: RunOptions, workers: int, begun: 
     function: a module-level function, such as `train`.
     value: the first argument: dataclasses, collections and numbers.
     options: the second argument.
-    workers: the largest number of workers.
     begun: a function that returns whether a restart can resume a run.
 
   Raises:
@@ -196,8 +193,6 @@ def check(
 
   Args:
     config: of the command, as JSON.
-    options: of the command.
-    data: the data set.
     inputs: fingerprints of the data and of files, see `ddl.run.inputs`.
     first: the process to compare with, so that only processes that differ fail; None: process 0, and all fail.
 

@@ -52,12 +52,9 @@ class Session:
 
 @contextmanager
 def session(path: Path, options: RunOptions, workers: int, group: Any = None) -> Iterator[Session]:
-  """Start the compilation cache, devices and hooks of a command.
+  """Start the compilation cache, devices and hooks of a command for up to `workers` workers.
 
-  Args:
-    options: of the command.
-    workers: the largest number of workers.
-    group: processes of which some may have failed, with `processes` and `reference`; None: all of them run.
+  group: processes of which some may have failed, with `processes` and `reference`; None: all of them run.
   """
   hooks = tuple(resolved(options.hooks))
   with compilation_cache.active(options.compilation_cache) as hits:
