@@ -1,6 +1,6 @@
 """The interface between the training loop and the runtimes.
 
-Implemented by `CompiledTrainer`, `Simulator`, `RealTimeTrainer` (threads and Ray), and `ElasticTrainer`.
+Implemented by `CompiledTrainer`, `Simulator` and `RealTimeTrainer` (threads and Ray), among others.
 """
 
 from collections.abc import Callable, Iterator, Sequence

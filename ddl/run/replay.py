@@ -28,7 +28,7 @@ def keep(folder: Path, events: Events) -> None:
 
 
 def schedule(file: str, folder: Path | None, components: Components) -> Events | Presence | None:
-  """Return the schedule or membership that a simulated run must follow; None: drawn from its config.
+  """Return the schedule or presence of workers that a simulated run must follow; None: drawn from its config.
 
   It is read from `file` (--replay; "": none) or from `folder`, the run to resume (None for a new run).
   Raises ValueError if the file is not such a record, or the recorded run had another structure.

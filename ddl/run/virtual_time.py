@@ -185,7 +185,7 @@ class RunClock(Protocol):
     ...
 
   def keep(self, folder: RunFolder) -> None:
-    """Write the membership to the folder of an elastic run."""
+    """Write the presence of workers to the run's folder, if it changes."""
 
   def save(self, folder: Path) -> None:
     """Write the schedule, for replays and reports."""
@@ -207,7 +207,7 @@ class LockstepClock(FixedClock):
   def __init__(self, experiment: Experiment, algorithm: Algorithm, sent: Traffic, present: Presence | bool = False):
     """Create a clock.
 
-    present: the membership by step; True: workers continue without failed ones; False: they wait for them.
+    present: the workers present by step; True: workers continue without failed ones; False: they wait for them.
     """
     self.workers, self._experiment, self._algorithm = experiment.workers, experiment, algorithm
     self._deaths = bool(present)
@@ -215,7 +215,7 @@ class LockstepClock(FixedClock):
     self._seconds = lockstep_seconds(experiment, algorithm, self._charged, present)
 
   def drawn_presence(self) -> Presence:
-    """Return the membership by step, precomputed from the config's step times and failures."""
+    """Return the workers that are present by step, precomputed from the config's step times and failures."""
     experiment = self._experiment
     steps = lockstep.walk(steps=experiment.steps, **_lockstep(experiment, self._algorithm, self._charged, self._deaths))
     return lockstep.presence_of(experiment.workers, steps)

@@ -112,7 +112,7 @@ def explain(info: StepInfo) -> None:
   """Print at the start of a run the tables of its compiled program (a hook); seconds only for known devices."""
   if not info.first:
     return
-  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all: of an elastic trainer
+  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all workers
   experiment, cluster = components.experiment, cluster_of(trainer.workers.device)
   cluster = cluster and with_shares(cluster, str(experiment.model.name))
   batch = batch_shapes(components.data, experiment.batch)
