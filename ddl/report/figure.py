@@ -79,7 +79,7 @@ class Figure:
     """Return the Vega-Lite specification."""
     spec = self.chart(narrow) | {"config": NARROW_CONFIG if narrow else CONFIG}
     if title:
-      characters = (NARROW if narrow else WIDE) // 7
+      characters = ((NARROW if narrow else WIDE) - 50) // 7  # the title begins at the axes
       subtitle = textwrap.wrap(self.subtitle, characters + 10)
       spec["title"] = {"text": textwrap.wrap(self.title, characters), "subtitle": subtitle}
     return spec
