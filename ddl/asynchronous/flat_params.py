@@ -21,7 +21,7 @@ class VisitTrees(NamedTuple):
 
 
 def visit_trees(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
-  """Return the trees of a visit for parameters of this size and type."""
+  """Return the shapes of a visit's message, reply and server state, for parameters of this size and type."""
   flat = jax.ShapeDtypeStruct((size,), dtype)
   state, server, reply = jax.eval_shape(algorithm.init, flat)
   return VisitTrees(jax.eval_shape(algorithm.request, state, flat), reply, server)

@@ -222,7 +222,7 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
     if not read:
       raise OptionError(f"{GRID}", f"keys that a label reads ({', '.join(map(quoted, labels))})", key)
     if len(read) < len(grid_values):
-      raise OptionError(f"{GRID}: {key}", "different values", ", ".join(map(str, grid_values)))
+      raise OptionError(f"the values of {key} in {GRID}", "different", ", ".join(map(str, grid_values)))
   check_labels(out)
   return out
 
@@ -249,8 +249,8 @@ def _check_key(key: str, variants: Iterable[Config]) -> None:
       if name not in REFUSED:
         known |= dict.fromkeys([f"{name}.{inner}" for inner in section] if isinstance(section, ConfigDict) else [name])
   if key not in known:
-    condition = "a dictionary of config keys, such as workers, batch or algorithm.period"
-    raise OptionError(GRID, condition, f"'{key}'", nearest(key, known))
+    condition = "config keys, such as workers, batch or algorithm.period"
+    raise OptionError(f"keys of {GRID}", condition, f"'{key}'", nearest(key, known))
 
 
 def _at(variant: Config, point: dict[str, Any], defaults: Config) -> tuple[Config, dict[str, Any]]:

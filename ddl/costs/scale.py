@@ -136,7 +136,7 @@ def curves(
       results.append(Curve(short_name(name), pattern(max(workers)), transport, points, largest=largest))
   if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in results)):
     names = ", ".join(curve.algorithm for curve in results)
-    raise OptionError("order", f"fifo, as {names} sends no gradients layer by layer", transport.order)
+    raise OptionError("order", f"fifo with {names}: gradients are not sent layer by layer", transport.order)
   last = results[0].points[-1]
   if not results[0].possible:
     most = largest if weak else largest * last.workers

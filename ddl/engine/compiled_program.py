@@ -193,7 +193,7 @@ def _along(mesh: str, order: str | None, axes: str) -> list[list[int]]:
   Args:
     mesh: names and sizes, "'a'=2,'b'=4".
     order: of the devices, "[4,2]<=[8]" or "0,2,1,3,..."; None: 0, 1, 2, ...
-    axes: "'a'" or "'a','b':(2)2"; the part (k)m of an axis is its digit with m values after a leading digit with k.
+    axes: "'a'" or "'a','b':(2)2"; (k)m is a sub-axis: split the axis into k x m x rest, take the factor m.
   """
   sizes = {name: int(size) for name, size in re.findall(r"([^',=]+)'?=(\d+)", mesh)}
   places = np.arange(math.prod(sizes.values()))
@@ -431,7 +431,7 @@ class _Reader:
     return len(self.collectives) - 1
 
   def _started(self, done: Instruction, defined: dict[str, Instruction], chains: dict[str, str]) -> str:
-    """Return the start of the chain that this instruction ends, by following its message back through the steps."""
+    """Return the name of the instruction that starts the collective which `done` completes, by tracing its operands."""
     for name in done.operands:
       place = None  # index of the message in the tuple `name`
       while name in defined:

@@ -110,7 +110,7 @@ def _transformer(name: str, meta: Mapping[str, Any], network: Transformer) -> Mo
   require(name, meta, text=True)
   layers, width, heads = network.layers, network.width, network.heads
   if width % heads:
-    raise OptionError(f"{name}.width", f"a multiple of the {heads} heads", width)
+    raise OptionError(f"{name}.width", f"divisible by the number of heads, {heads}", width)
   vocabularies = (1 if network.gpt2 else 2) * meta["num_outputs"] * width
   require_size(name, layers * (4 + 2 * network.mlp_ratio) * width**2 + vocabularies, layers=layers)
   return from_flax(network, meta, dense=True)._replace(rules={"tensor": TENSOR})

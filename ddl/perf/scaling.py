@@ -283,7 +283,7 @@ def _at_pace(job: StepWork, cluster: Cluster, examples: int, batch: int) -> Clus
 
 
 def _with_links(cluster: Cluster, **change: float) -> Cluster:
-  """Return the cluster with a changed latency or bandwidth of all links; the latency also changes the library."""
+  """Return the cluster with another latency or bandwidth of all links; latency also makes its library instant."""
   network = cluster.network
   inside = network.inside and network.inside._replace(**change)
   network = network._replace(between=network.between._replace(**change), inside=inside)

@@ -299,7 +299,7 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
 
 
 def verdicts(frames: Frames, quantity: Quantity) -> dict[tuple[str, str], int | None]:
-  """Return by ordered pair: 1 if the first is significantly larger, -1 if smaller, 0 if neither, None without a test.
+  """Map each ordered pair to 1 if its first label is significantly larger, -1 if smaller, 0 if neither, None untested.
 
   With only one seed, the verdict is the order in that seed.
   """

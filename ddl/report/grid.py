@@ -116,8 +116,8 @@ def _chart(tables: Frames, key: str, quantity: Quantity, seeds: Any = None, spee
 def slopes(chart: Chart) -> dict[str, list[float]]:
   """Return the slope d log y / d log x of each line by least squares: its mean and the ends of the 95 % interval.
 
-  Only lines with at least three points and none missing have one, over the seeds that have all points. It is [] if a
-  point was reached before the first evaluation.
+  A line has a slope if it has at least three points and none is missing; seeds with a missing point are left out. The
+  value is [] if a target was reached before the first evaluation.
   """
   values = chart.values
   if not numeric(values) or min(values) <= 0 or len(values) < 3 or chart.quantity.metric == "test_accuracy":

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from ddl.api import Algorithm, ServerAlgorithm
 from ddl.config.experiment import Experiment, Network
 from ddl.engine.traffic import Traffic
+from ddl.errors import OptionError
 from ddl.events import lockstep, record
 from ddl.events.barriers import Barrier, Quorum
 from ddl.events.operations import Operations, operations
@@ -48,10 +49,11 @@ def whole_run(
   """
   barrier, blocks = barrier_of(config), algorithm.arrivals.blocks
   if isinstance(barrier, Quorum) and (algorithm.read is None or algorithm.lock_free):
-    raise ValueError(
-      f"config.barrier.name={config.barrier.name} averages the updates of a round and requires an algorithm with "
-      f"workers that start from the server's reply, such as async_sgd, got {config.algorithm.short_name}."
+    condition = (
+      "an algorithm whose workers start from the server's reply, such as async_sgd, with "
+      f"config.barrier.name={config.barrier.name}"
     )
+    raise OptionError("config.algorithm.name", condition, config.algorithm.short_name)
   if events:
     return events, operations(algorithm, events, workers=config.workers, barrier=barrier, seed=config.seed)
   if blocks not in (0, Network.blocks) and not config.network.service_seconds:

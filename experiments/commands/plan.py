@@ -37,7 +37,12 @@ def read(folder: str) -> float:
   scales = read_run(path).columns.get(SCALE, np.empty(0))
   scales = scales[np.isfinite(scales)]
   if not len(scales):
-    raise OptionError("run", "a run with a measured noise scale", folder, "Train it with config.noise_batches=16.")
+    raise OptionError(
+      "run",
+      "the folder of a run that measured the gradient noise scale",
+      folder,
+      "Train it with config.noise_batches=16.",
+    )
   return float(scales[-1])
 
 

@@ -51,7 +51,7 @@ def check_rights(mask: int | None = None) -> None:
       "netbench requires root (CAP_SYS_ADMIN and CAP_NET_ADMIN) to create network namespaces: run it with sudo or in a "
       "container started with --privileged"
     )
-  if not TUN.exists() and not kernel_shapes():
+  if not TUN.exists() and not kernel_emulates_links():
     raise ValueError(
       f"netbench requires tbf and netem in the kernel, or {TUN}: run `modprobe tun`, or start the container with "
       f"--device={TUN}"
@@ -59,7 +59,7 @@ def check_rights(mask: int | None = None) -> None:
 
 
 @functools.cache
-def kernel_shapes() -> bool:
+def kernel_emulates_links() -> bool:
   """Return whether the kernel supports KernelLink, by a trial in a temporary namespace."""
   trial = """ip link add a type veth peer name b && ip link add c type bridge
     tc qdisc add dev a root tbf rate 1mbit burst 10kb limit 1mb && tc qdisc add dev b root netem delay 1ms"""
@@ -134,7 +134,7 @@ def namespace_network(hosts: int, rate: float, latency: float) -> "Iterator[Name
   with contextlib.ExitStack() as stack:
     names = "127.0.0.1 localhost\\n" + "".join(f"{address(h)} host{h}\\n" for h in range(hosts))
     pids = [stack.enter_context(_holder(f"host{host}", names)).pid for host in range(hosts)]
-    link = (KernelLink if kernel_shapes() else TunLink)(pids, rate, latency, stack)
+    link = (KernelLink if kernel_emulates_links() else TunLink)(pids, rate, latency, stack)
     for host, (pid, device) in enumerate(zip(pids, link.devices, strict=True)):
       _run("ip", "link", "set", device, "mtu", str(MTU), "txqueuelen", "1000", pid=pid)
       _run("ip", "address", "add", f"{address(host)}/24", "dev", device, pid=pid)

@@ -214,7 +214,7 @@ def test_the_critical_batch_is_that_of_the_run_that_is_named(tmp_path):
   plain = " ".join(done.out.split())
   assert "The critical batch is 4,000 examples" in plain and "time to a loss" in plain
   (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0}) + "\n")
-  with pytest.raises(ValueError, match="run must be a run with a measured noise scale"):
+  with pytest.raises(ValueError, match="run must be the folder of a run that measured"):
     plan.read(str(tmp_path))
 
 
