@@ -222,7 +222,7 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
     if not read:
       raise OptionError(f"{GRID}", f"keys that a label reads ({', '.join(map(quoted, labels))})", key)
     if len(read) < len(grid_values):
-      raise OptionError(f"the values of {key} in {GRID}", "different", ", ".join(map(str, grid_values)))
+      raise OptionError(f"{GRID}.{key}", "distinct values", ", ".join(map(str, grid_values)))
   check_labels(out)
   return out
 

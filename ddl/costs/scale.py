@@ -43,9 +43,7 @@ class ScaledJob(NamedTuple):
 def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
   """Return the work and memory of a layer table, or of a model of `ddl.models` on synthetic data as XLA counts them.
 
-  Args:
-    name: a layer table or a model, which gets its default sizes.
-    examples: examples of the step that XLA counts.
+  name: a layer table or a model, which gets its default sizes; examples: of the step that XLA counts.
   """
   named("model", dict.fromkeys(neural_networks.names()) | MODELS, name)
   if name in neural_networks.names():
@@ -94,9 +92,7 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
 def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
   """Return a function from the number of workers to the algorithm's messages.
 
-  Args:
-    nbytes: bytes of the parameters of each layer.
-    settings: hyperparameters that replace the algorithm's defaults.
+  nbytes: bytes of the parameters of each layer; settings: hyperparameters that replace the algorithm's defaults.
   """
   sizes: list[tuple[float, float]] = []  # bytes of a visit, which are the same for any number of workers above 1
 

@@ -108,9 +108,7 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0) -> TriedSizes:
 def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) -> WorkerBatch:
   """Return the requested mini-batch, or the smallest power of two >= `job.least` that reaches ENOUGH of the best rate.
 
-  Args:
-    requested: X, split evenly over the microbatches; 0: automatic.
-    micro: the number of microbatches.
+  requested: X, split evenly over `micro` microbatches; 0: automatic.
   """
   sizes = tried_sizes(job, cluster, requested // micro)
   examples = requested // micro or sizes.enough
