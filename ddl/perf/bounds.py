@@ -79,6 +79,13 @@ def efficiency(workers: float, overhead: float) -> float:
   return (1 + overhead) / (1 + workers * overhead)
 
 
+def workers_for(share: float, overhead: float) -> float:
+  """Return the most workers with efficiency alpha: G = (1 + R_O - alpha) / (alpha R_O); infinite without overhead."""
+  units.amount("overhead over compute", overhead)
+  units.positive("efficiency", units.share("efficiency", share))
+  return (1 + overhead - share) / (share * overhead) if overhead else math.inf
+
+
 def overhead_for(share: float, workers: float) -> float:
   """Return the overhead with which G workers have efficiency alpha > 1 / G: R_O = (1 - alpha) / (alpha G - 1)."""
   units.positive("efficiency", units.share("efficiency", share))

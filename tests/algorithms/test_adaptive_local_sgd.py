@@ -88,5 +88,5 @@ def test_periods_follow_the_loss():
 
 @pytest.mark.parametrize("steps, losses", [([0, 1], [1.0, 0.0]), ([0], [float("nan")]), ([5], [1.0]), ([], [])])
 def test_losses_that_give_no_periods_are_refused(steps, losses):
-  with pytest.raises(ValueError, match=r"periods_by_loss\.losses must be "):
+  with pytest.raises(ValueError, match=r"periods_by_loss\.losses must "):
     periods_by_loss(steps, losses, period=4, every=5)

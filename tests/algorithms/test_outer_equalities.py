@@ -113,7 +113,7 @@ def test_one_recorded_rate_is_the_fast_rate(inner):
 )
 def test_several_rates_side_by_side_are_refused(inner):
   algorithm = build("slowmo", inner, period=3, slow_rate=0.8, slow_momentum=0.6)
-  with pytest.raises(ValueError, match=r"^slowmo: inner must record one learning_rate, got 2; use "):
+  with pytest.raises(ValueError, match=r"^slowmo\.inner must record one learning_rate, got 2\. Use "):
     algorithm.init(W, tree_of(jnp.zeros(7)), jax.random.key(0))
 
 

@@ -438,7 +438,7 @@ def test_nothing_is_compressed_twice(outer, wrapper):
 
 @pytest.mark.parametrize("wrapper", COMPRESSORS)
 def test_nothing_is_compressed_where_workers_are_left_out(wrapper):
-  with pytest.raises(ValueError, match=f"^{wrapper}.*all workers"):
+  with pytest.raises(ValueError, match=f"{wrapper} must contain all workers"):
     run(wrapped(wrapper, "sync_sgd"), steps=1, group=lambda rank: Present(W, rank != 3))
 
 

@@ -15,15 +15,16 @@ TIMES = st.floats(1e-4, 10)
 
 
 @pytest.mark.parametrize(
-  ("overhead", "at"),
+  ("overhead", "at", "most"),
   [
-    (0.05, (0.955, 0.875, 0.750, 0.583)),
-    (0.10, (0.917, 0.786, 0.611, 0.423)),
-    (0.20, (0.857, 0.667, 0.462, 0.286)),
+    (0.05, (0.955, 0.875, 0.750, 0.583), 6.25),
+    (0.10, (0.917, 0.786, 0.611, 0.423), 3.75),
+    (0.20, (0.857, 0.667, 0.462, 0.286), 2.5),
   ],
 )
-def test_efficiency(overhead, at):
+def test_efficiency(overhead, at, most):
   assert [bounds.efficiency(g, overhead) for g in (2, 4, 8, 16)] == pytest.approx(at, abs=5e-4)
+  assert bounds.workers_for(0.8, overhead) == pytest.approx(most)
 
 
 def test_overhead_for_80_percent():
@@ -36,6 +37,7 @@ def test_each_is_solved_for_the_others(workers, overhead):
   # From the definition: T_C = 1, T_O = R_O.
   assert workers * bounds.efficiency(workers, overhead) == pytest.approx((1 + overhead) / (1 / workers + overhead))
   share = bounds.efficiency(workers, overhead)
+  assert bounds.workers_for(share, overhead) == pytest.approx(workers, rel=1e-6)
   if share * workers > 1 + 1e-4:  # nearer to 1 the quotient loses its digits
     assert bounds.overhead_for(share, workers) == pytest.approx(overhead, rel=1e-6)
   assert workers * bounds.efficiency(workers, overhead) <= bounds.speedup_limit(overhead) * (1 + 1e-12)
@@ -43,7 +45,7 @@ def test_each_is_solved_for_the_others(workers, overhead):
 
 def test_without_overhead():
   assert bounds.efficiency(64, 0) == 1
-  assert bounds.speedup_limit(0) == math.inf
+  assert bounds.workers_for(0.8, 0) == bounds.speedup_limit(0) == math.inf
   assert bounds.overhead_for(1, 4) == 0
 
 
@@ -54,8 +56,8 @@ def test_without_overhead():
     (lambda: bounds.efficiency(math.nan, 0.1), "workers must be .*got nan"),
     (lambda: bounds.efficiency(2, -0.1), "overhead over compute must be .*got -0.1"),
     (lambda: bounds.speedup_limit(math.nan), "overhead over compute must be .*got nan"),
-    (lambda: bounds.overhead_for(0, 4), "efficiency must be .*got 0"),
-    (lambda: bounds.overhead_for(1.1, 4), "efficiency must be .*got 1.1"),
+    (lambda: bounds.workers_for(0, 0.1), "efficiency must be .*got 0"),
+    (lambda: bounds.workers_for(1.1, 0.1), "efficiency must be .*got 1.1"),
     (lambda: bounds.overhead_for(0.25, 4), "efficiency must be .*got 0.25"),
     (lambda: bounds.servers_for(1e6, 4, 0, 1), "bandwidth"),
     (lambda: bounds.servers_for(math.nan, 4, 1e9, 1), "bytes of the model must be .*got nan"),

@@ -184,7 +184,7 @@ def test_intact_metrics_resume_from_the_newest(killed, checked, tmp_path, capsys
 def test_missing_lines_are_damage_without_a_checksum_too(tmp_path):
   folder = RunFolder(tmp_path)
   (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3')
-  assert folder.damage(2, None) == "" and "has 2 lines of 3" in folder.damage(3, None)
+  assert folder.damage(2, None) == "" and "has only 2 of 3 lines" in folder.damage(3, None)
 
 
 @pytest.mark.parametrize("damage, at", [("digit", 0), ("order", 1)])
