@@ -44,7 +44,6 @@ def pattern_of(
   """Trace the messages of an algorithm.
 
   Args:
-    algorithm: a collective or server algorithm.
     params: one worker's parameters, as arrays or shapes; nothing is allocated.
     visit: bytes up and down of a visit if they are known; tracing them takes seconds.
   """
@@ -132,7 +131,6 @@ def clusters_by_name(names: Sequence[str], config: Experiment, members: int = 1)
 
   Args:
     names: names of clusters or TOML files.
-    config: the experiment.
     members: devices per worker; each device counts as one worker of the cluster.
 
   Raises:
@@ -176,8 +174,6 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
   round takes at least `server.node_seconds`.
 
   Args:
-    config: the experiment.
-    pattern: the algorithm's messages.
     cluster: a cluster with at least as many workers as the experiment.
     step: FLOP and memory traffic of a microbatch on each device of a worker.
     members: the devices of a worker. Their collectives in a step are not overlapped; an exchange uses all their links.

@@ -145,7 +145,6 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: st
   """Return the seconds of an all-reduce on a network with workers numbered node by node.
 
   Args:
-    nbytes: bytes of the vector.
     algorithm: "best": the cheapest of `all_reduces`. Or a name of `all_reduces`, such as "ring/LL". Or a textbook
       algorithm, where "hierarchical" is the cheapest combination of algorithms inside and between nodes.
   """
@@ -285,7 +284,6 @@ def library_all_reduces(
   """Return the seconds of an all-reduce by algorithm and protocol, such as "ring/LL".
 
   Args:
-    nbytes: bytes of the vector.
     processes: True: one process per worker. False: one process drives all devices of a node and launches them one after
       the other while the previous call is still running, so that the larger time counts.
   """

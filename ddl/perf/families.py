@@ -82,10 +82,7 @@ def synchronous_seconds(
 ) -> float:
   """Return the seconds of a step of synchronous SGD with gradients in a format of FORMATS.
 
-  Args:
-    examples: examples of a worker's step, in all its microbatches.
-    name: the number format.
-    micro: the number of microbatches.
+  examples: of a worker's step, over all of its `micro` microbatches.
   """
   part = examples / micro
   computing = step_seconds(job.step, part, cluster.device, cluster.efficiency)
@@ -116,7 +113,6 @@ def sharded_seconds(
   Args:
     step: seconds of the step without any exchange.
     shards: the number of shards, a divisor of the workers; groups of `shards` workers are replicas of each other.
-    name: the number format of the gradients.
     micro: the number of microbatches, each of which gathers the parameters and scatters its gradients.
   """
   if shards < 1 or workers % shards:
@@ -225,7 +221,6 @@ def streaming(step: float, message: Callable[[float], float], nbytes: float, *, 
   fragment is sent.
 
   Args:
-    step: seconds of a step.
     message: bytes -> seconds of an average.
     nbytes: bytes of all parameters in float32.
     overlap: whether exchanges overlap computation.

@@ -574,11 +574,11 @@ def test_a_label_with_a_file_of_the_folder(run, call, command):
   for file in [created / "experiment.json", *created.glob("**/config.json")]:
     file.write_text(file.read_text().replace(f"{folder.parent}/code/net.py", f"{created}/code/net.py"))
   assert call(command, "--resume", f"--workdir={created}")[0] == 2
-  with pytest.raises(Untrusted, match="inside of the run folder"):
+  with pytest.raises(Untrusted, match="inside the run folder"):
     getattr(ddl, command)(workdir=created, options=RESUME)
   single = next(created.glob("**/config.json")).parent
   (single / "experiment.json").touch()  # as if the run were of a command of its own
-  with pytest.raises(Untrusted, match=f"inside of the run folder {created}"):
+  with pytest.raises(Untrusted, match=f"inside the run folder {created}"):
     _ = ddl.load(single).model
   if command == "compare":
     loaded = ddl.load(created)
