@@ -114,9 +114,7 @@ class Experiment:
   workers: Annotated[PositiveInt, "number of workers, p"] = 8
   batch: Annotated[PositiveInt, "examples per worker and step"] = 32
   microbatches: Annotated[PositiveInt, "parts of a batch, to accumulate gradients"] = 1
-  precision: Annotated[str, "float32, or bfloat16 for loss and gradient; parameters and messages are float32"] = (
-    "float32"
-  )
+  precision: Annotated[str, "float32, or bfloat16 for loss and gradient; all else is float32"] = "float32"
   elastic: Annotated[bool, "whether training continues without failed workers; collective algorithms only"] = False
   steps: Annotated[PositiveInt, "steps of each worker; on average if the algorithm has a server or peers"] = 200
   eval_every: Annotated[PositiveInt, "steps between evaluations"] = 50

@@ -47,6 +47,8 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
     with out.compare.unlocked():
       out.compare.algorithms = ConfigDict(labels)
   if type(seeds := compare.get("seeds")) is int:
+    if seeds < 1:
+      raise OptionError("seeds", ">= 1, the number of seeds, or a sequence of seeds", seeds)
     compare["seeds"] = tuple(range(seeds))
   if isinstance(grid := compare.get("grid"), Mapping):
     compare["grid"] = tuple(grid.items())
@@ -64,7 +66,12 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
 def _labels(algorithms: Any) -> dict[str, Any]:
   """Convert a list of algorithms, or a dict label -> algorithm or sections, to label -> section -> changes."""
   if isinstance(algorithms, list | tuple):
-    algorithms = {short_name(_section("algorithm", algorithm)["name"]): algorithm for algorithm in algorithms}
+    sections = [_section("algorithm", algorithm) for algorithm in algorithms]
+    names = [short_name(str(section.get("name", "no name"))) for section in sections]
+    if len({*names} - {"no name"}) < len(names):
+      condition = "different names, or a dictionary label -> algorithm for several settings of one"
+      raise OptionError("algorithms", condition, ", ".join(names))
+    algorithms = dict(zip(names, sections, strict=True))
   if not isinstance(algorithms, Mapping | ConfigDict):
     condition = 'a list of names, or a dictionary such as {"DaSGD": {"name": "dasgd", "period": 8}}'
     raise OptionError("algorithms", condition, repr(algorithms))

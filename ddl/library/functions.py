@@ -29,9 +29,7 @@ from ddl.run.workdir import workdir as folder_of
 
 __all__ = ["RunOptions", "StepInfo", "compare", "load", "own", "sweep", "train"]  # re-exported by `ddl`
 Source = str | Path | ConfigDict | None  # a config file or a config; None: `base()`
-Section = (
-  str | Mapping[str, Any] | Callable[..., Any]
-)  # a config section: a name, {"name": ..., key: value}, a function
+Section = str | Mapping[str, Any] | Callable[..., Any]  # of a config: a name, {"name": ..., key: value}, a function
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

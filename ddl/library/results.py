@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 SHOWN = 12  # maximum number of algorithms in the text of a comparison
-DAMAGED = (
-  OSError,
-  ValueError,
-  KeyError,
-  TypeError,
-  IndexError,
-)  # errors of a damaged folder, which repr must not raise
+DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)  # of a damaged folder; repr must not raise them
 
 
 class Named(dict[str, Value]):

@@ -191,6 +191,20 @@ def test_algorithms_must_be_several(algorithms):
     ddl.compare(algorithms=algorithms)
 
 
+@pytest.mark.parametrize(
+  "algorithms", [["easgd", "easgd"], [{"name": "dasgd", "period": 4}, {"name": "dasgd", "period": 8}], [{"period": 4}]]
+)
+def test_no_algorithm_of_a_list_is_lost(algorithms):
+  with pytest.raises(ddl.errors.OptionError, match=r"algorithms must be different names"):
+    ddl.compare(algorithms=algorithms)
+
+
+@pytest.mark.parametrize("seeds", [0, -2])
+def test_a_number_of_seeds_is_positive(seeds):
+  with pytest.raises(ddl.errors.OptionError, match=rf"seeds must be >= 1, .*, got {seeds}\."):
+    ddl.compare(algorithms=["easgd"], seeds=seeds)
+
+
 @pytest.mark.parametrize("call", [ddl.train, ddl.compare, ddl.sweep])
 def test_help_has_all_settings_with_their_defaults(call):
   parameters, config = inspect.signature(call).parameters, base()

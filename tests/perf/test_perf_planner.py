@@ -230,10 +230,10 @@ def test_the_rows_on_workers_say_what_overlaps_and_what_the_data_feed():
   reported = rows(plan(PLAIN._replace(data=1000), cluster(), PlanRequest(batch=64, workers=4)))
   weak, strong = reported["workers (weak scaling)"], reported["workers (strong scaling, 256 examples)"]
   assert "overlapped gradients" in weak.why and "waited" in strong.why
-  apart = rows(plan(PLAIN, cluster()._replace(overlap=False), PlanRequest(batch=64, workers=4)))[
+  sequential = rows(plan(PLAIN, cluster()._replace(overlap=False), PlanRequest(batch=64, workers=4)))[
     "workers (weak scaling)"
   ]
-  assert "no overlap" in apart.why
+  assert "no overlap" in sequential.why
   assert weak.limit.endswith("; the data suffice for at most 15 with 64 examples each")
   assert (
     "the data" not in rows(plan(PLAIN, cluster(), PlanRequest(batch=64, workers=4)))["workers (weak scaling)"].limit
@@ -250,10 +250,10 @@ def test_one_worker_exchanges_nothing():
 
 
 def test_where_nothing_overlaps_no_delay_helps():
-  apart = cluster(bandwidth=1e10)._replace(overlap=False)
-  advice = plan(PLAIN, apart, PlanRequest(batch=64, workers=4))
+  sequential = cluster(bandwidth=1e10)._replace(overlap=False)
+  advice = plan(PLAIN, sequential, PlanRequest(batch=64, workers=4))
   assert rows(advice)["delay (DaSGD)"].value == "0" and "does not overlap" in rows(advice)["delay (DaSGD)"].why
-  message, step = collectives.all_reduce(PLAIN.params_bytes, 4, apart.network), advice.settings.step
+  message, step = collectives.all_reduce(PLAIN.params_bytes, 4, sequential.network), advice.settings.step
   for speed in advice.speeds:
     if speed.algorithm in ("dasgd", "easgd", "local_sgd"):
       period = {"dasgd": advice.settings.period, "easgd": advice.settings.easgd_period}.get(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.comparisons import ALGORITHMS, BATCH, WORKERS, comparison, frames_of, rising
 from helpers.grids import grid
+from pandas import DataFrame
 
 from ddl.report import curves, figure, reader
 from ddl.report.figure import COLOURS, IDLE, MANY, SEQUENCE
@@ -164,6 +165,14 @@ def test_a_figure_for_a_paper_has_no_title_and_the_large_axes_only(tmp_path):
   assert widths[0] == pytest.approx(figure.WIDE, rel=0.05) and widths[1] <= 4.4 * 72
   assert ["concat" in svg for svg in (plain, narrow)] == [True, False]  # a column has no room for small axes
   assert picture.save(tmp_path / "again.svg").read_text() == plain
+
+
+@pytest.mark.parametrize("narrow, characters", [(True, 37), (False, 91)])  # bold ones of 7 points, right of the labels
+def test_a_title_ends_at_the_axes(narrow, characters):
+  title = "Fewest bytes per worker to 95 %: local SGD (465 kB) and DaSGD (501 kB), not significantly different, " * 2
+  empty = figure.Figure("a", title, title, "", [], lambda _: {}, DataFrame())
+  lines = empty.spec(narrow=narrow)["title"]["text"]
+  assert " ".join(lines) == title.strip() and max(map(len, lines)) <= characters
 
 
 def styled(folder, count, groups=None):
