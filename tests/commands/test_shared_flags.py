@@ -9,7 +9,7 @@ from helpers.commands import Command, complaint
 
 from run import COMMANDS
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 MODULES = [f"experiments.commands.{name}" for name in COMMANDS]
 
 
