@@ -20,10 +20,10 @@ class Exchange(NamedTuple):
 
   After t finished steps, the message launched at t - delay arrives (`merge`); then a message that is due is sent
   (`launch`). Launches are due at t = offset + period, offset + 2 period, ..., if t >= 0. With `delay` = 0 a message
-  arrives at once. The steps between a launch and its merge do not depend on the message and can hide it. If the delay
-  exceeds the period, several messages are in flight and arrive in the order of their launches. With an offset of
-  -period the first launch precedes the first step. A varying period is a function of the round k = 0, 1, ...:
-  t = offset + period(0), offset + period(0) + period(1), ...
+  arrives at once. The steps between a launch and its merge do not depend on the message, so communication can overlap
+  them. If the delay exceeds the period, several messages are in flight and arrive in the order of their launches. With
+  an offset of -period the first launch precedes the first step. A varying period is a function of the round k = 0, 1,
+  ...: t = offset + period(0), offset + period(0) + period(1), ...
   """
 
   launch: Callable[[Any, Tree, Tree], tuple[Tree, Tree]]  # (group, state, params) -> (message, state): communicates
@@ -56,7 +56,7 @@ def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, param
 
 
 def inner_step(inner: optax.GradientTransformation) -> Callable[[Any, Tree, Any, Tree], tuple[Tree, Any]]:
-  """Return the `local` of an `Algorithm` whose state has a field `inner`: x_i <- x_i + inner(g_i)."""
+  """Return a `local` for algorithms with a state field `inner`: x_i <- x_i + inner(g_i)."""
 
   def local(group: Any, grads: Tree, state: Any, params: Tree) -> tuple[Tree, Any]:
     params, inner_state = descend(inner, grads, state.inner, params)
@@ -101,7 +101,7 @@ class Visit(NamedTuple):
   """A worker's visit to the server. All fields are [] int32."""
 
   worker: Any
-  peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 where `Arrivals.peers` is "none"
+  peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 if `Arrivals.peers` is "none"
   step: Any = 0  # for schedules: index, from 0, of the middle step covered by the message
 
 
@@ -110,12 +110,12 @@ class Arrivals(NamedTuple):
 
   order: str = "first_come"  # one of ORDERS
   peers: str = "none"  # one of PEERS
-  peer_probability: float = 1.0  # that a visit has a peer
+  peer_probability: float = 1.0  # probability that a visit has a peer
   blocks: int = 0  # number of blocks of the center in a lock-free visit; 0: the server uses a lock
 
   @property
   def round_robin(self) -> bool:
-    """Whether workers are served by rank, each starting when the one before it has finished."""
+    """Whether workers are served in rank order, each starting after the previous one has finished."""
     return self.order == "round_robin"
 
 
@@ -131,7 +131,7 @@ class LockFree(NamedTuple):
 
   increment: Callable[[Tree, Tree], Tree]  # (message, seen) -> increment
   reply: Callable[[Tree, Tree], Tree]  # (message, seen) -> reply
-  reads_first: bool  # False: each block is updated, then read
+  reads_first: bool  # whether each block is read before it is updated; False: after
 
 
 class ServerAlgorithm(NamedTuple):
@@ -145,11 +145,11 @@ class ServerAlgorithm(NamedTuple):
 
   Schedules count a worker's steps, also when the server runs the optimizer. A server with an optimizer sets the step of
   its schedules to that of the visit: `descend(inner, message, at_step(server.inner, visit.step), server.center)`. This
-  is the middle step of the period, or alternately one of the two middle steps, so that equal budgets apply equal sums
-  of a linear schedule's rates.
+  is the middle step of the worker's period, or alternately one of the two middle steps, at which a linear schedule has,
+  on average, the mean rate of the period.
   """
 
-  init: Callable[[Tree], tuple[Tree, Tree, Tree]]  # params -> (worker state, server, the reply of a start)
+  init: Callable[[Tree], tuple[Tree, Tree, Tree]]  # params -> (worker state, server, initial reply)
   local: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (grads, state, params) -> (params, state)
   request: Callable[[Tree, Tree], Tree]  # (state, params) -> message
   serve: Callable[[Tree, Tree, Visit], tuple[Tree, Tree]]  # (server, message, visit) -> (server, reply)
@@ -159,7 +159,7 @@ class ServerAlgorithm(NamedTuple):
   delay: int = 0  # steps (d)
   read: Callable[[Tree, Tree, Visit], tuple[Tree, Tree]] | None = None  # (server, old reply, visit) -> (server, reply):
   # a new reply to a worker after a barrier or a failure; None: the old one stays valid
-  lock_free: LockFree | None = None  # if set, the server is its center, the parameters
+  lock_free: LockFree | None = None  # if set, the server state is only the center's parameters
   arrivals: Arrivals = Arrivals()
 
 
@@ -228,7 +228,7 @@ class Source(NamedTuple):
 
   `take` returns test examples. `augmented` returns randomly augmented training examples: for each of n generators a
   batch [b], in order, {"x": [n * b, ...], "y": [n * b, ...]}. A batch may depend only on its generator and examples.
-  Both must be thread-safe.
+  Both functions must be thread-safe.
 
   `stream` yields training examples in a fixed order (see `ddl.data.stream`): (worker, workers, seed) -> a
   `grain.IterDataset`. Then `size` is the length of an epoch, and `take` repeats one example to provide its shapes.
@@ -236,13 +236,13 @@ class Source(NamedTuple):
 
   size: int
   take: Callable[[np.ndarray], dict[str, np.ndarray]]
-  labels: np.ndarray | None = None  # [size] int, for label-skewed partitions: y, or groups from num_outputs on
+  labels: np.ndarray | None = None  # [size] int, for label-skewed partitions: y, or group numbers >= num_outputs
   augmented: Callable[[Sequence[np.random.Generator], np.ndarray], dict[str, np.ndarray]] | None = None  # ([n], [n, b])
   stream: Callable[[int, int, int], Any] | None = None
 
 
 def channels_first(shape: Sequence[int]) -> bool:
-  """Return whether images of this shape look like [channels, height, width]: 1, 3 or 4 x 5 or more x 5 or more."""
+  """Return whether images of this shape look like [channels, height, width]: 1, 3 or 4 channels, sides >= 5."""
   return len(shape) == 3 and shape[0] in (1, 3, 4) and min(shape[1:]) > 4
 
 

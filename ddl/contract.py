@@ -99,7 +99,7 @@ def of_server(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
     read=algorithm.read and read,
   )  # fmt: skip
 
-  def everything(params: Tree) -> None:
+  def trace_all(params: Tree) -> None:
     state, server, reply = init(params)
     visit = Visit(jnp.int32(0), jnp.int32(0 if algorithm.arrivals.peers == "none" else 1))
     local(params, state, params)
@@ -110,12 +110,12 @@ def of_server(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
     if algorithm.read:
       read(server, reply, visit)
 
-  jax.eval_shape(everything, params)
+  jax.eval_shape(trace_all, params)
   return checked
 
 
 def check_server(algorithm: ServerAlgorithm) -> None:
-  """Check a server algorithm's fields, but not what its functions return. Raises ValueError."""
+  """Check a server algorithm's fields without calling its functions. Raises ValueError."""
   _is(algorithm, ServerAlgorithm, "the algorithm")
   _functions(algorithm, ("init", "local", "request", "serve", "merge", "evaluate"))
   check("period of the algorithm", algorithm.period, integers(1))
@@ -161,13 +161,13 @@ def of_model(model: Model) -> Model:
 def trace_model(model: Model, batch: Any) -> None:
   """Trace the model's functions once on a batch [examples, ...]. Raises ValueError as `of_model` does."""
 
-  def everything(key: Any) -> None:
+  def trace_all(key: Any) -> None:
     params, extra = model.init(key)
     model.loss(params, extra, batch, key)
     if model.metrics:
       model.metrics(params, extra, batch)
 
-  jax.eval_shape(everything, jax.random.key(0))
+  jax.eval_shape(trace_all, jax.random.key(0))
 
 
 def _is(value: Any, kind: type, what: str) -> None:

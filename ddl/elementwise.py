@@ -190,15 +190,15 @@ def _slots(leads: Tree, tree: Tree, leaves: Sequence[Any]) -> list[tuple[int, li
   for lead, part in zip(jax.tree.leaves(leads), jax.tree.structure(leads).flatten_up_to(tree), strict=True):
     arrays = jax.tree.leaves(part)
     if len(arrays) != (1 if lead < 0 else len(leaves)):
-      raise ValueError("a tree's structure must be that of the parameters.")
+      raise ValueError("the structure of a tree must equal the structure of the parameters.")
     if lead >= 0 and any(x.shape[lead:] != leaf.shape for x, leaf in zip(arrays, leaves, strict=True)):
-      raise ValueError("the shapes of arrays must be those of the parameters.")
+      raise ValueError("the shapes of arrays must equal the shapes of the parameters.")
     slots.append((lead, arrays))
   return slots
 
 
 def _fits(x: Elements, lead: int, leaf: int) -> bool:
-  """Return whether a result is uniform or corresponds to its own leaf; with lead -1 it must be uniform."""
+  """Return whether a result is uniform or has the shape of leaf number `leaf`; with lead -1 it must be uniform."""
   if lead < 0:
     return x.leaf is None
   return x.lead <= lead if x.leaf is None else (x.lead, x.leaf) == (lead, leaf)

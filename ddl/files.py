@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Declared(NamedTuple):
-  """An array as declared by its header."""
+  """Shape, type and size of an array of a .npz file, read from its header."""
 
   shape: tuple[int, ...]
   dtype: np.dtype
@@ -32,7 +32,7 @@ def local(path: str | Path) -> Path:
   try:
     return Path(path).expanduser()
   except RuntimeError as error:
-    raise ValueError(f"{path} must be a path whose ~ names a known home folder.") from error
+    raise ValueError(f"~ in {path} must stand for an existing home folder.") from error
 
 
 def cache_folder() -> Path:

@@ -15,7 +15,7 @@ from ddl.api import AxisName, Tree
 class Group:
   """p workers along a named axis, or along a pair of them: worker id = outer index * inner size + inner index.
 
-  Every worker calls the same methods in the same order. Trees pass leaf by leaf.
+  Every worker calls the same methods in the same order. Trees are sent leaf by leaf.
   """
 
   def __init__(self, axis: AxisName):
@@ -128,12 +128,12 @@ class Group:
 
 
 def _complete(targets: dict[int, int], count: int) -> list[tuple[int, int]]:
-  """Add the unmatched ranks to (source, target) pairs, as `lax.ppermute` under vmap needs; prefer (i, i)."""
+  """Complete (source, target) pairs to a permutation, as `lax.ppermute` under vmap requires; prefer (i, i)."""
   free = set(range(count)) - set(targets.values())
   left = [i for i in range(count) if i not in targets]
-  own = {i: i for i in left if i in free}
-  rest = zip([i for i in left if i not in own], sorted(free - set(own)), strict=True)
-  return sorted((targets | own | dict(rest)).items())
+  unmoved = {i: i for i in left if i in free}
+  rest = zip([i for i in left if i not in unmoved], sorted(free - set(unmoved)), strict=True)
+  return sorted((targets | unmoved | dict(rest)).items())
 
 
 def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple[list[tuple[int, int]], Any, Any]]:

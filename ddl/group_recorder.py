@@ -54,23 +54,23 @@ class Recorder(Group):
 
   def sum(self, tree: Tree) -> Tree:
     """Record an all-reduce; return the value."""
-    return self._keep("all_reduce", tree)
+    return self._record("all_reduce", tree)
 
   mean = max = sum
 
   def partial_sum(self, tree: Tree, member: Any, count: int) -> Tree:
     """Record a sum over `count` workers; return the value."""
     del member
-    return self._keep("all_reduce", tree, senders=count if count < self.workers else None)
+    return self._record("all_reduce", tree, senders=count if count < self.workers else None)
 
   def gather(self, tree: Tree) -> Tree:
     """Record an all-gather; return the value p times."""
-    self._keep("all_gather", tree, self.workers)
+    self._record("all_gather", tree, self.workers)
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), tree)
 
   def reduce_scatter(self, tree: Tree) -> Tree:
     """Record a reduce-scatter; return the first slice."""
-    self._keep("reduce_scatter", tree)
+    self._record("reduce_scatter", tree)
     return jax.tree.map(lambda x: x[: x.shape[0] // self.workers], tree)
 
   def shift(self, tree: Tree, steps: int) -> Tree:
@@ -80,9 +80,9 @@ class Recorder(Group):
   def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
     """Record a permute; return the value."""
     moves = any(s not in (None, i) for i, s in enumerate(sources))
-    return self._keep("permute", tree, sources=tuple(sources)) if moves else tree
+    return self._record("permute", tree, sources=tuple(sources)) if moves else tree
 
-  def _keep(
+  def _record(
     self, kind: str, tree: Tree, times: int = 1, sources: tuple[int | None, ...] = (), senders: int | None = None
   ) -> Tree:
     self.used = True

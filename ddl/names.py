@@ -32,7 +32,7 @@ def slug(text: str) -> str:
 
 
 class Place(NamedTuple):
-  """A label without its grid keys, and its grid point: the grid keys that its algorithm reads, {} without a grid."""
+  """The position of a label in a grid: the label without grid keys, and the values of the keys that it reads."""
 
   group: str
   point: Mapping[str, Any]

@@ -96,7 +96,7 @@ Share = Annotated[float, Range(0, 1, open_low=True), STATIC]  # a share of worke
 UnitInterval = Annotated[float, Range(0, 1)]
 Momentum = Annotated[float, Range(0, 1, open_high=True)]
 Fraction = Annotated[float, Range(0, 1, open_high=True)]  # dropped or split off
-ElasticRate = Annotated[float, Range(0, 2)]  # multiplied by the workers at most 2, else the center diverges
+ElasticRate = Annotated[float, Range(0, 2)]  # times the number of workers at most 2, otherwise the center diverges
 Seconds = Annotated[float, Range(0, LARGEST_SECONDS)]
 
 
@@ -202,7 +202,7 @@ def checked(factory: Factory) -> Factory:
     for key, parameter in parameters.items():
       if isinstance(parameter.default, ByWorkers) and key not in settings:
         if settings.get("workers") is None:
-          raise OptionError(f"{factory.__name__}.workers", f"set where {key} is not", "None")
+          raise OptionError(f"{factory.__name__}.workers", f"set if {key} is not", "None")
         settings[key] = parameter.default.value(settings["workers"])
     return factory(*args, **settings)
 

@@ -107,8 +107,8 @@ def check_in_flight(clock: Clock, message: Tree) -> None:
   most = max(8, MOST_ARRAYS // max(arrays, 1))
   if clock.capacity > most:
     raise ValueError(
-      f"delay must keep at most {most} messages of {arrays} arrays in flight, got {clock.delay} steps, which keep "
-      f"{clock.capacity}. Use a shorter delay or a longer period."
+      f"delay must keep at most {most} messages of {arrays} arrays in flight, got {clock.delay} steps with "
+      f"{clock.capacity} messages. Use a shorter delay or a longer period."
     )
 
 
@@ -144,7 +144,7 @@ class Schedule:
     return tuple(clock.in_flight(step) for clock in self.clocks)
 
   def settled(self, step: int) -> bool:
-    """Return whether from `step` on each cycle has the same exchanges."""
+    """Return whether all cycles from `step` on have the same exchanges."""
     return all(clock.steady and step >= clock.first + clock.delay for clock in self.clocks)
 
   def cycle(self, step: int) -> tuple[int, int]:

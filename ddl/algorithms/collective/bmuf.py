@@ -27,7 +27,7 @@ def bmuf(
 
   Chen & Huo 2016, ICASSP. This is DiLoCo with the outer optimizer SGD of rate zeta and momentum eta; Nesterov's form
   starts the next block from W + eta Delta. zeta = 1 without momentum is local SGD. Along a constant direction, momentum
-  lengthens steps by zeta / (1 - eta): with the authors' choice to the sum of all p workers' steps. W_g is evaluated.
+  scales steps by zeta / (1 - eta): with the default eta and zeta = 1 by the number of workers p. W_g is evaluated.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
@@ -35,7 +35,7 @@ def bmuf(
     block_learning_rate: rate of the block updates (zeta); 1 in the paper.
     block_momentum: momentum of the blocks (eta); by default 1 - 1 / p, as in the paper.
     nesterov: whether the next block starts from W + eta Delta instead of W (NBM).
-    workers: number of workers (p), from which the default of `block_momentum` follows.
+    workers: number of workers (p), for the default of `block_momentum`.
   """
   return diloco_with(inner, optax.sgd(block_learning_rate, block_momentum, nesterov), period=period)
 

@@ -11,7 +11,7 @@ from ddl.ranges import PositiveInt, checked
 
 @checked
 def cocod(inner: optax.GradientTransformation, *, period: PositiveInt = 10) -> Algorithm:
-  """Average the models with a delay of one round, and add the local progress made meanwhile (CoCoD-SGD).
+  """Average the models with a delay of one round, and add that round's local progress (CoCoD-SGD).
 
   x_i <- x_i + inner(g_i); after every tau-th step x_i <- xbar + x_i - x_i', with xbar and x_i' from tau steps ago
 
@@ -32,7 +32,7 @@ def cocod(inner: optax.GradientTransformation, *, period: PositiveInt = 10) -> A
     mean, before = message
     return jax.tree.map(lambda x, m, b: m + (x - b), params, mean, before), state  # x_i <- xbar(t) + (x_i - x_i(t))
 
-  worker = independent(inner)  # x_i <- x_i - eta g_i, tested at the mean of the models
+  worker = independent(inner)  # x_i <- x_i - eta g_i, evaluated at the mean of the models
   return worker._replace(exchanges=(Exchange(launch, merge, period, delay=period),))
 
 

@@ -35,7 +35,7 @@ def dasgd(
     blend = jax.tree.map(lambda x, mean: keep * x + (1 - keep) * mean, params, message)  # xi x_i + (1 - xi) xbar
     return blend, state
 
-  worker = independent(inner)  # x_i <- x_i - eta g_i, tested at the mean of the models
+  worker = independent(inner)  # x_i <- x_i - eta g_i, evaluated at the mean of the models
   return worker._replace(exchanges=(Exchange(launch, merge, period, delay),))
 
 

@@ -24,12 +24,11 @@ def fedavg(inner: optax.GradientTransformation, *, period: PositiveInt = 10, sha
   x_i <- x_i + inner(g_i); after every tau-th step x_i <- (1/m) sum_{j in S} x_j, and the state of inner is reset
 
   McMahan, Moore, Ramage, Hampson, Aguera y Arcas 2016, arXiv 1602.05629. The sample S of m = max(1, round(C p)) workers
-  is drawn from a key that all workers share. The paper weights x_i by its number of examples, which are equal here.
-  Momentum is reset each round; learning-rate schedules and the hyperparameters of `optax.inject_hyperparams` are not.
-  With C = 1 and plain SGD this is local SGD.
-  Workers outside the sample also take steps and take part in the all-reduce, as all run one program. Traffic is counted
-  as in the paper: the sample downloads the model and uploads x_i, 2 C n bytes per worker and round. The evaluated model
-  is the mean over the round's sample.
+  is drawn from a key that all workers share. The paper weights x_i by its number of examples; here all weights are
+  equal. Momentum is reset each round; learning-rate schedules and the hyperparameters of `optax.inject_hyperparams` are
+  not. With C = 1 and plain SGD this is local SGD. Workers outside the sample also take steps and take part in the
+  all-reduce, as all run one program. Traffic is counted as in the paper: the sample downloads the model and uploads
+  x_i, 2 C n bytes per worker and round. The evaluated model is the mean over the round's sample.
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper.

@@ -31,7 +31,7 @@ def hierarchical_sgd(
 ) -> Algorithm:
   """Average within groups of workers often, and over all workers rarely (hierarchical local SGD).
 
-  x_i <- x_i + inner(g_i); a group's mean after every tau-th step, the mean of all after every tau_o-th
+  x_i <- x_i + inner(g_i); a group's mean after every tau-th step, the mean of all workers after every tau_o-th
 
   Lin, Stich, Patel, Jaggi 2018, arXiv 1808.07217, section 5; Castiglia, Das, Patterson 2020, arXiv 2007.13819. A group
   consists of the g workers of a node, with consecutive ranks. If both means are due, the group's comes first. One group
@@ -72,7 +72,7 @@ def group_mean(group: Group, tree: Tree, size: int) -> Tree:
   def receive(k: int) -> Tree:
     return group.permute(jax.tree.map(lambda x: x[(rank + k) % size], strips), before)
 
-  for k in range(size - 1):  # at the end, slice rank + 1 is complete
+  for k in range(size - 1):  # afterwards slice rank + 1 is complete
     strips = jax.tree.map(lambda x, received, k=k: x.at[(rank - k - 1) % size].add(received), strips, receive(-k))
   strips = jax.tree.map(lambda x: x.at[(rank + 1) % size].divide(size), strips)
   for k in range(size - 1):

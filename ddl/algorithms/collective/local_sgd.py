@@ -27,7 +27,7 @@ def local_sgd(inner: optax.GradientTransformation, *, period: PositiveInt = 10) 
   def merge(group: Group, message: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     return message, state  # x_i <- xbar
 
-  worker = independent(inner)  # x_i <- x_i - eta g_i, tested at the mean of the models
+  worker = independent(inner)  # x_i <- x_i - eta g_i, evaluated at the mean of the models
   return worker._replace(exchanges=(Exchange(launch, merge, period),))
 
 

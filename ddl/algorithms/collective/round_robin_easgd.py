@@ -27,10 +27,10 @@ def round_robin_easgd(
   x_i <- x_i + inner(g_i); then, only for j = t mod p, x_j -= alpha (x_j - z) and z += alpha (x_j - z)
 
   You, Buluc, Demmel 2017, arXiv 1708.02983, on Zhang et al. 2014, arXiv 1412.6651; x_j and z are from before the step.
-  In the paper the other workers are idle meanwhile; here every worker computes a gradient at each step. Traffic is
-  counted as the 2 n bytes of worker j's visit, 2 n / p per worker and step; the program sends more, as all workers take
-  part in a sum. Stable on a quadratic of curvature 1 for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta).
-  Differences are in flight for one step; the evaluated model is z.
+  In the paper the other workers are idle during an exchange; here every worker computes a gradient at each step.
+  Traffic is counted as the 2 n bytes of worker j's visit, 2 n / p per worker and step; the program sends more, as all
+  workers take part in a sum. Stable on a quadratic of curvature 1 for 0 <= eta <= 2 and
+  0 <= alpha <= (4 - 2 eta) / (4 - eta). Differences are in flight for one step; the evaluated model is z.
 
   Args:
     inner: optimizer of each worker; the elastic term is not part of its momentum.
@@ -49,7 +49,7 @@ def round_robin_easgd(
   def merge(
     group: Group, message: tuple[Tree, Tree], state: RoundRobinEASGDState, params: Tree
   ) -> tuple[Tree, RoundRobinEASGDState]:
-    # x_j <- x_j - alpha (x_j - z), others: diff 0; z <- z + alpha (x_j - z)
+    # x_j <- x_j - alpha (x_j - z), z <- z + alpha (x_j - z); for other workers the difference is 0
     params, state = exchange.merge(group, message, state, params)
     return params, state._replace(rank=(state.rank + 1) % group.size())  # j = (t + 1) mod p
 

@@ -37,8 +37,8 @@ def slowmo(
 
   Args:
     inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the last "learning_rate"
-      recorded in it by `optax.inject_hyperparams`, the innermost of nested records; 1 for any other optimizer. If gamma
-      is 0, as in the first step of a warm-up, only u <- beta u is applied.
+      recorded in it by `optax.inject_hyperparams` (the innermost of nested records), or 1. If gamma is 0, as in the
+      first step of a warm-up, only u <- beta u is applied.
     period: local steps per slow step (tau).
     slow_rate: rate of the slow steps (alpha); 1 in the paper.
     slow_momentum: momentum of the slow steps (beta); use larger values for more workers.
@@ -67,7 +67,7 @@ def slowmo(
 
 
 def or_one(gamma: jax.Array) -> jax.Array:
-  """Return gamma, or 1 if it is 0 and would divide zeros."""
+  """Return gamma, or 1 if gamma is 0, to avoid 0 / 0."""
   return jnp.where(gamma == 0, jnp.ones_like(gamma), gamma)
 
 

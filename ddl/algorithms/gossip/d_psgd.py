@@ -62,7 +62,7 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
   def merge(group: Group, message: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     return jax.tree.map(lambda x, c: x + c, params, message), state  # sum_j W_ij x_j - eta g_i(x_i)
 
-  worker = independent(inner)  # x_i <- x_i - eta g_i, tested at the mean of the models
+  worker = independent(inner)  # x_i <- x_i - eta g_i, evaluated at the mean of the models
   return worker._replace(exchanges=tuple(map(exchange, range(len(steps)))))
 
 
@@ -80,7 +80,7 @@ def matrices(graph: str, workers: int) -> list[np.ndarray]:
     return [_uniform(ranks, *(ranks - k for k in powers))]
   if graph == "one_peer_exponential":
     if workers & (workers - 1):
-      raise ValueError(f"d_psgd.graph one_peer_exponential must have a power of two of workers, got {workers}.")
+      raise ValueError(f"d_psgd.workers must be a power of two for one_peer_exponential, got {workers}.")
     return [_uniform(ranks - k) for k in powers]
   if Path(graph).suffix not in (".npy", ".csv", ".txt"):
     raise ValueError(f"d_psgd.graph must be one of {', '.join(GRAPHS)}, or a .npy, .csv or .txt file, got {graph!r}.")

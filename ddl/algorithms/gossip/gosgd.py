@@ -23,7 +23,7 @@ def gosgd(inner: optax.GradientTransformation, *, probability: Share = 0.1, work
   x_i <- x_i + u, u = inner(g); with probability p_s a_i /= 2, x_j <- (a_j x_j + a_i x_i) / (a_i + a_j), a_j += a_i
 
   Blot, Picard, Cord, Thome 2016, arXiv 1611.09726. Weights start as a_i = 1/p and always sum to 1; j is uniform among
-  the others. Exchanges conserve sum_i a_i x_i, the evaluated model.
+  the other workers. Exchanges conserve sum_i a_i x_i, the evaluated model.
 
   Args:
     inner: optimizer of each worker; its state stays local.

@@ -42,10 +42,10 @@ def pull_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) ->
 
   x_i <- x_i + u, u = inner(g); x_i <- (x_i + x_j) / 2
 
-  Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, without a common clock: j is uniform among the others, and x_j is
-  the model at that moment. A pull does not conserve the mean of all models; a simultaneous push and pull does. The
-  server stores every worker's model, [workers, ...]. A worker sends its change u instead of its model, since others may
-  have changed its model meanwhile.
+  Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, without a common clock: j is uniform among the other workers,
+  and x_j is its current model. A pull does not conserve the mean of all models; a simultaneous push and pull does. The
+  server stores every worker's model, [workers, ...]. A worker sends its change u instead of its model, which other
+  workers may have changed in the meantime.
 
   Args:
     inner: optimizer of each worker; its state stays local.

@@ -16,8 +16,8 @@ def push_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) ->
 
   x_i <- x_i + u, u = inner(g); x_j <- (x_j + x_i) / 2
 
-  Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, without a common clock; j is uniform among the others. A push that
-  arrives while j computes is not lost: j's change is added to the pushed model.
+  Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, without a common clock; j is uniform among the other workers. A
+  push that arrives while j computes is not lost: j's change is added to the pushed model.
 
   Args:
     inner: optimizer of each worker; its state stays local.

@@ -27,7 +27,7 @@ def demo(
   The paper's step, x <- (1 - eta wd) x - eta sign(mean), is left to the optimizer: `optax.sign_sgd`. The authors' code
   adds eta g_i to the momentum; since q is linear in it and the step uses only signs, a constant eta has no effect. As
   in that code a chunk is the largest divisor of each axis up to `chunk`, the DCT is orthonormal, an array [..., m] is
-  treated as the matrix [n, m], and small arrays are also sent this way, although it takes more bytes than their mean.
+  treated as the matrix [n, m], and small arrays are also sent this way, although they take more bytes than their mean.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums, of gradients or differences; with models the
