@@ -1,4 +1,4 @@
-"""A server algorithm on the concatenated parameters, so that a visit sends and serves one array."""
+"""Server algorithms on one concatenated parameter vector, so that each visit sends and serves a single array."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from ddl.precision import ravel
 
 
 class VisitTrees(NamedTuple):
-  """The message, reply and server of a visit, as shapes, for parameters as one vector [size]."""
+  """Shapes of a visit's message, reply and server state, for parameters stored as one vector [size]."""
 
   message: Tree
   reply: Tree
@@ -27,16 +27,16 @@ def visit_trees(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees
   return VisitTrees(jax.eval_shape(algorithm.request, state, flat), reply, server)
 
 
-def leads_of(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
-  """Return for each leaf of `visit_trees` its number of leading axes, or -1 if it does not grow with the parameters."""
+def leading_axes(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
+  """Return each leaf's number of axes before the parameter axis in `visit_trees`; -1 for leaves of fixed size."""
   trees, larger_trees = visit_trees(algorithm, size, dtype), visit_trees(algorithm, size + 1, dtype)
   return jax.tree.map(lambda a, b: -1 if a.shape == b.shape else len(a.shape) - 1, trees, larger_trees)
 
 
 def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
-  """Rewrite an algorithm's server, messages and replies for a vector [size]; workers' parameters stay a tree.
+  """Convert an algorithm so that its server, messages and replies are vectors [size]; workers' parameters stay a tree.
 
-  The vector has the common type of the parameters. `divides` must be true for the algorithm.
+  The vector has the common type of the parameters. The algorithm must satisfy `is_elementwise`.
   """
   inverse: list[Callable[[Any], Tree]] = []
 
@@ -46,7 +46,7 @@ def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
     return flat
 
   flat = jax.eval_shape(vector, params)
-  leads, unravel = leads_of(algorithm, flat.size, flat.dtype), inverse[0]
+  leads, unravel = leading_axes(algorithm, flat.size, flat.dtype), inverse[0]
 
   def init(params: Tree) -> tuple[Tree, Tree, Tree]:
     _, server, reply = algorithm.init(ravel(params)[0])
@@ -56,8 +56,8 @@ def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
     return _pack(algorithm.request(state, params), leads.message)
 
   def merge(reply: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    whole = jax.tree.map(lambda lead, x: x if lead < 0 else unravel(x), leads.reply, reply)
-    return algorithm.merge(whole, state, params)
+    reply_tree = jax.tree.map(lambda lead, x: x if lead < 0 else unravel(x), leads.reply, reply)
+    return algorithm.merge(reply_tree, state, params)
 
   def evaluate(server: Tree) -> Tree:
     return unravel(algorithm.evaluate(server))
@@ -65,8 +65,8 @@ def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
   return algorithm._replace(init=init, request=request, merge=merge, evaluate=evaluate)
 
 
-def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
-  """Return whether the server's functions are element-wise, and hence can be applied to slices of a vector."""
+def is_elementwise(algorithm: ServerAlgorithm, params: Tree) -> bool:
+  """Return whether the server's functions are element-wise, so that they can run on slices of a vector."""
 
   def calls(params: Tree) -> Any:
     state, server, reply = jax.eval_shape(algorithm.init, params)
@@ -84,7 +84,7 @@ def divides(algorithm: ServerAlgorithm, params: Tree) -> bool:
 
 
 def check_lock_free(algorithm: ServerAlgorithm, params: Tree) -> None:
-  """Raise ValueError unless the lock-free increment is element-wise, as it is computed block by block."""
+  """Raise ValueError unless the lock-free increment is element-wise, which computing it block by block requires."""
   rule = algorithm.lock_free
   if rule and not are_elementwise(lambda params: [(rule.increment, (params, params))], params):
     raise ValueError(
@@ -95,10 +95,10 @@ def check_lock_free(algorithm: ServerAlgorithm, params: Tree) -> None:
 def _pack(tree: Tree, leads: Tree) -> Tree:
   """Concatenate subtrees that match the parameters to one array [..., size]; leave other leaves unchanged."""
 
-  def one(lead: int, part: Tree) -> Any:
+  def concatenate(lead: int, part: Tree) -> Any:
     if lead < 0:
       return part
     with jax.numpy_dtype_promotion("standard"):
       return jnp.concatenate([x.reshape(*x.shape[:lead], -1) for x in jax.tree.leaves(part)], axis=-1)
 
-  return jax.tree.map(one, leads, tree)
+  return jax.tree.map(concatenate, leads, tree)

@@ -6,10 +6,10 @@ worker sends each shard its slice, and scalars to all. Shards may serve in diffe
 be replayed.
 
 Arrays are sent over sockets (`ray_transport`), as Ray's calls take 4 times as long for models of 1 MB
-(docs/howto/asynchronous.md). NumPy's `isfinite` takes a tenth of the time of XLA's at 1 MB.
+(docs/reference/asynchronous.md). NumPy's `isfinite` takes a tenth of the time of XLA's at 1 MB.
 
 A killed worker loses its current round. If it dies while sending, only some of the shards may have served that visit;
-the first shard's count is that of the run. Each shard writes its own checkpoint to a folder that all hosts share.
+the run counts the first shard's visits. Each shard writes its own checkpoint to a folder that all hosts share.
 """
 
 import math
@@ -30,7 +30,7 @@ import numpy as np
 from ddl import ranges
 from ddl.api import ServerAlgorithm, Tree
 from ddl.asynchronous import ray_master, ray_transport
-from ddl.asynchronous.flat_params import divides
+from ddl.asynchronous.flat_params import is_elementwise
 from ddl.asynchronous.ray_master import Shard
 from ddl.asynchronous.ray_supervisor import RaySupervisor, Watch, answers
 from ddl.asynchronous.ray_worker import Make, RayWorker
@@ -40,18 +40,18 @@ from ddl.events.barriers import Bounded, LiveBarrier
 from ddl.events.record import Events
 from ddl.precision import ravel
 
-SECONDS = 5.0  # to connect to an address
+SECONDS = 5.0  # timeout for connecting to an address
 # By default malloc returns large arrays to the system, and each visit would wait for new pages.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_ARENA_MAX": "1"}
 # Options of the compilation cache, for processes on this machine.
 CACHE = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 LOOPBACK = "127.0.0.1"
-ONE_HOST = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" before ray is imported makes all its processes bind to loopback
+ONE_HOST = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" before the import of ray binds its processes to loopback
 NO_BARRIER = Bounded(math.inf)  # asp
 
 
 def require(local: bool = False) -> Any:
-  """Import `ray` without starting it; local: bind it to this machine only. Raises ValueError if it is not installed."""
+  """Import `ray` without starting it. local: accept no connections from other hosts. ValueError if not installed."""
   if local:
     os.environ.setdefault(ONE_HOST, "0")
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -81,19 +81,21 @@ def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
     _end_agents_with_ray()
     if ray.util.get_node_ip_address() != LOOPBACK:
       ray.shutdown()
-      raise OptionError(ONE_HOST, "0 before ray is imported, or Ray would open ports to the network")
+      raise OptionError(ONE_HOST, "0 before ray is imported, so that Ray opens no ports to the network")
     return
   try:
     if address != "auto":
-      place = urlsplit(address if "//" in address else f"//{address}")
-      if not place.hostname or not place.port:
+      url = urlsplit(address if "//" in address else f"//{address}")
+      if not url.hostname or not url.port:
         raise OptionError("ray_address", "HOST:PORT, such as host:6379", repr(address))
-      socket.create_connection((place.hostname, place.port), timeout=SECONDS).close()
-      check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", place.netloc]
+      socket.create_connection((url.hostname, url.port), timeout=SECONDS).close()
+      check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", url.netloc]
       subprocess.run(check, timeout=2 * SECONDS, check=True, capture_output=True)  # ray.init itself takes minutes
     ray.init(address, **quiet)
   except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-    raise ValueError(f"ray_address must be a running cluster, got {address} ({str(error).splitlines()[0]}).") from error
+    raise ValueError(
+      f"ray_address must be the address of a running cluster, got {address} ({str(error).splitlines()[0]})."
+    ) from error
 
 
 AGENTS = """
@@ -110,7 +112,7 @@ for agent in agents:
 
 
 def _end_agents_with_ray() -> None:
-  """Kill Ray's two agents on this machine 5 s after Ray; after a killed driver they would run for another minute."""
+  """Kill Ray's two agents on this machine 5 s after Ray exits; otherwise they outlive a killed driver by a minute."""
   for raylet in _children(os.getpid()):
     if (Path("/proc") / raylet / "comm").read_text() == "raylet\n" and hasattr(os, "pidfd_open"):
       agents = [pid for pid in _children(raylet) if "Agent" in (Path("/proc") / pid / "cmdline").read_text()]
@@ -122,9 +124,9 @@ def _children(pid: int | str) -> list[str]:
 
 
 def process_environment(dtype: np.dtype, gpus: float, local: bool) -> dict[str, Any]:
-  """Return the `runtime_env` of a process, with its GPUs and the parameters' precision.
+  """Return the `runtime_env` of an actor: environment variables for precision, memory and devices.
 
-  local: whether it runs on this machine, with ddl and the compilation cache.
+  local: the actor runs on this machine and uses its copy of ddl and its compilation cache.
   """
   variables = KEEP_MEMORY | {"JAX_ENABLE_X64": str(int(dtype == np.float64))}
   if not gpus:
@@ -138,17 +140,17 @@ def process_environment(dtype: np.dtype, gpus: float, local: bool) -> dict[str, 
 
 
 class RayCluster:
-  """One run of a server algorithm on Ray. `close` stops its processes, and Ray if this object started it."""
+  """A run of a server algorithm on Ray. Call `close` at the end: it stops Ray if this object started it."""
 
   def __init__(
     self, algorithm: ServerAlgorithm, make: Make, *, workers: int, shards: int, folder: str | Path,
     address: str | None = None, cpus: float = 1, gpus: float = 0, checkpoint_every: int = 0, resume: bool = False,
     seed: int = 0, barrier: Bounded = NO_BARRIER,
   ):  # fmt: skip
-    """Connect to Ray. Raises ValueError for invalid values, or if Ray is missing, unreachable or too small.
+    """Connect to Ray. Raises ValueError for invalid values, or if Ray is missing, unreachable or lacks resources.
 
     Args:
-      algorithm: element-wise, with a server.
+      algorithm: a server algorithm with element-wise functions.
       make: worker -> (model, take), called in the worker's process; must be picklable by cloudpickle.
       workers: number of workers.
       shards: number of master processes.
@@ -182,16 +184,16 @@ class RayCluster:
     for name, needed in (("CPU", workers * cpus + shards), ("GPU", workers * gpus)):
       if needed > resources.get(name, 0):
         self.close()
-        condition = f"at least {needed:g} for {workers} workers and {shards} shards"
-        raise OptionError(f"{name}s of Ray", condition, f"{resources.get(name, 0):g}")
+        condition = f"at least {needed:g} for {workers} workers and {shards} master shards"
+        raise OptionError(f"{name}s of the Ray cluster", condition, f"{resources.get(name, 0):g}")
     self.supervisor: RaySupervisor | None = None
     self.stopping = False
 
   def run(self, params: Tree, extra: Tree, visits: int, watch: Watch, marks: Iterable[int]) -> Events:
-    """Train until `visits` visits are served or `stop` is called, from params and extra or a checkpoint.
+    """Train until `visits` visits are served or `stop` is called. Start from params and extra, or from a checkpoint.
 
     `watch` receives a snapshot after each of the visits `marks` and at the end. Training does not wait for it: the
-    master stores snapshots until `watch` receives them. Each shard takes its snapshot after that number of its visits.
+    master stores snapshots until `watch` receives them. Each shard counts its own visits.
 
     Returns:
       The first shard's record of the whole run, including the part before a resume. Times from workers' clocks are
@@ -204,7 +206,7 @@ class RayCluster:
     params, extra = jax.tree.map(np.asarray, (params, extra))
     of_server(self.algorithm, params)
     flat, unravel = ravel(params)
-    if not divides(self.algorithm, params):
+    if not is_elementwise(self.algorithm, params):
       advice = "Use SGD or Adam without a mask, or runtime=threads."
       condition = "element-wise on Ray, as each shard has a slice of the parameters"
       raise OptionError("the optimizer", condition, "a layer-wise one", advice)
@@ -251,7 +253,7 @@ class RayCluster:
   def shard_actors(
     self, parts: list[np.ndarray], extra: Tree, visits: int, token: bytes, marks: list[int], shard: type[Shard] = Shard
   ) -> list[Any]:
-    """Start one process per slice; token: authenticates workers; marks: as in `run`."""
+    """Start one actor per slice of the parameters. token: authenticates workers; marks: as in `run`."""
     settings = {"visits": visits, "workers": self.workers, "marks": marks, "token": token, "folder": str(self.folder)}
     settings |= {"every": self.every, "barrier": self.barrier, "seed": self.seed}
     environment = process_environment(parts[0].dtype, 0, self.local)

@@ -1,4 +1,4 @@
-"""One shard of the master on Ray: its state, checkpoints, order of visits, and their record."""
+"""A shard of the master on Ray: server state, checkpoints, admission of workers and the record of visits."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from ddl.events.record import ROW, TYPES, Events, VisitRow, make_events
 
 
 class Snapshot(NamedTuple):
-  """The run after a visit: the parameters, or a shard's slice. Only the first shard sets the other fields."""
+  """Parameters (or a shard's slice) and progress after a visit. Only the first shard's other fields are valid."""
 
   params: Any  # to evaluate
   extra: Tree
@@ -32,10 +32,10 @@ class Snapshot(NamedTuple):
 
 
 class Record:
-  """The rows of `Events` so far, and their clock."""
+  """The events recorded so far, and the clock of the run."""
 
   def __init__(self, workers: int, paired: bool):
-    """Create a stopped clock at 0. paired: whether only visits with a peer exchange models."""
+    """Create an empty record with a stopped clock. paired: whether only visits with a peer exchange models."""
     self._rows, self._peers, self._latest = list[VisitRow](), list[int](), [-1] * workers  # _latest: row of a worker
     self._restarts = dict[int, float]()  # worker -> when it restarted, before its next visit
     self._origin: float | None = None
@@ -47,7 +47,7 @@ class Record:
       self._origin = time.time() - self._seconds()
 
   def now(self) -> float:
-    """Return the seconds of the run, but at least those of its last visit."""
+    """Return the seconds since the start of the run, at least the time of its last visit."""
     return self._seconds() if self._origin is None else max(time.time() - self._origin, self._seconds())
 
   def restart(self, worker: int) -> None:
@@ -90,7 +90,7 @@ class Record:
     return make_events(self._rows)._replace(peer=np.array(self._peers, np.int32))
 
   def restore(self, events: Events) -> None:
-    """Continue from the visits that `events` returned."""
+    """Continue from the visits of an earlier run."""
     self._rows = [VisitRow(*row) for row in zip(*(getattr(events, name).tolist() for name in ROW), strict=True)]
     self._peers = events.peer.tolist()
     self._exchanges = sum(not self._paired or peer >= 0 for peer in self._peers)
@@ -113,7 +113,7 @@ def newest(folder: Path, shards: int) -> int | None:
 
 
 def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, keep: int) -> None:
-  """Write the leaves and the record; delete checkpoints below `keep` visits."""
+  """Write a tree and the recorded visits as a checkpoint; delete checkpoints below `keep` visits."""
   folder.mkdir(parents=True, exist_ok=True)
   leaves = {f"leaf{i:04d}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(tree))}
   arrays.save(_path(folder, shard, label), leaves | events._asdict())
@@ -124,12 +124,14 @@ def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, ke
 
 def load(folder: Path, shard: int, label: int, like: Tree) -> tuple[Tree, Events]:
   """Read a checkpoint in the structure of `like`; OptionError for another model, algorithm or number of shards."""
-  path, wanted = _path(folder, shard, label), jax.tree.leaves(like)
+  path, expected = _path(folder, shard, label), jax.tree.leaves(like)
   with np.load(path, allow_pickle=False) as saved:
     leaves: list[Any] = [saved[name] for name in sorted(saved.files) if name.startswith("leaf")]
-    if [x.shape for x in leaves] != [np.shape(x) for x in wanted]:
-      raise OptionError(str(path), "of this model, algorithm, and number of workers and shards", "another run's")
-    leaves = [x.view(y.dtype) if x.dtype.kind == "V" else x for x, y in zip(leaves, wanted, strict=True)]  # bfloat16
+    if [x.shape for x in leaves] != [np.shape(x) for x in expected]:
+      raise OptionError(
+        str(path), "a checkpoint of this model, algorithm and number of workers and shards", "another run's"
+      )
+    leaves = [x.view(y.dtype) if x.dtype.kind == "V" else x for x, y in zip(leaves, expected, strict=True)]  # bfloat16
     return jax.tree.unflatten(jax.tree.structure(like), leaves), Events(**{name: saved[name] for name in TYPES})
 
 
@@ -141,7 +143,7 @@ class ShardState:
   """The server, its last reply to each worker, and each worker's non-trained model state."""
 
   def __init__(self, algorithm: ServerAlgorithm, part: np.ndarray, extra: Tree):
-    """Initialize the server from its slice of the initial parameters and the initial non-trained state."""
+    """Initialize from the server's slice of the initial parameters and the initial non-trained state."""
     _, server, self.first_reply = algorithm.init(jnp.asarray(part))
     self.server = jax.tree.map(lambda x: jnp.array(x, copy=True), server)  # donated leaves must not share buffers
     self.like = visit_trees(algorithm, part.size, part.dtype)
@@ -200,7 +202,7 @@ class ShardState:
 
 
 class Shard:
-  """A `ShardState` with one thread per connection and a lock around each visit. A Ray actor that does not use Ray."""
+  """A Ray actor that serves a slice of the parameters, with one thread per connection and a lock around each visit."""
 
   def __init__(
     self, index: int, algorithm: ServerAlgorithm, part: np.ndarray, extra: Tree, *, visits: int, **settings: Any
@@ -224,9 +226,9 @@ class Shard:
     self.changed = threading.Condition()
 
   def open(self, label: int | None, host: str | None = None) -> tuple[str, int]:
-    """Start serving, from a checkpoint after `label` visits if given; return the address for workers.
+    """Start serving; return the address for workers.
 
-    host: address to listen at, by default this node's in Ray.
+    label: number of visits of the checkpoint to start from. host: address to listen at, by default this node's in Ray.
     """
     if host is None:
       import ray
@@ -246,7 +248,7 @@ class Shard:
     return os.getpid()
 
   def begin(self, worker: int) -> tuple[int, int, np.ndarray | None, Tree]:
-    """Return (status, round, slice of the parameters or None for the initial ones, extra) for a starting worker."""
+    """Return (status, round, slice of the parameters, extra) for a worker that starts. Slice None: initial ones."""
     with self.changed:
       self.record.start()
       if self.active == worker:
@@ -277,19 +279,21 @@ class Shard:
       self.closed = True
 
   def snapshot(self, visits: int | None) -> Snapshot:
-    """Return the snapshot stored after this number of visits, or else one of the current state."""
+    """Return the snapshot stored after this number of visits; without one, take a snapshot now."""
     with self.changed:
       return self.snapshots.pop(visits) if visits in self.snapshots else self._snapshot()
 
   def progress(self, seconds: float) -> tuple[int, np.ndarray, list[int], str]:
-    """Wait up to `seconds` for a change; return (visits, visits by worker, visits of snapshots, error or "")."""
+    """Wait up to `seconds` for news; return (visits, visits by worker, visits at stored snapshots, error or "")."""
     with self.changed:
-      news = self.index == 0  # only the first shard has snapshots
-      self.changed.wait_for(lambda: self.failure or (news and (self.snapshots or self.served >= self.visits)), seconds)
+      is_first = self.index == 0  # only the first shard has snapshots
+      self.changed.wait_for(
+        lambda: self.failure or (is_first and (self.snapshots or self.served >= self.visits)), seconds
+      )
       return self.served, self.rounds.copy(), sorted(self.snapshots), self.failure
 
   def events(self) -> Events:
-    """Return the recorded visits; only of the first shard."""
+    """Return the recorded visits; only the first shard records them."""
     with self.changed:
       return self.record.events()
 
@@ -299,7 +303,7 @@ class Shard:
       self._save(label)
 
   def visited(self, request: Any, arrival: float, losses: Any, extra: Any, message: Any) -> tuple[int, list[Any]]:
-    """Serve a message; return the status and the reply's leaves. The caller holds the lock."""
+    """Serve a message; return the status and the reply's leaves. The caller must hold the lock."""
     if self.closed:
       return wire.STOP, [np.asarray(x) for x in jax.tree.leaves(self.state.first_reply)]
     worker, number = int(request["worker"]), int(request["round"])
@@ -356,7 +360,7 @@ class Shard:
       return outdated
 
   def read(self, request: Any) -> list[Any]:
-    """Return a new reply to a worker after other visits."""
+    """Return an updated reply to a worker, after visits of other workers."""
     worker = int(request["worker"])
     with self.changed:
       reply = self.state.read(worker, int(request["peer"]), int(request["round"]) - 1)  # called before the next round
@@ -372,6 +376,6 @@ class Shard:
     if not np.isfinite(self.state.center()).all():
       self.failure = self.failure or f"visit {label}: the center is not finite"
       return
-    keep = label - 2 * self.every - self.workers  # bounds the difference between shards
+    keep = label - 2 * self.every - self.workers  # other shards may be behind by at most this
     tree = self.state.server, self.state.mean_extra()
     save(self.folder, self.index, label, tree, self.record.events(), keep=keep)

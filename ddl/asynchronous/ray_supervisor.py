@@ -38,12 +38,12 @@ def check_started(error: Any, who: str) -> None:
 
 
 class RaySupervisor:
-  """The workers of one run, and the pending calls of their actors."""
+  """Supervisor of one run: starts the workers, replaces dead ones, and passes snapshots to `watch`."""
 
   def __init__(
     self, ray: Any, new: Callable[[int], Any], actors: dict[int, Any], shards: list[Any], unravel: Callable[[Any], Tree]
   ):
-    """Set up; new: rank -> a started actor; actors: the running ones; unravel: flat parameters -> tree."""
+    """Set up without workers. new: rank -> a started actor; actors: filled with them; unravel: vector -> tree."""
     self.ray, self.new, self.actors, self.shards, self.unravel = ray, new, actors, shards, unravel
     self.preparing, self.working = dict[Any, int](), dict[Any, int]()  # call -> rank
     self.missing, self.ready = set[int](), list[int]()  # the first rounds start when no worker is missing

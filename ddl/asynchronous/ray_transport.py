@@ -1,4 +1,4 @@
-"""Arrays of fixed sizes between workers and shards over sockets, without pickling or copies on sending."""
+"""Sending arrays of fixed sizes between workers and shards over sockets, without pickling or copying."""
 
 import hmac
 import io
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from ddl.api import ServerAlgorithm, Tree
-from ddl.asynchronous.flat_params import leads_of, visit_trees
+from ddl.asynchronous.flat_params import leading_axes, visit_trees
 from ddl.errors import OptionError
 
 VISIT, ASK, READ = range(3)  # serve a message; wait for the next round; read the center
@@ -37,8 +37,8 @@ class ShardConnections:
   """A worker's connections to the shards."""
 
   def __init__(self, algorithm: ServerAlgorithm, size: int, dtype: Any, addresses: list[tuple[str, int]], token: bytes):
-    """Connect to the shards, for parameters [size]; token: authenticates the worker."""
-    leads = leads_of(algorithm, size, dtype)
+    """Connect to the shards. size: number of parameters; token: authenticates the worker."""
+    leads = leading_axes(algorithm, size, dtype)
     self._is_cut, self._is_cut_reply = (
       [lead == 0 for lead in jax.tree.leaves(x)] for x in (leads.message, leads.reply)
     )

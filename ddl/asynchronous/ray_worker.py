@@ -1,4 +1,4 @@
-"""A worker on Ray: it runs rounds and sends slices of its messages to the master's shards."""
+"""A worker on Ray, which runs rounds and sends slices of its messages to the master's shards."""
 
 import os
 import time
@@ -22,10 +22,10 @@ Make = Callable[[int], tuple[Model, Take]]  # worker -> (model, take), called in
 
 
 class RayWorker:
-  """One worker. A Ray actor that does not use Ray."""
+  """A Ray actor that runs one worker."""
 
   def __init__(self, worker: int, algorithm: ServerAlgorithm, make: Make, params: Tree, extra: Tree, **settings: Any):
-    """Set the initial model; settings: addresses, token, workers, seed (of peers), barrier."""
+    """Set the initial model. settings: addresses and token of the shards, workers, seed (of peers), barrier."""
     self.worker, self.algorithm, self.settings, self.make = worker, algorithm, settings, make
     self.params, self.extra, self.peers = params, extra, np.zeros(0, np.int32)
     flat, self.unravel = ravel(params)
@@ -54,7 +54,7 @@ class RayWorker:
   def work(self, *starts: Any) -> None:
     """Run rounds until the first shard replies STOP. Raises ValueError if the training diverged.
 
-    starts: result of `Shard.begin` for each shard.
+    starts: the result of each shard's `begin`.
     """
     status, number, part, extra = starts[0]
     first, waits = number, self.settings["barrier"].bound < np.inf

@@ -1,4 +1,4 @@
-"""The server's part of a wave: its operations, executed in order."""
+"""The server in the simulator: its state, and the execution of a wave's operations in order."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class SentMessage(NamedTuple):
 
 
 class ServerState(NamedTuple):
-  """The server and its replies; [slots] are a device's own workers and one slot for those of other devices."""
+  """The server and its replies on a device. [slots]: one per worker of the device, and one for all other workers."""
 
   server: Tree
   replies: Tree  # [slots, ...]
@@ -87,9 +87,10 @@ def from_blocks(array: jax.Array, like: Tree) -> Tree:
 def make_serving(
   algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int
 ) -> Callable[[ServerState, Tree, ServerOperations, Any, Any], ServerState]:
-  """Return serving(state, messages, steps, count, first) -> state, which executes the first `count` of the steps.
+  """Return serving(state, messages, steps, count, first) -> state, which executes the first `count` operations.
 
-  messages: [workers, ...], as `SentMessage` for a quorum; steps: [most, ...]; first: rank of the device's first worker.
+  messages: [workers, ...], as `SentMessage` for a quorum; steps: the operations [operations, ...]; first: rank of the
+  device's first worker.
   """
   if LOOK in kinds:
     return _lock_free(algorithm, kinds, blocks)
@@ -173,8 +174,8 @@ def _choose(kind: Any, branches: dict[int, Callable[[], Any]], kinds: frozenset[
 
 def _slot(tree: Tree, worker: Any, first: Any) -> Any:
   """Return the slot of a worker on this device, or the last slot for workers of other devices."""
-  own = jax.tree.leaves(tree)[0].shape[0] - 1
-  return jnp.where((worker >= first) & (worker < first + own), worker - first, own)
+  count = jax.tree.leaves(tree)[0].shape[0] - 1
+  return jnp.where((worker >= first) & (worker < first + count), worker - first, count)
 
 
 def _put(tree: Tree, slot: Any, value: Tree) -> Tree:

@@ -1,4 +1,4 @@
-"""The server of a run on threads, in host memory: a clock, a fair lock, a lock-free center, and the barrier."""
+"""The server of a run on threads, in host memory: its clock, lock, lock-free center and barrier."""
 
 import itertools
 import threading
@@ -47,22 +47,22 @@ class RealTimeClock:
 
 
 class FairLock:
-  """A lock for `with` that serves threads in the order of their requests, unlike threading.Lock."""
+  """A context manager that threads enter one at a time, in the order of their requests (unlike threading.Lock)."""
 
   def __init__(self, now: Callable[[], float] = time.perf_counter):
-    """Use `now` as the clock of the requests."""
+    """Create an unlocked lock. now: the clock that times the requests."""
     self._guard, self._queue, self._now = threading.Lock(), deque[threading.Lock](), now
 
   def __enter__(self) -> float:
-    """Wait for the lock; return the time of the request. These times are in the order of service."""
-    mine = threading.Lock()
-    mine.acquire()
+    """Wait for the lock; return the time of the request. Threads are served in the order of these times."""
+    turn = threading.Lock()
+    turn.acquire()
     with self._guard:
       requested = self._now()
-      self._queue.append(mine)
+      self._queue.append(turn)
       if len(self._queue) == 1:
-        mine.release()
-    mine.acquire()
+        turn.release()
+    turn.acquire()
     return requested
 
   def __exit__(self, *_: object) -> None:
@@ -109,7 +109,7 @@ class SharedCenter:
 
 
 class RoundGate:
-  """Admits workers to their next round, by the barrier or round robin, until the run ends."""
+  """A gate that admits workers to their next round, by the barrier or in a round robin, until the run ends."""
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, round_robin: bool):
     """Admit all workers; in a round robin only rank 0."""
@@ -124,7 +124,7 @@ class RoundGate:
     self._go[worker].wait()
 
   def finish(self, worker: int) -> list[int]:
-    """Record a finished round; return the workers that may now start one, for `admit`. The caller holds a lock."""
+    """Record a finished round; return the workers to `admit` now. The caller must hold a lock."""
     free = self._members.finish(worker)
     if worker not in free:
       self._stop(worker)
@@ -168,12 +168,12 @@ def compiled(algorithm: ServerAlgorithm) -> ServerAlgorithm:
 
 
 class SharedServer:
-  """The server of one run. As in a schedule, with delay 0 the barrier delays the reply."""
+  """The server of one run. With delay 0 the barrier holds back the reply, as in a simulated schedule."""
 
   def __init__(
     self, algorithm: ServerAlgorithm, params: Tree, *, workers: int, seed: int, barrier: Bounded, visits: int
   ):
-    """Initialize the server. algorithm: result of `compiled`; params: the initial model; visits: number of visits."""
+    """Initialize the server. algorithm: result of `compiled`; params: initial parameters; visits: number of visits."""
     self._algorithm, self._rule, self._visits, self._params = algorithm, algorithm.lock_free, visits, params
     self.host, arrivals = jax.local_devices(backend="cpu")[0], algorithm.arrivals
     _, server, reply = jax.device_put(algorithm.init(params), self.host)
@@ -202,7 +202,7 @@ class SharedServer:
     return self._clock.now()
 
   def progress(self) -> Progress:
-    """Return the progress. The caller holds the lock, or all threads have ended."""
+    """Return the progress. The caller must hold the lock, unless all threads have ended."""
     return Progress(len(self._rows), self._exchanges, self.now())
 
   def warm_up(self, worker: int, message: Tree, device: Any) -> Tree:
@@ -217,8 +217,8 @@ class SharedServer:
       _, reply = self._algorithm.read(server, reply, visit)
     return jax.device_put(reply, device)
 
-  def visit(self, row: VisitRow, message: Tree, then: Callable[[int], None]) -> bool:
-    """Serve the worker's message and call then(visits done), one visit at a time; return False after the run's end."""
+  def visit(self, row: VisitRow, message: Tree, on_served: Callable[[int], None]) -> bool:
+    """Serve the worker's message and call on_served(visits done) under the lock; return False if the run has ended."""
     worker = row.worker
     if self._rule:
       jax.block_until_ready(message)
@@ -228,7 +228,7 @@ class SharedServer:
       operations = self._use_center(worker, message)
       with self._lock:
         self._log(operations, worker, len(self._rows))
-        self._book(row, then)
+        self._record_visit(row, on_served)
       return True
     message = jax.block_until_ready(jax.device_put(message, self.host))
     with self._lock as requested:
@@ -238,11 +238,11 @@ class SharedServer:
       served = jax.block_until_ready(self._algorithm.serve(self._server, message, self._visit_of(row)))
       self._server, self._replies[worker] = served
       self._log([(next(self._places), SERVE, 0)], worker, len(self._rows))
-      self._book(row, then)
+      self._record_visit(row, on_served)
       return True
 
   def reply(self, row: VisitRow, message: Tree, device: Any) -> Tree:
-    """Wait for the barrier; return the reply on the worker's device. message: that of this visit."""
+    """Wait for the barrier; return the reply on the worker's device. message: the one passed to `visit`."""
     worker, event = row.worker, self._latest[row.worker]
     self.gate.wait(worker)
     if not self._rule:
@@ -295,8 +295,8 @@ class SharedServer:
     """Record (place, kind, block) of each operation."""
     self._operations += [(place, kind, worker, event, block) for place, kind, block in operations]
 
-  def _book(self, row: VisitRow, then: Callable[[int], None]) -> None:
-    """Record a finished visit. The caller holds the lock."""
+  def _record_visit(self, row: VisitRow, on_served: Callable[[int], None]) -> None:
+    """Record a finished visit. The caller must hold the lock."""
     row.served = self.now()
     self._rows.append(row)
     self._exchanges += self._algorithm.arrivals.peers == "none" or int(self._visit_of(row).peer) >= 0
@@ -308,12 +308,12 @@ class SharedServer:
       self._answer(free)
       self.gate.admit(free)
     with self._clock.paused():
-      then(len(self._rows))
+      on_served(len(self._rows))
     if len(self._rows) == self._visits:
       self.gate.halt()
 
   def _answer(self, workers: list[int]) -> None:
-    """Reply to workers, with a new reply if other visits happened. The caller holds the lock."""
+    """Reply to workers, with an updated reply if other visits happened. The caller must hold the lock."""
     for event, worker in sorted((self._latest[worker], worker) for worker in workers):
       row = self._rows[event]
       row.answered = len(self._rows)

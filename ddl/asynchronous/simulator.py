@@ -2,7 +2,7 @@
 
 Workers are spread over devices and virtual workers. Every device holds a copy of the server and executes all of its
 operations, as the device's workers need the replies. The server stores the parameters as one vector if this is faster
-(`execution.packs`) and its functions are known to be element-wise (`flat_params.divides`).
+(`execution.packs`) and its functions are known to be element-wise (`flat_params.is_elementwise`).
 """
 
 import time
@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from ddl.api import Model, ServerAlgorithm
-from ddl.asynchronous.flat_params import check_lock_free, divides, packed
+from ddl.asynchronous.flat_params import check_lock_free, is_elementwise, packed
 from ddl.asynchronous.wave_program import Arrays, Shape, SimulatorCall, SimulatorCarry, WavePlan, WaveProgram
 from ddl.contract import of_model, of_server
 from ddl.engine.consensus import Consensus
@@ -30,18 +30,18 @@ RoundFeed = Callable[[Sequence[tuple[int, int]], int], dict[str, np.ndarray]]
 
 
 class Simulator(SingleRunTrainer):
-  """A `ddl.engine.trainer.Trainer` for a server algorithm and one schedule after another."""
+  """A trainer (`ddl.engine.trainer.Trainer`) that runs a server algorithm on a schedule of events."""
 
   def __init__(
     self, algorithm: ServerAlgorithm, model: Model, workers: Workers, execution: ExecutionConfig, events: Events,
     operations: Operations, widest: int | None = None,
   ):  # fmt: skip
-    """Set the schedule from events and operations. widest: most visits per wave, by default the number of workers."""
+    """Set the schedule. widest: the maximum number of visits per wave, by default the number of workers."""
     self.model, self.workers, self.execution = (model := of_model(model)), workers, execution
     params, extra = jax.eval_shape(model.init, jax.random.key(0))
     check_lock_free(algorithm, params)
     algorithm = of_server(algorithm, params)
-    self.is_packed = packs(params) and divides(algorithm, params)  # whether the server stores one vector
+    self.is_packed = packs(params) and is_elementwise(algorithm, params)  # whether the server stores one vector
     self.algorithm = packed(algorithm, params) if self.is_packed else algorithm
     self.widest = widest or workers.count
     self.fed, self.layout = workers.local, layout_of(workers, execution)
@@ -54,7 +54,7 @@ class Simulator(SingleRunTrainer):
     self._extra = nbytes(extra)
 
   def follow(self, events: Events, operations: Operations) -> None:
-    """Set another schedule; keep the compiled program if the calls fit it.
+    """Set another schedule. Its calls reuse the compiled program if they fit its shape.
 
     Raises ValueError for a schedule with another number of workers, or without the peers of a gossip algorithm.
     """

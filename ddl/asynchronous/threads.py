@@ -39,17 +39,17 @@ STOP = -1
 class Threads:
   """One algorithm on one model, with a thread per worker.
 
-  After a run it has `server`, and per worker `params`, `state` and `extra` as of its last visit.
+  After `run`, the attributes `server`, and `params`, `state` and `extra` per worker, are those after the last visit.
   """
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
     """Assign worker w to local device w modulo the number of devices.
 
     algorithm: for this number of workers; a lock-free center has `arrivals.blocks` blocks, or a lock if that is 0.
-    seed: as for a schedule, for peers and samples of the barrier. barrier: bounded (else OptionError).
+    seed: of the peers and the barrier's samples. barrier: a `Bounded` one; OptionError for a `Quorum`.
     """
     if isinstance(barrier, Quorum):
-      raise OptionError("barrier", "other than backup and cutoff, as threads cannot drop late messages")
+      raise OptionError("barrier", "asp, bsp, ssp or psp, as threads cannot drop late messages")
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
       raise OptionError("barrier", "asp for a round-robin algorithm")
     ranges.check("workers", workers, ranges.integers(1))
@@ -68,10 +68,10 @@ class Threads:
   def run(self, params: Tree, extra: Tree, take: Take, visits: int, watch: Watch) -> tuple[Events, Operations]:
     """Train until `visits` visits are served or `stop` is called. The clock starts after compilation.
 
-    watch: called after each visit, one at a time; no other visit ends meanwhile.
+    watch: called after each visit; no other visit ends before it returns.
 
-    Raises NotFinite with the worker and its step, and any other exception of a thread with a note of its worker and
-    step. All threads have ended by then, also after KeyboardInterrupt.
+    Raises NotFinite, which names the worker and its step, or a thread's other exception with a note of worker and step.
+    All threads have ended when `run` returns or raises, also after KeyboardInterrupt.
     """
     ranges.check("visits", visits, ranges.integers(1))
     self._take, self._watch, self._x64 = take, watch, jnp.result_type(float) == jnp.float64
@@ -103,7 +103,7 @@ class Threads:
     return record
 
   def progress(self) -> Progress:
-    """Return the progress; for `watch`, and after the run."""
+    """Return the progress. Call it from `watch` or after the run."""
     return self._shared.progress()
 
   def stop(self) -> None:
@@ -156,7 +156,7 @@ class Threads:
     return me._replace(params=params, state=state)
 
   def _steps(self, worker: int, me: Worker, first: int, count: int) -> tuple[Worker, list[jax.Array]]:
-    """Run steps first to first + count - 1, fewer if the run ends."""
+    """Run steps first, ..., first + count - 1; stop early if the run ends."""
     carry, losses = tuple(me), []
     for step in range(first, first + count):
       if self._shared.gate.over:
@@ -181,7 +181,7 @@ class Threads:
     jax.block_until_ready(me)
 
   def _visited(self, worker: int, me: Worker, done: int, losses: np.ndarray) -> None:
-    """Publish the worker's state and call `watch`. The caller holds the lock."""
+    """Publish the worker's state and call `watch`. The caller must hold the lock."""
     self.params[worker], self.state[worker], self.extra[worker] = me[:3]
     self._watch(done, losses, self._snapshot)
 

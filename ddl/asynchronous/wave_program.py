@@ -65,13 +65,13 @@ class Arrays(NamedTuple):
   row: np.ndarray  # [workers, waves] int32: index of the round among its device's batches
   first: np.ndarray  # [workers, waves] int32: the round's first step
   count: np.ndarray  # [waves] int32: number of operations
-  steps: ServerOperations  # [waves, operations]
+  steps: ServerOperations  # the server operations [waves, operations]
   rounds: list[list[tuple[int, int]]]  # per device, in the order of `row`: (worker, first step)
   most_rows: int  # per device
 
 
 class WavePlan:
-  """The calls of a run and their arrays."""
+  """Plan of a simulated run: its calls, and the arrays of each call."""
 
   def __init__(self, algorithm: ServerAlgorithm, events: Events, operations: Operations, workers: int, devices: int):
     """Plan the whole run from its events and operations. Raises ValueError as `check_schedule` does."""
@@ -156,7 +156,7 @@ class WaveProgram(NamedTuple):
   blocks: int
 
   def start(self, params: Tree, extra: Tree) -> SimulatorCarry:
-    """Return a device's carry in which every worker and the server have this model."""
+    """Return a device's initial carry; the server and all workers start from this model."""
     virtual = self.workers.virtual
     state, _, _ = self.algorithm.init(params)
     worker = Worker(params, state, extra)
@@ -173,7 +173,7 @@ class WaveProgram(NamedTuple):
     worker_round = make_worker_round(self.algorithm, self.model, self.steps, DROP in self.kinds)
     serve = make_serving(self.algorithm, self.kinds, self.blocks)
 
-    def one(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, fresh: Tree) -> Any:
+    def run_round(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, fresh: Tree) -> Any:
       def take() -> Any:
         numbers = first + jnp.arange(period, dtype=first.dtype)
         keys = jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, rank + i), t))(numbers)
@@ -189,12 +189,15 @@ class WaveProgram(NamedTuple):
         results = []
         for i in range(virtual):
           reply, restart = jax.tree.map(lambda x, i=i: x[i], (replies, fresh))
-          results.append(one(i, mode[i], row[i], first[i], workers[i], reply, restart))
+          results.append(run_round(i, mode[i], row[i], first[i], workers[i], reply, restart))
         workers, losses = tuple(worker for worker, _ in results), jnp.stack([loss for _, loss in results])
       else:
         local = jax.tree.map(lambda x: x[:virtual], fresh)
         args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, local)
-        workers, losses = jax.vmap(one)(*args) if self.gradients == "vmap" else lax.map(lambda a: one(*a), args)
+        mapped = (
+          jax.vmap(run_round) if self.gradients == "vmap" else lambda *args: lax.map(lambda a: run_round(*a), args)
+        )
+        workers, losses = mapped(*args)
       messages = _of_each(workers, self._message_of)
       if self.workers.devices > 1:  # XLA would copy gathered arrays on one device
         messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
@@ -242,19 +245,19 @@ class WaveProgram(NamedTuple):
 
 
 def _of_each(workers: Any, fn: Callable[[Worker], Tree]) -> Tree:
-  """Apply fn to each worker, [virtual, ...]; workers: stacked, or a tuple."""
+  """Apply a function to each worker: [virtual, ...]. workers: one stacked `Worker`, or a tuple of them."""
   if isinstance(workers, Worker):
     return jax.vmap(fn)(workers)
   return jax.tree.map(lambda *x: jnp.stack(x), *map(fn, workers))
 
 
 def _replace_extra(workers: Any, mode: Any, extra: Tree) -> Any:
-  """Assign the mean `extra` of the served workers to those that a quorum has dropped."""
+  """Set the `extra` of workers that a quorum has dropped to the mean over the served workers."""
 
-  def one(worker: Worker, mode: Any) -> Worker:
-    own = jax.tree.map(lambda mean, x: jnp.where(mode == DROPPED, mean, x), extra, worker.extra)
-    return worker._replace(extra=own)
+  def replace(worker: Worker, mode: Any) -> Worker:
+    replaced = jax.tree.map(lambda mean, x: jnp.where(mode == DROPPED, mean, x), extra, worker.extra)
+    return worker._replace(extra=replaced)
 
   if isinstance(workers, Worker):
-    return jax.vmap(one)(workers, mode)
-  return tuple(one(worker, mode[i]) for i, worker in enumerate(workers))
+    return jax.vmap(replace)(workers, mode)
+  return tuple(replace(worker, mode[i]) for i, worker in enumerate(workers))

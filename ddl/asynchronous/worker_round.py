@@ -39,9 +39,9 @@ def make_worker_round(
   """Return worker_round(mode, first, worker, reply, fresh, take) -> (worker, losses [period]).
 
   mode: [] int32, one of REST, FULL, DROPPED, RESTART; first: [] int32, the round's first step, as from `first_step`;
-  reply: of the last visit; fresh: the model for a restarting worker, None if no worker restarts; take() returns the
-  batches [period, batch, ...] and keys [period]. Losses of steps that did not run are 0. After a restart or a dropped
-  round the schedules of the worker's optimizer continue at its next step.
+  reply: that of the last visit; fresh: the model for a restarting worker, None if no worker restarts; take() returns
+  the batches [period, batch, ...] and keys [period]. Losses of steps that did not run are 0. After a restart or a
+  dropped round the worker's optimizer schedules continue at its next step.
 
   steps: "scan" or "unroll". drops: whether some workers are DROPPED: they merge the last reply and run no steps.
   """

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from ddl import hosts
-from ddl.elastic.trainer import PRESENCE, ElasticTrainer, Rows
+from ddl.elastic.trainer import PRESENCE, ElasticTrainer, LocalRows
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.workers import Workers, divisors, on_devices
 from ddl.events import presence
@@ -86,9 +86,9 @@ class Keeper:
 
 @dataclass
 class ProcessGroup:
-  """The processes that train together until one fails or joins, as seen by one of them.
+  """A membership of an elastic job: the processes that train together until one fails or joins.
 
-  A process has the same workers in each membership: process r of N has p / N of the p workers, from r p / N on.
+  Each process has a copy with its own `rank`. Process r of N always has the p / N workers from r p / N on.
   """
 
   processes: int  # number of processes of the job
@@ -97,7 +97,7 @@ class ProcessGroup:
   ranks: tuple[int, ...]  # ranks of this membership
   rank: int = -1  # rank of this process
   number: int = -1  # index of this membership, from 0
-  survivors: tuple[int, ...] = ()  # ranks with a state after `step`; (): start from scratch or a checkpoint
+  survivors: tuple[int, ...] = ()  # ranks with a saved state after `step`; (): start from scratch or a checkpoint
   step: int = -1  # step from which the survivors continue; -1: none
   resume: bool = False  # whether there may be a checkpoint
   coordinator: str = ""  # HOST:PORT of the first process
@@ -105,13 +105,13 @@ class ProcessGroup:
   keepers: dict[int, Any] = field(default_factory=dict)  # survivor -> keeper of its state
 
   def ids(self, ranks: tuple[int, ...] | None = None) -> Ids:
-    """Return the workers of some processes of the job, by default of this membership."""
+    """Return the workers of some processes of the job, by default those of this membership."""
     share = self.workers // self.processes
     return tuple(rank * share + i for rank in (self.ranks if ranks is None else ranks) for i in range(share))
 
   @property
   def reference(self) -> int:
-    """Return the index of the first survivor, whose state the others must equal."""
+    """Return the index in `ranks` of the process that all others are compared with: the first survivor."""
     return self.ranks.index((self.survivors or self.ranks)[0])
 
   @property
@@ -121,11 +121,11 @@ class ProcessGroup:
 
   @property
   def presence(self) -> Presence:
-    """Return the presence of a run that begins with this membership."""
+    """Return the worker presence of a run that starts with this membership and does not change."""
     return Presence(self.workers, ((0, self.ids()),))
 
   def layout(self, ids: Ids) -> Workers:
-    """Place these workers, which must be all of one or more processes, on the devices of their processes."""
+    """Place workers on the devices of their processes. ids: all workers of one or more processes."""
     indices = [index for index, rank in enumerate(self.ranks) if {*self.ids((rank,))} <= {*ids}]
     return on_devices(len(ids), [device for index in indices for device in self._devices(index)], 1)
 
@@ -135,7 +135,7 @@ class ProcessGroup:
     return devices[: max(d for d in even if d <= len(devices))]
 
   def continued(self, before: Presence, step: int) -> Presence:
-    """Extend a presence by this membership's workers from a step on."""
+    """Return a worker presence that changes at a step to the workers of this membership."""
     changes = tuple(change for change in before.changes if change[0] < step)
     for ranks in (self.survivors, self.ranks):
       if ranks and (not changes or changes[-1][1] != self.ids(ranks)):
@@ -145,20 +145,20 @@ class ProcessGroup:
 
 def trainer_of_process(make: Callable[[Workers], CompiledTrainer], membership: ProcessGroup) -> ElasticTrainer:
   """Build the elastic trainer of one process. make: workers on devices -> their trainer."""
-  of = cache(make)
+  trainer_for = cache(make)
   trainer = ElasticTrainer(
-    lambda ids: of(membership.layout(ids)),
+    lambda ids: trainer_for(membership.layout(ids)),
     membership.presence,
     membership.own_ids,
     hosts.share,
-    lambda ids: of(on_devices(len(ids), jax.local_devices()[:1], 1)),
+    lambda ids: trainer_for(on_devices(len(ids), jax.local_devices()[:1], 1)),
   )
   trainer.layout |= {"devices": 0, "processes": membership.processes, "elastic": True}
   return trainer
 
 
 class KeeperStore:
-  """A store that sends the state of each round to the keeper, in addition to checkpoints on disk.
+  """A store that sends the state after each round to the keeper, in addition to checkpoints on disk.
 
   Implements `ddl.run.checkpoints.Store`.
   """
@@ -169,7 +169,7 @@ class KeeperStore:
     self._sent: Any = None  # the last state sent
 
   def restore(self, batch: Any, resume: bool) -> Any:
-    """Restore the survivors' state, or else the newest checkpoint; None: start at step 0."""
+    """Restore the survivors' state, or else the newest checkpoint; return None to start at step 0."""
     membership, trainer, folder = self._membership, batch.trainer, batch.runs[0].folder
     state, file, now = self._checkpoints.restore(batch, False), folder.path / PRESENCE, membership.presence
     if membership.survivors:
@@ -185,7 +185,7 @@ class KeeperStore:
     return state
 
   def _read(self, trainer: ElasticTrainer, key: jax.Array) -> tuple[Any, Presence]:
-    """Return the state from which the survivors continue, and the presence. key: for initializing workers that join."""
+    """Return the state from which the survivors continue, and the presence. key: initializes workers that join."""
     import ray
 
     membership = self._membership
@@ -195,12 +195,12 @@ class KeeperStore:
     record, rows = json.loads(text), None
     if survives:
       treedef = jax.tree.structure(trainer.all.own)
-      rows = Rows(treedef.unflatten(leaves), treedef.unflatten(record["own"]), membership.own_ids)
+      rows = LocalRows(treedef.unflatten(leaves), treedef.unflatten(record["per_worker"]), membership.own_ids)
     before = Presence(membership.workers, tuple((step, tuple(ids)) for step, ids in record["presence"]))
     now = membership.continued(before, membership.step)
-    held = trainer.placed(rows, membership.ids(membership.survivors), membership.ids(), membership.step, key)
+    carry = trainer.placed(rows, membership.ids(membership.survivors), membership.ids(), membership.step, key)
     streams = [(membership.step, record["streams"] if survives else {})]
-    return self._restored(held._replace(changes=len(now.changes)), [record["figures"]], 0, streams, True), now
+    return self._restored(carry._replace(changes=len(now.changes)), [record["figures"]], 0, streams, True), now
 
   def due(self, first: int, step: int) -> bool:
     """Return whether a round ends or a checkpoint is due."""
@@ -215,8 +215,8 @@ class KeeperStore:
     if state.step == 0 or state.carry is None or state.step % membership.round_steps:
       return
     rows = batch.trainer.rows(state.carry)
-    own = [bool(leaf) for leaf in jax.tree.leaves(rows.own)]
-    record = {"figures": batch.figures[0], "streams": batch.stream_states(0), "own": own}
+    per_worker = [bool(leaf) for leaf in jax.tree.leaves(rows.per_worker)]
+    record = {"figures": batch.figures[0], "streams": batch.stream_states(0), "per_worker": per_worker}
     text = json.dumps(record | {"presence": batch.trainer.presence.changes})
     if self._sent:  # one state at a time
       ray.get(self._sent)

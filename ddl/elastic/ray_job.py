@@ -44,13 +44,13 @@ class TrainingProcess:
     self._run = run
 
   def node(self) -> str:
-    """Return the ID of its node."""
+    """Return the ID of this actor's node."""
     import ray
 
     return ray.get_runtime_context().get_node_id()
 
   def address(self) -> str:
-    """Return a free address on its node for the coordinator of `jax.distributed`."""
+    """Return a free address on this node for the coordinator of `jax.distributed`."""
     import ray
 
     with socket.socket() as server:
@@ -58,7 +58,7 @@ class TrainingProcess:
       return f"{ray.util.get_node_ip_address()}:{server.getsockname()[1]}"
 
   def train(self, membership: ProcessGroup) -> Any:
-    """Call `run` and return its result. SIGTERM stops only this process, unless the driver asks all to stop."""
+    """Call `run` and return its result. SIGTERM ends this process at once, unless the driver stops all processes."""
     import ray
 
     (signals, wakeup), (printed, stdout) = os.pipe(), os.pipe()
@@ -105,7 +105,7 @@ def _read(pipe: int) -> bytes:
 
 
 class Outcome(NamedTuple):
-  """The outcome of a membership."""
+  """Results, errors and losses of the processes of one membership."""
 
   results: dict[int, Any]  # rank -> result of `run`
   errors: dict[int, Exception]  # rank -> exception raised
@@ -118,16 +118,16 @@ class RayJob:
 
   def __init__(
     self, run: Callable[[ProcessGroup], Any], first: ProcessGroup, options: Any, resume: Callable[[], bool],
-    say: Callable[[str], None],
+    report: Callable[[str], None],
   ):  # fmt: skip
-    """Start or join Ray.
+    """Start Ray or connect to its cluster.
 
     Args:
       run: the training function of a process; it is pickled.
       first: the first membership, with all processes.
       options: `RunOptions` of the job.
       resume: returns whether a checkpoint may exist now.
-      say: prints a line to stderr.
+      report: prints a line to stderr.
 
     Raises:
       ValueError: if Ray is not installed or its cluster cannot be reached.
@@ -136,7 +136,7 @@ class RayJob:
     if local:
       os.environ.setdefault(ray_cluster.ONE_HOST, "0")
     self._ray, self._run, self._next, self._options = ray_cluster.require(), run, first, options
-    self._resume, self._say, self._replacements = resume, say, options.max_restarts
+    self._resume, self._report, self._replacements = resume, report, options.max_restarts
     self._started = not self._ray.is_initialized()
     if self._started:
       cpus = int(np.ceil(2 * first.processes * options.worker_cpus))  # including the next membership
@@ -154,7 +154,7 @@ class RayJob:
 
     Raises:
       JobFailed: if too few processes remain, training fails repeatedly at the same step, or is stopped early.
-      Exception: of a process, if no other process failed.
+      Exception: raised by a process, if no process was lost.
     """
     before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -181,7 +181,7 @@ class RayJob:
     self.signal = number
 
   def _create_actors(self, ranks: Iterable[int]) -> None:
-    """Create missing actors of the next membership; a survivor's runs on its keeper's node."""
+    """Create the missing actors of the next membership, those of survivors on the node of their keeper."""
     for rank in {*ranks} - {*self._starting}:
       node, strategy = self._nodes.get(rank), "SPREAD"
       if node in self._keepers:
@@ -191,7 +191,7 @@ class RayJob:
       self._starting[rank] = actor, actor.node.remote()
 
   def _ready(self, ranks: Collection[int], seconds: float) -> set[int]:
-    """Return those of these ranks whose new actor is ready within `seconds`."""
+    """Return the ranks with a new actor that is ready within `seconds`."""
     nodes = {self._starting[rank][1]: rank for rank in ranks}
     ready = self._ray.wait([*nodes], num_returns=len(nodes), timeout=seconds)[0] if nodes else []
     return {nodes[node] for node in ready}
@@ -275,7 +275,7 @@ class RayJob:
     return reports
 
   def _decide(self, outcome: Outcome, ranks: set[int]) -> None:
-    """Choose the ranks of the next membership, and the step and states from which they continue."""
+    """Choose the next membership: its ranks, and the step and states from which they continue."""
     failed, total = outcome.failed, f"of {self._next.processes}"
     if min(ranks) in failed:  # it hosts the coordinator, so the others also end, with intact states
       failed = {rank for rank in failed if rank == min(ranks) or self._lost(rank)}
@@ -285,7 +285,7 @@ class RayJob:
       for rank, error in errors.items():
         if self.signal or not self._next.survivors or rank in self._next.survivors:
           raise error
-        self._say(f"process {rank} {total}: {error}")  # raised by a new process: the others continue without it
+        self._report(f"process {rank} {total}: {error}")  # of a new process: the others continue without it
       failed |= {*errors}
     if self.signal:
       raise JobFailed("stopped before the state could be saved")
@@ -312,7 +312,7 @@ class RayJob:
     events = [f"{_names(failed)} {total} failed"] * bool(failed) + ["a replacement starts"] * bool(replaced)
     events += [f"{_names(outcome.joined)} {total} joined"] * bool(outcome.joined)
     count = pluralize(len(remaining), "process")
-    self._say(f"{', '.join(events) or 'a connection was lost'}; {count} {total} continue from step {max(step, 0)}")
+    self._report(f"{', '.join(events) or 'a connection was lost'}; {count} {total} continue from step {max(step, 0)}")
     sources = keepers.get(step, {})
     self._next = replace(
       self._next, ranks=tuple(sorted(remaining)), survivors=tuple(sorted(sources)), step=step, keepers=sources

@@ -1,6 +1,6 @@
-"""Elastic runs, which between membership changes equal the algorithm on the present workers.
+"""Trainer of elastic runs: between membership changes, the algorithm runs on the present workers.
 
-Each worker keeps its ID, and hence its batches and keys, regardless of the others.
+A worker's ID, batches and keys do not depend on which other workers are present.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) ->
 
   Args:
     make: number of workers -> the algorithm.
-    params: those of one worker, as shapes.
+    params: shapes of one worker's parameters.
     presence: the workers present at each step.
 
   Raises:
@@ -49,62 +49,76 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) ->
   whole = shapes(presence.workers)
   for count in sorted({len(ids) for _, ids in presence.changes}, reverse=True):
     if shapes(count) != whole:
-      raise ValueError(f"a worker's state must have equal shapes for {presence.workers} and {count} workers")
+      raise ValueError(f"a worker's state must have the same shapes for {presence.workers} and {count} workers")
   for (_, before), (step, now) in pairwise(presence.changes):
     under_way = [Schedule(make(len(ids)).exchanges).in_flight(step) for ids in (before, now)]
     if under_way[0] != under_way[1] and any(map(any, under_way)):
-      raise ValueError(f"messages in flight at step {step} must be equal for {len(before)} and {len(now)} workers")
+      raise ValueError(
+        f"the number of messages in flight at step {step} must be the same for {len(before)} and {len(now)} workers"
+      )
 
 
-class Rows(NamedTuple):
+class LocalRows(NamedTuple):
   """The rows of a carry that belong to this process, in host memory."""
 
   carry: Carry  # [local workers, ...], or [1, ...] if all workers agree
-  own: Carry  # True for leaves [local workers, ...]
+  per_worker: Carry  # True for leaves [local workers, ...]
   ids: Ids  # IDs of the local workers
 
 
-def rows_of(trainer: CompiledTrainer, carry: Carry, ids: Ids) -> Rows:
+def rows_of(trainer: CompiledTrainer, carry: Carry, ids: Ids) -> LocalRows:
   """Return this process's rows of a carry; on a CPU they share its memory."""
 
-  def leaf(own: bool, x: jax.Array) -> np.ndarray:
-    parts = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    rows = [np.asarray(shard.data) for shard in (parts if own else parts[:1])]
+  def leaf(per_worker: bool, x: jax.Array) -> np.ndarray:
+    shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+    rows = [np.asarray(shard.data) for shard in (shards if per_worker else shards[:1])]
     return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
-  return Rows(jax.tree.map(leaf, trainer.own, carry), trainer.own, local(trainer, ids))
+  return LocalRows(jax.tree.map(leaf, trainer.own, carry), trainer.own, local(trainer, ids))
 
 
-def put(
-  after: CompiledTrainer, rows: Rows | None, ids: Ids, step: int, first: Carry | None = None, new: Rows | None = None
+def place_rows(
+  after: CompiledTrainer,
+  rows: LocalRows | None,
+  ids: Ids,
+  step: int,
+  first: Carry | None = None,
+  new: LocalRows | None = None,
 ) -> Carry:
-  """Return the carry of workers `ids` for the trainer `after`, from this process's rows.
+  """Build the carry of the workers `ids` on the devices of the trainer `after`.
 
-  first: carry of the first worker that stays, by default in this process; new: initial rows for workers that join.
+  Args:
+    after: the trainer of these workers.
+    rows: this process's rows of the previous carry; None if it has none.
+    ids: the present workers.
+    step: the next step.
+    first: carry of the first worker that stays; by default from `rows`.
+    new: initial rows for workers that join.
   """
-  mine, copies = local(after, ids), len(after.workers.local_rows)
+  local_ids, copies = local(after, ids), len(after.workers.local_rows)
   if first is None:
     assert rows
-    first = one_of(rows, next(i for i in rows.ids if i in ids))
+    first = carry_of_worker(rows, next(i for i in rows.ids if i in ids))
 
-  def leaf(now: bool, one: np.ndarray, old: Any, own: Any, begun: Any) -> np.ndarray:
-    if not now:  # all workers agree on this leaf
-      return np.repeat(one[None], copies, 0)
-    stays = {} if rows is None else {i: old[k] if own else one for k, i in enumerate(rows.ids)}
-    return np.stack([stays[i] if i in stays else one if begun is None else begun[k] for k, i in enumerate(mine)])
+  def leaf(per_worker: bool, row: np.ndarray, old: Any, was_per_worker: Any, initial: Any) -> np.ndarray:
+    if not per_worker:  # all workers agree on this leaf
+      return np.repeat(row[None], copies, 0)
+    stays = {} if rows is None else {i: old[k] if was_per_worker else row for k, i in enumerate(rows.ids)}
+    joins = [row] * len(local_ids) if initial is None else initial
+    return np.stack([stays[i] if i in stays else joins[k] for k, i in enumerate(local_ids)])
 
   def part(name: str) -> Tree:
-    now, one = (getattr(x, name) for x in (after.own, first))
-    old, own = (getattr(x, name) for x in rows[:2]) if rows else (now, now)
-    begun = getattr(new.carry, name) if new and name != "messages" else jax.tree.map(lambda _: None, now)
-    return after.workers.put(jax.tree.map(leaf, now, one, old, own, begun))
+    per_worker, row = (getattr(x, name) for x in (after.own, first))
+    old, was_per_worker = (getattr(x, name) for x in rows[:2]) if rows else (per_worker, per_worker)
+    initial = getattr(new.carry, name) if new and name != "messages" else jax.tree.map(lambda _: None, per_worker)
+    return after.workers.put(jax.tree.map(leaf, per_worker, row, old, was_per_worker, initial))
 
   if any(after.schedule.in_flight(step)):
     messages = part("messages")
   else:  # nothing is in flight, and the exchanges may have changed
     messages = after.workers.put(
       jax.tree.map(
-        lambda own, x: np.zeros((len(mine) if own else copies, *x.shape[1:]), x.dtype),
+        lambda per_worker, x: np.zeros((len(local_ids) if per_worker else copies, *x.shape[1:]), x.dtype),
         after.own.messages,
         after.carry.messages,
       )
@@ -117,22 +131,22 @@ def local(trainer: CompiledTrainer, ids: Ids) -> Ids:
   return tuple(ids[i] for i in trainer.workers.local)
 
 
-def one_of(rows: Rows, worker: int) -> Carry:
+def carry_of_worker(rows: LocalRows, worker: int) -> Carry:
   """Return one worker's carry."""
   at = rows.ids.index(worker)
-  return jax.tree.map(lambda own, x: x[at if own else 0], rows.own, rows.carry)
+  return jax.tree.map(lambda per_worker, x: x[at if per_worker else 0], rows.per_worker, rows.carry)
 
 
-def shapes_of_one(own: Carry, carry: Carry) -> Carry:
+def shapes_of_worker(per_worker: Carry, carry: Carry) -> Carry:
   """Return the shapes of one worker's carry."""
-  return jax.tree.map(lambda _, x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), own, carry)
+  return jax.tree.map(lambda _, x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), per_worker, carry)
 
 
-class Held(NamedTuple):
-  """The carry of an elastic run."""
+class ElasticCarry(NamedTuple):
+  """The carry of an elastic run, and the workers it belongs to."""
 
   carry: Carry
-  ids: Ids  # IDs of the workers of its rows
+  ids: Ids  # one worker per row
   changes: int = 1  # number of memberships so far
   read: bool = False  # read from a checkpoint of other workers, by each process separately
 
@@ -161,9 +175,9 @@ Share = Callable[[Tree | None, Tree], Tree]
 
 
 class ElasticTrainer(SingleRunTrainer):
-  """The trainers of a run whose membership changes: one per set of workers, built when that set is first present.
+  """The trainer of an elastic run. Each set of workers has an inner trainer, built when the set is first present.
 
-  Implements `ddl.engine.trainer.Trainer`, with `Held` as the carry.
+  Implements `ddl.engine.trainer.Trainer`, with `ElasticCarry` as the carry.
   """
 
   def __init__(
@@ -177,12 +191,12 @@ class ElasticTrainer(SingleRunTrainer):
     """Build the trainer of the last set of workers.
 
     Args:
-      make: workers -> their trainer, which may serve several sets. At a change, this process must have all or none of
-        the workers that stay.
+      make: set of workers -> their trainer, which several sets may share. At a membership change, this process must
+        have all or none of the workers that stay.
       presence: the workers present at each step.
-      fed: workers for which a feed has batches; by default all.
+      fed: workers for which the feed has batches; by default all.
       share: sends the model to the processes of workers that join.
-      reader: workers of a checkpoint -> their trainer in this process only, as some workers may be lost.
+      reader: set of workers -> a trainer on this process's devices, which can read a checkpoint after some are lost.
 
     Raises:
       ValueError: as `make` does.
@@ -192,7 +206,7 @@ class ElasticTrainer(SingleRunTrainer):
     self._reader = reader
     self._share = share
     self._now = presence.changes[-1][1]
-    self.all = self.of(self._now)
+    self.all = self.trainer_for(self._now)
     self.workers, self.execution, self.placement = self.all.workers, self.all.execution, self.all.placement
     self.layout = dict(self.all.layout)
     self.fed: Ids = fed or tuple(range(presence.workers))
@@ -217,7 +231,7 @@ class ElasticTrainer(SingleRunTrainer):
       raise ValueError(f"config.elastic with {label}: {error}") from error
     self.presence = presence
 
-  def of(self, ids: Ids) -> CompiledTrainer:
+  def trainer_for(self, ids: Ids) -> CompiledTrainer:
     """Return the trainer of these workers."""
     trainer = self._make(ids)
     return self._trainers.setdefault(id(trainer), trainer)
@@ -227,49 +241,51 @@ class ElasticTrainer(SingleRunTrainer):
     """Return the seconds spent compiling so far."""
     return sum(trainer.compile_seconds for trainer in self._trainers.values())
 
-  def start(self, key: jax.Array, step: int = 0) -> Held:
+  def start(self, key: jax.Array, step: int = 0) -> ElasticCarry:
     """Initialize the carry from a key, for the workers present just before `step`."""
     self._initial = key
-    return self._held(step, lambda trainer: trainer.start(key))
+    return self._carry_at(step, lambda trainer: trainer.start(key))
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
     """Return the shapes, types and shardings of a checkpoint's carry after a step."""
     saved = self.saved(self.start(key, step))
     return placed(saved, shardings(saved))
 
-  def saved(self, carry: Held) -> Carry:
+  def saved(self, carry: ElasticCarry) -> Carry:
     """Return the carry for a checkpoint, with a row per worker of the previous step."""
-    return self._of_held(carry).saved(carry.carry)
+    return self._trainer_of(carry).saved(carry.carry)
 
-  def restored(self, saved: Carry, step: int) -> Held:
+  def restored(self, saved: Carry, step: int) -> ElasticCarry:
     """Restore the carry from that of a checkpoint after a step."""
-    return self._held(step, lambda trainer: trainer.restored(saved))
+    return self._carry_at(step, lambda trainer: trainer.restored(saved))
 
-  def consensus(self, carry: Held) -> Consensus:
+  def consensus(self, carry: ElasticCarry) -> Consensus:
     """Return the model to evaluate and the workers' distance from their mean; the carry stays valid."""
-    return self.of(carry.ids).consensus(carry.carry)
+    return self.trainer_for(carry.ids).consensus(carry.carry)
 
   def plan(self, first: int, last: int, every: int) -> list[Call]:
     """Return the calls from step `first` to `last`, each with one set of workers."""
     parts: dict[int, tuple[CompiledTrainer, list[tuple[int, int]]]] = {}
     for segment in self.presence.segments(first, last):
-      trainer = self.of(segment.ids)
+      trainer = self.trainer_for(segment.ids)
       parts.setdefault(id(trainer), (trainer, []))[1].append((segment.first, segment.last))
     calls = [call for trainer, own in parts.values() for call in trainer.plan_parts(own, every)]
     return sorted(calls, key=lambda call: call.first)
 
-  def run(self, carry: Held, calls: list[Call], feed: Feed, key: jax.Array) -> Iterator[tuple[Call, Held, jax.Array]]:
+  def run(
+    self, carry: ElasticCarry, calls: list[Call], feed: Feed, key: jax.Array
+  ) -> Iterator[tuple[Call, ElasticCarry, jax.Array]]:
     """Dispatch the calls as `CompiledTrainer.run` does. feed: for the workers `fed`, including absent ones."""
-    held = carry
+    current = carry
     del carry
     for count, group in groupby(calls, lambda call: self.presence.count(call.first)):
       same = [*group]
-      for _, ids in self.presence.changes[held.changes : count]:
-        held = self.regroup(held, ids, same[0].first)
-      ids = held.ids
-      for call, after, losses in self.of(ids).run(held.carry, same, self._rows_of(feed, ids), key, ids):
-        held = Held(after, ids, count)
-        yield call, held, losses
+      for _, ids in self.presence.changes[current.changes : count]:
+        current = self.regroup(current, ids, same[0].first)
+      ids = current.ids
+      for call, after, losses in self.trainer_for(ids).run(current.carry, same, self._rows_of(feed, ids), key, ids):
+        current = ElasticCarry(after, ids, count)
+        yield call, current, losses
 
   def losses(self, call: Call, losses: jax.Array) -> np.ndarray:
     """Return the losses of a call on the host, averaged over the present workers."""
@@ -277,27 +293,27 @@ class ElasticTrainer(SingleRunTrainer):
 
   def nbytes(self, call: Call) -> float:
     """Return the bytes that a present worker sends in a call."""
-    return self.of(self.presence.at(call.first)).nbytes(call)
+    return self.trainer_for(self.presence.at(call.first)).nbytes(call)
 
   def describe(self) -> str:
     """Describe layout and execution in one line."""
     changes = self.presence.changes
     return self.all.describe() + (f"; {self.presence.describe(changes[-1][0] + 1)}" if len(changes) > 1 else "")
 
-  def regroup(self, held: Held, ids: Ids, step: int) -> Held:
-    """Return the state of these workers before a step, from that of the previous workers, as `placed` does."""
-    return held if ids == held.ids else self.placed(self.rows(held), held.ids, ids, step, self._initial)
+  def regroup(self, current: ElasticCarry, ids: Ids, step: int) -> ElasticCarry:
+    """Change the set of workers before a step; see `placed`."""
+    return current if ids == current.ids else self.placed(self.rows(current), current.ids, ids, step, self._initial)
 
-  def rows(self, held: Held) -> Rows:
-    """Return this process's rows."""
-    return rows_of(self._of_held(held), held.carry, held.ids)
+  def rows(self, current: ElasticCarry) -> LocalRows:
+    """Return this process's rows of a carry."""
+    return rows_of(self._trainer_of(current), current.carry, current.ids)
 
-  def placed(self, rows: Rows | None, before: Ids, ids: Ids, step: int, key: jax.Array) -> Held:
+  def placed(self, rows: LocalRows | None, before: Ids, ids: Ids, step: int, key: jax.Array) -> ElasticCarry:
     """Return the state of these workers before a step, from the rows of the previous workers.
 
     Workers that stay keep their state. Workers that join start with the consensus model of those that stay
     (`Algorithm.evaluate`), a newly initialized state, and the mean of their statistics. Leaves on which all workers
-    agree are kept. For messages in flight, workers that join get copies of those of the first worker that stays.
+    agree are unchanged. Workers that join get copies of the messages in flight of the first worker that stays.
 
     Args:
       rows: rows of this process; None if none of its workers stays.
@@ -311,37 +327,37 @@ class ElasticTrainer(SingleRunTrainer):
     stay = tuple(i for i in before if i in ids)
     if not stay:
       raise ValueError(f"at least one of the workers {[*before]} must stay at step {step}")
-    among, after, leaving = self.of(stay), self.of(ids), None
+    among, after, leaving = self.trainer_for(stay), self.trainer_for(ids), None
     if stay == ids:
       assert rows
-      return Held(put(after, rows, ids, step), ids)
+      return ElasticCarry(place_rows(after, rows, ids, step), ids)
     if rows and local(among, stay):
-      model = self._model(Held(put(among, rows, stay, step), stay))
-      leaving = (model, one_of(rows, stay[0])) if stay[0] in local(among, stay) else None
-    like = (jax.eval_shape(self.all.model.init, key), shapes_of_one(among.own, among.carry))
+      model = self._model(ElasticCarry(place_rows(among, rows, stay, step), stay))
+      leaving = (model, carry_of_worker(rows, stay[0])) if stay[0] in local(among, stay) else None
+    like = (jax.eval_shape(self.all.model.init, key), shapes_of_worker(among.own, among.carry))
     model, first = self._share(leaving, like)
     params, extra = model
-    new = self.rows(Held(after.start_from(params, extra, key), ids))
-    return Held(put(after, rows, ids, step, first, new), ids)
+    new = self.rows(ElasticCarry(after.start_from(params, extra, key), ids))
+    return ElasticCarry(place_rows(after, rows, ids, step, first, new), ids)
 
-  def _held(self, step: int, carry: Callable[[CompiledTrainer], Carry]) -> Held:
+  def _carry_at(self, step: int, carry: Callable[[CompiledTrainer], Carry]) -> ElasticCarry:
     """Return the state after `step` steps. carry: trainer of the workers at that step -> their carry."""
     last = max(step - 1, 0)
     ids, changes = self.presence.at(last), self.presence.count(last)
     if self._reader is None or ids == self._now:
-      return Held(carry(self.of(ids)), ids, changes)
-    return Held(carry(self._reader(ids)), ids, changes, read=True)
+      return ElasticCarry(carry(self.trainer_for(ids)), ids, changes)
+    return ElasticCarry(carry(self._reader(ids)), ids, changes, read=True)
 
-  def _of_held(self, held: Held) -> CompiledTrainer:
-    return self._reader(held.ids) if held.read and self._reader else self.of(held.ids)
+  def _trainer_of(self, current: ElasticCarry) -> CompiledTrainer:
+    return self._reader(current.ids) if current.read and self._reader else self.trainer_for(current.ids)
 
-  def _model(self, held: Held) -> tuple[Tree, Tree]:
-    consensus = self.consensus(held)
+  def _model(self, current: ElasticCarry) -> tuple[Tree, Tree]:
+    consensus = self.consensus(current)
     return jax.tree.map(lambda x: np.array(x.addressable_data(0)), (consensus.params, consensus.extra))
 
   def _rows_of(self, feed: Feed, ids: Ids) -> Feed:
     """Return a feed for this process's workers among `ids`."""
-    at = [self.fed.index(i) for i in local(self.of(ids), ids)]
+    at = [self.fed.index(i) for i in local(self.trainer_for(ids), ids)]
 
     def rows(first: int, steps: int) -> dict[str, np.ndarray]:
       return {name: x if at == [*range(len(x))] else x[at] for name, x in feed(first, steps).items()}
@@ -350,21 +366,21 @@ class ElasticTrainer(SingleRunTrainer):
 
 
 def in_virtual_time(make: Callable[[Workers], CompiledTrainer], workers: Workers) -> ElasticTrainer:
-  """Build the trainer of a single-process run whose membership changes in virtual time.
+  """Build the trainer of a single-process elastic run in virtual time.
 
   make: workers on devices -> their trainer. workers: all workers, on the largest number of devices used.
   """
 
   @cache
-  def of(count: int) -> CompiledTrainer:
+  def trainer_for(count: int) -> CompiledTrainer:
     devices = max(d for d in divisors(count) if d <= workers.devices)
     return make(workers if count == workers.count else make_workers(count, devices))
 
-  return ElasticTrainer(lambda ids: of(len(ids)), everyone(workers.count))
+  return ElasticTrainer(lambda ids: trainer_for(len(ids)), everyone(workers.count))
 
 
 class ElasticClock:
-  """The clock of a run whose membership changes."""
+  """The clock of an elastic run."""
 
   def __init__(self, trainer: ElasticTrainer, clock: StepClock | None = None):
     """Wrap the clock of virtual seconds; None: without virtual time."""

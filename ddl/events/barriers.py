@@ -98,8 +98,8 @@ def best(seconds: np.ndarray, seen: np.ndarray, *, workers: int, estimator: str)
 
   Args:
     seconds: [k] times >= 0.
-    seen: [k] bool; False if the time is censored because the round closed first. Leaving these out would bias the fit
-      towards fast workers.
+    seen: [k] bool; False if the time is censored because the round closed first. Fitting only the others would favor
+      fast workers.
     estimator: one of ESTIMATORS.
   """
   seconds = np.maximum(seconds, np.finfo(float).tiny)  # a step can be too short to change the float64 clock
@@ -168,7 +168,7 @@ def backup(*, spare: NonNegativeInt) -> Barrier:
   def take(workers: int, rounds: Sequence[Round]) -> int:
     del rounds
     if spare >= workers:
-      raise OptionError("backup.spare", f"below the {workers} workers", spare)
+      raise OptionError("backup.spare", f"below {workers}, the number of workers", spare)
     return workers - spare
 
   return Quorum(take)
@@ -204,16 +204,16 @@ BARRIERS: dict[str, Callable[..., Barrier]] = {
 }
 
 
-ABSENT = sys.maxsize  # the clock of an absent worker, so that no other worker waits for it
+ABSENT = sys.maxsize  # clock of an absent worker, for which no other worker waits
 
 
 class LiveBarrier:
   """The state of a bounded barrier: the rounds finished by each worker. Not thread-safe; callers must hold a lock."""
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, present: bool = True):
-    """Start with all workers, or with none unless `present`. Raises OptionError if the sample exceeds the others."""
+    """Start with all workers, or with none if not `present`. OptionError for a sample larger than `workers` - 1."""
     if barrier.sample is not None and barrier.sample > workers - 1:
-      raise OptionError("psp.sample", f"at most {workers - 1}, the other workers", barrier.sample)
+      raise OptionError("psp.sample", f"at most {workers - 1}, the number of other workers", barrier.sample)
     self._barrier, self._random = barrier, random.Random(seed)
     self._clocks, self._present = [0] * workers, set(range(workers) if present else ())
     self._others = [[other for other in range(workers) if other != worker]

@@ -8,7 +8,7 @@ import numpy as np
 from ddl.errors import OptionError
 from ddl.events.times import Stream, Times, not_negative
 
-Seconds = float | Callable[[int], float]  # the same for all workers, or a function of the worker
+Seconds = float | Callable[[int], float]  # one value for all workers, or a function of the worker
 
 
 class VisitOrder(Protocol):
@@ -40,7 +40,7 @@ class Rule(Protocol):
 
 
 class Work(NamedTuple):
-  """The timing of a worker round: points in time in seconds from 0, except for the duration `rest`."""
+  """The timing of a worker round: points in time in seconds from 0, and the duration `rest`."""
 
   start: float  # computing begins, after any time lost to deaths
   leaves: float  # the worker sends its request
@@ -57,7 +57,7 @@ class VirtualCluster:
     if period < 1:
       raise OptionError("period", ">= 1", period)
     if not 0 <= delay <= period:
-      raise OptionError("delay", f"in [0, {period}], the period", delay)
+      raise OptionError("delay", f"in [0, {period}], from 0 to the period", delay)
     self.workers, self.period, self.delay, self._times = times.workers, period, delay, times
     self.message = _by_worker("message_seconds", message_seconds, times.workers)  # one way
     self.service = _by_worker("service_seconds", service_seconds, times.workers)

@@ -1,4 +1,4 @@
-"""Virtual time of a collective algorithm, whose workers wait for each other, or for neighbors, at an exchange."""
+"""Virtual time of collective algorithms: at an exchange, workers wait for all others or for their neighbors."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from ddl.events.presence import Presence
 from ddl.events.times import Times, not_negative
 
 NONE = (np.nan, np.nan)  # no message
-Seconds = float | Callable[[int], float]  # of a collective, or a function of the number of workers present
+Seconds = float | Callable[[int], float]  # a number, or a function of the number of present workers
 Hops = tuple[tuple[int | None, ...], ...]  # successive permutes: the rank each worker receives from (None: none)
 
 
@@ -40,7 +40,7 @@ class StepTimes(NamedTuple):
 
 
 def finish(*, steps: int, **settings: Any) -> np.ndarray:
-  """Return when the slowest worker has finished each step and its exchange: [steps] seconds. Arguments as in `walk`."""
+  """Return when the slowest worker finishes each step and its exchanges: [steps] seconds. Arguments as in `walk`."""
   finished = np.empty(max(steps, 0))
   with np.errstate(over="ignore"):  # checked below
     for number, step in enumerate(walk(steps=steps, **settings)):
@@ -91,9 +91,9 @@ def walk(
     exchanges: the exchanges that send something.
     local_seconds: seconds of the collectives in each local step; None: there are none.
     overlap: whether delayed messages overlap computation.
-    present: False: all workers wait for one that dies. True: the others continue, as in `presence.elastic`; a worker
-      that joins starts when the last remaining worker reaches the round. A `Presence`: a recorded membership, which
-      replaces the deaths.
+    present: False: all workers wait for a worker that dies. True: the others continue, as in `presence.elastic`; a
+      worker that joins starts when the last remaining worker reaches the round. A `Presence`: a recorded membership,
+      which replaces the deaths.
 
   Raises:
     ValueError: in one line, for invalid values.
@@ -164,7 +164,7 @@ def walk(
 
 
 def _pass_on(clock: np.ndarray, link: np.ndarray, seconds: float, hops: Hops) -> tuple[tuple[float, float], np.ndarray]:
-  """Send messages from worker to worker, and mark the links as busy (in place). Returns what `send` returns."""
+  """Send messages from worker to worker; update `link` in place. Return ((launch, arrival), arrival at each worker)."""
   first, arrived = np.maximum(clock, link), clock.copy()
   for hop in hops:
     sources = np.array([rank if source is None else source for rank, source in enumerate(hop)])
@@ -176,7 +176,7 @@ def _pass_on(clock: np.ndarray, link: np.ndarray, seconds: float, hops: Hops) ->
 
 
 def presence_of(workers: int, steps: Iterable[StepTimes]) -> Presence:
-  """Return the membership that the steps of a walk imply."""
+  """Return the membership in the steps of `walk`: a worker with a NaN time is absent."""
   changes: list[tuple[int, presence.Ids]] = []
   for number, step in enumerate(steps):
     ids = tuple(np.flatnonzero(np.isfinite(step.free)).tolist())

@@ -39,7 +39,7 @@ class Operations(NamedTuple):
 def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrier, seed: int) -> Operations:
   """Return the server's operations, in order, for a computed or recorded schedule.
 
-  Some workers may have no event. A worker that waited at a barrier READs if the algorithm has `read`; otherwise the
+  A worker that waited at a barrier READs if the algorithm has `read`; otherwise the
   reply of its visit stays valid. With a quorum all workers READ. Without a lock each visit LOOKs at, and ADDs to,
   `arrivals.blocks` blocks of the center between its arrival and the end of its service, concurrently with other visits
   and at random times determined by `seed`.
@@ -52,10 +52,10 @@ def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrie
   if blocks and not rule:
     raise OptionError("arrivals.blocks", "0 for an algorithm without a lock-free rule", blocks)
   if quorum and algorithm.read is None:
-    raise ValueError(
-      "backup and cutoff barriers need an algorithm whose workers start each round from the server's reply, such as "
-      "async_sgd."
+    advice = (
+      "Use backup and cutoff with an algorithm such as async_sgd, which starts each round from the server's reply."
     )
+    raise OptionError("barrier", "asp, bsp, ssp or psp for an algorithm without `read`", advice=advice)
   if blocks < 0 or (quorum and blocks):
     raise OptionError("arrivals.blocks", "0 with a backup or cutoff barrier" if quorum else ">= 0", blocks)
   index = np.arange(len(events.worker))
@@ -136,7 +136,7 @@ class Wave(NamedTuple):
 def waves(operations: Operations, stops: Sequence[int], widest: int) -> list[list[Wave]]:
   """Split the operations between successive stops into as few waves as possible.
 
-  A visit that the end of a wave interrupts continues in the next wave.
+  A visit that is cut by the end of a wave continues in the next wave.
 
   Args:
     operations: all operations.

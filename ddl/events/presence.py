@@ -54,7 +54,7 @@ class Presence(NamedTuple):
     return sum((segment.last - segment.first) * len(segment.ids) for segment in self.segments(0, step))
 
   def describe(self, steps: int) -> str:
-    """Summarize the losses and returns in the first `steps` steps in a sentence."""
+    """Summarize losses and returns of workers in the first `steps` steps as one line."""
     present = [{*ids} for step, ids in self.changes if step < steps]
     losses = sum(len(a - b) for a, b in pairwise(present))
     returns = sum(len(b - a) for a, b in pairwise(present))
@@ -85,7 +85,7 @@ def check(presence: Presence, round_steps: int = 1) -> None:
       raise OptionError("the steps at which presence changes", f"multiples of a round of {round_steps}", step)
   for (_, before), (step, after) in pairwise(presence.changes):
     if not {*before} & {*after}:
-      condition = "at least partly the same as before, because only these have the model"
+      condition = f"at least one of the workers present before, {list(before)}, which have the model"
       raise OptionError(f"the workers present from step {step}", condition, list(after))
 
 
@@ -114,7 +114,7 @@ def load(path: Path, workers: int) -> Presence:
 
 
 def waiting(times: Times) -> Attendance:
-  """Return the policy where all workers wait for a worker that died until it has repeated its round."""
+  """Return the policy in which all workers wait for a dead worker until it has repeated its round."""
 
   def attend(first: int, present: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     del clock
@@ -126,7 +126,7 @@ def waiting(times: Times) -> Attendance:
 
 
 def elastic(times: Times) -> Attendance:
-  """Return the policy where the other workers continue without a worker that dies.
+  """Return the policy in which the other workers continue without a worker that dies.
 
   The worker loses the round in which it dies, and rejoins at the first round that the slowest remaining worker starts
   after its restart. If all workers present die, the first one to restart repeats its round, and all wait for it.

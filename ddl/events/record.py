@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ddl.errors import OptionError
 from ddl.events import arrays
 
 
@@ -35,7 +36,7 @@ TYPES |= dict.fromkeys(("dropped", "restarted"), np.bool_)
 
 
 def previous(worker: np.ndarray) -> np.ndarray:
-  """Return the index of each event's predecessor of the same worker, -1 for none: [events]."""
+  """Return the index of the previous event of each event's worker, -1 for none: [events]."""
   before = np.full(len(worker), -1)
   order = np.argsort(worker, kind="stable")
   same = np.flatnonzero(worker[order][1:] == worker[order][:-1])
@@ -96,7 +97,7 @@ def check(events: Events, workers: int) -> None:
   count = len(events.worker)
   for name, array in events._asdict().items():
     if array.shape != (count,):
-      raise ValueError(f"events: {name} has shape {list(array.shape)}, but worker has shape [{count}].")
+      raise OptionError(f"the shape of events.{name}", f"[{count}], as that of events.worker", list(array.shape))
   for name in ("start", "arrival", "served", "released"):
     times = getattr(events, name)
     _refuse(~np.isfinite(times) | (times < 0), times, f"{name} must be finite seconds, at least 0")
@@ -111,12 +112,14 @@ def check(events: Events, workers: int) -> None:
   wrong = (events.answered <= np.arange(count)) | (events.answered > count)
   _refuse(wrong, events.answered, f"answered must be in [index + 1, {count}]")
   arrives = ~events.dropped
-  _refuse(events.arrival < events.start, events.arrival, "arrival is before start")
-  _refuse(arrives & (events.served < events.arrival), events.served, "served is before arrival")
-  _refuse(events.arrival > events.released, events.released, "released is before arrival")
-  _refuse(events.released < events.served, events.released, "released is before served")
+  _refuse(events.arrival < events.start, events.arrival, "arrival must not be before start")
+  _refuse(arrives & (events.served < events.arrival), events.served, "served must not be before arrival")
+  _refuse(events.arrival > events.released, events.released, "released must not be before arrival")
+  _refuse(events.released < events.served, events.released, "released must not be before served")
   _refuse(
-    ~first & (events.start < events.released[before]), events.start, "start is before the previous round's release"
+    ~first & (events.start < events.released[before]),
+    events.start,
+    "start must not be before the previous round's `released`",
   )
 
 

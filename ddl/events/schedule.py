@@ -1,4 +1,4 @@
-"""Compute the event schedule of a whole asynchronous run before training: event times do not depend on parameters."""
+"""Event schedules of whole asynchronous runs, computed before training, as event times do not depend on parameters."""
 
 import heapq
 from collections import deque
@@ -29,7 +29,7 @@ def make_schedule(
   service_seconds: Seconds = 0.0,
   seed: int = 0,
 ) -> tuple[Events, Operations]:
-  """Return the events and the server's operations of an algorithm's whole run, as a `Simulator` needs them.
+  """Compute the events and server operations of a whole run, the schedule of a `Simulator`.
 
   make_schedule(algorithm, workers=4, steps=100, times=lognormal(workers=4, seed=0)) has no barrier and no network.
 
@@ -50,7 +50,7 @@ def make_schedule(
     condition = f"enough for one visit of {workers} workers with a period of {algorithm.period} steps"
     raise OptionError("steps", condition, steps)
   if times.workers != workers:
-    raise OptionError("the number of workers of the times", f"{workers}", times.workers)
+    raise OptionError("times.workers", f"{workers}, the number of workers", times.workers)
   costs = {"message_seconds": message_seconds, "service_seconds": service_seconds}
   cluster = VirtualCluster(times, period=algorithm.period, delay=algorithm.delay, **costs)
   events = schedule(cluster, algorithm.arrivals, num_visits=num_visits, barrier=barrier, seed=seed)
@@ -76,8 +76,8 @@ def check_schedule(algorithm: Rule, events: Events, operations: Operations, work
     raise OptionError("the number of workers of the schedule", f"{workers}", count)
   peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
   if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
-    condition = f"with {peers} peers with probability {chance:g}, as in the algorithm's arrivals"
-    raise OptionError("the visits of the schedule", condition, "no visit with a peer")
+    condition = f"one with {peers} peers of probability {chance:g}, as the algorithm requires"
+    raise OptionError("the schedule", condition, "one without peers")
 
 
 def schedule(cluster: VirtualCluster, arrivals: VisitOrder, *, num_visits: int, barrier: Barrier, seed: int) -> Events:
@@ -140,7 +140,7 @@ def first_come(
   message, service = cluster.message, cluster.service
   members = LiveBarrier(barrier, workers=cluster.workers, seed=seed)
   clocks = [0] * cluster.workers  # finished rounds
-  rounds: dict[int, Work] = {}  # under way
+  rounds: dict[int, Work] = {}  # worker -> its current round
   arrivals: dict[int, float] = {}
   latest: dict[int, VisitRow] = {}
   rows: list[VisitRow] = []
@@ -211,7 +211,7 @@ def quorum_rounds(cluster: VirtualCluster, barrier: Quorum, *, num_visits: int) 
   """Simulate whole quorum rounds until there are `num_visits` worker rounds, including dropped ones.
 
   Messages are served in order of arrival. After the last message that the round waits for, the reply is sent to all
-  workers and ends the rounds of those that still compute; deaths scheduled after that do not happen. A worker that is
+  workers and ends the round of those that still compute; deaths scheduled after that do not happen. A worker that is
   down misses rounds, and `restarted` marks its first served round after that.
   """
   everyone = range(cluster.workers)

@@ -28,7 +28,7 @@ class Stream:
   """An infinite sequence of independent draws for each worker."""
 
   def __init__(self, draw: Callable[[np.random.Generator, int], np.ndarray], *, seed: int, purpose: int):
-    """Set draw: (generator, count) -> [count, ...]. Streams of one seed are independent if their purposes differ."""
+    """Set the distribution. draw: (generator, count) -> [count, ...]; purpose: distinguishes streams of one seed."""
     if seed < 0:
       raise OptionError("seed", ">= 0", seed)
     self._draw, self._seed, self._purpose = draw, seed, purpose
@@ -226,7 +226,7 @@ def _read(path: str) -> np.ndarray:
       table = np.loadtxt(lines, ndmin=2)
   except Exception as error:  # NumPy raises many types of exceptions for damaged files
     reason = next(iter(str(error).splitlines()), type(error).__name__)
-    raise ValueError(f"{path}: not a table of step seconds: {reason}") from error
+    raise ValueError(f"{path} is not a table of step seconds: {reason}") from error
   if table.ndim != 2 or not table.size:
     raise OptionError(f"the shape of {path}", "[steps, workers]", list(table.shape))
   if not (np.isfinite(table) & (table > 0)).all():

@@ -1,6 +1,6 @@
 """Groups of processes: ranks, launching, joining and agreement."""
 
-from ddl.hosts.abort import exit_for_loss, format_exit, is_loss, leave, tell
+from ddl.hosts.abort import exit_for_loss, exit_process, format_exit, is_loss, print_error
 from ddl.hosts.agree import Vote, exchange, share
 from ddl.hosts.join import JOIN_TIMEOUT, PEER_TIMEOUT, is_main, join, wait_on_cpu
 from ddl.hosts.launcher import LAUNCHER, command_line, follow_launcher, launch, launched
@@ -17,6 +17,7 @@ __all__ = [
   "declare",
   "exchange",
   "exit_for_loss",
+  "exit_process",
   "follow_launcher",
   "format_exit",
   "is_loss",
@@ -24,10 +25,9 @@ __all__ = [
   "join",
   "launch",
   "launched",
-  "leave",
   "member",
+  "print_error",
   "processes",
   "share",
-  "tell",
   "wait_on_cpu",
 ]

@@ -30,7 +30,7 @@ _format: list[Callable[[str, int], str]] = [lambda reason, _: reason]
 _handlers: list[Any] = []  # SIGABRT handlers, referenced until the process exits
 
 
-def tell(text: str) -> None:
+def print_error(text: str) -> None:
   """Print a line to stderr, after flushing stdout; ignore closed pipes."""
   with contextlib.suppress(OSError):
     sys.stdout.flush()
@@ -39,11 +39,11 @@ def tell(text: str) -> None:
 
 
 def format_exit(line: Callable[[str, int], str]) -> None:
-  """Set the function (reason, exit code) -> the line that this process prints before it exits."""
+  """Set the format of the last line of a process that exits: (reason, exit code) -> line."""
   _format[:] = [line]
 
 
-def leave(code: int, text: str = "") -> None:
+def exit_process(code: int, text: str = "") -> None:
   """Exit at once if this is one of several processes; an ordinary exit would wait for all others.
 
   text: printed first, unless another thread is already reporting an error.
@@ -52,7 +52,7 @@ def leave(code: int, text: str = "") -> None:
   if joined:
     _exiting.acquire()  # never released
   if text:
-    tell(text)
+    print_error(text)
   if joined:
     with contextlib.suppress(OSError):
       sys.stdout.flush()
@@ -61,7 +61,7 @@ def leave(code: int, text: str = "") -> None:
 
 
 def is_loss(error: BaseException) -> bool:
-  """Return whether an error is that of a collective over several processes."""
+  """Return whether an error comes from a failed collective of several processes."""
   failed = isinstance(error, (ValueError, RuntimeError)) and COLLECTIVE.search(str(error))
   return jax.distributed.is_initialized() and bool(failed)
 
@@ -81,7 +81,7 @@ def report_aborts(explain: Callable[[str], tuple[str, int]]) -> None:
     text = os.pread(log, 2**20, 0).decode(errors="replace")
     if COORDINATION in text:
       _exit(*explain(text))
-    tell(text)  # log of a failed check in XLA; abort() ends the process after this handler
+    print_error(text)  # log of a failed check in XLA; abort() ends the process after this handler
 
   _handlers.append(ctypes.CFUNCTYPE(None, ctypes.c_int)(on_abort))
   ctypes.CDLL(None).signal(signal.SIGABRT, _handlers[-1])  # Python's handlers would wait for the main thread
@@ -89,7 +89,7 @@ def report_aborts(explain: Callable[[str], tuple[str, int]]) -> None:
 
 def _exit(reason: str, code: int) -> NoReturn:
   _exiting.acquire()
-  tell(_format[0](reason, code))
+  print_error(_format[0](reason, code))
   os._exit(code)
 
 

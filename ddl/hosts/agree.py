@@ -23,7 +23,7 @@ def exchange(text: str) -> list[str]:
 
 
 def share(tree: Any, like: Any) -> Any:
-  """Broadcast a tree of host arrays from the process that has it. tree: None in the others; like: shapes."""
+  """Broadcast a tree of host arrays from the process that has it. tree: None in other processes; like: its shapes."""
   zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
   mine = zeros if tree is None else jax.tree.map(lambda x, y: np.asarray(x, y.dtype), tree, like)
   shared = multihost_utils.broadcast_one_to_all(mine, is_source=tree is not None)

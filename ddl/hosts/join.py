@@ -14,7 +14,15 @@ from ddl import memory
 from ddl.errors import OptionError
 from ddl.hosts.abort import is_loss, report_aborts
 from ddl.hosts.launcher import follow_launcher
-from ddl.hosts.process_info import ProcessInfo, check_address, check_seconds, host_port, member, set_member, whence
+from ddl.hosts.process_info import (
+  ProcessInfo,
+  check_address,
+  check_seconds,
+  cluster_advice,
+  host_port,
+  member,
+  set_member,
+)
 
 JOIN_TIMEOUT = 60.0  # seconds
 PEER_TIMEOUT = 30.0  # seconds without a heartbeat until a process counts as lost
@@ -23,11 +31,11 @@ NO_PROXY = "no_grpc_proxy"  # environment variable: hosts to which gRPC connects
 
 
 def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT) -> None:
-  """Join the group given by flags, a launcher or the cluster's environment, if any.
+  """Join the process group set by flags, a launcher or the cluster's environment, if any.
 
   Call it once per process, before any device is used. If a process does not join or is lost later, the others exit with
-  one line on stderr: exit code 2 before all have joined, 1 afterwards. A failing process must call `leave`, as an
-  ordinary exit waits for all others.
+  one line on stderr: exit code 2 before all have joined, 1 afterwards. A failing process must call
+  `exit_process`, as an ordinary exit waits for all others.
 
   Args:
     join_timeout: seconds within which all processes must join.
@@ -100,14 +108,17 @@ def _listen_address(me: ProcessInfo, host: str, port: int) -> str:
 def _explain(log: str, me: ProcessInfo, join_timeout: float, peer_timeout: float) -> tuple[str, int]:
   """Return why JAX aborts this process, according to the log of its coordination service, and the exit code."""
   silent = re.search(r"stopped sending heartbeats\):\s*(\d+)", log)
-  where = me.coordinator or f"the coordinator that {me.cluster} names"
+  where = me.coordinator or f"the coordinator set by {me.cluster}"
   if "different incarnation" in log or "already in error" in log:
     return f"another process joined {where} with a process_id that is already in use", 1
   if unexpected := re.search(r"Unexpected task registered with task=(\d+)", log):
     return f"process {unexpected[1]} joined {where}, but num_processes of process 0 is smaller", 2
   if "RegisterTask" in log:
     reason = f"not all {me.count} processes joined at {where} within {join_timeout:g} s"
-    return f"{reason}{_unreached(me)}; start all, each with its own process_id, or raise join_timeout{whence(me)}", 2
+    return (
+      f"{reason}{_unreached(me)}; start all, each with its own process_id, or raise join_timeout{cluster_advice(me)}",
+      2,
+    )
   if silent:
     return f"process {silent[1]} of {me.count} sent no heartbeat for {peer_timeout:g} s", 1
   if "/Heartbeat" in log and me.rank:
@@ -130,7 +141,7 @@ def _unreached(me: ProcessInfo) -> str:
 
 
 def _name_advice(coordinator: str) -> str:
-  """Return advice if this host's name resolves to loopback, where other hosts cannot reach Gloo."""
+  """Return advice if this host's name resolves to loopback, so that other hosts cannot reach Gloo; else ""."""
   try:
     local = socket.gethostbyname(socket.gethostname())
   except OSError:

@@ -11,19 +11,19 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
-from ddl.hosts.abort import tell
+from ddl.hosts.abort import print_error
 from ddl.hosts.process_info import JOINED, ProcessInfo, member
 
-LAUNCHER = "DDL_LAUNCHER"  # PID of the launcher, which this process does not outlive
+LAUNCHER = "DDL_LAUNCHER"  # environment variable with the launcher's PID; this process exits when the launcher does
 SAVING = 15.0  # seconds from SIGTERM to SIGKILL
 POLL = 0.5  # seconds
-FAILING = 3.0  # seconds for the others to report errors after the first process has failed, see `leave`
+FAILING = 3.0  # seconds for the others to report errors after the first process has failed, see `exit_process`
 
 
 def follow_launcher() -> None:
-  """Stop this process when its launcher exits, wherever it waits; do nothing without a launcher.
+  """Stop this process when its launcher exits, even within a C call; do nothing without a launcher.
 
-  A launcher sets LAUNCHER in the environment; it is removed here, for this process's own children.
+  Removes LAUNCHER from the environment, so that this process's children do not inherit it.
   """
   if launcher := os.environ.pop(LAUNCHER, ""):
     threading.Thread(target=_stop_after, args=[int(launcher)], daemon=True).start()
@@ -41,7 +41,7 @@ def _stop_after(launcher: int) -> None:
 
 
 def launched() -> dict[str, str]:
-  """Return the environment of child processes that exit with this process, see `follow_launcher`."""
+  """Return an environment for child processes that makes them exit with this process, see `follow_launcher`."""
   return os.environ | {LAUNCHER: str(os.getpid())}
 
 
@@ -56,8 +56,8 @@ def launch(count: int, command: Sequence[str]) -> int:
   If this process is itself one of several, it starts a single child with its rank.
 
   The first process to fail stops the others. SIGTERM and Ctrl-C are forwarded; if a process then fails, the exit code
-  is that of the signal. The first process has the terminal; lines of the others on stderr are prefixed with their rank,
-  `[1] ...`.
+  is that of the signal. Only the first process writes to stdout; lines of the others on stderr get their rank as a
+  prefix, `[1] ...`.
   """
   infos, children, lines, signals = _infos(count), list[subprocess.Popen[bytes]](), list[_Lines](), list[int]()
 
@@ -103,7 +103,7 @@ def launch(count: int, command: Sequence[str]) -> int:
   if code < 0:
     name = f"process {infos[first].rank} of {infos[first].count}" if infos[first].count > 1 else "the process"
     others = ", so the others were stopped" * (len(infos) > 1)
-    tell(f"{name} was killed by {signal.Signals(-code).name}{others}")
+    print_error(f"{name} was killed by {signal.Signals(-code).name}{others}")
   if signals and code not in (0, 2):
     return 128 + signals[-1]
   return code if code >= 0 else 128 - code
@@ -119,9 +119,9 @@ def _infos(count: int) -> list[ProcessInfo]:
 
 
 class _Lines:
-  """Forwards a process's lines on stderr with its rank. It holds back the newest line until the next or the end.
+  """Forwards a process's lines on stderr, prefixed with its rank, each when the next line or the end arrives.
 
-  An error of all processes, such as an invalid option, is the last line of each, but only rank 0 prints it.
+  An error of all processes, such as an invalid option, is the last line of each; only that of rank 0 is printed.
   """
 
   def __init__(self, rank: int, pipe: IO[bytes]):
@@ -130,7 +130,7 @@ class _Lines:
     self._thread.start()
 
   def end(self, repeated: bool) -> None:
-    """Forward the newest line, unless rank 0 has printed it."""
+    """Forward the last line, unless rank 0 has printed the same error."""
     self._thread.join(1.0)  # the pipe may stay open in a child of the ended process
     if not repeated:
       self._write()
@@ -143,4 +143,4 @@ class _Lines:
 
   def _write(self) -> None:
     if self._newest:
-      tell(f"[{self._rank}] {self._newest.decode(errors='replace').rstrip()}")
+      print_error(f"[{self._rank}] {self._newest.decode(errors='replace').rstrip()}")

@@ -32,7 +32,7 @@ _declared: list[ProcessInfo] = []  # at most one
 
 
 def declare(coordinator: str = "", num_processes: int | None = None, process_id: int | None = None) -> ProcessInfo:
-  """Set rank and number of this process before it joins; missing values come from the cluster's environment.
+  """Set this process's rank and the number of processes, before it joins. The environment provides missing values.
 
   num_processes: 1 for a single process, regardless of the environment.
 
@@ -43,7 +43,7 @@ def declare(coordinator: str = "", num_processes: int | None = None, process_id:
 
 
 def set_member(me: ProcessInfo) -> ProcessInfo:
-  """Set and return the rank of this process; raise ValueError if it is invalid."""
+  """Store and return this process's rank and group; raise ValueError if they are invalid."""
   if me.count > 1 and (me.coordinator or not me.cluster):
     check_address(me.coordinator)
   if not 0 <= me.rank < me.count:
@@ -71,8 +71,8 @@ def check_seconds(flag: str, seconds: float) -> float:
   return seconds
 
 
-def whence(me: ProcessInfo) -> str:
-  """Return advice for errors about processes that a cluster started; "" for flags and our launcher."""
+def cluster_advice(me: ProcessInfo) -> str:
+  """Return advice on unexpected processes if a cluster set their number; "" for flags and our launcher."""
   return f"; {me.cluster} started {me.count} processes; pass {SINGLE}" if me.cluster else ""
 
 
@@ -140,7 +140,7 @@ def _cluster(count: int | None, kubernetes: bool) -> tuple[ProcessInfo, int | No
 
 
 def _number(name: str, cluster: str) -> int:
-  """Return the number in a cluster's environment variable; raise ValueError if it has none."""
+  """Return the number in a cluster's environment variable; raise ValueError if it is not a number."""
   text = os.environ.get(name, "")
   if not text.isascii() or not text.isdigit():
     raise ValueError(f"{name} of {cluster} must be a number, got {text!r:.40}. Pass {FLAGS}, or {SINGLE}.")

@@ -55,14 +55,14 @@ def exit_code(command: str, call: Callable[[], int]) -> int:
   def saved() -> str:
     return "saved files remain" + "".join(f"; resume with: {shell_command}" for shell_command in resume)
 
-  end_by_sigterm(lambda: hosts.tell(f"{command}: stopped by SIGTERM while compiling; {saved()}"))
+  end_by_sigterm(lambda: hosts.print_error(f"{command}: stopped by SIGTERM while compiling; {saved()}"))
   hosts.format_exit(
     lambda reason, code: f"{command}: {reason}" + (f"; this process exits too; {saved()}" if code == 1 else "")
   )
   try:
     return _called(command, call)
   except _Terminated:
-    hosts.leave(143, f"{command}: stopped by SIGTERM; {saved()}")
+    hosts.exit_process(143, f"{command}: stopped by SIGTERM; {saved()}")
     return 143
   finally:
     _resume.reset(token)
@@ -100,10 +100,10 @@ def _called(command: str, call: Callable[[], int]) -> int:
   except Failed as failed:
     code, *message = failed.args
     if message and hosts.is_main():
-      hosts.tell(f"{command}: {message[0]}")
+      hosts.print_error(f"{command}: {message[0]}")
     return code
   except KeyboardInterrupt:
-    hosts.leave(130, f"{command}: interrupted")
+    hosts.exit_process(130, f"{command}: interrupted")
     return 130
   except Exception as error:
     if hosts.is_loss(error):
@@ -114,7 +114,7 @@ def _called(command: str, call: Callable[[], int]) -> int:
       text = f"{command}: too large for this machine: {reason}"
     elif not isinstance(error, (ValueError, OSError)):
       if hosts.processes() > 1:
-        hosts.leave(1, traceback.format_exc().strip())
+        hosts.exit_process(1, traceback.format_exc().strip())
       raise
-    hosts.leave(2, text)
+    hosts.exit_process(2, text)
     return 2

@@ -13,7 +13,7 @@ import numpy as np
 
 from ddl.engine.consensus import NotFinite
 from ddl.engine.trainer import Trainer
-from ddl.hosts import Vote, leave
+from ddl.hosts import Vote, exit_process
 from ddl.run.batch import Batch, Diverged, LoopHook, LoopStep
 from ddl.run.checkpoints import Restored, Store
 from ddl.run.exit_codes import Stopped
@@ -168,7 +168,7 @@ class StopRequest:
 
   def _note(self, number: int, _frame: Any) -> None:
     if self.number is not None and number == signal.SIGINT:
-      leave(128 + number)  # with several processes, exit at once, as a clean-up could wait for the others
+      exit_process(128 + number)  # with several processes, exit at once, as a clean-up could wait for the others
       raise KeyboardInterrupt
     self.number = number
     self._then()

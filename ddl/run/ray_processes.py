@@ -50,7 +50,7 @@ def launch(
   first = elastic.ProcessGroup(options.processes, experiment.workers, round_steps, tuple(range(options.processes)))
   processes.say("starting Ray and its processes")
   run = partial(_train, train, experiment, options, path.absolute())
-  job = RayJob(run, first, options, RunFolder(path).has_begun, lambda text: hosts.tell(f"train: {text}"))
+  job = RayJob(run, first, options, RunFolder(path).has_begun, lambda text: hosts.print_error(f"train: {text}"))
   try:
     return job.train()
   except JobFailed as error:

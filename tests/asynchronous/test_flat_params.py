@@ -11,7 +11,7 @@ from helpers.twins import lenient
 
 from ddl.algorithms import SERVER
 from ddl.api import Model, Visit
-from ddl.asynchronous.flat_params import check_lock_free, divides, packed
+from ddl.asynchronous.flat_params import check_lock_free, is_elementwise, packed
 from ddl.asynchronous.simulator import Simulator
 from ddl.config.optimizers import OPTIMIZERS
 from ddl.engine.execution import ExecutionConfig, packs
@@ -42,7 +42,7 @@ def drawn(tree, seed):
 @pytest.mark.sampled(5)
 def test_a_vector_is_served_as_the_tree_is(name):
   algorithm = build(name, optax.sgd(0.1, momentum=0.9))
-  assert divides(algorithm, PARAMS)
+  assert is_elementwise(algorithm, PARAMS)
   rule = packed(algorithm, PARAMS)
   (state, server, reply), (_, ours, reported) = algorithm.init(PARAMS), rule.init(PARAMS)
   params, mine = PARAMS, PARAMS
@@ -82,14 +82,14 @@ def matrices(params):
   ],
 )
 def test_optimisers_that_look_at_more_than_a_coordinate_are_found(whole, inner):
-  assert divides(build("async_sgd", inner), PARAMS) == whole
+  assert is_elementwise(build("async_sgd", inner), PARAMS) == whole
 
 
 @pytest.mark.parametrize("name", SERVER)
 def test_only_the_server_s_optimizer_decides(name):
   masked = optax.chain(optax.add_decayed_weights(5e-4, mask=matrices), optax.sgd(WARM))
   at_the_server = ("async_sgd", "downpour", "dc_asgd", "staleness_aware_sgd", "async_msgd")
-  assert divides(build(name, masked), PARAMS) == (name not in at_the_server)
+  assert is_elementwise(build(name, masked), PARAMS) == (name not in at_the_server)
 
 
 def test_a_rule_of_whole_arrays_is_not_packed():
@@ -99,7 +99,7 @@ def test_a_rule_of_whole_arrays_is_not_packed():
     server, reply = algorithm.serve(server, message, visit)
     return server, jax.tree.map(lambda x: jnp.where(jnp.linalg.norm(x) > 1e9, 0 * x, x), reply)
 
-  assert divides(algorithm, PARAMS) and not divides(algorithm._replace(serve=serve), PARAMS)
+  assert is_elementwise(algorithm, PARAMS) and not is_elementwise(algorithm._replace(serve=serve), PARAMS)
   rule = build("hogwild_easgd", optax.sgd(0.1))
   norms = rule.lock_free._replace(increment=lambda w, z: jax.tree.map(lambda w, z: (w - z) / w.size, w, z))
   check_lock_free(rule, PARAMS)
@@ -148,12 +148,12 @@ def test_the_decay_of_small_models(x64, name, inner, devices):
 
 
 def test_what_the_workers_keep_to_themselves_may_look_at_whole_arrays():
-  assert divides(build("async_easgd", optax.lars(0.1)), PARAMS)
+  assert is_elementwise(build("async_easgd", optax.lars(0.1)), PARAMS)
 
 
 def test_parameters_of_several_types_are_left_apart_where_that_is_free():
   mixed = PARAMS | {"b": PARAMS["b"].astype(jnp.bfloat16)}
-  assert divides(build("async_easgd", optax.sgd(0.1)), mixed)
+  assert is_elementwise(build("async_easgd", optax.sgd(0.1)), mixed)
   assert packs(PARAMS) and not packs(mixed)
   flat, unravel = ravel(mixed)
   assert flat.dtype == np.float32

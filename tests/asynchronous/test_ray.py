@@ -146,7 +146,7 @@ def test_a_master_holds_parameters_of_several_types(tmp_path):
   """In the type that holds them all; the workers train with the model's own."""
   params = {"b": PARAMS["b"], "w": PARAMS["w"].astype(jnp.bfloat16)}
   algorithm = build("async_measgd")
-  assert flat_params.divides(algorithm, params)
+  assert flat_params.is_elementwise(algorithm, params)
   masters = in_threads(algorithm, tmp_path, workers=2, shards=2, visits=12, params=params)
   _, unravel = ravel(params)
   result = unravel(whole(masters))
@@ -236,7 +236,7 @@ def test_half_a_checkpoint_is_none(tmp_path):
   (tmp_path / "shard1-000000020.half").write_bytes(b"PK")
   assert ray_master.newest(tmp_path, 2) == 10
   assert ray_master.load(tmp_path, 1, 10, {"a": np.zeros(3)})[0]["a"].tolist() == [10, 10, 10]
-  with pytest.raises(ValueError, match="must be of this model, algorithm"):
+  with pytest.raises(ValueError, match="must be a checkpoint of this model"):
     ray_master.load(tmp_path, 1, 10, {"a": np.zeros(4)})
 
 
@@ -380,7 +380,7 @@ def test_everything_restarts_from_the_checkpoints(ray, tmp_path):
   for shard in range(2):
     with np.load(tmp_path / f"shard{shard}-{end:09d}.npz") as saved:
       assert saved["leaf0001"] == end  # DynServer.version: no visit is lost and none is served twice
-  with pytest.raises(ValueError, match="must be of this model, algorithm"):
+  with pytest.raises(ValueError, match="must be a checkpoint of this model"):
     cluster(tmp_path / "copy", build("async_msgd"), shards=2, resume=True).run(PARAMS, EXTRA, end, print, [])
 
 
@@ -410,7 +410,7 @@ def test_bad_input(ray, tmp_path):
   algorithm = build("async_msgd")
   with pytest.raises(ValueError, match="workers must be an integer >= 1, got 0"):
     cluster(tmp_path, algorithm, workers=0)
-  with pytest.raises(ValueError, match="CPUs of Ray must be at least 51 for 50 workers and 1 shards"):
+  with pytest.raises(ValueError, match="CPUs of the Ray cluster must be at least 51 "):
     cluster(tmp_path, algorithm, workers=50)
   with pytest.raises(ValueError, match="a checkpoint of all 3 shards"):
     cluster(tmp_path, algorithm, shards=3, resume=True)
@@ -429,7 +429,7 @@ def test_an_address_that_does_not_answer():
   with socket.create_server(("127.0.0.1", 0)) as free:
     port = free.getsockname()[1]
   began = time.perf_counter()
-  with pytest.raises(ValueError, match=r"must be a running cluster, got 127\.0\.0\.1"):
+  with pytest.raises(ValueError, match=r"ray_address must be .* got 127\.0\.0\.1"):
     connect(f"127.0.0.1:{port}", cpus=1)
   with pytest.raises(ValueError, match="ray_address must be HOST:PORT"):
     connect("somewhere", cpus=1)

@@ -86,7 +86,7 @@ def test_a_worker_that_never_comes_is_one():
 def test_gossip_needs_peers(follower, name, hyper):
   algorithm = build(name, **hyper)
   other = plan(algorithm._replace(arrivals=Arrivals()))
-  with pytest.raises(ValueError, match=r"^the visits of the schedule must be with [^\n]*$"):
+  with pytest.raises(ValueError, match=r"^the schedule must be one with [^\n]* peers[^\n]*$"):
     follower(algorithm, *other)
 
 

@@ -417,7 +417,7 @@ def test_a_stop_ends_all_threads_and_leaves_the_record(name, barrier, blocks):
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match="backup and cutoff"):
+  with pytest.raises(ValueError, match="barrier must be asp, bsp, ssp or psp"):
     make(build("async_sgd"), barriers.backup(spare=1))
   with pytest.raises(ValueError, match="asp for a round-robin algorithm"):
     make(build("original_easgd"), barriers.ssp(bound=1))

@@ -76,7 +76,7 @@ def run(trainer, first=0, held=None, every=STEPS):
 
 
 def models(trainer, held):
-  return flat_rows(each(trainer.of(held.ids), held.carry.params, trainer.of(held.ids).replication.params))
+  return flat_rows(each(trainer.trainer_for(held.ids), held.carry.params, trainer.trainer_for(held.ids).replication.params))
 
 
 def equals_reference(name, changes, x0, grad, trainer, **hyper):
@@ -192,7 +192,7 @@ def test_the_programs_of_a_number_of_workers_serve_all_sets_of_them():
   trainer, created = make("sync_sgd", changes, how=HOW._replace(steps_per_call=1))
   assert len([*run(trainer)]) == STEPS
   assert sorted(created) == [2, 3, 4]  # two stay where one goes and another comes
-  assert [len(trainer.of(ALL[:count])._calls) for count in created] == [1, 1, 0]
+  assert [len(trainer.trainer_for(ALL[:count])._calls) for count in created] == [1, 1, 0]
   calls = make("local_sgd", ((0, ALL), *((step, ALL[:2] if step % 2 else ALL) for step in range(3, 90, 7))))[0]
   assert all(
     len({call.kind for call in calls.plan(0, 99, 20) if len(calls.presence.at(call.first)) == count}) <= MOST_KINDS
@@ -216,7 +216,7 @@ def test_what_cannot_go_on_with_fewer_is_refused():
 
   for name in HYPER:
     check(name, CHANGES["all but one"], **HYPER[name])
-  with pytest.raises(ValueError, match="must have equal shapes"):
+  with pytest.raises(ValueError, match="must have the same shapes"):
     check("sharded_sync_sgd", CHANGES["a loss"])
   with pytest.raises(ValueError, match="power of two"):
     check("d_psgd", CHANGES["a loss"], graph="one_peer_exponential")

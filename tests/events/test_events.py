@@ -140,8 +140,8 @@ def test_one_call_makes_the_schedule_of_a_run(rule):
   [
     (Rule(period=9), dict(steps=2), "steps must be enough for one visit of 4 workers"),
     (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks must be 0 [^\n]*, got 2"),
-    (Rule(read=None), dict(barrier=backup(spare=1)), "backup and cutoff barriers "),
-    (Rule(), dict(workers=3), "the number of workers of the times must be 3, got 4"),
+    (Rule(read=None), dict(barrier=backup(spare=1)), "barrier must be asp, bsp, ssp or psp "),
+    (Rule(), dict(workers=3), "times.workers must be 3, [^\n]*, got 4"),
   ],
 )
 def test_what_no_schedule_can_be_made_of(rule, changes, line):
@@ -347,10 +347,10 @@ def put(name, index, value):
     (put("peer", 1, 4), "event 1: peer "),
     (put("answered", 8, 8), "event 8: answered "),
     (put("answered", 8, 201), "event 8: answered "),
-    (put("arrival", 4, 0.0), "event 4: arrival is before start"),
-    (put("arrival", 4, 0.9), "event 4: served is before arrival"),
-    (put("released", 4, 0.001), "event 4: released is before"),
-    (lambda events: events._replace(start=events.start[1:]), r"start has shape \[199\]"),
+    (put("arrival", 4, 0.0), "event 4: arrival must not be before start"),
+    (put("arrival", 4, 0.9), "event 4: served must not be before arrival"),
+    (put("released", 4, 0.001), "event 4: released must not be before"),
+    (lambda events: events._replace(start=events.start[1:]), r"events\.start must be \[200\], [^\n]*, got \[199\]"),
   ],
 )
 def test_a_record_that_cannot_be(change, line):

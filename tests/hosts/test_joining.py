@@ -191,7 +191,7 @@ def test_a_step_of_several_tasks_of_which_one_trains_names_the_way_out(where, tm
   variables = STEP | {"SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "localhost"}
   flags = (*TRAIN, "--config.workers=8", "--devices=8", f"--workdir={tmp_path}/run")
   line = complaint(Command(*flags, JAX_COORDINATOR_PORT=where.partition(":")[2], **variables).end())
-  assert "not all 8 processes joined at the coordinator that Slurm names within 6 s" in line
+  assert "not all 8 processes joined at the coordinator set by Slurm within 6 s" in line
   assert line.endswith("Slurm started 8 processes; pass num_processes=1 for a run of one process")
 
 

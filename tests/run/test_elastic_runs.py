@@ -1,4 +1,4 @@
-"""Runs whose workers come and go: the same bits after a kill and as a replay, metrics of those present, refusals."""
+"""Elastic runs: metrics of the present workers, bit-exact resume and replay, and refused settings."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def as_commands_do():
 
 
 def experiment(**more):
-  return config(workers=4, elastic=True, algorithm=ALGORITHM, **({"times": DEATHS} | more))
+  return config(workers=4, elastic=True, algorithm=ALGORITHM, steps=20, **({"times": DEATHS} | more))
 
 
 def run(path, setup=None, **options):
@@ -39,69 +39,69 @@ def model(path):
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-  """The folder of a whole run, and of one that was killed where not all were present."""
+  """(folder of a complete run, folder as a kill leaves it while workers are absent)."""
   path = tmp_path_factory.mktemp("runs")
-  with pytest.MonkeyPatch.context() as patch, at_call(patch, 9, lambda: snapshot(path / "whole", path / "killed")):
+  with pytest.MonkeyPatch.context() as patch, at_call(patch, 5, lambda: snapshot(path / "whole", path / "killed")):
     run(path / "whole", checkpoint_every=4)
   return path / "whole", path / "killed"
 
 
-def test_the_metrics_count_those_that_are_present(killed):
-  target = presence.load(killed[0] / "presence.json", 4)
-  assert len({len(ids) for _, ids in target.changes}) >= 2
+def test_metrics_count_the_present_workers(killed):
+  recorded = presence.load(killed[0] / "presence.json", 4)
+  assert len({len(ids) for _, ids in recorded.changes}) >= 2
   for line in metrics(killed[0]):
-    assert line["present"] == len(target.at(max(line["step"] - 1, 0)))
-    assert line["examples"] == 8 * target.worker_steps(line["step"])
+    assert line["present"] == len(recorded.at(max(line["step"] - 1, 0)))
+    assert line["examples"] == 8 * recorded.worker_steps(line["step"])
 
 
 def test_a_resume_has_the_same_bits(killed, tmp_path, capsys):
   whole, folder = killed
   snapshot(folder, tmp_path / "run")
-  target = presence.load(whole / "presence.json", 4)
-  newest = max(int(each.name) for each in (folder / "checkpoints").iterdir() if each.name.isdigit())
-  assert 0 < newest < 40 and len(target.at(newest - 1)) < 4
+  recorded = presence.load(whole / "presence.json", 4)
+  newest = max(int(file.name) for file in (folder / "checkpoints").iterdir() if file.name.isdigit())
+  assert 0 < newest < 20 and len(recorded.at(newest - 1)) < 4
   run(tmp_path / "run", resume=True, checkpoint_every=4)
-  assert f"resuming from step {newest} of 40" in capsys.readouterr().out
+  assert f"from step {newest} of 20" in capsys.readouterr().out
   assert model(tmp_path / "run") == model(whole) and metrics(tmp_path / "run") == metrics(whole)
 
 
 def test_a_replay_has_the_same_bits(killed, tmp_path, capsys):
   whole = killed[0]
   run(tmp_path / "run", experiment(times={"seconds": 0.5}), replay=str(whole / "presence.json"))
-  target = presence.load(whole / "presence.json", 4)
-  assert target.describe(40) in capsys.readouterr().out
+  recorded = presence.load(whole / "presence.json", 4)
+  assert recorded.describe(20) in capsys.readouterr().out
   assert model(tmp_path / "run") == model(whole)
 
 
-def test_another_presence_is_not_gone_on_with(killed, tmp_path):
+def test_a_resume_with_another_presence_is_refused(killed, tmp_path):
   snapshot(killed[1], tmp_path / "run")
   (tmp_path / "other.json").write_text("[[0, [0, 1, 2, 3]], [8, [0, 1]]]")
   with pytest.raises(ValueError, match=r"presence\.json must have the membership of this run"):
     run(tmp_path / "run", resume=True, checkpoint_every=4, replay=str(tmp_path / "other.json"))
 
 
-def test_where_nobody_dies_it_is_the_plain_run(tmp_path):
+def test_an_elastic_run_without_failures_equals_the_plain_run(tmp_path):
   with pytest.warns(UserWarning, match=r"config\.elastic has no effect"):
     run(tmp_path / "elastic", experiment(times={}))
-  run(tmp_path / "plain", config(workers=4, algorithm=ALGORITHM), virtual_grad="vmap", steps_per_call=4)
+  run(tmp_path / "plain", config(workers=4, algorithm=ALGORITHM, steps=20), virtual_grad="vmap", steps_per_call=4)
   assert model(tmp_path / "elastic") == model(tmp_path / "plain")
-  rest = [{key: value for key, value in line.items() if key != "present"} for line in metrics(tmp_path / "elastic")]
-  assert rest == metrics(tmp_path / "plain")
+  lines = [{key: value for key, value in line.items() if key != "present"} for line in metrics(tmp_path / "elastic")]
+  assert lines == metrics(tmp_path / "plain")
 
 
 @pytest.mark.slow
-def test_a_comparison_of_going_on_and_waiting(tmp_path):
-  labels = {"elastic": experiment(), "waiting": config(workers=4, algorithm=ALGORITHM, times=DEATHS)}
+def test_a_comparison_of_elastic_and_waiting_workers(tmp_path):
+  labels = {"elastic": experiment(), "waiting": config(workers=4, algorithm=ALGORITHM, times=DEATHS, steps=20)}
   settings = Comparison(labels, seeds=(0, 1), target=0.5)
   options = RunOptions(workdir=str(tmp_path), devices=2, print_table=False)
   compare(settings, options)
   for seed in ("seed-0", "seed-1"):
     elastic, waiting = (metrics(tmp_path / label / seed)[-1] for label in ("elastic", "waiting"))
     assert elastic["examples"] < waiting["examples"] and elastic["virtual_seconds"] < waiting["virtual_seconds"]
-  kept = [(tmp_path / "elastic" / seed / "presence.json").read_text() for seed in ("seed-0", "seed-1")]
-  assert kept[0] != kept[1]
+  recorded = [(tmp_path / "elastic" / seed / "presence.json").read_text() for seed in ("seed-0", "seed-1")]
+  assert recorded[0] != recorded[1]
   record = lockstep.load(tmp_path / "elastic" / "lockstep.npz")
-  assert json.loads(kept[0]) == [[step, [*ids]] for step, ids in lockstep.presence_of(
+  assert json.loads(recorded[0]) == [[step, [*ids]] for step, ids in lockstep.presence_of(
     4, map(lockstep.StepTimes._make, zip(*record, strict=True))).changes]  # fmt: skip
   before = metrics(tmp_path / "elastic" / "seed-1")
   shutil.rmtree(tmp_path / "elastic" / "seed-1")
@@ -115,22 +115,25 @@ def test_a_comparison_of_going_on_and_waiting(tmp_path):
     (["--config.algorithm.name=async_sgd"], ["config.elastic must be False", "async_sgd"]),
     (
       ["--config.algorithm.name=sharded_sync_sgd", "--config.times.death_rate=0.3"],
-      ["must have equal shapes"],
+      ["must have the same shapes"],
     ),
     (["--members=2"], ["members must be 1", "config.elastic=True"]),
     (["--processes=2", "--config.times.death_rate=0.1"], ["death_rate must be 0", "got 0.1"]),
-    (["--processes=2", "--config.algorithm.name=sharded_sync_sgd"], ["must have equal shapes"]),
-    (["--processes=2", "--ray_address=127.0.0.1:9"], ["ray_address must be a running cluster, got 127.0.0.1:9"]),
+    (["--processes=2", "--config.algorithm.name=sharded_sync_sgd"], ["must have the same shapes"]),
+    (
+      ["--processes=2", "--ray_address=127.0.0.1:9"],
+      ["ray_address must be the address of a running cluster, got 127.0.0.1:9"],
+    ),
     (["--num_processes=2", "--process_id=0", "--coordinator=127.0.0.1:1"], ["num_processes must be 1", "ray_address"]),
     (["--processes=2", "--ray_address=127.0.0.1:9", "--config.elastic=False"], ["ray_address", "config.elastic=False"]),
     (["--ray_address=127.0.0.1:9"], ["ray_address must be left out", "processes=1"]),
     (["--replay=nowhere.json"], ["nowhere.json", "no such file"]),
   ],
 )
-def test_what_cannot_come_and_go_is_refused(arguments, words, wrong, tmp_path):
+def test_unsupported_elastic_settings_are_refused(arguments, words, wrong, tmp_path):
   wrong(["--config=configs/digits.py", "--config.elastic=True", f"--workdir={tmp_path / 'run'}", *arguments], *words)
 
 
-def test_a_presence_needs_elastic(wrong, killed, tmp_path):
+def test_a_replay_of_a_presence_requires_elastic(wrong, killed, tmp_path):
   wrong(["--config=configs/digits.py", f"--replay={killed[0] / 'presence.json'}", f"--workdir={tmp_path / 'run'}"],
         "config.elastic must be True to replay a membership, got False")  # fmt: skip
