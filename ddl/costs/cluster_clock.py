@@ -1,7 +1,7 @@
 """Predict the time of an experiment on another cluster.
 
-The seconds of a step follow from the roofline of its FLOP and bytes, those of an exchange from the network's latency
-and bandwidth and the algorithm's bytes. Jitter, slow workers, deaths, barrier and overlap are the config's.
+The seconds of a step follow from a roofline of its FLOP and bytes, those of an exchange from its bytes and the
+network's latency and bandwidth. The config sets jitter, slow workers, failures, barriers and overlap.
 """
 
 import math
@@ -44,8 +44,10 @@ def pattern_of(
   """Trace the messages of an algorithm.
 
   Args:
+    algorithm: a collective, gossip or server algorithm.
     params: one worker's parameters, as arrays or shapes; nothing is allocated.
-    visit: bytes up and down of a visit if they are known; tracing them takes seconds.
+    workers: the number of workers.
+    visit: bytes (sent, received) per visit, if known; tracing them takes seconds.
   """
   if isinstance(algorithm, Algorithm):
     Schedule(algorithm.exchanges)
@@ -62,7 +64,7 @@ def pattern_of(
 
 
 def vector(nbytes: float, *more: float) -> Tree:
-  """Return the shapes of one float32 parameter vector per layer from the layers' sizes in bytes."""
+  """Return shapes of parameters, one float32 vector per layer, from the layers' sizes in bytes."""
   sizes = {"w": nbytes} | {f"w{i:04d}": size for i, size in enumerate(more)}
   return {name: jax.ShapeDtypeStruct((math.ceil(size / 4),), np.float32) for name, size in sizes.items()}
 
@@ -76,10 +78,10 @@ class Members(NamedTuple):
 
   count: int = 1
   collectives: tuple[Collective, ...] = ()  # per step
-  share: float = 1.0  # bytes that all members send of a message over its size: 1 if each sends its own piece
+  share: float = 1.0  # bytes that all members send per byte of a message; 1 if no parameter is replicated
 
   def seconds(self, cluster: Cluster) -> float:
-    """Return the seconds of a step's collectives, one after the other, among neighboring devices."""
+    """Return the seconds of a step's collectives, run one after the other within one site."""
     one_site = cluster._replace(network=cluster.network._replace(sites=1))
     return sum((collective_seconds(collective, one_site, self.count) for collective in self.collectives), 0.0)
 
@@ -113,12 +115,12 @@ def of(components: Components, members: int, sharding: str) -> Members:
 def check_devices(members: int) -> None:
   """Raise OptionError unless this process, which compiles the step, has all devices of a worker."""
   if members > len(jax.local_devices()):
-    condition = f"fewer with cluster and members={members}, because one process must have all devices of a worker"
-    raise OptionError("processes", condition, advice="Predict the finished comparison in one process.")
+    condition = f"so few with cluster that each has all {members} devices (members) of a worker"
+    raise OptionError("processes", condition, advice="Or add the prediction to the finished comparison later.")
 
 
 def collective_seconds(collective: Collective, cluster: Cluster, devices: int) -> float:
-  """Return the seconds of a compiled collective; `devices` is the number of devices of the whole program."""
+  """Return the seconds of a compiled collective. devices: the number of devices of the whole program."""
   # An all-to-all moves as many bytes as a reduce-scatter.
   names = {"collective-permute": "permute", "all-to-all": "reduce_scatter"}
   kind = names.get(collective.kind, collective.kind.replace("-", "_"))
@@ -134,8 +136,8 @@ def clusters_by_name(names: Sequence[str], config: Experiment, members: int = 1)
     members: devices per worker; each device counts as one worker of the cluster.
 
   Raises:
-    ValueError: in one line, for an unknown name, for two names whose figures would share a file, for a cluster with
-      too few workers, or for step times without a mean to set.
+    ValueError: for an unknown name, two names that give the same file name, a cluster with too few workers, or step
+      times without a setting `seconds`.
   """
   model, files = str(config.model.name), dict[str, str]()
   for name in dict.fromkeys(names):
@@ -151,7 +153,7 @@ def clusters_by_name(names: Sequence[str], config: Experiment, members: int = 1)
       raise OptionError("config.workers", condition, config.workers)
   scaled = [name for name, factory in TIMES.items() if "seconds" in keywords(factory)]
   if clusters and config.times.name not in scaled:
-    condition = f"one of {', '.join(scaled)} with cluster, which sets the seconds of a step"
+    condition = f"one of {', '.join(scaled)} with cluster, which sets config.times.seconds"
     raise OptionError("config.times.name", condition, config.times.name)
   return clusters
 
@@ -169,20 +171,20 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
   """Return the experiment with the step, message and service times of a cluster.
 
   Each collective uses the cheapest algorithm of `ddl.perf.collectives`. The service time of a visit is the time for
-  which its bytes occupy the server's link, where receiving may overlap sending; the rest of the visit is in flight,
-  half in each direction. Peers do not wait for other visits, but the workers of a node share its link, so that a worker
-  round takes at least `server.node_seconds`.
+  which its bytes occupy the server's link, which may send and receive at the same time. The rest of the visit is
+  message time, half in each direction. Visits to peers do not queue, but the workers of a node share its link, so that
+  a round of a worker takes at least `server.node_seconds`.
 
   Args:
     cluster: a cluster with at least as many workers as the experiment.
     step: FLOP and memory traffic of a microbatch on each device of a worker.
-    members: the devices of a worker. Their collectives in a step are not overlapped; an exchange uses all their links.
+    members: the devices of a worker. Their collectives do not overlap with compute; an exchange uses all their links.
   """
   workers, visits = config.workers, pattern.visits
   part = config.batch // config.microbatches
   seconds = config.microbatches * float(step_seconds(step, part, cluster.device, cluster.efficiency))
   seconds += members.seconds(cluster)
-  grouped = cluster.network.of_groups(members.count) if members.count > 1 else cluster.network
+  grouped = cluster.network.grouped(members.count) if members.count > 1 else cluster.network
   times = replace(config.times, settings={**config.times.settings, "seconds": seconds})
   network = replace(config.network, overlap=config.network.overlap and cluster.overlap)
 
@@ -213,11 +215,11 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, membe
 
 
 def clock(cluster_run: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
-  """Return a function from a number of steps to the virtual time when the model after these steps can be evaluated."""
+  """Return a function: number of steps -> virtual time at which the model after these steps can be evaluated."""
   if isinstance(algorithm, Algorithm):
     seconds = virtual_time.lockstep_seconds(cluster_run.config, algorithm, cluster_run.charged)
     return lambda step: (
-      seconds(int(step)) + (0.0 if held(cluster_run.pattern, algorithm, int(step)) else cluster_run.mean)
+      seconds(int(step)) + (0.0 if has_consensus(cluster_run.pattern, algorithm, int(step)) else cluster_run.mean)
     )
   events = schedule(cluster_run.config, algorithm)
 
@@ -228,8 +230,8 @@ def clock(cluster_run: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Ca
   return seconds_of
 
 
-def held(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
-  """Return whether the consensus model is available without communication after a step."""
+def has_consensus(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
+  """Return whether the consensus model after a step needs no further communication."""
   needed, clocks = Counter(pattern.evaluate), Schedule(algorithm.exchanges).clocks
   exchanged = (
     exchange.ops

@@ -93,8 +93,8 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0) -> TriedSizes:
   fits = largest_fitting(job, cluster.device.memory)
   largest = min(fits, job.most or fits)
   if units.count("examples per worker", requested, 0) > largest:
-    memory = f"which fit into the device's {bytes_text(cluster.device.memory)}"
-    limit = "the data of each worker" if largest == job.most else memory
+    memory = f"to fit in the device's {bytes_text(cluster.device.memory)}"
+    limit = "the number of each worker's examples" if largest == job.most else memory
     raise OptionError("examples per worker", f"at most {largest}, {limit}", requested)
   last = min(largest, max(LARGEST, job.least, requested))
   tried = sorted({*(2**i for i in range(last.bit_length())), min(requested or job.least, last), last})
@@ -128,8 +128,10 @@ def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1)
 def largest_fitting(job: Job, limit: float) -> int:
   """Return the largest X for which a step fits in `limit` bytes, by the compiled step or else by the layers' count.
 
-  The compiled step is assumed to need equally many bytes for each example. Raises a ValueError that names the bytes of
-  a single example if even that does not fit.
+  The compiled step is assumed to need the same number of bytes for each example.
+
+  Raises:
+    ValueError: if even one example does not fit, with the bytes that it needs.
   """
   if not job.exact:
     return largest_batch(job.memory, limit)
@@ -184,22 +186,22 @@ class EfficiencyRow(NamedTuple):
 
 
 def threshold(
-  job: Job, sizes: TriedSizes, exact: ExactSeconds, keep: float, accumulate: bool = True
+  job: Job, sizes: TriedSizes, exact: ExactSeconds, least: float, accumulate: bool = True
 ) -> BatchSize | None:
-  """Return the smallest batch size from which synchronous SGD has at least the efficiency `keep`, or None.
+  """Return the smallest batch size from which on synchronous SGD has at least the efficiency `least`, or None.
 
   If memory is too small, the batch is split into microbatches, unless `accumulate` is False or the data limit it.
   """
   smallest = None
   for x in reversed(sizes.steps):
-    if sizes.steps[x] / exact(x, 1) < keep:
+    if sizes.steps[x] / exact(x, 1) < least:
       break
     smallest = BatchSize(x)
   if smallest or sizes.largest == job.most or not accumulate:
     return smallest
   part = max(x for x in sizes.steps if not x & (x - 1))  # the largest power of two that fits
   step = sizes.steps[part]
-  micro = smallest_period(max(0.0, exact(part, 1) - step), step, share=1 - keep)
+  micro = smallest_period(max(0.0, exact(part, 1) - step), step, share=1 - least)
   return BatchSize(part * micro, micro)
 
 
@@ -220,14 +222,16 @@ def choose_size(
   if critical:
     options = [BatchSize(x) for x in sizes.steps] + ([enough] if enough and enough.micro > 1 else [])
     rate = {s: seconds_factor(workers * s.examples, critical, exact(*s)) for s in options}
-    return min(options, key=lambda s: rate[s]), "the size with the fewest seconds to a loss, (1 / B + 1 / B_c) T"
+    return min(
+      options, key=lambda s: rate[s]
+    ), "the size that reaches a loss in the fewest seconds, (1 / B + 1 / B_c) T"
   usual = largest_usual(job, sizes, workers)
   known = enough and job.usual and enough.examples * workers <= job.usual.examples
   if workers == 1 or (enough and enough.examples <= sizes.enough) or not (known or usual > sizes.enough):
     return BatchSize(sizes.enough), ""
   if enough and known:
     return enough, "the smallest power of two at which synchronous SGD is efficient"
-  return BatchSize(usual), "the largest size with a usual global batch; synchronous SGD would need more"
+  return BatchSize(usual), "the largest size with a usual global batch; synchronous SGD needs more to be efficient"
 
 
 def shown_sizes(job: Job, sizes: TriedSizes, *more: BatchSize | None) -> list[BatchSize]:
@@ -254,14 +258,14 @@ def efficiency_table(
     sharded: whether the parameters are sharded, so that only synchronous SGD is shown.
     critical: the critical batch size in examples; None: unknown.
   """
-  land, rows = islands(cluster, workers), []
+  partition, rows = islands(cluster, workers), []
   for size in sizes:
     step = steps(size)
     cells = {"synchronous": FamilyCell(step / exact(*size))}
     if not sharded and workers > 1:
       half = families.synchronous_seconds(job, cluster, workers, size.examples, "bfloat16", size.micro)
       cells |= {"in bfloat16": FamilyCell(step / half)} | _flat(job, cluster, workers, step, share)
-      cells |= _between(job, land, size, step, share)
+      cells |= _between(job, partition, size, step, share)
     rows.append(EfficiencyRow(size, step, cells))
   if not critical:
     return rows
@@ -279,13 +283,13 @@ def _flat(job: Job, cluster: Cluster, workers: int, step: float, share: float) -
   return cells
 
 
-def _between(job: Job, land: Islands, size: BatchSize, step: float, share: float) -> dict[str, FamilyCell]:
+def _between(job: Job, partition: Islands, size: BatchSize, step: float, share: float) -> dict[str, FamilyCell]:
   """Return the cells of Streaming DiLoCo and, if islands have several workers, hierarchical SGD."""
-  inside = families.synchronous_seconds(job, land.inside, land.members, size.examples, micro=size.micro)
-  seconds, delay = streaming(inside, land.message_seconds, job.params_bytes, overlap=land.inside.overlap)
+  inside = families.synchronous_seconds(job, partition.inside, partition.members, size.examples, micro=size.micro)
+  seconds, delay = streaming(inside, partition.message_seconds, job.params_bytes, overlap=partition.inside.overlap)
   cells = {"streaming_diloco": FamilyCell(step / seconds, delay)}
-  if land.members > 1:
-    message = land.message_seconds(job.params_bytes)
+  if partition.members > 1:
+    message = partition.message_seconds(job.params_bytes)
     period = smallest_period(message, inside, share=share)
     cells = {"hierarchical": FamilyCell(step / averaged(inside, message, period), period)} | cells
   return cells

@@ -44,7 +44,7 @@ def smallest_delay(message: float, step: float) -> int:
 def exposed_share(message: float, step: float, *, period: int, delay: int) -> float:
   """Return the share of a round spent waiting: e / (tau T_step + e), e = max(0, T_comm - d T_step), 0 <= d <= tau."""
   if not 0 <= delay <= period:
-    raise OptionError("delay", f"in [0, {period}], the period", delay)
+    raise OptionError("delay", f"in [0, {period}], where {period} is the period", delay)
   whole = round_seconds(step=step, message=message, period=period, delay=delay)
   return (whole - period * step) / whole
 
@@ -137,7 +137,7 @@ def break_even(first: Seconds, second: Seconds, low: float, high: float) -> floa
 
 
 def overtaken(times: Mapping[str, Seconds], start: float, end: float) -> tuple[str, float] | None:
-  """Return (name, bandwidth) of the first algorithm that overtakes the fastest one at `start`, or None up to `end`.
+  """Return (name, bandwidth) of the first algorithm that overtakes the fastest at `start`; None if none does by `end`.
 
   Searches two bandwidths per decade for a change of the fastest algorithm, then solves with `break_even`.
   """

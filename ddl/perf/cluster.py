@@ -3,7 +3,7 @@
 NCCL has three protocols, which trade latency for bandwidth: LL stores a flag with every 4 bytes, LL128 one in every 128
 bytes, and Simple transfers chunks after a synchronization. The cost form call + steps * hop + bytes / bandwidth is that
 of NCCL's own tuner (github.com/NVIDIA/nccl, src/graph/tuning.cc). The constants are fitted to nine published curves of
-nccl-tests; docs/reproduction.md lists the errors on other curves.
+nccl-tests; experiments/papers/reproduction.md lists the errors on other curves.
 """
 
 import math
@@ -26,9 +26,9 @@ class Torus(NamedTuple):
     return _nearest_box(workers, self.axes)
 
   def share(self, workers: int) -> float:
-    """Return the share of a chip's links that an all-reduce over all axes at once uses.
+    """Return the share of a chip's link bandwidth that an all-reduce along all axes at once uses.
 
-    It is the mean over the axes of 1 on a ring, 1 / 2 on a line (data also returns along the line), 0 on one chip.
+    The mean over the axes of 1 for a ring, 1 / 2 for a line (data also returns along the line), 0 for a single chip.
     """
     shares = (0.0 if length == 1 else 1.0 if length % self.ring == 0 else 0.5 for length in self.slice(workers))
     return sum(shares) / self.axes
@@ -62,14 +62,14 @@ class Library(NamedTuple):
   """The costs of a communication library's collectives."""
 
   name: str
-  launch: float  # seconds per device that one process drives, one after the other
+  launch: float  # seconds to launch a call on one device; a process launches on its devices one after the other
   inside: float  # largest share of the bandwidth inside a node that it reaches
   between: float  # largest share of the bandwidth between nodes that it reaches
   protocols: tuple[Protocol, ...]  # of rings and trees
   switch: Protocol  # of reductions in a node's switch; its share is relative to the links inside the node
 
   def without(self, protocol: str) -> "Library":
-    """Return the library without a protocol, such as LL128 on a fabric that may reorder 128 bytes."""
+    """Return the library without a protocol, such as LL128 on fabrics that may reorder 128-byte stores."""
     return self._replace(protocols=tuple(x for x in self.protocols if x.name != protocol))
 
   def instant(self) -> "Library":
@@ -134,7 +134,7 @@ class NetworkModel(NamedTuple):
   between: LinkModel  # between nodes: all network cards of a node together
   inside: LinkModel | None = None  # inside a node; None: as between nodes
   per_node: int = 1  # workers per node
-  sites: int = 1  # least number of nodes over which the workers are spread
+  sites: int = 1  # number of sites; the workers are spread over at least as many nodes
   card: float | None = None  # bytes per second of a worker's own network card; None: it can use all cards of the node
   uplink: Uplink | None = None  # None: the switches above the nodes are not oversubscribed
   torus: Torus | None = None  # if workers are wired only to neighbors; `between` is then all links of one worker
@@ -145,12 +145,12 @@ class NetworkModel(NamedTuple):
     """Return the number of nodes for `workers` workers; the last node may be partly filled."""
     return max(math.ceil(workers / self.per_node), min(self.sites, workers))
 
-  def together(self, workers: int) -> int:
-    """Return the number of workers in a full node if there are `workers` in total."""
+  def workers_per_node(self, workers: int) -> int:
+    """Return the number of workers in a full node, given the total number of workers."""
     return min(self.per_node, math.ceil(workers / self.sites))
 
-  def of_groups(self, members: int) -> "NetworkModel":
-    """Return the network of groups of `members` neighboring workers, each of which sends its piece of the message."""
+  def grouped(self, members: int) -> "NetworkModel":
+    """Return the network between groups of `members` neighboring workers; each worker sends a piece of the message."""
     near = min(members, self.per_node)  # members of a group in the same node
     inside = (self.inside or self.between) if self.per_node > members else None
     return self._replace(
@@ -169,16 +169,16 @@ class NetworkModel(NamedTuple):
     one_node = self.nodes(workers) == 1 and self.inside is not None
     return self.main_link(workers) if one_node or not self.card else self.between.at_most(self.card)
 
-  def way_out(self, workers: int, everyone: bool = False) -> LinkModel:
+  def outgoing_link(self, workers: int, all_nodes: bool = False) -> LinkModel:
     """Return the link from a full node to other nodes, limited by network cards and oversubscribed switches.
 
-    everyone: True: all nodes under a switch send to other switches at once, as with distant partners. False: only one
+    all_nodes: True: all nodes under a switch send to other switches at once, as with distant partners. False: only one
     node does, as in a ring or a tree of neighbors.
     """
-    link = self.between.at_most(self.together(workers) * self.card) if self.card else self.between
+    link = self.between.at_most(self.workers_per_node(workers) * self.card) if self.card else self.between
     if not self.uplink or self.nodes(workers) <= self.uplink.nodes:
       return link
-    share = self.uplink.share * (1 if everyone else self.uplink.nodes)
+    share = self.uplink.share * (1 if all_nodes else self.uplink.nodes)
     return link._replace(bandwidth=link.bandwidth * min(1.0, share))
 
 
@@ -192,7 +192,7 @@ class Cluster(NamedTuple):
   source: str  # where the figures are from
   host: LinkModel | None = None  # between a worker and its host (PCIe), if the host runs the server or holds the data
   workers: int | None = None  # number of workers; None: no limit known
-  overlap: bool = True  # whether an exchange runs while the workers compute
+  overlap: bool = True  # whether exchanges overlap computation
 
   def server_link(self, workers: int) -> LinkModel:
     """Return a server's link: the host's if it is known and one node holds all workers, else a worker's."""

@@ -1,6 +1,6 @@
-"""Load clusters by name: built-in ones, a user's TOML file, or `measured`, the calibration of this machine.
+"""Load clusters by name: built-in clusters, a user's TOML file, or `measured`, the calibration of this machine.
 
-docs/howto/clusters.md describes the format; the calibration is JSON and contains additional measurements.
+docs/howto/clusters.md describes the TOML format. The calibration is a JSON file with additional measurements.
 """
 
 import json
@@ -21,10 +21,10 @@ FOLDER = Path(__file__).with_name("clusters")
 MEASURED = "measured"
 SUFFIX = ".toml"
 EXAMPLE = "docs/howto/clusters.md has an example."
-MOST_BYTES = 2**20  # of a file
+MOST_BYTES = 2**20  # largest cluster file
 MOST_WORKERS = 2**20
 LIBRARIES = {"": None, "NCCL": NCCL}
-LEVELS = ("inside", "between")  # a node; nodes
+LEVELS = ("inside", "between")  # links inside a node, links between nodes
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a value
 KINDS = {
   "a number": (int, float), "an integer": int, "a text in quotes": str, "true or false": bool, "a list": list,
@@ -183,7 +183,7 @@ def _network(
     raise OptionError("[link.node]", "set (latency and bandwidth between nodes)")
   units.choice("nodes.library", nodes["library"], LIBRARIES)
   if not all(level in LEVELS for level in nodes["reduces"]):
-    raise OptionError("nodes.reduces", f"a list of {', '.join(LEVELS)}", f"{nodes['reduces']!r:.80}")
+    raise OptionError("nodes.reduces", f"a list with only {' and '.join(LEVELS)}", f"{nodes['reduces']!r:.80}")
   if "torus" in values and per_node > 1:
     raise OptionError("nodes.devices", "1 with [torus]", per_node)
   network = NetworkModel(
@@ -197,14 +197,14 @@ def _network(
     reduces=tuple(nodes["reduces"]),
     library=LIBRARIES[nodes["library"]],
   )
-  return _in_sites(network, count, link["site"]) if "site" in link else network
+  return _with_sites(network, count, link["site"]) if "site" in link else network
 
 
-def _in_sites(network: NetworkModel, count: int, site: LinkModel) -> NetworkModel:
-  """Return a network whose nodes are the sites, each with the devices of all its nodes.
+def _with_sites(network: NetworkModel, count: int, site: LinkModel) -> NetworkModel:
+  """Merge the `count` nodes into one large node per site, connected by the `site` links.
 
-  The links in a site are such that a ring of its D = d m devices takes as long as a ring in a node of d devices plus a
-  ring of the m nodes:
+  The link inside a site is chosen so that a ring of its D = d m devices takes as long as a ring in a node of d devices
+  plus a ring of the m nodes:
   (D - 1) L = (d - 1) L_d + (m - 1) L_n, and (D - 1) / (D B) = (d - 1) / (d B_d) + (m - 1) / (m B_n).
   """
   m, rest = divmod(count, network.sites)

@@ -33,13 +33,13 @@ NEAR = ("ring", "tree")  # algorithms that communicate between neighbors, so tha
 
 def lower_bound(nbytes: float, workers: int, link: LinkModel) -> float:
   """Return the lower bound in seconds of any all-reduce: ceil(log2 p) L + 2 n G (2 - duplex) (p - 1) / p."""
-  return _levels(nbytes, workers, link) * link.latency + 2 * _both(nbytes * (workers - 1) / workers, link)
+  return _levels(nbytes, workers, link) * link.latency + 2 * _exchange_seconds(nbytes * (workers - 1) / workers, link)
 
 
 def _ring_reduce_scatter(nbytes: float, workers: int, link: LinkModel) -> float:
   """Return the seconds of a ring reduce-scatter, p - 1 rounds with n / p bytes: (p - 1) (L + n G (2 - duplex) / p)."""
   _levels(nbytes, workers, link)
-  return (workers - 1) * (link.latency + _both(nbytes / workers, link))
+  return (workers - 1) * (link.latency + _exchange_seconds(nbytes / workers, link))
 
 
 def _halving(nbytes: float, workers: int, link: LinkModel) -> float:
@@ -47,7 +47,7 @@ def _halving(nbytes: float, workers: int, link: LinkModel) -> float:
 
   If p is not a power of two, Bruck's algorithm has the same cost.
   """
-  return _levels(nbytes, workers, link) * link.latency + _both(nbytes * (workers - 1) / workers, link)
+  return _levels(nbytes, workers, link) * link.latency + _exchange_seconds(nbytes * (workers - 1) / workers, link)
 
 
 def _tree_one_way(nbytes: float, workers: int, link: LinkModel) -> float:
@@ -72,7 +72,7 @@ ALL_REDUCE: dict[str, Cost] = {
   "tree": lambda n, p, link: 2 * _tree_one_way(n, p, link),  # reduce, then broadcast
   # Whole messages with partners at distances 1, 2, 4, ...: ceil(log2 p) (L + n G (2 - duplex)). If p is not a power of
   # two, the partial sums of Bar-Noy, Kipnis, Schieber 1993 take the same number of rounds.
-  "butterfly": lambda n, p, link: _levels(n, p, link) * (link.latency + _both(n, link)),
+  "butterfly": lambda n, p, link: _levels(n, p, link) * (link.latency + _exchange_seconds(n, link)),
   "halving_doubling": _halving_doubling,
 }
 REDUCE_SCATTER: dict[str, Cost] = {"ring": _ring_reduce_scatter, "halving_doubling": _halving}
@@ -90,7 +90,7 @@ def _levels(nbytes: float, workers: int, link: LinkModel) -> int:
   return (units.count("number of workers", workers) - 1).bit_length()
 
 
-def _both(nbytes: float, link: LinkModel) -> float:
+def _exchange_seconds(nbytes: float, link: LinkModel) -> float:
   """Return the seconds to send and receive `nbytes`, without the latency."""
   return link.busy_seconds(nbytes, nbytes)
 
@@ -105,7 +105,7 @@ def hierarchical(
   and then broadcasts.
   """
   per_node, nodes, link = _shape(workers, network)
-  middle = _named(ALL_REDUCE, between)(nbytes, nodes, network.way_out(workers, between not in NEAR))
+  middle = _named(ALL_REDUCE, between)(nbytes, nodes, network.outgoing_link(workers, between not in NEAR))
   return 2 * _named(INSIDE, inside)(nbytes, per_node, link) + middle
 
 
@@ -116,16 +116,17 @@ def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
   then sends this part and receives all parts. Between nodes 2 L + n G (2 - duplex): up and down the tree of switches.
   """
   per_node, nodes, link = _shape(workers, network)
-  way, seconds = network.way_out(workers), 0.0
+  way, seconds = network.outgoing_link(workers), 0.0
   _levels(nbytes, workers, link)
   if per_node > 1 and "inside" in network.reduces:
-    seconds += 2 * link.latency + _both(nbytes * (1 + 1 / per_node), link)
+    seconds += 2 * link.latency + _exchange_seconds(nbytes * (1 + 1 / per_node), link)
   elif per_node > 1:
     seconds += 2 * min(cost(nbytes, per_node, link) for cost in INSIDE.values())
   if nodes > 1 and "between" in network.reduces:
-    seconds += 2 * way.latency + _both(nbytes, way)
+    seconds += 2 * way.latency + _exchange_seconds(nbytes, way)
   elif nodes > 1:
-    seconds += min(cost(nbytes, nodes, network.way_out(workers, name not in NEAR)) for name, cost in ALL_REDUCE.items())
+    links = {name: network.outgoing_link(workers, name not in NEAR) for name in ALL_REDUCE}
+    seconds += min(cost(nbytes, nodes, links[name]) for name, cost in ALL_REDUCE.items())
   return seconds
 
 
@@ -137,7 +138,7 @@ def on_torus(nbytes: float, workers: int, network: NetworkModel) -> float:
   if workers == 1 or network.torus is None:
     return 0.0
   steps, share = network.torus.steps(workers), network.torus.share(workers)
-  sent = _both(nbytes * (workers - 1) / workers, network.between)
+  sent = _exchange_seconds(nbytes * (workers - 1) / workers, network.between)
   return 2 * (steps * network.between.latency + sent / share)
 
 
@@ -159,7 +160,7 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: st
 
 
 def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
-  """Return the seconds of the all-reduces that a network has: torus, library, or else textbook and in-switch."""
+  """Return the seconds of each all-reduce algorithm of a network: torus, library, or else textbook and in-switch."""
   if network.torus:
     return {"torus": on_torus(nbytes, workers, network)}
   if network.library:
@@ -171,7 +172,7 @@ def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str,
 def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
   """Return the seconds of ALL_REDUCE and, for several nodes of several workers, of the best hierarchical algorithm."""
   per_node, nodes, link = _shape(workers, network)
-  way, crossing = network.way_out(workers), network.way_out(workers, everyone=True)
+  way, crossing = network.outgoing_link(workers), network.outgoing_link(workers, all_nodes=True)
   if nodes == 1 or per_node == 1:
     links = {name: link if nodes == 1 else way if name in NEAR else crossing for name in ALL_REDUCE}
     return {name: cost(nbytes, workers, links[name]) for name, cost in ALL_REDUCE.items()}
@@ -198,10 +199,10 @@ def one_way(kind: str, nbytes: float, workers: int, network: NetworkModel) -> fl
   if network.library:
     return _library_one_way(kind, nbytes, workers, network, network.library)
   inside = min(cost(nbytes, per_node, link) for cost in costs.values())
-  away = min(cost(nbytes, nodes, network.way_out(workers, name not in NEAR)) for name, cost in costs.items())
+  away = min(cost(nbytes, nodes, network.outgoing_link(workers, name not in NEAR)) for name, cost in costs.items())
   if "ring" not in costs or nodes == 1 or per_node == 1:
     return inside + away
-  ring = max(costs["ring"](nbytes, workers, link), costs["ring"](nbytes, workers, network.way_out(workers)))
+  ring = max(costs["ring"](nbytes, workers, link), costs["ring"](nbytes, workers, network.outgoing_link(workers)))
   return min(inside + away, ring)
 
 
@@ -221,17 +222,17 @@ def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequenc
   if workers == 1:
     return 0.0
   if network.torus:
-    return link.latency + 2 * network.torus.axes * _both(nbytes, link)
+    return link.latency + 2 * network.torus.axes * _exchange_seconds(nbytes, link)
   if nodes == 1:
-    return link.latency + _both(nbytes, link)
-  way, card = network.way_out(workers, True), network.worker_link(workers)
+    return link.latency + _exchange_seconds(nbytes, link)
+  way, card = network.outgoing_link(workers, True), network.worker_link(workers)
   if not sources:
-    return way.latency + _both(per_node * nbytes, way)
+    return way.latency + _exchange_seconds(per_node * nbytes, way)
   pairs = [(source // per_node, rank // per_node) for rank, source in enumerate(sources) if source not in (None, rank)]
   away = [pair for pair in pairs if pair[0] != pair[1]]
   out, back = (Counter(pair[end] for pair in away) for end in (0, 1))
   most = max((way.busy_seconds(out[i] * nbytes, back[i] * nbytes) for i in {*out, *back}), default=0.0)
-  inside = link.latency + _both(nbytes, link) if len(away) < len(pairs) else 0.0
+  inside = link.latency + _exchange_seconds(nbytes, link) if len(away) < len(pairs) else 0.0
   return max(inside, way.latency + max(most, nbytes / card.bandwidth) if away else 0.0)
 
 
@@ -243,7 +244,7 @@ def network_bound(nbytes: float, workers: int, network: NetworkModel) -> float:
   _, nodes, link = _shape(workers, network)
   count, link, level = (workers, link, "inside") if nodes == 1 else (nodes, network.between, "between")
   least = lower_bound(nbytes, count, link)
-  return min(least, link.latency + _both(nbytes, link)) if level in network.reduces else least
+  return min(least, link.latency + _exchange_seconds(nbytes, link)) if level in network.reduces else least
 
 
 def table(nbytes: float, workers: int, network: NetworkModel) -> dict[str, tuple[float, float]]:
@@ -261,7 +262,7 @@ def _shape(workers: int, network: NetworkModel) -> tuple[int, int, LinkModel]:
   units.count("number of workers", workers)
   units.count("workers per node", network.per_node)
   units.count("number of sites", network.sites)
-  return network.together(workers), network.nodes(workers), network.inside or network.between
+  return network.workers_per_node(workers), network.nodes(workers), network.inside or network.between
 
 
 def _named(entries: dict[str, Any], name: str, *others: str) -> Any:
@@ -290,7 +291,7 @@ def library_all_reduces(
   _levels(nbytes, workers, _shape(workers, network)[2])
   if workers == 1:
     return {"ring/LL": 0.0}
-  started = library.launch * (1 if processes else network.together(workers))
+  started = library.launch * (1 if processes else network.workers_per_node(workers))
   return {
     f"{name}/{protocol.name}": max(started, _library_seconds(name, algorithm, protocol, workers, network, library))
     for name, algorithm in _library_algorithms(nbytes, workers, network).items()
@@ -312,25 +313,25 @@ def _library_one_way(kind: str, nbytes: float, workers: int, network: NetworkMod
 
 
 def _library_algorithms(nbytes: float, workers: int, network: NetworkModel) -> dict[str, LibraryAlgorithm]:
-  together, nodes = network.together(workers), network.nodes(workers)
+  per_node, nodes = network.workers_per_node(workers), network.nodes(workers)
   depth, far = 2 * (nodes - 1).bit_length(), nbytes * min(nodes - 1, 2)  # with two nodes each sends the vector once
   if nodes > 1 and "between" in network.reduces:
     depth, far = 2, nbytes
   ring = 2 * nbytes * (workers - 1) / workers
-  inside, between = ring if together > 1 else 0.0, ring if nodes > 1 else 0.0
+  inside, between = ring if per_node > 1 else 0.0, ring if nodes > 1 else 0.0
   algorithms = {
     "ring": LibraryAlgorithm(2 * (workers - nodes), 2 * (nodes - 1), inside, between),
-    "tree": LibraryAlgorithm(2 * (together - 1), depth, nbytes * min(together - 1, 2), far),
+    "tree": LibraryAlgorithm(2 * (per_node - 1), depth, nbytes * min(per_node - 1, 2), far),
   }
-  if together > 1 and "inside" in network.reduces:
-    algorithms["switches"] = LibraryAlgorithm(2, depth, nbytes * (1 + 1 / together), far)
+  if per_node > 1 and "inside" in network.reduces:
+    algorithms["switches"] = LibraryAlgorithm(2, depth, nbytes * (1 + 1 / per_node), far)
   return algorithms
 
 
 def _library_seconds(
   name: str, algorithm: LibraryAlgorithm, protocol: Protocol, workers: int, network: NetworkModel, library: Library
 ) -> float:
-  link, out = network.inside or network.between, network.way_out(workers)
+  link, out = network.inside or network.between, network.outgoing_link(workers)
   steps = algorithm.inside * (protocol.inside + link.latency)
   steps += algorithm.between * (protocol.between + protocol.trips * out.latency)
   inside = protocol.share * (1 if name == "switches" else library.inside)

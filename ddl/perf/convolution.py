@@ -4,8 +4,8 @@ The 0-1 program of Zou et al. 2017, arXiv 1709.06622, over layers k and algorith
   minimize sum_kl x_kl T_kl  subject to  sum_l x_kl = 1 for each k,  sum_kl x_kl M_kl <= M_bound.
 Layers run one after the other, so they can share one workspace; the constraint is then max_kl x_kl M_kl <= M_bound.
 
-Costs are modeled from a layer's shape, regardless of how well a kernel is implemented. A training step runs three
-passes (forward, gradient of the inputs, gradient of the weights) with the same products. A pass takes
+Costs are modeled from a layer's shape, regardless of a kernel's implementation. A training step runs three passes
+(forward, gradient of the inputs, gradient of the weights) with the same products. A pass takes
 max(FLOP / (peak * efficiency), bytes moved / memory bandwidth); each operand is moved once, the workspace twice.
   direct    products without a workspace, like cuDNN's implicit GEMM; the same as in `device.step_seconds`.
   fft       Mathieu et al. 2013, arXiv 1312.5851: all maps and kernels are padded to a power of two; stride 1.
@@ -203,7 +203,7 @@ def tabulated(
 
   Args:
     layers: convolutions.
-    efficiency: its efficiency.
+    efficiency: efficiency of the device.
     work: (algorithm, layer, counts of a pass, X) -> work of a training step; None if the algorithm is not used.
   """
 

@@ -52,7 +52,7 @@ Step = float | Sequence[LayerWork]  # a number is the FLOP per example of a step
 
 
 def step_parts(step: Step) -> Sequence[LayerWork]:
-  """Return the parts of a step, which may be given as a number."""
+  """Return the parts of a step; a number becomes a single part."""
   return [LayerWork(step)] if isinstance(step, int | float) else step
 
 

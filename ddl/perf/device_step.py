@@ -65,7 +65,7 @@ class Shares(NamedTuple):
     """The shares as text, such as "31 % of the peak"."""
     if self.whole:
       return f"{percent(self.product)} of the peak"
-    return f"{percent(self.product)} of the peak in products, {percent(self.memory)} of the memory bandwidth"
+    return f"{percent(self.product)} of the peak in products and {percent(self.memory)} of the memory bandwidth"
 
 
 class DeviceStep(NamedTuple):
@@ -229,17 +229,16 @@ def find(device: Device, kind: str) -> ShareRange | None:
     count, median, largest = device_data()["errors"][kind][form]
     return ShareRange(
       (shares,),
-      f"fitted on published steps of {KINDS[kind]} in {FORMS[form]} (docs/device_steps.md); "
-      f"{count} others are off by {percent(median)} (median), at most {percent(largest)}",
+      f"fitted on published steps of {KINDS[kind]} in {FORMS[form]} (experiments/papers/device_steps.md); "
+      f"the errors on {count} other steps are {percent(median)} (median), at most {percent(largest)}",
     )
   near = _nearest(sheet.generation if sheet else "", kind, form)
   columns = list(zip(*(shares[:4] for shares in near), strict=True))
   start = max(shares.start for shares in near) if kind == "convolution" else 0.0
-  what = f"no step of {KINDS[kind]} in {FORMS[form]} is" if kind else "this kind of network is not"
+  missing = f"no published step of {KINDS[kind]} in {FORMS[form]}" if kind else "no published step of this network"
   return ShareRange(
     (Shares(*map(min, columns), start=start), Shares(*map(max, columns))),  # a layer's start only slows a step
-    f"{what} measured on this device: a range from the lowest to the highest shares of the nearest devices or kinds of "
-    "network",
+    f"{missing} on this device: a range from the lowest to the highest shares of similar devices or kinds of network",
   )
 
 

@@ -121,8 +121,10 @@ def sharded_seconds(
     return step
   step /= micro
   network = cluster.network
-  inner = network._replace(sites=1) if shards <= network.together(workers) else network  # in one node if possible
-  outer = network.of_groups(shards)
+  inner = (
+    network._replace(sites=1) if shards <= network.workers_per_node(workers) else network
+  )  # in one node if possible
+  outer = network.grouped(shards)
   gathers, scatters, copies = [], [], []  # seconds of each unit's collectives
   for nbytes in shard_units(job):
     parameters, gradients = nbytes * cluster.device.width / FLOAT, message_bytes(nbytes, name)
@@ -160,7 +162,7 @@ def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
 def shardings(network: NetworkModel, workers: int, shards: int = 1) -> dict[str, int]:
   """Return the possible numbers of shards by name: all workers (fsdp) or those of a node (hybrid_fsdp), >= `shards`."""
   sizes = {"fsdp": workers} if workers >= max(2, shards) else {}
-  per_node = network.together(workers)
+  per_node = network.workers_per_node(workers)
   if sizes and network.nodes(workers) > 1 and per_node >= max(2, shards) and workers % per_node == 0:
     sizes["hybrid_fsdp"] = per_node
   return sizes
@@ -201,10 +203,10 @@ def islands(cluster: Cluster, workers: int) -> Islands:
   one_site = cluster._replace(network=network._replace(sites=1))
   if network.sites > 1 and workers > network.sites:
     members = -(-workers // network.sites)
-    return Islands("sites", network.sites, members, one_site, network.of_groups(members))
-  members, count = network.together(workers), network.nodes(workers)
+    return Islands("sites", network.sites, members, one_site, network.grouped(members))
+  members, count = network.workers_per_node(workers), network.nodes(workers)
   if network.inside and members > 1 and count > 1:
-    return Islands("nodes", count, members, one_site, network.of_groups(members))
+    return Islands("nodes", count, members, one_site, network.grouped(members))
   return Islands("workers", workers, 1, cluster, network)
 
 
@@ -232,7 +234,7 @@ def streaming(step: float, message: Callable[[float], float], nbytes: float, *, 
 
 
 class FamilySettings(NamedTuple):
-  """The settings at which all algorithm families are compared."""
+  """The settings with which all algorithm families are compared."""
 
   params_bytes: float
   examples: int  # of a worker's step
@@ -267,13 +269,13 @@ def speed(settings: FamilySettings, algorithm: str, setting: str, seconds: float
 
 
 def families(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> tuple[Speed, ...]:
-  """Predict every algorithm family that is possible; `share` is the largest share of a round spent waiting."""
+  """Predict every possible algorithm family; `share` is the largest share of a round spent waiting."""
   replicated = settings.shards == 1  # each worker holds all parameters
   return (
     *(synchronous(job, cluster, settings) if replicated else ()),
     *sharded(job, cluster, settings),
     *(averaging(settings, cluster) if replicated else ()),
-    *between(job, cluster, settings, share),
+    *between_islands(job, cluster, settings, share),
   )
 
 
@@ -291,36 +293,36 @@ def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Sp
 def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
   """Predict synchronous SGD with sharded parameters, for each of `shardings`."""
   s = settings
-  run, how = (job, cluster, s.workers, s.step), (s.gradients, s.micro)
+  run, options = (job, cluster, s.workers, s.step), (s.gradients, s.micro)
   sizes = shardings(cluster.network, s.workers, s.shards)
-  return [speed(s, name, f"{n} shards", sharded_seconds(*run, n, *how)) for name, n in sizes.items()]
+  return [speed(s, name, f"{n} shards", sharded_seconds(*run, n, *options)) for name, n in sizes.items()]
 
 
-def between(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> list[Speed]:
+def between_islands(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> list[Speed]:
   """Predict averaging between islands of synchronous workers: hierarchical SGD, DiLoCo, Streaming DiLoCo."""
-  s, land = settings, islands(cluster, settings.workers)
-  if s.workers == 1 or land.members < s.shards:
+  s, partition = settings, islands(cluster, settings.workers)
+  if s.workers == 1 or partition.members < s.shards:
     return []
-  step, message = inside_seconds(job, land, s), land.message_seconds(s.params_bytes)
-  place = f"{land.count} {land.kind}"
+  step, message = inside_seconds(job, partition, s), partition.message_seconds(s.params_bytes)
+  count = f"{partition.count} {partition.kind}"
   periods = {"diloco": DILOCO}
-  if land.members > 1:
+  if partition.members > 1:
     periods = {"hierarchical_sgd": smallest_period(message, step, share=share)} | periods
   speeds = [
-    speed(s, name, f"{place}, period {period}", averaged(step, message, period), period)
+    speed(s, name, f"{count}, period {period}", averaged(step, message, period), period)
     for name, period in periods.items()
   ]
-  seconds, delay = streaming(step, land.message_seconds, s.params_bytes, overlap=cluster.overlap)
-  setting = f"{place}, period {STREAMING}, {FRAGMENTS} fragments, int4, delay {delay}"
+  seconds, delay = streaming(step, partition.message_seconds, s.params_bytes, overlap=cluster.overlap)
+  setting = f"{count}, period {STREAMING}, {FRAGMENTS} fragments, int4, delay {delay}"
   return [*speeds, speed(s, "streaming_diloco", setting, seconds, STREAMING)]
 
 
-def inside_seconds(job: Job, land: Islands, settings: FamilySettings) -> float:
+def inside_seconds(job: Job, partition: Islands, settings: FamilySettings) -> float:
   """Return the seconds of a step of synchronous SGD inside an island."""
   s = settings
   if s.shards > 1:
-    return sharded_seconds(job, land.inside, land.members, s.step, land.members, s.gradients, s.micro)
-  return synchronous_seconds(job, land.inside, land.members, s.examples, s.gradients, s.micro)
+    return sharded_seconds(job, partition.inside, partition.members, s.step, partition.members, s.gradients, s.micro)
+  return synchronous_seconds(job, partition.inside, partition.members, s.examples, s.gradients, s.micro)
 
 
 def averaging(settings: FamilySettings, cluster: Cluster) -> tuple[Speed, ...]:

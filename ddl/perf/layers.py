@@ -103,7 +103,7 @@ class Pointwise(Layer):
 
 
 class Residual(Pointwise):
-  """A residual sum; its output replaces that of the branch, so that nothing else is saved."""
+  """A residual sum; its output replaces the branch's output, so it saves nothing more for the backward pass."""
 
   __slots__ = ()
   saved = NOTHING

@@ -1,7 +1,7 @@
-"""The messages of an algorithm as plain data, traced by `ddl.costs.cluster_clock.pattern_of`, and their seconds.
+"""Communication patterns of algorithms as plain data, and their predicted seconds.
 
-All layers are packed into one message. The collectives of a step or an exchange run one after the other, so their
-seconds add up.
+`ddl.costs.cluster_clock.pattern_of` traces the pattern of an algorithm. All layers are packed into one message. The
+collectives of a step or an exchange run one after the other, so their seconds add up.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ddl.perf import collectives
 from ddl.perf.cluster import NetworkModel
 
-LATE = 1000  # if the period changes, that of this round is used for all rounds
+LATE = 1000  # a changing period is replaced by its value in this round
 
 
 class Op(NamedTuple):
@@ -18,7 +18,7 @@ class Op(NamedTuple):
 
   kind: str  # all_reduce, permute, or one of collectives.ONE_WAY
   nbytes: float  # of the whole vector: the input of a reduce_scatter, the output of an all_gather
-  sources: tuple[int | None, ...] = ()  # permute: the rank from which each worker receives; (): all in other nodes
+  sources: tuple[int | None, ...] = ()  # permute: rank from which each worker receives; (): all are in other nodes
   senders: int | None = None  # all_reduce: number of workers in the sum; None: all
 
 
@@ -32,7 +32,7 @@ class ExchangePattern(NamedTuple):
 
   @property
   def steady(self) -> int:
-    """The period, or that of round LATE if it changes."""
+    """Period in steps; if it changes, its value in round LATE."""
     return self.period(LATE) if callable(self.period) else self.period
 
 
@@ -51,10 +51,10 @@ class Visits(NamedTuple):
 class Pattern(NamedTuple):
   """All messages of an algorithm."""
 
-  local: tuple[Op, ...] = ()  # in each step, which waits for them
+  local: tuple[Op, ...] = ()  # collectives of every step, which waits for them
   exchanges: tuple[ExchangePattern, ...] = ()
   visits: Visits | None = None
-  evaluate: tuple[Op, ...] = ()  # before an evaluation, to form the consensus model
+  evaluate: tuple[Op, ...] = ()  # collectives that form the consensus model for an evaluation
 
 
 def seconds(ops: Sequence[Op], workers: int, network: NetworkModel) -> float:

@@ -26,10 +26,12 @@ class UsualBatch(NamedTuple):
   source: str
 
 
-IMAGES = UsualBatch(8192, "ResNet-50 on ImageNet lost nothing up to 8,192 (Goyal et al. 2017, arXiv 1706.02677)")
+IMAGES = UsualBatch(
+  8192, "ResNet-50 on ImageNet lost no accuracy with batches up to 8,192 (Goyal et al. 2017, arXiv 1706.02677)"
+)
 LANGUAGE = (  # (upper limit of the number of parameters, tokens per step, source)
-  (3e9, 480 * 1024, "GPT-2 124M trains with 491,520 tokens a step (nanoGPT, config/train_gpt2.py)"),
-  (float("inf"), 4_000_000, "Llama 2 of 7B to 70B trained with 4 million tokens a step (arXiv 2307.09288)"),
+  (3e9, 480 * 1024, "GPT-2 124M trains with 491,520 tokens per step (nanoGPT, config/train_gpt2.py)"),
+  (float("inf"), 4_000_000, "Llama 2 of 7B to 70B trained with 4 million tokens per step (arXiv 2307.09288)"),
 )
 
 
@@ -127,7 +129,7 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
   recomputed = needed.per_example < whole.per_example
   text = f"{form.states} bytes per parameter ({form.title}): {bytes_text(whole.fixed)}"
   if split > 1:
-    text += f", sharded over {split} devices (at least {least}); T_step does not include their all-gather"
+    text += f", sharded over {split} devices (at least {least}); T_step does not include the all-gather"
   return ParameterStates(needed, split, recomputed, text + ("; activations are recomputed" if recomputed else ""))
 
 

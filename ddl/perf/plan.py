@@ -29,14 +29,14 @@ SHORTEST = 1e-5  # seconds; no machine launches a step faster
 WORTH = 1.5  # least speed-up for which several workers are recommended
 NEARLY = 0.9  # share of the best rate at which a simpler algorithm is preferred
 ORDER = ("sync_sgd", "fsdp", "hybrid_fsdp", "dasgd", "hierarchical_sgd", "local_sgd", "streaming_diloco", "diloco")
-HALF = 0.5  # share of the best rate below which other models than language models use algorithms of LANGUAGE
+HALF = 0.5  # other models use algorithms of LANGUAGE only if all others are below this share of the best rate
 LANGUAGE = ("streaming_diloco", "diloco")  # published results only for language models
 SHOWN = {  # longest period or delay with published results, and their source
-  "dasgd": (4, "DaSGD's authors took a delay of 1 and a period of 4 (arXiv 2006.00441)"),
+  "dasgd": (4, "its authors used a delay of 1 and a period of 4 (arXiv 2006.00441)"),
   "hierarchical_sgd": (16, "periods up to 16 are common (arXiv 1808.07217)"),
   "local_sgd": (16, "periods up to 16 are common (arXiv 1808.07217)"),
-  "streaming_diloco": (500, "shown only for language models, with AdamW (arXiv 2501.18512)"),
-  "diloco": (500, "shown only for language models, with AdamW (arXiv 2311.08105)"),
+  "streaming_diloco": (500, "its published results are for language models with AdamW (arXiv 2501.18512)"),
+  "diloco": (500, "its published results are for language models with AdamW (arXiv 2311.08105)"),
 }
 COMPRESSION = ("int8", "int4", "PowerSGD")  # prefixes of settings
 ROUNDED = (
@@ -57,14 +57,14 @@ CELLS = {  # family -> column title, including the setting in parentheses
 
 
 class PlanRequest(NamedTuple):
-  """The requirements of a plan; 0: automatic."""
+  """The requirements of a plan; 0 stands for an automatic choice."""
 
   batch: int = 0
   workers: int = 0
   servers: int = 0
   efficiency: float = 0.8  # least efficiency of the workers
   exposed: float = 0.05  # largest share of a round spent waiting
-  origin: str = "as given"  # description of where `batch` comes from
+  origin: str = "as requested"  # description of where `batch` comes from
   gradients: str = "float32"  # number format in which gradients are sent
   critical: float = 0.0  # the critical batch size in examples; 0: unknown
   micro: int = 1  # number of microbatches, which divide `batch` evenly
@@ -163,7 +163,7 @@ def plan(
   rows = [*plan_rows.one_worker(sized, cluster, batch, rule)]
   if shards > 1:
     why = f"the parameters and their states do not fit in one worker's memory, but fit in that of {shards} workers"
-    limit = f"memory: at least {shards} of the {workers} workers hold a copy together"
+    limit = f"memory: at least {shards} of the {workers} workers must share a copy"
     rows.append(PlanRow("shards", str(shards), why, limit))
   rows += [*plan_rows.all_workers(sized, cluster, batch, workers, counts, seconds, overhead), *exchange_rows]
   return TrainingPlan(tuple(rows), settings, speeds, tuple(table), enough, recommendation)
@@ -217,7 +217,9 @@ def _configured_speed(
 
 
 def pick(speeds: Sequence[Speed], language: bool = True) -> Speed:
-  """Return the first algorithm in ORDER with NEARLY the best rate among those with published results (SHOWN).
+  """Return the first algorithm in ORDER that is nearly the fastest and has published results.
+
+  Only settings in SHOWN count as published, and a rate of at least NEARLY times the best one as nearly the fastest.
 
   If the job is not a language model, algorithms of LANGUAGE are considered only if all others are slower than HALF of
   the best rate.
@@ -256,7 +258,7 @@ def recommend(
   if single < WORTH * best.seconds:
     first = (
       f"Recommended: one worker. It takes {seconds_text(single)} for all {settings.workers * settings.examples:,} "
-      f"examples of a step, {settings.workers} workers take {seconds_text(best.seconds)}: too small a gain."
+      f"examples of a step; {settings.workers} workers take {seconds_text(best.seconds)}, which is too small a gain."
     )
     lines = [first, several]
   lines += [*_note(best), _enough(job, enough, settings, share), _cost(job, settings, critical)]
@@ -278,24 +280,25 @@ def _described(best: Speed, settings: FamilySettings) -> str:
   s = settings
   micro = f" in {s.micro} microbatches" if s.micro > 1 else ""
   return (
-    f"{best.algorithm} ({best.setting}) with {pluralize(s.examples, 'example')} per worker{micro}, "
-    f"{s.examples * s.workers:,} a step: {percent(best.efficiency)} of {pluralize(s.workers, 'worker')}, "
-    f"{rate_text(best.rate)} examples/s."
+    f"{best.algorithm} ({best.setting}) with {pluralize(s.examples, 'example')} per worker{micro} "
+    f"({s.examples * s.workers:,} per step): {percent(best.efficiency)} efficiency on "
+    f"{pluralize(s.workers, 'worker')}, {rate_text(best.rate)} examples/s."
   )
 
 
 def _enough(job: Job, enough: BatchSize | None, settings: FamilySettings, share: float) -> str:
-  efficiency = f"an efficiency of {percent(1 - share)}"
+  efficiency = percent(1 - share)
   if enough is None:
-    return f"Synchronous SGD does not reach {efficiency} with any number of examples that fits in memory."
-  whole = f"{enough.examples * settings.workers:,} a step"
+    return f"Synchronous SGD does not reach {efficiency} efficiency with any number of examples that fits in memory."
+  whole = f"{enough.examples * settings.workers:,} per step"
   if enough.micro == 1:
-    return f"From {pluralize(enough.examples, 'example')} per worker ({whole}), synchronous SGD has {efficiency}."
+    examples = f"{pluralize(enough.examples, 'example')} per worker ({whole})"
+    return f"With at least {examples}, synchronous SGD has at least {efficiency} efficiency."
   part = enough.examples // enough.micro
-  unusual = ", more than usual" if job.usual and enough.examples * settings.workers > job.usual.examples else ""
+  unusual = ", more than a usual batch" if job.usual and enough.examples * settings.workers > job.usual.examples else ""
   return (
     f"With gradients accumulated over {enough.micro} microbatches of {part} ({enough.examples:,} examples per worker, "
-    f"{whole}{unusual}), synchronous SGD has {efficiency}."
+    f"{whole}{unusual}), synchronous SGD has {efficiency} efficiency."
   )
 
 
@@ -305,11 +308,12 @@ def _cost(job: Job, settings: FamilySettings, critical: float | None) -> str:
     more = examples_factor(whole, critical)
     return (
       f"The critical batch is {critical:,.0f} examples, estimated from the run's gradient noise scale. With {whole:,} "
-      f"examples a step, a loss takes 1 + B / B_c = {more:.3g} times the examples of small batches (arXiv 1812.06162)."
+      f"examples per step, reaching a loss takes 1 + B / B_c = {more:.3g} times the examples that very small batches "
+      "need (arXiv 1812.06162)."
     )
   known = f" {job.usual.source[0].upper()}{job.usual.source[1:]}." if job.usual else ""
   return (
-    f"The cost of {whole:,} examples a step in convergence is unknown.{known} To estimate it, train with "
+    f"It is unknown how much {whole:,} examples per step slow convergence.{known} To estimate it, train with "
     "--config.noise_batches=16 and pass the run's folder with --run=FOLDER."
   )
 
@@ -335,11 +339,11 @@ def text(
     )
     lines += ["", *textwrap.wrap(warning, WIDTH)]
   lines.append("")
-  convergence = f"No figure here includes convergence: python run.py compare --config=FILE --cluster={name}"
-  convergence += " plots accuracy against seconds."
+  convergence = "These predictions do not include convergence: "
+  convergence += f"python run.py compare --config=FILE --cluster={name} plots accuracy against seconds."
   for sentence in (*result.recommendation.lines, *map(_end, ends, ends.values()), sends, convergence):
     lines += textwrap.wrap(sentence, WIDTH, subsequent_indent="  ")
-  lines += ["", *_sizes(result), "", *_speeds(result), "", "why, and what limits it"]
+  lines += ["", *_sizes(result), "", *_speeds(result), "", "reasons and limits"]
   for row in result.rows:
     lines.append(f"{row.quantity}: {row.value}")
     for sentence in (row.why, f"limit: {row.limit}"):
@@ -350,8 +354,8 @@ def text(
 def _end(shares: str, result: TrainingPlan) -> str:
   s, exact = result.settings, result.speeds[0]
   return (
-    f"With {shares}: a step on {s.examples} takes {seconds_text(s.step)}; {exact.algorithm} has an efficiency of "
-    f"{percent(exact.efficiency)}; {result.recommendation.speed.algorithm} is recommended."
+    f"With {shares}, a step on {pluralize(s.examples, 'example')} takes {seconds_text(s.step)}, {exact.algorithm} has "
+    f"{percent(exact.efficiency)} efficiency, and {result.recommendation.speed.algorithm} is recommended."
   )
 
 
@@ -359,7 +363,7 @@ def _sizes(result: TrainingPlan) -> list[str]:
   """Format the table of efficiencies by examples per worker."""
   names = list(result.table[0].cells)
   relative = result.table[0].relative is not None
-  head = ["examples each", "a step", *(CELLS[name] for name in names), *["time to a loss"] * relative]
+  head = ["examples/worker", "step", *(CELLS[name] for name in names), *["time to a loss"] * relative]
   return columns([head, *(_row(row, names) for row in result.table)], left=1)
 
 
@@ -373,7 +377,7 @@ def _row(row: EfficiencyRow, names: Sequence[str]) -> list[str]:
 
 def _speeds(result: TrainingPlan) -> list[str]:
   """Format the table of predicted speeds of all families."""
-  head = [f"with {result.settings.examples:,} per worker", "", "a step", "efficiency", "examples/s"]
+  head = [f"with {pluralize(result.settings.examples, 'example')} each", "", "step", "efficiency", "examples/s"]
   rows = [
     [speed.algorithm, speed.setting, seconds_text(speed.seconds), percent(speed.efficiency), rate_text(speed.rate)]
     for speed in result.speeds

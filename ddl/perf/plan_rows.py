@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ddl.errors import OptionError
+from ddl.names import pluralize
 from ddl.perf import bounds, collectives, hybrid, server
 from ddl.perf.batch_size import ENOUGH, ConvolutionProgram, WorkerBatch
 from ddl.perf.cluster import Cluster, NetworkModel
@@ -66,7 +67,8 @@ def one_worker(job: Job, cluster: Cluster, batch: WorkerBatch, rule: str) -> lis
   if job.source:
     rows.append(_efficiency(job, cluster, batch))
   counted = (
-    f"feature maps, copies of the weights and optimizer state, counted for {batch.examples // batch.micro} examples: "
+    "feature maps, copies of the weights and optimizer state, counted for "
+    f"{pluralize(batch.examples // batch.micro, 'example')}: "
     f"{bytes_text(batch.needed)}"
   )
   needed, limit = batch.needed, f"the device has {bytes_text(cluster.device.memory)}"
@@ -74,7 +76,7 @@ def one_worker(job: Job, cluster: Cluster, batch: WorkerBatch, rule: str) -> lis
     needed, counted = batch.exact, f"compiled step (XLA, this backend): {bytes_text(batch.exact)}; {counted}"
   rows.append(PlanRow("memory per worker", bytes_text(needed), counted, limit))
   if job.states:
-    value = f"split over {job.split}" if job.split > 1 else "whole"
+    value = f"sharded over {job.split}" if job.split > 1 else "not sharded"
     limit = "memory" if job.split > 1 or job.recomputed else "nothing"
     rows.append(PlanRow("parameters' states", value, job.states, limit))
   return [*rows, _convolutions(job, cluster, batch, batch.program)] if batch.program else rows
@@ -82,12 +84,16 @@ def one_worker(job: Job, cluster: Cluster, batch: WorkerBatch, rule: str) -> lis
 
 def _examples(job: Job, batch: WorkerBatch, rule: str) -> PlanRow:
   x = batch.examples
-  rule = rule or f"the smallest of {job.least}, {2 * job.least}, ... with {percent(ENOUGH)} of the best rate that fits"
+  rule = (
+    rule or f"the smallest of {job.least}, {2 * job.least}, ... that fits and has {percent(ENOUGH)} of the best rate"
+  )
   why = (
     f"{rule}: {x} / {seconds_text(batch.step)} = {rate_text(batch.rate)} examples/s per "
-    f"worker, {percent(batch.rate / batch.best_rate)} of {rate_text(batch.best_rate)} with {batch.best}"
+    f"worker, {percent(batch.rate / batch.best_rate)} of {rate_text(batch.best_rate)} with {batch.best} examples"
   )
-  limit = f"memory: {batch.largest} fit" if batch.largest != job.most else f"the data: {batch.largest} examples"
+  limit = (
+    f"memory: {batch.largest} examples fit" if batch.largest != job.most else f"the data: {batch.largest} examples"
+  )
   if batch.micro > 1:
     limit += f" in each of {batch.micro} microbatches"
   least = job.least * batch.micro
@@ -111,13 +117,13 @@ def _step(job: Job, cluster: Cluster, batch: WorkerBatch) -> PlanRow:
     rate = device.memory_bandwidth * efficiency.memory
     moved = f"{bytes_text(moving * rate)} / ({bytes_text(rate)}/s)"
     why += f", memory traffic {moved} = {seconds_text(moving)} ({device.width} bytes per value)"
-    why += f"; {start}the larger of both for each of {len(terms)} parts = {total}"
+    why += f"; {start}the larger of the two for each of {len(terms)} parts = {total}"
   elif start:
     why = f"{start}{why}: {total}"
   share = sum(slow) / one
   bound = f"memory bandwidth in {len(slow)} of {len(terms)} parts, {percent(share)} of the step" if slow else ""
   if device.start > 0.5 * one:
-    bound = f"its start, {percent(device.start / one)} of the step"
+    bound = f"the start, {percent(device.start / one)} of the step"
   return PlanRow("step", seconds_text(batch.step), f"T_step: {times}{why}", bound or "the peak rate")
 
 
@@ -133,18 +139,19 @@ def _efficiency(job: Job, cluster: Cluster, batch: WorkerBatch) -> PlanRow:
 def _convolutions(job: Job, cluster: Cluster, batch: WorkerBatch, program: ConvolutionProgram) -> PlanRow:
   shared, one = program.shared, batch.step / batch.micro
   algorithms = ", ".join(f"{n} {name}" for name, n in Counter(shared.algorithms).most_common())
-  direct, together, separate, step = (
+  direct, with_shared, with_separate, step = (
     seconds_text(s) for s in (program.direct, shared.seconds, program.separate.seconds, program.step)
   )
   left, used = bytes_text(cluster.device.memory - batch.needed), bytes_text(shared.workspace)
   if job.shares and not job.shares.whole:
-    why = f"0-1 program over the device's algorithms, with one workspace for all layers: {together}"
+    why = f"0-1 program over the device's algorithms, with one workspace for all layers: {with_shared}"
     why += f", direct only: {direct}; T_step uses the fastest algorithm of each layer"
     if one - program.step < -0.001 * one:
-      why += f", for which memory is too small: a step takes {step}"
+      why += f"; with the workspaces that fit, a step takes {step}"
   else:
     why = (
-      f"0-1 program over modeled algorithms: {together} with a workspace for all layers, {separate} with one per layer"
+      f"0-1 program over modeled algorithms: {with_shared} with one workspace for all layers, "
+      f"{with_separate} with one per layer"
     )
     why += f"; direct only, as in T_step: {direct}"
     if one - program.step > 0.001 * one:
@@ -184,24 +191,25 @@ def all_workers(
     return (fixed + exposed(count)) / compute
 
   def up_to(count: int) -> str:
-    edge = "the cluster has no more" if cluster.workers else "no more were tried"
-    return f"at least {percent(least)} up to {count}" + (f", {edge}" if count == counts.most else "")
+    edge = "all of the cluster" if cluster.workers else "the most that were tried"
+    return f"efficiency of at least {percent(least)} up to {count} workers" + f", {edge}" * (count == counts.most)
 
   enough, seconds = most_workers(lambda count: step / exact(count, x, micro), counts), exact(workers, x, micro)
-  fed = f"; the data suffice for at most {job.data // x} with {x} examples each" if job.data else ""
+  examples = f"{pluralize(x, 'example')} each"
+  fed = f"; the data suffice for at most {job.data // x} workers with {examples}" if job.data else ""
   overlapped = "synchronous SGD, overlapped gradients" if cluster.overlap else "synchronous SGD, no overlap"
   weak = PlanRow(
     "workers (weak scaling)",
     str(workers),
-    f"{x} examples each, {overlapped}: T_step / T = {seconds_text(step)} / {seconds_text(seconds)} = "
+    f"{examples}, {overlapped}: T_step / T = {seconds_text(step)} / {seconds_text(seconds)} = "
     f"{percent(step / seconds)}",
     up_to(enough) + fed,
   )
   strong = f"workers (strong scaling, {x * workers} examples)"
   if not compute > 1e-12 * single(x * workers, no_start):  # bound by reading the parameters
     why = "a step takes as long with fewer examples, so more workers gain nothing"
-    return weak, PlanRow(strong, "1", why, "the step")
-  together, at = most_workers(lambda n: bounds.efficiency(n, overhead(n)), counts), overhead(workers)
+    return weak, PlanRow(strong, "1", why, "the step time")
+  most, at = most_workers(lambda n: bounds.efficiency(n, overhead(n)), counts), overhead(workers)
   host = "nothing fixed in a step"
   if measured is not None:
     host = f"host {seconds_text(fixed)} of each step, measured R_O = {measured:.3g}"
@@ -209,10 +217,10 @@ def all_workers(
     host = f"{seconds_text(fixed)} of each step, regardless of its examples"
   bound = f"speed-up below (1 + R_O) / R_O = {bounds.speedup_limit(at):.3g}" if at else "unbounded speed-up"
   why = (
-    f"R_O = T_O / T_C = ({host}, + {seconds_text(exposed(workers))} waited) / {seconds_text(compute)} = {at:.3g}; "
-    f"with {workers} alpha = (1 + R_O) / (1 + G R_O) = {percent(bounds.efficiency(workers, at))}, {bound}"
+    f"R_O = T_O / T_C = ({host}, + {seconds_text(exposed(workers))} waiting) / {seconds_text(compute)} = {at:.3g}; "
+    f"with {workers} workers alpha = (1 + R_O) / (1 + G R_O) = {percent(bounds.efficiency(workers, at))}, {bound}"
   )
-  return weak, PlanRow(strong, str(together), why, up_to(together))
+  return weak, PlanRow(strong, str(most), why, up_to(most))
 
 
 def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
@@ -233,9 +241,11 @@ def messages(nbytes: Sequence[float], workers: int, network: NetworkModel) -> Pl
   """Return the row about one message for all layers or one per layer; packing saves latency (arXiv 1708.02983)."""
   packed = collectives.all_reduce(sum(nbytes), workers, network)
   separate = sum(collectives.all_reduce(size, workers, network) for size in nbytes)
-  why = f"one message takes {seconds_text(packed)}, {len(nbytes)} messages by layer take {seconds_text(separate)}"
+  why = (
+    f"one message takes {seconds_text(packed)}, {len(nbytes)} messages, one per layer, take {seconds_text(separate)}"
+  )
   saved = max(0.0, separate - packed) / separate if separate else 0.0
-  limit = f"latency: packing saves {100 * saved:.3g} %; messages by layer overlap the computation of other layers"
+  limit = f"latency: packing saves {100 * saved:.3g} %; messages per layer overlap the computation of other layers"
   return PlanRow("messages", "packed" if saved > 0.1 else "by layer", why, limit)
 
 
@@ -246,8 +256,8 @@ def groups(table: Table, batch: float, workers: int, duplex: float) -> PlanRow:
   data = sum(sum(hybrid.volume(layer, batch, workers, workers, duplex)) for layer in table)
   other = [c for c in choices if c.kind != "data"]
   layers = ", ".join(f"{c.layer} {c.kind} G = {c.groups}" for c in other[:4]) + (", ..." if len(other) > 4 else "")
-  why = f"bytes per node and step {bytes_text(whole)}, all data parallel {bytes_text(data)}"
-  value, limit = f"{len(other)} of {len(choices)} layers", "prediction only: ddl trains data parallel"
+  why = f"{bytes_text(whole)} per node and step, with data parallelism only {bytes_text(data)}"
+  value, limit = f"{len(other)} of {len(choices)} layers", "prediction only: ddl implements data parallelism"
   return PlanRow("hybrid parallelism", value, f"{layers}: {why}" if other else why, limit)
 
 
@@ -332,10 +342,10 @@ def choose_servers(
   factor = f"{2 - link.duplex:g}"
   why = (
     f"lemma: N_ps >= {factor} S_p N_w / (B_ps T_C) = {factor} * {bytes_text(size)} * {workers} / "
-    f"({bytes_text(link.bandwidth)}/s * {seconds_text(step)}), so {needed}; with {servers} a worker round of one step "
-    f"(async_sgd) takes {seconds_text(rounds(servers))}"
+    f"({bytes_text(link.bandwidth)}/s * {seconds_text(step)}), so {needed}; with {servers} servers, a worker round of "
+    f"one step (async_sgd) takes {seconds_text(rounds(servers))}"
   )
-  limit = "as given" if requested else "more would not make async_sgd faster"
+  limit = "as requested" if requested else "more would not make async_sgd faster"
   if rounds(servers) > 1.01 * best:
     limit += "; the servers' links"
   if server.node_seconds(size, size, workers, cluster.network) >= 0.99 * rounds(servers):

@@ -15,7 +15,7 @@ EFFICIENCY = (  # only for strong scaling; with weak scaling both definitions ag
   "`plan` compares with a step on the same examples per worker without an exchange"
 )
 HEAD = ("nodes", "workers", "s/step", "examples/s", "speed-up", "efficiency", "communication", "limited by")
-ORDERED = {"fifo": "first come, first served", "priority": "by priority: the first layers' before others"}
+ORDERED = {"fifo": "first come, first served", "priority": "by priority: first layers first"}
 
 
 class Curve(NamedTuple):
@@ -70,7 +70,7 @@ def _row(curve: Curve, point: ScalingPoint, network: NetworkModel) -> tuple[str,
 
 
 def verdict(curve: Curve) -> str:
-  """Describe where the curve stops scaling, the largest loss there, and from how many workers the examples fit."""
+  """Describe where the curve stops scaling, the largest loss there, and how many workers have enough memory."""
   points = curve.possible
   text = _scales(points)
   if len(points) == len(curve.points):
@@ -85,7 +85,7 @@ def _scales(points: Sequence[ScalingPoint]) -> str:
   if last.workers == 1:
     return "has a single worker: there is nothing to scale."
   if stop is None:
-    return f"{'scales to the end: ' if len(points) > 1 else ''}{_speedup(last)}; {_most(last)}."
+    return f"{'scales over the whole range: ' if len(points) > 1 else ''}{_speedup(last)}; {_most(last)}."
   top = max(point.speedup for point in points)
   best = next(point for point in points if point.speedup >= 0.995 * top)  # more workers add next to nothing
   if points.index(best) > points.index(stop):

@@ -1,7 +1,7 @@
-"""Predict step time, speed-up and efficiency for a range of numbers of workers, and what limits them.
+"""Predict step time, speed-up and efficiency for several numbers of workers, and what limits them.
 
-Strong scaling fixes the global batch, weak scaling the batch per worker. A loss is the difference to the same run with
-one ideal component: no latency, infinite bandwidth, the compute efficiency of the whole batch, no jitter, or no
+Strong scaling fixes the global batch, weak scaling the batch per worker. A loss is the time saved by making one
+component ideal: no latency, infinite bandwidth, the compute efficiency of the whole batch, no jitter, or no
 serialization. Step times come from the event model of layers (`timeline`) or the server queue (`server`).
 """
 
@@ -36,7 +36,7 @@ class StepWork(NamedTuple):
 
   parts: tuple[LayerWork, ...]  # of the step's roofline
   nbytes: tuple[float, ...]  # float32 bytes of the parameters per layer; one number if the parts have no parameters
-  together: int = 1  # consecutive parts that form one layer of the timeline, with one entry of `nbytes`
+  parts_per_layer: int = 1  # consecutive parts that form one layer of the timeline, with one entry of `nbytes`
   micro: int = 1  # microbatches per step
 
 
@@ -50,7 +50,7 @@ class Transport(NamedTuple):
 
 
 class Scenario(NamedTuple):
-  """A run with a given number of workers."""
+  """A run on a certain number of workers."""
 
   pattern: Pattern
   work: StepWork
@@ -72,14 +72,14 @@ def work_of(step: Step, nbytes: float) -> StepWork:
   If there are more than MOST_LAYERS parts, consecutive parts are grouped, which bounds the cost of a timeline.
   """
   every = tuple(step_parts(step))
-  whole, together = sum(part.held for part in every), math.ceil(len(every) / MOST_LAYERS)
-  sums = _sums([part.held for part in every], together)
-  return StepWork(every, tuple(nbytes * x / whole for x in sums) if whole else (nbytes,), together)
+  whole, size = sum(part.held for part in every), math.ceil(len(every) / MOST_LAYERS)
+  sums = _sums([part.held for part in every], size)
+  return StepWork(every, tuple(nbytes * x / whole for x in sums) if whole else (nbytes,), size)
 
 
-def _sums(numbers: Sequence[float], together: int) -> list[float]:
-  """Return the sums of groups of `together` consecutive numbers."""
-  return [sum(numbers[i : i + together]) for i in range(0, len(numbers), together)]
+def _sums(numbers: Sequence[float], size: int) -> list[float]:
+  """Return the sums of groups of `size` consecutive numbers."""
+  return [sum(numbers[i : i + size]) for i in range(0, len(numbers), size)]
 
 
 def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
@@ -118,13 +118,16 @@ def step_pass(job: StepWork, cluster: Cluster, examples: float) -> Pass:
   device, efficiency, examples = cluster.device, cluster.efficiency, examples / job.micro
   seconds = step_seconds(job.parts, examples, device, efficiency)
   by_part = [part_seconds(part, examples, device, efficiency) for part in job.parts]
-  thirds = [seconds * layer / sum(by_part) / 3 for layer in _sums(by_part, job.together)]
+  thirds = [seconds * layer / sum(by_part) / 3 for layer in _sums(by_part, job.parts_per_layer)]
   forward = [*thirds[:-1], thirds[-1] + (job.micro - 1) * seconds]
   return Pass(forward, thirds, thirds, job.nbytes)
 
 
 def timeline_of(run: Scenario) -> timeline.Timeline:
-  """Simulate the timeline of a collective algorithm; local collectives are sent by layer, exchanges as one message."""
+  """Simulate the timeline of a collective algorithm.
+
+  Collectives of each step are sent layer by layer, and each exchange as one message.
+  """
   pattern, workers, network = run.pattern, run.workers, run.cluster.network
   step, total = step_pass(run.work, run.cluster, run.examples), sum(run.work.nbytes)
   if not pattern.local:
@@ -190,9 +193,9 @@ def _visits(run: Scenario) -> tuple[float, float]:
 def _check_jitter(steps: int, workers: int, events: int) -> None:
   """Raise OptionError if a round has too many steps to simulate; `events` is the number per step in all rounds."""
   if steps > MOST_STEPS or events * steps * workers > MOST_EVENTS:
-    condition = f"at most {MOST_STEPS:,}, and {MOST_EVENTS // events:,} of all workers"
+    condition = f"at most {MOST_STEPS:,} per worker and {MOST_EVENTS // events:,} over all workers"
     advice = "Use a shorter period, fewer workers or no jitter."
-    raise OptionError("steps of a round with jitter", condition, f"{steps:,} of each of {workers:,} workers", advice)
+    raise OptionError("steps of a round with jitter", condition, f"{steps:,} per worker on {workers:,} workers", advice)
 
 
 def _paces(steps: int, workers: int, jitter: float) -> np.ndarray:

@@ -44,10 +44,10 @@ def node_seconds(up: float, down: float, workers: int, network: NetworkModel, pe
   """
   if network.nodes(workers) == 1:
     return 0.0
-  m = network.together(workers)
+  m = network.workers_per_node(workers)
   out, back = (up + down, up + down) if peers else (up, down)  # a worker is also the peer of another worker
   outside = (workers - m) / (workers - 1) if peers else 1.0
-  return m * outside * network.way_out(workers, everyone=True).busy_seconds(out, back)
+  return m * outside * network.outgoing_link(workers, all_nodes=True).busy_seconds(out, back)
 
 
 def served_seconds(nbytes: float, workers: int, link: LinkModel, network: NetworkModel, servers: int = 1) -> float:
@@ -111,14 +111,14 @@ def simulate(
   stages = (("in", line), ("processor", service_seconds), ("out" if full_duplex else "in", line))
   free = {part: 0.0 for part, _ in stages}
   begun: list[list[float]] = [[] for _ in range(workers)]  # when each worker sent the request of each round
-  missing = [0] * workers  # unfinished ones of two conditions: the reply, and the share computed without it
+  missing = [0] * workers  # unmet conditions of each worker, of two: the reply, and the computation that overlaps it
   order, heap = count(), []  # (time, order of creation, worker, stage, SHARE or ROUND)
 
-  def at(time: float, worker: int, stage: int) -> None:
+  def schedule(time: float, worker: int, stage: int) -> None:
     heapq.heappush(heap, (time, next(order), worker, stage))
 
   for worker in range(workers):
-    at(0.0, worker, ROUND)
+    schedule(0.0, worker, ROUND)
   while min(map(len, begun)) <= rounds:
     now, _, worker, stage = heapq.heappop(heap)
     if stage == ROUND:
@@ -126,16 +126,16 @@ def simulate(
       missing[worker] = 2
     seconds = computing[(len(begun[worker]) - 1) % len(computing), worker]
     if stage == ROUND:
-      at(now + latency, worker, 0)
-      at(now + overlap * seconds, worker, SHARE)
+      schedule(now + latency, worker, 0)
+      schedule(now + overlap * seconds, worker, SHARE)
     elif stage == SHARE or stage == len(stages):
       missing[worker] -= 1
       if not missing[worker]:
-        at(now + (1 - overlap) * seconds, worker, ROUND)
+        schedule(now + (1 - overlap) * seconds, worker, ROUND)
     else:
       part, takes = stages[stage]
       free[part] = max(now, free[part]) + takes
-      at(free[part] + (latency if stage == len(stages) - 1 else 0.0), worker, stage + 1)
+      schedule(free[part] + (latency if stage == len(stages) - 1 else 0.0), worker, stage + 1)
   return _measured(begun, computing, rounds // 2)
 
 

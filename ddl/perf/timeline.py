@@ -71,14 +71,14 @@ ORDERS: dict[str, Callable[[Message], Any]] = {
 
 
 class MessageQueue:
-  """A link that carries one message at a time without preemption; the order is decided lazily, when a worker waits."""
+  """A link that carries one message at a time; the next message is chosen lazily, when a worker waits."""
 
   def __init__(self, order: str):
     self.order, self.free, self.pending = ORDERS[order], 0.0, list[Message]()
     self.sent: list[tuple[Message, float, float]] = []  # message, start, end
     self.arrived: dict[Message, float] = {}
 
-  def until(self, message: Message | None) -> float:
+  def arrival(self, message: Message | None) -> float:
     """Return the arrival time in seconds of a message, or of the last message for None."""
     while self.pending and message not in self.arrived:
       now = max(self.free, min(x.ready for x in self.pending))
@@ -106,7 +106,7 @@ class SimulatedWorkers:
     """Compute the forward pass; each layer waits for its messages."""
     for layer, seconds in enumerate(self.step.forward):
       for message in self._needed.pop((number, layer), ()):
-        arrived = np.maximum(self.clock, self.link.until(message))
+        arrived = np.maximum(self.clock, self.link.arrival(message))
         self.events.append(TimelineEvent("wait", number, (layer,), self.clock, arrived))
         self.clock = arrived
       self._compute("forward", number, layer, seconds)
@@ -206,7 +206,7 @@ def simulate(
     workers.exchange(number)
     if number % period == period - 1:
       ends.append(workers.clock)
-  link.until(None)
+  link.arrival(None)
   return _measured(workers, period, ends)
 
 

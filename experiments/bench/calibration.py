@@ -119,9 +119,9 @@ def solve(work: Measurements, measured: Mapping[str, np.ndarray]) -> Calibration
   together = [case.name for case in TOGETHER if case.name in work.steps]
   seconds = np.array([times[f"sync_sgd {name}"] for name in together])
   messages = [work.steps[name].messages for name in together]
-  sent = [sum(price(n, links["all_reduce"]) for n in each) for each in messages]
+  sent = [sum(price(n, links["all_reduce"]) for n in sizes) for sizes in messages]
   known = np.array([times[f"loop {name}"] for name in together]) + sent
-  count = np.array([len(each) for each in messages])
+  count = np.array([len(sizes) for sizes in messages])
   waiting = max(0.0, float(np.median((seconds - known) / count)))
   record("sync_sgd", together, seconds, (known + waiting * count) / seconds - 1)
 

@@ -25,7 +25,7 @@ TURNS = 7
 BATCH = 64
 PIECE = 32  # images per task of a grain thread, as in ddl/data/tfds.py
 QUALITY = 90
-DRAINED = 0.7  # seconds in which a side uses up the images that it decoded while others were measured
+DRAINED = 0.7  # seconds in which a decoder uses up the images that it decoded while others were measured
 
 
 def files(side: int) -> list[bytes]:
@@ -44,8 +44,8 @@ def decode(file: bytes) -> np.ndarray:
   return np.asarray(Image.open(io.BytesIO(file)))
 
 
-def sides(encoded: Sequence[bytes], count: int) -> dict[str, Callable[[], int]]:
-  """Return name -> function that decodes the next batch to float32 images and returns its size.
+def decoders(encoded: Sequence[bytes], count: int) -> dict[str, Callable[[], int]]:
+  """Return the decoders by name; each decodes the next batch to float32 images and returns its size.
 
   Worker processes prefetch, as they would in training; threads start when they are called.
   """
@@ -64,13 +64,13 @@ def sides(encoded: Sequence[bytes], count: int) -> dict[str, Callable[[], int]]:
   stream: Iterator[Any] = iter(
     grain.MapDataset.source(encoded).map(decode).repeat().to_iter_dataset().batch(BATCH).mp_prefetch(ahead)
   )
-  decoders: dict[str, Callable[[], Iterable[np.ndarray]]] = {
+  images: dict[str, Callable[[], Iterable[np.ndarray]]] = {
     "one thread": lambda: map(decode, batch()),
     f"{count} threads": lambda: pool.map(decode, batch()),
     "grain's threads, one image each": lambda: grain.MapDataset.source(batch()).map(decode).to_iter_dataset(),
     f"grain's threads, {PIECE} images each": pieces,
   }
-  calls = {name: lambda d=decoder: len(source.pixels(np.stack([*d()]))) for name, decoder in decoders.items()}
+  calls = {name: lambda decoded=decoded: len(source.pixels(np.stack([*decoded()]))) for name, decoded in images.items()}
   return calls | {f"{count} worker processes": lambda: len(source.pixels(next(stream)))}
 
 
@@ -83,9 +83,9 @@ def rate(call: Callable[[], int], seconds: float) -> float:
 
 
 def main(side: int = 224, count: int = os.cpu_count() or 1) -> None:
-  """Print the median rate of each side, and its median ratio to one thread in the same turn."""
+  """Print the median rate of each decoder, and its median ratio to one thread in the same turn."""
   encoded = files(side)
-  calls = sides(encoded, count)
+  calls = decoders(encoded, count)
   turns = [{name: _turn(call) for name, call in calls.items()} for _ in range(TURNS + 1)][1:]  # the first is warm-up
   first = next(iter(calls))
   print(f"{side} x {side} pixels, {sum(map(len, encoded)) / IMAGES / 1e3:.1f} kB each, {os.cpu_count()} cores")

@@ -211,7 +211,7 @@ def _local(fn: Callable[[jax.Array], jax.Array], values: np.ndarray) -> TimedBlo
 def prepare(
   workers: Workers, cases: tuple[ModelCase, ...] = CASES, sizes: tuple[int, ...] = MESSAGES
 ) -> tuple[dict[str, TimedBlock], Measurements]:
-  """Compile all blocks of a calibration. cases: at least two of a curve, and one of TOGETHER."""
+  """Compile all blocks of a calibration. cases: at least two of one kind in CURVES, and one of TOGETHER."""
   blocks, steps = {}, {}
   for i, case in enumerate(cases):
     progress(f"compiling {case.name} ({i + 1} of {len(cases)} models)")
@@ -268,7 +268,7 @@ def progress(text: str) -> None:
 def measure_steps(
   model: str, algorithms: Mapping[str, Mapping[str, Any]], *, workers: int, single_batch: int, full_batch: int
 ) -> dict[str, dict[int, float]]:
-  """Measure algorithm -> number of workers (1 and `workers`) -> seconds per step, the median of interleaved blocks.
+  """Measure the seconds per step of each algorithm on one worker and on `workers`: medians of interleaved blocks.
 
   All processes compute in every measurement, as in a calibration: a single worker does not communicate, but the other
   processes still compute.
@@ -294,7 +294,7 @@ def measure_steps(
     command = [sys.executable, "-m", "experiments.bench.microbench", json.dumps(task), str(result)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, env=hosts.launched())
     if done.returncode or not result.exists():
-      raise ValueError("the measurement failed, see the log above")
+      raise ValueError("the measurement failed, see the log above.")
     seconds = json.loads(result.read_text())
   return {name: {1: seconds["single"], workers: seconds["full"][name]} for name in algorithms}
 

@@ -67,7 +67,7 @@ def main(line: CommandLine) -> int:
   if WORKERS.value and not (WORKERS.value.isdecimal() and int(WORKERS.value)):
     raise OptionError("workers", "an integer >= 1", WORKERS.value)
   workers = int(WORKERS.value or 0) or (config.workers if config is not None else 0)
-  batch, origin, micro = BATCH.value or 0, "as given", config.microbatches if config is not None else 1
+  batch, origin, micro = BATCH.value or 0, "as requested", config.microbatches if config is not None else 1
   if not batch and config is not None:
     batch, origin = config.batch, "config.batch, which --batch overrides"
   if BATCH.value and batch % micro:

@@ -8,15 +8,15 @@ from ddl.perf.cluster import NCCL, NVLINK_LATENCY, LinkModel, NetworkModel
 from experiments.papers import page
 from experiments.papers.page import Config, Section
 
-Keep = Callable[[Config, int], bool]  # (curve, bytes) -> whether the point is in the set
+PointFilter = Callable[[Config, int], bool]  # (curve, bytes) -> whether the point is in the set
 Cost = Callable[[Config, int], float]  # (curve, bytes) -> seconds
 
 
-def _within(least: int, most: int) -> Keep:
+def _within(least: int, most: int) -> PointFilter:
   return lambda curve, size: not curve.fitted and least <= size <= most
 
 
-SETS: dict[str, Keep] = {
+SETS: dict[str, PointFilter] = {
   "fitted": lambda curve, _: curve.fitted,
   "held out": lambda curve, _: not curve.fitted,
   "held out, looked up after the fit": lambda curve, _: curve.late,
@@ -28,7 +28,7 @@ SETS: dict[str, Keep] = {
 
 def section(config: Config) -> Section:
   """Build the section with the median and the maximum error of each set, and all points."""
-  costs: dict[str, tuple[Keep, Cost]] = {name: (keep, seconds) for name, keep in SETS.items()}
+  costs: dict[str, tuple[PointFilter, Cost]] = {name: (keep, seconds) for name, keep in SETS.items()}
   costs["baseline: held out, textbook"] = SETS["held out"], plain
   sets = [
     (name, len({system for system, *_ in _points(config, keep)}), errors(config, keep, cost))
@@ -69,12 +69,12 @@ def plain(curve: Config, nbytes: int) -> float:
   return collectives.all_reduce(nbytes, curve.per_node * curve.nodes, network(curve)._replace(library=None))
 
 
-def errors(config: Config, keep: Keep, cost: Cost = seconds) -> list[float]:
+def errors(config: Config, keep: PointFilter, cost: Cost = seconds) -> list[float]:
   """Return the absolute relative errors of the points in a set."""
   return [abs(error) for *_, error in _points(config, keep, cost)]
 
 
-def _points(config: Config, keep: Keep, cost: Cost = seconds) -> Iterable[tuple[str, int, float, float]]:
+def _points(config: Config, keep: PointFilter, cost: Cost = seconds) -> Iterable[tuple[str, int, float, float]]:
   """Yield (curve, bytes, published seconds, relative error) of each point in a set."""
   for name, curve in config.curves.items():
     for size, published in zip(config.sizes, curve.us, strict=True):

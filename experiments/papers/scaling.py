@@ -1,4 +1,4 @@
-"""Compare published throughput on several devices with the event model, given that of the fewest devices."""
+"""Compare published throughput on several devices with the event model, given the throughput on the fewest devices."""
 
 from functools import cache
 from typing import NamedTuple
@@ -67,11 +67,11 @@ def seconds(config: Config, system: Config, index: int, step: float, overlap: bo
   layers = [step * layer / shares.seconds for layer in shares.forward]
   before = (system.each[index] - 1) * step  # seconds of the accumulation steps before the last one
   whole = Pass([*layers, before], [*layers, 0.0], [*layers, 0.0], [*work.nbytes, 0.0])
-  on = network(config, system)
+  links = network(config, system)
 
   @cache
   def cost(nbytes: float) -> float:
-    return all_reduce(nbytes, system.devices[index], on)
+    return all_reduce(nbytes, system.devices[index], links)
 
   return simulate(whole, cost, bucket=config.bucket, overlap=overlap).seconds
 
@@ -85,7 +85,7 @@ def network(config: Config, system: Config) -> NetworkModel:
 
 
 def _step(config: Config, system: Config, overlap: bool) -> float:
-  """Solve for the seconds of a step with which the base, including its exchanges, has its published throughput."""
+  """Solve for the step time at which the base, with its exchanges, has its published throughput."""
   base = step = system.devices[0] * system.batch / system.rates[0]
   if system.devices[0] == 1:
     return base
@@ -95,7 +95,7 @@ def _step(config: Config, system: Config, overlap: bool) -> float:
 
 
 def _work(config: Config, system: Config) -> scaling.StepWork:
-  """Return the work of the network's layer table, or without a table that of equal layers."""
+  """Return the work of the network's layer table, or of equal layers if it has no table."""
   if system.network in neural_networks.names():
     return scaling.work(neural_networks.table(system.network))
   parts = (LayerWork(1e9),) * config.pieces  # the number of FLOP has no effect

@@ -24,21 +24,21 @@ class SitePoint(NamedTuple):
 
 def section(config: Config) -> Section:
   """Build the section with the median and the maximum errors, and all points."""
-  sites, shaped = across(config.google), on_a_link(config.shaped)
+  sites, shaped = site_points(config.google), shaped_link_points(config.shaped)
   errors = {f"a shaped link, {name}": [abs(point.error) for point in points] for name, points in shaped.items()}
   errors = {"sites of a cloud": [abs(point.error) for point in sites], **errors}
   one_site = [abs(point.baseline / point.published - 1) for point in sites]
   return page.read("sites", config=config, sites=sites, shaped=shaped, errors=errors, one_site=one_site)
 
 
-def across(google: Config) -> list[SitePoint]:
-  """Predict the throughput of GPUs in several sites from that in one site."""
-  sites_points = []
+def site_points(google: Config) -> list[SitePoint]:
+  """Predict the throughput of GPUs in several sites from the throughput in one site."""
+  points = []
   for network, sites, each, published in google.points:
     rate = google.rates[network][sites * each]
     step = google.examples / rate + extra_seconds(google, network, sites, each)
-    sites_points.append(SitePoint(f"{network}, {sites} x {each}", published, google.examples / step, rate))
-  return sites_points
+    points.append(SitePoint(f"{network}, {sites} x {each}", published, google.examples / step, rate))
+  return points
 
 
 def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
@@ -57,7 +57,7 @@ def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
   return system_seconds - all_reduce(nbytes, workers, NetworkModel(inside))
 
 
-def on_a_link(shaped: Config) -> dict[str, list[SitePoint]]:
+def shaped_link_points(shaped: Config) -> dict[str, list[SitePoint]]:
   """Predict the percentage of a round spent computing, H t / (H t + exchange), for each algorithm."""
   by_link: dict[str, list[SitePoint]] = {}
   for name, by_steps in shaped.shares.items():

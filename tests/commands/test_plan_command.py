@@ -55,9 +55,9 @@ def test_a_layer_table(tmp_path):
   best = record["recommended"]
   assert (best["algorithm"], record["examples"]) == ("sync_sgd", 512) and record["enough"]["examples"] in (512, 1024)
   plain = " ".join(done.out.split())
-  assert f"Recommended: sync_sgd ({best['setting']}) with 512 examples per worker, 8,192 a step: " in plain
+  assert f"Recommended: sync_sgd ({best['setting']}) with 512 examples per worker (8,192 per step): " in plain
   assert f"{best['rate']:,.0f} examples/s" in plain
-  assert plain.index("Recommended") < plain.index("examples each a step") < plain.index("why, and what limits")
+  assert plain.index("Recommended") < plain.index("examples/worker step") < plain.index("reasons and limits")
   assert record["sizes"][0]["examples"] == 32
   assert "compare --config=FILE --cluster=dasgd_v100_10g plots accuracy against" in " ".join(done.out.split())
   assert "Warning" not in done.out
@@ -73,12 +73,12 @@ def test_a_range_shows_both_ends(tmp_path):
   file = tmp_path / "plan.json"
   done = Command("plan", "--model=resnet50", "--cluster=tpu_v5e", "--workers=8", f"--json={file}").end()
   assert done.code == 0, done.error
-  steps = [float(took) for took in re.findall(r"a step on \d+ takes ([\d.]+) ms", " ".join(done.out.split()))]
+  steps = [float(took) for took in re.findall(r"a step on \d+ examples? takes ([\d.]+) ms", " ".join(done.out.split()))]
   low, high = steps
   record = json.loads(file.read_text())
   assert high < 1e3 * record["settings"]["step"] < low
   assert [1e3 * end["step"] for end in record["ends"]] == pytest.approx(steps, rel=5e-3)
-  assert done.out.count("of the memory bandwidth: a step") == 2 and "a range" in done.out
+  assert done.out.count("of the memory bandwidth, a step") == 2 and "a range" in done.out
 
 
 def test_a_transformer_says_how_its_states_fit(tmp_path):
@@ -86,7 +86,7 @@ def test_a_transformer_says_how_its_states_fit(tmp_path):
   done = Command("plan", "--model=llama_7b", "--cluster=h100_ib400", "--workers=16", f"--json={file}").end()
   assert done.code == 0, done.error
   rows = {row["quantity"]: row for row in json.loads(file.read_text())["rows"]}
-  assert rows["parameters' states"]["value"] == "split over 8" and "16 bytes per parameter" in done.out
+  assert rows["parameters' states"]["value"] == "sharded over 8" and "16 bytes per parameter" in done.out
   assert "a sequence of 4,096 tokens" in done.out
 
 
@@ -158,7 +158,7 @@ def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
     (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "exposed must be a finite number, got nan."),
     (
       ("--model=vgg_a", "--cluster=asr", "--batch=100000"),
-      "examples per worker must be at most 2039, which fit into the device's",
+      "examples per worker must be at most 2039, to fit in the device's",
     ),
     (
       ("--model=vgg_a", "--cluster=cori_fdr", "--json=/no/such/file"),
@@ -197,7 +197,7 @@ def test_columns_are_as_wide_as_what_is_in_them():
   result = make_plan(job, target, PlanRequest(batch=1, workers=4))
   long = result._replace(speeds=tuple(x._replace(rate=1.35e11, setting="s" * 40) for x in result.speeds))
   lines = text(job, "cori_fdr", target, long).splitlines()
-  first = next(i for i, line in enumerate(lines) if line.startswith("with 1 per worker"))
+  first = next(i for i, line in enumerate(lines) if line.startswith("with 1 example each"))
   table = lines[first : first + 1 + len(long.speeds)]
   assert len(set(map(len, table))) == 1
   for line in table[1:]:

@@ -67,7 +67,7 @@ def test_each_device_computes_its_part_and_gathers_what_it_lacks(components):
   ],
 )
 def test_workers_of_several_devices_have_the_links_of_all(members, expected):
-  assert NetworkModel(BETWEEN, INSIDE, 4).of_groups(members) == expected
+  assert NetworkModel(BETWEEN, INSIDE, 4).grouped(members) == expected
 
 
 @pytest.mark.parametrize("share", [1.0, 2.0])

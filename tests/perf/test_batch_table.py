@@ -37,8 +37,8 @@ def test_alexnet_on_16_v100_needs_the_examples_that_hide_its_exchange():
     assert efficiencies == pytest.approx(sorted(efficiencies))
   assert advice.recommendation.speed.algorithm == "sync_sgd" and advice.settings.examples == min(enough, 512)
   assert (
-    "8,192 a step" in advice.recommendation.lines[0]
-    and f"From {enough:,} examples per worker (" in advice.recommendation.lines[1]
+    "8,192 per step" in advice.recommendation.lines[0]
+    and f"With at least {enough:,} examples per worker (" in advice.recommendation.lines[1]
   )
   assert "unknown" in advice.recommendation.lines[2] and "8,192 (Goyal" in advice.recommendation.lines[2]
 

@@ -244,7 +244,7 @@ def test_workers_of_several_sites_are_spread_over_them():
   )
   assert [packed.nodes(p) for p in (1, 2, 8, 9, 16, 17)] == [1, 1, 1, 2, 2, 3]
   assert [spread.nodes(p) for p in (1, 2, 8, 9, 16, 17)] == [1, 2, 2, 2, 2, 3]
-  assert [spread.together(p) for p in (1, 2, 3, 8, 16, 20)] == [1, 1, 2, 4, 8, 8]
+  assert [spread.workers_per_node(p) for p in (1, 2, 3, 8, 16, 20)] == [1, 1, 2, 4, 8, 8]
   four = NetworkModel(LINK, LinkModel(0.0, 1e9), per_node=4)
   assert (
     collectives.all_reduce(1e6, 8, spread)

@@ -136,23 +136,26 @@ def test_an_island_is_a_site_a_node_or_a_worker(cluster, workers, expected):
 
 
 def test_averages_between_islands_by_hand():
-  land = families.islands(NODES, 8)
-  assert land.message_seconds(N) == pytest.approx(0.4)  # 2 nodes: half of the bytes, twice
+  partition = families.islands(NODES, 8)
+  assert partition.message_seconds(N) == pytest.approx(0.4)  # 2 nodes: half of the bytes, twice
   assert families.averaged(0.1, 0.4, 10) == pytest.approx(0.14)
   settings = families.FamilySettings(N, 1000, 0.2, 8, 1, 1, 1, 1, 1, 1)
-  inside = families.inside_seconds(JOB, land, settings)
+  inside = families.inside_seconds(JOB, partition, settings)
   assert (
     inside
-    == families.synchronous_seconds(JOB, land.inside, 4, 1000)
+    == families.synchronous_seconds(JOB, partition.inside, 4, 1000)
     < families.synchronous_seconds(JOB, NODES, 8, 1000)
   )
-  result = {each.algorithm: each for each in families.between(JOB, NODES, settings, 0.05)}
+  result = {each.algorithm: each for each in families.between_islands(JOB, NODES, settings, 0.05)}
   assert result["diloco"].seconds == pytest.approx(inside + 0.4 / 500)
   period = result["hierarchical_sgd"].steps
   assert result["hierarchical_sgd"].seconds == pytest.approx(inside + 0.4 / period)
   assert 0.4 / period <= 0.05 * result["hierarchical_sgd"].seconds * (1 + 1e-12)
   assert inside + 0.4 / (period - 1) > inside / 0.95
-  assert [each.algorithm for each in families.between(JOB, FLAT, settings, 0.05)] == ["diloco", "streaming_diloco"]
+  assert [each.algorithm for each in families.between_islands(JOB, FLAT, settings, 0.05)] == [
+    "diloco",
+    "streaming_diloco",
+  ]
 
 
 @pytest.mark.parametrize("step", [1.0, 0.02, 0.0005])

@@ -129,10 +129,10 @@ def test_a_worker_has_one_card():
   alone, whole = H100.worker_link(16), H100._replace(card=None).worker_link(16)
   seconds = [server.visit_seconds(nbytes, nbytes, link, 1) for link in (alone, whole)]
   assert seconds == pytest.approx([4.1e-3, 0.52e-3], rel=0.02)
-  assert alone.bandwidth * 8 == H100.between.bandwidth == H100.way_out(16).bandwidth
+  assert alone.bandwidth * 8 == H100.between.bandwidth == H100.outgoing_link(16).bandwidth
   assert named("h100_ib400").server_link(16).bandwidth == alone.bandwidth
   assert H100.worker_link(8) == H100.inside  # in one node
-  assert H100.of_groups(4).card == 4 * CARD > 0
+  assert H100.grouped(4).card == 4 * CARD > 0
 
 
 def test_no_loss_to_bandwidth_where_the_card_has_no_limit():
@@ -144,9 +144,9 @@ def test_no_loss_to_bandwidth_where_the_card_has_no_limit():
 def test_oversubscribed_switches_slow_what_crosses_them():
   flat = NetworkModel(LinkModel(0.0, 1e9))
   under = flat._replace(uplink=Uplink(nodes=4, share=0.125))
-  assert under.way_out(4).bandwidth == 1e9
-  assert under.way_out(8).bandwidth == 0.5e9  # one of four sends: 4 * 1 / 8
-  assert under.way_out(8, everyone=True).bandwidth == 0.125e9
+  assert under.outgoing_link(4).bandwidth == 1e9
+  assert under.outgoing_link(8).bandwidth == 0.5e9  # one of four sends: 4 * 1 / 8
+  assert under.outgoing_link(8, all_nodes=True).bandwidth == 0.125e9
   assert collectives.all_reduce(1e9, 8, under, "ring") == 2 * collectives.all_reduce(1e9, 8, flat, "ring")
   assert collectives.all_reduce(1e9, 8, under, "butterfly") == 8 * collectives.all_reduce(1e9, 8, flat, "butterfly")
   assert collectives.all_reduce(1e9, 4, under) == collectives.all_reduce(1e9, 4, flat)
