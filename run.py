@@ -14,7 +14,7 @@ COMMANDS = {
   "plan": "recommend batch, workers, servers, delay and period: --config=... or --model=vgg_a, --cluster=cori_fdr",
   "dryrun": "compile the step for unavailable devices: --config=... --topology=v5e:4x4 [--algorithms=a,b]",
   "calibrate": "measure this machine's steps and collectives as cluster 'measured': [--processes=2] [--json=FILE]",
-  "reproduce": "compare published speed-ups with predictions in docs/reproduction.md: [--check]",
+  "reproduce": "compare published numbers with predictions, in experiments/papers/: [--check]",
   "tokenize": "convert a text to token files: --text=FILE --out=FOLDER [--level=bpe --vocabulary=4096]",
   "list": "list the algorithms with their taxonomy, the models and the data sets",
 }

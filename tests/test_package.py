@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.pages import blocks
 
 import ddl
 
@@ -18,7 +19,7 @@ def test_each_algorithm_is_a_public_factory():
 
 
 def test_a_module_does_not_hide_the_function_of_its_name():
-  code = "import ddl.as_optax, ddl, optax; ddl.as_optax(ddl.sync_sgd(optax.sgd(0.1)), 'w').consensus"
+  code = "import ddl.as_optax, ddl, optax; ddl.as_optax(ddl.sync_sgd(optax.sgd(0.1)), 'w').update"
   subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
@@ -59,8 +60,8 @@ def test_installed_it_is_found_from_anywhere(tmp_path):
     capture_output=True, text=True,
   ).stdout  # fmt: skip
   assert result.split() == [str(tmp_path / "site" / "ddl" / "__init__.py"), str(len(ddl.COLLECTIVE))]
-  example = (ROOT / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
-  (tmp_path / "example.py").write_text(example)
+  algorithm, _, loop, *_ = blocks(ROOT / "docs" / "howto" / "custom_algorithm.md", "python")
+  (tmp_path / "example.py").write_text(algorithm.text + loop.text)
   printed = subprocess.run(
     [sys.executable, "example.py"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path / "site")}, check=True,
     capture_output=True, text=True,

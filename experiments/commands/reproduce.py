@@ -1,6 +1,7 @@
-"""`python run.py reproduce`: write docs/reproduction.md, which compares published figures with predictions."""
+"""`python run.py reproduce`: compare published numbers with predictions, in the pages of experiments/papers."""
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
@@ -10,35 +11,35 @@ from experiments.command_line.config_flag import CommandLine
 from experiments.papers import allreduce, das, dasgd, easgd, gossip, published_steps, sc17, scaling, sites, zou
 from experiments.papers.page import Section, markdown
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-PAGE = Path(__file__).parents[2] / "docs" / "reproduction.md"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "experiments" / "papers"
 COMMAND = "python run.py reproduce"
 CHECK = flags.DEFINE_bool("check", False, "write nothing; exit with code 1 if a page is out of date")
 
 
 def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
-  """Write the pages, or check that they are up to date; return the exit code. check: default --check."""
+  """Write the pages and their pictures, or check the pages; return the exit code. check: default --check."""
   check = CHECK.value if check is None else check
   if not check:
-    writable(PAGE.parent, "the page's folder")
-  now = {PAGE: page(), PAGE.with_name("device_steps.md"): published_steps.steps_page()}
-  if not check:
-    for file, text in now.items():
-      file.write_text(text)
-      print(file.relative_to(PAGE.parents[1]))
-    for name, draw in filter(None, (section.picture for section in sections())):
-      (PAGE.parent / name).write_bytes(draw())
-    return 0
-  current = all(file.is_file() and file.read_text() == text for file, text in now.items())
-  names = " and ".join(f"docs/{file.name}" for file in now)
-  print(f"{names} are {'up to date' if current else f'out of date; run {COMMAND}'}")
-  return 0 if current else 1
+    writable(FOLDER, "the folder of the pages")
+  all_sections = sections()
+  texts = {FOLDER / name: text for name, text in pages(all_sections).items()}
+  if check:
+    outdated = [file.name for file, text in texts.items() if not file.is_file() or file.read_text() != text]
+    print(f"out of date: {', '.join(outdated)}; run {COMMAND}" if outdated else "all pages are up to date")
+    return 1 if outdated else 0
+  for file, text in texts.items():
+    file.write_text(text)
+    print(file)
+  for name, draw in filter(None, (section.picture for section in all_sections)):
+    (FOLDER / name).write_bytes(draw())
+  return 0
 
 
 def sections() -> list[Section]:
   """Build the sections in page order."""
-  modules = {path.stem: importlib.import_module(f"configs.{path.stem}") for path in CONFIGS.glob("reproduce_*.py")}
-  config = {name.removeprefix("reproduce_"): module.get_config() for name, module in modules.items()}
+  stems = [path.stem for path in (ROOT / "configs").glob("reproduce_*.py")]
+  config = {stem.removeprefix("reproduce_"): importlib.import_module(f"configs.{stem}").get_config() for stem in stems}
   weak = sc17.weak(config["sc17_weak"])
   return [
     das.section(config["das"]),
@@ -56,6 +57,6 @@ def sections() -> list[Section]:
   ]
 
 
-def page() -> str:
-  """Return the page as Markdown."""
-  return markdown(sections())
+def pages(all_sections: Sequence[Section]) -> dict[str, str]:
+  """Return file name -> text of each page."""
+  return {"reproduction.md": markdown(all_sections), "device_steps.md": published_steps.steps_page()}

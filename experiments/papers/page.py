@@ -1,4 +1,4 @@
-"""Sections that compare reported with predicted numbers, and their rendering from Jinja templates in this folder."""
+"""Sections that compare reported with predicted numbers, and their rendering from the Jinja templates."""
 
 import statistics
 import tomllib
@@ -10,7 +10,7 @@ import jinja2
 
 from ddl.perf import units
 
-FOLDER = Path(__file__).parent
+TEMPLATES = Path(__file__).parent / "templates"
 Config = Any  # a ConfigDict, which a type checker cannot check
 
 
@@ -59,8 +59,8 @@ class Section(NamedTuple):
 def read(
   name: str, rows: Sequence[ReportedRow] = (), picture: Callable[[], bytes] | None = None, **values: Any
 ) -> Section:
-  """Render the template NAME.md as a section; it contains fields of `Section` in TOML, then Markdown."""
-  _, head, body = render(FOLDER / f"{name}.md", **values).split("+++\n", 2)
+  """Render templates/NAME.md, which contains fields of `Section` in TOML, then Markdown, as a section."""
+  _, head, body = render(TEMPLATES / f"{name}.md", **values).split("+++\n", 2)
   fields = tomllib.loads(head)
   named_picture = (fields.pop("picture"), picture) if picture else None
   return Section(rows=rows, remarks=body.strip().split("\n\n"), picture=named_picture, **fields)
@@ -86,7 +86,12 @@ def markdown(sections: Sequence[Section]) -> str:
   headlines = [error for _, error in counted_points]
   from_text = [error for row, error in counted_points if row.source == PAPER]
   return render(
-    FOLDER / "reproduction.md", sections=sections, headlines=headlines, from_text=from_text, errors=errors, error=error
+    TEMPLATES / "reproduction.md",
+    sections=sections,
+    headlines=headlines,
+    from_text=from_text,
+    errors=errors,
+    error=error,
   )
 
 

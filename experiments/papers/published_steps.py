@@ -1,4 +1,4 @@
-"""Compare published training steps on single devices with predictions, whose efficiencies are fitted to some of them.
+"""Compare published training steps on single devices with predictions; efficiencies are fitted to some of the steps.
 
 Steps with fewer than 16 images are omitted, because they are dominated by kernel launches. From MosaicML's table, the
 data contain the rows with recomputation for models that need it, and otherwise one sequence length per model.
@@ -115,7 +115,7 @@ def known(generation: str, kind: str, form: str = "float32") -> Shares:
 
 
 def convolution_shares(generation: str, libraries: str = "2018", winograd: bool = True) -> Shares:
-  """Return the shares of convolutions in float32. winograd: whether the libraries have it (cuDNN 5.0 on Kepler: no)."""
+  """Return the shares of convolutions in float32. winograd: whether the libraries have Winograd."""
   shares = known(generation, "convolution")
   shares = shares._replace(memory=MEMORY_2016) if libraries == "2016" else shares
   return shares if winograd else shares._replace(winograd=0.0)
@@ -131,7 +131,7 @@ def shares_of(point: PublishedStep) -> Shares:
 
 
 def predict(point: PublishedStep, shares: Shares | None = None) -> float:
-  """Predict the seconds of a point's step. shares: default those of its device."""
+  """Predict the seconds of a point's step. shares: None: those of its device."""
   device, table = chips()[point.device].device(point.form), network(point.network)
   step = device_step.device_step(
     table, device, shares or shares_of(point), recomputed=point.recomputed, split=point.devices
@@ -173,7 +173,7 @@ def section() -> Section:
 def steps_page() -> str:
   """Render the page with all steps."""
   return page.render(
-    page.FOLDER / "all_steps.md", sources=sources(), results=results(), chips=chips(), forms=FORMS, uses=USES
+    page.TEMPLATES / "all_steps.md", sources=sources(), results=results(), chips=chips(), forms=FORMS, uses=USES
   )  # fmt: skip
 
 
@@ -205,8 +205,8 @@ def _half(point: PublishedStep, winograd: bool) -> float:
 def _why(name: str) -> tuple[float, ...]:
   """Return four figures for 64 images on P100 that explain the errors with the 0-1 program.
 
-  FLOP in whole tiles over those of the network; the share of these in layers where Winograd applies; the share of the
-  step in operations after convolutions; and the share of normalization in the bytes of these.
+  The FLOP in whole tiles over the network's FLOP; the share of the former in layers with Winograd; the share of the
+  step spent in operations after convolutions; and the share of normalization in the bytes of these operations.
   """
   layers, shares = network(name), convolution_shares("pascal", "2016")
   step = device_step.device_step(layers, chips()["p100"].device("float32"), shares)
@@ -220,7 +220,7 @@ def _why(name: str) -> tuple[float, ...]:
 
 
 def by_column() -> dict[str, list[float]]:
-  """Return column of PROGRAM -> errors of the shown points."""
+  """Return the relative errors of the points in the 0-1 program table, by column of PROGRAM."""
   shown = _program_points()
   return {name: [predicted(p) / p.seconds - 1 for p in shown] for name, predicted in PROGRAM.items()}
 

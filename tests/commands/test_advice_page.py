@@ -1,4 +1,4 @@
-"""docs/howto/advice.md: each of the ten commands recommends what the page says."""
+"""docs/reference/advice.md: each of the ten commands recommends what the page says."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import pytest
 from helpers.commands import Command
 from helpers.pages import ROOT
 
-PAGE = (ROOT / "docs" / "howto" / "advice.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "advice.md").read_text()
 ROWS = re.findall(r"^\| [^|]+ \| `python run.py (plan [^`]+)` \| `([\w ]+)` \|", PAGE, re.MULTILINE)
 
 

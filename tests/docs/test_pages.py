@@ -1,9 +1,10 @@
-"""Every command and every Python block of the README and of docs/ runs; the generated pages are current.
+"""Every command and every Python block of the README, of docs/ and of the papers' pages runs; links have targets.
 
-The normal tests run the commands of some pages one after another in an empty folder, with fewer steps, and leave out
-what takes minutes; `--slow` runs all of them as they are written.
+The commands of a page run one after another in an empty folder, with fewer steps, seeds and cases. The default tests
+run only some of them; `--slow` runs all.
 """
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -19,37 +20,50 @@ import numpy as np
 import pytest
 from helpers import launchers
 from helpers.commands import Command
+from helpers.comparisons import undrawn
 from helpers.data_files import examples, idx_bytes
 from helpers.forks import environment
 from helpers.pages import LANGUAGES, PAGES, ROOT, blocks, commands
 
 from experiments.commands import reference
 
-QUICKLY = {  # command: what makes it quick
+SMALLER = {  # command: flags that replace those of the page
   "train": ("--config.steps=20", "--config.eval_every=20"),
-  "reproduce": ("--check",),
+  "compare": ("--config.steps=20", "--config.eval_every=10", "--config.compare.seeds=0,1"),
+  "sweep": ("--config.steps=20", "--config.eval_every=10", "--trials=2"),
+  "bench": ("--turns=1", "--only=digits 8x16"),
+  "netbench": ("--turns=1", "--algorithms=local_sgd", "--bandwidth=1gbit"),
 }
-MINUTES = (  # parts of commands that are left to --slow: they measure, start processes, or compile for long
-  "run.py bench", "run.py netbench", "run.py calibrate", "run.py sweep",
-  "run.py compare --config=configs/digits_compare.py", "--cluster=measured", "--runtime=ray",
-  "-m experiments.bench", "srun ", "mpirun ",
-  "--processes=2", "lenet", "text_transformer", "compare --config=configs/async",
+SPECIAL = {  # part of a command: flags that replace those of SMALLER
+  "--resume": (),
+  "configs/linear_speedup.py": (
+    "--config.compare.grid=(('workers',(1,2)),('schedule.power',(1.0,)),('steps',(20,)))",
+    "--config.compare.seeds=0,",
+  ),
+  "configs/digits_field.py": (*SMALLER["compare"], "--only=sync_sgd,easgd,d_psgd"),
+  "bench --rivals": ("--turns=1", "--only=mlp 2x64 sync_sgd"),
+}
+TESTED = (  # parts of commands that other tests run
+  "run.py bench --perf", "run.py calibrate", "--cluster=measured",  # tests/commands/test_calibrate.py
+  "run.py reproduce",  # tests/commands/test_reproduce.py
+  "run.py plan",  # tests/commands/test_advice_page.py
 )  # fmt: skip
-EXTRAS = {"--topology=v5": "libtpu", "--topology=h": "jax_cuda12_plugin"}  # part of commands: what they need
-NETWORKS = os.geteuid() == 0 and Path("/dev/net/tun").exists()  # what netbench takes
+EXTRAS = {"--topology=v5": "libtpu", "--topology=h": "jax_cuda12_plugin"}  # part of a command: the package it needs
+NETWORKS = os.geteuid() == 0 and Path("/dev/net/tun").exists()  # needed by netbench
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-FAST = ("README.md",)  # the commands of other pages are left to --slow
-LONG = (
-  "docs/howto/grids.md",
-  "docs/howto/library.md",
-  "docs/howto/own_schedule.md",
-)  # whose Python blocks are left to --slow
-DONE = set()  # commands that another page has too, and that leave nothing for a later one
+FAST = {"README.md": ("run.py train", "run.py list")}  # page: parts of the commands that the default tests run
+BRIEF = {"  target=0.9,\n": "  target=0.9, steps=50, eval_every=25,\n"}  # text of a block: its replacement by default
+LONG = (  # pages whose Python blocks run only with --slow
+  "docs/reference/grids.md",
+  "docs/howto/results_in_python.md",
+  "docs/reference/schedules.md",
+)
+DONE = set()  # commands that have run and leave nothing for a later one
 
 
 @pytest.fixture
 def folder(tmp_path):
-  """What a reader has before a page begins: the repository, and the data files that the pages name."""
+  """The repository, and the data files that the pages name."""
   for name in (
     "run.py",
     "configs",
@@ -91,41 +105,47 @@ def test_the_commands_run(name, folder, pytestconfig):
   slow = pytestconfig.getoption("--slow")
   for command in commands(ROOT / name):
     words = shlex.split(command)
-    if any(part in command and not importlib.util.find_spec(name) for part, name in EXTRAS.items()):
-      continue
-    if "run.py netbench" in command and not NETWORKS:
-      continue
-    if command in DONE or (not slow and any(part in command for part in MINUTES)):
-      continue
-    if words[0] == "make":
-      subprocess.run(["make", "--dry-run", *words[1:]], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    program, arguments = words[0], words[1:]
+    if program == "make":
+      subprocess.run(["make", "--dry-run", *arguments], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     elif words[:3] == ["python", "-m", "pytest"]:  # which this suite has itself
       assert all((ROOT / path).exists() for path in words[3:] if not path.startswith("-"))
     elif words[:2] == ["pip", "install"]:
       check_installs(words[2:])
-    elif slow or words[:2] != ["python", "run.py"]:
-      # A calibration of this machine is kept in the user's cache, but not that of a test.
-      variables = environment() | {"XDG_CACHE_HOME": str(folder / "cache")}
-      program = {"python": sys.executable}.get(words[0], str(folder / "bin" / words[0]))
-      done = subprocess.run(
-        [program, *words[1:]], cwd=folder, env=variables, capture_output=True, text=True, timeout=1800
-      )
-      assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    else:
-      # What is resumed has its settings already.
-      more = () if "--resume" in words else QUICKLY.get("".join(words[2:3]), ())
-      done = Command(*words[2:], *more, cwd=folder).end()
-      assert done.code == 0, f"{command}\n{done.out}{done.error}"
-    if "--workdir" not in command:
-      DONE.add(command)
+    elif runs(command) and (slow or any(part in command for part in FAST[name])):
+      flags = smaller(command)
+      if (*words, *flags) in DONE:
+        continue
+      if arguments[0] == "run.py":
+        done = Command(*arguments[1:], *flags, cwd=folder).end(600)
+        assert done.code == 0, f"{command}\n{done.out}{done.error}"
+      else:
+        executable = sys.executable if program == "python" else str(folder / "bin" / program)
+        subprocess.run([executable, *arguments, *flags], cwd=folder, env=environment(), check=True, timeout=600)
+      if "--workdir" not in command:
+        DONE.add((*words, *flags))
 
 
-def check_installs(wanted):
-  """What is installed from a registry is one of ours, or an extra that it has; a file or this folder is there."""
-  if wanted[0] == "-r":
-    assert (ROOT / wanted[1]).is_file()
-  elif wanted != ["-e", "."]:  # tests/test_package.py installs it
-    name, _, extra = wanted[0].rstrip("]").partition("[")
+def runs(command):
+  """Return whether this test can and must run the command."""
+  missing = [name for part, name in EXTRAS.items() if part in command and not importlib.util.find_spec(name)]
+  return not missing and (NETWORKS or "run.py netbench" not in command) and not any(part in command for part in TESTED)
+
+
+def smaller(command):
+  """Return the flags that make a command of a page small."""
+  for part, flags in SPECIAL.items():
+    if part in command:
+      return flags
+  return next((flags for name, flags in SMALLER.items() if f"run.py {name}" in command), ())
+
+
+def check_installs(arguments):
+  """Check that a requirements file exists, or that the package has the extra."""
+  if arguments[0] == "-r":
+    assert (ROOT / arguments[1]).is_file()
+  elif arguments != ["-e", "."]:  # tests/test_package.py installs it
+    name, _, extra = arguments[0].rstrip("]").partition("[")
     assert not extra or extra in metadata.metadata(name).get_all("Provides-Extra", [])
 
 
@@ -137,24 +157,30 @@ def check_installs(wanted):
     if blocks(page, "python")
   ],
 )
-def test_the_python_blocks_run(name, folder, monkeypatch, capsys):
-  """A page's blocks one after another, as one module; what a `text` block right behind prints is what comes out."""
+def test_the_python_blocks_run(name, folder, monkeypatch, capsys, pytestconfig):
+  """A page's blocks run in order as one module; a `text` block after one has the numbers that it prints."""
   monkeypatch.chdir(folder)
-  monkeypatch.setitem(sys.modules, "page", types.ModuleType("page"))  # a notebook's functions are found again, too
+  monkeypatch.setitem(sys.modules, "page", types.ModuleType("page"))  # so that ddl finds the functions of the blocks
   names, page = vars(sys.modules["page"]), (ROOT / name).read_text()
-  for code, printed in re.findall(r"^```python\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", page, re.MULTILINE | re.DOTALL):
-    exec(compile(code, f"<{name}>", "exec"), names)  # no file: grain looks for the source of a function there
-    out = capsys.readouterr().out
-    if printed:
-      assert figures(out) == pytest.approx(figures(printed), abs=0.05), out
+  if not pytestconfig.getoption("--slow"):
+    for text, replacement in BRIEF.items():
+      page = page.replace(text, replacement)
+  with contextlib.nullcontext() if pytestconfig.getoption("--slow") else undrawn():
+    for code, printed in re.findall(
+      r"^```python\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", page, re.MULTILINE | re.DOTALL
+    ):
+      exec(compile(code, f"<{name}>", "exec"), names)  # a name that is no file: grain reads a function's source
+      out = capsys.readouterr().out
+      if printed:
+        assert figures(out) == pytest.approx(figures(printed), abs=0.05), out
 
 
 def figures(text):
+  """Return the numbers in a text."""
   return [float(number) for number in re.findall(r"-?\d+\.?\d*(?:e[-+]\d+)?", text)]
 
 
-def test_nothing_is_left_out():
-  """Every fence has a language that says what becomes of it; every command is of a program that a test runs."""
+def test_every_block_has_a_known_language_and_every_command_a_known_program():
   for page in PAGES:
     assert page.read_text().count("\n```") == 2 * len(blocks(page)), page
     assert {block.language for block in blocks(page)} <= set(LANGUAGES), page
@@ -163,17 +189,25 @@ def test_nothing_is_left_out():
       assert (first, second) in (("python", "run.py"), ("python", "-m"), ("pip", "install")) or first in (
         "make", "srun", "mpirun",
       ), f"{page}: no test runs {command}"  # fmt: skip
-      assert not re.search(r"=(\.\.\.|[A-Z]+\b)", command), f"{page}: {command} is no whole command"
+      assert not re.search(r"=(\.\.\.|[A-Z]+\b)", command), f"{page}: {command} has a placeholder"
 
 
-def test_links_lead_somewhere():
-  for page in PAGES:
-    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
-      assert link.startswith("https://") or (page.parent / link).exists(), f"{page}: {link}"
+def test_links_have_targets():
+  for page in (*PAGES, ROOT / "CONTRIBUTING.md"):
+    for link, section in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text()):
+      target = page.parent / link if link else page
+      assert link.startswith("https://") or target.exists(), f"{page}: {link}"
+      assert not section or section in headings(target), f"{page}: {link}#{section}"
+
+
+def headings(page):
+  """Return the anchors of a page's headings on GitHub."""
+  titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+  return [re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles]
 
 
 def test_the_readme_is_short():
-  assert len((ROOT / "README.md").read_text().splitlines()) <= 170
+  assert len((ROOT / "README.md").read_text().splitlines()) <= 160
 
 
 def test_the_reference_is_current():
@@ -181,9 +215,8 @@ def test_the_reference_is_current():
     assert (ROOT / "docs" / "reference" / name).read_text() == text, f"run: {reference.COMMAND}"
 
 
-def test_the_reference_goes_where_it_is_told(tmp_path):
-  written = reference.write(tmp_path)
-  assert {file.name for file in written} == {file.name for file in (ROOT / "docs" / "reference").iterdir()}
+def test_the_reference_is_written_into_an_existing_folder(tmp_path):
+  assert {file.name for file in reference.write(tmp_path)} == {*reference.pages()} == {*os.listdir(tmp_path)}
   with pytest.raises(ValueError, match="an existing folder"):
     reference.write(tmp_path / "nowhere")
 
@@ -193,21 +226,18 @@ def test_the_flags_are_those_of_help():
   page = (ROOT / "docs" / "reference" / "commands.md").read_text()
   for section in page.split("\n## ")[1:]:
     command = section.partition("\n")[0]
-    reported = subprocess.run(
-      [sys.executable, "run.py", command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert re.findall(r"^\| `(--\w+)`", section, re.MULTILINE) == re.findall(r"^  (--\w+)=", reported, re.MULTILINE), (
+    printed = Command(command, "--help").end().out
+    assert re.findall(r"^\| `(--\w+)`", section, re.MULTILINE) == re.findall(r"^  (--\w+)=", printed, re.MULTILINE), (
       command
     )
 
 
-def test_a_new_algorithm_is_its_reference(x64, monkeypatch):
-  """docs/howto/own_algorithm.md: the example with its registry lines, as the tests of algorithms take them."""
+def test_the_example_of_a_custom_algorithm_equals_its_reference(x64):
   from helpers.twins import INNER, close, drive
   from reference import collective
 
   names = {"__name__": "page", "History": collective.History}
-  first, twin, *_ = blocks(ROOT / "docs" / "howto" / "own_algorithm.md", "python")
+  first, twin, *_ = blocks(ROOT / "docs" / "howto" / "custom_algorithm.md", "python")
   exec(first.text, names)
   exec(twin.text, names)
   x0, grad = collective.problem(4, 12)

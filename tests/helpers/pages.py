@@ -1,31 +1,35 @@
-"""The README and the pages in docs/: their code blocks and commands."""
+"""The README, the pages in docs/ and those of the papers: their code blocks and commands."""
 
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LANGUAGES = ("sh", "python", "toml", "text")  # commands, code that runs, a cluster, and what is only looked at
+PAGES = [
+  ROOT / "README.md",
+  *sorted((ROOT / "docs").rglob("*.md")),
+  *sorted((ROOT / "experiments" / "papers").glob("*.md")),
+]
+LANGUAGES = ("sh", "python", "toml", "text")  # commands, code, a cluster file, and text that no test runs
 PROGRAMS = ("python", "make", "pip", "srun", "mpirun")
 FENCE = re.compile(r"^```(.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
-  """What stands between two fences."""
+  """A fenced code block."""
 
   language: str
   text: str
 
 
 def blocks(page: Path, language: str = "") -> list[Block]:
-  """The code blocks of a page, in order; of one language, or all."""
+  """Return the code blocks of a page in order: those of one language, or all."""
   result = [Block(*parts) for parts in FENCE.findall(page.read_text())]
   return [block for block in result if language in ("", block.language)]
 
 
 def commands(page: Path) -> list[str]:
-  """Every command of a page in order: the lines of its `sh` blocks, and programs with their arguments in its text."""
+  """Return the commands of a page in order: lines of its `sh` blocks, and code spans that start with a program."""
   out = []
   for part in re.split(r"(^```.*?^```$)", page.read_text(), flags=re.MULTILINE | re.DOTALL):
     fenced = FENCE.match(part)
