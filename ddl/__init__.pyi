@@ -66,7 +66,7 @@ from .api import (
   ServerAlgorithm as ServerAlgorithm,
   Source as Source,
 )
-from .as_optax import as_optax as as_optax
+from .as_optax import as_optax as as_optax, consensus as consensus
 from .asynchronous.simulator import Simulator as Simulator
 from .data import DATA as DATA
 from .engine.compiled_trainer import CompiledTrainer as CompiledTrainer
@@ -77,8 +77,8 @@ from .library.functions import (
   RunOptions as RunOptions,
   StepInfo as StepInfo,
   compare as compare,
+  custom as custom,
   load as load,
-  own as own,
   sweep as sweep,
   train as train,
 )

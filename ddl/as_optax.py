@@ -10,6 +10,7 @@ from jax import lax
 
 from ddl.api import Algorithm, AxisName, Exchange, Tree
 from ddl.contract import of_collective
+from ddl.errors import OptionError
 from ddl.group import Group
 from ddl.group_recorder import record
 from ddl.schedule import Clock, check_in_flight
@@ -29,14 +30,34 @@ class AsOptaxState(NamedTuple):
   algorithm: Tree
   queues: tuple[Queue, ...]  # one per exchange
 
+  def evaluate(self, params: Tree) -> Tree:
+    """Return the consensus model. Each transformation defines it in a subclass, which pickle does not preserve."""
+    raise ValueError("state of consensus must come from tx.init or tx.update, got an unpickled one.")
 
-class DistributedTransformation(optax.GradientTransformationExtraArgs):
-  """An optax transformation with a method `consensus` that returns the model to evaluate."""
-
-  consensus: Callable[[AsOptaxState, Tree], Tree]
+  def __reduce__(self) -> tuple[Any, ...]:
+    return AsOptaxState, tuple(self)
 
 
-def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> DistributedTransformation:
+def consensus(state: Any, params: Tree) -> Tree:
+  """Return the model to evaluate, equal on all workers: EASGD's center, or the mean of local SGD's models.
+
+  Call it where the workers' axis is bound, as `update`.
+
+  Args:
+    state: this worker's state of `as_optax`, or of a transformation that contains one, such as `optax.chain`.
+    params: this worker's parameters.
+
+  Raises:
+    ValueError: the state does not contain exactly one state of `as_optax`, or it was pickled.
+  """
+  nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, AsOptaxState))
+  states = [node for node in nodes if isinstance(node, AsOptaxState)]
+  if len(states) != 1:
+    raise OptionError("state", "an optimizer state with one state of as_optax", f"{len(states)} of them")
+  return states[0].evaluate(params)
+
+
+def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> optax.GradientTransformationExtraArgs:
   """Wrap a collective algorithm as an optax transformation; call `update` once per step and worker.
 
   `update(grads, state, params)` takes this worker's gradients and returns new params - params. It must run where
@@ -54,8 +75,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> Dis
     seed: seed of the key passed to the algorithm's `init`; must be the same on all workers.
 
   Returns:
-    A transformation `tx`. `tx.consensus(state, params)` returns the model to evaluate, equal on all workers: EASGD's
-    center or the mean of local SGD's models. It must also run where `axis_name` is bound.
+    A transformation. `ddl.consensus(state, params)` returns the model to evaluate.
 
   Raises:
     ValueError: from `update` without params, for an invalid clock, or from `init` with too many messages in flight.
@@ -64,13 +84,17 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> Dis
   clocks = [Clock(exchange) for exchange in algorithm.exchanges]
   always = all(clock.every_step for clock in clocks)
 
+  class State(AsOptaxState):
+    def evaluate(self, params: Tree) -> Tree:
+      return algorithm.evaluate(group, self.algorithm, params)
+
   def init(params: Tree) -> AsOptaxState:
     state = algorithm.init(group, params, jax.random.key(seed))
     # The types must be those that `update` returns, so that the state can be a scan's carry.
     vary = _varying((state, params))
     state = state if always else vary(state)  # the branches of a condition have all leaves cast, including counters
     queues = tuple(vary(_queue(group, clock, state, params)) for clock in clocks)
-    return AsOptaxState(jnp.zeros((), jnp.int32), state, queues)
+    return State(jnp.zeros((), jnp.int32), state, queues)
 
   def update(updates: Tree, state: Any, params: Tree | None = None, **extra_args: Any) -> tuple[Tree, AsOptaxState]:
     del extra_args
@@ -94,14 +118,10 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> Dis
       new, inner = flight.exchange(inner, new)
     step = jax.tree.map(lambda x, old: x - old, new, params)
     vary = _varying((updates, state, params))
-    return step, AsOptaxState(state.count + 1, inner, tuple(vary(flight.queue()) for flight in flights))
+    queues = tuple(vary(flight.queue()) for flight in flights)
+    return step, state._replace(count=state.count + 1, algorithm=inner, queues=queues)
 
-  def consensus(state: AsOptaxState, params: Tree) -> Tree:
-    return algorithm.evaluate(group, state.algorithm, params)
-
-  transformation = DistributedTransformation(init, update)
-  transformation.consensus = consensus
-  return transformation
+  return optax.GradientTransformationExtraArgs(init, update)
 
 
 class _Flight:

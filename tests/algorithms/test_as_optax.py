@@ -1,5 +1,6 @@
 """Each algorithm as an optax transformation in training loops that are not ours, against its NumPy twin."""
 
+import pickle
 from functools import partial
 
 import jax
@@ -15,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from reference import collective as reference
 
 from ddl.algorithms import COLLECTIVE
-from ddl.as_optax import as_optax
+from ddl.as_optax import as_optax, consensus
 from ddl.engine.execution import ExecutionConfig
 
 WORKERS, STEPS = 8, 8
@@ -104,7 +105,7 @@ def every_pair():
 def test_foreign_loop_equals_the_twin(x64, name, loop):
   lift, axis = LOOPS[loop]
   tx = transformation(name, axis=axis)
-  params, evaluated, _ = train(lift, tx, tx.consensus)
+  params, evaluated, _ = train(lift, tx, consensus)
   twin = twin_of(name)
   close(params, twin.params)
   close(evaluated, np.repeat(twin.evaluate[:, None], WORKERS, axis=1))
@@ -114,7 +115,7 @@ def test_foreign_loop_equals_the_twin(x64, name, loop):
 def test_all_delays(x64, delay):
   hyper = {"period": 3, "delay": delay, "keep": 0.25}
   tx = transformation("dasgd", "adam", **hyper)
-  close(train(lift_vmap, tx, tx.consensus)[0], twin_of("dasgd", "adam", **hyper).params)
+  close(train(lift_vmap, tx, consensus)[0], twin_of("dasgd", "adam", **hyper).params)
 
 
 @pytest.mark.parametrize("name, inner", [*((name, "momentum") for name in COLLECTIVE), ("local_sgd", "adam")])
@@ -146,7 +147,7 @@ def test_a_scan_inside_shard_map(x64, name, inner):
 @pytest.mark.sampled(3)
 def test_no_second_compilation_and_unknown_arguments_pass(x64, name):
   tx = transformation(name)
-  params, _, step = train(lift_vmap, tx, tx.consensus, extra={"value": 1.0, "unheard_of": None})
+  params, _, step = train(lift_vmap, tx, consensus, extra={"value": 1.0, "unheard_of": None})
   assert step._cache_size() == 1
   close(params, twin_of(name).params)
 
@@ -189,9 +190,37 @@ def test_a_clock_that_does_not_fit_is_refused_at_once():
 @pytest.mark.parametrize("name", ["local_sgd", "easgd", "diloco", "fedavg", "noloco"])
 def test_the_consensus_is_the_trainers(x64, name):
   tx = transformation(name)
-  evaluated = train(lift_vmap, tx, tx.consensus, steps=runs.STEPS)[1]
+  evaluated = train(lift_vmap, tx, consensus, steps=runs.STEPS)[1]
   trainers = runs.record(runs.make(name, 2, ExecutionConfig("vmap", "scan", 3), **HYPER[name]))
   close(evaluated[-1], np.repeat(trainers.evaluate[-1:], WORKERS, axis=0))
+
+
+def test_the_consensus_inside_another_transformation(x64):
+  """A chain's state contains that of `as_optax`, also after a compiled update."""
+  tx = optax.chain(optax.scale(2.0), transformation("easgd"), optax.scale(0.5))
+  params = jnp.arange(24.0).reshape(8, 3)
+  state = jax.vmap(tx.init, axis_name="w")(params)
+  _, state = jax.jit(jax.vmap(tx.update, axis_name="w"))(params, state, params)
+  evaluated = jax.jit(jax.vmap(consensus, axis_name="w"))(state, params)
+  np.testing.assert_array_equal(evaluated, state[1].algorithm.center)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_consensus_needs_one_state(count):
+  state = jax.vmap(transformation("easgd").init, axis_name="w")(jnp.zeros((8, 3)))
+  with pytest.raises(ValueError, match=rf"state must be .*, got {count} "):
+    consensus((optax.EmptyState(),) + (state,) * count, jnp.zeros((8, 3)))
+
+
+def test_a_pickled_state_continues(x64):
+  tx = transformation("easgd")
+  params = jnp.arange(24.0).reshape(8, 3)
+  state = jax.vmap(tx.init, axis_name="w")(params)
+  pickled = pickle.loads(pickle.dumps(state))
+  update = jax.vmap(tx.update, axis_name="w")
+  jax.tree.map(np.testing.assert_array_equal, *(tuple(update(params, s, params)[1]) for s in (state, pickled)))
+  with pytest.raises(ValueError, match=r"state of consensus must come from tx\.init"):
+    consensus(pickled, params)
 
 
 def test_inject_hyperparams(x64):
