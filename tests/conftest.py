@@ -1,4 +1,4 @@
-"""Eight CPU devices and strict promotion for every test; `--slow` adds the slow ones, and all cases of sampled ones."""
+"""Eight CPU devices and strict type promotion for every test; `--slow` also runs slow tests and all sampled cases."""
 
 import collections
 import os
@@ -7,8 +7,8 @@ import signal
 import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read when Ray is imported, whichever test does first
-# Tests and the commands that they start compile much alike: once is enough, for all processes of one session.
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray reads it at import
+# Tests and the commands that they start compile many equal programs, so that all processes share one cache.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{tempfile.gettempdir()}/ddl-compiled-{os.getpid()}")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
@@ -21,7 +21,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# A loaded machine takes its time; each run has the same cases.
+# No deadline, as the machine may be busy; the same cases in every run.
 settings.register_profile("ddl", deadline=None, derandomize=True)
 settings.load_profile("ddl")
 
@@ -31,28 +31,30 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-  if config.getoption("--slow"):
-    os.environ["DDL_TESTS_DRAW"] = "1"  # in the commands that tests start
-  # Half of the tests' time was XLA's: they compile with fewer optimizations, with `--slow` as users do. XLA ends the
-  # process for a flag that it doesn't know, so another JAX than that of constraints.txt goes without.
-  if not config.getoption("--slow") and jax.__version__.startswith("0.10."):
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1")
-  jax.config.update("jax_disable_most_optimizations", not config.getoption("--slow"))  # here, not in commands
-  jax.devices()  # all eight, before a test that asks for fewer
+  slow = config.getoption("--slow")
+  if slow:
+    os.environ["DDL_TESTS_DRAW"] = "1"  # for the commands that tests start
+  else:
+    # XLA's optimizations would take half of the time. XLA aborts on an unknown flag, and newer JAX lacks the first one.
+    emitters = "--xla_cpu_use_fusion_emitters=false " if jax.__version__.startswith("0.10.") else ""
+    os.environ.setdefault("XLA_FLAGS", f"{emitters}--xla_backend_optimization_level=1")
+  jax.config.update("jax_disable_most_optimizations", not slow)  # in this process, not in the commands
+  jax.devices()  # start all eight before a test asks for fewer
 
 
 def pytest_collection_modifyitems(config, items):
-  if not config.getoption("--slow"):
-    skip = pytest.mark.skip(reason="slow: run with --slow")
-    cases = collections.Counter()
-    for item in items:
-      if "slow" in item.keywords:
+  if config.getoption("--slow"):
+    return
+  skip = pytest.mark.skip(reason="slow: run with --slow")
+  cases = collections.Counter()
+  for item in items:
+    if "slow" in item.keywords:
+      item.add_marker(skip)
+    elif sample := item.get_closest_marker("sampled"):
+      block, place = divmod(cases[item.location[0], item.originalname], sample.args[0])
+      cases[item.location[0], item.originalname] += 1
+      if place != block % sample.args[0]:  # one of each n, so that every value of the slowest parameter has a case
         item.add_marker(skip)
-      elif sample := item.get_closest_marker("sampled"):
-        block, place = divmod(cases[item.location[0], item.originalname], sample.args[0])
-        cases[item.location[0], item.originalname] += 1
-        if place != block % sample.args[0]:  # one of each n in turn: every value of the slowest parameter has its case
-          item.add_marker(skip)
 
 
 def pytest_unconfigure(config):
@@ -62,7 +64,7 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_compiled(request):
-  """A compiled program keeps some of the 65,530 memory maps that Linux gives a process; without one, XLA ends it."""
+  """Delete compiled programs after each module: each holds some of the 65,530 memory maps of a process."""
   yield
   if request.config.getoption("--slow"):
     jax.clear_caches()
@@ -70,14 +72,14 @@ def forget_compiled(request):
 
 @pytest.fixture
 def x64():
-  """Float64 for one test: the mathematics is compared at rtol 1e-12."""
+  """Enable float64 for one test."""
   with jax.enable_x64(True):
     yield
 
 
 @pytest.fixture
 def optimized():
-  """One test with XLA's optimizations, without which its two programs differ by a rounding."""
+  """Enable XLA's optimizations for one test that compares two programs bit for bit."""
   before = jax.config.values["jax_disable_most_optimizations"]
   jax.config.update("jax_disable_most_optimizations", False)
   yield
@@ -86,8 +88,8 @@ def optimized():
 
 @pytest.fixture
 def call(monkeypatch, capfd, tmp_path):
-  """(command, arguments) -> (exit code, stdout, stderr), in this process, with fresh flags and empty pictures."""
-  from helpers.commands import ROOT, last_of_each  # only now: most tests need no command
+  """Run a command in this process: (command, *arguments) -> (exit code, stdout, stderr). Pictures are empty files."""
+  from helpers.commands import ROOT, last_of_each  # here, because most tests run no command
   from helpers.comparisons import undrawn
 
   from ddl import hosts
@@ -95,7 +97,7 @@ def call(monkeypatch, capfd, tmp_path):
   from experiments.command_line import cli
 
   monkeypatch.chdir(ROOT)
-  monkeypatch.setattr(  # the devices of this process have been started
+  monkeypatch.setattr(  # this process has started its devices
     processes, "start_devices", lambda n, options, *_: processes.check_processes(n, hosts.processes(), options)
   )
 
@@ -114,7 +116,7 @@ def call(monkeypatch, capfd, tmp_path):
 
 @pytest.fixture
 def wrong(call):
-  """(arguments, words): a train command that is refused with one line that has these words."""
+  """Check that a command with these arguments exits with code 2 and one line that contains these words."""
 
   def check(arguments, *words, command="train"):
     code, _, error = call(command, *arguments)
@@ -129,10 +131,10 @@ def wrong(call):
 
 @pytest.fixture
 def at_once():
-  """A call that would wait or compute for ever fails after a minute."""
+  """Fail after a minute, if a call does not return."""
 
   def late(*_):
-    raise AssertionError("no answer within a minute")
+    raise AssertionError("the call did not return within a minute")
 
   before = signal.signal(signal.SIGALRM, late)
   signal.alarm(60)
