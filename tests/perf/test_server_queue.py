@@ -1,4 +1,4 @@
-"""The parameter server's queue: closed forms where nobody waits or all do, and a machine of queues and states."""
+"""The queue of parameter servers: closed forms without and with full queues, and a second simulation."""
 
 import bisect
 import math
@@ -16,12 +16,12 @@ some = st.floats(0.01, 10)
 BASE = {"workers": 8, "nbytes": 1e8, "bandwidth": 1e9, "compute_seconds": 0.2}
 
 
-def machine(turns, line, service, latency, full_duplex, overlap, rounds):
-  """When each worker begins its turns: every part holds a queue, and time goes to whatever ends next."""
+def mean_rounds(turns, line, service, latency, full_duplex, overlap, rounds):
+  """Simulate queues of the two lines and the processor; return the mean seconds of a round of each worker."""
   workers = turns.shape[1]
   names = ["in", "processor", "out" if full_duplex else "in"]
   queues = {name: [] for name in names}  # of (worker, stage); the first is being served
-  clocks = {}  # what -> when it ends
+  clocks = {}  # activity -> its end
   begun = [[] for _ in range(workers)]
   away, early = [False] * workers, [False] * workers
 
@@ -64,20 +64,21 @@ def machine(turns, line, service, latency, full_duplex, overlap, rounds):
   return [np.mean(np.diff([t for t in b if t >= since])) for b in begun]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 5), some, some, some, st.booleans(), st.sampled_from([0, 0.3, 1]), st.integers(0, 2**20))
-def test_agrees_with_a_machine_of_queues(workers, line, service, latency, full_duplex, overlap, seed):
+def test_simulation_equals_a_simulation_of_queues(workers, line, service, latency, full_duplex, overlap, seed):
   turns = np.random.default_rng(seed).lognormal(1.0, 0.5, (12, workers))
   simulated = simulate(
     workers=workers, servers=4, nbytes=4 * line * 1e3, bandwidth=1e3, compute_seconds=turns, service_seconds=service,
     latency=latency, full_duplex=full_duplex, overlap=overlap, rounds=12,
   )  # fmt: skip
-  expected = machine(turns, line, service, latency, full_duplex, overlap, 12)
+  expected = mean_rounds(turns, line, service, latency, full_duplex, overlap, 12)
   assert simulated.round_seconds == pytest.approx(np.mean(expected), rel=1e-9)
 
 
+@settings(max_examples=40)
 @given(some, some, some, some, st.booleans())
-def test_one_worker_never_queues(compute, line, service, latency, full_duplex):
+def test_a_single_worker_never_queues(compute, line, service, latency, full_duplex):
   simulated = simulate(
     workers=1, servers=2, nbytes=2e6 * line, bandwidth=1e6, compute_seconds=compute, service_seconds=service,
     latency=latency, full_duplex=full_duplex, rounds=4,
@@ -86,29 +87,29 @@ def test_one_worker_never_queues(compute, line, service, latency, full_duplex):
   assert simulated.round_seconds == pytest.approx(compute + simulated.wait_seconds)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(2, 8), some, some, st.booleans())
-def test_overlapped_messages_cost_what_the_servers_line_takes(workers, compute, line, full_duplex):
+def test_a_round_with_overlapped_messages_is_bound_by_computation_or_line(workers, compute, line, full_duplex):
   """max(T_C, N_w (2 - ov) S_p / (N_ps B_ps)): the two sides of the lemma."""
   simulated = simulate(
     workers=workers, servers=1, nbytes=1e6 * line, bandwidth=1e6, compute_seconds=compute, full_duplex=full_duplex,
-    overlap=True, rounds=400,  # the nearer the two sides are, the longer until the line never idles
+    overlap=True, rounds=400,  # if both sides are nearly equal, it takes long until the line is never idle
   )  # fmt: skip
   busy = workers * line * (1 if full_duplex else 2)
-  trip = 2 * line  # of one message, up and down, however many lines there are
+  trip = 2 * line  # one message up and down, with one or two lines
   assert simulated.round_seconds >= max(compute, busy) * (1 - 1e-9)
   assert simulated.round_seconds == pytest.approx(max(compute, busy, trip), rel=0.02)
 
 
 def knee(most, **settings):
-  """The fewest servers with which a round takes at most 1 % more than with `most`."""
+  """Return the fewest servers with which a round takes at most 1 % longer than with `most`."""
   goal = 1.01 * simulate(servers=most, **settings).round_seconds
   return bisect.bisect_left(range(1, most), -goal, key=lambda s: -simulate(servers=s, **settings).round_seconds) + 1
 
 
 @pytest.mark.parametrize("full_duplex", [False, True])
 @pytest.mark.parametrize("compute", [0.2, 0.13, 0.05])
-def test_the_knee_is_the_lemmas(full_duplex, compute):
+def test_the_knee_of_the_simulation_is_that_of_the_lemma(full_duplex, compute):
   settings = BASE | {"compute_seconds": compute, "full_duplex": full_duplex, "overlap": True}
   predicted = bounds.servers_for(1e8, 8, 1e9, compute, duplex=float(full_duplex))
   assert knee(128, **settings) == predicted
@@ -116,15 +117,14 @@ def test_the_knee_is_the_lemmas(full_duplex, compute):
   assert simulate(servers=predicted - 1, **settings).wait_seconds > 0.01 * compute
 
 
-def test_without_overlap_the_queue_is_what_more_servers_remove():
+def test_more_servers_shorten_the_queue():
   waits = [simulate(servers=s, **BASE).wait_seconds for s in (1, 2, 4, 8, 16, 32)]
   assert all(a > b for a, b in pairwise(waits))
-  assert waits[0] == pytest.approx(8 * 2 * 0.1 - 0.2, rel=1e-3)  # the line is never free once all have come
+  assert waits[0] == pytest.approx(8 * 2 * 0.1 - 0.2, rel=1e-3)  # the line is never idle once all workers wait
 
 
-@pytest.mark.parametrize(
-  "change, says",
-  [
+def test_invalid_arguments_are_rejected_in_one_line():
+  for change, text in (
     ({"workers": 0}, "number of workers"),
     ({"servers": 0}, "number of servers"),
     ({"bandwidth": 0}, "bandwidth"),
@@ -134,9 +134,7 @@ def test_without_overlap_the_queue_is_what_more_servers_remove():
     ({"overlap": 2}, "overlap"),
     ({"compute_seconds": 0}, "compute_seconds must be .*> 0"),
     ({"compute_seconds": np.ones((3, 2))}, r"\[rounds, 8\]"),
-  ],
-)
-def test_invalid_arguments_are_one_line(change, says):
-  with pytest.raises(ValueError, match=says) as error:
-    simulate(**{"servers": 2} | BASE | change)
-  assert "\n" not in str(error.value)
+  ):
+    with pytest.raises(ValueError, match=text) as error:
+      simulate(**{"servers": 2} | BASE | change)
+    assert "\n" not in str(error.value)

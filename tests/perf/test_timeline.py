@@ -1,4 +1,4 @@
-"""The time of a round: the event model against a time-stepped one, the closed form, the clock of the experiments."""
+"""Round times of the event model against a time-stepped simulation, the closed form, and the virtual clock."""
 
 import math
 from typing import NamedTuple
@@ -19,11 +19,11 @@ WORK = ("forward", "weights", "inputs")
 
 
 class Shares(NamedTuple):
-  """Seconds of a round in the second half of the rounds, means over the workers, from the events."""
+  """Seconds per round in the second half of the rounds, computed from the events: means over the workers."""
 
   computing: float
-  hidden: float  # the link works and so does the worker
-  stalls: np.ndarray  # [layers] waited before the forward pass of each
+  hidden: float  # the link is busy and the worker computes
+  stalls: np.ndarray  # [layers] waiting before each layer's forward pass
 
 
 def shares(shown, layers=1):
@@ -45,10 +45,10 @@ def shares(shown, layers=1):
 
 
 def ticked(layers, cost, exchanges, packed, priority, paces):
-  """When each worker ends each step, in whole ticks: a machine that looks at every tick who can go on."""
+  """Simulate tick by tick; return the tick at which each worker ends each step: [steps, workers]."""
   steps, workers, count = len(paces), len(paces[0]), len(layers)
   groups = [tuple(range(count))] if packed else [(i,) for i in reversed(range(count))]
-  todo = []  # of each worker: (ticks, step, kind, layer)
+  todo = []  # [workers] lists of (ticks, step, kind, layer)
   for w in range(workers):
     todo.append([])
     for s in range(steps):
@@ -63,7 +63,7 @@ def ticked(layers, cost, exchanges, packed, priority, paces):
     sent.append(name)
 
   def leave(after):
-    for n, (ticks, _, delay, _) in sorted(enumerate(exchanges), key=lambda each: each[1][2] > 0):  # the prompt first
+    for n, (ticks, _, delay, _) in sorted(enumerate(exchanges), key=lambda item: item[1][2] > 0):  # no delay first
       if launched(n, after):
         launch((n, after), (after + delay, 0), ticks)
 
@@ -72,9 +72,13 @@ def ticked(layers, cost, exchanges, packed, priority, paces):
     return after >= offset + period and (after - offset) % period == 0
 
   def waited(s, i):
-    """The names of the messages that a layer's forward pass waits for."""
+    """Yield the names of the messages that a layer's forward pass waits for."""
     if i == 0:
-      yield from ((n, s - each[2]) for n, each in enumerate(exchanges) if s >= each[2] and launched(n, s - each[2]))
+      yield from (
+        (n, s - exchange[2])
+        for n, exchange in enumerate(exchanges)
+        if s >= exchange[2] and launched(n, s - exchange[2])
+      )
     if s and sum(cost):
       yield from (("gradients", s - 1, g) for g in groups if g[0] == i)
 
@@ -85,7 +89,7 @@ def ticked(layers, cost, exchanges, packed, priority, paces):
       link = None
     for w in range(workers):
       while todo[w] and (left[w] is None or left[w] == tick):
-        if left[w] == tick:  # the first of its list has come to an end
+        if left[w] == tick:  # the worker's current task ends
           _, s, kind, i = todo[w].pop(0)
           left[w] = None
           done.setdefault((s, kind, i), set()).add(w)
@@ -125,20 +129,21 @@ def cases(draw):
   return layers, cost, exchanges, draw(st.booleans()), draw(st.booleans()), paces
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 @given(cases())
-def test_agrees_with_a_machine_that_looks_at_every_tick(case):
+def test_event_model_equals_a_tick_by_tick_simulation(case):
   layers, cost, exchanges, packed, priority, paces = case
   shown = simulate(
-    Pass(*zip(*layers, strict=True), cost), float, [TimelineExchange(*each) for each in exchanges],
+    Pass(*zip(*layers, strict=True), cost), float, [TimelineExchange(*exchange) for exchange in exchanges],
     bucket=math.inf if packed else 0, order="priority" if priority else "fifo", paces=np.array(paces),
   )  # fmt: skip
   last = [e.end for e in shown.events if e.kind == "inputs" and e.layers == (0,)]
   np.testing.assert_allclose(np.array(last), ticked(*case))
 
 
+@settings(max_examples=60)
 @given(seconds, seconds, st.integers(1, 8), st.data())
-def test_the_closed_form_is_the_event_model_with_one_message(step, message, period, data):
+def test_closed_form_equals_the_event_model_with_one_exchange(step, message, period, data):
   delay = data.draw(st.integers(0, period))
   one = Pass([step / 3], [2 * step / 3], [0], [0])
   shown = simulate(one, float, [TimelineExchange(message, period, delay)])
@@ -147,18 +152,18 @@ def test_the_closed_form_is_the_event_model_with_one_message(step, message, peri
   assert shown.exposed == pytest.approx(max(0, message - delay * step), rel=1e-6, abs=1e-9 * closed)
 
 
-@pytest.mark.parametrize("message, delay", [(0.5, 3), (1.0, 5), (1.5, 3), (1.5, 12), (4.0, 7), (9.0, 2)])
-def test_a_longer_delay_than_the_period_hides_no_more(message, delay):
-  shown = simulate(Pass([0.4], [0.6], [0], [0]), float, [TimelineExchange(message, 1, delay)])
-  assert shown.seconds == pytest.approx(round_seconds(step=1, message=message, delay=delay)) == max(1.0, message)
+def test_a_delay_beyond_the_period_hides_no_more():
+  for message, delay in ((0.5, 3), (1.0, 5), (1.5, 12), (4.0, 7), (9.0, 2)):
+    shown = simulate(Pass([0.4], [0.6], [0], [0]), float, [TimelineExchange(message, 1, delay)])
+    assert shown.seconds == pytest.approx(round_seconds(step=1, message=message, delay=delay)) == max(1.0, message)
 
 
 def test_two_exchanges_by_hand():
-  """Steps of a second; 3 s after every second step and a step late, 1 s after every third. A round is six steps."""
+  """Steps of 1 s; one exchange of 3 s with period 2 and delay 1, one of 1 s with period 3; a round has six steps."""
   one = Pass([0.5], [0.5], [0], [0])
   exchanges = [TimelineExchange(3.0, 2, 1), TimelineExchange(1.0, 3)]
-  # After steps 2 and 4 the first is on the link for 3 s, of which one step hides 1 s; the prompt one after step 3 waits
-  # for it and adds 1 s. After step 6 the prompt one goes first, then the other beside the next step.
+  # After steps 2 and 4 the first occupies the link for 3 s, of which a step hides 1 s; the second, after step 3, waits
+  # for it and adds 1 s. After step 6 the second goes first, then the first overlaps the next step.
   shown = simulate(one, float, exchanges)
   assert shown.steps == 6 and shares(shown).computing == pytest.approx(6)
   assert shown.seconds == pytest.approx(6 + (2 + 1) + 2 + (1 + 2))
@@ -172,9 +177,9 @@ def passes(draw):
   return Pass(*draws, [draw(st.floats(1, 1e7)) for _ in range(count)])
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(passes(), st.sampled_from(["fifo", "priority"]), st.sampled_from([0, 1e6, math.inf]))
-def test_hidden_and_exposed_are_the_time_of_the_messages(step, order, bucket):
+def test_hidden_and_exposed_seconds_sum_to_the_messages(step, order, bucket):
   link = LinkModel(0.02, 5e6)
   shown = simulate(step, link.seconds, order=order, bucket=bucket)
   sent = [e for e in shown.events if e.kind == "exchange" and e.step == 0]
@@ -188,9 +193,9 @@ def test_hidden_and_exposed_are_the_time_of_the_messages(step, order, bucket):
   assert stalls.sum() == pytest.approx(shown.exposed, abs=1e-9)
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(passes(), st.floats(0.1, 10), st.sampled_from(["fifo", "priority"]))
-def test_overlap_and_bandwidth_never_cost_time(step, factor, order):
+def test_overlap_and_bandwidth_never_increase_the_time(step, factor, order):
   slow, fast = LinkModel(0.01, 3e6), LinkModel(0.01, 3e6 * (1 + factor))
   alone = simulate(step, slow.seconds, overlap=False)
   shown = simulate(step, slow.seconds, order=order)
@@ -201,18 +206,20 @@ def test_overlap_and_bandwidth_never_cost_time(step, factor, order):
     assert simulate(step, fast.seconds).seconds <= shown.seconds * (1 + 1e-9)
 
 
-def test_the_layer_needed_first_goes_first():
-  """By hand. The link is taken by the last layer's message; what comes next is for the order to say."""
+def test_priority_sends_the_first_layers_gradients_first():
+  """By hand: while the last layer's message occupies the link, the order decides which message is next."""
   step = Pass([1, 1, 1], [1, 1, 1], [1, 1, 0], [1, 1, 4])  # ready at 8, 6 and 4 s of a step of 8 s
   assert shares(simulate(step, float), 3).stalls == pytest.approx([2.0, 0, 0])  # sent in 4..8, 8..9 and 9..10
-  assert shares(simulate(step, float, order="priority"), 3).stalls == pytest.approx([1.0, 0, 0])  # the first in 8..9
+  assert shares(simulate(step, float, order="priority"), 3).stalls == pytest.approx(
+    [1.0, 0, 0]
+  )  # the first layer's in 8..9
   step = Pass([1] * 4, [1] * 4, [0] * 4, [1, 3, 3, 3])
   assert shares(simulate(step, float), 4).stalls == pytest.approx([7.0, 0, 0, 0])
   assert shares(simulate(step, float, order="priority"), 4).stalls == pytest.approx([1.0, 2.0, 2.0, 0])
 
 
 @pytest.mark.parametrize("bucket, groups", [(0, [(3,), (2,), (0,)]), (5, [(2, 3), (0,)]), (math.inf, [(0, 2, 3)])])
-def test_a_message_leaves_when_it_is_full(bucket, groups):
+def test_a_bucket_is_sent_when_it_is_full(bucket, groups):
   shown = simulate(Pass([1] * 4, [1] * 4, [1] * 4, [7, 0, 2, 3]), float, bucket=bucket)
   sent = [e for e in shown.events if e.kind == "exchange" and e.step == 0]
   assert [e.layers for e in sent] == groups
@@ -220,63 +227,58 @@ def test_a_message_leaves_when_it_is_full(bucket, groups):
   assert all(e.start[0] >= ready[e.layers[0]] for e in sent)
 
 
-@pytest.mark.parametrize("name", ["lognormal", "gamma"])
 @pytest.mark.parametrize(
   "clocks, overlap",
   [
-    ([(1, 0)], True),
     ([(4, 0)], True),
     ([(4, 2)], True),
-    ([(3, 3)], True),
     ([(2, 5)], True),
     ([(4, 2)], False),
-    ([(2, 5)], False),
     ([(2, 0), (3, 1), (3, 4, -3)], True),
     ([(3, 1), (3, 4, -3)], False),
   ],
 )
-def test_agrees_with_the_clock_of_the_experiments(name, clocks, overlap):
+def test_event_model_equals_the_virtual_clock(clocks, overlap):
   exchanges = [TimelineExchange(0.03 - 0.01 * n, *clock) for n, clock in enumerate(clocks)]
   period = round_steps(exchanges)
   workers, steps = 5, 12 * period
-  times = TIMES[name](workers=workers, seed=3, seconds=0.01, jitter=0.4)
+  times = TIMES["lognormal"](workers=workers, seed=3, seconds=0.01, jitter=0.4)
   clock = lockstep.finish(
     workers=workers, steps=steps, round_steps=period, times=times, overlap=overlap,
-    exchanges=[lockstep.ExchangeSeconds(each.launched, each.delay, each.seconds) for each in exchanges],
+    exchanges=[lockstep.ExchangeSeconds(x.launched, x.delay, x.seconds) for x in exchanges],
   )  # fmt: skip
   paces = np.stack([times.steps(w, 0, steps) for w in range(workers)], axis=1)
   shown = simulate(Pass([0.5], [0.5], [0], [0]), float, exchanges, overlap=overlap, paces=paces)
   starts = np.array([e.start.max() for e in shown.events if e.kind == "forward"])
-  delayed = any(each.delay for each in exchanges)
-  if overlap:  # a step has ended, with what is waited for after it, when the next begins
+  delayed = any(exchange.delay for exchange in exchanges)
+  if overlap:  # the next step begins after the waiting that follows a step
     np.testing.assert_allclose(starts[1:], clock[:-1], rtol=1e-12)
-  else:  # there the wait belongs to the step that follows
+  else:  # the virtual clock counts the waiting in the following step
     np.testing.assert_allclose([e.end.max() for e in shown.events if e.kind == "weights"], clock, rtol=1e-12)
   computing, _, stalls = shares(shown)
-  straggling = stalls.sum() - shown.exposed  # the worker waits for others while the link is idle
+  straggling = stalls.sum() - shown.exposed  # waiting for other workers while the link is idle
   assert shown.seconds == pytest.approx(computing + stalls.sum())
-  assert straggling > 0 or (delayed and overlap)  # a message that is late for all hides who came last
+  assert straggling > 0 or (delayed and overlap)  # a late message hides the differences between workers
 
 
-def test_a_round_ends_when_the_last_worker_has_arrived():
-  """With an exchange at every step the mean step is the mean of the maxima, whatever the distribution."""
+def test_a_round_ends_with_the_slowest_worker():
+  """With an exchange at every step, the mean step time is the mean of the maxima over the workers."""
   paces = np.random.default_rng(0).lognormal(sigma=0.3, size=(400, 16))
   shown = simulate(Pass([0.5], [0.5], [0], [1]), lambda _: 0.25, paces=paces)
   waited = np.mean(paces[200:-1].max(axis=1)) + 0.25
-  assert shown.seconds == pytest.approx(waited, rel=5e-3)  # edges of the half that is measured
+  assert shown.seconds == pytest.approx(waited, rel=5e-3)  # because of the edges of the measured half
 
 
 def test_speed_ups_of_delayed_averaging():
-  """arXiv 2006.00441: hidden, a step costs T_step; (T_step + T_comm) / T_step over an exchange at every step."""
+  """arXiv 2006.00441: with hidden messages the speed-up over exchanges at every step is 1 + T_comm / T_step."""
   step, message, period = 0.1, 0.08, 4
   delayed = round_seconds(step=step, message=message, period=period, delay=1)
   assert period * round_seconds(step=step, message=message) / delayed == pytest.approx(1.8)
   assert round_seconds(step=step, message=message, period=period) / delayed == pytest.approx(0.48 / 0.4)
 
 
-@pytest.mark.parametrize(
-  "call, says",
-  [
+def test_invalid_arguments_are_rejected_in_one_line():
+  for call, text in (
     (lambda: round_seconds(step=1, message=1, period=2, delay=-1), "delay"),
     (lambda: simulate(Pass([1], [1], [0], [0]), float, [TimelineExchange(1.0, 0)]), "period"),
     (lambda: round_seconds(step=1, message=1, period=0), "period"),
@@ -287,9 +289,7 @@ def test_speed_ups_of_delayed_averaging():
     (lambda: simulate(Pass([math.nan], [1], [0], [1]), float), "finite"),
     (lambda: simulate(Pass([1], [1], [0], [1]), float, order="lifo"), "fifo, priority"),
     (lambda: simulate(Pass([1], [1], [0], [1]), float, paces=np.ones(3)), "paces"),
-  ],
-)
-def test_invalid_arguments_are_one_line(call, says):
-  with pytest.raises(ValueError, match=says) as error:
-    call()
-  assert "\n" not in str(error.value)
+  ):
+    with pytest.raises(ValueError, match=text) as error:
+      call()
+    assert "\n" not in str(error.value)
