@@ -1,4 +1,4 @@
-"""Scaling curves of the `scale` command: a model's work and memory, each algorithm's messages, and their seconds."""
+"""Scaling curves of the `scale` command, from a model's work and memory and each algorithm's messages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -32,7 +32,7 @@ class ScaledJob(NamedTuple):
   placed: PlacedJob
   work: StepWork  # by layers
   largest: Callable[[float], int]  # bytes of memory -> examples of a step that fit
-  counted: str  # how work and memory were counted
+  counted: str  # how work and memory were counted, for the report
   title: str
 
   def at_end(self, job: Job) -> StepWork:
@@ -43,7 +43,10 @@ class ScaledJob(NamedTuple):
 def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
   """Return the work and memory of a layer table, or of a model of `ddl.models` on synthetic data as XLA counts them.
 
-  name: a layer table or a model, which gets its default sizes; examples: of the step that XLA counts.
+  Args:
+    name: a layer table, or a model, which gets its default sizes.
+    examples: batch size of the step that XLA counts.
+    cluster: the cluster.
   """
   named("model", dict.fromkeys(neural_networks.names()) | MODELS, name)
   if name in neural_networks.names():
@@ -64,7 +67,7 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
 
 
 def large_enough(workers: Sequence[int], job: Job) -> list[int]:
-  """Return the numbers of workers whose memory can hold a job's sharded states. Raises ValueError if there is none."""
+  """Return the numbers of workers that can hold a job's sharded states. Raises ValueError if there are none."""
   counts = [count for count in workers if count >= job.split]
   if not counts:
     raise OptionError("workers", f"at least {job.split} to shard the states of {job.title}", max(workers))
@@ -72,10 +75,10 @@ def large_enough(workers: Sequence[int], job: Job) -> list[int]:
 
 
 def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:
-  """Return, for each algorithm, the period and delay that are set and that it has.
+  """Return the given period and delay for each algorithm that has these settings.
 
   Raises:
-    ValueError: if no algorithm has a setting that is set.
+    ValueError: if a setting is given that none of the algorithms has.
   """
   if not names:
     raise OptionError("algorithms", "one or more names, such as sync_sgd,dasgd")
@@ -85,7 +88,7 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
   }
   for key, value in values.items():
     if not any(key in settings for settings in by_name.values()):
-      raise OptionError(key, f"unset, as none of {', '.join(names)} has it", value)
+      raise OptionError(key, f"unset for {', '.join(names)}, without such a setting", value)
   return by_name
 
 
@@ -115,7 +118,7 @@ def curves(
   work: StepWork, cluster: Cluster, workers: Sequence[int], algorithms: Mapping[str, Mapping[str, int]],
   transport: Transport, *, batch: int, weak: bool, jitter: float, largest: float = float("inf"),
 ) -> list[Curve]:  # fmt: skip
-  """Return the scaling curve of each algorithm with its settings, in the order of `algorithms`."""
+  """Return the scaling curve of each algorithm. algorithms: name -> settings."""
   results = []
   with bar("", len(algorithms) * len(workers)) as progress:
     for name, values in algorithms.items():
@@ -132,7 +135,7 @@ def curves(
       results.append(Curve(short_name(name), pattern(max(workers)), transport, points, largest=largest))
   if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in results)):
     names = ", ".join(curve.algorithm for curve in results)
-    raise OptionError("order", f"fifo with {names}: gradients are not sent layer by layer", transport.order)
+    raise OptionError("order", f"fifo for {names}, which do not send gradients layer by layer", transport.order)
   last = results[0].points[-1]
   if not results[0].possible:
     most = largest if weak else largest * last.workers

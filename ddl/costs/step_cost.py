@@ -1,8 +1,7 @@
 """Count the FLOP, bytes and memory of an experiment's step with XLA, in total and per parameter array.
 
-The step is that of a single worker on one device, including its exchange; collectives return their inputs. XLA counts
-the body of a loop only once, so the program is one unrolled step with one microbatch: a step of k microbatches costs as
-much as k steps.
+The program is one step of a single worker on one device, including its exchange, with collectives replaced by the
+identity. XLA counts the body of a loop only once, so the step has one microbatch; k microbatches cost k times as much.
 """
 
 import time
@@ -67,9 +66,9 @@ def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
   """Return the parameter arrays in the order of their first use; the backward pass computes gradients in reverse.
 
   An array's share is that of its products among the multiply-accumulates of the forward pass, where each element is
-  used once per position of the result. Arrays without a product (biases, scales, embeddings) have share 0. Other work
-  (products of activations, elementwise operations) is distributed in the same proportion. If no array is in a product,
-  shares follow the sizes. For each array the backward pass takes twice as long as the forward pass.
+  used once per position of the result. Arrays that no product uses (biases, scales, embeddings) have share 0. Other
+  work (products of activations, elementwise operations) is distributed in the same proportion. If no product uses a
+  parameter array, the shares are proportional to the sizes. The backward pass takes twice as long as the forward pass.
   """
   traced = loss_jaxpr(model, batch)
   arrays = jax.tree_util.tree_flatten_with_path(param_shapes(model))[0]
@@ -130,7 +129,7 @@ class Compiled(NamedTuple):
 
 
 def compiled_step(components: Components, examples: int, members: int = 1, sharding: str = "") -> Compiled:
-  """Analyze `step_program`; with several members the figures are those of one device."""
+  """Return XLA's analysis of `step_program`; with several members, that of one device."""
   return analyse(step_program(components, examples, members, sharding))
 
 
@@ -187,7 +186,7 @@ def analyse(compiled: Any) -> Compiled:
 
 
 def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
-  """Return the algorithm of one worker with collectives that send nothing."""
+  """Return the algorithm for a single worker, with collectives that send nothing."""
 
   def with_recorder(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda group, *args: fn(Recorder(workers), *args)
@@ -230,7 +229,7 @@ def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
 
 
 def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[int], float]:
-  """Return a function that runs a number of steps with the trainer of `train`, including input, and times them."""
+  """Return a function that runs a number of steps like `train`, including input, and returns their seconds."""
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
   carry, first = trainer.start(initial_key(0)), 0
 
@@ -253,7 +252,8 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
   With several microbatches the memory includes the accumulated gradients and the examples of the other microbatches.
 
   Args:
-    workers: the number of workers; None: the experiment's.
+    components: the objects of the experiment.
+    workers: the number of workers; by default that of the experiment.
 
   Raises:
     ValueError: if there are more workers than examples.

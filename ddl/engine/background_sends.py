@@ -1,7 +1,7 @@
-"""Calls that overlap messages with steps on CPUs, where XLA does not overlap collectives with compute.
+"""Overlap messages with steps on CPUs, where XLA does not overlap collectives with compute.
 
-Such a call consists of several programs, split where a message is launched or merged. One thread runs all programs that
-communicate, in the algorithm's order, which is the same in all processes; independent steps run meanwhile.
+A call is split into several programs, one boundary at each launch and merge of a message. A background thread runs the
+programs that communicate, in the same order in all processes, while the main thread runs steps that do not.
 """
 
 import time
@@ -29,17 +29,26 @@ from ddl.group_recorder import record
 Program = Callable[..., Any]
 
 
-def pays(algorithm: Algorithm, workers: Workers, independent: bool) -> bool:
-  """Return whether overlapping messages with independent steps requires a background thread."""
+def is_needed(algorithm: Algorithm, workers: Workers, independent: bool) -> bool:
+  """Return whether messages overlap with steps only if a background thread sends them.
+
+  independent: whether local steps do not communicate.
+  """
   delayed = any(exchange.delay for exchange in algorithm.exchanges)
   return independent and delayed and workers.members == 1 and workers.platform == "cpu" and workers.processes > 1
 
 
 class BackgroundCalls:
-  """The calls of `Rounds` as several programs, with the same results."""
+  """The calls of `Rounds`, run as several programs with the same results."""
 
   def __init__(self, rounds: Rounds, algorithm: Algorithm, params: Tree):
-    """Prepare the programs. rounds: for workers of one device each; params: those of one worker, as shapes."""
+    """Determine which leaves of the state a step changes.
+
+    Args:
+      algorithm: the algorithm of `rounds`.
+      rounds: the compiled calls, for workers of one device each.
+      params: shapes of one worker's parameters.
+    """
     self._unchanged = _unchanged_by_steps(algorithm, params, rounds.workers.count)
     self.compile_seconds = 0.0
     self._rounds, self._functions, self._workers = rounds, rounds.functions, rounds.workers
@@ -48,7 +57,7 @@ class BackgroundCalls:
     self._programs: dict[Any, tuple[Program, bool]] = {}
 
   def make_call(self, kind: Kind) -> Callable[..., tuple[Carry, jax.Array]]:
-    """Return the function of a kind of calls with a unit, as `Rounds.make_call` does; it donates nothing."""
+    """Return the function of a kind of calls with a unit, as `Rounds.make_call` does, but without donation."""
     return partial(self._call, kind)
 
   def _call(
@@ -56,50 +65,50 @@ class BackgroundCalls:
   ) -> tuple[Carry, jax.Array]:
     losses: list[jax.Array] = []
     for begin in range(0, kind.repeat * len(kind.unit), len(kind.unit)):
-      # `overlapped` is not set, as it is for the compilers of GPUs and TPUs.
+      # `overlapped` stays False, as it is a hint for the compilers of GPUs and TPUs.
       steps = partial(self._steps, begin, batches, step, keys)
       carry, unit_losses = over_unit(kind, carry, steps, self._launch, self._merge, self._exchange)
       losses += unit_losses
     messages = tuple(tuple(map(_arrived, slots)) for slots in carry.messages)
-    return carry._replace(messages=messages), self._now(self._program("losses", 0, losses), losses)
+    return carry._replace(messages=messages), self._run(self._program("losses", 0, losses), losses)
 
   def _steps(
     self, begin: int, batches: Tree, step: jax.Array, keys: jax.Array, carry: Carry, first: int, last: int, _: bool
   ) -> tuple[Carry, jax.Array]:
     at = self._workers.replicate(np.int32(begin + first))
     args = carry._replace(messages=()), batches, at, step, keys
-    now, losses = self._now(self._program("steps", last - first, *args), *args)
-    return now._replace(state=_filled(now.state, carry.state), messages=carry.messages), losses
+    after, losses = self._run(self._program("steps", last - first, *args), *args)
+    return after._replace(state=_filled(after.state, carry.state), messages=carry.messages), losses
 
   def _launch(self, i: int, carry: Carry) -> tuple[Future[Tree], Carry]:
-    now = carry.params, carry.state
-    message = self._thread.submit(_finished, self._program("message", i, *now)[0], *now)
+    args = carry.params, carry.state
+    message = self._thread.submit(_finished, self._program("message", i, *args)[0], *args)
     if not self._rounds.execution.overlap:
       wait([message])
-    state = self._now(self._program("state", i, *now), *now)
+    state = self._run(self._program("state", i, *args), *args)
     return message, carry._replace(state=_filled(state, carry.state))
 
   def _merge(self, i: int, message: Any, carry: Carry) -> Carry:
-    now = _arrived(message), carry.params, carry.state
-    params, state = self._now(self._program("merge", i, *now), *now)
+    args = _arrived(message), carry.params, carry.state
+    params, state = self._run(self._program("merge", i, *args), *args)
     return carry._replace(params=_filled(params, carry.params), state=_filled(state, carry.state))
 
   def _exchange(self, i: int, carry: Carry) -> Carry:
     return self._merge(i, *self._launch(i, carry))
 
-  def _now(self, program: tuple[Program, bool], *args: Any) -> Any:
-    run, communicates = program
-    return self._thread.submit(_finished, run, *args).result() if communicates else run(*args)
+  def _run(self, program: tuple[Program, bool], *args: Any) -> Any:
+    executable, communicates = program
+    return self._thread.submit(_finished, executable, *args).result() if communicates else executable(*args)
 
   def _program(self, name: str, number: int, *args: Any) -> tuple[Program, bool]:
-    """Return the executable of `_on_device_NAME(number, ...)` for such arguments, and whether it communicates."""
+    """Compile `_on_device_NAME(number, ...)` for these arguments; return it and whether it communicates."""
     key = (name, number, jax.tree.structure(args), *[(x.shape, x.dtype) for x in jax.tree.leaves(args)])
     if key not in self._programs:
       began = time.perf_counter()
       split = jax.tree.map(lambda x: not x.sharding.is_fully_replicated or len(x.sharding.spec) > 0, args)
-      out, where = (True, self._workers.split()) if name != "losses" else (False, self._workers.everywhere)
+      out, sharding = (True, self._workers.split()) if name != "losses" else (False, self._workers.everywhere)
       lifted = self._workers.lift(partial(getattr(self, f"_on_device_{name}"), number), split, out)
-      program = compiled(jax.jit(lifted, out_shardings=where).lower(*args))
+      program = compiled(jax.jit(lifted, out_shardings=sharding).lower(*args))
       self._programs[key] = program, bool(collectives(program.as_text() or "", self._workers.mesh))
       self.compile_seconds += time.perf_counter() - began
     return self._programs[key]
@@ -142,12 +151,9 @@ def _unchanged_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tre
   return outputs[0]
 
 
-def _changed(before: Tree, after: Tree, own: Tree) -> Tree:
-  """Return the packed changed leaves, and None for leaves that a function returned unchanged.
-
-  A program would copy the latter, and a state may contain several models.
-  """
-  return jax.tree.map(lambda x, y, packed: None if y is x else packed, before, after, pack(after, own))
+def _changed(before: Tree, after: Tree, replication: Tree) -> Tree:
+  """Pack the leaves that a function changed; replace the others by None, as a program would copy them."""
+  return jax.tree.map(lambda x, y, packed: None if y is x else packed, before, after, pack(after, replication))
 
 
 def _filled(changed: Tree, before: Tree) -> Tree:
@@ -155,7 +161,7 @@ def _filled(changed: Tree, before: Tree) -> Tree:
 
 
 def _finished(program: Program, *args: Any) -> Any:
-  """Return the result once it is ready, so that the thread's next program starts only then."""
+  """Run a program and wait for its result, so that the thread's next program starts only then."""
   return jax.block_until_ready(program(*args))
 
 

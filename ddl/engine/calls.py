@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ddl.errors import OptionError
 from ddl.schedule import Due, Ids, Schedule
 
-MOST_KINDS = 4  # maximum kinds compiled for one run, for any periods and pauses
+MOST_KINDS = 4  # maximum number of compiled kinds of calls per run
 MOST_CALLS = 10**7  # maximum per run: listing them takes about a minute
 
 
@@ -16,7 +16,7 @@ class Kind(NamedTuple):
 
   unit: tuple[Due, ...]  # the exchanges due at each step
   repeat: int
-  in_flight: Ids  # messages of each exchange before the first step
+  in_flight: Ids  # number of messages of each exchange in flight before the first step
   longest: int = 0
 
 
@@ -47,26 +47,27 @@ def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, fl
 def plan_parts(
   schedule: Schedule, parts: Sequence[tuple[int, int]], every: int, longest: int, flexible: int
 ) -> list[Call]:
-  """Split parts of a run into calls of at most MOST_KINDS kinds, with pauses at the multiples of `every`.
+  """Split parts of a run into calls of at most MOST_KINDS kinds, with a boundary at each multiple of `every`.
 
-  A call contains one or more whole cycles of the clocks, if they fit into `longest` steps. If this gives too many
-  kinds, the three that cover most steps are kept; the others become calls of one kind, whose exchanges are decided at
-  run time. Messages may be in flight between two calls.
+  A call contains one or more whole cycles of the schedule, if they fit into `longest` steps. If this gives too many
+  kinds, the three that cover the most steps remain. All other steps use one kind of call, which decides at run time
+  which exchanges are due. Messages may be in flight between two calls.
 
   Args:
     schedule: the algorithm's schedule.
-    parts: (first step, the step after the last) of each, increasing; a call does not span two of them.
-    every: steps between pauses.
+    parts: (first step, step after the last) of each part, in increasing order; no call spans two parts.
+    every: steps between boundaries.
     longest: maximum steps per call.
     flexible: maximum steps of a call whose exchanges are decided at run time.
 
   Raises:
-    ValueError: for more than MOST_CALLS calls.
+    ValueError: if there are more than MOST_CALLS calls.
   """
   steps = sum(last - first for first, last in parts)
-  if (least := max(steps // longest, steps // every)) > MOST_CALLS:
-    condition = f"at most {MOST_CALLS:,} calls of up to {min(longest, every)} steps"
-    raise OptionError("config.steps", condition, f"{least:,}", "Use fewer steps or a larger config.eval_every.")
+  size = min(longest, every)
+  if steps // size > MOST_CALLS:
+    condition = f"at most {MOST_CALLS * size:,} ({MOST_CALLS:,} calls of {size} steps)"
+    raise OptionError("config.steps", condition, f"{steps:,}", "Use fewer steps or a larger config.eval_every.")
   calls = [call for first, last in parts for call in _static(schedule, first, last, every, longest)]
   covered = Counter[Kind]()
   for call in calls:
@@ -74,15 +75,15 @@ def plan_parts(
   if len(covered) <= MOST_KINDS:
     return calls
   common = {kind for kind, _ in covered.most_common(max(MOST_KINDS - 1, 0))}
-  out, begins = list[Call](), {first for first, _ in parts}
+  out, starts = list[Call](), {first for first, _ in parts}
   for call in calls:
     if call.kind in common:
       out.append(call)
       continue
     for at, due in enumerate(call.due, call.first):
       before = out[-1] if out else None
-      goes_on = before and not before.kind.unit and at == before.end and at % every and at not in begins
-      if before and goes_on and before.steps < flexible:
+      continues = before and not before.kind.unit and at == before.end and at % every and at not in starts
+      if before and continues and before.steps < flexible:
         out[-1] = before._replace(due=(*before.due, due))
       else:
         in_flight = schedule.in_flight(at)
@@ -116,7 +117,7 @@ def _static(schedule: Schedule, first: int, last: int, every: int, longest: int)
 
 
 def _equal_cycles(schedule: Schedule, step: int, cycles: int) -> int:
-  """Return the number of upcoming cycles, at least one, that have the same exchanges as the next."""
+  """Return how many of the next cycles, at least one, have the same exchanges as the first of them."""
   if schedule.settled(step):
     return cycles
   _, cycle = schedule.cycle(step)
@@ -129,6 +130,6 @@ def _equal_cycles(schedule: Schedule, step: int, cycles: int) -> int:
 
 
 def _share(total: int, longest: int) -> int:
-  """Return the first length when splitting `total` into the fewest nearly equal parts up to `longest`."""
+  """Return the length of the first of the fewest, nearly equal parts of `total`, each at most `longest`."""
   parts = -(-total // longest)
   return -(-total // parts)

@@ -1,4 +1,4 @@
-"""Checkpoints of a run with orbax: the carry, and its figures as JSON."""
+"""Checkpoints of a run, written by orbax: the carry as arrays, and numbers as JSON."""
 
 import asyncio
 import contextlib
@@ -17,12 +17,12 @@ from jax import lax
 
 from ddl.hosts import exchange
 
-KEPT = 2  # number of checkpoints kept: a run resumes from the second newest if the newest is damaged
-MARGIN = 2**17  # upper bound on a checkpoint's bytes in addition to its arrays, for small models
+MAX_TO_KEEP = 2  # a run resumes from the second newest checkpoint if the newest is damaged
+MARGIN = 2**17  # bytes that a checkpoint needs at most in addition to its arrays
 
 
 class Damaged(ValueError):
-  """A checkpoint that cannot be read."""
+  """Raised when a checkpoint cannot be read."""
 
 
 class Checkpoints:
@@ -30,7 +30,7 @@ class Checkpoints:
 
   def __init__(self, folder: Path):
     """Create the folder if it does not exist."""
-    options = ocp.CheckpointManagerOptions(max_to_keep=KEPT, create=True, enable_async_checkpointing=True)
+    options = ocp.CheckpointManagerOptions(max_to_keep=MAX_TO_KEEP, create=True, enable_async_checkpointing=True)
     self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
   def steps(self) -> list[int]:
@@ -38,7 +38,10 @@ class Checkpoints:
     return sorted(self._manager.all_steps(), reverse=True)
 
   def save(self, step: int, carry: Any, figures: dict[str, Any], wait: bool = False) -> None:
-    """Save in the background, unless this step is saved already; the carry may be donated right afterwards."""
+    """Save in the background unless this step is already saved; the carry may be donated right afterwards.
+
+    figures: numbers to save as JSON.
+    """
     if self._manager.latest_step() == step:
       return
     leaves = _plain(carry)
@@ -56,7 +59,7 @@ class Checkpoints:
       self._wait()
 
   def _wait(self) -> None:
-    """Wait for pending writes, but not for other processes if this one's write failed, as they wait for it."""
+    """Wait for pending writes. If this process's write failed, raise at once: waiting for the others would deadlock."""
     while self._manager.is_saving_in_progress():
       self._manager.check_for_errors()
       time.sleep(0.002)
@@ -70,30 +73,30 @@ class Checkpoints:
       )
 
   def figures(self, step: int) -> dict[str, Any]:
-    """Return the figures of `step`. Raises Damaged."""
+    """Return the figures saved with `step`. Raises Damaged."""
     return self._read(step, "figures", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
 
   def carry(self, step: int, like: Any) -> Any:
     """Return the carry of `step`. Raises Damaged.
 
-    like: shapes, types and shardings (`jax.ShapeDtypeStruct`), or arrays.
+    like: the carry's shapes, types and shardings (`jax.ShapeDtypeStruct`), or arrays.
     """
     checksums = self._read(step, "checksums", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
     leaves = self._read(step, "carry", ocp.StandardCheckpointHandler(), ocp.args.StandardRestore(_plain(like)))
     if checksums != _checksums(leaves):
-      raise Damaged(f"{self._manager.directory / str(step)} cannot be read (its arrays differ from those saved)")
+      raise Damaged(f"{self._manager.directory / str(step)} cannot be read (wrong checksum)")
     return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in _names(like)])
 
   def _read(self, step: int, item: str, handler: Any, args: Any) -> Any:
-    """Read in all processes, or raise Damaged in all; orbax's manager would wait for processes in which it failed."""
-    where, restored, reason = self._manager.directory / str(step), None, ""
+    """Read an item, or raise Damaged in all processes if one fails; orbax's manager would wait for that one."""
+    path, restored, reason = self._manager.directory / str(step), None, ""
     try:
       with _patient_loops():
-        restored = handler.restore(where / item, args=args)
+        restored = handler.restore(path / item, args=args)
     except Exception as error:  # orbax, tensorstore and json raise different types
       reason = f"{type(error).__name__}: {error}".split("\n")[0].split(". ")[0][:200]
     if reasons := [text for text in exchange(reason) if text]:
-      raise Damaged(f"{where} cannot be read ({reasons[0]})")
+      raise Damaged(f"{path} cannot be read ({reasons[0]})")
     return restored
 
   def delete(self, step: int) -> None:
@@ -122,7 +125,7 @@ class _PatientLoops(asyncio.DefaultEventLoopPolicy):
 
 @contextlib.contextmanager
 def _patient_loops() -> Iterator[None]:
-  """Make orbax wait for all of its reads; it closes their loop when one fails, and the others then log errors."""
+  """Make orbax wait for all reads; it closes their loop when one fails, and the others would then log errors."""
   before = asyncio.get_event_loop_policy()
   asyncio.set_event_loop_policy(_PatientLoops())
   try:

@@ -54,7 +54,7 @@ class Instruction(NamedTuple):
 
   @property
   def called(self) -> list[str]:
-    """Return the computations that it calls, without the condition of a loop."""
+    """Return the names of the computations that it calls, except the condition of a loop."""
     return [name for names in CALLED.findall(self.attributes) for name in NAME.findall(names)]
 
 
@@ -65,7 +65,7 @@ class Program(NamedTuple):
   entry: str
 
   def chain(self, instruction: Instruction) -> str:
-    """Return "start", "step" or "done" of a collective that TPUs run inside other kernels, else ""."""
+    """Return "start", "step" or "done" for a fusion that runs a part of a collective on a TPU, else ""."""
     if instruction.opcode != "fusion":
       return ""
     inner = [line for name in instruction.called for line in self.computations[name]]
@@ -108,7 +108,7 @@ def parse(text: str) -> Program:
 
 
 def collectives(text: str, mesh: Mesh) -> list[Collective]:
-  """Return the collectives of a compiled program, once each, also inside loops. text: `as_text` of the executable."""
+  """Return each collective of a compiled program once, also inside loops. text: `as_text` of the executable."""
   program = parse(text)
   fusions = [line for lines in program.computations.values() for line in lines if line.opcode == "fusion"]
   # Count a chain only at its start.
@@ -124,7 +124,7 @@ def collective_kind(instruction: Instruction) -> str:
 
 
 def collective(instruction: Instruction, mesh: Mesh) -> Collective:
-  """Parse a collective, whose opcode is one of KINDS or ends with "-start"."""
+  """Parse a collective instruction: its opcode is one of KINDS, or one of them followed by "-start"."""
   kind, starts = collective_kind(instruction), instruction.opcode.endswith("-start")
   shapes = arrays(instruction.shape)
   if starts and kind in ("all-gather", "collective-permute", "reduce-scatter"):
@@ -192,7 +192,7 @@ def _along(mesh: str, order: str | None, axes: str) -> list[list[int]]:
 
   Args:
     mesh: names and sizes, "'a'=2,'b'=4".
-    order: of the devices, "[4,2]<=[8]" or "0,2,1,3,..."; None: 0, 1, 2, ...
+    order: order of the devices, "[4,2]<=[8]" or "0,2,1,3,..."; None: 0, 1, 2, ...
     axes: "'a'" or "'a','b':(2)2"; (k)m is a sub-axis: split the axis into k x m x rest, take the factor m.
   """
   sizes = {name: int(size) for name, size in re.findall(r"([^',=]+)'?=(\d+)", mesh)}
@@ -251,9 +251,9 @@ class Costs:
     return 0
 
   def nbytes(self, where: str, instruction: Instruction, drives: bool = False) -> int:
-    """Return the bytes that an instruction reads from and writes to memory; only the slice of a sliced operand.
+    """Return the bytes that an instruction reads and writes; of a sliced operand, only the slice counts.
 
-    drives: whether it is a step of a chain, whose message it passes on in place without reading it.
+    drives: whether it is a step of a chain. The chain's message is passed on in place, without being read.
     """
     if instruction.opcode in FREE:
       return 0
@@ -368,10 +368,10 @@ def flop(events: Events) -> float:
   )
 
 
-def sent_bytes(events: Events) -> float:
+def memory_traffic(events: Events) -> float:
   """Return the bytes read from and written to memory, including all iterations of loops, without collectives."""
-  counted = {"work": lambda event: event[2], "copy": lambda event: event[1], "loop": lambda e: _times(e, sent_bytes)}
-  return sum(counted[event[0]](event) for event in events if event[0] in counted)
+  counts = {"work": lambda event: event[2], "copy": lambda event: event[1], "loop": lambda e: _times(e, memory_traffic)}
+  return sum(counts[event[0]](event) for event in events if event[0] in counts)
 
 
 def _times(event: list[Any], of: Any) -> float:
@@ -431,7 +431,7 @@ class _Reader:
     return len(self.collectives) - 1
 
   def _started(self, done: Instruction, defined: dict[str, Instruction], chains: dict[str, str]) -> str:
-    """Return the name of the instruction that starts the collective which `done` completes, by tracing its operands."""
+    """Return the name of the instruction that starts the collective completed by `done`, by tracing its operands."""
     for name in done.operands:
       place = None  # index of the message in the tuple `name`
       while name in defined:
@@ -452,4 +452,4 @@ class _Reader:
         elif line.opcode not in ("bitcast", "copy"):
           break
         name = line.operands[0]
-    raise ValueError(f"{done.name} of the compiled program ends a collective that was not started")
+    raise ValueError(f"{done.name} in the compiled program completes a collective that no instruction starts")

@@ -59,7 +59,7 @@ class CompiledTrainer(SingleRunTrainer):
     queues = tuple((own,) * len(slots) for own, slots in zip(copies.messages, self._carry.messages, strict=True))
     self.own = Carry(copies.params, copies.state, jax.tree.map(lambda _: True, extra), queues)
     self.rounds = Rounds(self.functions, self.schedule.clocks, execution, self.replication, shardings(self._carry))
-    in_background = background_sends.pays(algorithm, workers, independent)
+    in_background = background_sends.is_needed(algorithm, workers, independent)
     self._background = background_sends.BackgroundCalls(self.rounds, algorithm, params) if in_background else None
     self.fed = workers.local
     self.layout = layout_of(workers, execution)
@@ -73,8 +73,8 @@ class CompiledTrainer(SingleRunTrainer):
     self._start = jax.jit(start, out_shardings=shardings(self._carry))
     consensus = Consensus(in_place, everywhere, everywhere)  # pyright: ignore[reportArgumentType]
     self._consensus = jax.jit(workers.lift(self._consensus_of, True, False), out_shardings=consensus)
-    together = workers.lift(jax.vmap(self._consensus_of, 1), True, False)
-    self._consensuses = jax.jit(lambda carry: unstacked(together(carry)), out_shardings=everywhere)
+    of_batch = workers.lift(jax.vmap(self._consensus_of, 1), True, False)
+    self._consensuses = jax.jit(lambda carry: unstacked(of_batch(carry)), out_shardings=everywhere)
     self._join = jax.jit(lambda *x: jax.tree.map(lambda *y: jnp.stack(y, 1), *x), out_shardings=split)
     self._part = jax.jit(lambda x, run: jax.tree.map(lambda y: y[:, run], x), out_shardings=split)
 
@@ -89,14 +89,14 @@ class CompiledTrainer(SingleRunTrainer):
     return self._carry
 
   def start(self, key: Any) -> Carry:
-    """Initialize the carry before the first step from a key. Raises ValueError if it exceeds the memory."""
+    """Return the initial carry for a random key. Raises ValueError if it exceeds the memory."""
     self.workers.check_memory(self._carry, self.placement.params)
     key, values = key if isinstance(key, RunKey) else RunKey(key, None)
     values = values and {name: np.asarray(value, jnp.result_type(float)) for name, value in values.items()}
     return self._start(*self._init(data := self._key(key)), data, self.workers.replicate(values))
 
   def start_from(self, params: Tree, extra: Tree, key: jax.Array) -> Carry:
-    """Initialize the carry from a model, as host arrays. key: that of `start`."""
+    """Return the initial carry for a model given as host arrays. key: as for `start`."""
     return self._start(*self.workers.replicate((params, extra)), self._key(key), None)
 
   def _key(self, key: jax.Array) -> jax.Array:
@@ -124,7 +124,7 @@ class CompiledTrainer(SingleRunTrainer):
     return placed(saved, shardings(saved))
 
   def restored(self, saved: Carry, step: int = 0) -> Carry:
-    """Restore the carry from that of a checkpoint, on this layout."""
+    """Return the carry on this layout from the carry of a checkpoint."""
     del step
     return jax.tree.map(lambda own, x: x if own else self.placement.copies(x), self.own, saved)
 
@@ -141,7 +141,7 @@ class CompiledTrainer(SingleRunTrainer):
     return self.plan_parts([(first, last)], every)
 
   def plan_parts(self, parts: Sequence[tuple[int, int]], every: int) -> list[Call]:
-    """Return the calls of parts of a run, see `ddl.engine.calls.plan_parts`."""
+    """Return the calls of several parts of a run; see `ddl.engine.calls.plan_parts`."""
     longest = self.execution.steps_per_call
     return plan_parts(self.schedule, parts, every, longest, longest if self.execution.steps == "scan" else 1)
 
@@ -150,27 +150,24 @@ class CompiledTrainer(SingleRunTrainer):
   ) -> Iterator[tuple[Call, Carry, jax.Array]]:
     """Run the calls and yield (call, carry after it, losses on the device); the next call donates the carry.
 
-    One call is dispatched per iteration. The next call's input is prepared while a call runs; a thread for that would
-    cost a CPU a tenth of its speed. At most two calls run at a time, as the collectives of more can deadlock on
-    XLA:CPU.
+    Each iteration dispatches one call and prepares the input of the next while it runs, without a thread, which would
+    slow down a CPU by a tenth. At most two calls run at a time, as the collectives of more can deadlock on XLA:CPU.
 
     A batch of runs takes the carry of `join`, batches [local workers, runs, steps, batch, ...] and one key per run. One
     dispatch serves all runs, and each has the same result as when run separately, up to rounding.
 
-    ids: IDs of the workers, which determine their keys; by default the mesh indices, for runs without absent workers.
+    ids: worker IDs, from which the keys are derived; by default the positions in the mesh.
     """
-    together = key.ndim > 0
+    batched = key.ndim > 0
     local = self.workers.local
     keys = self.workers.put(np.asarray(worker_keys(key, [ids[i] for i in local] if ids else local)))
     before_last = last = None
     for call in calls:
-      batches = self.workers.put(
-        _padded(feed(call.first, call.steps), call, 2 if together else 1), self.placement.batch
-      )
+      batches = self.workers.put(_padded(feed(call.first, call.steps), call, 2 if batched else 1), self.placement.batch)
       step, clock = self.workers.replicate((np.int32(call.first), _clock(call)))
       jax.block_until_ready(before_last)
       args = carry, batches, step, keys, clock
-      carry, losses = self.compiled(call.kind, *args, together=together)(*args)
+      carry, losses = self.compiled(call.kind, *args, batched=batched)(*args)
       before_last, last = last, losses
       yield call, carry, losses
 
@@ -192,24 +189,24 @@ class CompiledTrainer(SingleRunTrainer):
       copies = f"one model per {'device' if w.members == 1 else 'row of members'}, as all workers have equal models"
     return f"{describe_layout(w, self.execution, members)}, overlap {overlap}; {copies}"
 
-  def compiled(self, kind: Kind, *args: Any, together: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
+  def compiled(self, kind: Kind, *args: Any, batched: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
     """Return the executable of a kind of calls, compiled on first use."""
-    if self._background and kind.unit and not together:
+    if self._background and kind.unit and not batched:
       return self._background.make_call(kind)
     avals = jax.tree.map(lambda x: (x.shape, x.dtype), args)
-    key = (kind, together, jax.tree.structure(args), *jax.tree.leaves(avals))
+    key = (kind, batched, jax.tree.structure(args), *jax.tree.leaves(avals))
     if key not in self._calls:
       began = time.perf_counter()
-      self._calls[key] = compiled(self.lowered(kind, *args, together=together), options(self.workers.device))
+      self._calls[key] = compiled(self.lowered(kind, *args, batched=batched), options(self.workers.device))
       self._compile_seconds += time.perf_counter() - began
     return self._calls[key]
 
-  def lowered(self, kind: Kind, *args: Any, together: bool = False) -> jax.stages.Lowered:
+  def lowered(self, kind: Kind, *args: Any, batched: bool = False) -> jax.stages.Lowered:
     """Lower a kind of calls. args: arrays, or shapes with shardings."""
     with warnings.catch_warnings():
       # A message slot that is only read or only written leaves a donated buffer unused.
       warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-      return self.rounds.make_call(kind, together).lower(*args)
+      return self.rounds.make_call(kind, batched).lower(*args)
 
   def shapes(self, call: Call, batch: Tree) -> tuple[Any, ...]:
     """Return the arguments of a call as shapes with shardings. batch: shapes [batch, ...] of one worker and step."""
@@ -223,7 +220,7 @@ class CompiledTrainer(SingleRunTrainer):
   def _start_of(self, params: Tree, extra: Tree, key: jax.Array, values: Values | None) -> Carry:
     """Return a device's carry from one model, with one copy of leaves on which all workers agree.
 
-    values: hyperparameters of an injected algorithm; None: the algorithm's own.
+    values: hyperparameters of an injected algorithm; None: the values it was built with.
     """
     virtual, copies = self.workers.virtual, self.replication
 

@@ -15,13 +15,13 @@ from ddl.precision import cast, wide
 class Consensus(NamedTuple):
   """The model to evaluate, equal on all devices."""
 
-  params: Tree  # `evaluate` of the algorithm
+  params: Tree  # the result of the algorithm's `evaluate`
   extra: Tree  # the workers' mean
   distance: jax.Array | None  # []: root mean square over the workers of |x_i - mean x|; None: unknown
 
 
 def host_distance(model: Consensus) -> float | None:
-  """Return a consensus's distance on the host; None if it is unknown."""
+  """Return the distance between workers as a float; None if it is unknown."""
   return None if model.distance is None else float(np.asarray(model.distance.addressable_data(0)))
 
 
@@ -29,7 +29,7 @@ class Progress(NamedTuple):
   """The progress of a run in real time."""
 
   visits: int
-  exchanges: int  # visits that sent a message: all but those without a peer in gossip algorithms
+  exchanges: int  # visits that sent a message; in gossip algorithms, visits without a peer send none
   seconds: float  # since the first worker rounds began, after process start and compilation
 
 
@@ -38,16 +38,16 @@ class NotFinite(ValueError):
 
 
 def unstacked(tree: Tree) -> list[Tree]:
-  """Split trees along the leading axis, such as that of several runs."""
+  """Split a tree along the leading axis of its leaves, such as the axis of runs."""
   return [jax.tree.map(itemgetter(run), tree) for run in range(len(jax.tree.leaves(tree)[0]))]
 
 
 def agree(group: Group, params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:
   """Return (mean of `extra`, distance between the workers) from one worker's parameters and non-trained state.
 
-  distance = sqrt((1/p) sum_i |x_i - xbar|^2), from the differences to worker 0. So it is exactly 0 if all workers are
-  equal, while their mean could differ from them by rounding. Leaves that are not floating-point (counters) have their
-  maximum as the mean.
+  distance = sqrt((1/p) sum_i |x_i - xbar|^2), computed from the differences to worker 0. So it is exactly 0 if all
+  workers are equal, even if their mean is rounded. For integer leaves of `extra` (counters), the maximum replaces the
+  mean.
   """
 
   def mean(x: jax.Array) -> jax.Array:

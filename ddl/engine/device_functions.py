@@ -1,4 +1,4 @@
-"""The functions of an algorithm and a model for all workers of a device, from those for one worker.
+"""Lift the functions of an algorithm and a model from one worker to all workers of a device.
 
 XLA:CPU has no fast path for convolution gradients inside a loop or under vmap over per-worker kernels, and a worker
 that runs several successive steps keeps its parameters in the cache. So gradients can be unrolled over a device's
@@ -19,7 +19,7 @@ from ddl.engine.local_step import gradient_of, make_local_step, over_steps, over
 from ddl.engine.replication import Replication, axes
 from ddl.engine.workers import AXIS, Workers
 
-UNROLLED = 8  # most steps to unroll around a message in flight: more take longer to compile and rarely hide more
+UNROLLED = 8  # maximum steps to unroll around a message in flight: more take longer to compile and rarely hide more
 
 Messages = tuple[tuple[Tree, ...], ...]  # [copies, ...] for each exchange and slot, messages in flight first
 
@@ -45,7 +45,7 @@ class DeviceFunctions:
     replication: Replication,
     independent: bool,
   ):
-    """Lift the functions. independent: whether local steps do not use the group."""
+    """Lift the functions. independent: whether local steps do not communicate."""
     self.workers = workers
     make_steps = self._independent_steps if independent else self._joint_steps
     self._steps = make_steps(algorithm, model, execution, replication)
@@ -87,20 +87,20 @@ class DeviceFunctions:
     return carry._replace(params=params, state=state)
 
   def exchange(self, i: int, carry: Carry) -> Carry:
-    """Launch and merge exchange i at once."""
+    """Launch exchange i and merge its message immediately."""
     return self.merge(i, *self.launch(i, carry))
 
   def vmap_workers(self, fn: Callable[..., Any], in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-    """Lift `fn` from one worker to all workers of a device, bound to both axes."""
+    """Vectorize `fn` over the workers of a device; collectives in it span both axes of `AXIS`."""
     return jax.vmap(fn, in_axes, out_axes, axis_name=AXIS[1], axis_size=self.workers.virtual)
 
   def _joint_steps(
     self, algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
   ) -> Callable[..., Any]:
-    """Return a function that runs each step on all workers together, as local steps communicate."""
+    """Return a function that runs local steps that communicate: each step on all workers of a device at once."""
     in_params, in_state = axes(replication.params), axes(replication.state)
-    own = (replication.params, True, True, True)
-    gradients = over_workers(gradient_of(model), execution.gradients, own, True)
+    per_worker = (replication.params, True, True, True)
+    gradients = over_workers(gradient_of(model), execution.gradients, per_worker, True)
     update = self.vmap_workers(
       partial(algorithm.local, self.workers.group), (0, in_state, in_params), (in_params, in_state)
     )
@@ -121,7 +121,7 @@ class DeviceFunctions:
   def _independent_steps(
     self, algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
   ) -> Callable[..., Any]:
-    """Return a function that runs all steps up to the next exchange worker by worker."""
+    """Return a function that runs all steps up to the next exchange for one worker after the other."""
     step = make_local_step(model, partial(algorithm.local, self.workers.group))
 
     def steps(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:

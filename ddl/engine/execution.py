@@ -8,7 +8,7 @@ all-reduce, so the combiner is disabled.
 Compiled schedules show two more effects, which the programs take into account. XLA:TPU hides one long all-reduce better
 than several simultaneous ones, even in a loop, so messages in flight are packed (`Workers.overlapped_group`). XLA:GPU,
 and XLA:TPU with leaves that cannot be packed, does not overlap collectives with a loop: the steps around a message are
-unrolled (`DeviceFunctions.steps`). See docs/howto/dryrun.md for measurements.
+unrolled (`DeviceFunctions.steps`). See docs/reference/dryrun.md for measurements.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ from ddl.engine.workers import Workers, divisors, nbytes
 from ddl.errors import OptionError
 from ddl.names import pluralize
 
-CALL_BYTES = 32 * 2**20  # input of one call; memory holds two
+CALL_BYTES = 32 * 2**20  # maximum input of a call; the inputs of two calls are in memory at a time
 PACKED_BYTES = 2**17  # mean leaf size below which packing into one vector saves more calls than it costs in copies
 TOGETHER_BYTES = 2**17  # parameter size above which batching runs loses more in caches than it saves in dispatch
-MAX_RUNS = 16  # per program: dispatch then costs each a sixteenth, so that more would save little
+MAX_RUNS = 16  # per program; each then pays a sixteenth of the dispatch, so that more would save little
 THREADS = ("/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max", "/sys/fs/cgroup/pids.max")
-LONGEST_CALL = 64  # steps; dispatch then takes less than 1 % even of a 0.1 ms step
+LONGEST_CALL = 64  # steps; dispatch then takes less than 1 % of the time, even if a step takes only 0.1 ms
 
 
 class ExecutionConfig(NamedTuple):
@@ -42,7 +42,7 @@ class ExecutionConfig(NamedTuple):
   gradients: Literal["unroll", "vmap", "map"]  # how gradients are computed for a device's workers
   steps: Literal["unroll", "scan"]
   steps_per_call: int
-  overlap: bool = True  # False: steps after a launch wait for its message
+  overlap: bool = True  # False: steps wait for messages launched before them
   sharding: str = "fsdp"  # of a worker's parameters over its devices: "fsdp" or a key of `Model.rules`
 
 
@@ -62,18 +62,18 @@ def describe_layout(workers: Workers, execution: ExecutionConfig, members: str =
 
 
 def cpu_devices(workers: int, processes: int = 1, members: int = 1) -> int:
-  """Return the number of CPU devices of this process: one per core at most, but enough for one worker's devices."""
+  """Return the number of CPU devices for this process: at most one per core, but enough for one worker."""
   even = [d * members // processes for d in divisors(max(workers, 1)) if d * members % processes == 0] or [members]
   cores = len(os.sched_getaffinity(0)) // processes
   return max((d for d in even if d <= cores), default=even[0])
 
 
 def check_threads(option: str, count: int) -> None:
-  """Raise OptionError if an option needs more threads than a process may have. Each CPU device takes one."""
+  """Raise OptionError if an option asks for more CPU devices than a process may have threads."""
   limits = [int(text) for file in map(Path, THREADS) if file.is_file() and (text := file.read_text().strip()).isdigit()]
   limits += [soft for soft, _ in [resource.getrlimit(resource.RLIMIT_NPROC)] if soft > 0]
   if count >= min(limits, default=count + 1):
-    raise OptionError(option, f"below {min(limits)}, the threads of this machine", count)
+    raise OptionError(option, f"below {min(limits)}, this machine's limit of threads", count)
 
 
 def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> ExecutionConfig:
@@ -96,7 +96,8 @@ def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> Executio
 def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
   """Return the number of runs with different seeds to train in one program: several if dispatch dominates.
 
-  call_bytes: input of one call of one run. Inputs, and all workers' parameters, take at most four times CALL_BYTES.
+  call_bytes: input of one call of one run. The inputs of all runs take at most four times CALL_BYTES, and so do their
+  parameters.
   """
   size = nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
   fits = 4 * CALL_BYTES // max(call_bytes, workers * size, 1)
@@ -104,9 +105,9 @@ def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
 
 
 def packs(params: Tree) -> bool:
-  """Return whether a server stores the parameters as one vector: if they have one type and, on CPUs, small leaves.
+  """Return whether a server should store the parameters as one vector.
 
-  On GPUs and TPUs, copies are assumed to be cheap compared with calls.
+  They must all have the same type. On CPUs their leaves must be small; on GPUs and TPUs copies are assumed to be cheap.
   """
   leaves = jax.tree.leaves(params)
   small = jax.default_backend() != "cpu" or nbytes(params) < PACKED_BYTES * len(leaves)
@@ -114,7 +115,7 @@ def packs(params: Tree) -> bool:
 
 
 GRACE = 10.0  # seconds
-OVER = b"\0"  # end marker, instead of a signal number
+OVER = b"\0"  # marks the end of a compilation, in place of a signal number
 ASYNC = {
   "xla_tpu_enable_async_collective_fusion": "true",
   "xla_tpu_enable_async_collective_fusion_fuse_all_reduce": "true",
@@ -129,7 +130,7 @@ COMBINER = {  # prefix of the device kind -> options that disable the combiner
 
 
 def options(device: Any) -> dict[str, str]:
-  """Return the compiler options for such devices (`jax.Device`), of this machine or of a topology."""
+  """Return the compiler options for a `jax.Device`, attached or of an ahead-of-time topology."""
   if device.platform != "tpu":
     return {}
   combiner = next(flags for kind, flags in COMBINER.items() if device.device_kind.startswith(kind))
@@ -138,7 +139,7 @@ def options(device: Any) -> dict[str, str]:
 
 def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, str] | None = None) -> jax.stages.Compiled:
   """Compile with these options; if the compiler does not support one of them, warn and compile without any."""
-  with _ended_by_sigterm():
+  with _exit_on_sigterm():
     if not flags:
       return lowered.compile()
     try:
@@ -151,20 +152,20 @@ def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, str] | None = None
       return lowered.compile()
 
 
-def end_by_sigterm(last_words: Callable[[], object] | None) -> None:
-  """Make SIGTERM exit the process if a compilation takes GRACE more seconds, as Python's handlers wait for it.
+def exit_on_sigterm(before_exit: Callable[[], object] | None) -> None:
+  """Make SIGTERM exit the process during a compilation, which blocks Python's signal handlers, after GRACE seconds.
 
-  last_words: called before the process exits with 143; None: restore the default.
+  before_exit: called before the process exits with code 143; None: restore the default.
   """
-  _last_words[:] = [last_words] if last_words else []
+  _before_exit[:] = [before_exit] if before_exit else []
 
 
-_last_words: list[Callable[[], object]] = []
+_before_exit: list[Callable[[], object]] = []
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-  if not _last_words or threading.current_thread() is not threading.main_thread():
+def _exit_on_sigterm() -> Iterator[None]:
+  if not _before_exit or threading.current_thread() is not threading.main_thread():
     yield
     return
   (reads, writes), over = os.pipe(), threading.Event()
@@ -173,7 +174,7 @@ def _ended_by_sigterm() -> Iterator[None]:
   def watch() -> None:
     while (number := os.read(reads, 1)) != OVER:
       if number == bytes([signal.SIGTERM]) and not over.wait(GRACE):
-        _last_words[0]()
+        _before_exit[0]()
         os._exit(128 + signal.SIGTERM)
 
   thread = threading.Thread(target=watch, daemon=True)

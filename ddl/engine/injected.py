@@ -18,10 +18,10 @@ Make = Callable[[Values], Algorithm]
 
 
 class RunKey(NamedTuple):
-  """The key of a run's initial state, together with the run's hyperparameters."""
+  """A random key for the initial state of a run, with the run's hyperparameters."""
 
   key: Any
-  values: Values | None  # None: the algorithm's own
+  values: Values | None  # None: the values that the algorithm was built with
 
 
 class Injected(NamedTuple):
@@ -32,16 +32,16 @@ class Injected(NamedTuple):
 
 
 def inject(make: Make, values: Mapping[str, float]) -> Algorithm:
-  """Return an algorithm whose state contains its hyperparameters.
+  """Build an algorithm that stores its hyperparameters in its state.
 
   Args:
     make: hyperparameters -> the algorithm; it must not branch on their values.
-    values: hyperparameters of runs whose key is not a `RunKey`.
+    values: hyperparameters of runs that start from a plain key instead of a `RunKey`.
   """
 
   def init(group: Any, params: Tree, key: Any) -> Injected:
-    key, own = key if isinstance(key, RunKey) else RunKey(key, None)
-    hyperparameters = {name: jnp.asarray((own or values)[name], jnp.result_type(float)) for name in values}
+    key, run_values = key if isinstance(key, RunKey) else RunKey(key, None)
+    hyperparameters = {name: jnp.asarray((run_values or values)[name], jnp.result_type(float)) for name in values}
     return Injected(hyperparameters, make(hyperparameters).init(group, params, key))
 
   def local(group: Any, grads: Tree, state: Injected, params: Tree) -> tuple[Tree, Injected]:

@@ -1,4 +1,4 @@
-"""The local step of every runtime (loss, gradient, update), repeated over steps and a device's workers."""
+"""The local step of all runtimes (loss, gradient, update), and loops over steps and over a device's workers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -57,7 +57,7 @@ def make_local_step(model: Model, local: Local) -> Callable[[Any, Any], tuple[An
 
 
 def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple[Any, Any]:
-  """Run `lax.scan`, or the same loop unrolled. xs: [steps, ...]; how: "scan" or "unroll"."""
+  """Loop over steps with `lax.scan` or unrolled. xs: [steps, ...]; how: "scan" or "unroll"."""
   count = jax.tree.leaves(xs)[0].shape[0]
   if how == "scan" and count > 1:
     return lax.scan(step, carry, xs)
@@ -69,13 +69,13 @@ def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple
 
 
 def over_workers(fn: Callable[..., Any], how: str, own_in: tuple[Tree, ...], own_out: Tree) -> Callable[..., Any]:
-  """Lift `fn` to all workers of a device: vmapped without a named axis, as a loop, or unrolled.
+  """Lift `fn` from one worker to all workers of a device: vmapped without a named axis, as a loop, or unrolled.
 
   Args:
     fn: function of one worker.
     how: "vmap", "map" or "unroll".
     own_in: a prefix tree per argument: True for leaves [workers, ...], False for leaves on which all workers agree.
-    own_out: the same for the result; leaves on which all workers agree are those of the last worker.
+    own_out: the same for the result; leaves on which all workers agree are taken from the last worker.
   """
   if how == "vmap":
     return jax.vmap(fn, axes(own_in), axes(own_out))

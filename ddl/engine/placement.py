@@ -20,7 +20,12 @@ class Placement:
   """The shardings of a model's runs on a layout of workers."""
 
   def __init__(self, model: Model, workers: Workers, sharding: str):
-    """Find the rules: "fsdp" or a key of `Model.rules`; ignored for workers of one device.
+    """Find the sharding rules and the shardings of the parameters.
+
+    Args:
+      model: the model.
+      workers: the layout.
+      sharding: "fsdp" or a key of `Model.rules`; ignored if each worker has only one device.
 
     Raises:
       ValueError: if the model does not have these rules or they do not fit it.
@@ -43,7 +48,7 @@ class Placement:
 
   @property
   def batch(self) -> tuple[str | None, ...]:
-    """Return the spec [steps, batch, ...] of a worker's batches."""
+    """Return the partition spec of a worker's batches [steps, batch, ...]."""
     return (None, *self._batch)
 
   def carry(self, shapes: Tree) -> Tree:
@@ -52,22 +57,22 @@ class Placement:
     return placed(shapes, jax.tree.map(self.workers.split, like(one, self._shapes, self._specs)))
 
   def one_copy(self, x: jax.Array) -> jax.Array:
-    """Return each row's copy, [rows, ...] -> [1, ...] on every row, in the same memory."""
+    """View an array that is equal on all rows, [rows, ...], as [1, ...], replicated over the rows, without a copy."""
     return _same_memory(x, 1, NamedSharding(self.workers.mesh, PartitionSpec(None, *_inside(x))))
 
   def copies(self, x: jax.Array) -> jax.Array:
-    """Return one copy per row, [1, ...] -> [rows, ...], in the same memory."""
+    """View an array [1, ...], replicated over the rows, as [rows, ...], without a copy."""
     return _same_memory(x, self.workers.rows, self.workers.split(_inside(x)))
 
 
 def find_rules(model: Model, name: str) -> Rules:
-  """Return the rules of this name. Raises ValueError, which lists the model's rules, if there are none."""
+  """Return the model's sharding rules of this name. Raises OptionError, which lists the known names."""
   if name in model.rules:
     return model.rules[name]
   if name == "fsdp":
     return FSDP
   known = ", ".join(sorted({"fsdp", *model.rules}))
-  raise OptionError("sharding", f"one of the model's rules, {known}", repr(name))
+  raise OptionError("sharding", f"one of {known} for this model", repr(name))
 
 
 def shardings(tree: Tree) -> Tree:
@@ -76,7 +81,7 @@ def shardings(tree: Tree) -> Tree:
 
 
 def local(tree: Tree) -> Tree:
-  """Return this process's copy of replicated arrays, or, if some are sharded, the arrays themselves."""
+  """Return this process's copies of the arrays; if any array is sharded, return the arrays unchanged."""
   whole = all(x.is_fully_replicated for x in jax.tree.leaves(tree))
   return jax.tree.map(lambda x: x.addressable_data(0), tree) if whole else tree
 
@@ -87,7 +92,10 @@ def is_split(params: Tree) -> bool:
 
 
 def place_like(batch: Any, params: Tree) -> Any:
-  """Place examples, equal in all processes, on the devices of parameters from `local`, split if they divide evenly."""
+  """Place examples on the devices of parameters from `local`, sharded if their number divides evenly.
+
+  batch: host arrays [examples, ...], equal in all processes.
+  """
   if not is_split(params):
     return jax.device_put(batch)
   sharding: Any = jax.tree.leaves(params)[0].sharding
@@ -100,7 +108,7 @@ def place_like(batch: Any, params: Tree) -> Any:
 
 
 def gather(tree: Tree) -> Tree:
-  """Gather arrays to NumPy in all processes, with one collective for each array that is sharded across processes."""
+  """Return the arrays as NumPy arrays in all processes, gathering those that are sharded across processes."""
 
   def one(x: Any) -> Any:
     if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
@@ -127,7 +135,7 @@ def _everywhere(mesh: Any) -> Any:
 
 
 def _following(model: Model, rules: Rules, of_params: Tree) -> Model:
-  """Return the model with a loss that follows the rules."""
+  """Return the model with a loss that applies the sharding rules to parameters and activations."""
 
   def loss(params: Tree, extra: Tree, batch: Batch, key: Any) -> tuple[Any, Tree]:
     with activations(rules):
@@ -139,7 +147,7 @@ def _following(model: Model, rules: Rules, of_params: Tree) -> Model:
 
 
 def _placed_for_use(gather: bool) -> Any:
-  """Return a function that shards a parameter for use, and its gradient like the parameter."""
+  """Return a function that gathers or shards a parameter for the loss, and shards its gradient like the parameter."""
 
   def used(x: jax.Array, spec: PartitionSpec) -> jax.Array:
     def placed(x: jax.Array) -> jax.Array:

@@ -22,9 +22,9 @@ class Replication(NamedTuple):
 
 
 def find_replication(algorithm: Algorithm, workers: Workers, params: Tree) -> tuple[Replication, tuple[Tree, ...]]:
-  """Return which leaves differ between workers, assuming that gradients do, and the shapes of one worker's messages.
+  """Return which leaves differ between workers, if their gradients do, and the shapes of one worker's messages.
 
-  params: those of one worker, as arrays or shapes.
+  params: one worker's parameters, as arrays or shapes.
   """
   trace, group = _Trace(workers), workers.group
   per_worker = trace.mark(params, True)
@@ -73,7 +73,7 @@ class _Trace:
     self._workers = workers
 
   def __call__(self, fn: Callable[..., Tree], *marked: tuple[Tree, Tree]) -> tuple[Any, Any]:
-    """Return (shapes of the result, its marks); marked: (shapes, marks) per argument; True: the leaf differs."""
+    """Return (shapes, marks) of the result. marked: (shapes, marks) per argument; mark True: workers differ in it."""
     differing: list[Tree] = []
 
     @jax.custom_batching.custom_vmap
@@ -95,7 +95,7 @@ class _Trace:
     return one, differing[0] if differing else self.mark(one, False)
 
   def mark(self, tree: Tree, differs: bool) -> Tree:
-    """Assign the same mark to each leaf."""
+    """Return a tree with the same mark for each leaf."""
     return jax.tree.map(lambda _: differs, tree)
 
   def join(self, a: Tree, b: Tree) -> Tree:

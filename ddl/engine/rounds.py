@@ -32,7 +32,7 @@ class ConditionalExchanges:
     self._prompt = [i for i, clock in enumerate(clocks) if not clock.delay]
 
   def run(self, longest: int, carry: Carry, inputs: Any, clock: Any) -> tuple[Carry, jax.Array]:
-    """Run some steps; losses: [virtual, longest], of which only those of the steps are set.
+    """Run up to `longest` steps; return the carry and the losses [virtual, longest], padded with zeros.
 
     Args:
       longest: maximum number of steps.
@@ -64,7 +64,7 @@ class ConditionalExchanges:
     return carry, losses
 
   def _with_room(self, carry: Carry) -> Carry:
-    """Add message slots: more messages may be in flight within a step than between two."""
+    """Add message slots: more messages may be in flight during a step than between two steps."""
     room = [clock.capacity - clock.slots for clock in self.clocks]
     messages = enumerate(zip(carry.messages, room, strict=True))
     return carry._replace(messages=tuple((*slots, *(self._empty(i, carry),) * n) for i, (slots, n) in messages))
@@ -87,7 +87,7 @@ class ConditionalExchanges:
     return _with_slots(carry, i, slots), in_flight.at[i].add(1)
 
   def _merge(self, i: int, carry: Carry, in_flight: jax.Array) -> tuple[Carry, jax.Array]:
-    """Merge the message of the first slot, and shift the others."""
+    """Merge the message in the first slot, and move the others forward by one."""
     oldest, *rest = carry.messages[i]
     carry = self.functions.merge(i, oldest, carry)
     return _with_slots(carry, i, (*rest, oldest)), in_flight.at[i].add(-1)
@@ -119,26 +119,26 @@ class Rounds:
     self.execution, self.replication = execution, replication
     self._conditional = ConditionalExchanges(functions, clocks)
 
-  def make_call(self, kind: Kind, together: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
+  def make_call(self, kind: Kind, batched: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
     """Return the jitted function of a kind of calls: call(carry, batches, step, keys, clock) -> (carry, losses).
 
-    batches: [workers, steps, batch, ...]; step: [] the first step; keys: [workers], as key data; losses: [steps], means
-    over the workers. clock: that of `ConditionalExchanges.run` for a kind without a unit, else (). The carry is
-    donated.
-    together: several runs: carry [workers, runs, ...], batches [workers, runs, steps, batch, ...], keys
-    [workers, runs], losses [runs, steps].
+    The call donates the carry. batches: [workers, steps, batch, ...]; step: [] the first step; keys: [workers], as key
+    data; losses: [steps], means over the workers; clock: as in `ConditionalExchanges.run` if the kind has no unit,
+    else ().
+    batched: whether the call runs a batch of runs: carry [workers, runs, ...], batches
+    [workers, runs, steps, batch, ...], keys [workers, runs], losses [runs, steps].
     """
     call = partial(self._on_device, kind)
-    if together:
+    if batched:
       call = jax.vmap(call, (1, 1, None, 1, None), (1, 0))
     lifted = self.workers.lift(call, (True, True, False, True, False), (True, False))
-    where = self.workers.split() if together else self._shardings
-    return jax.jit(lifted, donate_argnums=0, out_shardings=(where, self.workers.everywhere))
+    carry_sharding = self.workers.split() if batched else self._shardings
+    return jax.jit(lifted, donate_argnums=0, out_shardings=(carry_sharding, self.workers.everywhere))
 
   def _on_device(
     self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, keys: jax.Array, clock: Any
   ) -> tuple[Carry, jax.Array]:
-    """Run a device's part of the call; shared leaves have an axis of one copy outside, and none inside."""
+    """Run a device's part of the call; leaves that all workers share are [1, ...] outside and [...] inside."""
     carry = self._each_leaf(unpack, carry)
     inputs = batches, step_keys(keys, step, jax.tree.leaves(batches)[0].shape[1])
     if kind.unit:
@@ -187,7 +187,7 @@ class Rounds:
 
 
 def worker_keys(key: jax.Array, workers: Sequence[int]) -> jax.Array:
-  """Return the key data of these workers by their IDs: [len(workers), *key.shape, ...]."""
+  """Return the key data of workers with these IDs: [len(workers), *key.shape, ...]."""
   ids = jnp.asarray(np.array(workers, np.int32))
   return jax.random.key_data(jax.vmap(lambda worker: _fold(key, worker))(ids))
 

@@ -1,4 +1,4 @@
-"""Bytes that an algorithm sends, recorded from its functions instead of declared."""
+"""Count the bytes that an algorithm sends by recording the collectives of its functions."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -14,13 +14,13 @@ from ddl.schedule import Due
 
 
 class Traffic(NamedTuple):
-  """The collectives that one of p workers takes part in."""
+  """The collectives in which each of p workers takes part."""
 
   workers: int
   local: tuple[Sent, ...]  # per step
   exchanges: tuple[tuple[Sent, ...], ...]  # per launch, including its merge
   evaluate: tuple[Sent, ...]
-  local_uses_group: bool  # whether a local step uses the group, including its rank
+  local_uses_group: bool  # whether a local step communicates or reads the worker's rank
 
   def nbytes(self, due: Iterable[Due]) -> float:
     """Return a lower bound of the bytes that a worker sends in these steps."""
@@ -35,7 +35,7 @@ class Traffic(NamedTuple):
 
 
 def of(algorithm: Algorithm, params: Tree, workers: int) -> Traffic:
-  """Record the collectives of a step, each exchange and an evaluation. params: one worker's arrays or shapes.
+  """Record the collectives of a step, of each exchange and of an evaluation. params: one worker's arrays or shapes.
 
   Raises:
     ValueError: for a collective inside a JAX loop, whose repetitions cannot be counted.
@@ -54,8 +54,8 @@ def of(algorithm: Algorithm, params: Tree, workers: int) -> Traffic:
 def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
   """Return the bytes of a visit's (message, reply); for gossip, of the models (pushed, pulled).
 
-  Whether a gossip rule moves a model is determined by running it: with a peer, the reply changes (pulled) or the
-  peer's model changes (pushed).
+  Whether a gossip algorithm moves a model is determined by running a visit with a peer: if the reply changes, the model
+  was pulled; if the peer's model changes, it was pushed.
   """
   state, _, reply = jax.eval_shape(algorithm.init, params)
   if algorithm.arrivals.peers == "none":
@@ -76,7 +76,7 @@ def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
 
 
 def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
-  """Return the bytes of a visit's message and reply; for gossip, of the models that move."""
+  """Return the bytes of a visit's message and reply; for gossip, of the models pushed and pulled."""
   return sum(visit_nbytes(algorithm, jax.eval_shape(model.init, jax.random.key(0))[0]))
 
 

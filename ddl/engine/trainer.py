@@ -1,6 +1,6 @@
 """The interface between the training loop and the runtimes.
 
-Implemented by `CompiledTrainer`, `Simulator` and `RealTimeTrainer` (threads and Ray), among others.
+Implementations include `CompiledTrainer`, `Simulator` and `RealTimeTrainer` (threads and Ray).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ Feed = Callable[[int, int], dict[str, np.ndarray]]  # (first step, steps) -> [lo
 
 
 class TrainerCall(Protocol):
-  """Consecutive steps that a trainer runs at once."""
+  """Consecutive steps that a trainer runs in one call."""
 
   @property
   def first(self) -> int:
@@ -57,7 +57,7 @@ class Trainer(Protocol):
     ...
 
   def start(self, key: Any) -> Any:
-    """Initialize the carry before the first step from a key, or from a `RunKey` with hyperparameters.
+    """Return the initial carry for a random key, or for a `RunKey` with hyperparameters.
 
     Raises:
       ValueError: if it exceeds the memory.
@@ -92,7 +92,7 @@ class Trainer(Protocol):
     ...
 
   def seconds(self, carry: Any) -> float | None:
-    """Return the training seconds measured by the trainer; None: the loop measures them."""
+    """Return the training seconds that the trainer measured, or None if the loop measures them."""
     ...
 
   def consensuses(self, carry: Any) -> list[Consensus]:
@@ -100,7 +100,7 @@ class Trainer(Protocol):
     ...
 
   def saved(self, carry: Any) -> Tree:
-    """Return the carry of one run as a checkpoint stores it."""
+    """Return the carry of one run in the form in which a checkpoint stores it."""
     ...
 
   def saved_shapes(self, key: jax.Array, step: int) -> Tree:
@@ -108,7 +108,7 @@ class Trainer(Protocol):
     ...
 
   def restored(self, saved: Tree, step: int) -> Any:
-    """Restore the carry from that of a checkpoint after `step` steps."""
+    """Return the carry after `step` steps from the carry of a checkpoint."""
     ...
 
   def describe(self) -> str:
@@ -116,7 +116,7 @@ class Trainer(Protocol):
     ...
 
   def stop(self) -> None:
-    """End the run early, from a signal handler: `run` yields completed calls and returns."""
+    """Stop the run early, from a signal handler: `run` yields its completed calls and then returns."""
     ...
 
   def close(self) -> None:
@@ -125,7 +125,7 @@ class Trainer(Protocol):
 
 
 class SingleRunTrainer:
-  """Base class of trainers that run one run at a time, in calls that the loop times and can stop between."""
+  """Base class of trainers of one run at a time; the loop times each call and may stop after it."""
 
   portable = False
   layout: dict[str, Any]
@@ -136,7 +136,7 @@ class SingleRunTrainer:
     raise NotImplementedError
 
   def consensuses(self, carry: Any) -> list[Consensus]:
-    """Return the consensus of the only run of a batch."""
+    """Return the consensus of the only run, as a list."""
     return [self.consensus(carry)]
 
   def join(self, carries: Sequence[Any]) -> Any:
@@ -150,7 +150,7 @@ class SingleRunTrainer:
     return carry
 
   def seconds(self, carry: Any) -> float | None:
-    """Return None: the loop measures the seconds."""
+    """Return None, so that the loop measures the seconds."""
     del carry
 
   def stop(self) -> None:

@@ -1,6 +1,6 @@
 """Workers on devices: p workers spread over the devices of one or more processes, and their packed collectives.
 
-A device runs several workers, or several devices, its members, run one worker and shard its parameters.
+Either a device runs one or more workers, or several devices, called members, run one worker and shard its parameters.
 """
 
 import math
@@ -18,7 +18,7 @@ from ddl.errors import OptionError
 from ddl.group import Group
 from ddl.sharding import MEMBER
 
-SMALL = 2**22  # arrays with more bytes are sent unpacked over sockets, as copying takes longer than a message
+SMALL = 2**22  # bytes; larger arrays are sent unpacked over sockets, as copying takes longer than a message
 AXIS = ("worker", "virtual")  # the workers' axis: worker id = row of the mesh * workers per row + virtual index
 
 
@@ -65,7 +65,7 @@ class Workers(NamedTuple):
 
   @property
   def group(self) -> Group:
-    """Return the group of all workers, for a function of one worker lifted by `lift` and bound to "virtual"."""
+    """Return the group of all workers, for functions of one worker under `lift` and a vmap over axis "virtual"."""
     # XLA's partitioner fails on a collective over a manual axis of size 1.
     axis = AXIS[1] if self.rows == 1 < self.members else AXIS
     return PackedGroup(axis, SMALL) if self.platform == "cpu" and self.processes > 1 == self.members else Group(axis)
@@ -143,7 +143,7 @@ class Workers(NamedTuple):
     )
 
   def check_memory(self, carry: Any, params: Any) -> None:
-    """Raise ValueError if the devices cannot hold a carry and its initial parameters: shapes with shardings."""
+    """Raise ValueError if the devices cannot hold a carry and initial parameters, given as shapes with shardings."""
     share = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves((carry, params)))
     for device in self.mesh.local_devices[:1]:
       limit = (device.memory_stats() or {}).get("bytes_limit")  # None on CPUs, which share the machine's memory
@@ -151,8 +151,8 @@ class Workers(NamedTuple):
       if limit is None:
         memory.require(share * len(self.mesh.local_devices), what)
       elif share > limit:
-        more = "; more members shard it further" if self.members > 1 else ""
-        raise ValueError(f"{what}: needs at least {share / 1e9:,.1f} GB of each device's {limit / 1e9:,.1f} GB{more}")
+        more = " More members shard it further." if self.members > 1 else ""
+        raise ValueError(f"{what}, needs {share / 1e9:,.1f} GB per device, which has {limit / 1e9:,.1f} GB.{more}")
 
 
 def nbytes(tree: Any) -> int:
@@ -161,7 +161,7 @@ def nbytes(tree: Any) -> int:
 
 
 def placed(tree: Any, sharding: Any) -> Any:
-  """Return the shapes of arrays with this sharding, or with one sharding per leaf."""
+  """Return the arrays' shapes with a sharding, or with a tree of shardings."""
   where = jax.tree.broadcast(sharding, tree)
   return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, where)
 
@@ -201,7 +201,9 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
     d for rank in range(jax.process_count()) for d in [x for x in available if x.process_index == rank][:per_process]
   ]
   if len(used) < devices:
-    raise OptionError("devices", f"at most {len(used)}", devices, "The first call sets the number of CPU devices.")
+    raise OptionError(
+      "devices", f"at most {len(used)}", devices, "JAX sets the number of CPU devices when it is first used."
+    )
   return on_devices(count, used, members)
 
 
@@ -215,7 +217,7 @@ class PackedGroup(Group):
   """A group that sends means and sums as one vector per type, with the values of `Group`."""
 
   def __init__(self, axis: AxisName, below: float = math.inf):
-    """Bind to an axis as `Group` does. below: leaves with more bytes are sent unpacked, as copying takes longer."""
+    """Bind to an axis as `Group` does. below: bytes from which a leaf is sent unpacked, as copying takes longer."""
     super().__init__(axis)
     self.below = below
 

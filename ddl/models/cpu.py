@@ -1,6 +1,6 @@
-"""Matrix products and convolutions whose gradients XLA runs fast on a CPU, also inside scan, cond and vmap.
+"""Matrix products and convolutions with gradients that are fast on XLA:CPU, also inside scan, cond and vmap.
 
-Their results equal those of the ordinary operations, which other backends use.
+The results equal those of the standard operations, which other backends use.
 """
 
 import functools
@@ -78,9 +78,9 @@ def _forward(pads: tuple[tuple[int, int], ...]) -> Any:
 
 
 def _thin(x: jax.Array, kernel: jax.Array) -> jax.Array:
-  """Convolve by [batch * h * w / m, kh * (m + kw - 1) * in] @ [.., m * out], with m output columns per row.
+  """Convolve by one matrix product, [batch * h * w / m, k] @ [k, m * out] with k = kh * (m + kw - 1) * in.
 
-  With few input channels the convolution kernel reaches only 8 % of the speed of a matrix product.
+  Each row computes m output columns. With few input channels XLA's convolution reaches only 8 % of this speed.
   """
   (batch, height, width, _), (rows, columns, _, out), m = x.shape, kernel.shape, COLUMNS
   blocks = -(-width // m)

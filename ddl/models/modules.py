@@ -93,7 +93,7 @@ def require_size(name: str, parameters: int, **layers: int) -> None:
   Args:
     name: the model's name, for errors.
     parameters: a lower bound of the number of parameters, in float32.
-    layers: the setting that repeats layers, as name=value.
+    layers: the name and value of the setting that determines the number of layers.
   """
   ((key, count),) = layers.items()
   memory.require(4 * parameters, f"{name} with {key}={count}: {parameters:,} parameters")
@@ -104,7 +104,7 @@ def require_size(name: str, parameters: int, **layers: int) -> None:
 def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bool = False, side: int = 1) -> None:
   """Check that a model accepts this data: text, arrays, or images [height, width, channels] of at least side x side.
 
-  Raises OptionError, which names models that do, otherwise.
+  Raises OptionError, which lists models that accept the data.
   """
   shape, language = tuple(meta["shape"]), meta["task"] == "language"
   what, others = f"{meta['task']} data with x of shape {list(shape)}", "linear, mlp"
@@ -135,7 +135,7 @@ def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: 
   def split(key: Any) -> tuple[Any, Any]:
     module = make(key)
     if any(map(is_state, jax.tree.leaves(module, is_leaf=is_state))):
-      raise OptionError("module of from_equinox", "without state", "equinox.nn.State", "Use GroupNorm for BatchNorm.")
+      raise OptionError("module of from_equinox", "stateless", "equinox.nn.State", "Replace BatchNorm by GroupNorm.")
     return eqx.partition(module, eqx.is_inexact_array)
 
   def named(params: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ddl.models.modules import from_flax, recomputed, require, require_size
 from ddl.models.sequential import pads
 from ddl.ranges import PositiveInt, checked
 
-BASIC, BOTTLENECK = 1, 4  # output channels of a block per channel of its 3x3 convolution
+BASIC, BOTTLENECK = 1, 4  # expansion: a block's output channels / channels of its 3x3 convolution
 
 
 def _conv(
@@ -73,8 +73,8 @@ def _resnet(
   title: str, meta: Mapping[str, Any], width: int, depths: tuple[int, ...], expansion: int, remat: bool
 ) -> Model:
   require(title, meta, image=True, side=32)
-  alike = sum(9 * depth * (width * 2**stage) ** 2 for stage, depth in enumerate(depths))
-  memory.require(4 * alike, f"{title} of width {width}")
+  weights = sum(9 * depth * (width * 2**stage) ** 2 for stage, depth in enumerate(depths))  # a lower bound
+  memory.require(4 * weights, f"{title} of width {width}")
   return from_flax(_ResNet(meta["num_outputs"], width, depths, expansion, remat), meta)
 
 
@@ -129,6 +129,6 @@ def resnet20(meta: Mapping[str, Any], *, width: PositiveInt = 16, blocks: Positi
   ValueError unless the data is images of at least 4 x 4, or if the blocks exceed the memory.
   """
   require("resnet20", meta, image=True, side=4)
-  alike = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # weights of all blocks but the first of each stage
-  require_size("resnet20", alike, blocks=blocks)
+  weights = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # without the first block of each stage
+  require_size("resnet20", weights, blocks=blocks)
   return from_flax(_ResNet20(meta["num_outputs"], width, blocks), meta, dense=True)

@@ -40,7 +40,7 @@ class Pool(NamedTuple):
 
 
 def pads(before: int, after: int | None = None) -> Any:
-  """Return Flax's padding for both axes of a feature map."""
+  """Return Flax's padding argument: the same padding for height and width."""
   return ((before, before if after is None else after),) * 2
 
 
@@ -88,7 +88,7 @@ def sequential(
 
 
 def _size(size: int, operations: Sequence[Conv | Pool]) -> int:
-  """Return the side of the last feature maps for images of this side; 0 if nothing is left."""
+  """Return the side length of the last feature maps for images of side length `size`; 0 if they vanish."""
   for operation in operations:
     size = max(0, size + 2 * operation.padding - operation.kernel + operation.stride) // operation.stride
     if not size:
@@ -133,7 +133,7 @@ def lenet(
   Raises ValueError unless the data is images that are large enough for the poolings, or if `channels` is empty.
   """
   if not channels:
-    raise OptionError("lenet.channels", "an entry for each convolution, such as (16, 32)", "()")
+    raise OptionError("lenet.channels", "a non-empty tuple, such as (16, 32)", "()")
   require("lenet", meta, image=True, side=2 ** len(channels))
   module = _LeNet(meta["num_outputs"], tuple(channels), kernel, hidden)
   model = from_flax(module, meta, dense=True)  # 21 times faster in a scan than plain nn.Conv: see `convolve`

@@ -12,7 +12,7 @@ from ddl.api import Batch, Model, Tree
 from ddl.errors import OptionError
 from ddl.precision import wide
 
-TESTED = 2**15, 2**28  # maximum tokens and logits per evaluation of text at a time
+TESTED = 2**15, 2**28  # maximum numbers of tokens and logits that text metrics evaluate at a time
 MANY = 100  # minimum number of classes for a top-5 accuracy
 Apply = Callable[[Tree, Tree, jax.Array, bool, Any], tuple[jax.Array, Tree]]
 
@@ -29,9 +29,10 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
 
   Args:
     init: key -> (params, extra).
-    apply: (params, extra, x [batch, ...], train, key) -> (z [batch, ..., num_outputs], extra); key: None in tests.
-    meta: that of the data.
-    dense: whether gradients stay fast under vmap and scan on a CPU.
+    apply: (params, extra, x [batch, ...], train, key) -> (z [batch, ..., num_outputs], extra); without training,
+      key is None.
+    meta: the metadata of the data set (`Data.meta`).
+    dense: whether gradients stay fast under vmap and scan on a CPU (`Model.dense`).
   """
   task = meta["task"]
 
@@ -48,7 +49,7 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
 
   def outputs(params: Tree, extra: Tree, batch: Batch, train: bool, key: Any) -> tuple[jax.Array, Tree]:
     if special := [key for key in batch if "mask" in key or "weight" in key]:
-      raise OptionError("batches", "x and y only", f"{special[0]}, which this model's loss does not use")
+      raise OptionError("batches", "dicts of x and y only", f"{special[0]}, which this model's loss does not use")
     x = jnp.asarray(batch["x"], jnp.int32 if task == "language" else jax.tree.leaves(params)[0].dtype)
     # Normalization layers use promote_types(dtype, float32), which strict promotion rejects in float64.
     with jax.numpy_dtype_promotion("standard"):
@@ -102,5 +103,5 @@ def _check_targets(task: str, out: jax.Array, y: Any) -> None:
 
 
 def example(meta: Mapping[str, Any]) -> jax.Array:
-  """Return zeros in the shape of one x of the data: [1, ...]."""
+  """Return a batch of one input, [1, ...], filled with zeros."""
   return jnp.zeros((1, *meta["shape"]), jnp.int32 if meta["task"] == "language" else jnp.float32)

@@ -26,7 +26,7 @@ class Block(nn.Module):
   mlp_ratio: int
   dropout: float
   init: Any = nn.initializers.lecun_normal()
-  last_init: Any = nn.initializers.lecun_normal()  # initializer of the layers whose results are added to x
+  last_init: Any = nn.initializers.lecun_normal()  # initializer of the two layers before the residual sums
   epsilon: float = 1e-6
 
   @nn.compact
@@ -55,7 +55,7 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 
 class Transformer(nn.Module):
-  """The network of `transformer`, or of `gpt2`, which ties the output layer to the embedding."""
+  """The network of `transformer`; with gpt2=True that of `gpt2`, which ties the output layer to the embedding."""
 
   vocabulary: int
   layers: int
@@ -69,7 +69,7 @@ class Transformer(nn.Module):
   @nn.compact
   def __call__(self, x: jax.Array, train: bool) -> jax.Array:
     normal = nn.initializers.normal(0.02)
-    # GPT-2 scales down the initial output layers of a block's two parts.
+    # GPT-2 scales down the initial weights of the layers before the residual sums.
     last = nn.initializers.normal(0.02 * (2 * self.layers) ** -0.5)
     inits = {"init": normal, "last_init": last, "epsilon": EPSILON} if self.gpt2 else {}
     positions = self.param("positions", normal, (1, x.shape[1], self.width), jnp.float32)
@@ -85,8 +85,8 @@ class Transformer(nn.Module):
 EPSILON = 1e-5  # GPT-2's
 
 
-# Split the heads and the width of the MLP, with one sum over the devices for each block's attention and MLP (arXiv
-# 1909.08053), and the output vocabulary if its size is even.
+# Split the heads and the width of the MLP, so that each block's attention and MLP take one sum over the devices each
+# (arXiv 1909.08053). Split the output vocabulary if it divides evenly.
 TENSOR = Rules(
   params=(
     ("/(qkv|up)/kernel$", PartitionSpec(None, MEMBER)),
@@ -158,7 +158,7 @@ def gpt2(
   """Build GPT-2, by default with 124,439,808 parameters for 1,024 positions and 50,257 tokens.
 
   Other sizes (layers, width, heads) are 24, 1024, 16 (355M), 36, 1280, 20 (774M) and 48, 1600, 25 (1558M). The initial
-  output layers of each block's two parts are scaled by 1 / sqrt(2 layers). Arguments and errors are those of
+  weights of the layers before the residual sums are scaled by 1 / sqrt(2 layers). Arguments and errors are those of
   `transformer`.
   """
   return _transformer("gpt2", meta, Transformer(meta["num_outputs"], layers, width, heads, 4, dropout, remat, True))

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from ddl import hosts
-from ddl.engine.execution import end_by_sigterm
+from ddl.engine.execution import exit_on_sigterm
 
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's status when a device is out of memory
 
@@ -39,7 +39,7 @@ _resume: ContextVar[list[str] | None] = ContextVar("resume", default=None)  # of
 
 
 def resumable(command: str) -> None:
-  """Set the shell command that resumes the running command; messages about its end quote it."""
+  """Register the shell command that resumes the running one; exit messages quote it."""
   if (commands := _resume.get()) is not None:
     commands[:] = [command]
 
@@ -55,7 +55,7 @@ def exit_code(command: str, call: Callable[[], int]) -> int:
   def saved() -> str:
     return "saved files remain" + "".join(f"; resume with: {shell_command}" for shell_command in resume)
 
-  end_by_sigterm(lambda: hosts.print_error(f"{command}: stopped by SIGTERM while compiling; {saved()}"))
+  exit_on_sigterm(lambda: hosts.print_error(f"{command}: stopped by SIGTERM while compiling; {saved()}"))
   hosts.format_exit(
     lambda reason, code: f"{command}: {reason}" + (f"; this process exits too; {saved()}" if code == 1 else "")
   )
@@ -66,7 +66,7 @@ def exit_code(command: str, call: Callable[[], int]) -> int:
     return 143
   finally:
     _resume.reset(token)
-    end_by_sigterm(None)
+    exit_on_sigterm(None)
     signal.signal(signal.SIGTERM, before)
     warnings.formatwarning = form
 
@@ -78,7 +78,7 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> 
 
 
 def _thread_excepthook(args: threading.ExceptHookArgs) -> None:
-  """Print a thread's error, with the same exception."""
+  """Print a thread's error, except the one that `_excepthook` ignores."""
   if str(args.exc_value) != "Event loop is closed":
     threading.__excepthook__(args)
 

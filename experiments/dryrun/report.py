@@ -69,7 +69,7 @@ def figures(
   """Compute the figures of an algorithm. programs: from `analyse` or `of_run`."""
   steps = sum(program.count * program.steps for program in programs)
   flop = sum(program.count * hlo_schedule.flop(program.events) for program in programs) / steps
-  moved = sum(program.count * hlo_schedule.sent_bytes(program.events) for program in programs) / steps
+  moved = sum(program.count * hlo_schedule.memory_traffic(program.events) for program in programs) / steps
   rows, compute = _rows(programs, cluster, trainer.workers.devices, steps)
   largest = max(programs, key=lambda program: program.peak)
   predicted = _predicted(experiment, trainer, cluster, flop, moved) if cluster and flop else 0.0

@@ -18,7 +18,7 @@ LAYOUTS = [(2, ExecutionConfig("vmap", "scan", 5)), (8, ExecutionConfig("unroll"
 
 @pytest.fixture
 def threads(monkeypatch):
-  monkeypatch.setattr(background_sends, "pays", lambda *_: True)
+  monkeypatch.setattr(background_sends, "is_needed", lambda *_: True)
 
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)

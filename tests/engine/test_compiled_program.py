@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh
 
-from ddl.engine.compiled_program import collectives, flop, read, sent_bytes
+from ddl.engine.compiled_program import collectives, flop, memory_traffic, read
 
 # A chain of a TPU program: the all-reduce is in its start, in the kernel that drives it and in its end.
 CHAIN = """HloModule jit_f, is_scheduled=true
@@ -128,7 +128,7 @@ def test_a_chain_is_one_collective_that_its_kernels_drive(mesh):
   assert [(each.nbytes, each.size, each.axis, each.starts) for each in result.collectives] == [
     (4096, 8, "worker", True)
   ]
-  assert flop(result.events) == 3 * 2 * MATMUL and sent_bytes(result.events) == 3 * 2 * product
+  assert flop(result.events) == 3 * 2 * MATMUL and memory_traffic(result.events) == 3 * 2 * product
   assert len(collectives(CHAIN, mesh)) == 1
 
 
@@ -179,7 +179,7 @@ def test_convolutions_and_their_gradients_have_xlas_flop(strides, dilation, grou
 
 def test_bytes_are_those_of_xla_and_of_slices_alone(mesh):
   product = compiled(lambda x, w: x @ w, (64, 128), (128, 32))
-  assert sent_bytes(read(product.as_text(), mesh).events) == product.cost_analysis()["bytes accessed"]
+  assert memory_traffic(read(product.as_text(), mesh).events) == product.cost_analysis()["bytes accessed"]
 
   sliced = compiled(lambda x, w: lax.dynamic_slice(x, (3, 0), (1, 1000)) * w, (500, 1000), (1, 1000))
-  assert sent_bytes(read(sliced.as_text(), mesh).events) == pytest.approx(3 * 4 * 1000, rel=0.02)
+  assert memory_traffic(read(sliced.as_text(), mesh).events) == pytest.approx(3 * 4 * 1000, rel=0.02)

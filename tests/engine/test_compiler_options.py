@@ -17,7 +17,7 @@ class Lowered:
 
 compiler_options.GRACE = {grace}
 signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
-compiler_options.end_by_sigterm(lambda: print("ended", flush=True))
+compiler_options.exit_on_sigterm(lambda: print("ended", flush=True))
 compiler_options.compiled(Lowered())
 print("compiled", signal.set_wakeup_fd(-1), flush=True)
 """

@@ -122,7 +122,7 @@ def test_a_checkpoint_goes_on_over_other_devices_and_members(x64, tmp_path, name
 @pytest.mark.parametrize(
   "sharding, rules, words",
   [
-    ("tensor", {}, "sharding must be one of the model's rules, fsdp, got 'tensor'"),
+    ("tensor", {}, "sharding must be one of fsdp for this model, got 'tensor'"),
     ("mine", {"mine": Rules(params=(("kernel", PartitionSpec(None, MEMBER)),))}, "Valid numbers: 1, 3, 9."),
     ("mine", {"mine": Rules(params=(("bias", PartitionSpec(None, MEMBER)),))}, "at most 1 axes for the shape [9]"),
   ],
