@@ -1,4 +1,4 @@
-"""What becomes of a worker that a quorum's rounds drop: against a NumPy loop, and one event at a time, bit for bit."""
+"""Workers dropped by a quorum barrier: against a NumPy loop, and one event at a time, bit for bit."""
 
 import jax
 import numpy as np
@@ -22,8 +22,8 @@ from ddl.events.times import lognormal
 pytestmark = pytest.mark.usefixtures("x64")
 WORKERS, ROUNDS, SLOW = 4, 6, 2
 KEY = jax.random.key(1)
-# Newer versions of XLA contract a product and a sum into one rounding on a CPU, in one of two programs with the same
-# order of operations and not in the other. Without such instructions (--xla_cpu_max_isa=AVX) their bits are equal, too.
+# Newer versions of XLA use fused multiply-add in only one of two equivalent programs on a CPU. With
+# --xla_cpu_max_isa=AVX, which has no such instruction, the bits are equal.
 EXACT = jax.__version__.startswith("0.10.")
 ALWAYS = {"slow": tuple(100.0 if worker == SLOW else 1.0 for worker in range(WORKERS)), "jitter": 0.1}
 AT_TIMES = {"jitter": 0.8}
@@ -42,40 +42,39 @@ def build(name, period):
 
 
 def plan(algorithm, barrier, trouble):
-  """Of so many rounds."""
   times = lognormal(workers=WORKERS, seed=0, **trouble)
   steps = algorithm.period * ROUNDS
   return make_schedule(algorithm, workers=WORKERS, steps=steps, times=times, barrier=barrier, message_seconds=0.001)
 
 
 def simulate(algorithm, period, schedule_, devices=1, gradients="map"):
-  """(the consensus after each round, the last carry)."""
+  """Return (the consensus after each round, the last carry)."""
   steps = period * ROUNDS
   workers, how = make_workers(WORKERS, devices), ExecutionConfig(gradients, "scan", 64)
   simulator = Simulator(algorithm, twin_model(WORKERS, steps), workers, how, *schedule_)
-  carry, seen = simulator.start(KEY), []
+  carry, history = simulator.start(KEY), []
   for _, after, _ in simulator.run(carry, simulator.plan(0, steps, period), twin_rows, KEY):
     carry = after
-    seen.append(jax.tree.map(np.asarray, simulator.consensus(carry)))
-  return seen, carry
+    history.append(jax.tree.map(np.asarray, simulator.consensus(carry)))
+  return history, carry
 
 
 def one_by_one(algorithm, period, schedule_):
-  one = Sequential(algorithm, twin_model(WORKERS, period * ROUNDS), *schedule_, WORKERS)
-  one.start(*one.model.init(KEY))
-  one.run(0, stops(schedule_[1], [WORKERS * ROUNDS])[0], lambda w, t: ({"worker": [w], "step": [t]}, KEY))
-  return one
+  runner = Sequential(algorithm, twin_model(WORKERS, period * ROUNDS), *schedule_, WORKERS)
+  runner.start(*runner.model.init(KEY))
+  runner.run(0, stops(schedule_[1], [WORKERS * ROUNDS])[0], lambda w, t: ({"worker": [w], "step": [t]}, KEY))
+  return runner
 
 
-def by_hand(name, period, events):
-  """The documented rule: after each round (center [n], params [workers, n], extra [workers, n], counts [workers])."""
+def numpy_rounds(name, period, events):
+  """Return after each round (center [n], params [workers, n], extra [workers, n], counts [workers]), in NumPy."""
   x0, grad = reference.problem(WORKERS, period * ROUNDS)
-  fresh = INNER["momentum"][1]
-  center, at_server, updates = x0, fresh(), [fresh() for _ in range(WORKERS)]
+  optimizer = INNER["momentum"][1]
+  center, at_server, updates = x0, optimizer(), [optimizer() for _ in range(WORKERS)]
   extra, count, history = np.zeros((WORKERS, len(x0))), np.zeros(WORKERS, int), []
   for round_ in range(ROUNDS):
-    params, messages, mine = np.array([center] * WORKERS), [], events.round == round_
-    served, dropped = (events.worker[mine & (events.dropped == late)] for late in (False, True))
+    params, messages, of_round = np.array([center] * WORKERS), [], events.round == round_
+    served, dropped = (events.worker[of_round & (events.dropped == late)] for late in (False, True))
     for i in served:
       total = 0.0
       for step in range(round_ * period, (round_ + 1) * period):
@@ -92,49 +91,49 @@ def by_hand(name, period, events):
 
 @pytest.mark.parametrize("name, period, barrier, trouble", CASES)
 @pytest.mark.parametrize("devices, gradients", [(1, "unroll"), (2, "map"), (1, "vmap")])
-@pytest.mark.sampled(7)
-def test_a_dropped_worker_starts_anew_from_the_answer(name, period, barrier, trouble, devices, gradients):
+@pytest.mark.sampled(6)
+def test_dropped_workers_restart_from_the_reply(name, period, barrier, trouble, devices, gradients):
   algorithm = build(name, period)
   schedule_ = plan(algorithm, barrier, trouble)
   events = schedule_[0]
   assert events.dropped.any()
   if trouble == ALWAYS:
     assert (events.dropped == (events.worker == SLOW)).all()
-  seen, carry = simulate(algorithm, period, schedule_, devices, gradients)
-  history = by_hand(name, period, events)
-  for consensus, (center, params, extra, count) in zip(seen, history, strict=True):
+  history, carry = simulate(algorithm, period, schedule_, devices, gradients)
+  expected = numpy_rounds(name, period, events)
+  for consensus, (center, params, extra, count) in zip(history, expected, strict=True):
     close(flat_of(consensus.params), center)
     close(consensus.extra["mean"], extra.mean(axis=0))
     assert consensus.extra["count"] == count.max()
-    apart = params - params.mean(axis=0)
-    np.testing.assert_allclose(consensus.distance, np.sqrt((apart**2).sum(axis=1).mean()), rtol=1e-12, atol=1e-14)
-  _, params, extra, count = history[-1]
+    deviation = params - params.mean(axis=0)
+    np.testing.assert_allclose(consensus.distance, np.sqrt((deviation**2).sum(axis=1).mean()), rtol=1e-12, atol=1e-14)
+  _, params, extra, count = expected[-1]
   close(jax.vmap(flat_of)(carry.worker.params), params)
   close(carry.worker.extra["mean"], extra)
   np.testing.assert_array_equal(carry.worker.extra["count"], count)
 
 
 @pytest.mark.parametrize("name, period, barrier, trouble", [*CASES, ("downpour", 2, backup(spare=1), DEATHS)])
-@pytest.mark.sampled(2)
-def test_waves_equal_one_event_at_a_time_where_some_are_dropped(name, period, barrier, trouble):
+@pytest.mark.sampled(5)
+def test_waves_with_dropped_workers_equal_one_event_at_a_time(name, period, barrier, trouble):
   algorithm = build(name, period)
   schedule_ = plan(algorithm, barrier, trouble)
   assert schedule_[0].dropped.any() and schedule_[0].restarted.any() == (trouble == DEATHS)
   _, carry = simulate(algorithm, period, schedule_)
-  one = one_by_one(algorithm, period, schedule_)
+  reference_run = one_by_one(algorithm, period, schedule_)
   for part in ("params", "state", "extra"):
-    expected = jax.tree.map(lambda *x: np.stack(x), *getattr(one, part))
+    expected = jax.tree.map(lambda *x: np.stack(x), *getattr(reference_run, part))
     for a, b in zip(*map(jax.tree.leaves, (getattr(carry.worker, part), expected)), strict=True):
       if EXACT:
         assert np.asarray(a).tobytes() == b.tobytes(), part
       np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-14, err_msg=part)
 
 
-def test_messages_of_a_quorum_bring_the_statistics_along():
+def test_bytes_of_a_quorum_include_the_statistics():
   algorithm, steps = build("async_sgd", 1), ROUNDS
   workers, how = make_workers(WORKERS, 1), ExecutionConfig("map", "scan", 64)
   simulator = Simulator(algorithm, twin_model(WORKERS, steps), workers, how, *plan(algorithm, backup(spare=1), ALWAYS))
-  moved = sum(map(simulator.nbytes, simulator.plan(0, steps, 1)))
+  sent = sum(map(simulator.nbytes, simulator.plan(0, steps, 1)))
   x = sum(leaf.nbytes for leaf in jax.tree.leaves(simulator.model.init(KEY)[0]))
   extra = sum(leaf.nbytes for leaf in jax.tree.leaves(simulator.model.init(KEY)[1]))
-  assert moved == (ROUNDS * (WORKERS - 1) * (2 * x + extra) + (ROUNDS - 1) * (x + extra)) / WORKERS
+  assert sent == (ROUNDS * (WORKERS - 1) * (2 * x + extra) + (ROUNDS - 1) * (x + extra)) / WORKERS

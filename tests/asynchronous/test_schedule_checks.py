@@ -1,12 +1,10 @@
-"""A schedule that is not one of the run: too short, of other workers, or without a gossip algorithm's peers."""
+"""Schedules that do not fit a run are errors: too short, for other workers, or without the peers of gossip."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from helpers import servers
-from reference.sequential import Sequential
 
 from ddl import memory
 from ddl.api import Arrivals, Model
@@ -34,46 +32,33 @@ def make(algorithm, events, operations):
   return Simulator(algorithm, MODEL, make_workers(WORKERS, 1), ExecutionConfig("map", "scan", 4), events, operations)
 
 
-def alone(algorithm, events, operations):
-  return Sequential(algorithm, MODEL, events, operations, WORKERS)
-
-
 @pytest.mark.parametrize(("name", "hyper"), [("async_sgd", {}), ("downpour", {"period": 3})])
-def test_steps_beyond_the_end_are_refused(name, hyper):
+def test_steps_beyond_the_end_are_errors(name, hyper):
   algorithm = build(name, **hyper)
   simulator = make(algorithm, *plan(algorithm))
   count = visits(algorithm, WORKERS, STEPS)
   assert simulator.plan(0, STEPS, 4)[-1].end == STEPS
   assert simulator.virtual_seconds(STEPS) == simulator.events.served[count - 1]
   line = rf"^the schedule must be of {visits(algorithm, WORKERS, 15)} visits for step 15, got {count}\.$"
-  for ask in (lambda: simulator.plan(0, 15, 4), lambda: simulator.virtual_seconds(15)):
+  for call in (lambda: simulator.plan(0, 15, 4), lambda: simulator.virtual_seconds(15)):
     with pytest.raises(ValueError, match=line):
-      ask()
+      call()
 
 
-def test_one_by_one_has_no_operation_beyond_the_end():
-  algorithm = build("async_sgd")
-  one = alone(algorithm, *plan(algorithm))
-  one.start(*MODEL.init(jax.random.key(0)))
-  with pytest.raises(ValueError, match=r"^the schedule must be of at least 49 operations, got 48\.$"):
-    one.run(0, 49, lambda worker, step: ({}, jax.random.key(0)))
-
-
-def test_no_time_has_passed_before_the_first_visit():
+def test_virtual_time_is_0_before_the_first_visit():
   algorithm = build("downpour", period=9)
   simulator = make(algorithm, *plan(algorithm))
   assert visits(algorithm, WORKERS, 2) == 0 and simulator.virtual_seconds(2) == 0.0
 
 
-@pytest.mark.parametrize("follower", [make, alone])
 @pytest.mark.parametrize("workers", [2, 8])
-def test_as_many_workers_as_the_schedule_has(follower, workers):
+def test_another_number_of_workers_is_an_error(workers):
   algorithm = build("async_sgd")
   with pytest.raises(ValueError, match=rf"^the number of workers of the schedule must be 4, got {workers}\.$"):
-    follower(algorithm, *plan(algorithm, workers))
+    make(algorithm, *plan(algorithm, workers))
 
 
-def test_a_worker_that_never_comes_is_one():
+def test_a_worker_without_visits_counts():
   algorithm = build("async_sgd")
   times = lognormal(workers=WORKERS, seed=0, slow=(1.0, 1.0, 1.0, 1e6))
   schedule = make_schedule(algorithm, workers=WORKERS, steps=STEPS, times=times)
@@ -81,24 +66,22 @@ def test_a_worker_that_never_comes_is_one():
   make(algorithm, *schedule)
 
 
-@pytest.mark.parametrize("follower", [make, alone])
 @pytest.mark.parametrize(("name", "hyper"), [("pull_gossip", {}), ("ad_psgd", {}), ("gosgd", {"probability": 0.5})])
-def test_gossip_needs_peers(follower, name, hyper):
+def test_gossip_without_peers_is_an_error(name, hyper):
   algorithm = build(name, **hyper)
-  other = plan(algorithm._replace(arrivals=Arrivals()))
+  schedule = plan(algorithm._replace(arrivals=Arrivals()))
   with pytest.raises(ValueError, match=r"^the schedule must be one with [^\n]* peers[^\n]*$"):
-    follower(algorithm, *other)
+    make(algorithm, *schedule)
 
 
-@pytest.mark.parametrize(("probability", "steps"), [(0.1, 3)])
-def test_few_visits_may_be_without_a_peer(probability, steps):
-  algorithm = build("gosgd", probability=probability)
-  events, operations = plan(algorithm, steps=steps)
-  without = events._replace(peer=np.full_like(events.peer, -1))  # 0.9 ** 12 of all short schedules are like that
+def test_a_short_schedule_may_have_no_peers():
+  algorithm = build("gosgd", probability=0.1)
+  events, operations = plan(algorithm, steps=3)
+  without = events._replace(peer=np.full_like(events.peer, -1))  # the chance is 0.9 ** 12
   make(algorithm, without, operations)
 
 
-def test_a_simulator_keeps_its_schedule_where_another_does_not_fit():
+def test_a_simulator_keeps_its_schedule_after_an_error():
   algorithm = build("async_sgd")
   simulator = make(algorithm, *plan(algorithm))
   before = simulator.events
@@ -107,8 +90,7 @@ def test_a_simulator_keeps_its_schedule_where_another_does_not_fit():
   assert simulator.events is before
 
 
-def test_a_round_larger_than_the_memory_is_refused_before_its_times_are_drawn(monkeypatch):
-  """The first visits of EASGD's workers come before their steps, so that a run may be shorter than a round."""
+def test_a_round_larger_than_the_memory_is_an_error(monkeypatch):
   monkeypatch.setattr(memory, "total", lambda: 10**9)
   with pytest.raises(ValueError, match=r"^a round of 1000000000 steps of 4 workers: needs at least 32\.0 GB"):
     plan(build("async_easgd", period=10**9))
