@@ -1,4 +1,4 @@
-"""The 0-1 program against all choices there are; the modelled costs against counts by hand."""
+"""The 0-1 program against brute force, and the modeled costs of convolutions against counts by hand."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ DENSE = Layer("dense", 4096, 1000)
 
 
 def brute_force(seconds, workspace, bound, shared):
-  """(least seconds) over all choices within the bound, or None."""
+  """Return the least seconds of all choices within the bound, or None."""
   best = None
   for options in itertools.product(range(seconds.shape[1]), repeat=seconds.shape[0]):
     index = np.arange(len(options)), np.array(options)
@@ -43,13 +43,15 @@ def tables(draw):
     np.array(draw(st.lists(st.booleans(), min_size=2 * layers, max_size=2 * layers))).reshape(layers, 2)
   ] = np.inf
   bound = draw(st.floats(0, 1.1)) * workspace.max(axis=1).sum()
-  bound = draw(st.sampled_from([bound, workspace[:, 0].sum(), workspace.min(axis=1).sum()]))  # exactly met, too
+  bound = draw(
+    st.sampled_from([bound, workspace[:, 0].sum(), workspace.min(axis=1).sum()])
+  )  # bounds that are met exactly
   return AlgorithmCosts(NAMES, seconds, workspace), bound
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=80)
 @given(tables(), st.booleans())
-def test_against_all_choices(table, shared):
+def test_choose_equals_brute_force(table, shared):
   costs, bound = table
   best = brute_force(costs.seconds, costs.workspace, bound, shared)
   if best is None:
@@ -63,29 +65,29 @@ def test_against_all_choices(table, shared):
   assert result.workspace == (costs.workspace[options].max() if shared else costs.workspace[options].sum()) <= bound
 
 
-def test_eight_layers():
+def test_choose_equals_brute_force_on_eight_layers():
   rng = np.random.default_rng(0)
   costs = AlgorithmCosts(NAMES, rng.uniform(1e-3, 1e-2, (8, 3)), rng.uniform(0, 1e9, (8, 3)))
   for bound in (2.9e9, 3.2e9, 4e9, 9e9):
     assert choose(costs, bound).seconds == pytest.approx(brute_force(costs.seconds, costs.workspace, bound, False))
 
 
-def test_sharing_a_workspace_is_never_slower():
+def test_a_shared_workspace_is_never_slower():
   costs = convolution.modelled((SAME, STRIDED, FIVE), DEVICE, FULL)(32)
   for bound in np.geomspace(1e8, 1e10, 7):
     assert choose(costs, bound, shared=True).seconds <= choose(costs, bound).seconds
 
 
-def test_a_bound_missed_by_one_byte_is_missed():
+def test_a_choice_one_byte_above_the_bound_is_excluded():
   costs = AlgorithmCosts(NAMES[:2], np.array([[2.0, 1.0]]), np.array([[0.0, 1e10]]))
   assert choose(costs, 1e10).algorithms == ("fft",)
-  assert choose(costs, 1e10 - 1).algorithms == ("gemm",)  # 1e-10 of the bound: under the solver's tolerance
+  assert choose(costs, 1e10 - 1).algorithms == ("gemm",)  # 1e-10 of the bound is within the solver's tolerance
   two = AlgorithmCosts(NAMES[:2], np.array([[2.0, 1.0], [2.0, 1.5]]), np.array([[0.0, 5e9], [0.0, 5e9]]))
   assert choose(two, 1e10 - 1).algorithms == ("fft", "gemm")
 
 
 @pytest.mark.parametrize(("shared", "needed"), [(False, 300), (True, 200)])
-def test_what_would_fit_fits(shared, needed):
+def test_workspaces_of_exactly_the_bound_fit(shared, needed):
   costs = AlgorithmCosts(NAMES[:2], np.ones((2, 2)), np.array([[100.0, 400.0], [500.0, 200.0]]))
   with pytest.raises(DoesNotFit, match=rf"need {needed} bytes .*, but {needed - 1} bytes are left"):
     choose(costs, needed - 1, shared=shared)
@@ -99,8 +101,8 @@ def test_each_layer_needs_an_algorithm():
     choose(AlgorithmCosts(NAMES[:2], np.array([[math.inf, math.inf]]), np.ones((1, 2))), 10)
 
 
-def test_it_is_solved_again_for_each_batch():
-  """More examples leave less memory: the fast algorithm falls out; the best is the largest mini-batch that has it."""
+def test_the_program_is_solved_for_each_batch():
+  """Larger batches leave less memory, so the largest batch with the fast algorithm is the best."""
 
   def costs(examples):
     return AlgorithmCosts(NAMES[:2], np.array([[examples * 1.0, examples * 0.4]]), np.array([[0.0, 10.0 * examples]]))
@@ -116,7 +118,7 @@ def test_it_is_solved_again_for_each_batch():
     best_batch(memory, 260, [], costs)
 
 
-def test_direct_is_the_step_of_the_layer():
+def test_direct_costs_equal_the_step_of_the_layer():
   flop, moved, workspace = convolution.direct(SAME, 2)
   assert flop == 2 * 2 * 9 * 64 * 128 * 56 * 56
   assert moved == 2 * (64 + 128) * 56 * 56 + 9 * 64 * 128 + 128 and workspace == 0
@@ -138,16 +140,15 @@ def test_winograd_by_hand():
 
 def test_fft_by_hand():
   flop, _, workspace = convolution.fft(FIVE, 2)
-  transforms = 2 * 96 + 2 * 256 + 96 * 256 // 2  # on 32 x 32 points, of which 32 x 17 are kept
+  transforms = 2 * 96 + 2 * 256 + 96 * 256 // 2  # on 32 x 32 points, of which 32 x 17 are stored
   assert workspace == 2 * 32 * 17 * transforms  # values
   assert flop == transforms * 2.5 * 1024 * 10 + 8 * 2 * 96 * 128 * 32 * 17
   assert convolution.fft(STRIDED, 2) is None
-  padded = Layer("padded", 2, 3, (5, 5), (30, 30), (30, 30))  # its 34 x 34 input takes 64 x 64 points
+  padded = Layer("padded", 2, 3, (5, 5), (30, 30), (30, 30))  # the padded 34 x 34 input needs 64 x 64 points
   assert convolution.fft(padded, 1)[2] == 2 * 64 * 33 * (2 + 3 + 6)
 
 
-def test_a_transform_computes_the_layer():
-  """The FFT's padded size and the tiles' count are enough: a convolution done that way equals the direct one."""
+def test_an_fft_of_the_padded_size_computes_the_convolution():
   rng = np.random.default_rng(0)
   image, kernel = rng.normal(size=(12, 12)), rng.normal(size=(5, 5))
   size = 2 ** math.ceil(math.log2(8 + 5 - 1))
@@ -156,9 +157,9 @@ def test_a_transform_computes_the_layer():
   np.testing.assert_allclose(np.fft.irfft2(product)[:8, :8], np.einsum("ijkl,kl", direct, kernel), rtol=1e-9)
 
 
-def test_modelled_table():
+def test_modelled_costs_by_hand():
   costs = convolution.modelled((STRIDED, SAME, DENSE), DEVICE, Efficiency(0.5))(32)
-  assert costs.seconds.shape == (2, 3)  # the dense layer is no convolution
+  assert costs.seconds.shape == (2, 3)  # without the dense layer
   assert np.isinf(costs.seconds).tolist() == [[False, True, True], [False, False, False]]
   assert costs.seconds[1, 0] == pytest.approx(3 * 2 * SAME.macs * 32 / (0.5 * 1e13))
   scale = Layer("scale", 8, 8, (1, 1), (4, 4), (4, 4), groups=8)
@@ -166,7 +167,7 @@ def test_modelled_table():
   assert len(convolution.modelled((scale, SAME), DEVICE, FULL)(1).seconds) == 1
   dense = convolution.other_seconds((STRIDED, DENSE), DEVICE, FULL)(1)
   assert dense == pytest.approx(3 * 4 * (4096 * 1000 + 1000 + 5096) / 1e12)
-  late = DEVICE._replace(start=0.25, width=2)  # the start is the step's, not a convolution's
+  late = DEVICE._replace(start=0.25, width=2)  # the start counts once, with the other layers
   assert convolution.other_seconds((DENSE,), late, FULL)(1) == pytest.approx(0.25 + dense / 2)
   assert convolution.modelled((SAME,), late, FULL)(1).workspace == pytest.approx(
     convolution.modelled((SAME,), DEVICE, FULL)(1).workspace / 2

@@ -1,4 +1,4 @@
-"""Shares of devices: the fit, its errors on steps that it has not seen, and what is said where nothing is known."""
+"""Shares of devices: the fit, its errors on held-out steps, and ranges for unknown combinations."""
 
 import statistics
 from collections import defaultdict
@@ -16,7 +16,7 @@ from ddl.perf.placement import Job, place, with_shares
 from experiments.papers import published_steps
 from experiments.papers.published_steps import convolution_shares, network, predict, shares_of, sources
 
-GOAL = 0.15  # of the median error
+GOAL = 0.15  # goal of the median error
 V100 = chips()["v100"].device("float32")._replace(chip="v100")
 
 
@@ -29,25 +29,24 @@ def test_the_held_out_steps_are_within_the_goal(results):
   errors = defaultdict(list)
   for result in results:
     errors[result.point.use].append(abs(result.error))
-  assert {use: len(output) for use, output in errors.items()} == {"fitted": 78, "network": 87, "device": 84, "run": 26}
+  assert {use: len(values) for use, values in errors.items()} == {"fitted": 78, "network": 87, "device": 84, "run": 26}
   for use in ("network", "device", "run"):
     assert statistics.median(errors[use]) < 0.6 * GOAL, use
   assert max(map(max, errors.values())) < 0.5
 
 
-def test_the_errors_that_plan_tells_are_those_of_the_held_out_steps(results):
+def test_the_errors_in_devices_toml_are_those_of_the_held_out_steps(results):
   errors = defaultdict(list)
   for result in results:
     if result.point.use != "fitted":
       errors[kind_of(network(result.point.network)), result.point.form].append(abs(result.error))
   stored = {(kind, form): row for kind, forms in device_data()["errors"].items() for form, row in forms.items()}
   assert errors.keys() == stored.keys()
-  for key, output in errors.items():
-    count, median, largest = stored[key]
-    assert (len(output), round(statistics.median(output), 3), round(max(output), 2)) == (count, median, largest), key
+  for key, values in errors.items():
+    assert [len(values), round(statistics.median(values), 3), round(max(values), 2)] == stored[key], key
 
 
-def test_no_point_is_in_two_roles_and_all_have_a_source(results):
+def test_points_are_unique_and_have_a_source(results):
   keys = [(r.point.device, r.point.form, r.point.network, r.point.source, r.point.examples, r.point.recomputed,
            r.point.devices) for r in results]  # fmt: skip
   assert len(set(keys)) == len(keys)
@@ -62,37 +61,38 @@ def total(points, shares):
   return float(np.sum(np.sqrt(1 + logs**2) - 1))
 
 
+def assert_minimum(points, *names):
+  """Check that a change of any of the named shares by 2 % increases the loss."""
+  fitted = total(points, shares_of)
+  for name in names:
+    for factor in (0.98, 1.02):
+      assert fitted < total(points, lambda p, f=factor, n=name: (s := shares_of(p))._replace(**{n: f * getattr(s, n)}))
+
+
 @pytest.mark.parametrize("generation", ["kepler", "maxwell", "pascal", "volta"])
-@pytest.mark.parametrize("name", ["product", "winograd"])
-def test_no_other_share_of_a_generation_is_nearer(generation, name):
+def test_shares_of_a_generation_minimize_the_loss(generation):
   fitted = [
     p for p in published_steps.points()
     if p.form == "float32" and " " not in p.network and p.use == "fitted"
     and chips()[p.device].generation == generation
   ]  # fmt: skip
-  result = total(fitted, shares_of)
-  for factor in (0.98, 1.02):
-    other = total(fitted, lambda p, f=factor: (s := shares_of(p))._replace(**{name: f * getattr(s, name)}))
-    assert result < other
+  assert_minimum(fitted, "product", "winograd")
 
 
-@pytest.mark.parametrize("name", ["product", "memory", "attention"])
-def test_no_other_share_of_transformers_is_nearer(name):
+def test_shares_of_transformers_minimize_the_loss():
   fitted = [p for p in published_steps.points() if p.source == "mosaic" and p.use == "fitted"]
-  result = total(fitted, shares_of)
-  for factor in (0.98, 1.02):
-    assert result < total(fitted, lambda p, f=factor: (s := shares_of(p))._replace(**{name: f * getattr(s, name)}))
+  assert_minimum(fitted, "product", "memory", "attention")
 
 
-def test_where_libraries_have_no_winograd_the_step_has_none(results):
-  """Kepler with cuDNN 5.0: direct convolutions are near, the algorithms of cuDNN 5.1 would be half of the seconds."""
+def test_steps_with_cudnn_5_0_on_kepler_are_predicted_without_winograd(results):
+  """The errors are small with direct convolutions; with the algorithms of cuDNN 5.1 steps would take half as long."""
   points = [r.point for r in results if r.point.source == "torch_5.0" and r.point.device == "k40c"]
   direct = [predict(p) / p.seconds - 1 for p in points]
   fast = [predict(p, convolution_shares("kepler", "2016")) / p.seconds - 1 for p in points]
   assert abs(statistics.median(direct)) < 0.15 and statistics.median(fast) < -0.4 and len(points) == 8
 
 
-def test_tiles_and_traffic_by_hand():
+def test_flop_in_tiles_and_extra_traffic_by_hand():
   eighty = Layer("c", 64, 80, (1, 1), (73, 73), (73, 73))
   assert flop(eighty, first=False) == pytest.approx(eighty.forward_flop * (2 * 128 / 80 + 128 / 64))
   assert flop(eighty, first=True) == pytest.approx(eighty.forward_flop * 2 * 128 / 80)
@@ -110,7 +110,7 @@ def test_the_fastest_algorithm_that_applies():
   assert [fastest(x, shares) for x in (three, strided, five)] == ["winograd", "direct", "fft"]
   assert cost("winograd", shares) == pytest.approx(0.5 / 0.4 * 16 / 36) and cost("fft", shares) == 0.5
   assert fastest(three, Shares(0.5)) == fastest(five, Shares(0.5)) == "direct"
-  assert fastest(three, Shares(0.5, winograd=0.2)) == "direct"  # so slow that fewer products do not help
+  assert fastest(three, Shares(0.5, winograd=0.2)) == "direct"  # too slow in spite of fewer products
 
 
 def test_a_step_is_the_sum_of_its_parts():
@@ -130,14 +130,14 @@ def test_a_step_is_the_sum_of_its_parts():
   )
 
 
-def test_the_program_and_the_step_have_the_same_seconds():
+def test_measured_costs_sum_to_the_step():
   table, shares = neural_networks.table("vgg16"), convolution_shares("volta")
   step = device_step(table, V100, shares)
   costs, other = measured_costs(table, step.device, shares)
   assert costs(32).seconds.min(axis=1).sum() + other(32) == pytest.approx(step.seconds(32))
 
 
-def test_what_is_known_has_one_end_and_what_is_not_has_two():
+def test_fitted_shares_have_one_end_and_unknown_shares_have_two():
   known, unknown = (
     find(V100, "convolution"),
     find(chips()["h100"].device("bfloat16")._replace(chip="h100"), "convolution"),
@@ -153,18 +153,18 @@ def test_what_is_known_has_one_end_and_what_is_not_has_two():
       assert find(V100._replace(chip=device), kind).source
 
 
-def test_a_cluster_for_a_kind_of_network_has_its_shares_and_says_so():
+def test_with_shares_sets_efficiency_and_source():
   target = with_shares(named("dasgd_v100_10g"), "lenet")
   shares = find(target.device, "convolution").middle
   assert (target.efficiency.best, target.efficiency.memory) == (shares.product, shares.memory)
   assert target.source.startswith(named("dasgd_v100_10g").source) and "a step reaches" in target.source
   ranged = with_shares(named("h100_ib400"), "a model")
   assert "middle of a range" in ranged.source and ranged.efficiency != named("h100_ib400").efficiency
-  own = named("h100_ib400")._replace(device=named("h100_ib400").device._replace(chip=""))
-  assert with_shares(own, "lenet") is own
+  unnamed = named("h100_ib400")._replace(device=named("h100_ib400").device._replace(chip=""))
+  assert with_shares(unnamed, "lenet") is unnamed
 
 
-def test_a_job_without_a_table_has_the_shares_of_its_kind():
+def test_a_job_without_a_table_uses_the_shares_of_its_kind():
   cluster = named("dasgd_v100_10g")
   job = Job("a job", 4e8, 1e9, StepMemory(1e6, 1.2e9))
   models = {"a model": "", "lenet": "convolution"}

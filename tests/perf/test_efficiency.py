@@ -1,4 +1,4 @@
-"""The efficiency curve fitted from step times, and the roofline."""
+"""Fits of efficiency curves to step times, and the roofline model."""
 
 import numpy as np
 import pytest
@@ -17,19 +17,19 @@ def times(flop, sizes, efficiency):
   return [step_seconds(flop, b, DEVICE, efficiency) for b in sizes]
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(bests, halves, st.lists(st.integers(1, 512), min_size=2, max_size=6, unique=True))
-def test_recovers(best, half, sizes):
+def test_fit_recovers_an_exact_curve(best, half, sizes):
   measured = times(2e9, sizes, Efficiency(best, half))
   result, errors = fit.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
   assert result.best == pytest.approx(best, rel=1e-6) and result.half == pytest.approx(half, rel=1e-6, abs=1e-5)
   assert np.abs(errors).max() < 1e-7 and len(errors) == len(sizes)
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(bests, halves, st.integers(0, 1000))
-def test_is_the_least_squares(best, half, seed):
-  """No curve near the fitted one has smaller relative errors; the fit stays where efficiencies can be."""
+def test_fit_is_the_least_squares_solution(best, half, seed):
+  """No nearby curve has smaller squared relative errors, and 0 < best <= 1, half >= 0."""
   rng, sizes = np.random.default_rng(seed), [1, 4, 16, 64]
   floor = [2e9 * b / DEVICE.peak for b in sizes]
   measured = np.maximum(times(2e9, sizes, Efficiency(best, half)) * np.exp(0.3 * rng.normal(size=4)), floor)
@@ -41,8 +41,8 @@ def test_is_the_least_squares(best, half, seed):
       assert np.square(near).sum() >= np.square(errors).sum() * (1 - 1e-9)
 
 
-def test_bounds():
-  """Steps that grow faster than the batch have no half; their best is the one-parameter optimum."""
+def test_fit_on_the_bound_half_0():
+  """Steps that grow faster than the batch have half = 0; `best` is then the optimum of one parameter."""
   sizes, measured = np.array([1.0, 10.0]), np.array([0.01, 0.2])
   result, errors = fit.fit_efficiency(2e9, DEVICE.peak, sizes, measured)
   slope = 2e9 / DEVICE.peak * sizes / measured
@@ -51,9 +51,8 @@ def test_bounds():
   assert errors[0] > 0 > errors[1]
 
 
-@pytest.mark.parametrize(
-  ("change", "key"),
-  [
+def test_invalid_measurements_are_rejected():
+  for change, key in (
     ({"examples": [4], "seconds": [1.0]}, "two batch sizes"),
     ({"examples": [4, 4], "seconds": [1.0, 1.1]}, "two batch sizes"),
     ({"seconds": [1.0]}, r"got \[1, 2\]"),
@@ -61,17 +60,15 @@ def test_bounds():
     ({"seconds": [1e-3, 1.0]}, "got 8 times the peak"),
     ({"examples": [0, 8]}, "two batch sizes"),
     ({"peak": 0.0}, "peak"),
-  ],
-)
-def test_errors(change, key):
-  given = {"flop_per_example": 2e9, "peak": 1e12, "examples": [4, 8], "seconds": [1.0, 1.9], **change}
-  with pytest.raises(ValueError, match=key):
-    fit.fit_efficiency(**given)
+  ):
+    measurements = {"flop_per_example": 2e9, "peak": 1e12, "examples": [4, 8], "seconds": [1.0, 1.9], **change}
+    with pytest.raises(ValueError, match=key):
+      fit.fit_efficiency(**measurements)
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(st.sampled_from(["lenet", "vgg_a", "nin", "resnet50"]), st.floats(1, 300), bests, halves, st.floats(1.0, 100.0))
-def test_roofline(name, examples, best, half, faster):
+def test_roofline_bounds(name, examples, best, half, faster):
   table, efficiency = neural_networks.table(name), Efficiency(best, half)
   step = step_seconds(parts(table), examples, DEVICE, efficiency)
   compute = step_seconds(train_flop(table), examples, DEVICE, efficiency)
@@ -81,7 +78,7 @@ def test_roofline(name, examples, best, half, faster):
   assert step_seconds(parts(table), examples, endless, efficiency) == pytest.approx(compute)
   quick = DEVICE._replace(memory_bandwidth=DEVICE.memory_bandwidth * faster)
   assert step_seconds(parts(table), examples, quick, efficiency) <= step * (1 + 1e-9)
-  # Values of half the bytes are memory of twice the bandwidth; a start comes on top.
+  # Half the bytes per value equal twice the memory bandwidth; the start is added.
   narrow = step_seconds(parts(table), examples, DEVICE._replace(width=2, start=0.5), efficiency)
   twice = DEVICE._replace(memory_bandwidth=2 * DEVICE.memory_bandwidth)
   assert narrow == pytest.approx(0.5 + step_seconds(parts(table), examples, twice, efficiency))
@@ -90,8 +87,8 @@ def test_roofline(name, examples, best, half, faster):
   assert few <= 0.5 + step * (1 + 1e-9)
 
 
-def test_a_layer_is_bound_by_one_of_two():
-  """VGG-A's first dense layer moves its weights for few examples; its second convolution computes."""
+def test_a_layer_is_bound_by_memory_or_by_computation():
+  """VGG-A's first dense layer is bound by memory on few examples, its second convolution by computation."""
   table = {layer.name: layer for layer in neural_networks.table("vgg_a")}
   full = Efficiency(1.0)
   assert step_seconds(parts((table["fc6"],)), 1, DEVICE, full) == pytest.approx(3 * pass_bytes(table["fc6"], 1) / 1e10)

@@ -1,4 +1,4 @@
-"""Data, model and hybrid parallelism: the paper's numbers, the exhaustive optimum, and volumes of real collectives."""
+"""Data, model and hybrid parallelism: published numbers, the exhaustive optimum, and the volumes of collectives."""
 
 import math
 
@@ -24,13 +24,13 @@ def layers(draw):
   return Layer("conv", draw(st.integers(1, 600)), draw(st.integers(1, 600)), (k, k), (size, size), (size, size))
 
 
-def flop_per_byte(layer, examples, duplex=1.0):
-  """FLOP per byte of data parallelism: 6 macs MBn / (4 weights (2 - ov)), which at ov = 1 is 1.5 ow oh MBn."""
-  return layer.train_flop * examples / (4 * layer.weights * (2 - duplex))
+def flop_per_byte(layer, examples):
+  """Return the FLOP per byte of data parallelism: 6 macs MBn / (4 weights (2 - ov)), at ov = 1 1.5 ow oh MBn."""
+  return layer.train_flop * examples / (4 * layer.weights)
 
 
 def ideal_groups(layer, batch, workers, duplex=1.0):
-  """G* = sqrt(2 N mb iw ih / ((2 - ov) ofm kw kh)), where the volume's derivative is zero."""
+  """Return G* = sqrt(2 N mb iw ih / ((2 - ov) ofm kw kh)), the zero of the volume's derivative."""
   return math.sqrt(2 * workers * batch * layer.input_values / ((2 - duplex) * layer.weights))
 
 
@@ -38,7 +38,7 @@ workers = st.sampled_from([1, 2, 3, 12, 16, 30, 64, 97, 128])
 batches, duplexes = st.integers(1, 4096), st.floats(0, 1)
 
 
-def test_numbers_of_the_example():
+def test_volumes_of_the_papers_example():
   """Mini-batch 256 on 64 nodes, 4096 outputs: G* = 2.83 with full duplex and 2 with half."""
   assert ideal_groups(FC6, 256, 64, 1.0) == pytest.approx(2.83, abs=2e-3)
   assert ideal_groups(FC6, 256, 64, 0.0) == pytest.approx(2.0)
@@ -49,10 +49,10 @@ def test_numbers_of_the_example():
   assert megabytes(0.0) == pytest.approx([51.4, 51.4, 822.1], abs=0.05)
   assert megabytes(1.0) == pytest.approx([51.4, 38.5, 411.0], abs=0.05)
   assert volume(FC6, 256, 64, 1, 0.0).total == volume(FC6, 256, 64, 2, 0.0).total
-  assert volume(FC6, 256, 64, 4, 1.0).total == volume(FC6, 256, 64, 2, 1.0).total  # on both sides of 2.83
+  assert volume(FC6, 256, 64, 4, 1.0).total == volume(FC6, 256, 64, 2, 1.0).total  # 2 and 4 enclose 2.83
 
 
-def test_choices_of_vgg_a():
+def test_vgg_a_uses_hybrid_parallelism_only_in_dense_layers():
   kinds = {c.layer: (c.kind, c.groups) for c in choices(neural_networks.table("vgg_a"), 256, 64)}
   assert all(kinds[name] == ("data", 64) for name in kinds if name.startswith("conv"))
   assert [kinds[name] for name in ("fc6", "fc7", "fc8")] == [("hybrid", 4), ("hybrid", 4), ("hybrid", 8)]
@@ -60,26 +60,18 @@ def test_choices_of_vgg_a():
   assert best(FC6, 256, 1) == ("fc6", "data", 1, (0.0, 0.0))
 
 
-@settings(deadline=None)
-@given(layers(), st.floats(0.1, 100), duplexes)
-def test_flop_per_byte(layer, examples, duplex):
-  places = layer.size_out[0] * layer.size_out[1]
-  assert flop_per_byte(layer, examples) == pytest.approx(1.5 * places * examples)
-  assert flop_per_byte(layer, examples, duplex) == pytest.approx(1.5 * places * examples / (2 - duplex))
-
-
-def test_least_examples_that_hide_the_exchange():
-  """336 FLOP per byte: a dense layer needs 224 examples per node, VGG-A's last convolutions 1.14, the first less."""
+def test_fewest_examples_that_hide_the_exchange():
+  """At 336 FLOP per byte, a dense layer needs 224 examples per node, VGG-A's last convolutions 336 / 294."""
   result = [336.0 / flop_per_byte(layer, 1.0) for layer in neural_networks.table("vgg_a")]
   assert result[0] == pytest.approx(336 / 75264) and result[7] == pytest.approx(336 / 294) and result[8] == 224
 
 
 @settings(deadline=None)
 @given(layers(), batches, workers, duplexes)
-def test_best_is_the_exhaustive_one(layer, batch, count, duplex):
+def test_best_equals_an_exhaustive_search(layer, batch, count, duplex):
   assume(count <= layer.outputs)
 
-  def bytes_of(groups):  # the equations once more, with the shapes written out
+  def bytes_of(groups):  # the paper's equations in terms of the shapes
     maps = layer.inputs * layer.size_in[0] * layer.size_in[1]
     kernels = layer.inputs * layer.outputs * layer.kernel[0] * layer.kernel[1]
     model = 2 * 4 * maps * batch / groups if groups < count else 0
@@ -92,26 +84,26 @@ def test_best_is_the_exhaustive_one(layer, batch, count, duplex):
   assert result.kind == ("data" if result.groups == count else "model" if result.groups == 1 else "hybrid")
 
 
-def neighbours(groups, ideal):
-  """The possible group counts on both sides of an ideal one."""
+def neighbors(groups, ideal):
+  """Return the nearest possible group counts on both sides of an ideal one."""
   return {*[g for g in groups if g <= ideal][-1:], *[g for g in groups if g >= ideal][:1]}
 
 
 @settings(deadline=None)
 @given(layers(), batches, workers, duplexes)
-def test_rounding_finds_the_optimum(layer, batch, count, duplex):
-  """The volume is convex between its ends, where one of its parts falls away: so the neighbours of G* and the ends."""
+def test_the_optimum_is_a_neighbor_of_the_ideal_or_an_end(layer, batch, count, duplex):
+  """The volume is convex in G except at both ends, where one of its terms is 0."""
   assume(count <= layer.outputs)
   groups = possible_groups(layer, batch, count)
-  near = neighbours(groups, ideal_groups(layer, batch, count, duplex)) | {groups[0], groups[-1]}
+  near = neighbors(groups, ideal_groups(layer, batch, count, duplex)) | {groups[0], groups[-1]}
   least = min(volume(layer, batch, count, g, duplex).total for g in near)
   assert least == pytest.approx(best(layer, batch, count, duplex).volume.total)
 
 
 @settings(deadline=None)
 @given(layers(), st.integers(64, 4096), st.sampled_from([64, 128]), duplexes)
-def test_ideal_groups_is_the_minimum(layer, batch, count, duplex):
-  model, data = volume(layer, batch, 2 * count, 2, duplex)  # 2 of 2 N groups: each part at a G where it is there
+def test_ideal_groups_minimize_the_volume(layer, batch, count, duplex):
+  model, data = volume(layer, batch, 2 * count, 2, duplex)  # with G = 2 both terms are above 0
   ideal = ideal_groups(layer, batch, 2 * count, duplex)
   result = minimize_scalar(
     lambda log: math.log(2 * model * math.exp(-log) + data * math.exp(log) / 2),
@@ -123,8 +115,8 @@ def test_ideal_groups_is_the_minimum(layer, batch, count, duplex):
 
 @settings(deadline=None)
 @given(layers(), batches, workers)
-def test_volumes_are_those_of_collectives_with_full_strips(layer, batch, count):
-  """A node keeps its own of n strips, so the project's collectives send (n - 1) / n of the paper's bytes at ov = 0."""
+def test_collectives_send_the_paper_volume_except_the_nodes_own_strip(layer, batch, count):
+  """A node does not send its own of n strips, so collectives send (n - 1) / n of the paper's bytes at ov = 0."""
   assume(batch >= count)
   for groups in (g for g in range(1, count + 1) if count % g == 0):
     size = count // groups
@@ -136,7 +128,7 @@ def test_volumes_are_those_of_collectives_with_full_strips(layer, batch, count):
     assert paper.data * (groups - 1) / groups == pytest.approx(reduced)
 
 
-def test_errors():
+def test_invalid_arguments_are_rejected():
   with pytest.raises(ValueError, match=r"groups must be .*12 workers, \[1, 2, 3, 4, 6, 12\], got 5"):
     volume(FC6, 256, 12, 5)
   with pytest.raises(ValueError, match=r"groups must be .*got 0"):
@@ -151,14 +143,14 @@ def test_errors():
     best(Layer("dense", 10, 10), 2, 64)
 
 
-@pytest.mark.parametrize("layer", neural_networks.table("vgg_a"), ids=lambda layer: layer.name)
-def test_what_a_node_of_a_group_moves(layer):
-  """Of 8 nodes with 32 examples in G groups: strips of weights and outputs, and all inputs of the group."""
-  data = group_work(layer, 8, 8)
-  assert data == part(layer)
-  for groups in (1, 2, 4):
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_memory_traffic_of_a_node_in_a_group(groups):
+  """Each of 8 nodes with 32 examples moves strips of weights and outputs, and all inputs of its group."""
+  for layer in neural_networks.table("vgg_a"):
+    data = group_work(layer, 8, 8)
+    assert data == part(layer)
     size, result = 8 // groups, group_work(layer, 8, groups)
-    assert result.flop == data.flop and size * result.held == pytest.approx(data.held)
-    own, group = 32 / 8, 32 / groups
-    values = 3 * (group * (lambda layer: layer.input_values)(layer) + group * layer.activations / size)
-    assert own * result.moved == pytest.approx(values)
+    assert result.flop == data.flop and size * result.held == pytest.approx(data.held), layer.name
+    examples = 32 / groups  # of a group
+    values = 3 * examples * (layer.input_values + layer.activations / size)
+    assert 32 / 8 * result.moved == pytest.approx(values), layer.name

@@ -1,4 +1,4 @@
-"""The lemmas on workers and servers, the hiding condition and PALEO's model against hand-made tables and searches."""
+"""The lemmas on workers and servers, the hiding condition and PALEO's model against published values and searches."""
 
 import math
 
@@ -14,31 +14,25 @@ OVERHEADS = st.floats(1e-4, 10)
 TIMES = st.floats(1e-4, 10)
 
 
-@pytest.mark.parametrize(
-  ("overhead", "at", "most"),
-  [
+def test_efficiencies_are_the_published_ones():
+  for overhead, efficiencies, most in (
     (0.05, (0.955, 0.875, 0.750, 0.583), 6.25),
     (0.10, (0.917, 0.786, 0.611, 0.423), 3.75),
     (0.20, (0.857, 0.667, 0.462, 0.286), 2.5),
-  ],
-)
-def test_efficiency(overhead, at, most):
-  assert [bounds.efficiency(g, overhead) for g in (2, 4, 8, 16)] == pytest.approx(at, abs=5e-4)
-  assert bounds.workers_for(0.8, overhead) == pytest.approx(most)
-
-
-def test_overhead_for_80_percent():
+  ):
+    assert [bounds.efficiency(g, overhead) for g in (2, 4, 8, 16)] == pytest.approx(efficiencies, abs=5e-4)
+    assert bounds.workers_for(0.8, overhead) == pytest.approx(most)
   result = [bounds.overhead_for(0.8, g) for g in (2, 4, 8, 16)]
   assert result == pytest.approx([0.333, 0.091, 0.037, 0.017], abs=5e-4)
 
 
 @given(st.floats(1, 1e4), OVERHEADS)
-def test_each_is_solved_for_the_others(workers, overhead):
-  # From the definition: T_C = 1, T_O = R_O.
+def test_efficiency_workers_and_overhead_are_inverses(workers, overhead):
+  # The definition with T_C = 1, T_O = R_O.
   assert workers * bounds.efficiency(workers, overhead) == pytest.approx((1 + overhead) / (1 / workers + overhead))
   share = bounds.efficiency(workers, overhead)
   assert bounds.workers_for(share, overhead) == pytest.approx(workers, rel=1e-6)
-  if share * workers > 1 + 1e-4:  # nearer to 1 the quotient loses its digits
+  if share * workers > 1 + 1e-4:  # otherwise the quotient cancels
     assert bounds.overhead_for(share, workers) == pytest.approx(overhead, rel=1e-6)
   assert workers * bounds.efficiency(workers, overhead) <= bounds.speedup_limit(overhead) * (1 + 1e-12)
 
@@ -49,9 +43,8 @@ def test_without_overhead():
   assert bounds.overhead_for(1, 4) == 0
 
 
-@pytest.mark.parametrize(
-  ("call", "text"),
-  [
+def test_invalid_arguments_are_rejected_in_one_line():
+  for call, text in (
     (lambda: bounds.efficiency(0, 0.1), "workers must be .*got 0"),
     (lambda: bounds.efficiency(math.nan, 0.1), "workers must be .*got nan"),
     (lambda: bounds.efficiency(2, -0.1), "overhead over compute must be .*got -0.1"),
@@ -70,24 +63,22 @@ def test_without_overhead():
     (lambda: bounds.exposed_share(2, 1, period=1, delay=2), "delay must be .*got 2"),
     (lambda: dasgd.tree_seconds(1, 2, 0), "bandwidth"),
     (lambda: dasgd.tree_seconds(1, 0, 1), "workers must be .*got 0"),
-  ],
-)
-def test_invalid_arguments(call, text):
-  with pytest.raises(ValueError, match=text) as error:
-    call()
-  assert "\n" not in str(error.value)
+  ):
+    with pytest.raises(ValueError, match=text) as error:
+      call()
+    assert "\n" not in str(error.value)
 
 
 def test_servers_of_alexnet():
   assert bounds.servers_for(244e6, 4, 10e9 / 8, 1.0) == 2  # 1.56
   assert bounds.servers_for(244e6, 4, 1e9 / 8, 1.0) == 16  # 15.6
   assert bounds.servers_for(244e6, 4, 1e9 / 8, 1.0, duplex=1) == 8
-  assert bounds.servers_for(1e9, 3, 1e9, 1.0) == 6  # whole: no seventh
+  assert bounds.servers_for(1e9, 3, 1e9, 1.0) == 6  # an exact quotient is not rounded up
   assert bounds.servers_for(1.0, 1, 1e9, 1.0) == 1
 
 
 @given(st.floats(1e3, 1e10), st.integers(1, 512), st.floats(1e6, 1e11), TIMES, st.sampled_from([0.0, 0.5, 1.0]))
-def test_servers_are_the_fewest_that_carry_the_bytes(nbytes, workers, bandwidth, seconds, duplex):
+def test_servers_are_the_fewest_that_hide_the_exchange(nbytes, workers, bandwidth, seconds, duplex):
   servers = bounds.servers_for(nbytes, workers, bandwidth, seconds, duplex)
 
   def busy(n):
@@ -98,7 +89,7 @@ def test_servers_are_the_fewest_that_carry_the_bytes(nbytes, workers, bandwidth,
 
 
 @given(st.one_of(st.just(0.0), TIMES), TIMES)
-def test_smallest_delay_hides(message, step):
+def test_smallest_delay_hides_the_exchange(message, step):
   delay = bounds.smallest_delay(message, step)
   assert delay * step >= message * (1 - 1e-9)
   assert delay == 0 or (delay - 1) * step < message
@@ -106,7 +97,7 @@ def test_smallest_delay_hides(message, step):
 
 
 @given(TIMES, TIMES, st.floats(0.01, 0.9), st.integers(0, 5))
-def test_smallest_period_is_that_of_a_search(message, step, share, delay):
+def test_smallest_period_equals_that_of_a_search(message, step, share, delay):
   period = bounds.smallest_period(message, step, share=share, delay=delay)
   assert period >= max(1, delay)
   assert bounds.exposed_share(message, step, period=period, delay=delay) <= share * (1 + 1e-9)
@@ -114,12 +105,12 @@ def test_smallest_period_is_that_of_a_search(message, step, share, delay):
     assert bounds.exposed_share(message, step, period=period - 1, delay=delay) > share * (1 - 1e-9)
 
 
-def test_no_share_is_exposed_where_the_delay_hides_all():
+def test_smallest_period_with_a_delay_that_hides_everything():
   assert bounds.smallest_period(2.0, 1.0, share=0.0, delay=2) == 2
   assert bounds.smallest_period(2.0, 1.0, share=0.0, delay=5) == 5
 
 
-@pytest.mark.parametrize(  # a port of the authors' model: 256 workers, 70 Gb/s, GEMM, weak scaling
+@pytest.mark.parametrize(  # from a port of the authors' model: 256 workers, 70 Gb/s, GEMM, weak scaling
   ("network", "flattened", "steps", "message", "least", "sync", "local", "delayed"),
   [
     ("nin", 1, (0.0929, 0.0233), 0.0349, (1, 2), (73, 40), (91, 73), (100, 89)),
@@ -135,22 +126,22 @@ def test_hiding_condition(network, flattened, steps, message, least, sync, local
   assert result == pytest.approx(message, rel=0.005)
   for i, examples in enumerate((128, 32)):
     step = dasgd.step_seconds(table, examples, flattened=flattened)
-    assert step == pytest.approx(steps[i], rel=0.07)  # without pooling, concatenation and dropout
+    assert step == pytest.approx(steps[i], rel=0.07)  # pooling, concatenation and dropout are omitted
     assert bounds.smallest_delay(result, step) == bounds.smallest_delay(message, steps[i]) == least[i]
     for reported, period, delay in ((sync, 1, 0), (local, 4, 0), (delayed, 4, 1)):
       share = 1 - bounds.exposed_share(message, steps[i], period=period, delay=delay)
-      assert round(100 * share) == pytest.approx(reported[i], abs=1)  # of rounded times
+      assert round(100 * share) == pytest.approx(reported[i], abs=1)  # computed from rounded times
 
 
-def test_paleo_exchange():
+def test_paleo_exchange_by_hand():
   hop = 1e9 / 8.75e9
   assert dasgd.tree_seconds(1e9, 256, dasgd.BANDWIDTHS["infiniband"]) == pytest.approx(10.058 * hop)
   assert dasgd.tree_seconds(1e9, 8, dasgd.BANDWIDTHS["infiniband"]) == pytest.approx(0.174 * hop)
   assert dasgd.tree_seconds(1e9, 1, dasgd.BANDWIDTHS["infiniband"]) == 0
 
 
-def test_paleo_step():
-  """One layer bound by compute, one by memory, worked out by hand."""
+def test_paleo_step_by_hand():
+  """One layer is bound by compute, one by memory."""
   convolution = Layer("conv", 64, 64, (3, 3), (56, 56), (56, 56), bias=False)
   dense = Layer("dense", 1000, 1000, bias=False)
   update = 12 / dasgd.V100.memory_bandwidth

@@ -1,4 +1,4 @@
-"""The memory model against a sum worked out by hand, and the largest batch against a search."""
+"""The memory model against sums by hand, and the largest batch against a search."""
 
 import math
 
@@ -17,16 +17,15 @@ NET = (
 )
 
 
-def test_by_hand():
+def test_step_memory_by_hand():
   result = step_memory(NET)
   assert result.per_example == 4 * (3 * 256 + 8 * 196 + 4 * 25) + 4 * 10
   assert result.fixed == 3 * 4 * (3 * 8 * 9 + 8 + 8 * 4 * 9) + 3 * 4 * 1010
   assert result.total(2) == result.fixed + 2 * result.per_example
-  # The parameters of the whole table are held once: the classifier's are not among the convolutions'.
   assert result.fixed == 3 * 4 * sum(x.params for x in NET)
 
 
-def test_more_copies_and_half_precision():
+def test_extra_copies_and_half_precision():
   params = sum(x.params for x in NET)
   assert step_memory(NET, extra_copies=2).fixed == 5 * 4 * params
   half, full = step_memory(NET, width=2), step_memory(NET)
@@ -34,7 +33,7 @@ def test_more_copies_and_half_precision():
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(1, 1e4), st.floats(0, 1e4), st.floats(0, 1e7))
-def test_largest_batch_is_that_of_a_search(weights, classifier, maps, classifier_maps, room):
+def test_largest_batch_equals_that_of_a_search(weights, classifier, maps, classifier_maps, room):
   memory = StepMemory(maps + classifier_maps, weights + classifier)
   limit = memory.total(1) + room
   result = largest_batch(memory, limit)
@@ -42,32 +41,26 @@ def test_largest_batch_is_that_of_a_search(weights, classifier, maps, classifier
   assert memory.total(result + 1) > limit * (1 - 1e-12)
 
 
-def test_the_limit_itself_fits():
+def test_a_batch_may_use_exactly_the_limit():
   memory = step_memory(NET)
   assert largest_batch(memory, memory.total(5)) == 5
   assert largest_batch(memory, memory.total(5) - 1) == 4
 
 
-@pytest.mark.parametrize("limit", [0, -1, math.nan, step_memory(NET).total(1) - 1])
-def test_not_even_one_example(limit):
-  with pytest.raises(ValueError, match=r"not even one example fits in .*: a step on one needs 28 kB .28048 bytes."):
-    largest_batch(step_memory(NET), limit)
-
-
-@pytest.mark.parametrize(
-  ("call", "text"),
-  [
+def test_invalid_arguments_are_rejected():
+  for limit in (0, -1, math.nan, step_memory(NET).total(1) - 1):
+    with pytest.raises(ValueError, match=r"28 kB .28048 bytes."):
+      largest_batch(step_memory(NET), limit)
+  for call, text in (
     (lambda: step_memory(()), "at least one layer"),
     (lambda: step_memory(NET, extra_copies=-1), "extra_copies"),
     (lambda: largest_batch(step_memory(NET), math.inf), "finite"),
-  ],
-)
-def test_invalid_arguments(call, text):
-  with pytest.raises(ValueError, match=text):
-    call()
+  ):
+    with pytest.raises(ValueError, match=text):
+      call()
 
 
-def test_units():
+def test_bytes_and_seconds_as_text():
   texts = [bytes_text(x) for x in (12, 1234, 1.2e6, 3.456e9, 80e12)]
   assert texts == ["12 bytes", "1.23 kB", "1.2 MB", "3.46 GB", "80 TB"]
   assert [seconds_text(x) for x in (0, 1.5e-6, 0.0123, 1.0, 345.6)] == ["0 us", "1.5 us", "12.3 ms", "1 s", "346 s"]
