@@ -1,9 +1,10 @@
-"""The driver of elastic jobs on Ray: real actors whose training is a fake in lockstep, without JAX."""
+"""The driver of elastic jobs: real Ray actors that count steps in lockstep instead of training."""
 
 import contextlib
 import json
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -13,30 +14,44 @@ import pytest
 pytest.importorskip("ray")
 import ray
 
+from ddl.asynchronous import ray_cluster
 from ddl.config.options import RunOptions
+from ddl.elastic import ray_job
 from ddl.elastic.keeper import ROUNDS, Keeper, ProcessGroup
 from ddl.elastic.ray_job import ATTEMPTS, JobFailed, RayJob
 from ddl.events.presence import Presence
+from ddl.names import pluralize
 
-STEPS, PROCESSES = 60, 3
+STEPS = 40
 
 
-def lockstep(folder, fail=lambda membership, step: None, steps=STEPS, pace=0.05):
-  """Return a function that trains: each step adds 1 to a process's number, which only the keeper stores."""
+@pytest.fixture(scope="module", autouse=True)
+def shared_ray():
+  """Start Ray once for all jobs; shorten the time in which processes report errors after a failure."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(ray_job, "GRACE", 1.0)
+    ray_cluster.connect(None, cpus=8)
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    ray.shutdown()
+
+
+def lockstep(folder, fail=lambda membership, step: None):
+  """Return a training function in which each step adds 1 to a number that only the keeper stores."""
 
   def run(membership):
     rank, step, number, sent = membership.rank, max(membership.step, 0), 0, None
     if rank in membership.survivors:
       number = int(ray.get(membership.keepers[rank].read.remote(rank, step))[1][0][0])
-    line = [membership.ranks, membership.survivors, step, number, os.getpid(), ray.get_runtime_context().get_actor_id()]
+    row = [membership.ranks, membership.survivors, step, number, os.getpid(), ray.get_runtime_context().get_actor_id()]
     with (folder / f"log-{rank}").open("a") as log:
-      log.write(json.dumps(line) + "\n")
-    while step < steps:
+      log.write(json.dumps(row) + "\n")
+    while step < STEPS:
       fail(membership, step)
       (folder / f"{membership.number}-{step}-{rank}").touch()
       while not all((folder / f"{membership.number}-{step}-{other}").exists() for other in membership.ranks):
         time.sleep(0.01)
-      time.sleep(pace)
+      time.sleep(0.05)
       step, number = step + 1, number + 1
       if sent:
         ray.get(sent)
@@ -52,7 +67,7 @@ def log(folder, rank):
 
 
 def steps_of(folder, number):
-  """The number of steps that the processes of a membership have begun."""
+  """Return the number of steps that the processes of a membership have started."""
   return len({path.name.split("-")[1] for path in folder.glob(f"{number}-*-*")})
 
 
@@ -63,11 +78,11 @@ def until(condition, seconds=120):
     time.sleep(0.02)
 
 
-def train(folder, during=lambda: None, run=None, **options):
-  """Run a job, and a function in a thread; return what the job returned, and what it printed on stderr."""
+def train(folder, during=lambda: None, run=None, processes=2, **options):
+  """Run a job, and the function `during` in a thread; return the job's result and its lines on stderr."""
   lines = []
-  options = RunOptions(processes=PROCESSES, worker_cpus=0, peer_timeout=5, **options)
-  first = ProcessGroup(PROCESSES, 2 * PROCESSES, 1, tuple(range(PROCESSES)))
+  options = RunOptions(processes=processes, worker_cpus=0, peer_timeout=3, **options)
+  first = ProcessGroup(processes, 2 * processes, 1, tuple(range(processes)))
   job = RayJob(run or lockstep(folder), first, options, bool, lines.append)
   thread = threading.Thread(target=during)
   thread.start()
@@ -84,27 +99,29 @@ def exists(pid):
   return False
 
 
-SIGNALS = [
-  (signal.SIGKILL, 1),
-  *(pytest.param(number, rank, marks=pytest.mark.slow)
-    for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM) for rank in (0, 2)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("number", "rank"), SIGNALS)
-def test_the_others_continue_without_a_process_that_fails(number, rank, tmp_path):
-  others = [other for other in range(PROCESSES) if other != rank]
+@pytest.mark.parametrize(
+  ("number", "rank", "processes"),
+  [
+    (signal.SIGKILL, 1, 2),
+    pytest.param(signal.SIGKILL, 0, 3, marks=pytest.mark.slow),
+    pytest.param(signal.SIGSTOP, 2, 3, marks=pytest.mark.slow),
+    pytest.param(signal.SIGTERM, 0, 3, marks=pytest.mark.slow),
+  ],
+)
+def test_other_processes_continue_after_a_failure(number, rank, processes, tmp_path):
+  others = [other for other in range(processes) if other != rank]
 
   def fail():
     until(lambda: steps_of(tmp_path, 0) > 8)
     os.kill(log(tmp_path, rank)[0][4], number)
 
-  result, lines = train(tmp_path, fail)
-  first, (ranks, survivors, step, own, *_) = log(tmp_path, others[0])
-  assert (first[0], first[1], first[2]) == ([*range(PROCESSES)], [], 0)
-  assert ranks == survivors == others and own == step >= 7
+  result, lines = train(tmp_path, fail, processes=processes)
+  first, (ranks, survivors, step, count, *_) = log(tmp_path, others[0])
+  assert (first[0], first[1], first[2]) == ([*range(processes)], [], 0)
+  assert ranks == survivors == others and count == step >= 7
   assert result == STEPS and len(log(tmp_path, rank)) == 1
-  assert lines == [f"process {rank} of 3 failed; 2 processes of 3 continue from step {step}"]
+  names = pluralize(processes - 1, "process")
+  assert lines == [f"process {rank} of {processes} failed; {names} of {processes} continue from step {step}"]
   until(lambda: not exists(log(tmp_path, rank)[0][4]), 10)
 
 
@@ -115,7 +132,7 @@ def test_a_process_that_fails_is_replaced(tmp_path):
       until(lambda membership=membership: steps_of(tmp_path, membership) > 8)
       os.kill(log(tmp_path, 1)[membership][4], signal.SIGKILL)
 
-  result, lines = train(tmp_path, fail, max_restarts=1)
+  result, lines = train(tmp_path, fail, processes=3, max_restarts=1)
   _, second, third = log(tmp_path, 0)
   assert second[:2] == [[0, 1, 2], [0, 2]] and second[2] == second[3]
   assert log(tmp_path, 1)[1][3] == 0
@@ -124,19 +141,18 @@ def test_a_process_that_fails_is_replaced(tmp_path):
 
 
 @pytest.mark.slow
-def test_without_a_stored_state_the_job_fails(tmp_path):
+def test_a_failure_before_the_first_round_ends_the_job(tmp_path):
   def fail(membership, step):
     if membership.rank == 1:
       os.kill(os.getpid(), signal.SIGKILL)
 
-  begin = time.monotonic()
-  with pytest.raises(JobFailed, match="process 1 of 3 failed, and no other process has completed a round") as error:
+  with pytest.raises(JobFailed, match="process 1 of 2 failed, and no other process has completed a round") as error:
     train(tmp_path, run=lockstep(tmp_path, fail))
-  assert "\n" not in str(error.value) and time.monotonic() - begin < 60
+  assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow
-def test_what_a_process_raises_ends_the_job(tmp_path):
+def test_an_error_of_a_process_ends_the_job(tmp_path):
   def fail(membership, step):
     if step == 4 and membership.rank == 1:
       raise ValueError("no space")
@@ -146,18 +162,18 @@ def test_what_a_process_raises_ends_the_job(tmp_path):
 
 
 @pytest.mark.slow
-def test_training_that_fails_again_and_again_ends_the_job(tmp_path):
+def test_repeated_failures_at_the_same_step_end_the_job(tmp_path):
   def fail(membership, step):
     if step == 4 and membership.rank == 1:
       raise RuntimeError("Gloo timed out")
 
   with pytest.raises(JobFailed, match=rf"{ATTEMPTS} times in a row after step 4: Gloo timed out"):
     train(tmp_path, run=lockstep(tmp_path, fail))
-  assert [line[2] for line in log(tmp_path, 0)] == [0, 4, 4, 4][:ATTEMPTS]
+  assert [row[2] for row in log(tmp_path, 0)] == [0, 4, 4, 4][:ATTEMPTS]
 
 
 @pytest.mark.slow
-def test_a_replacement_that_differs_ends_without_the_others(tmp_path):
+def test_other_processes_continue_without_a_replacement_that_fails(tmp_path):
   def fail(membership, step):
     if membership.rank == 1 and membership.survivors:
       raise ValueError("numpy is 1 in process 0 and 2 in process 1")
@@ -165,8 +181,8 @@ def test_a_replacement_that_differs_ends_without_the_others(tmp_path):
       os.kill(os.getpid(), signal.SIGKILL)
 
   result, lines = train(tmp_path, run=lockstep(tmp_path, fail), max_restarts=3)
-  assert result == STEPS and log(tmp_path, 0)[-1][0] == [0, 2]
-  assert "process 1 of 3: numpy is 1 in process 0 and 2 in process 1" in lines
+  assert result == STEPS and log(tmp_path, 0)[-1][0] == [0]
+  assert "process 1 of 2: numpy is 1 in process 0 and 2 in process 1" in lines
 
 
 @pytest.mark.slow
@@ -176,10 +192,10 @@ def test_sigterm_of_the_driver_stops_all_processes(tmp_path):
     os.kill(os.getpid(), signal.SIGTERM)
 
   def run(membership):
-    def saved(*_):
+    def save(*_):
       raise ValueError(f"saved {membership.rank}")
 
-    signal.signal(signal.SIGTERM, saved)
+    signal.signal(signal.SIGTERM, save)
     return lockstep(tmp_path)(membership)
 
   with pytest.raises(ValueError, match="saved 0"):
@@ -200,7 +216,7 @@ def test_a_keeper_stores_the_last_rounds_of_its_membership():
   assert text == "4" and array.tolist() == [1, 4]
 
 
-def test_the_presence_records_lost_workers_that_are_replaced():
+def test_presence_records_the_loss_of_replaced_workers():
   membership = ProcessGroup(3, 6, 4, (0, 1, 2), survivors=(0, 2))
   every, survivors = (0, 1, 2, 3, 4, 5), (0, 1, 4, 5)
   before = Presence(6, ((0, every), (12, survivors)))

@@ -1,4 +1,4 @@
-"""Workers that come and go against NumPy: float64, rtol 1e-12, momentum inside; copies, keys, restarts, compilation."""
+"""Elastic training against NumPy: float64, rtol 1e-12, inner momentum; messages, keys, checkpoints, compilation."""
 
 from functools import cache
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.runs import OUTER, each, feed, flat_rows, model
 from helpers.twins import INNER, build, close, flat_of
-from reference import collective as reference
+from reference import collective
 from reference.churn import churn
 
 from ddl import elastic
@@ -52,7 +52,7 @@ trainer_of = cache(new_trainer)
 
 
 def make(name, changes, **more):
-  """A run, and for how many workers it has asked for a trainer."""
+  """Return an elastic trainer, and the numbers of workers for which it has built one."""
 
   @cache
   def trainer(count):
@@ -67,74 +67,75 @@ def batches(first, steps):
   return feed(first, steps, workers=range(P))
 
 
-def run(trainer, first=0, held=None, every=STEPS):
-  """Yield (step, held) after each call."""
-  held = held or trainer.start(jax.random.key(0))
+def run(trainer, first=0, carry=None, every=STEPS):
+  """Yield (step, carry, losses) after each call."""
+  carry = carry or trainer.start(jax.random.key(0))
   calls = [call for call in trainer.plan(0, STEPS, every) if call.first >= first]
-  for call, now, losses in trainer.run(held, calls, batches, jax.random.key(1)):
+  for call, now, losses in trainer.run(carry, calls, batches, jax.random.key(1)):
     yield call.end, now, trainer.losses(call, losses)
 
 
-def models(trainer, held):
-  return flat_rows(each(trainer.trainer_for(held.ids), held.carry.params, trainer.trainer_for(held.ids).replication.params))
+def models(trainer, carry):
+  inner = trainer.trainer_for(carry.ids)
+  return flat_rows(each(inner, carry.carry.params, inner.replication.params))
 
 
 def equals_reference(name, changes, x0, grad, trainer, **hyper):
   expected = churn(name, x0, grad, changes=changes, steps=STEPS, inner=INNER["momentum"][1], **hyper)
   ends = []
-  for step, held, _ in run(trainer):
-    ids, x, tested = expected[step - 1]
-    assert held.ids == ids
-    close(models(trainer, held), x)
-    close(flat_rows(jax.tree.map(np.asarray, trainer.consensus(held).params), 0), tested)
+  for step, carry, _ in run(trainer):
+    ids, x, consensus = expected[step - 1]
+    assert carry.ids == ids
+    close(models(trainer, carry), x)
+    close(flat_rows(jax.tree.map(np.asarray, trainer.consensus(carry).params), 0), consensus)
     ends.append(step)
   assert ends[-1] == STEPS and {step for step, _ in changes[1:]} <= {*ends}
 
 
 @pytest.mark.parametrize("name", HYPER)
-@pytest.mark.parametrize("words", CHANGES)
-@pytest.mark.sampled(2)
-def test_equals_the_algorithm_of_those_that_are_present(name, words):
-  trainer, created = make(name, CHANGES[words])
-  equals_reference(name, CHANGES[words], *reference.problem(P, STEPS), trainer, **HYPER[name])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.sampled(3)
+def test_equals_the_algorithm_on_the_present_workers(name, change):
+  trainer, created = make(name, CHANGES[change])
+  equals_reference(name, CHANGES[change], *collective.problem(P, STEPS), trainer, **HYPER[name])
   assert len(created) == len({*created})  # one trainer for each number of workers
 
 
-def test_several_messages_in_flight_stay():
+def test_several_messages_in_flight_are_kept_at_a_change():
   hyper, changes = {"period": 1, "delay": 3, "keep": 0.25}, CHANGES["a loss and a return"]
   trainer, _ = make("dasgd", changes, **hyper)
-  equals_reference("dasgd", changes, *reference.problem(P, STEPS), trainer, **hyper)
+  equals_reference("dasgd", changes, *collective.problem(P, STEPS), trainer, **hyper)
 
 
-def test_who_joins_has_a_copy_of_a_message_of_the_first_that_stays():
-  """Means that all share, and differences of each worker's own, in flight at a change."""
+def test_a_joining_worker_gets_the_messages_of_the_first_that_stays():
+  """In flight are means, equal for all workers, and differences of each worker."""
   plain = trainer_of("easgd", P, alpha=0.1, period=1).algorithm
-  late = plain._replace(exchanges=(plain.exchanges[0]._replace(delay=3),))
-  late_of = cache(lambda count: CompiledTrainer(late, MODEL, make_workers(count, 1), HOW))
-  trainer = ElasticTrainer(lambda ids: late_of(len(ids)), Presence(P, ((0, (1, 2, 3)), (6, ALL))))
-  for step, held, _ in run(trainer):
+  delayed = plain._replace(exchanges=(plain.exchanges[0]._replace(delay=3),))
+  trainer_with = cache(lambda count: CompiledTrainer(delayed, MODEL, make_workers(count, 1), HOW))
+  trainer = ElasticTrainer(lambda ids: trainer_with(len(ids)), Presence(P, ((0, (1, 2, 3)), (6, ALL))))
+  for step, carry, _ in run(trainer):
     if step == 6:
-      now = trainer.regroup(held, ALL, 6).carry
-      for (mine, total), (old, before) in zip(now.messages[0], held.carry.messages[0], strict=True):
-        close(flat_rows(jax.tree.map(np.asarray, total)), flat_rows(jax.tree.map(np.asarray, before)))
+      after = trainer.regroup(carry, ALL, 6).carry
+      for (difference, mean), (old, old_mean) in zip(after.messages[0], carry.carry.messages[0], strict=True):
+        close(flat_rows(jax.tree.map(np.asarray, mean)), flat_rows(jax.tree.map(np.asarray, old_mean)))
         rows = flat_rows(jax.tree.map(np.asarray, old))
-        close(flat_rows(jax.tree.map(np.asarray, mine)), rows[[0, 0, 1, 2]])
+        close(flat_rows(jax.tree.map(np.asarray, difference)), rows[[0, 0, 1, 2]])
         assert np.abs(rows[0] - rows[1]).max() > 1e-3
 
 
-def test_where_nobody_leaves_no_bit_changes():
+def test_without_changes_the_bits_equal_the_plain_trainer():
   for name in HYPER:
     trainer, _ = make(name, everyone(P).changes)
     plain = make(name, everyone(P).changes)[0].all
-    *_, (_, held, losses) = run(trainer)
+    *_, (_, elastic_carry, losses) = run(trainer)
     calls = plain.plan(0, STEPS, STEPS)
-    *_, (_, carry, kept) = plain.run(plain.start(jax.random.key(0)), calls, batches, jax.random.key(1))
-    jax.tree.map(np.testing.assert_array_equal, held.carry, carry)
-    np.testing.assert_array_equal(losses, plain.losses(calls[-1], kept))
+    *_, (_, carry, plain_losses) = plain.run(plain.start(jax.random.key(0)), calls, batches, jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, elastic_carry.carry, carry)
+    np.testing.assert_array_equal(losses, plain.losses(calls[-1], plain_losses))
 
 
-def test_keys_and_batches_are_those_of_the_worker_whoever_else_is_there():
-  """Worker 2's model without exchanges, beside three others and alone, with numbers drawn from its keys."""
+def test_keys_and_batches_do_not_depend_on_other_workers():
+  """Without exchanges, worker 2 has the same model with three others and as the only worker."""
   plain = model(P, STEPS)
 
   def loss(params, extra, batch, key):
@@ -144,12 +145,12 @@ def test_keys_and_batches_are_those_of_the_worker_whoever_else_is_there():
   rows = []
   for changes in (((0, ALL),), ((0, ALL), (4, (2,)))):
     trainer, _ = make("local_sgd", changes, model=Model(plain.init, loss), period=100)
-    *_, (_, held, _) = run(trainer)
-    rows.append(models(trainer, held)[held.ids.index(2)])
+    *_, (_, carry, _) = run(trainer)
+    rows.append(models(trainer, carry)[carry.ids.index(2)])
   close(*rows)
 
 
-def test_statistics_of_who_joins_are_the_mean():
+def test_a_joining_worker_gets_the_mean_statistics():
   plain = model(P, STEPS)
 
   def loss(params, extra, batch, key):
@@ -161,46 +162,43 @@ def test_statistics_of_who_joins_are_the_mean():
     "local_sgd", ((0, ALL), (3, (0, 1)), (6, ALL)),
     model=Model(lambda key: (plain.init(key)[0], {"seen": jnp.zeros(())}), loss), period=3,
   )  # fmt: skip
-  result = {
-    step: held.carry.extra["seen"] for step, held, _ in ((a, jax.tree.map(jnp.copy, b), c) for a, b, c in run(trainer))
-  }
+  result = {step: jnp.copy(carry.carry.extra["seen"]) for step, carry, _ in run(trainer)}
   close(result[6], [6.0, 60.0])
   close(result[12], [12.0, 120.0, 33.0 + 600.0, 33.0 + 6000.0])
 
 
-@pytest.mark.parametrize("name", ["dasgd", "easgd", "sync_sgd"])
-@pytest.mark.sampled(3)
-def test_what_was_saved_goes_on_to_the_last_bit(name):
+@pytest.mark.parametrize("name", ["dasgd", *(pytest.param(x, marks=pytest.mark.slow) for x in ("easgd", "sync_sgd"))])
+def test_a_restored_run_has_the_same_bits(name):
   changes = CHANGES["a loss and a return"]
   trainer, _ = make(name, changes)
   saved, last = {}, None
-  for step, held, _ in run(trainer, every=2):
-    saved[step] = jax.tree.map(np.array, trainer.saved(held))
-    last = held
+  for step, carry, _ in run(trainer, every=2):
+    saved[step] = jax.tree.map(np.array, trainer.saved(carry))
+    last = carry
   assert {3, 9} < {*saved} and last
   expected = jax.tree.map(np.array, last.carry)
   for step in (2, 3, 4, 9):
-    again, _ = make(name, changes)
-    like = again.saved(again.start(jax.random.key(0), step))
-    carry = jax.tree.map(lambda x, own: jax.device_put(x, own.sharding), saved[step], like)
-    *_, (_, held, _) = run(again, step, again.restored(carry, step), every=2)
-    jax.tree.map(np.testing.assert_array_equal, held.carry, expected)
+    resumed, _ = make(name, changes)
+    like = resumed.saved(resumed.start(jax.random.key(0), step))
+    checkpoint = jax.tree.map(lambda x, y: jax.device_put(x, y.sharding), saved[step], like)
+    *_, (_, carry, _) = run(resumed, step, resumed.restored(checkpoint, step), every=2)
+    jax.tree.map(np.testing.assert_array_equal, carry.carry, expected)
 
 
-def test_the_programs_of_a_number_of_workers_serve_all_sets_of_them():
+def test_sets_of_equal_size_share_a_program():
   changes = ((0, ALL), (2, (0, 1, 2)), (3, (1, 2, 3)), (5, (0, 2, 3)), (8, ALL), (9, (0, 1, 3)), (11, (0, 1, 2)))
   trainer, created = make("sync_sgd", changes, how=HOW._replace(steps_per_call=1))
   assert len([*run(trainer)]) == STEPS
-  assert sorted(created) == [2, 3, 4]  # two stay where one goes and another comes
+  assert sorted(created) == [2, 3, 4]  # 2: the workers that stay when one leaves and another joins
   assert [len(trainer.trainer_for(ALL[:count])._calls) for count in created] == [1, 1, 0]
-  calls = make("local_sgd", ((0, ALL), *((step, ALL[:2] if step % 2 else ALL) for step in range(3, 90, 7))))[0]
+  trainer = make("local_sgd", ((0, ALL), *((step, ALL[:2] if step % 2 else ALL) for step in range(3, 90, 7))))[0]
   assert all(
-    len({call.kind for call in calls.plan(0, 99, 20) if len(calls.presence.at(call.first)) == count}) <= MOST_KINDS
+    len({call.kind for call in trainer.plan(0, 99, 20) if len(trainer.presence.at(call.first)) == count}) <= MOST_KINDS
     for count in (2, 4)
   )
 
 
-def test_bytes_are_those_of_the_present():
+def test_bytes_are_those_of_the_present_workers():
   trainer, _ = make("local_sgd", ((0, ALL), (6, (0, 3))))
   params = 7 * 8  # bytes
   for call in trainer.plan(0, STEPS, STEPS):
@@ -208,7 +206,7 @@ def test_bytes_are_those_of_the_present():
     assert trainer.nbytes(call) == call.steps / 3 * 2 * params * (p - 1) / p
 
 
-def test_what_cannot_go_on_with_fewer_is_refused():
+def test_algorithms_that_need_all_workers_are_errors():
   params = jax.eval_shape(model(P, STEPS).init, jax.random.key(0))[0]
 
   def check(name, changes, **hyper):
