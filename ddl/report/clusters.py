@@ -19,7 +19,7 @@ PARTS = ("step", "exchange", "message", "service")
 
 
 def caveats(tables: Frames) -> dict[str, Any]:
-  """Return the subjects of the section's notes: wrapped algorithms, staleness, and clusters with very short steps."""
+  """Return what the section's notes depend on: wrapped labels, whether visits are stale, clusters with short steps."""
   wrappers = {info["label"]: info["settings"].get("wrapper") or {} for info in tables.comparison.infos}
   figures = {name: list(entry["algorithms"].values()) for name, entry in tables.comparison.clusters.items()}
   return {
@@ -44,23 +44,23 @@ def sentences_of(tables: Frames) -> list[str]:
 
 
 def _sentence(tables: Frames, entry: Mapping[str, Any]) -> str:
-  on = frames.quantity(f"{PREDICTED}_{entry['name']}")
-  subject = f"{claim(tables, on)} with {formats.between(of_labels(tables.comparison.info, 'workers'), 'worker')}"
+  quantity = frames.quantity(f"{PREDICTED}_{entry['name']}")
+  subject = f"{claim(tables, quantity)} with {formats.between(of_labels(tables.comparison.info, 'workers'), 'worker')}"
   if tables.comparison.disjoint:
     return f"{subject}: not ranked, as no seed is common to all labels."
-  parts = ranking_text(tables, on)
+  parts = ranking_text(tables, quantity)
   if not parts:
     return f"{subject}: no algorithm reaches it with every seed."
-  others = _with_some_seeds(tables, on, frames.ranking(tables, on).ranked[0])
-  text = f"{' with every seed' * bool(others)}: {'; '.join(parts + others)}."
+  partial = _with_some_seeds(tables, quantity, frames.ranking(tables, quantity).ranked[0])
+  text = f"{' with every seed' * bool(partial)}: {'; '.join(parts + partial)}."
   return subject + text + (f" {break_even(entry)}" if entry["break_even"] else "")
 
 
-def _with_some_seeds(tables: Frames, on: Quantity, best: str) -> list[str]:
-  """Compare the labels that reach the target with only some seeds to the best one in these seeds, without a test."""
+def _with_some_seeds(tables: Frames, quantity: Quantity, best: str) -> list[str]:
+  """Compare labels that reach the target with only some seeds to the best label, over these seeds, without a test."""
   texts = []
   for row in tables.table.itertuples():
-    pair = frames.pair(tables, on, row.label, best) if 0 < row.reached < row.seeds else None
+    pair = frames.pair(tables, quantity, row.label, best) if 0 < row.reached < row.seeds else None
     if pair is not None:
       text = f"{row.label} reaches it with {pair['seeds']} of {pluralize(row.seeds, 'seed')}"
       if pair["scale"] == "ratio":
@@ -100,5 +100,5 @@ def _parts(figures: Mapping[str, Any]) -> Cell:
   seconds = {name: figures[f"{name}_seconds"] for name in PARTS if f"{name}_seconds" in figures}
   parts = [f"{name} {formats.figure('seconds', value)}" for name, value in seconds.items()]
   if stale := figures.get("staleness"):
-    parts.append(f"staleness {stale['there']:.1f}, in training {stale['trained']:.1f}")
+    parts.append(f"staleness {stale['there']:.1f} here, {stale['trained']:.1f} in training")
   return Cell(formats.figure("seconds", figures["seconds_per_step"]), details=tuple(parts))

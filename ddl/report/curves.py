@@ -14,7 +14,9 @@ from ddl.report.reader import COLUMNS, PREDICTED, ComparisonRecord, DataFrame, R
 from ddl.report.statistics import common_grid, finite_rows, half_width, interval_ends
 
 BELOW = 0.5  # how far an accuracy axis extends below the worst final value, as a share of the range of final values
-FAR, LEAST = 4, 0.05  # off that axis: final values FAR ranges (each at least LEAST) of the better ones below those
+# A final value is off the axis if its gap to the next better one exceeds FAR times the range of all better ones, which
+# counts as at least LEAST.
+FAR, LEAST = 4, 0.05
 NEGLIGIBLE = 1e-6  # share of the largest value; smaller values are rounding errors on a log axis
 POINTS = 100_000  # approximate limit of values in the page
 COSTS = ("examples", "bytes_sent", "step", "seconds", "virtual_seconds")  # columns of metrics that are x axes
@@ -108,7 +110,7 @@ def is_log(comparison: ComparisonRecord, x: str) -> bool:
 
 
 def pictures(tables: Frames) -> list[Figure]:
-  """Return the figures of the metric against examples, bytes and time, and of other metrics against examples."""
+  """Return figures of the target's metric against examples, bytes and time, and of other metrics against examples."""
   comparison = tables.comparison
   metric, *others = [quantity.metric for quantity in frames.scores(comparison)]
   axes = [(quantity.metric, metric) for quantity in frames.costs(comparison)[1:]]
@@ -117,7 +119,7 @@ def pictures(tables: Frames) -> list[Figure]:
 
 
 def on_clusters(tables: Frames) -> list[Figure]:
-  """Return the figures of the metric against the predicted seconds on each cluster."""
+  """Return the figures of the target's metric against the predicted seconds on each cluster."""
   drawn = [curve_figure(tables, f"{PREDICTED}_{name}", tables.comparison.metric) for name in tables.comparison.clusters]
   return list(filter(None, drawn))
 
@@ -180,7 +182,7 @@ def _notes(
     silent = formats.listed(_ends(hidden, y, "{} (ends at {})"), labels=False)
     notes.append(f"Not shown, as nothing is sent: {silent}.")
   if limits and len(below := shown[shown < limits[0]]):
-    notes.append(f"Below the axis at the end: {formats.listed(_ends(below, y, '{} ({})'), labels=False)}.")
+    notes.append(f"Final values below the axis: {formats.listed(_ends(below, y, '{} ({})'), labels=False)}.")
   labels = [result.info["label"] for result in results if result.runs]
   if log_y and (zero := [label for label in labels if label not in hidden and label not in shown]):
     notes.append(f"Not shown, as always zero: {formats.listed(zero)}.")
@@ -189,7 +191,7 @@ def _notes(
   if y == "noise_scale":
     notes.append(
       "tr(Sigma) / |G|^2 (McCandlish et al. 2018, arXiv 1812.06162); dotted: the global batch. While the batch is far "
-      "below it, doubling the workers nearly halves the steps."
+      "below the noise scale, doubling the workers nearly halves the steps."
     )
   if lines["line"].str.startswith("end of").any():
     notes.append("A cross marks where a seed diverged or stopped; the other seeds continue as thin lines.")

@@ -111,7 +111,7 @@ class Figure:
     """Write the figure into an existing folder as .svg, .pdf, .png or .csv, depending on the suffix of the path.
 
     Args:
-      path: of the file.
+      path: the file to write.
       title: whether to draw the title; False for a paper, where the caption replaces it.
       narrow: draw 4.3 inches wide, for a paper's column; curves have only the large axes, with bands.
 
@@ -124,7 +124,7 @@ class Figure:
     if kind not in FORMATS:
       raise ValueError(f"path must end in {SUFFIXES}, got {path.name}.")
     if not path.parent.is_dir():
-      raise FileNotFoundError(f"{path.parent} is not a folder; create it, or save {path.name} elsewhere")
+      raise FileNotFoundError(f"{path.parent} is not a folder; create it before saving {path.name}.")
     path.write_bytes(self.content(kind, title, narrow))
     return path
 
@@ -149,7 +149,7 @@ def specification(chart: alt.TopLevelMixin, **data: DataFrame) -> dict[str, Any]
 
 
 def png(chart: alt.TopLevelMixin, **data: DataFrame) -> bytes:
-  """Draw a chart with named data as PNG, in twice the resolution of a screen."""
+  """Draw a chart with named data as PNG, at twice the resolution of a screen."""
   return vl_convert.svg_to_png(vl_convert.vegalite_to_svg(specification(chart, **data) | {"config": CONFIG}), scale=2)
 
 
@@ -178,7 +178,7 @@ def styles(tables: Frames) -> DataFrame:
 
 
 def _front(tables: Frames) -> set[str]:
-  """Return the labels whose lines stand out: all if there are few, else the best ones in each quantity."""
+  """Return the labels with prominent lines: all if there are few, else the best in each quantity."""
   if len(tables.table) <= MANY:
     return set(tables.labels)
   ranked = [frames.ranking(tables, quantity).ranked for quantity in frames.headline_quantities(tables.comparison)]

@@ -19,8 +19,9 @@ NAMES = {
   "seconds": "measured seconds",
   "virtual_seconds": "virtual seconds",
 }
-# Also in comparison.json of earlier runs.
-SAMPLED = "counted is what these workers would exchange with a server; here all workers take part in the sum"
+SAMPLED = (
+  "bytes are counted as if only these workers exchanged messages with a server, but all workers join the all-reduce"
+)
 
 
 def decimals(value: float, significant: int) -> int:

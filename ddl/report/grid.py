@@ -20,7 +20,7 @@ from ddl.report.sentences import EARLY, EARLY_TEXT
 from ddl.report.statistics import summary
 from ddl.report.tables import MINUS, Cell
 
-DECADE, HALF = 10, 5  # largest / smallest value from which the axis of the key (quantity) is logarithmic
+DECADE, HALF = 10, 5  # an axis of a key (of a quantity) is logarithmic if its largest / smallest value is at least this
 POINT = ["group", "panel", "label", "x", "tick", "y", "low", "high", "partial", "level", "early"]
 
 
@@ -276,7 +276,7 @@ def notes(comparison: ComparisonRecord) -> list[str]:
     reading = {info["group"] for info in infos if key in info["point"]}
     if lacking := list(dict.fromkeys(info["group"] for info in infos if info["group"] not in reading)):
       verb = f"read{'s' * (len(lacking) == 1)} no {name}"
-      texts.append(f"{formats.listed(lacking)} {verb}, so one run counts for all of its values.")
+      texts.append(f"{formats.listed(lacking)} {verb}, so one run stands for all values.")
   budgets = [math.prod(info["settings"][key] for key in BUDGET) for info in infos]
   if "steps" in comparison.info["grid"]:
     texts.append(f"The grid varies the steps, so points have {formats.between(budgets)} examples.")
@@ -293,7 +293,7 @@ def slope_table(drawn: Sequence[Chart]) -> dict[str, Any]:
   for head, lines in fitted.items():
     cells = {line: Cell("not all points", "partial") for line in labels}
     for line, slope in lines.items():
-      mean, *ends = [f"{value:.2f}".replace("-", MINUS) for value in slope] or [f"none, has points {EARLY}"]
+      mean, *ends = [f"{value:.2f}".replace("-", MINUS) for value in slope] or [f"none: has points with {EARLY}"]
       cells[line] = Cell(mean, "" if slope else "partial", (" to ".join(ends),) if ends else ())
     if lines:
       columns[head] = list(cells.values())

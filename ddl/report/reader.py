@@ -36,12 +36,12 @@ class RunRecord(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """The numbers of workers, devices and processes, and of seeds that ran in one program."""
+  """The numbers of workers, devices, processes and seeds of a program."""
 
   workers: int
   devices: int
   processes: int
-  together: int = 1
+  seeds: int = 1  # trained in one program
 
 
 class Result(NamedTuple):

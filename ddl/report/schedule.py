@@ -48,7 +48,7 @@ def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule
 
 
 def spans(record: Events | StepTimes) -> DataFrame:
-  """Return the time spans of every worker from 0 to its last release, which do not overlap except those `beneath`.
+  """Return the time spans of every worker from 0 to the end of its last round; only those `beneath` overlap others.
 
   Columns: worker; begin, end, in seconds; kind, a key of FILL; beneath, whether it is a message in flight while the
   worker computes.
@@ -204,7 +204,7 @@ def _picture(shown: WorkerSchedule, clock: str = "virtual time") -> Figure:
   events = shown.record if isinstance(shown.record, Events) else None
   timeline, names = spans(shown.record), formats.listed(shown.labels)
   beneath, parts, workers = bool(timeline["beneath"].any()), shares(timeline), int(timeline["worker"].max()) + 1
-  caption = ["The start of the run. First seed.", "A row is a worker."]
+  caption = ["The start of the run. First seed.", "Each row is a worker."]
   title = f"waiting {formats.share(parts.get(WAITING, 0.0))} of the time"
   part = f"in the first {len(shown.record[0])} steps"
   if events:
@@ -229,7 +229,7 @@ def _picture(shown: WorkerSchedule, clock: str = "virtual time") -> Figure:
 
 
 def end_of(shown: WorkerSchedule) -> float:
-  """Return the end of a figure: that of a short run, else when half of the workers have completed ROUNDS rounds."""
+  """Return the end of the time axis: the end of the run, or when half of the workers have completed ROUNDS rounds."""
   if not isinstance(shown.record, Events):
     sent = np.concatenate([shown.record.launched, shown.record.met], axis=1)  # [steps, messages, 2]
     exchanges = np.nanmax(shown.record.released[np.isfinite(sent).any(axis=(1, 2))], axis=1)
@@ -288,6 +288,6 @@ def _histogram(events: Events) -> alt.Chart:
   data = pd.DataFrame({"staleness": np.arange(len(parts)) * width, "share": parts})
   data["to"] = data["staleness"] + 0.9 * width
   return alt.Chart(data).mark_rect(color=COLOURS[0]).encode(
-    x=alt.X("staleness:Q", title="visits of others in between", axis=alt.Axis(format="d", tickMinStep=1, tickCount=4)),
+    x=alt.X("staleness:Q", title="staleness (visits by others)", axis=alt.Axis(format="d", tickMinStep=1, tickCount=4)),
     x2="to:Q", y=alt.Y("share:Q", title="share of visits", axis=alt.Axis(format=".0%", tickCount=4)), y2=alt.datum(0),
   )  # fmt: skip

@@ -16,7 +16,9 @@ FEW = 3  # maximum number of tied labels that are named
 EARLY = "\N{DAGGER}"  # marks costs of a target that is reached before the first evaluation
 FELL = "\N{DOUBLE DAGGER}"  # marks costs of a target that is met and missed again later
 EARLY_TEXT = "Reached before the first evaluation"
-FELL_TEXT = "Met, and missed again at a later evaluation, by the mean over the seeds that met it or by each of them"
+FELL_TEXT = (
+  "Met but missed again at a later evaluation, by the mean over the seeds that met it or by each of these seeds"
+)
 DIFFERENT_SEEDS = "Not all labels have the same seeds"
 CLAIMS = {"examples": "Fewest examples", "bytes_sent": "Fewest bytes per worker"}
 COUNTED = ("examples", "bytes_sent", "step")  # quantities that are counted ("times as many", not "as long")
@@ -157,7 +159,7 @@ def order(tables: Frames, first: str, second: str) -> int:
 
 
 def signs(tables: Frames) -> dict[str, str]:
-  """Return the marks after each label's costs."""
+  """Return the marks (EARLY, FELL) to append to each label's costs."""
   runs = tables.runs.groupby("label")[["early", "label_fell_back"]].any()
   return {label: EARLY * bool(line.early) + FELL * bool(line.label_fell_back) for label, line in runs.iterrows()}
 
@@ -167,7 +169,7 @@ def marked_labels(tables: Frames) -> list[tuple[str, str, str]]:
   early = "the cost is mostly interpolated, from the untrained start; "
   marks = (
     (EARLY, EARLY_TEXT, "early", "early", early + "decrease config.eval_every."),
-    (FELL, FELL_TEXT, "label_fell_back", "fell_back", "costs are those of the first time."),
+    (FELL, FELL_TEXT, "label_fell_back", "fell_back", "costs are those of the first crossing."),
   )
   seeds, marked = dict(zip(tables.labels, tables.table["seeds"], strict=True)), []
   for sign, meaning, flag, count, text in marks:
@@ -247,7 +249,7 @@ def clock(comparison: ComparisonRecord) -> str:
   hardware, layouts = layout(comparison), comparison.layouts
   text = f" with {hardware}" * bool(hardware)
   text += ", without network traffic" * (bool(layouts) and all(item.processes == 1 for item in layouts))
-  together = max((item.together for item in layouts), default=1)
+  together = max((item.seeds for item in layouts), default=1)
   text += f"; up to {together} seeds ran in one program and share their seconds" * (together > 1)
   others = "see the section on other clusters" if comparison.clusters else "use compare --cluster=... for predictions"
   return f"Seconds are measured{text}; they do not rank the algorithms on a cluster ({others})."

@@ -12,7 +12,7 @@ from ddl.run.folder import flat
 CLOCKS = ("times", "network", "barrier")  # sections that affect only virtual and predicted seconds
 UNITS = {
   "batch": "examples per worker and step",
-  "microbatches": "parts of a batch",
+  "microbatches": "per batch",
   "steps": "per worker, with a server or peers on average",
   "eval_every": "steps between evaluations", "noise_batches": "per evaluation, for the gradient noise scale",
 }  # fmt: skip
@@ -35,9 +35,9 @@ def settings(info: Mapping[str, Any]) -> Settings:
   columns, note = {}, ""
   if RATE in texts_of:
     columns["learning rate"] = texts_of.pop(RATE)
-    columns["the rate is from"] = [_origin(entry.get("tuned")) for entry in entries]
-    if len(set(columns["the rate is from"])) == 1:
-      note = f"The learning rates are from {columns.pop('the rate is from')[0]}."
+    columns["learning rate from"] = [_origin(entry.get("tuned")) for entry in entries]
+    if len(set(columns["learning rate from"])) == 1:
+      note = f"The learning rates are from {columns.pop('learning rate from')[0]}."
   hyper = [[f"{_words(name)} {_text(value)}" for name, value in entry["hyper"].items()] for entry in entries]
   columns["hyper-parameters"] = [", ".join(texts) or "none" for texts in hyper]
   shared: dict[str, str] = {}
@@ -51,7 +51,7 @@ def settings(info: Mapping[str, Any]) -> Settings:
     title, part = _words(section), f"{part} {unit}".rstrip()
     shared[title] = f"{shared[title]}, {part}" if title in shared else part
   budgets = {math.prod(budget) for budget in zip(*(of_labels(info, key) for key in BUDGET), strict=True)}
-  shared["examples"] = f"{formats.between(budgets)} of all workers together"
+  shared["examples"] = f"{formats.between(budgets)} summed over all workers"
   shared["seed" if len(info["seeds"]) == 1 else "seeds"] = ", ".join(map(str, info["seeds"]))
   return Settings(shared, columns, note)
 

@@ -56,7 +56,7 @@ def varying(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
   keys = [key for key in ("workers", "batch") if key not in comparison.info["grid"]]
   columns = _differing({key: list(map(str, of_labels(comparison.info, key))) for key in keys})
   if counts := sentences.seed_counts(comparison):
-    columns["own seeds"] = [Cell(str(count)) for count in counts.values()]
+    columns["seeds run"] = [Cell(str(count)) for count in counts.values()]
   return columns
 
 
@@ -97,10 +97,12 @@ def _pair_table(tables: Frames, quantity: Quantity) -> dict[str, Any]:
   pairs = frames.of_quantity(tables.pairs, quantity).sort_values(["p_holm", "p"], kind="stable")
   goal = "" if quantity.is_score else f" to {tables.comparison.goal}"
   rows = list(pairs.astype(object).where(pairs.notna(), None).head(SHOWN).itertuples())
-  signs = {"ratio": DIVIDED, "difference": MINUS}
+  signs, tested = {"ratio": DIVIDED, "difference": MINUS}, pairs["p"].notna().sum()
   return {
     "title": f"{'final ' * quantity.is_score}{quantity.title}{goal}",
-    "summary": f"{pairs['significant'].sum()} of {pairs['p'].notna().sum()} tested pairs significantly different",
+    "summary": f"{pairs['significant'].sum()} of {tested} tested pairs significantly different"
+    if tested
+    else "no test",
     "labels": [f"{row.first} {signs[row.scale]} {row.second}" for row in rows],
     "columns": {
       "difference" if quantity.is_score else "ratio": [_estimate(quantity, row) for row in rows],
@@ -129,14 +131,14 @@ def _p(adjusted: float | None, p: float | None) -> Cell:
 
 
 def _seeds(row: Any) -> Cell:
-  """Return the number of common seeds, and of the seeds that each label lacks."""
+  """Return the number of common seeds, and how many seeds each label lacks."""
   missing = {row.first: row.missing_first, row.second: row.missing_second}
-  return Cell(str(row.seeds), details=tuple(f"{label}: {count} without" for label, count in missing.items() if count))
+  return Cell(str(row.seeds), details=tuple(f"{label} lacks {count}" for label, count in missing.items() if count))
 
 
 def _more(row: Any) -> Cell:
   if row.more_seeds is None:
-    return Cell("separate" if row.significant else "")
+    return Cell("none needed" if row.significant else "")
   return Cell(f"more than {MOST:,}" if row.more_seeds_capped else f"{row.more_seeds:,}")
 
 

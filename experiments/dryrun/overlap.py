@@ -2,8 +2,8 @@
 
 Compute and the links are one resource each. An operation takes the larger of FLOP / (peak * efficiency) and bytes /
 (memory bandwidth * efficiency); a collective takes the time of the cheapest algorithm in `ddl.perf`. Collectives in
-flight use the links one after the other during compute; the time left when a result is needed is exposed. A chain, on
-TPUs, advances only while the kernels that drive it run.
+flight use the links one after the other during compute; the time left when a result is needed is exposed. On TPUs, a
+chained collective (see `ddl.engine.compiled_program`) advances only while the kernels that drive it run.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Seconds(NamedTuple):
 
 
 class _InFlight:
-  """A collective that has started and not ended."""
+  """A collective that has started but not finished."""
 
   def __init__(self, seconds: float, chain: bool):
     self.link, self.left, self.chain, self.kernels, self.exposed = seconds, seconds, chain, 0, 0.0

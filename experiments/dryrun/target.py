@@ -47,7 +47,7 @@ def find(name: str) -> Target:
 def cluster_of(device: Any) -> Cluster | None:
   """Return the built-in cluster with this kind of device, or None."""
   known = [*TPUS.values(), *GPUS.values()]
-  return next((named(each["cluster"]) for each in known if device.device_kind.startswith(each["kind"])), None)
+  return next((named(entry["cluster"]) for entry in known if device.device_kind.startswith(entry["kind"])), None)
 
 
 @contextlib.contextmanager
@@ -62,7 +62,7 @@ def _known(kind: str) -> str:
     return f"one of {', '.join(f'{kind}:{shape}' for shape in TPUS[kind]['slices'])}"
   if kind in GPUS:
     return f"{kind}:HOSTSxGPUS with 1 to 8 GPUs per host, such as {kind}:2x8"
-  slices = ", ".join(f"{name}:{each['slices'][0]} to {name}:{each['slices'][-1]}" for name, each in TPUS.items())
+  slices = ", ".join(f"{name}:{entry['slices'][0]} to {name}:{entry['slices'][-1]}" for name, entry in TPUS.items())
   return f"one of {slices}, {' and '.join(f'{name}:HOSTSxGPUS' for name in GPUS)}, such as h200:2x8"
 
 
@@ -80,17 +80,19 @@ def _tpu(name: str, kind: str) -> Target:
   return Target(name, [*np.ravel(mesh.devices)], named(TPUS[kind]["cluster"]))
 
 
-def _gpu(name: str, kind: str, hosts: int, each: int) -> Target:
+def _gpu(name: str, kind: str, hosts: int, per_host: int) -> Target:
   if not importlib.util.find_spec("jax_plugins") or not importlib.util.find_spec("jax_plugins.xla_cuda12"):
     raise _missing(name, "JAX's CUDA plugin", "requirements-dryrun-cuda.txt")
   cluster = named(GPUS[kind]["cluster"])
   rates = {"bandwidth": int(cluster.device.memory_bandwidth), "memory": int(cluster.device.memory)}
   spec = DATA["xla_gpu"]["spec"].format(name=GPUS[kind]["name"], **rates)
-  topology = topologies.get_topology_desc(platform="cuda", target_config=spec, topology=f"1x{hosts}x{each}")
+  topology = topologies.get_topology_desc(platform="cuda", target_config=spec, topology=f"1x{hosts}x{per_host}")
   network = cluster.network
-  between = network.between._replace(bandwidth=network.between.bandwidth * each / network.per_node)  # one NIC per GPU
+  between = network.between._replace(
+    bandwidth=network.between.bandwidth * per_host / network.per_node
+  )  # one NIC per GPU
   devices = sorted(topology.devices, key=lambda device: device.id)
-  return Target(name, devices, cluster._replace(network=network._replace(between=between, per_node=each)))
+  return Target(name, devices, cluster._replace(network=network._replace(between=between, per_node=per_host)))
 
 
 def _missing(name: str, what: str, file: str) -> OptionError:

@@ -39,7 +39,8 @@ class Case(NamedTuple):
     return self.rounds * self.period
 
 
-SYNCHRONOUS = Case("sync_sgd", {"name": "sync_sgd"}, BATCH, rounds=5)  # measured first; its waiting is the exchange
+# Measured first: the time that it waits is the time of an exchange.
+SYNCHRONOUS = Case("sync_sgd", {"name": "sync_sgd"}, BATCH, rounds=5)
 
 
 class Measured(NamedTuple):
@@ -56,11 +57,11 @@ def delay(exchange: float, step: float) -> int:
 
 
 def _local(name: str, measured: Measured) -> Case:
-  whole = delay(measured.exchange, measured.step)
-  period = FRAGMENTS * math.ceil(ROUND * whole / FRAGMENTS)
+  hiding = delay(measured.exchange, measured.step)
+  period = FRAGMENTS * math.ceil(ROUND * hiding / FRAGMENTS)
   settings: dict[str, Any] = {"name": name, "period": period}
   if name == "dasgd":
-    settings |= {"delay": whole, "keep": 0.25}
+    settings |= {"delay": hiding, "keep": 0.25}
   if name == "streaming_diloco":
     settings |= {"fragments": FRAGMENTS, "delay": delay(measured.fragment, measured.step), "keep": 0.5}
   return Case(name, settings, BATCH, math.ceil(BLOCK / (period * measured.step)))

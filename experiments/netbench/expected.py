@@ -1,4 +1,4 @@
-"""Predict the seconds of a round: those of the link for its messages, and those of the cost model."""
+"""Predict the seconds of a round: of the link for its messages, and of the whole round by the cost model."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -18,14 +18,14 @@ from ddl.run import virtual_time
 from ddl.run.virtual_time import Charges
 from ddl.schedule import Schedule
 
-ROUNDS = 20  # simulated rounds, of which the second half counts
+ROUNDS = 20  # simulated rounds; only the second half counts
 
 
 class Expected:
   """Messages and predicted seconds of a round of an experiment's algorithm."""
 
   def __init__(self, experiment: Experiment, params: Tree, link: LinkModel, period: int, overlap: bool):
-    """Find a round's messages. params: shapes; link: of each host; period: steps; overlap: of messages with steps."""
+    """Find a round's messages. params: shapes; link: of a host; period: in steps; overlap: whether steps hide them."""
     self._experiment, self._period, self._overlap = experiment, period, overlap
     self._algorithm: Any = experiment.make_algorithm()
     pattern = messages(self._algorithm, params, experiment.workers)

@@ -55,7 +55,7 @@ class ProcessGroup(NamedTuple):
   errors: list[IO[bytes]]
 
   def request(self, request: Mapping[str, Any], what: str, seconds: float) -> list[dict[str, Any]]:
-    """Send a request to all hosts and return their replies. what: names it in errors; seconds: timeout."""
+    """Send a request to all hosts and return their replies. what: its name in errors; seconds: timeout."""
     line = json.dumps(request) + "\n"
     for process in self.processes:
       assert process.stdin

@@ -1,6 +1,7 @@
-"""Folders of comparisons with made-up metrics, and what a report makes of them; for the tests of reports."""
+"""Folders of comparisons with synthetic metrics, and the tables, findings and pages of their reports."""
 
 import contextlib
+import functools
 import json
 import math
 from html.parser import HTMLParser
@@ -12,7 +13,7 @@ import pytest
 from ddl.report import figure, frames, page, reader, sentences
 
 EVERY, STEPS, WORKERS, BATCH, NBYTES = 20, 400, 8, 16, 40_000
-# label: (name, period, rate of learning, final accuracy, bytes per step)
+# label: (name, period, rate of convergence, final accuracy, bytes per step)
 ALGORITHMS = {
   "sync_sgd": ("sync_sgd", 1, 0.020, 0.972, NBYTES),
   "local_sgd": ("local_sgd", 10, 0.022, 0.970, NBYTES / 10),
@@ -22,12 +23,13 @@ ALGORITHMS = {
   "post_local_sgd": ("post_local_sgd", 10, 0.030, 0.975, NBYTES / 5),
   "independent": ("independent", 1, 0.015, 0.905, 0),
 }
+TEMPLATE = functools.cache(page.template)
 CELL = {"parallelism": "data", "optimization": "decentralized", "scheduling": "synchronous", "pattern": "all-reduce",
         "payload": "parameters"}  # fmt: skip
 
 
 def metrics(rng, period, rate, final, nbytes, steps=STEPS, every=EVERY):
-  """Lines as a run writes them: an exponential approach to `final` with noise."""
+  """Return the metrics of a run: an accuracy that approaches `final` exponentially, with noise."""
   rate, final = rate * math.exp(0.06 * rng.standard_normal()), final + 0.002 * rng.standard_normal()
   lines = []
   for step in range(0, steps + 1, every):
@@ -49,17 +51,17 @@ def metrics(rng, period, rate, final, nbytes, steps=STEPS, every=EVERY):
 def comparison(
   folder: Path, runs: dict, metric="test_accuracy", value=0.95, settings=None, places=None, **info
 ) -> Path:
-  """Writes a comparison's folder: runs[label] is a list of seeds, each a list of lines (None: no metrics).
+  """Write a comparison's folder. runs: label -> list of seeds, each a list of lines (None: no metrics).
 
-  settings: what labels set otherwise, settings["easgd"] = {"workers": 4}.
-  places: of labels in a grid, places["easgd"] = {"group": "easgd", "point": {"workers": 4}}.
+  settings: label -> changed settings, such as {"easgd": {"workers": 4}}.
+  places: label -> place in the grid, such as {"easgd": {"group": "easgd", "point": {"workers": 4}}}.
   """
-  seeds = max((len(each) for each in runs.values()), default=1)
+  seeds = max((len(of_label) for of_label in runs.values()), default=1)
   entries = []
-  for label, each in runs.items():
+  for label, of_label in runs.items():
     name, period = ALGORITHMS.get(label, (label, 1))[:2]
-    paths = [f"{label.replace(' ', '-')}/seed-{seed}" for seed in range(len(each))]
-    for path, lines in zip(paths, each, strict=True):
+    paths = [f"{label.replace(' ', '-')}/seed-{seed}" for seed in range(len(of_label))]
+    for path, lines in zip(paths, of_label, strict=True):
       (folder / path).mkdir(parents=True)
       if lines is not None:
         (folder / path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -69,10 +71,10 @@ def comparison(
        "settings": {"optimizer": {"learning_rate": 0.1 * period, "momentum": 0.9}, "steps": STEPS,
                     "workers": WORKERS, "batch": BATCH} | (settings or {}).get(label, {}),
        "virtual": None, "tuned": None, "events": None, "lockstep": None,
-       "failed": None if each else "keep is 3; the share lies in 0..1", "runs": paths,
+       "failed": None if of_label else "keep is 3; the share lies in 0..1", "runs": paths,
        "group": label, "point": {}} | (places or {}).get(label, {})
     )  # fmt: skip
-  given = {
+  content = {
     "title": "Eight workers on handwritten digits", "command": "python run.py compare --config=configs/digits.py",
     "config": {"data": {"name": "digits"}}, "target": {"metric": metric, "value": value},
     "versions": {"python": "3.11.7", "jax": "0.10.2"}, "device": "2 CPU cores", "git": "0a1b2c3",
@@ -80,12 +82,12 @@ def comparison(
     "data": "scikit-learn's handwritten digits, 8x8, 1437 to train and 360 to test", "model": "mlp 64-128-10",
     "expected": [], "grid": {}, "algorithms": entries,
   }  # fmt: skip
-  (folder / "comparison.json").write_text(json.dumps(given | info))
+  (folder / "comparison.json").write_text(json.dumps(content | info))
   return folder
 
 
 def realistic(folder: Path) -> Path:
-  """Seven algorithms, three seeds: one seed diverges, one algorithm never gets there, one sends nothing."""
+  """Write seven algorithms with three seeds: one seed diverges, one algorithm never reaches the target."""
   rng = np.random.default_rng(0)
   runs = {label: [metrics(rng, *how[1:]) for _ in range(3)] for label, how in ALGORITHMS.items()}
   broken = runs["dasgd d=4"][1]
@@ -95,7 +97,7 @@ def realistic(folder: Path) -> Path:
 
 
 def rising(*accuracies, **columns):
-  """Lines with the given accuracies, evaluated every ten steps; columns override figures of every line."""
+  """Return lines with these accuracies, evaluated every ten steps. columns: values that override all lines."""
   results = []
   for number, accuracy in enumerate(accuracies):
     step = 10 * number
@@ -107,48 +109,56 @@ def rising(*accuracies, **columns):
 
 @contextlib.contextmanager
 def undrawn():
-  """Pages have empty figures, which are most of the time of a report."""
+  """Write pages with empty figures and no scripts, which take most of a report's time."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(figure.Figure, "svg", "")
     patch.setattr(figure.Figure, "content", lambda self, kind, *svg: b"")
     patch.setattr(figure, "bundle", lambda: "")
+    patch.setattr(page, "template", TEMPLATE)
     yield
 
 
 def undrawn_page(folder: Path) -> str:
-  """The text of a comparison's page, without its figures."""
+  """Return the text of a comparison's page without figures."""
   with undrawn():
     return page.write_report(folder).read_text()
 
 
 def frames_of(folder: Path) -> frames.Frames:
+  """Build a comparison's frames; calls share them while its files are unchanged."""
+  files = ((file, file.stat().st_mtime_ns, file.stat().st_size) for file in sorted(folder.rglob("*.json*")))
+  return _frames(folder, tuple(files))
+
+
+@functools.lru_cache(maxsize=8)
+def _frames(folder: Path, files: tuple) -> frames.Frames:
   return frames.build(reader.read(folder))
 
 
 def table_of(folder: Path):
-  """The table of results by label."""
+  """Return the table of results, indexed by label."""
   return frames_of(folder).table.set_index("label")
 
 
 def finding_of(folder: Path) -> dict[str, str]:
-  """The findings and caveats by their subjects."""
+  """Return subject -> sentence for the findings and caveats."""
   result = frames_of(folder)
   return dict(sentences.findings(result) + sentences.caveats(result))
 
 
 def quantity(folder: Path, metric: str) -> frames.Quantity:
-  (result,) = [each for each in frames.quantities(reader.read(folder)) if each.metric == metric]
+  (result,) = [item for item in frames.quantities(frames_of(folder).comparison) if item.metric == metric]
   return result
 
 
 def ranked(folder: Path, metric: str) -> tuple[list[str], list[str]]:
-  """Labels by their mean, and those beside the first that none is significantly better than."""
+  """Return a quantity's labels by their mean, and the rivals of the best."""
   result = frames.ranking(frames_of(folder), quantity(folder, metric))
   return result.ranked, result.rivals
 
 
 class Tags(HTMLParser):
-  """Every start tag with its attributes, and whether tags are balanced."""
+  """The start tags of an HTML text with their attributes; checks that tags are balanced."""
 
   def __init__(self, text):
     super().__init__()

@@ -1,12 +1,13 @@
-"""One comparison with its page and pictures, for all tests of reports that only read them."""
+"""A comparison with its page, shared by the tests that only read them."""
 
 import pytest
-from helpers.comparisons import realistic
+from helpers.comparisons import realistic, undrawn
 
 from ddl.report import page
 
 
 @pytest.fixture(scope="session")
 def realistic_page(tmp_path_factory):
-  """The path of its page."""
-  return page.write_report(realistic(tmp_path_factory.mktemp("realistic")))
+  """Write a realistic comparison's page with empty figures; return its path."""
+  with undrawn():
+    return page.write_report(realistic(tmp_path_factory.mktemp("realistic")))

@@ -1,4 +1,4 @@
-"""Figures: their files, the curves that they draw, their axes, and what tells many algorithms apart."""
+"""Figures: files, curves, axes, and line styles of many algorithms."""
 
 import csv
 import json
@@ -25,23 +25,23 @@ def lines_of(folder, y, label, line="mean"):
   return result[(result.label == label) & (result.line == line)]
 
 
-def test_a_csv_holds_what_is_drawn(realistic_page, tmp_path):
+def test_csv_has_the_plotted_values(realistic_page, tmp_path):
   folder = realistic_page.parent
   with drawn(folder, "examples", "test_accuracy").save(tmp_path / "a.csv").open() as file:
     rows = list(csv.DictReader(file))
   columns = ["label", "line", "examples", "test_accuracy", "test_accuracy_low", "test_accuracy_high"]
   assert list(rows[0]) == columns
   runs = reader.read(folder).results[1].runs
-  mine = [row for row in rows if row["label"] == "local_sgd"]
+  local = [row for row in rows if row["label"] == "local_sgd"]
   mean, half = summary([run.columns["test_accuracy"][7] for run in runs])
-  np.testing.assert_allclose([float(mine[7][name]) for name in columns[3:]], (mean, mean - half, mean + half))
-  assert [float(row["examples"]) for row in mine] == runs[0].columns["examples"].tolist()
+  np.testing.assert_allclose([float(local[7][name]) for name in columns[3:]], (mean, mean - half, mean + half))
+  assert [float(row["examples"]) for row in local] == runs[0].columns["examples"].tolist()
   for label in ALGORITHMS:
     names = {row["line"] for row in rows if row["label"] == label}
     assert names == ({"mean", "seed 0", "seed 2", "end of seed 1"} if label == "dasgd d=4" else {"mean"})
 
 
-def test_a_line_ends_with_its_first_seed_and_the_others_go_on_singly(tmp_path):
+def test_mean_ends_with_the_shortest_seed_and_other_seeds_continue(tmp_path):
   whole = rising(0.1, 0.5, 0.9, 0.96)
   folder = comparison(tmp_path, {"easgd": [whole, rising(0.1, 0.4, math.nan), whole]})
   line = lines_of(folder, "test_accuracy", "easgd")
@@ -54,7 +54,7 @@ def test_a_line_ends_with_its_first_seed_and_the_others_go_on_singly(tmp_path):
     assert rest[["examples", "y"]].values.tolist() == [[1280, 0.5], [2560, 0.9], [3840, 0.96]]
 
 
-def test_two_seeds_are_drawn_and_no_band(tmp_path):
+def test_two_seeds_are_drawn_without_a_band(tmp_path):
   seeds = [rising(0.1, 0.5, 0.9), rising(0.1, 0.6, 0.94)]
   for count in (1, 2, 3):
     result, _ = curves.data(
@@ -64,7 +64,7 @@ def test_two_seeds_are_drawn_and_no_band(tmp_path):
     assert result.low.notna().all() == (count == 3)
 
 
-def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):
+def test_log_axis_has_means_and_bands_of_logarithms(tmp_path):
   seeds = [rising(0.1, 0.5) for _ in range(3)]
   for seed, last in zip(seeds, (0.02, 0.08, 0.04), strict=True):
     seed[0]["test_loss"], seed[1]["test_loss"] = 2.0, last
@@ -76,7 +76,7 @@ def test_a_log_axis_has_the_means_and_bands_of_the_logarithm(tmp_path):
   np.testing.assert_allclose(line[["low", "high"]].iloc[1], [0.04 / ratio, 0.04 * ratio])
 
 
-def test_the_noise_scale_has_gaps_and_the_global_batch(tmp_path):
+def test_noise_scale_skips_gaps_and_marks_the_global_batch(tmp_path):
   def noisy(*scales):
     lines = rising(0.1, 0.5, 0.9, 0.96)
     for line, scale in zip(lines, scales, strict=True):
@@ -90,7 +90,7 @@ def test_the_noise_scale_has_gaps_and_the_global_batch(tmp_path):
   folder = comparison(tmp_path / "a", runs)
   np.testing.assert_allclose(lines_of(folder, "noise_scale", "easgd").y, [20.0, 30.0, 40.0])
   assert curves.target_of(reader.read(folder), "noise_scale") == WORKERS * BATCH
-  assert "noise_scale_vs_examples" in [each.name for each in curves.pictures(frames_of(folder))]
+  assert "noise_scale_vs_examples" in [picture.name for picture in curves.pictures(frames_of(folder))]
   other = comparison(tmp_path / "b", runs, settings={"easgd": {"workers": 1}})
   assert curves.target_of(reader.read(other), "noise_scale") is None
 
@@ -99,7 +99,7 @@ def limits(folder):
   return curves.accuracy_limits(curves.data(reader.read(folder), "test_accuracy")[0], [0.95])
 
 
-def test_the_accuracy_axis_has_room_for_the_differences_of_the_ends(tmp_path):
+def test_accuracy_axis_shows_the_differences_at_the_end(tmp_path):
   slow, fast = rising(0.1, 0.3, 0.4, 0.94), rising(0.1, 0.9, 0.97, 0.975)
   low, high = limits(comparison(tmp_path / "a", {"easgd": [slow] * 3, "local_sgd": [fast] * 3}))
   assert 0.9 <= low < 0.94 and 0.975 < high < 0.985
@@ -107,8 +107,8 @@ def test_the_accuracy_axis_has_room_for_the_differences_of_the_ends(tmp_path):
   assert low < 0.2 and 0.95 < high <= 1.005
 
 
-def test_an_algorithm_that_fails_does_not_squeeze_the_others(tmp_path):
-  """It is named with its end instead; one that is merely worse stays on the axis."""
+def test_accuracy_axis_excludes_a_failed_algorithm(tmp_path):
+  """The caption names it with its final value; an algorithm that is only worse stays on the axis."""
   good, worse, bad = rising(0.1, 0.9, 0.97), rising(0.1, 0.8, 0.86), rising(0.1, 0.2, 0.12)
   runs = {"easgd": [good] * 2, "local_sgd": [worse] * 2, "dasgd": [bad] * 2}
   folder = comparison(tmp_path, runs)
@@ -124,8 +124,8 @@ def test_algorithms_that_send_nothing_are_not_drawn_against_bytes(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-def test_odd_values_are_drawn_without_a_warning(tmp_path):
-  start = rising(0.1)  # nothing but the line before training
+def test_unusual_values_give_no_warning(tmp_path):
+  start = rising(0.1)  # only the evaluation before training
   odd = rising(0.1, 0.5, 0.9, 0.99999)
   for line, distance, loss in zip(odd, [0, 1, 1e-3, 0], [-1.0, -2.0, 50.0, 0.0], strict=True):
     line.update(distance=distance, test_loss=loss, seconds=1000 * line["seconds"])
@@ -133,19 +133,19 @@ def test_odd_values_are_drawn_without_a_warning(tmp_path):
   folder = comparison(tmp_path, runs, metric="test_loss", value=0.0)
   result = curves.pictures(frames_of(folder))
   assert result[-1].name == "distance_vs_examples" and "local_sgd 0.001" in result[-1].alt
-  assert all(each.svg.startswith("<svg") for each in result)
+  assert all(picture.spec() for picture in result) and result[-1].svg.startswith("<svg")
   lines, log = curves.data(reader.read(folder), "distance")
   assert log and set(lines.label) == {"local_sgd"}
   assert not curves.data(reader.read(folder), "test_loss")[1]  # negative losses
 
 
-def test_the_suffix_says_how_a_figure_is_saved(tmp_path):
+def test_suffix_selects_the_format(tmp_path):
   picture = drawn(comparison(tmp_path / "c", {"easgd $x$ <b>&": [rising(0.1, 0.5, 0.96)]}), "examples", "test_accuracy")
   heads = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG", "csv": b"label,"}
   for kind, head in heads.items():
     content = picture.save(tmp_path / f"a.{kind}").read_bytes()
     assert content.startswith(head) and (kind != "pdf" or b"/FontFile2" in content)  # fonts are embedded
-  with pytest.raises(FileNotFoundError, match="figs is not a folder"):
+  with pytest.raises(FileNotFoundError, match="figs"):
     picture.save(tmp_path / "figs/a.pdf")
   with pytest.raises(ValueError, match=r"\.pdf.*a\.jpg"):
     picture.save(tmp_path / "a.jpg")
@@ -153,22 +153,18 @@ def test_the_suffix_says_how_a_figure_is_saved(tmp_path):
   assert 700 <= int.from_bytes(picture._repr_png_()[16:20], "big") <= 950  # of a notebook
 
 
-def test_a_figure_for_a_paper_has_no_title_and_the_large_axes_only(tmp_path):
+def test_paper_figures_have_no_title_and_narrow_ones_no_panels(tmp_path):
   picture = drawn(comparison(tmp_path / "c", {"easgd": [rising(0.1, 0.5, 0.96)] * 3}), "examples", "test_accuracy")
-  plain, bare, narrow = (
-    picture.save(tmp_path / f"{number}.svg", **how).read_text()
-    for number, how in enumerate(({}, {"title": False}, {"narrow": True}))
-  )
-  title = picture.subtitle.split(", ")[0]
-  assert [title in svg for svg in (plain, bare, narrow)] == [True, False, True]
-  widths = [float(re.search(r'width="([\d.]+)"', svg)[1]) for svg in (plain, narrow)]
+  plain, bare, narrow = picture.spec(), picture.spec(title=False), picture.spec(narrow=True)
+  assert ["title" in spec for spec in (plain, bare, narrow)] == [True, False, True]
+  assert ["hconcat" in spec for spec in (plain, narrow)] == [True, False]
+  files = (picture.save(tmp_path / "plain.svg"), picture.save(tmp_path / "narrow.svg", narrow=True))
+  widths = [float(re.search(r'width="([\d.]+)"', file.read_text())[1]) for file in files]
   assert widths[0] == pytest.approx(figure.WIDE, rel=0.05) and widths[1] <= 4.4 * 72
-  assert ["concat" in svg for svg in (plain, narrow)] == [True, False]  # a column has no room for small axes
-  assert picture.save(tmp_path / "again.svg").read_text() == plain
 
 
-@pytest.mark.parametrize("narrow, characters", [(True, 37), (False, 91)])  # bold ones of 7 points, right of the labels
-def test_a_title_ends_at_the_axes(narrow, characters):
+@pytest.mark.parametrize("narrow, characters", [(True, 37), (False, 91)])  # bold characters are 7 points wide
+def test_titles_are_as_wide_as_the_axes(narrow, characters):
   title = "Fewest bytes per worker to 95 %: local SGD (465 kB) and DaSGD (501 kB), not significantly different, " * 2
   empty = figure.Figure("a", title, title, "", [], lambda _: {}, DataFrame())
   lines = empty.spec(narrow=narrow)["title"]["text"]
@@ -176,17 +172,17 @@ def test_a_title_ends_at_the_axes(narrow, characters):
 
 
 def styled(folder, count, groups=None):
-  """Labels a0, a1, ...: each later one needs longer; their styles."""
+  """Return the styles of labels a0, a1, ..., each slower than the previous one."""
   runs = {f"a{n}": [rising(*[0.1] * (1 + n), *[0.96] * (count + 1 - n))] * 2 for n in range(count)}
   places = {label: {"group": group} for label, group in (groups or {}).items()}
   return figure.styles(frames_of(comparison(folder, runs, places=places)))
 
 
-@pytest.mark.parametrize("count", [1, 8, 12, 40])
-def test_no_two_algorithms_in_front_look_alike(tmp_path, count):
+@pytest.mark.parametrize("count", [8, 12, 14])
+def test_prominent_lines_have_distinct_styles(tmp_path, count):
   result = styled(tmp_path, count)
   front = result[result.front]
-  assert front.index.tolist() == list(range(count if count <= MANY else len(COLOURS)))  # the soonest
+  assert front.index.tolist() == list(range(count if count <= MANY else len(COLOURS)))  # the fastest
   assert not front.duplicated(["colour", "dash"]).any() and (result.colour[~result.front] == IDLE).all()
   assert count == 12 or (len(set(front.colour)) == len(front) and set(front.dash) == {(1, 0)})
 
@@ -197,7 +193,7 @@ def test_a_group_has_one_colour(tmp_path):
 
 
 @pytest.mark.parametrize("keys", [(4, 3), (6,), (3, 2, 2)])
-def test_a_grid_of_one_algorithm_has_colours_by_its_first_key_and_dashes_by_the_others(tmp_path, keys):
+def test_grid_colours_follow_the_first_key_and_dashes_the_others(tmp_path, keys):
   names = ("workers", "algorithm.period", "batch")
   values = {name: tuple(range(1, 1 + size)) for name, size in zip(names, keys, strict=False)}
   folder = grid(tmp_path, values, lambda group, point, seed: 0.01 / sum(point.values()), groups=("easgd",))
@@ -209,17 +205,17 @@ def test_a_grid_of_one_algorithm_has_colours_by_its_first_key_and_dashes_by_the_
   assert [by_value[value] for value in sorted(by_value)] == sorted(by_value.values(), key=SEQUENCE.index)
 
 
-@pytest.mark.parametrize("colour", [*COLOURS[:3], COLOURS[3], *SEQUENCE])
-def test_colours_are_told_from_the_page(colour):
-  """WCAG 2: a contrast of 3 for what is no text."""
-  parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-  linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-  luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-  assert 1.05 / (luminance + 0.05) >= 2.9
+def test_colours_contrast_with_a_white_page():
+  """WCAG 2 requires a contrast of 3 for graphics."""
+  for colour in (*COLOURS[:4], *SEQUENCE):
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    assert 1.05 / (luminance + 0.05) >= 2.9, colour
 
 
 @pytest.mark.slow
-def test_forty_algorithms_have_a_panel_each_and_a_page_below_two_megabytes(tmp_path):
+def test_forty_algorithms_have_panels_and_a_small_chart(tmp_path):
   runs = {f"a{n}": [rising(*[0.1] * (1 + n % 9), *[0.96] * 12)] * 3 for n in range(40)}
   folder = comparison(tmp_path, runs)
   svg = drawn(folder, "examples", "test_accuracy").svg

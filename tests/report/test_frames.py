@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.comparisons import comparison, finding_of, frames_of, quantity, ranked, realistic, rising, table_of
+from helpers.comparisons import comparison, finding_of, frames_of, quantity, ranked, rising, table_of
 from helpers.comparisons import undrawn_page as page_of
 from scipy import stats
 
@@ -18,7 +18,7 @@ COSTS = ("step", "examples", "bytes_sent", "seconds")
 
 
 def at(*evaluations, end=20):
-  """A seed for each: the target of 95 % is met at that evaluation; 0: never."""
+  """Return a seed for each evaluation, which meets the target of 95 % there; 0: never."""
   return [
     rising(*[0.1] * number, *[0.95] * (end - number)) if number else rising(*[0.1] * end) for number in evaluations
   ]
@@ -35,7 +35,7 @@ def cells(folder, metric, **how):
 
 @pytest.fixture
 def small(tmp_path):
-  """Two labels that meet the target at steps 20, 30, 50 and 10, 20, 30; one that meets it with one seed of three."""
+  """Two labels meet the target at steps 20, 30, 50 and 10, 20, 30; one meets it with one seed of three."""
   runs = {"easgd": at(2, 3, 5, end=7), "local_sgd": at(1, 2, 3, end=7), "never": at(4, 0, 0, end=7)}
   folder = comparison(tmp_path, runs)
   info = json.loads((folder / "comparison.json").read_text())
@@ -45,7 +45,7 @@ def small(tmp_path):
   return folder
 
 
-def test_costs_are_those_of_the_first_crossing_of_the_target(tmp_path):
+def test_costs_are_at_the_first_crossing_of_the_target(tmp_path):
   seeds = [rising(0.1, 0.5, 0.95, 0.2, 0.96), rising(0.1, 0.95, 0.5, 0.5, 0.97)]
   folder = comparison(tmp_path, {"local_sgd": seeds})
   row, runs = table_of(folder).loc["local_sgd"], runs_of(folder, "local_sgd")
@@ -61,7 +61,7 @@ def test_costs_are_those_of_the_first_crossing_of_the_target(tmp_path):
   np.testing.assert_allclose([row.test_accuracy_low, row.test_accuracy_high], (accuracy - half, 1.0))
 
 
-def test_a_seed_that_diverges_stops_or_is_missing_is_noted_and_not_averaged(tmp_path):
+def test_incomplete_seeds_are_noted_and_excluded_from_means(tmp_path):
   good = rising(0.1, 0.5, 0.96, 0.97)
   folder = comparison(tmp_path, {"easgd": [good, rising(0.1, 0.5, math.nan), None, good[:2]]})
   row = table_of(folder).loc["easgd"]
@@ -74,7 +74,7 @@ def test_a_seed_that_diverges_stops_or_is_missing_is_noted_and_not_averaged(tmp_
   assert "(97.00 %)" in text and "1/4 reached" in text and "*" not in text.splitlines()[2]
 
 
-def test_what_counts_as_a_whole_run(tmp_path):
+def test_runs_shorter_than_their_budget_are_incomplete(tmp_path):
   whole, short = rising(0.1, 0.5, 0.96, 0.97, 0.97), rising(0.1, 0.99)
   rounds = [line for line in rising(0.1, 0.5, 0.96, 0.97) if line["step"] in (0, 30)]  # rounds of 30 steps end at 30
   folder = comparison(tmp_path / "a", {"easgd": [rounds] * 2, "local_sgd": [whole, whole[:4]], "dasgd": [short] * 2})
@@ -90,8 +90,8 @@ def test_what_counts_as_a_whole_run(tmp_path):
   assert problems == ["diverged at step 10", "has no test accuracy"]
 
 
-def test_costs_of_one_curve_are_equal_however_often_it_is_evaluated(tmp_path):
-  """Linear from 0.1 by 0.03 a step: the target is met at 28.33 steps."""
+def test_costs_do_not_depend_on_the_evaluation_interval(tmp_path):
+  """Accuracy rises from 0.1 by 0.03 per step and meets 0.95 at step 28.33."""
   often, seldom = rising(0.1, 0.4, 0.7, 1.0, 1.0), rising(0.1, 0.4, 0.7, 1.0, 1.0)
   del seldom[1:3]
   folder = comparison(tmp_path, {"easgd": [seldom] * 2, "local_sgd": [often] * 2})
@@ -113,8 +113,8 @@ NEXT = (0.1, 0.2, 0.95, 0.96, 0.96)  # meets 0.95 at step 20 where FAST meets it
     ([NEXT] * 3, [FAST] * 3, "local_sgd", []),
   ],
 )
-def test_a_winner_is_named_only_where_the_next_is_significantly_worse(tmp_path, easgd, local_sgd, sooner, rivals):
-  seeds = {"easgd": [rising(*each) for each in easgd], "local_sgd": [rising(*each) for each in local_sgd]}
+def test_a_winner_is_named_only_if_the_next_is_significantly_worse(tmp_path, easgd, local_sgd, sooner, rivals):
+  seeds = {"easgd": [rising(*seed) for seed in easgd], "local_sgd": [rising(*seed) for seed in local_sgd]}
   folder = comparison(tmp_path, seeds)
   for name in COSTS:
     (first, _), result = ranked(folder, name)
@@ -128,7 +128,7 @@ def test_a_winner_is_named_only_where_the_next_is_significantly_worse(tmp_path, 
     assert texts[4][-1] == {"best": "*", "tied": "~", None: "0"}[marks.get(label)]
 
 
-def test_paired_seeds_differ_significantly_where_intervals_overlap(tmp_path):
+def test_paired_seeds_can_differ_significantly_although_intervals_overlap(tmp_path):
   late = at(4, 10, 19)
   folder = comparison(tmp_path, {"local_sgd": at(2, 5, 10), "easgd": late, "dasgd": late[::-1]})
   table = table_of(folder)
@@ -138,16 +138,16 @@ def test_paired_seeds_differ_significantly_where_intervals_overlap(tmp_path):
   assert ranked(folder, "examples") == (["local_sgd", "easgd", "dasgd"], ["dasgd"])
 
 
-def test_those_not_significantly_different_from_the_best_are_so_among_themselves(tmp_path):
-  """The best mean spreads so much that none differs significantly from it; but one of the others beats the other."""
+def test_rivals_of_the_best_do_not_differ_significantly_among_themselves(tmp_path):
+  """No label differs significantly from the best, which has a wide spread, but one rival beats the other."""
   seeds = {"wide": at(1, 2, 12), "near": at(6, 6, 6), "far": at(8, 8, 8)}
   assert ranked(comparison(tmp_path, seeds), "examples") == (["wide", "near", "far"], ["near"])
 
 
-def test_the_frame_of_metrics_has_every_evaluation(small):
+def test_metrics_frame_has_every_evaluation(small):
   result = frames.metrics_frame(reader.read(small))
   assert len(result) == 3 * 3 * 7
-  unknown = {"virtual_seconds", "grad_norm2", "grad_noise", "noise_scale", "test_perplexity", "present"}  # of no run
+  unknown = {"virtual_seconds", "grad_norm2", "grad_noise", "noise_scale", "test_perplexity", "present"}  # in no run
   known = [name for name in reader.COLUMNS if name not in unknown]
   assert list(result.columns) == ["label", "seed", *known, "predicted_seconds_near"]
   assert result["step"].dtype == result["seed"].dtype == np.int64
@@ -158,7 +158,7 @@ def test_the_frame_of_metrics_has_every_evaluation(small):
   assert one.train_loss.isna().tolist() == [True] + [False] * 6
 
 
-def test_the_frame_of_results(small):
+def test_table_frame(small):
   table = table_of(small)
   assert table.reached.tolist() == [3, 3, 1] and table.step_to_target_mark["never"] == "partial"
   assert math.isnan(table.step_to_target_low["never"])
@@ -167,7 +167,7 @@ def test_the_frame_of_results(small):
     np.testing.assert_allclose(table.step_to_target[label], stats.gmean(steps))
 
 
-def test_the_frame_of_pairs_against_scipy(small):
+def test_pairs_frame_against_scipy(small):
   frame = frames_of(small).pairs.set_index(["quantity", "first", "second"])
   assert len(frame) == 6 * 3 and set(frame.loc["predicted_seconds"].cluster) == {"near"}
   wanted = stats.ttest_rel(*np.log([[20, 30, 50], [10, 20, 30]]))
@@ -188,14 +188,13 @@ def test_the_frame_of_pairs_against_scipy(small):
   assert one["estimate"] == pytest.approx(1 / other["estimate"]) and one["low"] == pytest.approx(1 / other["high"])
 
 
-def test_the_files_are_the_frames(tmp_path):
-  folder = realistic(tmp_path)
-  page_of(folder)
+def test_files_have_the_content_of_the_frames(realistic_page):
+  folder = realistic_page.parent
   result, reported = frames_of(folder), json.loads((folder / "findings.json").read_text())
   created = {"table": result.table, "pairs": result.pairs, "metrics": frames.metrics_frame(result.comparison)}
   for name, frame in created.items():
     assert (folder / f"{name}.csv").read_text() == frame.to_csv(index=False)
-  shown = {each["subject"]: each["text"] for each in reported["findings"]}
+  shown = {finding["subject"]: finding["text"] for finding in reported["findings"]}
   assert finding_of(folder).items() <= shown.items()
   assert reported["target"] == {"metric": "test_accuracy", "value": 0.95}
   for name in ("table", "pairs"):
@@ -205,20 +204,20 @@ def test_the_files_are_the_frames(tmp_path):
         assert value is None if pd.isna(wanted) or wanted in (math.inf, -math.inf) else value == wanted
 
 
-def test_comparisons_without_results_or_of_one_seed_have_frames(tmp_path):
+def test_frames_of_comparisons_without_results_or_with_one_seed(tmp_path):
   nothing = frames_of(comparison(tmp_path / "nothing", {"easgd": [], "local_sgd": [None]}))
   assert len(frames.metrics_frame(nothing.comparison)) == 0 and nothing.table.step_to_target.isna().all()
   assert (nothing.pairs.seeds == 0).all()
   one = frames_of(comparison(tmp_path / "one", {label: [rising(0.1, 0.96)] for label in ("easgd", "local_sgd")}))
   assert one.pairs.p.isna().all() and one.table.step_to_target_low.isna().all() and one.single
-  alone = frames_of(comparison(tmp_path / "alone", {"easgd": [rising(0.1, 0.96)] * 2}))
-  assert len(alone.pairs) == 0 and "p_holm" in alone.pairs
+  single = frames_of(comparison(tmp_path / "single", {"easgd": [rising(0.1, 0.96)] * 2}))
+  assert len(single.pairs) == 0 and "p_holm" in single.pairs
 
 
 HIGH, LOW = (0.999, 0.97, 0.998), (0.001, 0.02, 0.0)  # accuracies at the end of three seeds
 
 
-def test_intervals_of_accuracies_are_cut_and_those_of_differences_are_not(tmp_path):
+def test_intervals_of_accuracies_are_clipped_but_not_of_differences(tmp_path):
   runs = {"easgd": [rising(0.1, 0.5, end) for end in HIGH], "local_sgd": [rising(0.1, 0.05, end) for end in LOW]}
   folder = comparison(tmp_path, runs)
   for label, seeds, cut in (("easgd", HIGH, 1), ("local_sgd", LOW, 0)):
@@ -234,8 +233,8 @@ def test_intervals_of_accuracies_are_cut_and_those_of_differences_are_not(tmp_pa
   assert pair["high"] > 1 and pair["high"] - pair["estimate"] == pytest.approx(pair["estimate"] - pair["low"])
 
 
-def test_a_cell_has_the_interval_of_a_cost_in_small_print_and_of_a_score_beside_it(tmp_path):
-  """Met at steps 10, 30 and 60: Student's interval of these would begin below 0."""
+def test_cells_have_intervals_of_costs_as_details_and_of_scores_in_the_text(tmp_path):
+  """The target is met at steps 10, 30 and 60: Student's interval without logarithms would begin below 0."""
   folder = comparison(tmp_path, {"easgd": at(1, 3, 6)})
   (cell,) = cells(folder, "step")
   ratio = math.exp(4.302652729911275 * np.std(np.log([10, 30, 60]), ddof=1) / math.sqrt(3))  # t(0.975, 2)
@@ -254,16 +253,16 @@ def test_a_target_reached_before_the_first_evaluation_is_marked(tmp_path):
   for name in COSTS:
     assert [cell.text.endswith(sentences.EARLY) for cell in cells(folder, name)] == [True, True, False]
   assert not any(sentences.EARLY in cell.text for cell in cells(folder, "test_accuracy"))
-  for text in (page.table(folder), page_of(folder), (folder / "findings.json").read_text()):
-    text = " ".join(text.replace("\N{NO-BREAK SPACE}", " ").split())
-    assert sentences.EARLY_TEXT in text and "local_sgd (1 of 2 seeds)" in text
+  page.write_tables(folder)
+  for text in (page.table(folder), (folder / "findings.json").read_text()):
+    assert sentences.EARLY_TEXT in text and "local_sgd (1 of 2 seeds)" in " ".join(text.split())
 
 
-# Of one seed of each the mean keeps 95 %: 96, then 95.5 %.
+# The mean of the two stays above 95 %: 96, then 95.5 %.
 KEPT, LOST = rising(0.1, 0.5, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.94, 0.97)
 
 
-def test_a_target_that_is_missed_again_is_marked(tmp_path):
+def test_a_target_missed_again_is_marked(tmp_path):
   folder = comparison(tmp_path, {"easgd": [LOST, KEPT], "local_sgd": [KEPT] * 2, "dasgd, delay 2": [LOST] * 2})
   assert table_of(folder).fell_back.tolist() == [1, 0, 2]
   for name in COSTS:
@@ -272,36 +271,36 @@ def test_a_target_that_is_missed_again_is_marked(tmp_path):
   assert f'{sentences.FELL_TEXT}: "dasgd, delay 2";' in text and sentences.FELL_TEXT in page_of(folder)
 
 
-def test_the_mark_is_of_the_seeds_that_the_figure_is_of(tmp_path):
-  """Of three seeds one never meets the target, so that the mean of all would not."""
+def test_marks_depend_only_on_the_seeds_that_met_the_target(tmp_path):
+  """One of three seeds never meets the target, nor would the mean of all three."""
   never, low = rising(*[0.1] * 5), rising(0.1, 0.5, 0.94, 0.94, 0.94)
   high, late = rising(0.1, 0.5, 0.99, 0.951, 0.951), rising(0.1, 0.5, 0.93, 0.94, 0.96)
   folder = comparison(tmp_path, {"both": [LOST, LOST, never], "none": [high, high, low], "mean": [high, late]})
   assert table_of(folder)[["reached", "fell_back"]].values.tolist() == [[2, 2], [2, 0], [2, 0]]
   assert [cell.text.endswith(sentences.FELL) for cell in cells(folder, "step")] == [True, False, False]
-  apart = [rising(0.1, 0.97, 0.94, 0.97, 0.97), rising(0.1, 0.5, 0.97, 0.97, 0.949)]  # each, and their mean does not
-  assert cells(comparison(tmp_path / "apart", {"easgd": apart}), "step")[0].text.endswith(sentences.FELL)
+  both = [rising(0.1, 0.97, 0.94, 0.97, 0.97), rising(0.1, 0.5, 0.97, 0.97, 0.949)]  # unlike their mean
+  assert cells(comparison(tmp_path / "both", {"easgd": both}), "step")[0].text.endswith(sentences.FELL)
 
 
 @pytest.fixture
 def longer(tmp_path):
-  """Label a is ahead in the three seeds that all have, and behind by the mean over its five."""
+  """Label a is the fastest over the three common seeds, but not over its five."""
   return comparison(tmp_path, {"a": at(4, 6, 5, 19, 19), "b": at(6, 9, 7), "c": at(8, 12, 10)})
 
 
-def test_labels_are_ranked_and_tested_on_the_seeds_that_all_have(longer):
+def test_labels_are_ranked_and_tested_on_common_seeds(longer):
   result = frames_of(longer)
   assert result.comparison.info["seeds"] == [0, 1, 2] and result.comparison.whole is not None
   assert result.table.seeds.tolist() == [3, 3, 3] and ranked(longer, "examples")[0] == ["a", "b", "c"]
-  alone = table_of(comparison(longer / "same", {"a": at(4, 6, 5), "b": at(6, 9, 7)}))
-  assert table_of(longer).step_to_target["a"] == alone.step_to_target["a"]
+  same = table_of(comparison(longer / "same", {"a": at(4, 6, 5), "b": at(6, 9, 7)}))
+  assert table_of(longer).step_to_target["a"] == same.step_to_target["a"]
   reported = finding_of(longer)[sentences.DIFFERENT_SEEDS]
   assert reported.startswith("a: seeds 0, 1, 2, 3 and 4; b and c: seeds 0, 1 and 2; ")
   assert f"`python run.py compare --resume --workdir={longer} --config.compare.seeds=0,1,2,3,4`" in reported
   head, _, *lines = page.table(longer).splitlines()
-  assert "own seeds" in head and [line.split()[1] for line in lines[:3]] == ["5", "3", "3"]
+  assert "seeds run" in head and [line.split()[1] for line in lines[:3]] == ["5", "3", "3"]
   assert "per worker, 3 seeds.<" in page_of(longer)
-  assert len(set(frames.metrics_frame(result.comparison).query("label == 'a'").seed)) == 5  # all that there is
+  assert len(set(frames.metrics_frame(result.comparison).query("label == 'a'").seed)) == 5  # all seeds of a
   assert sentences.DIFFERENT_SEEDS not in finding_of(longer / "same") and reader.read(longer / "same").whole is None
 
 
@@ -318,8 +317,8 @@ def test_without_a_common_seed_nothing_is_ranked(tmp_path):
   assert "no seed is common to all" in page_of(folder) and page.table(folder)
 
 
-def test_a_pair_is_tested_only_where_both_have_a_figure_of_every_seed(tmp_path):
-  """By the two seeds in which both met the target, the pair of a and c would be significantly different."""
+def test_pairs_are_tested_only_if_both_labels_have_a_value_for_every_seed(tmp_path):
+  """In the two seeds with both values, a and c would differ significantly."""
   folder = comparison(tmp_path, {"a": at(2, 4, 3), "b": at(2, 3, 3), "c": at(4, 8, 0), "d": at(4, 0, 6)})
   lines = frames.of_quantity(frames_of(folder).pairs, quantity(folder, "bytes_sent")).set_index(["first", "second"])
   assert lines.index[lines.p.notna()].tolist() == [("a", "b")] and lines.p["a", "b"] == lines.p_holm["a", "b"]
@@ -329,7 +328,7 @@ def test_a_pair_is_tested_only_where_both_have_a_figure_of_every_seed(tmp_path):
   assert all(pd.isna(described[name]) for name in empty)
 
 
-def test_one_run_under_two_labels_is_not_tested(tmp_path):
+def test_identical_runs_are_not_tested_against_each_other(tmp_path):
   same = at(4, 6, 5)
   folder = comparison(tmp_path, {"a": same, "twin": same, "b": at(6, 9, 7)})
   lines = frames.of_quantity(frames_of(folder).pairs, quantity(folder, "step")).set_index(["first", "second"])

@@ -1,11 +1,11 @@
-"""Grids: points, speed-ups and slopes against figures by hand; which pairs are tested; the page's section; frames."""
+"""Grids: points, speed-ups and slopes against values by hand; tested pairs; the page's section; frames."""
 
 import json
 import math
 from itertools import combinations
 
 import pytest
-from helpers.comparisons import Tags, comparison, frames_of, quantity, rising, table_of, undrawn
+from helpers.comparisons import Tags, comparison, frames_of, quantity, rising, table_of, undrawn_page
 from helpers.grids import grid
 
 from ddl.names import comparable
@@ -27,7 +27,7 @@ def constant(group, point, seed):
 
 
 def noisy(group, point, seed):
-  """Period 4 is best for local, at all numbers of workers; it is better than sync by far."""
+  """Return losses that are lowest for local with period 4, and much higher for sync."""
   best = {1: 0.004, 4: 0.001, 16: 0.008}[point.get("algorithm.period", 16)]
   return best * (1 if group == "local" else 3) * (1 + 0.01 * ((seed * 7 + point["workers"]) % 5))
 
@@ -53,7 +53,7 @@ def test_a_line_per_group_and_a_panel_per_value_of_the_other_key(tmp_path):
   assert sync.level.all() and sync.x.tolist() == [1, 16] and sync.y.tolist() == pytest.approx([0.022] * 2)
 
 
-def test_names_are_categories_in_their_order(tmp_path):
+def test_text_values_are_categories_in_their_order(tmp_path):
   path = grid(tmp_path, {"schedule.name": ("linear", "constant"), "partition.repeat": (True, False)}, constant)
   chart = charts(path, "schedule.name")["Final test loss against schedule"]
   assert dict(zip(chart.points.x, chart.points.tick, strict=True)) == {0: "linear", 1: "constant"}
@@ -61,23 +61,23 @@ def test_names_are_categories_in_their_order(tmp_path):
   assert grids.slopes(chart) == {}
 
 
-def test_the_speedup_is_over_the_fewest_workers_seed_by_seed(tmp_path):
-  """The loss falls by equal factors, so that 0.1 is met after log 0.1 / log(last) of the steps."""
+def test_speedup_is_over_the_fewest_workers_paired_by_seed(tmp_path):
+  """The loss falls exponentially, so 0.1 is met after log 0.1 / log(last) of the steps."""
   path = grid(tmp_path, {"workers": (2, 4, 8)}, lambda group, point, seed: 0.01 / (1 + seed), groups=("local",))
   result = charts(path, "workers")
   chart = result["Speed-up in steps to 0.1 against workers"]
   assert chart.speedup_over == 2 and chart.points.x.tolist() == [2, 4, 8]
-  assert chart.points.y.tolist() == pytest.approx([1, 2, 4])  # as many steps fewer as workers more
+  assert chart.points.y.tolist() == pytest.approx([1, 2, 4])  # steps are inversely proportional to workers
   assert chart.points[["low", "high"]].iloc[1].tolist() == pytest.approx([2, 2])
   assert not any("seconds" in title for title in result if title.startswith("Speed-up"))  # workers share the device
   late = lambda group, point, seed: 0.5 if point["workers"] == 2 and group == "sync" else 0.01  # noqa: E731
   chart = charts(grid(tmp_path / "late", {"workers": (2, 4)}, late), "workers")[
     "Speed-up in steps to 0.1 against workers"
   ]
-  assert set(chart.points.group) == {"local"}  # sync has no target with the fewest workers
+  assert set(chart.points.group) == {"local"}  # sync misses the target with the fewest workers
 
 
-def test_slopes_are_those_of_the_logarithms_with_students_interval(tmp_path):
+def test_slopes_of_logarithms_have_students_interval(tmp_path):
   def loss(group, point, seed):
     return 0.05 * point["workers"] ** (-0.4, -0.5, -0.6)[seed]
 
@@ -89,7 +89,7 @@ def test_slopes_are_those_of_the_logarithms_with_students_interval(tmp_path):
   assert grids.slopes(charts(two, "workers")["Final test loss against workers"]) == {}
 
 
-def test_a_speedup_over_an_early_baseline_is_marked_and_there_is_no_slope(tmp_path):
+def test_early_costs_mark_speedups_and_have_no_slope(tmp_path):
   soon, late = rising(0.1, 0.96, 0.97, 0.97), rising(0.1, 0.5, 0.96, 0.97)
   places = {f"easgd, workers {n}": {"group": "easgd", "point": {"workers": n}} for n in (1, 2, 4)}
   sizes = {label: {"workers": n, "steps": 3200 // n} for label, n in zip(places, (1, 2, 4), strict=True)}
@@ -98,42 +98,41 @@ def test_a_speedup_over_an_early_baseline_is_marked_and_there_is_no_slope(tmp_pa
     path = comparison(tmp_path / name, runs, settings=sizes, places=places, grid={"workers": [1, 2, 4]})
     key = grids.section(frames_of(path), "workers")
     notes = " ".join(note for picture in key["figures"] for note in picture.caption)
-    speedup = next(each for each in key["shown"] if "speedup" in each.name)
+    speedup = next(picture for picture in key["shown"] if "speedup" in picture.name)
     assert (EARLY in speedup.title) == (EARLY in notes) == (name == "early")
     assert {cell.kind for cell in key["slopes"]["columns"]["steps to 95 %"]} == (
       {"partial"} if name == "early" else {""}
     )
 
 
-def test_a_mean_of_some_seeds_is_marked(tmp_path):
+def test_means_of_some_seeds_are_partial(tmp_path):
   path = grid(tmp_path, {"workers": (2, 4)}, lambda group, point, seed: 0.5 if seed == 0 else 0.01, groups=("local",))
   assert charts(path, "workers")["Steps to 0.1 against workers"].points.partial.tolist() == [True, True]
 
 
-def test_budgets_of_a_grid_with_steps_are_each_its_own(tmp_path):
+def test_runs_with_fewer_steps_by_the_grid_are_complete(tmp_path):
   path = grid(tmp_path, {"workers": (1, 8), "steps": (40,)}, constant)
   assert (table_of(path).finished == 3).all() and list(figure.axes(reader.read(path))) == ["workers"]
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_target_that_is_met_at_the_start_is_drawn_without_costs(tmp_path):
+def test_a_target_met_at_the_start_has_no_cost_charts(tmp_path):
   path = grid(tmp_path, {"workers": (2, 4)}, constant, value=2.0)
   assert list(charts(path, "workers")) == ["Final test loss against workers"]
-  with undrawn():
-    assert page.write_report(path).exists()
+  assert page.pictures(path, frames_of(path))
 
 
-def test_the_page_has_a_section_with_a_figure_of_each_key_and_quantity(folder):
-  with undrawn():
-    text = page.write_report(folder).read_text()
+def test_page_has_a_grid_figure_for_each_key_and_quantity(folder):
+  (folder / "figures").mkdir()
+  (folder / "figures/grid_old_vs_rate.png").write_bytes(b"")  # to be deleted
+  text = undrawn_page(folder)
   result = Tags(text)
   assert not result.open
   ids = [attrs["id"] for tag, attrs in result.tags if tag == "figure" and attrs["id"].startswith("grid_")]
   quantities = ("loss", "step", "examples", "bytes", "seconds")
   names = {f"grid_{name}_vs_{key}" for name in quantities for key in ("workers", "period")}
-  assert (
-    set(ids) == names | {"grid_speedup_steps_vs_workers"} == {each.stem for each in folder.glob("figures/grid_*.png")}
-  )
+  files = {file.stem for file in folder.glob("figures/grid_*.png")}
+  assert set(ids) == files == names | {"grid_speedup_steps_vs_workers"}
   kinds = [attrs.get("id") for tag, attrs in result.tags if tag == "h2"]
   assert kinds.index("grid") < kinds.index("curves") < kinds.index("pairs")
   assert "sync reads no period" in text
@@ -145,40 +144,35 @@ def test_the_page_has_a_section_with_a_figure_of_each_key_and_quantity(folder):
 @pytest.mark.parametrize(
   "keys", [AXES, {"workers": (1, 2, 320)}, {"schedule.name": ("a", "b"), "batch": (1, 2), "steps": (1, 2)}]
 )
-def test_figures_of_a_grid_are_drawn(tmp_path, keys):
+def test_grid_figures_have_data_and_specifications(tmp_path, keys):
   path = grid(tmp_path, keys, lambda group, point, seed: 0.01 / (1 + point.get("workers", 1)) * (1 + 0.1 * seed))
-  for key in figure.axes(reader.read(path)):
-    for picture in grids.section(frames_of(path), key)["figures"]:
-      assert picture.title and picture.svg.startswith("<svg") and len(picture.data) > 0
-      assert picture.spec(narrow=True)
+  result = frames_of(path)
+  sections = [grids.section(result, key) for key in figure.axes(result.comparison)]
+  pictures = [picture for section in sections for picture in (*section["shown"], *section["costs"][:1])]
+  for number, picture in enumerate(pictures):
+    assert picture.title and len(picture.data) > 0 and picture.spec(narrow=number % 2 == 1)
+  assert pictures[0].svg.startswith("<svg")
 
 
-def test_pages_without_a_grid_have_no_section_and_lose_its_figures(tmp_path):
-  folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * 2, "dasgd": [rising(0.1, 0.5, 0.96)] * 2})
-  (folder / "figures").mkdir()
-  (folder / "figures/grid_loss_vs_period.png").write_bytes(b"")
-  with undrawn():
-    assert 'id="grid"' not in page.write_report(folder).read_text()
-  assert not list(folder.glob("figures/grid_*"))
+def test_pages_without_a_grid_have_no_section(realistic_page):
+  assert 'id="grid"' not in realistic_page.read_text()
 
 
-def test_the_pairs_are_those_at_one_point_and_those_that_differ_in_one_key(folder):
+def test_pairs_are_at_one_point_or_differ_in_one_key(folder):
   result = frames_of(folder)
-  places = {
-    each.info["label"]: frames.Place(each.info["group"], each.info["point"]) for each in result.comparison.results
-  }
+  places = {info["label"]: frames.Place(info["group"], info["point"]) for info in result.comparison.infos}
   expected = {pair for pair in combinations(places, 2) if comparable(*(places[label] for label in pair))}
   lines = frames.of_quantity(result.pairs, quantity(folder, "test_loss"))
   assert set(zip(lines["first"], lines["second"], strict=True)) == expected
-  # sync: 1 of workers; local: 3 of workers and 2 x 3 of period; between: 6
+  # sync: 1 pair by workers; local: 3 by workers and 2 x 3 by period; between the two: 6
   assert len(expected) == 1 + 3 + 6 + 6 and ("sync, workers 2", "local, workers 4, period 1") not in expected
   assert len(result.pairs) == 16 * result.pairs.quantity.nunique()
   least = lines.loc[lines.p.idxmin()]
   assert least.p_holm == pytest.approx(16 * least.p)  # the correction is for the tested pairs only
 
 
-def test_a_point_that_is_not_tested_against_the_best_is_not_marked(tmp_path):
-  """They differ in two keys: that their intervals lie apart is no test."""
+def test_points_not_tested_against_the_best_are_not_marked(tmp_path):
+  """The two points differ in two keys, so they are not tested."""
   points = {"few": {"workers": 2, "algorithm.period": 16}, "many": {"workers": 16, "algorithm.period": 1}}
   runs = {}
   for label, factor in {"few": 1.0, "many": 10.0}.items():
@@ -193,8 +187,8 @@ def test_a_point_that_is_not_tested_against_the_best_is_not_marked(tmp_path):
   assert table.examples_to_target_mark.to_dict() == {"few": "best", "many": "best"}  # the same means
 
 
-def test_a_point_is_marked_by_its_tests_against_any_of_the_best(tmp_path):
-  """Two points are the best alike; another one is tested against the second of them only, and is as good."""
+def test_points_are_marked_by_tests_against_any_of_the_best(tmp_path):
+  """Two points are equally good; a third is tested only against the second and does not differ significantly."""
   good = [rising(0.1, 0.5 + 0.02 * n, at, 0.99) for n, at in enumerate((0.97, 0.98, 0.99))]
   close = [rising(0.1, 0.5 + 0.02 * n, at, 0.99) for n, at in enumerate((0.975, 0.965, 0.985))]
   points = {"a": (1, 1), "b": (4, 4), "near b": (4, 8), "far": (1, 8), "bad": (4, 1)}
@@ -208,16 +202,16 @@ def test_a_point_is_marked_by_its_tests_against_any_of_the_best(tmp_path):
       for label, (w, p) in (points | more).items()
       if label in labels
     }
-    every = keys | {"algorithm.period": sorted({*keys["algorithm.period"], *(p for _, p in more.values())})}
+    all_keys = keys | {"algorithm.period": sorted({*keys["algorithm.period"], *(p for _, p in more.values())})}
     path = comparison(
-      tmp_path / name, {label: (runs | {"twin": close})[label] for label in places}, places=places, grid=every
+      tmp_path / name, {label: (runs | {"twin": close})[label] for label in places}, places=places, grid=all_keys
     )
     return table_of(path).examples_to_target_mark.dropna().to_dict()
 
   assert marks("all", points) == {"a": "best", "b": "best", "near b": "tied"}
-  twin = marks("twin", [*points, "twin"], twin=(1, 16))  # it is tested against a only
+  twin = marks("twin", [*points, "twin"], twin=(1, 16))  # tested only against a
   assert twin == {"a": "best", "b": "best", "near b": "tied", "twin": "tied"}
-  assert marks("apart", ("a", "near b")) == {"a": "best"}
+  assert marks("untested", ("a", "near b")) == {"a": "best"}
 
 
 def test_frames_have_a_column_for_each_key(folder):
@@ -232,11 +226,11 @@ def test_frames_have_a_column_for_each_key(folder):
   assert len(metrics) == 8 * 4 * 5
 
 
-def test_the_table_for_a_terminal_has_the_points_in_columns(folder, tmp_path):
+def test_text_table_has_columns_for_keys(folder, tmp_path):
   head, _, first, *rest = [line.split() for line in page.table(folder).splitlines()]
   assert head[:3] == ["algorithm", "workers", "period"] and first[:3] == ["sync", "2", "-"]
   assert ["local", "4", "16"] in [line[:3] for line in rest]
   keys = {"workers": (2, 16), "algorithm.period": (1, 16), "network.message_seconds": (0.125, 0.0625)}
   path = grid(tmp_path, keys, noisy, groups=("local SGD", "post-local SGD of a long name"))
-  lines = tables.text_lines(frames_of(path))  # a wide table keeps the begin of each label
+  lines = tables.text_lines(frames_of(path))  # a wide table keeps the start of each label
   assert {line[: tables.LABEL].strip() for line in lines[2:]} == {"local SGD", "post-local SGD.."}

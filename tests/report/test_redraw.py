@@ -1,4 +1,4 @@
-"""A comparison's report drawn anew from its runs, in the order of its file; and comparisons with nothing to report."""
+"""Reports regenerated from existing runs, diverged runs, invalid targets, and files of older versions."""
 
 import json
 import re
@@ -16,7 +16,7 @@ SMALL = (
 
 
 def diverging(folder):
-  """A config file whose one algorithm of two diverges; the other one has another number of workers."""
+  """Write a config with two labels, one of which diverges; return its flag."""
   file = folder / "two.py"
   file.write_text(
     "from ddl.config import base\n\n\ndef get_config():\n  config = base()\n"
@@ -29,11 +29,15 @@ def diverging(folder):
 
 
 @pytest.mark.slow
-def test_a_finished_comparison_is_drawn_anew_without_training(tmp_path):
+def test_resume_regenerates_a_report_without_training(tmp_path):
   done = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}").end()
   assert done.code == 0, done.error
   first = json.loads((tmp_path / "c/comparison.json").read_text())
-  assert [entry["label"] for entry in first["algorithms"]] == ["sync SGD", "DaSGD", "EASGD"]  # as in the file
+  assert [entry["label"] for entry in first["algorithms"]] == [
+    "sync SGD",
+    "DaSGD",
+    "EASGD",
+  ]  # in the order of the config
   assert re.findall(r"^(\w+) (?:SGD )?.*reached$", done.out, re.M) == ["sync", "DaSGD", "EASGD"]
   before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("c/*/*/metrics.jsonl")}
   about = tmp_path / "c/sync_SGD/seed-0/about.json"
@@ -44,7 +48,7 @@ def test_a_finished_comparison_is_drawn_anew_without_training(tmp_path):
   assert "to 25 %" in again.out and "<h1>Anew</h1>" in (tmp_path / "c/report.html").read_text()
   assert before == {path: path.stat().st_mtime_ns for path in before}
   record = json.loads((tmp_path / "c/comparison.json").read_text())
-  assert record["versions"]["jax"] == "0.0.1" and "--resume" not in record["command"]  # of what was trained
+  assert record["versions"]["jax"] == "0.0.1" and "--resume" not in record["command"]  # as of the training
   other = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}", "--config.batch=8", "--resume").end()
   assert "batch: 16 recorded, 8 now" in complaint(other)
 
@@ -57,49 +61,50 @@ def test_a_divergence_is_reported_and_not_trained_again(tmp_path, call):
   assert "1 to 2 workers, batch of 32 to 64 per worker" in (tmp_path / "c/report.html").read_text()
   assert re.findall(r"^(?:wild|tame) +(\d+) +(\d+) ", out, re.M) == [("2", "32"), ("1", "64")]
   page = json.loads((tmp_path / "c/comparison.json").read_text())
-  assert not {"workers", "batch"} & set(page)  # the labels' settings have them
+  assert not {"workers", "batch"} & set(page)  # they are settings of the labels
   assert [entry["settings"]["workers"] for entry in page["algorithms"]] == [2, 1]
-  kept = json.loads((tmp_path / "c/wild/seed-0/failed.json").read_text())["diverged"]
-  (tmp_path / "c/wild/seed-0/failed.json").write_text(json.dumps({"diverged": "a recorded reason"}))
+  failed = tmp_path / "c/wild/seed-0/failed.json"
+  reason = json.loads(failed.read_text())["diverged"]
+  failed.write_text(json.dumps({"diverged": "a recorded reason"}))
   with undrawn():
     code, out, _ = call("compare", config, folder, "--resume")
-    assert code == 0 and "a recorded reason" in out and "diverged" in kept
+    assert code == 0 and "a recorded reason" in out and "diverged" in reason
     code, _, error = call("compare", config, f"--workdir={tmp_path / 'd'}", "--only=wild")
   assert code == 1 and (tmp_path / "d/report.html").is_file()
   lines = error.splitlines()
   assert len(lines) == 1 and lines[0].startswith("compare: all runs diverged")
 
 
-@pytest.mark.parametrize("target", ["nan", "95", "0", "-1.0"])
+@pytest.mark.parametrize("target", ["nan", "95", "0"])
 def test_an_accuracy_target_outside_0_to_1_is_refused_before_training(wrong, tmp_path, target):
   flags = [*SMALL, f"--config.compare.target={target}", f"--workdir={tmp_path}/a"]
   wrong(flags, "config.compare.target ", f"{float(target):g}", command="compare")
   assert not (tmp_path / "a").exists()
 
 
-def test_the_target_of_a_loss_is_finite(wrong, tmp_path):
+def test_an_infinite_loss_target_is_refused(wrong, tmp_path):
   squares = ["--config=configs/least_squares.py", f"--workdir={tmp_path}/a", "--config.compare.target=inf"]
-  wrong(squares, "config.compare.target must be a finite number, got inf.", command="compare")
+  wrong(squares, "config.compare.target ", "inf", command="compare")
   assert not (tmp_path / "a").exists()
 
 
-def test_the_file_of_an_older_version_is_drawn_or_refused_in_one_line(tmp_path):
+def test_files_of_older_versions_are_completed_or_refused(tmp_path):
   folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * 2, "local_sgd": [rising(0.1, 0.6, 0.97)] * 2})
   file = folder / "comparison.json"
   new, page = json.loads(file.read_text()), undrawn_page(folder)
-  for key in ("group", "point", "lockstep", "tuned"):
-    old = new | {"algorithms": [{k: v for k, v in each.items() if k != key} for each in new["algorithms"]]}
-    file.write_text(json.dumps({k: v for k, v in old.items() if k not in ("grid", "expected")}))
-    assert undrawn_page(folder) == page
-  less = {"workers": 8, "batch": 16}
-  without = {k: v for k, v in new["algorithms"][0].items() if k not in ("settings", "runs")}
-  for lacking, word in (
-    ({k: v for k, v in new.items() if k != "seeds"}, "lacks seeds,"),
-    (new | {"algorithms": [without]}, r"lacks algorithms\.runs, algorithms\.settings,"),
-    (new | {"algorithms": [new["algorithms"][0] | {"settings": less}]}, "steps"),
-    ([], "contains no object"),
+  later = ("group", "point", "lockstep", "tuned", "grid", "expected")  # keys that older versions did not write
+  old = {k: v for k, v in new.items() if k not in later}
+  old["algorithms"] = [{k: v for k, v in entry.items() if k not in later} for entry in new["algorithms"]]
+  file.write_text(json.dumps(old))
+  assert undrawn_page(folder) == page
+  entry = new["algorithms"][0]
+  for content, word in (
+    ({k: v for k, v in new.items() if k != "seeds"}, "seeds"),
+    (new | {"algorithms": [{k: v for k, v in entry.items() if k not in ("settings", "runs")}]}, r"algorithms\.runs"),
+    (new | {"algorithms": [entry | {"settings": {"workers": 8, "batch": 16}}]}, "steps"),
+    ([], "object"),
   ):
-    file.write_text(json.dumps(lacking))
+    file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=word) as error:
       report.write_report(folder)
     assert "compare --resume" in str(error.value) and "\n" not in str(error.value)

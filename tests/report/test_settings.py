@@ -23,14 +23,14 @@ def info(*entries):
   return {"algorithms": list(entries), "seeds": [0, 1]}
 
 
-def test_shared_settings_stand_once_and_others_by_label():
+def test_shared_settings_and_settings_by_label():
   rows = settings_table.settings(info(entry("a", 0.3), entry("b", 0.1, {"period": 10, "alpha": 0.1125}, momentum=0.0)))
   assert rows.shared == {
     "model": "mlp, hidden (64, 32)",
     "workers": "8",
     "batch": "16 examples per worker and step",
     "steps": "400 per worker, with a server or peers on average",
-    "examples": "51,200 of all workers together",
+    "examples": "51,200 summed over all workers",
     "eval every": "10 steps between evaluations",
     "optimizer": "sgd, nesterov no",
     "schedule": "constant",
@@ -47,43 +47,43 @@ def test_shared_settings_stand_once_and_others_by_label():
 def test_the_origin_of_learning_rates():
   sweep = {"keys": ["optimizer.learning_rate"], "trials": 6}
   both = {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 9}
-  hand_made = {"keys": ["algorithm.period"], "trials": 0}
+  manual = {"keys": ["algorithm.period"], "trials": 0}
   mixed = settings_table.settings(
-    info(entry("a", 0.3), entry("b", 0.1, tuned=sweep), entry("c", 0.1, tuned=both), entry("d", 0.1, tuned=hand_made))
+    info(entry("a", 0.3), entry("b", 0.1, tuned=sweep), entry("c", 0.1, tuned=both), entry("d", 0.1, tuned=manual))
   )
-  assert list(mixed.columns)[:2] == ["learning rate", "the rate is from"] and mixed.note == ""
-  given = "the config, not from a sweep (--tuned)"
-  assert mixed.columns["the rate is from"] == [
-    given, "a sweep of 6 trials", "a sweep of 9 trials, which also tuned period", given
+  assert list(mixed.columns)[:2] == ["learning rate", "learning rate from"] and mixed.note == ""
+  config = "the config, not from a sweep (--tuned)"
+  assert mixed.columns["learning rate from"] == [
+    config, "a sweep of 6 trials", "a sweep of 9 trials, which also tuned period", config
   ]  # fmt: skip
   alike = settings_table.settings(info(entry("a", 0.3, tuned=sweep), entry("b", 0.1, tuned=sweep)))
-  assert alike.note == "The learning rates are from a sweep of 6 trials." and "the rate is from" not in alike.columns
+  assert alike.note == "The learning rates are from a sweep of 6 trials." and "learning rate from" not in alike.columns
 
 
-def test_the_clock_is_a_setting_where_seconds_are_virtual_or_predicted():
+def test_clock_settings_are_shown_only_for_virtual_or_predicted_seconds():
   network = {"message_seconds": 0.001, "exchange_seconds": 0.012}
   entries = [entry("a", 0.3, virtual="slow"), entry("b", 0.3, virtual="fast", network=network)]
   rows = settings_table.settings(info(*entries))
   assert rows.shared["network"] == "message seconds 0.001"
   assert rows.columns["exchange seconds of network"] == ["not set", "0.012"]
-  measured = info(*(each | {"virtual": None} for each in entries))
+  measured = info(*(entry | {"virtual": None} for entry in entries))
   assert "network" in settings_table.settings(measured | {"clusters": [{}]}).shared
   assert "network" not in settings_table.settings(measured).shared
 
 
-def test_workers_that_labels_set_are_settings_of_the_labels():
+def test_workers_and_batch_that_differ_are_settings_by_label():
   rows = settings_table.settings(info(entry("a", 0.3), entry("b", 0.3, workers=1, batch=128)))
   columns = rows.columns
   assert columns["workers"] == ["8", "1"] and columns["batch (examples per worker and step)"] == ["16", "128"]
-  assert rows.shared["examples"] == "51,200 of all workers together"
+  assert rows.shared["examples"] == "51,200 summed over all workers"
   assert not {"workers", "batch"} & set(rows.shared)
 
 
-def test_a_sweeps_file_holds_what_it_tuned_and_the_number_of_trials(tmp_path):
+def test_tuned_file_has_keys_and_number_of_trials(tmp_path):
   best = {"optimizer": {"learning_rate": 0.1}, "algorithm": {"period": 4}}
   file = tmp_path / "tuned.json"
-  tried = [{"setting": best, "validation": None}] * 3
-  file.write_text(json.dumps({"algorithms": {"a": {"best": best, "trials": tried}, "b": {"best": {}}}}))
+  attempts = [{"setting": best, "validation": None}] * 3
+  file.write_text(json.dumps({"algorithms": {"a": {"best": best, "trials": attempts}, "b": {"best": {}}}}))
   assert trials(str(file)) == {
     "a": {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 3},
     "b": {"keys": [], "trials": 0},
@@ -91,7 +91,7 @@ def test_a_sweeps_file_holds_what_it_tuned_and_the_number_of_trials(tmp_path):
   assert trials("") == {}
 
 
-def test_the_page_shows_no_key_that_is_not_set(tmp_path):
+def test_page_shows_no_unset_keys(tmp_path):
   config = {"common": {"times.seconds": None, "times.name": "lognormal"}, "algorithms": {"a": {"network.blocks": None}}}
   assert settings_table.without_unset(config) == {"common": {"times.name": "lognormal"}, "algorithms": {"a": {}}}
   text = undrawn_page(comparison(tmp_path, {"easgd": [rising(0.1, 0.96)]}, config=config))

@@ -34,12 +34,11 @@ def seeds(values):
 
 
 def all_pairs(figures, ratio=False, **how):
-  """All pairs."""
   return paired_tests(figures, ratio, list(itertools.combinations(figures, 2)), **how)
 
 
 def pair(first, second, ratio=False):
-  """Of two labels only, which need no correction."""
+  """Test one pair, which needs no correction."""
   return all_pairs({"a": seeds(first), "b": seeds(second)}, ratio)["a", "b"]
 
 
@@ -48,7 +47,7 @@ def significant(test):
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 20])
-def test_the_test_is_scipys_of_the_figures_or_of_their_logarithms(size):
+def test_paired_test_against_scipy(size):
   rng = np.random.default_rng(size)
   first, second = rng.normal(3.0, 2.0, size), rng.normal(2.0, 1.0, size)
   result, wanted = pair(first, second), stats.ttest_rel(first, second)
@@ -62,11 +61,11 @@ def test_the_test_is_scipys_of_the_figures_or_of_their_logarithms(size):
   assert ratio.scale == "ratio" and ratio.p == pytest.approx(result.p)
   shuffled = dict(reversed(seeds(second).items())) | {"seed 99": 1e9}
   again = all_pairs({"a": seeds(first), "b": shuffled})["a", "b"]
-  assert again == result  # by the seeds' names, of those that both have
+  assert again == result  # pairs common seeds by their names
 
 
 def by_hand(values):
-  """Holm's correction as its paper has it: multiply the smallest by m, the next by m - 1, ...; never decreasing."""
+  """Return Holm's adjusted p-values as in the paper: the smallest times m, the next times m - 1, never decreasing."""
   adjusted, least = dict.fromkeys(range(len(values)), 0.0), 0.0
   for rank, (value, place) in enumerate(sorted(zip(values, itertools.count(), strict=False))):
     least = max(least, (len(values) - rank) * value)
@@ -83,28 +82,30 @@ def test_holm_against_the_procedure_by_hand():
 
 
 def test_all_pairs_are_one_family():
-  """a and b would be significantly different by themselves."""
+  """a and b differ significantly only without the correction for all pairs."""
   noise = np.random.default_rng(2).normal(size=(4, 5))
-  figures = {label: seeds(gap + each) for label, gap, each in zip("abcd", (0.0, 2.2, 1.1, 60.0), noise, strict=True)}
+  figures = {
+    label: seeds(gap + values) for label, gap, values in zip("abcd", (0.0, 2.2, 1.1, 60.0), noise, strict=True)
+  }
   result = all_pairs(figures)
   names = list(itertools.combinations("abcd", 2))
-  plain = [stats.ttest_rel(*(list(figures[label].values()) for label in each)).pvalue for each in names]
-  np.testing.assert_allclose([result[each].p for each in names], plain, rtol=1e-9)
-  np.testing.assert_allclose([result[each].p_holm for each in names], by_hand(plain), rtol=1e-9)
-  alone = all_pairs({label: figures[label] for label in "ab"})["a", "b"]
-  assert alone.p == result["a", "b"].p < 0.05 < result["a", "b"].p_holm
-  assert alone.more_seeds is None and result["a", "b"].more_seeds >= 1
+  plain = [stats.ttest_rel(*(list(figures[label].values()) for label in labels)).pvalue for labels in names]
+  np.testing.assert_allclose([result[labels].p for labels in names], plain, rtol=1e-9)
+  np.testing.assert_allclose([result[labels].p_holm for labels in names], by_hand(plain), rtol=1e-9)
+  single = all_pairs({label: figures[label] for label in "ab"})["a", "b"]
+  assert single.p == result["a", "b"].p < 0.05 < result["a", "b"].p_holm
+  assert single.more_seeds is None and result["a", "b"].more_seeds >= 1
 
 
-def test_one_of_equals_is_told_apart_in_at_most_five_percent_of_comparisons():
+def test_family_wise_error_rate_is_at_most_five_percent():
   rng, wrong = np.random.default_rng(5), 0
   for _ in range(400):
     figures = {label: seeds(values) for label, values in zip("abcde", rng.normal(size=(5, 4)), strict=True)}
-    wrong += any(significant(each) for each in all_pairs(figures).values())
+    wrong += any(map(significant, all_pairs(figures).values()))
   assert wrong / 400 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 400)  # without the correction it is about 0.25
 
 
-def test_the_effect_size_is_that_of_hedges_and_unbiased():
+def test_effect_size_is_hedges_g_and_unbiased():
   first, second = [3.0, 5.0, 4.0, 7.0], [1.0, 4.0, 1.0, 3.0]
   d_z = 2.5 / math.sqrt(5 / 3)  # differences 2, 1, 3, 4
   assert pair(first, second).effect_size == pytest.approx(d_z * math.gamma(1.5) / (math.sqrt(1.5) * math.gamma(1.0)))
@@ -116,7 +117,7 @@ def test_the_effect_size_is_that_of_hedges_and_unbiased():
 
 
 @pytest.mark.parametrize(("size", "level"), [(1.2, 0.05), (0.5, 0.05), (1.0, 0.05 / 28)])
-def test_so_many_more_seeds_have_the_power_in_a_simulation_and_one_fewer_has_not(size, level):
+def test_more_seeds_reach_the_power_in_a_simulation(size, level):
   count, rng = 3 + more_seeds(size, 3, level), np.random.default_rng(7)
 
   def simulated(seeds, trials=20_000):
@@ -128,17 +129,17 @@ def test_so_many_more_seeds_have_the_power_in_a_simulation_and_one_fewer_has_not
   assert power(size, count, level) >= 0.8 > power(size, count - 1, level)
 
 
-def test_seeds_for_tabulated_effects_and_for_none():
+def test_more_seeds_for_tabulated_and_zero_effects():
   assert 2 + more_seeds(0.5, 2, 0.05) == 34 and 2 + more_seeds(0.8, 2, 0.05) == 15  # G*Power, two-sided paired t-test
   assert more_seeds(1e-6, 3, 0.05) == MOST + 1
   assert pair([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).more_seeds is None  # equal
   assert pair([1.0, 2.0, 3.0], [2.0, 1.0, 3.0]).more_seeds is None  # no difference on average
-  assert pair([9.0, 9.1, 9.2], [1.0, 1.2, 1.1]).more_seeds is None  # separate already
+  assert pair([9.0, 9.1, 9.2], [1.0, 1.2, 1.1]).more_seeds is None  # already significant
   assert pair([2.0, 1.0, 3.0], [1.0, 2.0, 1.0]).more_seeds == more_seeds(2 / 3 / math.sqrt(7 / 3), 3, 0.05)
 
 
 @pytest.mark.parametrize("level", [0.05, 0.05 / 780])
-def test_the_power_grows_to_one_and_the_search_finds_where_it_is_enough(level):
+def test_power_increases_and_the_search_finds_the_smallest_count(level):
   for size in (0.1, 0.4, 1.0, 3.0, 6.35, 50.0):  # SciPy has NaN for the tails of some of these
     powers = np.array([power(size, 3 + more, level) for more in range(1, MOST + 1)])
     assert np.all(np.diff(powers) > -1e-9) and np.all((powers >= 0) & (powers <= 1 + 1e-9))
@@ -146,8 +147,8 @@ def test_the_power_grows_to_one_and_the_search_finds_where_it_is_enough(level):
     assert more_seeds(size, 3, level) == (enough[0] + 1 if len(enough) else MOST + 1)
 
 
-def test_accuracies_on_few_examples_do_not_spread_less_than_their_rounding():
-  """One example more with each of three seeds: a t-test of 0 spread would have p = 0."""
+def test_spread_of_accuracies_is_at_least_their_rounding():
+  """Each of three seeds has one more correct example: a t-test without rounding would have p = 0."""
   first, second = ({f"seed {n}": (count + more) / 360 for n, count in enumerate((340, 345, 349))} for more in (1, 0))
   values = [*first.values(), *second.values()]
   assert share_resolution(values) == 1 / 360
@@ -155,7 +156,7 @@ def test_accuracies_on_few_examples_do_not_spread_less_than_their_rounding():
   assert result.p == pytest.approx(2 * stats.t.sf(math.sqrt(6) * math.sqrt(3), 2)) and not significant(result)
   assert all_pairs({"a": first, "b": second})["a", "b"].p < 1e-6
   assert share_resolution([*values, 0.123456789]) == 0.0 and share_resolution([1.0, 0.0]) == 1.0
-  assert share_resolution([]) == 1.0  # of nothing
+  assert share_resolution([]) == 1.0
 
 
 FIGURES = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, max_size=6)
@@ -163,27 +164,27 @@ FIGURES = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), min_size=1, 
 
 @settings(deadline=None, max_examples=100)
 @given(FIGURES, st.booleans())
-def test_the_other_way_round_is_the_other_sign(figures, ratio):
+def test_swapping_a_pair_inverts_the_estimate(figures, ratio):
   first, second = zip(*figures, strict=True)
-  result, back = pair(first, second, ratio), pair(second, first, ratio)
-  assert (result.p, result.more_seeds, result.scale) == (back.p, back.more_seeds, back.scale)
+  result, swapped = pair(first, second, ratio), pair(second, first, ratio)
+  assert (result.p, result.more_seeds, result.scale) == (swapped.p, swapped.more_seeds, swapped.scale)
   mean = result.estimate
-  turned = (1 / mean if mean else math.inf) if result.scale == "ratio" else -mean
-  assert turned == pytest.approx(back.estimate, rel=1e-9, abs=1e-12)
+  inverse = (1 / mean if mean else math.inf) if result.scale == "ratio" else -mean
+  assert inverse == pytest.approx(swapped.estimate, rel=1e-9, abs=1e-12)
   if result.low is not None:
     slack = 1e-9 * (1 + abs(mean))
     assert result.low <= mean + slack and mean <= result.high + slack
 
 
-def test_of_one_seed_and_of_none():
+def test_pairs_with_one_common_seed_or_none():
   one = pair([2.0], [1.0])
   assert (one.estimate, one.seeds) == (1.0, 1)
   assert one[3:] == (None,) * 7
   none = all_pairs({"a": seeds([1.0]), "b": {"seed 7": 2.0}, "c": {}}, ratio=True)
-  assert {(each.seeds, each.p) for each in none.values()} == {(0, None)}
+  assert {(item.seeds, item.p) for item in none.values()} == {(0, None)}
 
 
-def test_the_same_difference_with_every_seed_is_significant_unless_it_is_rounding():
+def test_equal_differences_are_significant_unless_due_to_rounding():
   result = pair([1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
   assert (result.estimate, result.p, result.effect_size, result.more_seeds) == (-1.0, 0.0, None, None)
   for ratio in (False, True):
@@ -191,22 +192,22 @@ def test_the_same_difference_with_every_seed_is_significant_unless_it_is_roundin
     assert (equal.p, equal.more_seeds) == (1.0, None)
 
 
-def test_costs_that_scale_with_the_seed_are_compared_by_their_ratio():
-  """Each seed takes ten times the bytes with the second; how long a seed takes spreads more than that."""
+def test_costs_are_compared_by_their_ratio():
+  """The second label takes ten times as many bytes in each seed, but costs differ more between seeds."""
   first, second = [1.0, 9.0, 3.0], [10.0, 80.0, 33.0]
   assert not significant(pair(first, second)) and significant(pair(first, second, ratio=True))
   zero = pair([0.0, 9.0, 3.0], second, ratio=True)
   assert zero == pair([0.0, 9.0, 3.0], second) and zero.scale == "difference"
 
 
-def test_summary_of_few_and_of_nan():
+def test_summary_of_few_values_and_nan():
   assert summary([0.7]) == (0.7, None)
   assert math.isnan(summary([])[0]) and summary([])[1] is None
   assert math.isnan(summary([0.5, math.nan])[0])
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 20])
-def test_the_interval_of_costs_is_that_of_the_logarithm_and_stays_above_zero(size):
+def test_interval_of_costs_is_of_logarithms_and_positive(size):
   values = np.exp(np.random.default_rng(size).normal(-3.0, 2.0, size))
   mean, low, high = log_summary(values)
   np.testing.assert_allclose(mean, stats.gmean(values), rtol=1e-12)
@@ -217,7 +218,7 @@ def test_the_interval_of_costs_is_that_of_the_logarithm_and_stays_above_zero(siz
   assert log_summary(values[::-1]) == (mean, low, high)
 
 
-def test_costs_of_one_seed_and_of_zero():
+def test_costs_with_one_seed_or_zeros_have_no_interval():
   for values, mean in (([4.0], 4.0), ([0.0, 0.0], 0.0), ([0.0, 3.0], 1.5)):
     assert log_summary(values) == pytest.approx((mean, NAN, NAN), nan_ok=True)
 
@@ -235,19 +236,19 @@ NAN, INF = math.nan, math.inf
     ([0.1, 0.5, 0.9, 0.2, 0.99], 0.7, 20.0),  # falls below again
     ([0.1, 0.5, 0.4, 0.3, 0.45], 0.6, None),
     ([0.1, 0.5, NAN, 0.8, 0.9], 0.6, 20.0),  # between 10 and 40: 10 + 30 (0.6 - 0.5) / (0.8 - 0.5)
-    ([NAN, NAN, 0.9, 0.95, 0.99], 0.8, 30.0),  # nothing is known of before
+    ([NAN, NAN, 0.9, 0.95, 0.99], 0.8, 30.0),  # unknown before
     ([0.1, 0.5, INF, 0.6, 0.7], 0.65, 45.0),
     ([NAN] * 5, 0.8, None),
   ],
 )
-def test_the_crossing_is_interpolated_between_the_evaluations_around_it(values, target, step):
+def test_crossing_is_interpolated_between_evaluations(values, target, step):
   wanted = None if step is None else pytest.approx(step, rel=1e-12)
   for curve in ((np.array(values), target, True), (1 - np.array(values), 1 - target, False)):
     met = crossing(STEPS, *curve)
     assert (met and met.step) == wanted
 
 
-def test_curves_are_interpolated_where_all_of_them_are():
+def test_curves_are_interpolated_over_their_common_range():
   curves = [
     (np.array([0.0, 10.0, 20.0, 40.0]), np.array([0.0, 1.0, 2.0, 4.0])),
     (np.array([5.0, 20.0, 30.0]), np.array([1.0, 2.5, 9.0])),
@@ -261,11 +262,11 @@ def test_curves_are_interpolated_where_all_of_them_are():
   ("values", "rows"),
   [([1, 2, NAN, 4], [0, 1]), ([NAN, 2, 3, INF], [1, 2]), ([NAN, INF], []), ([1, 2], [0, 1]), ([], [])],
 )
-def test_rows_of_a_run_end_where_it_diverges(values, rows):
+def test_finite_rows_end_at_the_divergence(values, rows):
   assert finite_rows(np.array(values, float)).tolist() == rows
 
 
-def test_an_interval_is_cut_where_the_quantity_cannot_be_and_nowhere_else():
+def test_intervals_are_clipped_to_the_range_of_the_metric():
   assert interval_ends("test_accuracy", 0.99, 0.02) == pytest.approx((0.97, 1.0))
   assert interval_ends("test_accuracy", 0.01, 0.02) == pytest.approx((0.0, 0.03))
   assert interval_ends("test_accuracy", 0.5, 0.02) == pytest.approx((0.48, 0.52))
@@ -279,15 +280,15 @@ def test_an_interval_is_cut_where_the_quantity_cannot_be_and_nowhere_else():
   "steps, values, expected",
   [
     ([0, 10, 20], [0.1, 0.96, 0.97], True),
-    ([0, 10, 20], [0.1, 0.95, 0.97], False),  # exactly there: nothing is interpolated
+    ([0, 10, 20], [0.1, 0.95, 0.97], False),  # exactly at the target: not interpolated
     ([0, 10, 20], [0.1, 0.94, 0.97], False),
-    ([0, 10, 20], [0.96, 0.97, 0.97], False),  # the start meets it, at no cost
-    ([10, 20], [0.96, 0.97], True),  # no start is known
+    ([0, 10, 20], [0.96, 0.97, 0.97], False),  # met before training, at no cost
+    ([10, 20], [0.96, 0.97], True),  # without an evaluation before training
     ([0, 10, 20], [0.1, math.nan, 0.97], True),
     ([0, 10], [0.1, 0.2], False),
   ],
 )
-def test_a_target_that_is_passed_at_the_first_evaluation_was_met_unseen(steps, values, expected):
+def test_a_target_exceeded_at_the_first_evaluation_was_met_unseen(steps, values, expected):
   for curve in ((np.array(values), 0.95, True), (1 - np.array(values), 1 - 0.95, False)):
     met = crossing(np.array(steps), *curve)
     assert bool(met and met.unseen) is expected
@@ -299,6 +300,6 @@ def test_a_loss_that_rises_above_its_target_misses_it_again(values, missed):
 
 
 @pytest.mark.parametrize(("seeds", "pairs"), [(2, 1), (3, 6), (10, 28)])
-def test_the_detectable_difference_has_the_power(seeds, pairs):
+def test_detectable_difference_has_the_power(seeds, pairs):
   size = detectable(seeds, LEVEL / pairs)
   assert power(size, seeds, LEVEL / pairs) == pytest.approx(POWER, abs=0.01)
