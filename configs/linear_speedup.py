@@ -12,7 +12,7 @@ Expected: minutes. At power 0.5, log loss over log p has a slope of about -1/2; 
 
 import numpy as np
 
-from ddl.config import base, own
+from ddl.config import base, custom
 from ddl.data import source
 from ddl.data.synthetic import least_squares
 
@@ -37,9 +37,9 @@ def scaled(rate: float, steps: int, *, workers: int, power: float):
 
 def get_config():
   config = base()
-  config.data = own(excess_loss)
+  config.data = custom(excess_loss)
   config.model.name = "linear"
-  config.schedule = own(scaled, power=0.5)
+  config.schedule = custom(scaled, power=0.5)
   config.batch = 8
   config.steps = STEPS
   config.eval_every = 10

@@ -55,7 +55,7 @@ def get_config():
     "BART-large, DGX A100, TF32, 512 tokens": row(EXAMPLES, BART, 16, {8: 317.85, 160: 5953.49, 320: 11636.36}),
     "BART-large, DGX A100, 512 tokens": row(EXAMPLES, BART, 32, {8: 549.67, 160: 10520.54, 320: 19948.05}),
   }  # fmt: skip
-  config.systems = ml_collections.ConfigDict({name.replace(".", ""): each for name, each in rows.items()})
+  config.systems = ml_collections.ConfigDict({name.replace(".", ""): system for name, system in rows.items()})
   return config.lock()
 
 

@@ -91,7 +91,7 @@ def base() -> Config:
 
 
 def with_user_keys(config: Config, sections: Any = None) -> Config:
-  """Add the keys of the user-defined functions that a config, or its new `sections`, refer to.
+  """Add the settings of the user-defined functions that a config, or its new `sections`, names.
 
   Raises OptionError if there is no function at an address.
   """
@@ -104,7 +104,7 @@ def with_user_keys(config: Config, sections: Any = None) -> Config:
 
 
 def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
-  """Copy a config with other names (section -> name); return (copy, a line about dropped keys or "").
+  """Copy a config with other factories (section -> name); return (copy, a line about dropped settings or "").
 
   Keys that were set for the old name and are not read by the new one are dropped from the section, and from the
   comparison's labels that do not set the name themselves, including their sweep space and grid. Raises ValueError for
@@ -199,8 +199,8 @@ def renamed(config: Config, changes: Any) -> Config:
 def _relative(address: str) -> str:
   """Return an address with a path relative to the working directory, if the file is below it."""
   file, _, attribute = address.rpartition(":")
-  below = Path(file).is_relative_to(Path.cwd())
-  return f"{Path(file).relative_to(Path.cwd())}:{attribute}" if below else address
+  is_below = Path(file).is_relative_to(Path.cwd())
+  return f"{Path(file).relative_to(Path.cwd())}:{attribute}" if is_below else address
 
 
 def default_experiment(**changes: Any) -> Experiment:
@@ -249,7 +249,7 @@ def _no_file(file: Path) -> OptionError:
     return OptionError("config", "a config file", f"{file}, which {what}", f"Did you mean {folder / near[0]}?")
   known = sorted(Path("configs").glob("*.py")) or siblings
   more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
-  shown = f"There are {', '.join(map(str, known[:SHOWN])) or 'none in configs/'}{more}."
+  shown = f"Config files: {', '.join(map(str, known[:SHOWN])) or 'none in configs/'}{more}."
   return OptionError("config", "a config file", f"{file}, which {what}", shown)
 
 

@@ -78,7 +78,7 @@ def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Seq
   aliases = {alias.lower(): path for path in user_defined for alias in (path.rpartition(":")[2], short_name(path))}
   near = [aliases[alias] for alias in difflib.get_close_matches(str(name).lower(), aliases, n=1, cutoff=0.7)]
   advice = f"Did you mean '{near[0]}'?" if near else nearest(str(name), registry)
-  known = ", ".join(map(quoted, [*user_defined, *registry])) or "the known names, of which there are none"
+  known = ", ".join(map(quoted, [*user_defined, *registry]))
   raise OptionError(option, f"one of {known}", f"'{name}'", advice)
 
 
@@ -132,7 +132,7 @@ def section(name: str, factories: Iterable[Factory]) -> Config:
 
 
 def with_keys(kind: str, values: Mapping[str, Any], default: Config) -> Config:
-  """Return the default section with these values, and with the keys of a user-defined function if they name one."""
+  """Return the default section with these values; if their name is an address, with the keys of its function."""
   name, out = values["name"], copy.deepcopy(default)
   with out.unlocked(), out.ignore_type():
     if is_address(name):
@@ -176,10 +176,10 @@ def _wrong_type(value: Any, annotation: Any) -> str:
 def check_keys(config: Any, default: Config, where: str = "config") -> None:
   """Convert values to the types of `default`, in place. Raises OptionError for unknown keys and wrong types."""
   if not isinstance(config, ConfigDict):
-    raise OptionError(where, "a section of ddl.config.base()", repr(config))
+    raise OptionError(where, "a section, as in ddl.config.base()", repr(config))
   for key in [*default, *config]:
     if key not in config:
-      raise OptionError(f"{where}.{key}", "in the config", advice="Start from ddl.config.base().")
+      raise OptionError(f"{where}.{key}", "present in the config", advice="Start from ddl.config.base().")
     if where not in FREE and key not in default:
       raise unknown_key(key, where, "", default)
   for key in default:
@@ -189,9 +189,10 @@ def check_keys(config: Any, default: Config, where: str = "config") -> None:
     elif value is not None or default[key] is not None:
       value = as_type(value, default.get_type(key), path)
       if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
-        raise OptionError(path, "text that UTF-8 can encode", ascii(value))
-      with config.ignore_type():
-        config[key] = value
+        raise OptionError(path, "text that can be encoded in UTF-8", ascii(value))
+      if repr(value) != repr(config[key]):  # ignore_type is slow
+        with config.ignore_type():
+          config[key] = value
 
 
 def unknown_key(key: str, where: str, kind: str, section: Config, name: str | None = None) -> OptionError:
@@ -200,7 +201,7 @@ def unknown_key(key: str, where: str, kind: str, section: Config, name: str | No
   with contextlib.suppress(ValueError):  # a wrong name is reported elsewhere
     known = [other for other in section if kind not in REGISTRIES or other == "name" or takes(kind, name, other)]
   with_name = f" with {short_name(name)}" if len(known) < len(section) else ""
-  condition = f"a key of {where}{with_name}: {', '.join(map(quoted, known)) or 'none'}"
+  condition = f"one of the keys of {where}{with_name}: {', '.join(map(quoted, known)) or 'none'}"
   return OptionError(f"{where}.{key}", condition, advice=nearest(key, known, 0.6) or nearest(key, section, 0.6))
 
 
@@ -251,10 +252,10 @@ def make(kind: str, name: str, /, *arguments: Any, **settings: Any) -> Any:
       value = function(*arguments, **settings)
   except Exception as error:  # the user's function may raise anything
     advice = f"It raised {type(error).__name__}: {error}"
-    raise OptionError(option, "a function that runs without errors", name, advice) from error
+    raise OptionError(option, "a function that does not fail", name, advice) from error
   if not isinstance(value, types):
     expected = " or ".join(expected_type.__name__ for expected_type in types)
-    raise OptionError(option, f"a function that returns a {expected}", f"{type(value).__name__} from {name}")
+    raise OptionError(option, f"a function that returns {expected}", f"{type(value).__name__} from {name}")
   if kind == "algorithm" and isinstance(value, ServerAlgorithm) != has_server(name):
     raise OptionError(option, f"a function annotated with -> {type(value).__name__}", name)
   return value

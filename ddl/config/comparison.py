@@ -25,11 +25,11 @@ CHOICES = "[choices]"  # marks a list in a record, as JSON does not distinguish 
 COUNTED = ("eval_every", "schedule.warmup", "schedule.every", "schedule.at")  # numbers of steps, scaled with `steps`
 AXES = 3  # maximum number of keys with several values that the report can plot
 REFUSED = {  # sections and keys that a grid cannot vary, and why
-  "model": "all labels of a comparison have the same model",
-  "data": "all labels of a comparison have the same data set",
-  "seed": "seeds are set by config.compare.seeds",
-  "compare": "it does not affect a run",
-  "sweep": "it does not affect a run",
+  "model": "All labels of a comparison have the same model.",
+  "data": "All labels of a comparison have the same data set.",
+  "seed": "Set seeds in config.compare.seeds.",
+  "compare": "It does not affect a run.",
+  "sweep": "It does not affect a run.",
 }
 
 
@@ -49,11 +49,12 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
   if not labels and config.compare.grid:
     labels = {short_name(config.algorithm.name): {}}
   if not labels:
-    raise OptionError(LABELS, "a dictionary of labels and config changes, see configs/digits_compare.py", "{}")
+    advice = "See configs/digits_compare.py."
+    raise OptionError(LABELS, "a nonempty dictionary of labels and config changes", "{}", advice)
   check_labels(labels)
   best = {label: entry["best"] for label, entry in _read(tuned).items()}
   for label in best:
-    named(f"a label of tuned={tuned}", labels, label)
+    named(f"label in {tuned}", labels, label)
   out = {}
   for label, changes in labels.items():
     if isinstance(changes, Mapping):  # {"algorithm": "easgd"} for {"algorithm": {"name": "easgd"}}
@@ -61,7 +62,7 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
     with naming(label):
       out[label] = renamed(config, changes)
     apply(out[label], base(), changes, f"{LABELS}['{label}']")
-    apply(out[label], base(), best.get(label, {}), f"{tuned}, '{label}'")
+    apply(out[label], base(), best.get(label, {}), f"{tuned}['{label}']")
   return out
 
 
@@ -141,11 +142,11 @@ def check_labels(labels: Iterable[str]) -> None:
   folders: dict[str, str] = {}
   for label in labels:
     if not label:
-      raise OptionError(f"a label of {LABELS}", "nonempty, as it names a folder", "''")
+      raise OptionError(f"labels of {LABELS}", "nonempty, as they name folders", "''")
     other = folders.setdefault(slug(label), label)
     if other != label:
       shared = f"'{other}' and '{label}', both {slug(label)}"
-      raise OptionError(f"the labels of {LABELS}", "different as folder names", shared, "Change one of them.")
+      raise OptionError(f"labels of {LABELS}", "distinct as folder names", shared, "Rename one of them.")
 
 
 def apply(config: Config, base: Config, changes: Any, where: str) -> None:
@@ -163,7 +164,7 @@ def apply(config: Config, base: Config, changes: Any, where: str) -> None:
       apply(config[key], base.get(key, {}), value, f"{where}.{key}")
       continue
     if value is None and base.get(key) is not None:
-      raise OptionError(f"{where}.{key}", "a value, as it has no default", "None")
+      raise OptionError(f"{where}.{key}", "set, as it has no default", "None")
     with config.ignore_type():
       config[key] = value if value is None else as_type(value, config.get_type(key), f"{where}.{key}")
 
@@ -213,16 +214,16 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
   out: dict[str, Variant] = {}
   for group, variant in labels.items():
     for point in product(*grid.values()):
-      changed, read = _at(variant, dict(zip(grid, point, strict=True)), defaults)
+      changed, read = _variant_at(variant, dict(zip(grid, point, strict=True)), defaults)
       label = ", ".join([group, *(f"{words(key, several)} {text(read[key])}" for key in several if key in read)])
       if out.setdefault(label, Variant(changed, Place(group, read))).place != (group, read):
-        raise OptionError(f"the labels of {LABELS}", f"different at all points of {GRID}", f"'{label}' twice")
+        raise OptionError(f"labels of {LABELS}", f"distinct at all points of {GRID}", f"'{label}' twice")
   for key, grid_values in grid.items():
     read = {repr(variant.place.point[key]) for variant in out.values() if key in variant.place.point}
     if not read:
-      raise OptionError(f"{GRID}", f"keys that a label reads ({', '.join(map(quoted, labels))})", key)
+      raise OptionError(f"keys of {GRID}", f"read by a label ({', '.join(map(quoted, labels))})", key)
     if len(read) < len(grid_values):
-      raise OptionError(f"{GRID}.{key}", "distinct values", ", ".join(map(str, grid_values)))
+      raise OptionError(f"values of {GRID}['{key}']", "distinct", ", ".join(map(str, grid_values)))
   check_labels(out)
   return out
 
@@ -234,15 +235,15 @@ def values(config: Config) -> dict[str, tuple[Any, ...]]:
     raise OptionError(GRID, "a dictionary of keys and their values, such as {'workers': (1, 2, 4)}", repr(pairs))
   grid = {key: tuple(choices) if isinstance(choices, tuple | list) else (choices,) for key, choices in pairs}
   if empty := [key for key, choices in grid.items() if not choices]:
-    raise OptionError(f"{GRID}: {empty[0]}", "one or more values, such as (1, 2, 4)", "()")
+    raise OptionError(f"{GRID}['{empty[0]}']", "one or more values, such as (1, 2, 4)", "()")
   if len(several := [key for key, choices in grid.items() if len(choices) > 1]) > AXES:
-    raise OptionError(GRID, f"at most {AXES} keys with several values", f"{len(several)} ({', '.join(several)})")
+    raise OptionError(GRID, f"limited to {AXES} keys with several values", f"{len(several)} ({', '.join(several)})")
   return grid
 
 
 def _check_key(key: str, variants: Iterable[Config]) -> None:
-  if why := REFUSED.get(key.partition(".")[0]):
-    raise OptionError(GRID, f"without {key}, as {why}")
+  if reason := REFUSED.get(key.partition(".")[0]):
+    raise OptionError(f"keys of {GRID}", "settings that may differ between labels", f"'{key}'", reason)
   known: dict[str, None] = {}
   for config in variants:
     for name, section in config.items():
@@ -253,14 +254,14 @@ def _check_key(key: str, variants: Iterable[Config]) -> None:
     raise OptionError(f"keys of {GRID}", condition, f"'{key}'", nearest(key, known))
 
 
-def _at(variant: Config, point: dict[str, Any], defaults: Config) -> tuple[Config, dict[str, Any]]:
+def _variant_at(variant: Config, point: dict[str, Any], defaults: Config) -> tuple[Config, dict[str, Any]]:
   """Return a label's config at a grid point, and the keys and values of the point that it reads."""
   out, read = copy.deepcopy(variant), dict[str, Any]()
   for key in sorted(point, key=lambda key: not key.endswith(".name")):  # a name decides which keys are read
     section, _, name = key.rpartition(".")
     if reads(out, key):
       changes = {section: {name: point[key]}} if section else {name: point[key]}
-      out = renamed(out, changes)
+      out = renamed(out, changes) if name == "name" else out
       apply(out, defaults, changes, GRID)
       read[key] = out[section][name] if section else out[name]
   if "steps" not in point:
@@ -307,11 +308,13 @@ class Comparison:
     check_fields(self, "config.compare.")
     if not self.seeds or len(set(self.seeds)) < len(self.seeds):
       advice = "Three seeds give an interval." * (not self.seeds)
-      raise OptionError("config.compare.seeds", "one or more different seeds", self.seeds, advice)
+      raise OptionError("config.compare.seeds", "one or more distinct seeds", self.seeds, advice)
     for label, experiment in self.experiments.items():
       for part in ("model", "data"):
         if getattr(experiment, part) != getattr(self.first, part):
-          raise OptionError(f"config.{part}", "the same for all labels of a comparison", f"another for {quoted(label)}")
+          raise OptionError(
+            f"config.{part}", "the same for all labels of a comparison", f"a different one for {quoted(label)}"
+          )
     if "steps" not in self.grid:
       self._check_budget()
 
@@ -346,7 +349,7 @@ class Comparison:
       values(config), {label: points[label].place for label in selected}, section.metric,
     )  # fmt: skip
     for label in [label for pair in out.expected for label in pair]:
-      named("a label of config.compare.expected", labels, label)
+      named("label in config.compare.expected", labels, label)
     return out
 
   def place(self, label: str) -> Place:

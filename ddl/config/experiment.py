@@ -82,7 +82,7 @@ class Network:
 
 
 def meanings(cls: type) -> dict[str, str]:
-  """Return field -> description, for the fields of a dataclass whose annotations contain one."""
+  """Return the description of each dataclass field that has one in its annotation."""
   hints = get_type_hints(cls, include_extras=True)
   metadata = {key: getattr(hint, "__metadata__", ()) for key, hint in hints.items()}
   return {key: items[-1] for key, items in metadata.items() if items and isinstance(items[-1], str)}
@@ -224,7 +224,7 @@ class Experiment:
     if self.spec.taxonomy.pattern == STRIPS and known and not elementwise(inner):
       name = self.algorithm.short_name
       raise OptionError(
-        "config.optimizer.name", f"element-wise with {name}, which shards the flattened parameters",
+        "config.optimizer.name", f"an element-wise optimizer with {name}, which shards the flattened parameters",
         f"{self.optimizer.short_name} with settings that depend on whole layers",
         "Use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True.",
       )  # fmt: skip

@@ -97,16 +97,16 @@ class RunOptions:
       for name in names:
         if name in changed and self.runtime != runtime:
           advice = f"Only runtime={runtime} supports it."
-          raise OptionError(name, f"left out with runtime={self.runtime}", changed[name], advice)
+          raise OptionError(name, f"unset with runtime={self.runtime}", changed[name], advice)
     for name in ON_RAY:
       if name in changed and self.runtime != "ray" and self.processes == 1:
-        raise OptionError(name, f"left out with runtime={self.runtime} and processes=1", changed[name])
+        raise OptionError(name, f"unset with runtime={self.runtime} and processes=1", changed[name])
     if self.members == 1 and "sharding" in changed:
-      raise OptionError("sharding", "left out with members=1", self.sharding, "It shards a worker over its devices.")
+      raise OptionError("sharding", "unset with members=1", self.sharding, "It shards a worker over its devices.")
     for name in SAVED:
       if self.runtime == "threads" and name in changed:
-        advice = "Threads save no checkpoints; runtime=ray and runtime=simulator do."
-        raise OptionError(name, "left out with runtime=threads", changed[name], advice)
+        advice = "Only runtime=ray and runtime=simulator save checkpoints."
+        raise OptionError(name, "unset with runtime=threads", changed[name], advice)
 
   def changed(self) -> dict[str, Any]:
     """Return the options with a flag that differ from their defaults."""
@@ -125,4 +125,4 @@ def check_read(command: str, options: RunOptions) -> None:
   """Raise OptionError for an option that the command does not have."""
   for name, value in options.changed().items():
     if command not in FLAGS[name].commands:
-      raise OptionError(name, f"left out of {command}", value)
+      raise OptionError(name, f"unset for {command}", value)

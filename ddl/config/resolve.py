@@ -12,7 +12,7 @@ from ddl.api import Spec, Wrapper
 from ddl.config.base import DEFAULTS, absolute, base, load, renamed, switched, with_user_keys
 from ddl.config.catalog import REGISTRIES, Config, check_keys
 from ddl.config.comparison import apply
-from ddl.config.user_code import own
+from ddl.config.user_code import custom
 from ddl.errors import OptionError
 from ddl.names import short_name
 
@@ -48,7 +48,7 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
       out.compare.algorithms = ConfigDict(labels)
   if type(seeds := compare.get("seeds")) is int:
     if seeds < 1:
-      raise OptionError("seeds", ">= 1, the number of seeds, or a sequence of seeds", seeds)
+      raise OptionError("seeds", "a number of seeds >= 1, or a sequence of seeds", seeds)
     compare["seeds"] = tuple(range(seeds))
   if isinstance(grid := compare.get("grid"), Mapping):
     compare["grid"] = tuple(grid.items())
@@ -58,7 +58,7 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
       out.sweep.space = ConfigDict({label: dict(v) if isinstance(v, Mapping) else v for label, v in space.items()})
   sections |= {"compare": compare, "sweep": sweep}
   out = renamed(with_user_keys(out), sections)
-  apply(out, base(), sections, "the changes")
+  apply(out, base(), sections, "config")
   check_keys(out, with_user_keys(base(), out))
   return absolute(out)
 
@@ -69,7 +69,7 @@ def _labels(algorithms: Any) -> dict[str, Any]:
     sections = [_section("algorithm", algorithm) for algorithm in algorithms]
     names = [short_name(str(section.get("name", "no name"))) for section in sections]
     if len({*names} - {"no name"}) < len(names):
-      condition = "different names, or a dictionary label -> algorithm for several settings of one"
+      condition = "a list of distinct names, or a dictionary from labels to algorithms"
       raise OptionError("algorithms", condition, ", ".join(names))
     algorithms = dict(zip(names, sections, strict=True))
   if not isinstance(algorithms, Mapping | ConfigDict):
@@ -93,8 +93,8 @@ def _section(kind: str, value: Any) -> Any:
     return {"name": value}
   if isinstance(value, Spec | Wrapper) or (callable(value) and not isinstance(value, tuple)):
     with contextlib.suppress(OptionError):  # not at the top level of a file
-      return own(value)
-  example, result = EXAMPLES.get(kind, (f'{{"name": "{DEFAULTS[kind]}"}}', "it"))
-  condition = f"a name with its settings, such as {kind}={example}, or a function at the top level of a file"
+      return custom(value)
+  example, result = EXAMPLES.get(kind, (f'{{"name": "{DEFAULTS[kind]}"}}', ""))
+  condition = f"a name, a dictionary such as {example}, or a function at the top level of a file"
   got = getattr(value, "__qualname__", type(value).__name__)
-  raise OptionError(kind, f"{condition} that returns {result}", got)
+  raise OptionError(kind, condition + f" that returns {result}" * bool(result), got)

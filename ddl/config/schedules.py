@@ -67,7 +67,7 @@ def decay(
   """Return a step decay: the rate is multiplied by `factor` at each of the steps `at`, down to its floor."""
   _check(warmup, steps)
   if any(a >= b for a, b in pairwise(at)):
-    raise OptionError("config.schedule.at", "increasing steps, such as (100, 150)", at)
+    raise OptionError("config.schedule.at", "a tuple of increasing steps, such as (100, 150)", at)
   stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
   if floor:
     return _warm(lambda step: jnp.maximum(stairs(step), floor * rate), rate, steps, warmup)

@@ -44,13 +44,13 @@ class Sweep:
     check_fields(self, "config.sweep.")
     if not self.validation or any(experiment.data.get("validation") == 0 for experiment in self.experiments.values()):
       raise OptionError(
-        "config.sweep.validation", "above 0, such as 0.2", advice="Nor can config.data.validation be 0."
+        "config.sweep.validation", "> 0, such as 0.2", advice="config.data.validation must not be 0 either."
       )
     if len(set(self.seeds)) < len(self.seeds):
-      raise OptionError("config.sweep.seeds", "different seeds", self.seeds)
+      raise OptionError("config.sweep.seeds", "distinct seeds", self.seeds)
     named("config.sweep.sampler", dict.fromkeys(SAMPLERS), self.sampler)
     if self.pruning and any(experiment.eval_every >= experiment.steps for experiment in self.experiments.values()):
-      condition = "below config.steps with config.sweep.pruning"
+      condition = "less than config.steps with config.sweep.pruning"
       raise OptionError("config.eval_every", condition, self.first.eval_every, "Pruning needs earlier evaluations.")
     if self.pruning and len({experiment.eval_every / experiment.steps for experiment in self.experiments.values()}) > 1:
       raise OptionError("config.eval_every / config.steps", "the same for all labels with config.sweep.pruning")
@@ -72,7 +72,7 @@ class Sweep:
       config.data.validation = section.validation
     configs = variants(config)
     for label in section.space:
-      named("a label of config.sweep.space", configs, label)
+      named("label in config.sweep.space", configs, label)
     experiments = {label: experiment_of(label, configs[label]) for label in only(configs, only_labels)}
     spaces = {label: _space(section, label, experiment) for label, experiment in experiments.items()}
     return cls(
@@ -183,7 +183,7 @@ def _searched(where: str, section: Mapping[str, Any], kind: str, name: str) -> d
   for key, bounds in section.items():
     if key not in parameters:
       taken = f"takes {', '.join(parameters)}" if parameters else "takes no settings"
-      raise OptionError(f"{where}.{key}", f"left out with {kind} '{name}', which {taken}")
+      raise OptionError(f"{where}.{key}", f"unset with {kind} '{name}', which {taken}")
     read = _choices if isinstance(bounds, list) else _range
     out[f"{kind}.{key}"] = read(f"{where}.{key}", bounds, parameters[key].annotation)
   return out
@@ -205,5 +205,5 @@ def _choices(where: str, values: list[Any], annotation: Any) -> list[Any]:
   """Convert two or more different values to the key's type. Raises OptionError for anything else."""
   out = [as_type(value, annotation, where) for value in values]
   if len(set(map(repr, out))) < max(2, len(out)) or not all(isinstance(v, bool | int | float | str) for v in out):
-    raise OptionError(where, "two or more different numbers, strings or booleans", repr(values))
+    raise OptionError(where, "two or more distinct numbers, strings or booleans", repr(values))
   return out

@@ -12,7 +12,7 @@ from ddl.names import short_name
 
 UNREAD = {  # command: {config key that it does not read: why}
   "train": {"compare": "only compare reads it", "sweep": "only sweep reads it"},
-  "compare": {"sweep": "only sweep reads it", "seed": "its seeds are config.compare.seeds, such as 0,1,2"},
+  "compare": {"sweep": "only sweep reads it", "seed": "config.compare.seeds sets the seeds"},
   "plan": {
     "compare": "only compare reads it",
     "sweep": "only sweep reads it",
@@ -37,7 +37,7 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
   values = [keys.get(key) if isinstance(keys, Mapping) else keys if key == "name" else None for keys in sections]
   if values and all(value is not None for value in values):
     raise _unread(
-      command, path, "every label of config.compare.algorithms overrides it; select labels with only=LABELS"
+      command, path, "every label of config.compare.algorithms overrides it", "Select labels with only=LABELS."
     )
 
 
@@ -47,7 +47,7 @@ def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str])
   for path in paths:
     why = [next((text for key, text in keys.items() if within(path, key)), "") for keys in unread]
     if path.partition(".")[0] in VIRTUAL and why and all(why):
-      raise _unread(command, path, "; ".join(dict.fromkeys(why)))
+      raise _unread(command, path, " and ".join(dict.fromkeys(why)))
 
 
 def check_taken(command: str, paths: Sequence[str], experiments: Iterable[Experiment]) -> None:
@@ -58,15 +58,15 @@ def check_taken(command: str, paths: Sequence[str], experiments: Iterable[Experi
       parts = [getattr(experiment, section) for experiment in experiments]
       if all(key not in part.settings for part in parts):
         names = ", ".join(dict.fromkeys(part.short_name for part in parts))
-        raise _unread(command, path, f"the {section} of no label reads it ({names})")
+        raise _unread(command, path, f"no label has a {section} that reads it ({names})")
 
 
-def _unread(command: str, path: str, why: str) -> OptionError:
-  return OptionError(f"config.{path}", f"left out of {command}: {why}")
+def _unread(command: str, path: str, why: str, advice: str = "") -> OptionError:
+  return OptionError(f"config.{path}", f"unset for {command}, as {why}", advice=advice)
 
 
 def unread_by(command: str, name: str) -> dict[str, str]:
-  """Return the keys of virtual time that an algorithm does not read -> why."""
+  """Return {key of virtual time that an algorithm does not read: why}."""
   short = short_name(name)
   if not has_server(name) and command == "sweep":
     return dict.fromkeys(VIRTUAL, f"{short} is tuned without virtual time")

@@ -109,12 +109,12 @@ def _check_name(file: Path) -> None:
   other = Path(getattr(sys.modules.get(".".join(names)), "__file__", None) or file)
   same = other.resolve() == file or (other.exists() and other.read_bytes() == file.read_bytes())
   if not same and not installed(names[0], other):
-    advice = f"This process has already imported {other}: rename one of them, or start another process."
+    advice = f"This process has already imported {other}: rename one file, or start another process."
     raise OptionError(str(file), "the only user-defined module with its name", advice=advice)
 
 
-def own(value: Any, **settings: Any) -> dict[str, Any]:
-  """Return a config section for a user-defined function: `config.model = own(my_model, width=3)`.
+def custom(value: Any, **settings: Any) -> dict[str, Any]:
+  """Return a config section for a user-defined function: `config.model = custom(my_model, width=3)`.
 
   Raises ValueError for a function that is not at the top level of a file, such as a lambda, as a resume could not
   import it.
@@ -131,7 +131,7 @@ def own(value: Any, **settings: Any) -> dict[str, Any]:
   scopes = [getattr(function, "__globals__", {}), sys._getframe(1).f_globals]  # the function's file, or the caller's
   matches = [(scope, name) for scope in scopes for name, other in list(scope.items()) if other is value]
   if not matches:
-    raise OptionError("a user-defined function", "at the top level of a file", repr(value))
+    raise OptionError("a user-defined function", "defined at the top level of a file", repr(value))
   name = address(*matches[0])
   if name.startswith("__main__:"):  # defined in a notebook or at a prompt
     text = f"{name.removeprefix('__main__:')} exists only in this session, so other sessions cannot load or resume runs"
@@ -190,7 +190,7 @@ def _value(name: str, option: str) -> Any:
       if not key.startswith("_")
       and (isinstance(value, Spec | Wrapper) or getattr(value, "__module__", "") == module.__name__)
     ]
-    condition = f"one of the names in {where}, {', '.join(known) or 'none'}"
+    condition = f"a name defined in {where} ({', '.join(known) or 'none'})"
     raise Unavailable(option, condition, name, nearest(attribute, known))
   return vars(module)[attribute]
 

@@ -17,7 +17,7 @@ from ddl.config.experiment import SETTINGS, Experiment, meanings
 from ddl.config.options import RunOptions
 from ddl.config.resolve import resolve
 from ddl.config.sweep import Sweep
-from ddl.config.user_code import own
+from ddl.config.user_code import custom
 from ddl.errors import OptionError
 from ddl.library import resume
 from ddl.library.results import Compared, Run, Swept, check_path, load
@@ -27,7 +27,7 @@ from ddl.run import train as training
 from ddl.run.hooks import Hook, StepInfo
 from ddl.run.workdir import workdir as folder_of
 
-__all__ = ["RunOptions", "StepInfo", "compare", "load", "own", "sweep", "train"]  # re-exported by `ddl`
+__all__ = ["RunOptions", "StepInfo", "compare", "custom", "load", "sweep", "train"]  # re-exported by `ddl`
 Source = str | Path | ConfigDict | None  # a config file or a config; None: `base()`
 Section = str | Mapping[str, Any] | Callable[..., Any]  # of a config: a name, {"name": ..., key: value}, a function
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -214,5 +214,5 @@ def _hooked(options: RunOptions, hooks: Any, *more: Hook) -> RunOptions:
   if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
     raise OptionError("hooks", "a list of functions of a ddl.StepInfo", repr(hooks))
   if options.processes > 1 or options.max_restarts:
-    hooks = [own(hook)["name"] for hook in hooks]
+    hooks = [custom(hook)["name"] for hook in hooks]
   return replace(options, hooks=(*options.hooks, *hooks, *more))

@@ -1,11 +1,11 @@
-"""`config.compare.grid`: labels, points, the budget, and what is refused."""
+"""`config.compare.grid`: labels, points, budgets of examples, and invalid grids."""
 
 import json
 
-import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from ddl.config import base, own
+from ddl.config import base, custom
 from ddl.config.comparison import Comparison, recorded, restored
 from ddl.config.resolve import resolve
 from ddl.config.sweep import Sweep
@@ -25,13 +25,14 @@ def comparison_of(grid, labels=LABELS, only=(), tuned="", **changes):
 
 
 def refused(call, *words):
+  """Assert that a call raises a ValueError of one line with these words."""
   with pytest.raises(ValueError) as error:
     call()
   text = str(error.value)
   assert "\n" not in text and all(word in text for word in words), text
 
 
-def test_every_label_at_every_point_that_it_reads():
+def test_labels_and_places_of_all_points():
   result = comparison_of({"workers": (2, 4), "algorithm.period": (1, 16)})
   assert list(result.experiments) == [
     "sync SGD, workers 2", "sync SGD, workers 4", "local SGD, workers 2, period 1", "local SGD, workers 2, period 16",
@@ -42,10 +43,11 @@ def test_every_label_at_every_point_that_it_reads():
   assert result.place("local SGD, workers 4, period 16") == ("local SGD", {"workers": 4, "algorithm.period": 16})
   assert result.place("sync SGD, workers 2") == ("sync SGD", {"workers": 2})
   assert len({slug(label) for label in result.experiments}) == 6
-  assert list(comparison_of({}).experiments) == list(LABELS) and comparison_of({}).place("sync SGD") == ("sync SGD", {})
+  without = comparison_of({})
+  assert list(without.experiments) == list(LABELS) and without.place("sync SGD") == ("sync SGD", {})
 
 
-def test_steps_and_what_is_counted_in_them_follow_so_that_the_budget_stays():
+def test_steps_are_scaled_to_keep_the_number_of_examples():
   schedule = {"name": "decay", "at": (100, 300), "warmup": 20}
   result = comparison_of({"workers": (1, 3, 8)}, schedule=schedule, eval_every=40, steps=400, workers=8, batch=16)
   one, three, eight = list(result.experiments.values())[3:]
@@ -53,17 +55,17 @@ def test_steps_and_what_is_counted_in_them_follow_so_that_the_budget_stays():
   assert (one.steps, one.eval_every, one.schedule.at, one.schedule.warmup) == (3200, 320, (800, 2400), 160)
   assert three.steps == 1067 and three.eval_every == 107 and three.algorithm.period == 10
   batches = comparison_of({"batch": (8, 32)}, steps=400, batch=16)
-  assert [each.steps for each in batches.experiments.values()] == [800, 200, 800, 200]
+  assert [experiment.steps for experiment in batches.experiments.values()] == [800, 200, 800, 200]
 
 
-def test_steps_of_the_grid_are_kept_and_not_in_the_labels_where_there_is_one():
+def test_a_single_value_of_steps_is_not_in_the_labels():
   result = comparison_of({"workers": (1, 32), "steps": (60,)}, schedule={"name": "cosine", "warmup": 6})
   assert list(result.experiments)[:2] == ["sync SGD, workers 1", "sync SGD, workers 32"]
-  assert {(each.steps, each.schedule.warmup) for each in result.experiments.values()} == {(60, 6)}
+  assert {(experiment.steps, experiment.schedule.warmup) for experiment in result.experiments.values()} == {(60, 6)}
   assert result.place("sync SGD, workers 32").point == {"workers": 32, "steps": 60}
 
 
-def test_a_value_of_the_grid_replaces_the_labels_and_a_sweep_refuses_it(tmp_path):
+def test_grid_overrides_labels_and_tuned_settings(tmp_path):
   tuned = tmp_path / "tuned.json"
   best = {"optimizer": {"learning_rate": 0.03}, "algorithm": {"period": 7}}
   tuned.write_text(json.dumps({"algorithms": {"local SGD": {"best": best}}}))
@@ -75,12 +77,12 @@ def test_a_value_of_the_grid_replaces_the_labels_and_a_sweep_refuses_it(tmp_path
     Sweep.from_config(resolve(None, {"compare": {"grid": {"workers": (1, 2)}, "algorithms": LABELS}}))
 
 
-def test_without_labels_it_is_the_configs_own():
+def test_grid_without_labels_varies_the_config():
   result = comparison_of({"algorithm.period": (2, 4.0)}, {}, algorithm={"name": "local_sgd"})
   assert list(result.experiments) == ["local_sgd, period 2", "local_sgd, period 4"]
 
 
-def test_names_unset_what_they_do_not_read_and_decide_which_keys_are():
+def test_names_in_a_grid_decide_which_keys_are_read():
   names = comparison_of({"algorithm.name": ("sync_sgd", "local_sgd")}, {"x": LABELS["local SGD"]}).experiments
   assert list(names) == ["x, algorithm sync_sgd", "x, algorithm local_sgd"]
   assert [e.algorithm.get("period") for e in names.values()] == [None, 10]
@@ -90,22 +92,22 @@ def test_names_unset_what_they_do_not_read_and_decide_which_keys_are():
   ]  # fmt: skip
 
 
-def test_only_takes_labels_groups_and_algorithms():
+def test_only_selects_labels_groups_and_algorithms():
   grid = {"workers": (1, 2)}
-  for name in ("local SGD", "local_sgd"):
-    assert list(comparison_of(grid, only=[name]).experiments) == ["local SGD, workers 1", "local SGD, workers 2"]
-  assert list(comparison_of(grid, only=["local SGD, workers 2"]).experiments) == ["local SGD, workers 2"]
+  groups = ["local SGD, workers 1", "local SGD, workers 2"]
+  for name, labels in (("local SGD", groups), ("local_sgd", groups), ("local SGD, workers 2", groups[1:])):
+    assert list(comparison_of(grid, only=[name]).experiments) == labels
   refused(lambda: comparison_of(grid, only=["lokal SGD"]), "'local SGD'")
 
 
-def test_expected_pairs_are_those_of_each_point():
+def test_expected_pairs_at_each_point():
   config = resolve(None, {"compare": {"grid": {"workers": (1, 2)}, "algorithms": LABELS}})
   config.compare.expected = (("local SGD", "sync SGD"),)
   pairs = [("local SGD, workers 1", "sync SGD, workers 1"), ("local SGD, workers 2", "sync SGD, workers 2")]
   assert Comparison.from_config(config).expected_labels == pairs
 
 
-def test_what_is_comparable():
+def test_comparable():
   def place(group, **point):
     return Place(group, point)
 
@@ -118,17 +120,17 @@ def test_what_is_comparable():
 
 
 def by_workers(rate, steps, *, workers, power: float):
-  """A schedule that takes the number of workers."""
+  """Scale the rate with the number of workers."""
   return rate * workers**power
 
 
-def test_a_schedule_of_ones_own_may_scale_the_rate_with_the_workers():
-  schedule = own(by_workers, power=0.5)
+def test_user_defined_schedule_receives_the_number_of_workers():
+  schedule = custom(by_workers, power=0.5)
   result = comparison_of({"workers": (1, 4), "schedule.power": (0.5, 1.0)}, {"x": {}}, schedule=schedule).experiments
   rates = []
   for experiment in result.values():
     optimizer = experiment.make_optimizer()
-    updates, _ = optimizer.update(jnp.ones(1), optimizer.init(jnp.ones(1)), jnp.ones(1))
+    updates, _ = optimizer.update(np.ones(1), optimizer.init(np.ones(1)), np.ones(1))
     rates.append(-float(updates[0]))
   assert rates == pytest.approx([0.1, 0.1, 0.2, 0.4])  # workers 1, 1, 4, 4
 
@@ -139,30 +141,30 @@ def test_a_schedule_of_ones_own_may_scale_the_rate_with_the_workers():
     ({"wrkers": (1,)}, ("'wrkers'", "'workers'")),
     ({"algorithm.perod": (1,)}, ("'algorithm.perod'", "'algorithm.period'")),
     ({"workers": ("a",)}, ("config.compare.grid.workers must be an integer", "got 'a'")),
-    ({"workers": (2, 2.0)}, ("workers must", "2, 2.0")),
-    ({"workers": ()}, ("workers must be one or more values",)),
+    ({"workers": (2, 2.0)}, ("['workers'] must", "2, 2.0")),
+    ({"workers": ()}, ("['workers'] must", "got ()")),
     ({"model.hidden": ((3,),)}, ("model.hidden", "same model")),
     ({"data.name": ("digits",)}, ("data.name", "same data set")),
     ({"seed": (1,)}, ("config.compare.seeds",)),
-    ({"algorithm.delay": (1,)}, ("algorithm.delay", "that a label reads")),
-    ({"barrier.name": ("ssp",)}, ("barrier.name", "that a label reads")),
+    ({"algorithm.delay": (1,)}, ("must be read by a label", "got algorithm.delay")),
+    ({"barrier.name": ("ssp",)}, ("must be read by a label", "got barrier.name")),
     ({"workers": (1, 2), "batch": (1, 2), "optimizer.momentum": (0, 0.5), "steps": (3, 4)}, ("got 4",)),
     ({"workers": (0, 2)}, ("config.workers must be an integer >= 1, got 0.",)),
     ({"optimizer.learning_rate": (-1.0,)}, ("sync SGD", "learning_rate")),
     ((1, 2), ("must be a dictionary", "got (1, 2)")),
   ],
 )
-def test_what_is_wrong_is_one_line(grid, words):
+def test_invalid_grids(grid, words):
   refused(lambda: comparison_of(grid), *words)
 
 
-def test_labels_that_change_the_data_are_refused():
+def test_labels_that_change_the_data():
   labels = {"a": {}, "b": {"data": {"name": "least_squares"}}}
   with pytest.raises(ValueError, match=r"config\.data must be the same for all labels .* b"):
     comparison_of({}, labels)
 
 
-def test_the_command_line_and_the_record_keep_it(tmp_path):
+def test_grid_on_the_command_line_and_in_a_record(tmp_path):
   file = tmp_path / "mine.py"
   file.write_text(
     "from ddl.config import base\n\ndef get_config():\n  config = base()\n"

@@ -1,4 +1,4 @@
-"""Invalid arguments of functions, and damaged runs: one line with the argument or path."""
+"""Invalid arguments and damaged files: the error is one line with the argument or the path."""
 
 import json
 import os
@@ -8,7 +8,6 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers.commands import Command
 from helpers.schedules import visit_events
 
 from ddl import files
@@ -36,41 +35,32 @@ def endless(workers):
   return TIMES["constant"](workers=workers, seed=0, seconds=1e308)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-  """A short run with checkpoints, in a process of its own."""
-  folder = tmp_path_factory.mktemp("trained") / "run"
-  done = Command("train", *SHORT, f"--workdir={folder}").end()
-  assert not done.code, done
-  (folder / "result.json").unlink()
-  return folder
-
-
-DAMAGED = {  # file of a run: its content, and the path that the line must contain
+DAMAGED = {  # file of a run: its content, and the path that the error contains
   "config.json": (b"[]", "config.json"),
   "result.json": (b'{"test_loss": "x"}', "result.json"),
   "checkpoints/4/figures/metadata": (b"{}", "checkpoints/4"),
+  "metrics.jsonl": (b"\xff", "metrics.jsonl"),
 }
 
 
-@pytest.mark.parametrize("file", DAMAGED)
-def test_a_damaged_run(wrong, trained, tmp_path, file):
-  content, words = DAMAGED[file]
-  shutil.copytree(trained, tmp_path / "copy")
-  (tmp_path / "copy" / file).write_bytes(content)
-  wrong([*SHORT, "--resume", f"--workdir={tmp_path}/copy"], f"{tmp_path}/copy/{words}")
-
-
-def test_a_complete_run_with_damaged_metrics(wrong, trained, tmp_path):
-  shutil.copytree(trained, tmp_path / "copy")
-  lines = (tmp_path / "copy" / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-  (tmp_path / "copy" / "result.json").write_bytes(lines[-1])
-  (tmp_path / "copy" / "metrics.jsonl").write_bytes(b"".join([b"\xff", *lines[1:]]))
-  wrong([*SHORT, "--resume", f"--workdir={tmp_path}/copy"], f"{tmp_path}/copy/metrics.jsonl")
+def test_damaged_runs(call, wrong, tmp_path):
+  """Only metrics.jsonl is read if the run is complete; the other files are read if it is not."""
+  trained = tmp_path / "trained"
+  code, _, error = call("train", *SHORT, f"--workdir={trained}")
+  assert code == 0, error
+  for number, (file, (content, path)) in enumerate(DAMAGED.items()):
+    copy = tmp_path / f"{number}"
+    shutil.copytree(trained, copy)
+    if file != "metrics.jsonl":
+      (copy / "result.json").unlink()
+    else:
+      content += (copy / file).read_bytes().partition(b"\n")[2]
+    (copy / file).write_bytes(content)
+    wrong([*SHORT, "--resume", f"--workdir={copy}"], f"{copy}/{path}")
 
 
 @pytest.mark.slow
-def test_a_damaged_comparison_is_drawn_anew(call, tmp_path):
+def test_damaged_comparison_is_rewritten(call, tmp_path):
   short = [COMPARE, *SHORT[1:], "--only=EASGD", "--config.compare.seeds=0,"]
   assert call("compare", *short)[0] == 0
   run = tmp_path / "run"
@@ -84,7 +74,7 @@ def test_a_damaged_comparison_is_drawn_anew(call, tmp_path):
 IMAGES = {"task": "classification", "shape": (16, 16, 1), "num_outputs": 10, "description": "images"}
 TEXT = {"task": "language", "shape": (8,), "num_outputs": 10, "description": "text"}
 TURNS = dict(message_seconds=0.0, service_seconds=0.0, seed=0, arrivals=Arrivals())
-CALLS = {  # what is called, and the argument that the line must name
+CALLS = {  # a call, and the argument that its error contains
   "lenet": (lambda: MODELS["lenet"](IMAGES, channels=()), "channels"),
   "layers": (lambda: MODELS["transformer"](TEXT, layers=HUGE), "layers"),
   "blocks": (lambda: MODELS["resnet20"](IMAGES, blocks=HUGE), "blocks"),
@@ -103,16 +93,16 @@ CALLS = {  # what is called, and the argument that the line must name
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_arguments(at_once, name):
-  """One line and no warning beside it."""
+def test_invalid_arguments(at_once, name):
+  """The error is one line, without warnings before it."""
   call, words = CALLS[name]
-  with warnings.catch_warnings(), pytest.raises(ValueError) as caught:
+  with warnings.catch_warnings(), pytest.raises(ValueError) as error:
     warnings.simplefilter("error")
     call()
-  assert words in str(caught.value) and "\n" not in str(caught.value)
+  assert words in str(error.value) and "\n" not in str(error.value)
 
 
-WRONG = {  # key of config.times: values that none can have
+INVALID = {  # key of config.times: invalid values
   "seconds": (0.0, -1.0, np.nan, np.inf),
   "jitter": (-1.0, np.nan, np.inf, 1e200, 1e-200),
   "slow": ((1.0,), (1.0, 0.0), (1.0, np.nan)),
@@ -126,42 +116,41 @@ WRONG = {  # key of config.times: values that none can have
 
 
 @pytest.mark.parametrize("name", TIMES)
-def test_step_times(at_once, tmp_path, name):
-  """One line and no warning beside it."""
+def test_invalid_step_times(at_once, tmp_path, name):
+  """The error is one line, without warnings before it."""
   (tmp_path / "comments.txt").write_text("# nothing else\n")
   (tmp_path / "ragged.txt").write_text("1 2\n3\n")
   (tmp_path / "bytes.npy").write_bytes(struct.pack("<6sBB", b"\x93NUMPY", 9, 9))
   (tmp_path / "good.txt").write_text("1 2\n3 4\n")
   os.mkfifo(tmp_path / "pipe")
-  factory, tried = TIMES[name], 0
+  factory, checked = TIMES[name], 0
   for key in keywords(factory):
-    for value in WRONG[key]:
-      given = {"path": str(tmp_path / "good.txt")} if name == "trace" else {}
-      given[key] = str(tmp_path / value) if key == "path" else value
-      with warnings.catch_warnings(), pytest.raises(ValueError) as caught:
+    for value in INVALID[key]:
+      settings = {"path": str(tmp_path / "good.txt")} if name == "trace" else {}
+      settings[key] = str(tmp_path / value) if key == "path" else value
+      with warnings.catch_warnings(), pytest.raises(ValueError) as error:
         warnings.simplefilter("error")
-        factory(workers=2, seed=0, **given)
-      assert "\n" not in str(caught.value) and (value if key == "path" else key) in str(caught.value)
-      tried += 1
-  assert tried > 15
+        factory(workers=2, seed=0, **settings)
+      assert "\n" not in str(error.value) and (value if key == "path" else key) in str(error.value)
+      checked += 1
+  assert checked > 15
 
 
-def test_trouble_that_is_refused_is_not_warned_of():
+def test_no_warning_before_an_error():
   with warnings.catch_warnings(), pytest.raises(ValueError, match="straggler_rate"):
     warnings.simplefilter("error")
     default_experiment(times={"straggler_rate": 2.0})
 
 
-def test_a_turn_longer_than_the_run():
-  """Its steps beyond the run are not made: the clock is that of the whole turn."""
-  times = TIMES["lognormal"](workers=2, seed=0)
-  given = dict(workers=2, times=times)
+def test_finish_with_a_round_longer_than_the_run():
+  """The clock is that of the whole round, without a loop over the steps after the run."""
+  settings = dict(workers=2, times=TIMES["lognormal"](workers=2, seed=0))
   np.testing.assert_array_equal(
-    finish(steps=5, round_steps=10**9, **given), finish(steps=10, round_steps=10, **given)[:5]
+    finish(steps=5, round_steps=10**9, **settings), finish(steps=10, round_steps=10, **settings)[:5]
   )
 
 
-def test_one_seed_as_a_number():
+def test_a_single_seed_becomes_a_tuple():
   config = base()
   with config.compare.ignore_type():
     config.compare.seeds = 0
@@ -170,13 +159,13 @@ def test_one_seed_as_a_number():
   assert config.compare.seeds == (0,)
 
 
-def test_more_classes_than_examples(tmp_path):
+def test_warning_for_more_classes_than_examples(tmp_path):
   np.savez(tmp_path / "x.npz", image=np.zeros((120, 4, 4), np.uint8), label=np.full(120, 500_000))
   with pytest.warns(UserWarning, match="500,000 for 120 examples"):
     npz(path=str(tmp_path / "x.npz"))
 
 
-def test_a_calibration_that_is_damaged_or_has_no_home(monkeypatch, tmp_path):
+def test_damaged_calibration_and_missing_home_folder(monkeypatch, tmp_path):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
   (tmp_path / "ddl").mkdir()
   cluster_file.path().write_text(DEEP)
@@ -188,7 +177,7 @@ def test_a_calibration_that_is_damaged_or_has_no_home(monkeypatch, tmp_path):
     cluster_file.load()
 
 
-def test_a_schedule_that_no_memory_holds():
+def test_schedule_too_large_for_memory():
   times = TIMES["constant"](workers=2, seed=0)
   with pytest.raises(ValueError, match="visits"):
     visit_events(workers=2, num_visits=10**12, period=1, delay=0, times=times, barrier=BARRIERS["asp"](), **TURNS)

@@ -1,4 +1,4 @@
-"""Every numeric setting has a range as data, and values outside it are refused in the library and in a config."""
+"""Each numeric setting has a range, and the library and configs refuse values outside it."""
 
 import inspect
 import math
@@ -21,24 +21,24 @@ from ddl.config.options import RunOptions
 from ddl.config.sweep import Sweep
 from ddl.ranges import ByWorkers, Range, check, check_all, checked, integers, range_of, settings_of
 
-FREE = {"target"}  # of a loss, which may be any number
+FREE = {"target"}  # a loss may be any number
 
 
 def leaves(annotation):
-  """The annotations of the numbers in an annotation."""
+  """Return the annotations of the numbers in an annotation."""
   if typing.get_origin(annotation) is tuple:
-    return [leaf for each in typing.get_args(annotation) if each is not ... for leaf in leaves(each)]
+    return [leaf for element in typing.get_args(annotation) if element is not ... for leaf in leaves(element)]
   return [annotation] if range_of(annotation) else []
 
 
 def explicit(annotation):
-  """Whether a range, and not only a type, is declared."""
-  union = [each for each in typing.get_args(annotation) if each is not type(None)]
-  return typing.get_origin(annotation) is Annotated or any(typing.get_origin(each) is Annotated for each in union)
+  """Return whether an annotation has a range, not only a type."""
+  union = [member for member in typing.get_args(annotation) if member is not type(None)]
+  return typing.get_origin(annotation) is Annotated or any(typing.get_origin(member) is Annotated for member in union)
 
 
 def outside(valid):
-  """Values that a range does not have, the nearest ones among them."""
+  """Return values outside a range, including the nearest ones."""
   step = 1 if valid.integer else None
   below = valid.low if valid.open_low else valid.low - 1 if step else float(np.nextafter(valid.low, -math.inf))
   above = valid.high if valid.open_high else valid.high + 1 if step else float(np.nextafter(valid.high, math.inf))
@@ -46,35 +46,35 @@ def outside(valid):
 
 
 def inside(valid):
-  """The least and the largest value of a range."""
+  """Return the smallest and largest value of a range."""
   low = float(np.nextafter(valid.low, math.inf)) if valid.open_low else valid.low
   return [low, float(np.nextafter(valid.high, -math.inf)) if valid.open_high else valid.high]
 
 
 SETTINGS = {
-  (kind, name, key): each.annotation
+  (kind, name, key): parameter.annotation
   for kind, registry in REGISTRIES.items()
   for name in registry
-  for key, each in settings_of(factory(kind, name)).items()
-  if key != "seed" and leaves(each.annotation)  # its generator checks a seed
+  for key, parameter in settings_of(factory(kind, name)).items()
+  if key != "seed" and leaves(parameter.annotation)  # a seed is checked by its generator
 }
 
 
 def put(annotation, leaf, value):
-  """The value in the place of a leaf: in a tuple where the annotation is one of tuples."""
+  """Return the value as a setting with this annotation: in nested tuples, at the place of the leaf."""
   if annotation is leaf:
     return value
-  elements = [each for each in typing.get_args(annotation) if each is not ...]
-  return tuple(put(each, leaf, value) if leaf in leaves(each) else 1 for each in elements)
+  elements = [element for element in typing.get_args(annotation) if element is not ...]
+  return tuple(put(element, leaf, value) if leaf in leaves(element) else 1 for element in elements)
 
 
 def in_config(kind, name, settings):
-  """What a config reads of a section."""
+  """Read the settings of a section, as a config does."""
   return keyword_arguments(kind, settings | {"name": name}, 2)
 
 
 @pytest.mark.parametrize("kind", REGISTRIES)
-def test_every_number_of_a_factory_has_a_range(kind):
+def test_numeric_settings_have_ranges(kind):
   result = {place: annotation for place, annotation in SETTINGS.items() if place[0] == kind}
   assert result
   for (_, name, key), annotation in result.items():
@@ -92,7 +92,7 @@ def test_every_number_of_a_factory_has_a_range(kind):
         check_all(annotation, put(annotation, leaf, value), key)
 
 
-def test_every_default_lies_in_its_range():
+def test_defaults_are_within_their_ranges():
   for (kind, name, key), annotation in SETTINGS.items():
     default = settings_of(factory(kind, name))[key].default
     for workers in (1, 2, 8, 100):
@@ -102,18 +102,11 @@ def test_every_default_lies_in_its_range():
 
 
 @pytest.mark.parametrize("kind", [Experiment, Network, RunOptions, Comparison, Sweep])
-def test_every_numeric_field_has_a_range(kind):
+def test_numeric_fields_have_ranges(kind):
   annotations = typing.get_type_hints(kind, include_extras=True)
-  for each in fields(kind):
-    for leaf in leaves(annotations[each.name]):
-      assert each.name in FREE or explicit(leaf), each.name
-
-
-SLOWMO, BMUF = (
-  {"algorithm": {"name": "slowmo", "slow_momentum": 2.0}},
-  {"algorithm": {"name": "bmuf", "block_momentum": 1.0}},
-)
-DEMO = {"wrapper": {"name": "demo", "kept": 100, "chunk": 4}}
+  for field in fields(kind):
+    for leaf in leaves(annotations[field.name]):
+      assert field.name in FREE or explicit(leaf), field.name
 
 
 @pytest.mark.parametrize(
@@ -122,14 +115,7 @@ DEMO = {"wrapper": {"name": "demo", "kept": 100, "chunk": 4}}
     ({"optimizer": {"name": "adam", "eps": -1.0}}, "config.optimizer.eps must be > 0, got -1."),
     ({"optimizer": {"name": "adam", "eps": 0.0}}, "config.optimizer.eps must be > 0, got 0."),
     ({"optimizer": {"learning_rate": math.nan}}, "config.optimizer.learning_rate must be > 0, got nan."),
-    (
-      {"algorithm": {"name": "slowmo", "slow_momentum": 2.0}},
-      "config.algorithm.slow_momentum must be in [0, 1), got 2.",
-    ),
-    (
-      {"algorithm": {"name": "diloco", "outer_momentum": 1.0}},
-      "config.algorithm.outer_momentum must be in [0, 1), got 1.",
-    ),
+    ({"algorithm": {"name": "slowmo", "slow_momentum": 2}}, "config.algorithm.slow_momentum must be in [0, 1), got 2."),
     ({"algorithm": {"name": "gosgd", "probability": 0.0}}, "config.algorithm.probability must be in (0, 1], got 0."),
     ({"times": {"straggler_factor": 0.5}}, "config.times.straggler_factor must be in [1, 1e+06], got 0.5."),
     ({"times": {"jitter": 1e10}}, "config.times.jitter must be in [0, 10], got 1e+10."),
@@ -145,26 +131,25 @@ DEMO = {"wrapper": {"name": "demo", "kept": 100, "chunk": 4}}
     ),
   ],
 )
-def test_the_line_of_a_refusal(changes, words):
+def test_messages(changes, words):
   with pytest.raises(ValueError) as refused:
     default_experiment(**changes)
   assert str(refused.value) == words
 
 
-@pytest.mark.parametrize("option", ["join_timeout", "peer_timeout", "worker_cpus", "devices", "max_restarts"])
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1])
-def test_options_of_a_run(option, value):
-  with pytest.raises(ValueError, match=f"^{option} must be .*, got "):
-    RunOptions(**{option: value})
-
-
-@pytest.mark.parametrize("option, value", [("join_timeout", 0.9), ("peer_timeout", 2.9), ("shards", True)])
-def test_options_just_below_their_ranges_and_of_another_type(option, value):
+@pytest.mark.parametrize(
+  "option, value",
+  [
+    ("join_timeout", math.nan), ("join_timeout", 0.9), ("peer_timeout", math.inf), ("peer_timeout", 2.9),
+    ("worker_cpus", -1), ("devices", -1), ("max_restarts", -1), ("shards", True),
+  ],
+)  # fmt: skip
+def test_run_options_out_of_range(option, value):
   with pytest.raises(ValueError, match=f"^{option} must be .*, got {value}"):
     RunOptions(**{option: value})
 
 
-def test_the_library_refuses_what_the_config_refuses():
+def test_factories_check_ranges():
   inner = optax.sgd(0.1)
   for make in (COLLECTIVE["diloco"].factory, diloco):
     with pytest.raises(ValueError, match=r"^diloco\.outer_learning_rate must be >= 0, got -1\.$"):
@@ -174,7 +159,7 @@ def test_the_library_refuses_what_the_config_refuses():
     WRAPPERS["topk"].factory(diloco(inner, period=2, outer_learning_rate=0.7, outer_momentum=0.5), share=math.nan)
 
 
-def test_a_traced_number_is_not_checked():
+def test_traced_numbers_are_not_checked():
   @jax.jit
   def rate(x):
     check("rate", x, Range(0, 1))
@@ -183,18 +168,18 @@ def test_a_traced_number_is_not_checked():
   assert rate(2.0) == 2
 
 
-def test_what_an_integer_is():
+def test_integer_ranges():
   values = {1: True, 2.5: False, np.int64(3): True, np.float32(3.5): False, "4": False, math.nan: False, 0: False}
   assert {value: value in integers(1) for value in values} == values and 2.0 in integers(1) and True not in integers(1)
 
 
-def test_the_words_of_a_range():
-  assert [str(each) for each in (Range(0, 1, open_low=True), Range(0, open_low=True), integers(1), Range())] == [
+def test_conditions_of_ranges():
+  assert [str(valid) for valid in (Range(0, 1, open_low=True), Range(0, open_low=True), integers(1), Range())] == [
     "in (0, 1]", "> 0", "an integer >= 1", "a finite number"
   ]  # fmt: skip
 
 
-def test_a_user_defined_factory_declares_ranges_too(tmp_path):
+def test_ranges_of_a_user_defined_factory(tmp_path):
   file = tmp_path / "mine.py"
   file.write_text(
     "from __future__ import annotations\nfrom typing import Annotated\nfrom ddl.models.mlp import mlp\n"
@@ -212,7 +197,7 @@ def test_a_user_defined_factory_declares_ranges_too(tmp_path):
     assert words in str(refused.value) and f"config.model.{key}" in str(refused.value)
 
 
-def test_a_tuple_is_needed():
+def test_tuples_are_required():
   @checked
   def net(*, hidden: tuple[Annotated[int, integers(1)], ...]):
     return hidden
@@ -231,7 +216,7 @@ UNRESOLVED = (
 
 
 @pytest.mark.parametrize("period, result, words", [("Perido", "int", "'period'"), ("int", "Algoritm", "its return")])
-def test_an_annotation_that_cannot_be_resolved(tmp_path, period, result, words):
+def test_annotations_that_cannot_be_resolved(tmp_path, period, result, words):
   (tmp_path / "mine.py").write_text(UNRESOLVED.format(period=period, result=result))
   with pytest.raises(ValueError, match=f"rule: the annotation of {words} must be a type") as refused:
     default_experiment(algorithm={"name": f"{tmp_path}/mine.py:rule"})

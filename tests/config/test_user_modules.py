@@ -1,4 +1,4 @@
-"""Modules of the user's own beside a config file: found while it is loaded, and again from anywhere."""
+"""User modules in the folder of a config file: imported with the config, and by address from any folder."""
 
 import json
 import pickle
@@ -7,7 +7,7 @@ import sys
 import pytest
 from helpers.commands import ROOT, Command, complaint
 
-from ddl.config import base, own, user_code
+from ddl.config import base, custom, user_code
 from ddl.config.base import load
 from ddl.config.experiment import Experiment
 
@@ -17,7 +17,7 @@ from ddl import Model
 from parts import {start}
 
 def net(meta, *, width: int = 1):
-  from later import scale  # when it is called
+  from later import scale  # imported when the function is called
   def init(key):
     return {{"w": jnp.full((64, 10), {start} * scale)}}, {{}}
   def loss(params, extra, batch, key):
@@ -26,11 +26,11 @@ def net(meta, *, width: int = 1):
 """
 CONFIG = """
 import mine
-from ddl.config import base, own
+from ddl.config import base, custom
 
 def get_config():
   config = base()
-  config.model = own(mine.net)
+  config.model = custom(mine.net)
   config.workers, config.batch, config.steps, config.eval_every = 2, 4, 2, 2
   config.optimizer.learning_rate = 1e-9
   return config
@@ -38,7 +38,7 @@ def get_config():
 
 
 def write(folder, start="HALF", value=0.5, scale=2.0):
-  """A config, the module that it imports, and two that this one imports."""
+  """Write a config, the module that it imports, and two modules that this one imports."""
   folder.mkdir()
   (folder / "mine.py").write_text(MINE.format(start=start))
   (folder / "parts.py").write_text(f"{start} = {value}\n")
@@ -48,8 +48,8 @@ def write(folder, start="HALF", value=0.5, scale=2.0):
 
 
 @pytest.fixture(autouse=True)
-def same_modules(monkeypatch):
-  """A test begins and ends without what others imported."""
+def without_user_modules(monkeypatch):
+  """Remove the modules that a test imports."""
   monkeypatch.setattr(sys, "path", [*sys.path])
   before = {*sys.modules}
   yield
@@ -64,7 +64,7 @@ def initial(config):
 
 
 @pytest.mark.slow
-def test_a_run_is_gone_on_with_and_loaded_from_elsewhere(tmp_path):
+def test_resume_and_load_from_another_folder(tmp_path):
   file = write(tmp_path / "here")
   (tmp_path / "there").mkdir()
   done = Command("train", f"--config={file}", f"--workdir={tmp_path}/run").end()
@@ -85,8 +85,8 @@ def test_a_run_is_gone_on_with_and_loaded_from_elsewhere(tmp_path):
   assert "net" in reported and "missing" in reported and "mine.py" in reported and "damaged" not in reported
 
 
-def test_files_of_one_name_in_two_folders(tmp_path):
-  """Each address has its own file; of the modules that these import, a process can have one of a name."""
+def test_files_with_the_same_name_in_two_folders(tmp_path):
+  """Files are imported by path, but a process can import only one module with the same name from them."""
   one, two = write(tmp_path / "one"), write(tmp_path / "two", "FOURTH", 0.25, scale=8.0)
   first = load(one)
   assert initial(first) == 1.0
@@ -99,20 +99,20 @@ def test_files_of_one_name_in_two_folders(tmp_path):
   mine = (tmp_path / "two/mine.py").read_text().replace("parts", "quarters").replace("later", "scales")
   (tmp_path / "two/mine.py").write_text(mine)
   second = base()
-  second.model = own(user_code.find("model", f"{tmp_path}/two/mine.py:net"))
+  second.model = custom(user_code.find("model", f"{tmp_path}/two/mine.py:net"))
   assert second.model.name == f"{tmp_path}/two/mine.py:net"
-  assert [initial(each) for each in (first, second, load(one))] == [1.0, 2.0, 1.0]
+  assert [initial(config) for config in (first, second, load(one))] == [1.0, 2.0, 1.0]
 
 
-def test_an_import_and_an_address_give_one_object(tmp_path):
+def test_import_and_address_give_the_same_object(tmp_path):
   file = write(tmp_path / "here")
   load(file)
   assert user_code.find("model", f"{tmp_path}/here/mine.py:net") is sys.modules["mine"].net
   assert user_code.load(file.parent / "parts.py") is sys.modules["parts"]
 
 
-def test_a_file_may_use_what_looks_its_module_up(tmp_path):
-  """Dataclasses with postponed annotations and pickle find a class by the name of its module."""
+def test_modules_of_files_are_registered(tmp_path):
+  """Dataclasses with postponed annotations, and pickle, look modules up in sys.modules."""
   lines = (
     "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n@dataclass\nclass Two:\n  x: int\n"
   )
@@ -127,17 +127,17 @@ def test_absolute_addresses(tmp_path, monkeypatch):
   assert user_code.absolute("optax:sgd") == "optax:sgd"
 
 
-def test_a_module_of_a_package_keeps_its_relative_imports(tmp_path):
+def test_relative_imports_in_a_package(tmp_path):
   package = tmp_path / "here/pack"
   package.mkdir(parents=True)
   (package / "__init__.py").write_text("")
   (package / "parts.py").write_text("HALF = 0.5\n")
   (package / "mine.py").write_text("from .parts import HALF\ndef half(rate, steps):\n  return HALF * rate\n")
   assert user_code.find("schedule", f"{package}/mine.py:half")(1.0, 1) == 0.5
-  assert user_code.own(sys.modules["pack.mine"].half)["name"] == f"{package}/mine.py:half"
+  assert custom(sys.modules["pack.mine"].half)["name"] == f"{package}/mine.py:half"
 
 
-def test_a_file_that_fails_is_one_line_and_leaves_nothing(tmp_path):
+def test_failed_import_leaves_no_module(tmp_path):
   (tmp_path / "broken.py").write_text("import no_such_module_at_all\n")
   path, modules = [*sys.path], {*sys.modules}
   with pytest.raises(ValueError, match="no_such_module_at_all"):
@@ -145,7 +145,7 @@ def test_a_file_that_fails_is_one_line_and_leaves_nothing(tmp_path):
   assert sys.path == path and {*sys.modules} == modules
 
 
-def test_a_file_named_like_a_library_hides_it_from_nobody(tmp_path):
+def test_file_named_like_a_library(tmp_path):
   import optax
 
   (tmp_path / "optax.py").write_text("def half(rate, steps):\n  return 0.5 * rate\n")
@@ -153,7 +153,7 @@ def test_a_file_named_like_a_library_hides_it_from_nobody(tmp_path):
   assert sys.modules["optax"] is optax
 
 
-def test_an_edited_config_is_run_anew(tmp_path):
+def test_edited_config_is_reloaded(tmp_path):
   (file := tmp_path / "edited.py").write_text(EDITED.format(0.5))
   assert initial_rate(load(file)) == 0.5
   file.write_text(EDITED.format(0.125))
@@ -161,12 +161,12 @@ def test_an_edited_config_is_run_anew(tmp_path):
 
 
 EDITED = """
-from ddl.config import base, own
+from ddl.config import base, custom
 def fixed(rate, steps):
   return {}
 def get_config():
   config = base()
-  config.schedule = own(fixed)
+  config.schedule = custom(fixed)
   return config
 """
 
