@@ -71,36 +71,36 @@ def parse(command: str, arguments: Sequence[str]) -> list[str]:
   _check(command, arguments)
   config_args, rest = config_flag.split_config_flags(arguments) if command in WITH_CONFIG else ([], arguments)
   try:
-    left = flags.FLAGS([f"run.py {command}", *rest])[1:]
+    positional = flags.FLAGS([f"run.py {command}", *rest])[1:]
   except flags.UnrecognizedFlagError as error:
     hint = config_flag.as_keys(error.flagname, arguments) if command in WITH_CONFIG else ""
     raise ValueError(hint or str(error)) from error
   except flags.Error as error:
     raise ValueError(str(error)) from error
-  if left:
-    raise ValueError(f"unknown argument '{left[0]}'; flags begin with --")
+  if positional:
+    raise ValueError(f"unknown argument '{positional[0]}'; flags begin with --")
   return config_args
 
 
 def _check(command: str, arguments: Sequence[str]) -> None:
-  """Check the names and values of flags. Raises OptionError as `parse` does."""
-  read = {flag.name for flag in key_flags(command)}
+  """Raise OptionError for a flag that the command does not read, an invalid value, or a flag with two values."""
+  readable = {flag.name for flag in key_flags(command)}
   modules = flags.FLAGS.flags_by_module_dict()  # includes libraries
-  ours = {flag.name for name in modules if name.startswith("experiments") for flag in modules[name]} | {*FLAGS}
+  of_commands = {flag.name for name in modules if name.startswith("experiments") for flag in modules[name]} | {*FLAGS}
   values: dict[str, Any] = {}
-  left = iter(arguments)
-  for argument in itertools.takewhile(lambda word: word != "--", left):
+  words = iter(arguments)
+  for argument in itertools.takewhile(lambda word: word != "--", words):
     name, equals, value = argument.lstrip("-").partition("=")
     if not argument.startswith("-") or not name:
       continue
     negated = name.removeprefix("no")
     if name not in flags.FLAGS and negated in flags.FLAGS and flags.FLAGS[negated].boolean:
       name, equals, value = negated, "=", "false"
-    if name in ours - read:
-      raise OptionError(name, "left out", advice=f"{command} does not read it.")
+    if name in of_commands - readable:
+      raise OptionError(name, f"unset for {command}, which does not read it")
     flag: Any = flags.FLAGS[name] if name in flags.FLAGS else None  # noqa: SIM401 (its get gives the value)
     if not equals:
-      value = "true" if flag is not None and flag.boolean else next(left, "")
+      value = "true" if flag is not None and flag.boolean else next(words, "")
     if flag is not None:
       value = _parsed(flag, value)
     if values.setdefault(name, value) != value:

@@ -39,12 +39,12 @@ def split_config_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
   Raises:
     OptionError: for --config without a value.
   """
-  config_args, rest, left = [], [], iter(arguments)
-  for argument in left:
+  config_args, rest, words = [], [], iter(arguments)
+  for argument in words:
     if not re.match(r"--?config(=|\.|$)", argument):
       rest.append(argument)
     elif argument.lstrip("-") == "config":
-      file = next(left, "")
+      file = next(words, "")
       if not file or file.startswith("-"):
         raise OptionError("config", FILE)
       config_args.append(f"--config={file}")
@@ -54,7 +54,7 @@ def split_config_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def read(command: str, config_args: Sequence[str], stored: Config | None = None) -> tuple[Config, list[str]]:
-  """Return the stored config, or that of the file, with the overrides applied, and the keys that these set.
+  """Apply the overrides to the stored config or to that of the file; return the config and the overridden keys.
 
   Raises:
     ValueError: for a missing or invalid file, an unknown or unread key, or a value of the wrong type.
@@ -105,7 +105,7 @@ def _unset(config: Config, path: str) -> None:
   section, _, key = path.rpartition(".")
   config, defaults = (config[section], base()[section]) if section else (config, base())
   if defaults.get(key) is not None:
-    raise OptionError(f"config.{path}", "set to a value other than None")
+    raise OptionError(f"config.{path}", "a value other than None")
   with config.ignore_type():
     config[key] = None
 

@@ -62,8 +62,10 @@ def run_flags(command: str) -> None:
 def declare_process() -> None:
   """Set rank and number of processes from the flags. Raises ValueError for an invalid combination."""
   place: dict[str, Any] = {name: flags.FLAGS[name].value for name in ("coordinator", "num_processes", "process_id")}
-  if flags.FLAGS.processes > 1 and (others := [name for name, value in place.items() if value not in ("", None)]):
-    raise OptionError(others[0], "left out with processes, which starts all processes on this host", place[others[0]])
+  if flags.FLAGS.processes > 1 and (conflicts := [name for name, value in place.items() if value not in ("", None)]):
+    raise OptionError(
+      conflicts[0], "unset with processes, which starts all processes on this host", place[conflicts[0]]
+    )
   hosts.declare(**place)
 
 

@@ -76,12 +76,12 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
 def main(line: CommandLine) -> int:
   """Run the benchmark and print its table; return the exit code."""
   if len(kinds := [name for name in KINDS if absl_flags.FLAGS[name].value]) > 1:
-    raise OptionError(" and ".join(KINDS), "given one at a time", ", ".join(kinds))
+    raise OptionError(kinds[1], f"unset with {kinds[0]}")
   unread = [name for name in ("only", "turns", *PASSED_ON) if absl_flags.FLAGS[name].present]
   if PERF.value and unread:
-    raise OptionError(unread[0], "left out with perf, which has its own cases")
+    raise OptionError(unread[0], "unset with perf, which has its own cases")
   if PROCESSES.present and not PERF.value:
-    raise OptionError("processes", "left out without perf, as the other cases start one process per side")
+    raise OptionError("processes", "unset without perf, as the other benchmarks start one process per side")
   if PERF.value:
     return predictions.main(JSON.value, PROCESSES.value if PROCESSES.present else 2, line.words)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
@@ -114,10 +114,10 @@ def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, 
   for workload, group in itertools.groupby(cases, key=lambda case: case[0]):
     with _side("plain", workload, "-") as plain:
       for _, algorithm in group:
-        with _side("ddl", workload, algorithm, passed) as ours:
-          rates, ratios = _alternate({"ddl": ours, "plain": plain})
+        with _side("ddl", workload, algorithm, passed) as ddl_side:
+          rates, ratios = _alternate({"ddl": ddl_side, "plain": plain})
         measured = {"examples_per_s": rates["ddl"], "plain_examples_per_s": rates["plain"], "ratio": ratios["plain"]}
-        figures = {k: v for k, v in ours.figures.items() if k != "ready"}
+        figures = {k: v for k, v in ddl_side.figures.items() if k != "ready"}
         results.append({"workload": workload, "algorithm": algorithm, **measured, **figures})
         print(
           f"{workload + ' ' + algorithm:41}{rates['ddl']:11,.0f}{rates['plain']:9,.0f}{ratios['plain']:7.2f}"

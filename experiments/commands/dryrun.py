@@ -72,7 +72,7 @@ def main(line: CommandLine) -> int:
 
 
 def _data(experiment: Experiment) -> Data:
-  """Load the config's data set. The ValueError for missing data recommends synthetic data."""
+  """Load the config's data set. Raises ValueError, which recommends synthetic data, if it is missing."""
   try:
     return load(experiment)
   except (OSError, ValueError) as error:
@@ -89,13 +89,13 @@ def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
   else:
     experiment = Experiment.from_config(config)
     return {experiment.label: experiment}
-  for each in experiments.values():
-    each.workers = config.workers
-  return {label: experiment_of(label, each) for label, each in experiments.items()}
+  for variant in experiments.values():
+    variant.workers = config.workers
+  return {label: experiment_of(label, variant) for label, variant in experiments.items()}
 
 
 def _with_algorithm(config: Config, name: str, paths: Sequence[str]) -> Config:
-  """Return the config with another algorithm, without keys set by flags that only the other algorithms take."""
+  """Return the config with another algorithm, without keys set by flags that only other algorithms take."""
   renamed_config = renamed(config, {"algorithm": {"name": name}})
   keys = {path.removeprefix("algorithm.") for path in paths if path.startswith("algorithm.")} - {"name"}
   with renamed_config.ignore_type():

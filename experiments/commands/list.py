@@ -22,7 +22,7 @@ MARKDOWN = flags.DEFINE_string("markdown", "", "write the reference pages to thi
 def main(line: CommandLine | None = None) -> int:
   """Print the lists, or a config's user-defined objects and comparison labels; return the exit code."""
   if line and line.config is not None and MARKDOWN.value:
-    raise OptionError("markdown", "left out with config, as the pages do not depend on a config")
+    raise OptionError("markdown", "unset with config, as the pages do not depend on a config")
   if line and line.config is not None:
     user_defined = _user_defined(line.config) or ["the config has no user-defined objects"]
     print(*user_defined, *_labels(line.config), sep="\n")
@@ -37,8 +37,8 @@ def main(line: CommandLine | None = None) -> int:
 def _user_defined(config: Config) -> list[str]:
   """Describe each user-defined object of the config and of its comparison's labels, as lines of text."""
   addresses: dict[tuple[str, str], None] = {}
-  for each in [config, *(variants(config).values() if config.compare.algorithms else [])]:
-    addresses |= {(kind, each[kind].name): None for kind in catalog.REGISTRIES if is_address(each[kind].name)}
+  for variant in [config, *(variants(config).values() if config.compare.algorithms else [])]:
+    addresses |= {(kind, variant[kind].name): None for kind in catalog.REGISTRIES if is_address(variant[kind].name)}
   out = []
   for kind, name in addresses:
     entry, function = catalog.entry(kind, name), catalog.factory(kind, name)

@@ -59,11 +59,13 @@ JSON = shared_flags.json()
 
 
 def main(line: CommandLine) -> int:
-  """Print the plan; return the exit code."""
+  """Print the plan and write --json; return the exit code."""
   config = line.config
   name, cluster = shared_flags.one_cluster()
-  if (config is None) == (not MODEL.value):
-    raise OptionError("model", f"one of {', '.join(neural_networks.names())} without config, and left out with config")
+  if config is None and not MODEL.value:
+    raise OptionError("model", f"one of {', '.join(neural_networks.names())}, unless config is set")
+  if config is not None and MODEL.value:
+    raise OptionError("model", "unset with config", MODEL.value)
   if WORKERS.value and not (WORKERS.value.isdecimal() and int(WORKERS.value)):
     raise OptionError("workers", "an integer >= 1", WORKERS.value)
   workers = int(WORKERS.value or 0) or (config.workers if config is not None else 0)
@@ -86,9 +88,11 @@ def main(line: CommandLine) -> int:
   calibrated = cluster_file.load() if name == cluster_file.MEASURED else None
   overhead = calibrated[1].get("overhead") if calibrated else None
   result = plan(job, cluster, request, overhead, configured)
-  s = result.settings
-  sends = _sends(*configured, s.workers) if configured else ""
-  same = request._replace(batch=s.examples, micro=s.micro, workers=s.workers, servers=s.servers)
+  settings = result.settings
+  sends = _sends(*configured, settings.workers) if configured else ""
+  same = request._replace(
+    batch=settings.examples, micro=settings.micro, workers=settings.workers, servers=settings.servers
+  )
   ends = {shares: plan(end, end_cluster, same) for shares, end, end_cluster in placed.ends}
   print(text(job, name, cluster, result, sends, ends))
   if JSON.value:

@@ -21,7 +21,7 @@ from ddl.run.workdir import writable
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 
-MOST = 65_536  # maximum number of workers or nodes
+MAX_WORKERS = 65_536  # or nodes
 MODEL = shared_flags.model()
 shared_flags.cluster()
 NODES = flags.DEFINE_string("nodes", "", "such as 1,2,4 or 1,2,...,128; default: powers of 2 up to 128 or the cluster")
@@ -32,10 +32,14 @@ SCALING = flags.DEFINE_enum(
 )
 ALGORITHMS = shared_flags.algorithms()
 PERIOD = flags.DEFINE_integer(
-  "period", None, "steps per exchange; default: that of each algorithm", lower_bound=1, upper_bound=MOST
+  "period", None, "steps per exchange; default: that of each algorithm", lower_bound=1, upper_bound=MAX_WORKERS
 )
 DELAY = flags.DEFINE_integer(
-  "delay", None, "steps that overlap an exchange; default: that of each algorithm", lower_bound=0, upper_bound=MOST
+  "delay",
+  None,
+  "steps that overlap an exchange; default: that of each algorithm",
+  lower_bound=0,
+  upper_bound=MAX_WORKERS,
 )
 SERVERS = shared_flags.servers()
 JITTER = flags.DEFINE_float(
@@ -60,8 +64,8 @@ def main(line: CommandLine) -> int:
   _check_measure(name, model)
   workers = _workers(name, cluster, 10**9 if weak else batch)
   folder = writable(files.local(WORKDIR.value or f"runs/scale-{time.strftime('%Y%m%d-%H%M%S')}"))
-  fewest = batch if weak else max(1, batch // max(workers))  # examples per worker with the most workers
-  job = scale.scaled_job(model, fewest, cluster)
+  examples = batch if weak else max(1, batch // max(workers))  # per worker, with the largest number of workers
+  job = scale.scaled_job(model, examples, cluster)
   placed, cluster = job.placed, job.placed.cluster
   workers = scale.large_enough(workers, placed.job)
   names = list(dict.fromkeys(_algorithms()))
@@ -74,25 +78,25 @@ def main(line: CommandLine) -> int:
       largest=job.largest(cluster.device.memory),
     )  # fmt: skip
 
-  drawn = curves(job.work, cluster)
+  predicted = curves(job.work, cluster)
   if MEASURE.value:
-    most = cluster.workers or 1
-    if workers[0] != 1 or most not in workers:
-      condition = f"1,{most} with measure, the numbers of processes that were calibrated"
+    processes = cluster.workers or 1
+    if workers[0] != 1 or processes not in workers:
+      condition = f"1,{processes} with measure, which uses the {processes} calibrated processes"
       raise OptionError("nodes", condition, ",".join(map(str, workers)))
     from experiments.bench import microbench
 
-    share = batch if weak else max(1, batch // most)
-    measured = microbench.measure_steps(model, settings, workers=most, single_batch=batch, full_batch=share)
-    drawn = [curve._replace(measured=measured[each]) for each, curve in zip(settings, drawn, strict=True)]
-  head = scale_text.head(drawn)
+    share = batch if weak else max(1, batch // processes)
+    measured = microbench.measure_steps(model, settings, workers=processes, single_batch=batch, full_batch=share)
+    predicted = [curve._replace(measured=measured[name]) for name, curve in zip(settings, predicted, strict=True)]
+  head = scale_text.head(predicted)
   title = (
     f"{job.title} on {name}, {SCALING.value} scaling with {batch:,} examples per step{' and worker' if weak else ''}"
   )
   print(f"{title}: predicted\n{cluster.title}\nefficiency: {placed.job.source}")
   if placed.job.states:
     print(f"model states: {placed.job.states}")
-  for curve in drawn:
+  for curve in predicted:
     print(f"\n{curve.algorithm}  {scale_text.setting(curve)}".rstrip())
     print(*(f"  {row}" for row in columns([head, *scale_text.rows(curve, cluster.network, len(head))])), sep="\n")
     print(f"  {scale_text.verdict(curve)}")
@@ -105,7 +109,7 @@ def main(line: CommandLine) -> int:
   from ddl.report import scale_page
 
   page = scale_page.write(
-    folder, drawn, cluster, job.work, title=title, weak=weak, counted=job.counted, jitter=JITTER.value,
+    folder, predicted, cluster, job.work, title=title, weak=weak, counted=job.counted, jitter=JITTER.value,
     command=shlex.join(line.words),
   )  # fmt: skip
   print(f"\npage: {page}")
@@ -120,17 +124,19 @@ def _check_measure(cluster: str, model: str) -> None:
   if not MEASURE.value:
     return
   if cluster != cluster_file.MEASURED or model not in MODELS:
-    condition = f"left out unless model is one of {', '.join(MODELS)}, and cluster is measured"
-    raise OptionError("measure", condition, f"{model} on {cluster}")
+    models = ", ".join(MODELS)
+    raise OptionError(
+      "measure", f"unset unless cluster is measured and model is one of {models}", f"{model} on {cluster}"
+    )
   if server := [name for name in _algorithms() if name not in COLLECTIVE]:
     raise OptionError("algorithms", "collective algorithms with measure", ", ".join(server))
 
 
 def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
-  """Return the worker counts of --nodes or --workers, by default powers of 2 up to 128 nodes, the cluster or `most`."""
+  """Return the numbers of workers: by default powers of 2 up to 128 nodes, the whole cluster, or `most`."""
   per_node, limit = cluster.network.per_node, cluster.workers or math.inf
   if NODES.value and WORKERS.value:
-    raise OptionError("nodes", "left out with workers", NODES.value)
+    raise OptionError("nodes", "unset with workers", NODES.value)
   if WORKERS.value:
     return _checked("workers", WORKERS.value, limit, f"{name} has {limit:,} workers")
   if NODES.value:
@@ -141,7 +147,7 @@ def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
 
 
 def _checked(flag: str, text: str, most: float, has: str) -> list[int]:
-  """Parse a flag's numbers. Raises OptionError, with valid numbers, if one is above `most`."""
+  """Parse a flag's numbers. Raises OptionError, which suggests valid numbers, if one is above `most`."""
   numbers = counts(flag, text)
   if numbers[-1] > most:
     fit = [n for n in numbers if n <= most] or [most]
@@ -161,8 +167,8 @@ def counts(flag: str, text: str) -> list[int]:
     if len(dots) > 1 or dots[0] < 2 or dots[0] != len(parts) - 2:
       raise OptionError(flag, "at least two numbers, then ... and the last number, such as 1,2,...,128", text)
     numbers = [*numbers[:-1], *_between(flag, *numbers[-3:])]
-  if not all(1 <= n <= MOST for n in numbers) or any(a >= b for a, b in pairwise(numbers)):
-    raise OptionError(flag, f"increasing numbers from 1 to {MOST:,}", text)
+  if not all(1 <= n <= MAX_WORKERS for n in numbers) or any(a >= b for a, b in pairwise(numbers)):
+    raise OptionError(flag, f"increasing numbers from 1 to {MAX_WORKERS:,}", text)
   return numbers
 
 

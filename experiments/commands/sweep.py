@@ -17,7 +17,8 @@ def main(line: CommandLine) -> int:
   """Run the sweep and return the exit code."""
   line.config.sweep.trials = TRIALS.value or line.config.sweep.trials
   settings = Sweep.from_config(line.config, ONLY.value)
-  unread_keys.check_taken("sweep", line.paths, settings.experiments.values())
-  unread_keys.check_virtual("sweep", line.paths, [each.algorithm.name for each in settings.experiments.values()])
+  experiments = settings.experiments.values()
+  unread_keys.check_taken("sweep", line.paths, experiments)
+  unread_keys.check_virtual("sweep", line.paths, [experiment.algorithm.name for experiment in experiments])
   sweep(settings, shared_flags.run_options(line, only=ONLY.value))
   return 0

@@ -1,4 +1,4 @@
-"""The command line as a process of its own."""
+"""The command line as a real process: exit codes, help and missing libraries."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from helpers.commands import ROOT, Command, complaint
 DIGITS, RATE = "--config=configs/digits.py", "--config.optimizer.learning_rate="
 
 
-def test_two_real_mistakes(tmp_path):
+def test_a_misspelled_name_and_a_diverged_run_print_one_line(tmp_path):
   first = Command("train", DIGITS, "--config.algorithm.name=dasdg", f"--workdir={tmp_path}/a")
   second = Command("train", DIGITS, f"{RATE}3e38", f"--workdir={tmp_path}/b", "--config.steps=20")
   line = complaint(first.end())
@@ -18,7 +18,7 @@ def test_two_real_mistakes(tmp_path):
   assert "sync_sgd diverged: its loss is nan at step 2; try config.optimizer.learning_rate below 3e+38" in line
 
 
-def test_the_command_itself():
+def test_help_usage_and_unknown_command():
   for arguments, code, words in (
     (["--help"], 0, "compare"),
     ([], 0, "usage: python run.py COMMAND"),
@@ -30,7 +30,7 @@ def test_the_command_itself():
     assert "Traceback" not in done.error
 
 
-def test_help_does_not_wait_for_jax():
+def test_help_does_not_import_jax():
   code = "import sys, runpy; sys.argv = ['run.py', '--help']\ntry: runpy.run_path('run.py', run_name='__main__')\n"
   code += (
     "except SystemExit as e: assert not e.code\nassert not {'jax', 'numpy', 'absl', 'experiments'} & set(sys.modules)"

@@ -154,7 +154,7 @@ def refused(*arguments):
     ([], "topology must be set, such as v5e:4x4"),
     (["--topology=v9:4x4"], "v5e:2x2 to v5e:16x16"),
     (["--topology=h200:2x9"], "h200:2x8"),
-    (["--topology=v5e:2x4", "--devices=4"], "devices must be left out"),
+    (["--topology=v5e:2x4", "--devices=4"], "devices must be unset for dryrun"),
   ],
 )
 def test_a_mistake_is_one_line(arguments, message):

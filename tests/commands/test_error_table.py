@@ -1,7 +1,4 @@
-"""What a user can get wrong, as one table: exit code 2 and one line with the offending key or path, at once.
-
-Nothing is written, and nothing is computed before.
-"""
+"""A table of user errors: exit code 2 and one line with the invalid key or path, before anything is written."""
 
 import json
 import os
@@ -18,7 +15,7 @@ NPZ, TEXT, HUGE = "--config.data.name=npz", "--config.data.name=text", 10**9
 TOKENS = "--config.data.name=tokens --config.data.length=8 --config.data.path={0}/"
 TRANSFORMER = ("--config.model.name=transformer", "--config.model.hidden=None")
 CLUSTER = ("--model=vgg_a", "--cluster=cori_fdr")
-FLAGS = [  # arguments of a short `train`, beside those of a good one, and words of its line
+FLAGS = [  # arguments added to a valid short `train`, and parts of the error message
   ("--config.algorithm.name=dasdg", "'dasdg'", "'dasgd'"),
   ("--config.algorithm.name=xyz", "'xyz'", "sync_sgd"),
   ("--config.model.name=resnet", "'resnet50'"),
@@ -125,7 +122,7 @@ FLAGS = [  # arguments of a short `train`, beside those of a good one, and words
   (f"{TOKENS}deep --config.data.vocabulary=9", "{0}/deep/train.bin"),
   (f"{TOKENS}odd", "{0}/odd/train.bin", "101 bytes", "multiple of 2"),
   (f"{TOKENS}beyond", "{0}/beyond/val.bin", "got 50", "vocabulary of 50"),
-  (f"{TOKENS}beyond --config.data.vocabulary=51 --config.data.length=60", "60 tokens", "length=59"),
+  (f"{TOKENS}beyond --config.data.vocabulary=51 --config.data.length=60", "got 60", "length=59"),
   (f"{TOKENS}unknown", "{0}/unknown", "config.data.vocabulary"),
   (f"{TOKENS}unknown --config.data.vocabulary={HUGE}", "config.data.vocabulary", "65,536"),
   (f"{TOKENS}damaged", "{0}/damaged/meta.json", "int8", "uint16"),
@@ -139,7 +136,7 @@ FLAGS = [  # arguments of a short `train`, beside those of a good one, and words
   ("--config.network.blocks=4", "config.network.blocks", "sync_sgd"),
 ]  # fmt: skip
 WRITE = "--out={0}/run"
-COMMANDS = [  # command, its arguments, words
+COMMANDS = [  # command, its arguments, and parts of the error message
   ("compare", f"{COMPARE} --config.seed=3", "config.seed", "config.compare.seeds"),
   ("compare", f"{COMPARE} --config.sweep.trials=3", "config.sweep.trials"),
   ("compare", f"{COMPARE} --config.algorithm.delay=2", "label 'sync SGD'", "config.algorithm.delay"),
@@ -181,12 +178,13 @@ COMMANDS = [  # command, its arguments, words
   ("tokenize", "--text={0}/trials.json --out=/proc/x", "/proc/x"),
 ]
 ASYNC_SGD = "--config.algorithm.name=async_sgd --config.algorithm.period=None --config.optimizer.momentum=0"
-BARRIER = "config.barrier.name="
-REAL_TIME = [  # arguments of an asynchronous `train`, words
+REAL_TIME = [  # arguments of an asynchronous `train`, and parts of the error message
   ("--runtime=threads --config.algorithm.name=sync_sgd --config.algorithm.period=None", "sync_sgd", "async_sgd"),
   ("--runtime=threads --resume", "resume", "runtime=threads", "runtime=ray"),
-  (f"--runtime=threads {ASYNC_SGD} --config.barrier.name=backup --config.barrier.spare=1", f"{BARRIER}backup"),
-  (f"--runtime=ray {ASYNC_SGD} --config.barrier.name=cutoff --config.barrier.window=2", f"{BARRIER}cutoff"),
+  (f"--runtime=threads {ASYNC_SGD} --config.barrier.name=backup --config.barrier.spare=1", "config.barrier.name",
+   "got backup"),
+  (f"--runtime=ray {ASYNC_SGD} --config.barrier.name=cutoff --config.barrier.window=2", "config.barrier.name",
+   "got cutoff"),
   ("--runtime=threads --step_loop=scan", "step_loop", "runtime=simulator"),
   ("--runtime=threads --checkpoint_every=5", "checkpoint_every", "runtime=threads"),
   ("--runtime=ray --shards=100000", "shards", "got 100000", "610"),
@@ -199,7 +197,7 @@ REAL_TIME = [  # arguments of an asynchronous `train`, words
 ]  # fmt: skip
 ASYNCHRONOUS = f"{ASYNC} --config.model.hidden=(8,) --config.workers=3 --config.times.slow=()"
 COMMANDS += [("train", f"{ASYNCHRONOUS} {case[0]}", *case[1:]) for case in REAL_TIME]
-CONFIGS = {  # a config file, or the lines of its get_config after c = base(): what its line must contain
+CONFIGS = {  # a config file, or lines of get_config after c = base(): part of the error message
   "def get_config(:": "x.py, line 1",
   "x = 1": "get_config",
   "import no_such_module": "no_such_module",
@@ -221,9 +219,10 @@ CONFIGS = {  # a config file, or the lines of its get_config after c = base(): w
 }
 
 
-@pytest.fixture
-def malformed(tmp_path):
-  """A folder of files that cannot be read as what they are given for."""
+@pytest.fixture(scope="module")
+def malformed(tmp_path_factory):
+  """A folder with malformed data files, configs and token files."""
+  tmp_path = tmp_path_factory.mktemp("malformed")
   labels, images = np.zeros(120, np.int32), np.zeros((5, 4, 4), np.uint8)
   np.savez(tmp_path / "names.npz", pictures=np.zeros(3))
   np.savez(tmp_path / "few.npz", image=images, label=np.zeros(4, np.int32))
@@ -263,7 +262,9 @@ def malformed(tmp_path):
 def test_command(at_once, wrong, malformed, case):
   command, arguments, *words = case
   settings = [*(QUICK if case[1:] in FLAGS else ()), *arguments.split()]
-  wrong([a.format(malformed) for a in settings], *(word.format(malformed) for word in words), command=command)
+  wrong(
+    [argument.format(malformed) for argument in settings], *(word.format(malformed) for word in words), command=command
+  )
   assert not (malformed / "run").exists()
 
 

@@ -1,8 +1,8 @@
-"""What almost fits: the line that refuses it names what would."""
+"""Error messages that suggest the flag, key or name that was probably meant."""
 
 import pytest
 
-OWN = """
+CUSTOM = """
 from ddl import COLLECTIVE
 from ddl.api import Spec
 SPEC = COLLECTIVE["local_sgd"]
@@ -25,24 +25,39 @@ def get_config():
     (("--learning_rate=0.1",), ("--config.optimizer.learning_rate=0.1",)),
     (("--fragments=4",), ("--config.algorithm.fragments=4",)),
     (("--devises=2",), ("devices",)),
-    (("--config.algorithm.name={own}:SPEK",), ("SPEC, net, got {own}:SPEK. Did you mean 'SPEC'?",)),
-    (("--config.algorithm.name={own}:mine",), ("SPEC, net, got {own}:mine",)),
     (
-      ("--config.model.name={own}:met", "--config.model.hidden=None"),
-      ("SPEC, net, got {own}:met. Did you mean 'net'?",),
+      ("--config.algorithm.name={custom}:SPEK",),
+      (
+        "SPEC, net",
+        "got {custom}:SPEK. Did you mean 'SPEC'?",
+      ),
     ),
-    (("--config={own}",), ("get_config() of {own}", "ddl.config.base()")),
+    (
+      ("--config.algorithm.name={custom}:mine",),
+      (
+        "SPEC, net",
+        "got {custom}:mine",
+      ),
+    ),
+    (
+      ("--config.model.name={custom}:met", "--config.model.hidden=None"),
+      (
+        "SPEC, net",
+        "got {custom}:met. Did you mean 'net'?",
+      ),
+    ),
+    (("--config={custom}",), ("get_config() of {custom}", "ddl.config.base()")),
     (("--config={broken}",), ("{broken}, line 3: AttributeError",)),
     (("--config={dotted}",), ("{dotted}, line 4: ", "dots", "lr 0.1")),
   ],
 )
 def test_a_hint(wrong, tmp_path, arguments, words):
-  files = {name: tmp_path / f"{name}.py" for name in ("own", "broken", "dotted")}
-  files["own"].write_text(OWN)
+  files = {name: tmp_path / f"{name}.py" for name in ("custom", "broken", "dotted")}
+  files["custom"].write_text(CUSTOM)
   files["broken"].write_text("import math\ndef get_config():\n  return math.get_config()\n")
   files["dotted"].write_text(DOTTED)
   reported = wrong(
-    ["--config=configs/digits.py", *(each.format(**files) for each in arguments)],
+    ["--config=configs/digits.py", *(argument.format(**files) for argument in arguments)],
     *(word.format(**files) for word in words),
   )
   assert "Optimizer" not in reported and "'Spec'" not in reported

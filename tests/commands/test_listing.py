@@ -1,4 +1,4 @@
-"""`python run.py list`: layer tables, and each key of virtual time with its default and meaning, as declared."""
+"""`python run.py list`: layer tables, and the keys of virtual time with their defaults and meanings."""
 
 import pytest
 from absl import flags
@@ -43,6 +43,6 @@ def test_keys_of_virtual_time(out):
       )
       assert all(f"{key}: " in line for key in keywords(factory))
       assert str(factory.__doc__).startswith(meaning.strip())
-  trouble = [key for key in keywords(TIMES["constant"]) if key != "seconds"]
+  failures = [key for key in keywords(TIMES["constant"]) if key != "seconds"]
   shared = out.split("config.times.name\n")[1].split("config.barrier")[0].split("  slow: a multiplier")[1]
-  assert all(key in shared or key == "slow" for key in trouble)
+  assert all(key in shared or key == "slow" for key in failures)

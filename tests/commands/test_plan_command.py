@@ -1,4 +1,4 @@
-"""`python run.py plan`: a table for a person, a file for a program, and one line for an invalid flag."""
+"""`python run.py plan`: its table, its JSON file, and one line for each invalid flag."""
 
 import json
 import os
@@ -8,7 +8,6 @@ from itertools import pairwise
 import jax
 import numpy as np
 import pytest
-from helpers.commands import Command
 
 from ddl.config import default_experiment
 from ddl.costs.step_cost import batch_shapes, compiled_step, counted, experiment_job, feature_maps, leaves
@@ -25,7 +24,7 @@ from ddl.run.build import build
 from experiments.commands import plan
 
 DIGITS = "--config=configs/digits.py"
-OWN = """
+CUSTOM = """
 from ddl.algorithms.collective.local_sgd import local_sgd
 
 def slow_mean(inner, *, period: int = 7):
@@ -39,11 +38,20 @@ def experiment():
   return build(default_experiment(optimizer={"momentum": 0.9}))
 
 
-def test_a_layer_table(tmp_path):
-  file = tmp_path / "plan.json"
-  done = Command("plan", "--model=alexnet", "--cluster=dasgd_v100_10g", "--workers=16", f"--json={file}").end()
-  assert done.code == 0, done.error
-  record = json.loads(file.read_text())
+@pytest.fixture
+def planned(call, tmp_path):
+  """Arguments of `plan` -> (its output, its JSON record)."""
+
+  def run(*arguments):
+    code, out, error = call("plan", *arguments, f"--json={tmp_path}/plan.json")
+    assert code == 0, error
+    return out, json.loads((tmp_path / "plan.json").read_text())
+
+  return run
+
+
+def test_layer_table(planned):
+  out, record = planned("--model=alexnet", "--cluster=dasgd_v100_10g", "--workers=16")
   table = neural_networks.table("alexnet")
   assert record["settings"]["params_bytes"] == params_bytes(table)
   assert record["settings"]["workers"] == 16
@@ -54,81 +62,65 @@ def test_a_layer_table(tmp_path):
     assert speed["rate"] == pytest.approx(16 * record["examples"] / speed["seconds"])
   best = record["recommended"]
   assert (best["algorithm"], record["examples"]) == ("sync_sgd", 512) and record["enough"]["examples"] in (512, 1024)
-  plain = " ".join(done.out.split())
+  plain = " ".join(out.split())
   assert f"Recommended: sync_sgd ({best['setting']}) with 512 examples per worker (8,192 per step): " in plain
   assert f"{best['rate']:,.0f} examples/s" in plain
-  assert plain.index("Recommended") < plain.index("examples/worker step") < plain.index("reasons and limits")
+  assert plain.index("Recommended") < plain.index("reasons and limits")
   assert record["sizes"][0]["examples"] == 32
-  assert "compare --config=FILE --cluster=dasgd_v100_10g plots accuracy against" in " ".join(done.out.split())
-  assert "Warning" not in done.out
+  assert "compare --config=FILE --cluster=dasgd_v100_10g" in plain and "Warning" not in out
   for row in record["rows"]:
-    assert any(line.startswith(row["quantity"]) and row["value"] in line for line in done.out.splitlines())
+    assert any(line.startswith(row["quantity"]) and row["value"] in line for line in out.splitlines())
   for speed in record["speeds"]:
-    assert speed["algorithm"] in done.out
-  assert max(map(len, done.out.splitlines())) <= 120
+    assert speed["algorithm"] in out
+  assert max(map(len, out.splitlines())) <= 120
 
 
-def test_a_range_shows_both_ends(tmp_path):
-  """Nothing is known of convolutions on TPUs: the middle is planned, and the same settings follow at both ends."""
-  file = tmp_path / "plan.json"
-  done = Command("plan", "--model=resnet50", "--cluster=tpu_v5e", "--workers=8", f"--json={file}").end()
-  assert done.code == 0, done.error
-  steps = [float(took) for took in re.findall(r"a step on \d+ examples? takes ([\d.]+) ms", " ".join(done.out.split()))]
+def test_a_range_of_efficiencies_shows_both_ends(planned):
+  """Convolutions on TPUs have no published steps: the middle of a range is planned, and both ends are shown."""
+  out, record = planned("--model=resnet50", "--cluster=tpu_v5e", "--workers=8")
+  steps = [float(took) for took in re.findall(r"a step on \d+ examples? takes ([\d.]+) ms", " ".join(out.split()))]
   low, high = steps
-  record = json.loads(file.read_text())
   assert high < 1e3 * record["settings"]["step"] < low
   assert [1e3 * end["step"] for end in record["ends"]] == pytest.approx(steps, rel=5e-3)
-  assert done.out.count("of the memory bandwidth, a step") == 2 and "a range" in done.out
+  assert out.count("of the memory bandwidth, a step") == 2 and "a range" in out
 
 
-def test_a_transformer_says_how_its_states_fit(tmp_path):
-  file = tmp_path / "plan.json"
-  done = Command("plan", "--model=llama_7b", "--cluster=h100_ib400", "--workers=16", f"--json={file}").end()
-  assert done.code == 0, done.error
-  rows = {row["quantity"]: row for row in json.loads(file.read_text())["rows"]}
-  assert rows["parameters' states"]["value"] == "sharded over 8" and "16 bytes per parameter" in done.out
-  assert "a sequence of 4,096 tokens" in done.out
+def test_sharded_states_of_a_transformer(planned):
+  out, record = planned("--model=llama_7b", "--cluster=h100_ib400", "--workers=16")
+  rows = {row["quantity"]: row for row in record["rows"]}
+  assert rows["parameters' states"]["value"] == "sharded over 8" and "16 bytes per parameter" in out
+  assert "a sequence of 4,096 tokens" in out
 
 
-def test_a_config_and_what_is_asked(tmp_path):
-  file, own = tmp_path / "plan.json", tmp_path / "own.py"
-  own.write_text(OWN)
-  asked = (
-    "--config.workers=3",
-    "--batch=24",
-    "--servers=2",
-    f"--config.algorithm.name={own}:slow_mean",
-  )
-  done = Command("plan", DIGITS, "--cluster=aws_c4_8xlarge", *asked, f"--json={file}").end()
-  assert done.code == 0, done.error
-  record = json.loads(file.read_text())
+def test_config_with_a_custom_algorithm(planned, tmp_path):
+  file = tmp_path / "custom.py"
+  file.write_text(CUSTOM)
+  out, record = planned(
+    DIGITS, "--cluster=aws_c4_8xlarge", "--config.workers=3", "--batch=24", "--servers=2",
+    f"--config.algorithm.name={file}:slow_mean",
+  )  # fmt: skip
   assert (record["examples"], record["settings"]["workers"], record["settings"]["servers"]) == (24, 3, 2)
-  own = record["speeds"][-1]
-  assert (own["algorithm"], own["setting"]) == ("slow_mean", "as configured")
-  assert own["seconds"] >= record["settings"]["step"] and "sends every 7 steps: all-reduce of " in record["sends"]
-  assert record["sends"] in " ".join(done.out.split())
-  assert "compiled step (XLA, this backend)" in next(
-    x["why"] for x in record["rows"] if x["quantity"].startswith("memory")
-  )
+  speed = record["speeds"][-1]
+  assert (speed["algorithm"], speed["setting"]) == ("slow_mean", "as configured")
+  assert speed["seconds"] >= record["settings"]["step"]
+  assert "sends every 7 steps: all-reduce of " in record["sends"] and record["sends"] in " ".join(out.split())
+  memory = next(row for row in record["rows"] if row["quantity"].startswith("memory"))
+  assert "compiled step (XLA, this backend)" in memory["why"]
 
 
 @pytest.mark.parametrize("settings", [(), ("--config.algorithm.name=async_sgd",), ("--config.precision=bfloat16",)])
-def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
-  reported = {}
-  for name, more in (("one", ["--config.batch=4"]), ("four", ["--config.microbatches=4"])):
-    file = tmp_path / f"{name}.json"
-    code, out, error = call("plan", DIGITS, "--cluster=aws_c4_8xlarge", *settings, *more, f"--json={file}")
-    assert code == 0, error
-    reported[name] = json.loads(file.read_text()) | {"out": out}
-  one, four = reported["one"], reported["four"]
-  assert (four["examples"], four["settings"]["micro"]) == (16, 4)
+@pytest.mark.sampled(3)
+def test_a_step_of_microbatches_takes_the_sum_of_their_steps(planned, settings):
+  (_, one), (out, four) = (
+    planned(DIGITS, "--cluster=aws_c4_8xlarge", *settings, size)
+    for size in ("--config.batch=4", "--config.microbatches=4")
+  )
+  assert (four["examples"], four["settings"]["micro"]) == (16, 4) and "4 microbatches" in out
   assert four["settings"]["step"] == pytest.approx(4 * one["settings"]["step"], rel=1e-12)
-  assert four["speeds"][0]["seconds"] - one["speeds"][0]["seconds"] == pytest.approx(3 * one["settings"]["step"])
-  if not any(
-    "algorithm" in each for each in settings
-  ):  # sync_sgd as configured: bfloat16 parameters are sent as float32
-    assert four["speeds"][-1]["seconds"] - one["speeds"][-1]["seconds"] == pytest.approx(3 * one["settings"]["step"])
-  assert "4 microbatches" in four["out"] and "microbatches" not in one["out"]
+  more = pytest.approx(3 * one["settings"]["step"])
+  assert four["speeds"][0]["seconds"] - one["speeds"][0]["seconds"] == more
+  if "--config.algorithm.name=async_sgd" not in settings:  # the configured sync_sgd sends float32 gradients
+    assert four["speeds"][-1]["seconds"] - one["speeds"][-1]["seconds"] == more
 
 
 @pytest.mark.parametrize(
@@ -139,7 +131,7 @@ def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
     (("--model=vgg_a", "--cluster=cori"), "Did you mean 'cori_fdr'?"),
     (("--model=vgg", "--cluster=cori_fdr"), "got 'vgg'. Did you mean"),
     (("--cluster=cori_fdr",), "model must be one of"),
-    ((DIGITS, "--model=vgg_a", "--cluster=cori_fdr"), "model must be one of"),
+    ((DIGITS, "--model=vgg_a", "--cluster=cori_fdr"), "model must be unset with config, got vgg_a"),
     (
       ("--model=vgg_a", "--cluster=knl_16_parts", "--workers=1"),
       "not even one example fits in 1.07 GB: a step on one needs",
@@ -164,7 +156,7 @@ def test_microbatches_take_the_steps_of_one_each(call, tmp_path, settings):
       ("--model=vgg_a", "--cluster=cori_fdr", "--json=/no/such/file"),
       "json must be a file in an existing folder",
     ),
-    ((DIGITS, "--cluster=cori_fdr", "--config.sweep.trials=3"), "config.sweep.trials must be left out of plan"),
+    ((DIGITS, "--cluster=cori_fdr", "--config.sweep.trials=3"), "config.sweep.trials must be unset for plan"),
     (("--model=vgg_a", "--cluster=cori_fdr", "--run=/no/such"), "run must be the folder of a run with metrics.jsonl"),
     (("--model=vgg_a", "--cluster=cori_fdr", "--gradients=int3"), "gradients must be one of float32, bfloat16"),
     (("--model=vgg_a", "--cluster=cori_fdr", f"--batch={10**13}"), "range [1, 1000000000000]"),
@@ -174,7 +166,7 @@ def test_invalid_arguments(wrong, arguments, words):
   wrong(arguments, words, command="plan")
 
 
-def test_pipes_are_not_waited_for(wrong, tmp_path, at_once):
+def test_a_pipe_is_rejected_without_reading_it(wrong, tmp_path, at_once):
   os.mkfifo(tmp_path / "metrics.jsonl")
   target = ("--model=vgg_a", "--cluster=cori_fdr")
   wrong((*target, f"--run={tmp_path}"), "got a pipe", command="plan")
@@ -182,17 +174,17 @@ def test_pipes_are_not_waited_for(wrong, tmp_path, at_once):
   wrong((*target, "--json=\0"), "without NUL", command="plan")
 
 
-def test_steps_shorter_than_their_start_are_warned_of():
-  """Only where the cluster's entry does not know how long a start takes."""
+def test_warning_for_steps_shorter_than_their_launch():
+  """A cluster that states the time of a launch needs no warning."""
   job = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4))
-  for name, warned in (("cori_fdr", True), ("h100_ib400", False)):
+  for name, warning in (("cori_fdr", True), ("h100_ib400", False)):
     cluster = named(name)
     reported = text(job, name, cluster, make_plan(job, cluster, PlanRequest(batch=1, workers=4)))
-    assert ("Warning: a step of 0.849 us is shorter" in " ".join(reported.split())) == warned, reported
-    assert not warned or reported.index("Warning") < reported.index("Recommended")  # of what it warns
+    assert ("Warning: a step of 0.849 us is shorter" in " ".join(reported.split())) == warning, reported
+    assert not warning or reported.index("Warning") < reported.index("Recommended")
 
 
-def test_columns_are_as_wide_as_what_is_in_them():
+def test_columns_fit_their_widest_cell():
   job, target = Job("tiny", 4e3, 1e6, StepMemory(1e3, 1e4)), named("cori_fdr")
   result = make_plan(job, target, PlanRequest(batch=1, workers=4))
   long = result._replace(speeds=tuple(x._replace(rate=1.35e11, setting="s" * 40) for x in result.speeds))
@@ -204,24 +196,24 @@ def test_columns_are_as_wide_as_what_is_in_them():
     assert line.endswith("  135,000,000,000") and f"  {'s' * 40}  " in line
 
 
-def test_the_critical_batch_is_that_of_the_run_that_is_named(tmp_path):
+def test_critical_batch_of_a_measured_run(call, tmp_path):
   (tmp_path / "metrics.jsonl").write_text(
     "\n".join(json.dumps({"step": step, "noise_scale": scale}) for step, scale in ((0, 10.0), (5, 4000.0))) + "\n"
   )
   assert plan.read(str(tmp_path)) == 4000
-  done = Command("plan", "--model=alexnet", "--cluster=dasgd_v100_10g", "--workers=16", f"--run={tmp_path}").end()
-  assert done.code == 0, done.error
-  plain = " ".join(done.out.split())
+  code, out, error = call("plan", "--model=alexnet", "--cluster=dasgd_v100_10g", "--workers=16", f"--run={tmp_path}")
+  assert code == 0, error
+  plain = " ".join(out.split())
   assert "The critical batch is 4,000 examples" in plain and "time to a loss" in plain
   (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0}) + "\n")
   with pytest.raises(ValueError, match="run must be the folder of a run that measured"):
     plan.read(str(tmp_path))
 
 
-# ---- what the planner is told of an experiment
+# ---- the job that the planner derives from an experiment
 
 
-def test_the_counted_memory_by_hand(experiment):
+def test_counted_memory_equals_the_sum_of_arrays(experiment):
   built = experiment
   sizes = 64, 64, 64, 10  # the image, two hidden layers, the classes
   assert built.experiment.model.to_json() == {"name": "mlp", "hidden": [64, 64], "dropout": 0.0}
@@ -232,7 +224,7 @@ def test_the_counted_memory_by_hand(experiment):
   assert result.per_example == 4 * sum(sizes) + label
 
 
-def test_the_compiled_step_is_the_job(experiment):
+def test_the_job_has_the_figures_of_the_compiled_step(experiment):
   built, config = experiment, experiment.experiment
   job = experiment_job(built)
   assert job.exact(config.batch) == compiled_step(built, config.batch).peak
@@ -245,22 +237,22 @@ def test_the_compiled_step_is_the_job(experiment):
     assert 4 * sum(part.moved * examples + part.held for part in job.step) == pytest.approx(compiled.nbytes)
   sizes = [leaf.nbytes for leaf in leaves(built.model, batch_shapes(built, 1))]
   assert [part.held / job.step[0].held for part in job.step] == pytest.approx([n / sizes[0] for n in sizes])
-  # The count and the compiler agree on what an example adds, within what fusing saves or keeps twice.
+  # The count of bytes per example differs from the compiler's by fused or duplicated arrays.
   more = (job.exact(256) - job.exact(128)) / 128
   assert 0.5 < more / job.memory.per_example < 3
 
 
-def test_the_memory_of_microbatches_is_of_one_and_what_all_share():
+def test_memory_of_microbatches_is_one_microbatch_gradients_and_examples():
   settings = {"optimizer": {"momentum": 0.9}}
   one, four = (
     build(default_experiment(**settings, **size)) for size in ({"batch": 8}, {"batch": 32, "microbatches": 4})
   )
-  alone, several = experiment_job(one), experiment_job(four)
-  assert several.step == alone.step and several.least == alone.least == 8
+  single, several = experiment_job(one), experiment_job(four)
+  assert several.step == single.step and several.least == single.least == 8
   others = (
     3 * 8 * (64 * 4 + one.data.train.take(np.arange(1))["y"].itemsize)
   )  # examples of the three other microbatches
-  assert several.exact(8) == alone.exact(8) + several.params_bytes + others
+  assert several.exact(8) == single.exact(8) + several.params_bytes + others
 
 
 def test_feature_maps_of_a_convolution():
@@ -276,10 +268,7 @@ def test_feature_maps_of_a_convolution():
 
 
 @pytest.mark.slow
-def test_the_examples_are_the_configs_unless_a_flag_says_otherwise(tmp_path):
+def test_flag_batch_overrides_the_configs(planned):
   for arguments, examples in (((), 16), (("--config.batch=24",), 24), (("--config.batch=24", "--batch=8"), 8)):
-    file = tmp_path / "plan.json"
-    done = Command("plan", DIGITS, "--cluster=cori_fdr", *arguments, f"--json={file}").end()
-    assert done.code == 0, done.error
-    assert json.loads(file.read_text())["examples"] == examples
-    assert ("config.batch" in done.out) == (len(arguments) < 2), done.out
+    out, record = planned(DIGITS, "--cluster=cori_fdr", *arguments)
+    assert record["examples"] == examples and ("config.batch" in out) == (len(arguments) < 2), out

@@ -1,4 +1,4 @@
-"""The command `scale`: its table and page, the numbers of nodes, and what a user gets wrong."""
+"""`python run.py scale`: its table and page, the numbers of nodes, and invalid flags."""
 
 import re
 from html.parser import HTMLParser
@@ -47,7 +47,7 @@ def test_numbers_of_nodes(text, numbers):
 
 
 @given(st.integers(1, 50), st.integers(1, 20), st.integers(2, 30))
-def test_equal_steps_or_doubling_meet_the_end(first, step, more):
+def test_dots_stand_for_equal_steps_or_doubling(first, step, more):
   numbers = counts("nodes", f"{first},{first + step},...,{first + step * (more + 1)}")
   assert numbers[:2] == [first, first + step] and numbers[-1] == first + step * (more + 1)
   assert numbers == list(range(first, numbers[-1] + 1, step)) or all(b == 2 * a for a, b in pairwise(numbers))
@@ -57,7 +57,7 @@ def test_equal_steps_or_doubling_meet_the_end(first, step, more):
   "text",
   ["", "0,1", "-1", "1,x", "1,...,8", "...,8", "1,2,...", "1,2,...,7,9", "4,2", "2,2", "1,4,...,9", "1,2.5", "1,70000"],
 )
-def test_numbers_that_cannot_be(text):
+def test_invalid_numbers_of_nodes(text):
   with pytest.raises(ValueError, match="nodes must be") as error:
     counts("nodes", text)
   assert "\n" not in str(error.value)
@@ -66,13 +66,13 @@ def test_numbers_that_cannot_be(text):
 @pytest.mark.parametrize("name", sorted(COLLECTIVE | SERVER))
 def test_every_algorithm_has_a_curve(name):
   work = scaling.work(neural_networks.table("lenet"))
-  how = Transport(servers=2)
-  result = scale.curves(work, named("cori_fdr"), [1, 4], {name: {}}, how, batch=64, weak=True, jitter=0.0)
+  transport = Transport(servers=2)
+  result = scale.curves(work, named("cori_fdr"), [1, 4], {name: {}}, transport, batch=64, weak=True, jitter=0.0)
   assert result[0].points[0].efficiency == 1 and 0 < result[0].points[1].efficiency <= 1 + 1e-9
   assert scale_text.verdict(result[0]).endswith(".")
 
 
-def test_a_curve_has_the_short_name_of_an_algorithm_of_ones_own(monkeypatch):
+def test_a_custom_algorithm_has_a_short_name(monkeypatch):
   monkeypatch.setattr(scale, "recorded", lambda *_: lambda _: SYNC)
   cluster = named("cori_fdr")
   work = scale.scaled_job("mlp", 64, cluster).work
@@ -80,26 +80,26 @@ def test_a_curve_has_the_short_name_of_an_algorithm_of_ones_own(monkeypatch):
   result = scale.curves(work, cluster, [1, 4], settings, Transport(), batch=64, weak=True, jitter=0.0)
   assert [curve.algorithm for curve in result] == ["mine", "sync_sgd"]
   picture = scale_page.picture(result[0], work, cluster)
-  assert picture is not None and picture.name == "step_mine"  # that of its files
+  assert picture is not None and picture.name == "step_mine"  # the name of its files
 
 
-def test_clocks_are_the_algorithms_own_unless_given():
+def test_periods_and_delays_default_to_the_algorithms():
   names = ["sync_sgd", "local_sgd", "dasgd", "easgd", "original_easgd"]
-  given = scale.settings(names, period=6, delay=8)
-  assert given == {
+  settings = scale.settings(names, period=6, delay=8)
+  assert settings == {
     "sync_sgd": {}, "local_sgd": {"period": 6}, "dasgd": {"period": 6, "delay": 8}, "easgd": {"period": 6},
     "original_easgd": {},
   }  # fmt: skip
-  (exchange,) = scale.recorded("dasgd", 4e6, **given["dasgd"])(4).exchanges
+  (exchange,) = scale.recorded("dasgd", 4e6, **settings["dasgd"])(4).exchanges
   assert (exchange.period, exchange.delay) == (6, 8)
-  (own,) = scale.recorded("dasgd", 4e6)(4).exchanges
+  (default,) = scale.recorded("dasgd", 4e6)(4).exchanges
   declared = keywords(COLLECTIVE["dasgd"].factory)
-  assert (own.period, own.delay) == (declared["period"].default, declared["delay"].default)
-  with pytest.raises(ValueError, match="delay must be unset for sync_sgd, .*got 2"):
+  assert (default.period, default.delay) == (declared["period"].default, declared["delay"].default)
+  with pytest.raises(ValueError, match=r"delay must be unset for sync_sgd, .*got 2"):
     scale.settings(["sync_sgd"], period=None, delay=2)
 
 
-def test_an_own_model_is_what_xla_counts():
+def test_a_model_of_ddl_has_the_flop_that_xla_counts():
   job = scale.scaled_job("mlp", 16, named("cori_fdr"))
   work, reported, title = job.work, job.counted, job.title
   products = 784 * 512 + 512 * 512 + 512 * 10
@@ -111,7 +111,7 @@ def test_an_own_model_is_what_xla_counts():
   assert "XLA" in reported and title in reported and title == "mlp 784-512-512-10"
 
 
-def test_what_does_not_fit_has_no_figures_and_no_place_in_the_picture():
+def test_points_that_exceed_memory_have_no_figures():
   cluster = named("dasgd_v100_10g")
   job = scale.scaled_job("vgg_a", 1, cluster)
   work, room = job.work, job.largest
@@ -139,7 +139,7 @@ def test_what_does_not_fit_has_no_figures_and_no_place_in_the_picture():
 
 
 @pytest.mark.slow
-def test_room_for_an_own_model_is_what_xla_needs():
+def test_largest_batch_of_a_model_of_ddl_fits_in_memory():
   room = scale.scaled_job("mlp", 16, named("cori_fdr")).largest
   settings = default_experiment(model={"name": "mlp", **SIZES["mlp"]}, workers=1, batch=16)
   experiment = build(settings, synthetic("mlp"))
@@ -148,7 +148,7 @@ def test_room_for_an_own_model_is_what_xla_needs():
   assert step_cost.compiled_step(experiment, result * 5 // 4).peak > 20e6
 
 
-def test_the_order_of_gradients():
+def test_priority_of_first_layers_is_faster():
   result = {"sync_sgd": {}, "local_sgd": {}}
   work, target = scaling.work(neural_networks.table("vgg_a")), named("cori_fdr")
   curves = {
@@ -164,13 +164,13 @@ def test_the_order_of_gradients():
   (fifo, _), (priority, _) = curves["fifo"], curves["priority"]
   assert priority.points[1].seconds < 0.95 * fifo.points[1].seconds
   for name, overlap in (("local_sgd", True), ("sync_sgd", False)):
-    how = Transport(overlap=overlap, order="priority")
+    transport = Transport(overlap=overlap, order="priority")
     with pytest.raises(ValueError, match="order must be fifo"):
-      scale.curves(work, target, [1, 128], {name: {}}, how, batch=512, weak=False, jitter=0.0)
+      scale.curves(work, target, [1, 128], {name: {}}, transport, batch=512, weak=False, jitter=0.0)
 
 
 @pytest.mark.parametrize(("bandwidth", "jitter"), [(1e9, 0.3), (1e10, 0.0), (1e10, 0.3)])  # full, and at its knee
-def test_few_in_a_servers_queue_stand_for_many(bandwidth, jitter, monkeypatch):
+def test_a_servers_queue_needs_few_simulated_workers(bandwidth, jitter, monkeypatch):
   cluster, job = named("ethernet_10g").with_bandwidth(128, bandwidth), scaling.StepWork((LayerWork(1e10),), (4e6,))
   run = scaling.Scenario(Pattern(visits=Visits(4e6, 4e6)), job, cluster, 128, 32, Transport(), jitter)
   seconds = []
@@ -180,24 +180,24 @@ def test_few_in_a_servers_queue_stand_for_many(bandwidth, jitter, monkeypatch):
   assert seconds[0] == pytest.approx(seconds[1], rel=0.02) and seconds[0] != seconds[1]
 
 
-def test_graphs_of_more_workers_than_a_matrix_holds_are_refused():
+def test_graphs_are_limited_to_4096_workers():
   with pytest.raises(ValueError, match=r"workers must be at most 4,096 for d_psgd, got 8,192"):
     scale.recorded("d_psgd", 4e6)(8192)
 
 
-def test_what_a_visit_moves_is_found_once(monkeypatch):
-  asked = []
+def test_bytes_of_a_visit_are_traced_once(monkeypatch):
+  calls = []
   result = traffic.visit_nbytes
-  monkeypatch.setattr(traffic, "visit_nbytes", lambda *args: asked.append(1) or result(*args))
+  monkeypatch.setattr(traffic, "visit_nbytes", lambda *args: calls.append(1) or result(*args))
   pattern = scale.recorded("async_sgd", 4e6)
-  assert [pattern(n).visits for n in (4, 16, 64)] == [Visits(4e6, 4e6)] * 3 and len(asked) == 1
+  assert [pattern(n).visits for n in (4, 16, 64)] == [Visits(4e6, 4e6)] * 3 and len(calls) == 1
 
 
 SYNC = Pattern(local=(Op("all_reduce", 4e6),))
 
 
 def curve_of(speedups):
-  """A curve with these speed-ups over so many workers."""
+  """Return a curve with the speed-ups, by number of workers."""
   points = [
     scaling.ScalingPoint(n, 8, 1.0, 8.0, speedup, speedup / n, 0.5, {"bandwidth": 0.5})
     for n, speedup in speedups.items()
@@ -220,22 +220,22 @@ def curve_of(speedups):
     ({1: 1, 12: 5.7}, "does not scale: 12 workers are 5.7 times as fast as one, and "),
   ],
 )  # fmt: skip
-def test_where_it_stops_in_words(speedups, beginning):
+def test_verdict_of_a_curve(speedups, beginning):
   verdict = scale_text.verdict(curve_of(speedups))
   assert verdict.startswith(beginning) and (
     len(speedups) == 1 == max(speedups) or "50 % of a step: bandwidth" in verdict
   )
 
 
-def test_only_who_has_a_server_has_servers():
+def test_only_server_algorithms_show_servers():
   def setting(name):
     return scale_text.setting(scale_text.Curve(name, scale.recorded(name, 4e6)(4), Transport(servers=2), []))
 
-  message = {name for name in COLLECTIVE | SERVER if "2 servers" in setting(name)}
-  assert message == set(SERVER) - {"gosgd", "pull_gossip", "push_gossip", "ad_psgd"}
+  names = {name for name in COLLECTIVE | SERVER if "2 servers" in setting(name)}
+  assert names == set(SERVER) - {"gosgd", "pull_gossip", "push_gossip", "ad_psgd"}
 
 
-def test_every_clock_is_told():
+def test_the_setting_shows_every_period_and_delay():
   op, every = (Op("permute", 4.0),), lambda *clock: ExchangePattern((Op("permute", 4.0),), *clock)
   for exchanges, reported in {
     (every(1),): "",
@@ -247,7 +247,7 @@ def test_every_clock_is_told():
   assert scale_text.setting(scale_text.Curve("own", Pattern(op), Transport(overlap=False), [])) == "no overlap"
 
 
-def test_a_single_number_is_drawn_from_one_worker_on():
+def test_a_single_number_is_drawn_as_a_line_from_one_worker():
   curve = curve_of({16: 12.0})
   speedup, efficiency, waiting = ([chart.value(p) for p in scale_page.line_of(curve)] for chart in scale_page.CHARTS)
   assert (speedup, efficiency, waiting) == ([1, 12], [1, 0.75], [0, 0.5])
@@ -258,7 +258,7 @@ def test_a_single_number_is_drawn_from_one_worker_on():
 
 @pytest.mark.parametrize("order", ["fifo", "priority"])
 @pytest.mark.parametrize("bandwidth", [2e8, 2e9, 2e10])
-def test_the_bars_of_a_step_are_its_timeline(order, bandwidth):
+def test_bars_of_a_step_add_up_to_its_timeline(order, bandwidth):
   cluster = named("cori_fdr").with_bandwidth(64, bandwidth)
   work = scaling.work(neural_networks.table("overfeat_fast"))
   shown = scaling.timeline_of(
@@ -278,7 +278,7 @@ def test_the_bars_of_a_step_are_its_timeline(order, bandwidth):
 
 
 class Page(HTMLParser):
-  """What the page loads from elsewhere, and the images' texts."""
+  """The URLs that a page loads, and the alternative texts of its images."""
 
   def __init__(self):
     super().__init__()
@@ -320,7 +320,7 @@ def test_the_command(tmp_path):
       )
 
 
-def test_what_was_measured_stands_beside_the_prediction():
+def test_measured_seconds_are_shown_with_errors():
   work = scaling.work(neural_networks.table("lenet"))
   points = scaling.curve(lambda _: SYNC, work, named("cori_fdr"), [1, 2], batch=64)
   took = {1: points[0].seconds * 2, 2: points[1].seconds / 1.25}
@@ -352,12 +352,12 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
   ).end()
   assert done.code == 0, done.error
   tables = [line.split() for line in done.out.splitlines() if re.match(r"\s+[12] ", line)]
-  assert len(tables) == 6 and all(float(cells[-3]) > 0 for cells in tables)  # how fast: the load's matter
+  assert len(tables) == 6 and all(float(cells[-3]) > 0 for cells in tables)
   assert "measured on this machine" in (tmp_path / "o" / "scale.html").read_text()
 
 
 @pytest.mark.parametrize(
-  "arguments, says",
+  "arguments, message",
   [
     (["--cluster="], "cluster must be one of asr"),
     (["--cluster=cory"], "Did you mean 'cori_fdr'?"),
@@ -384,22 +384,22 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--delay=1000000000"], "delay"),
   ],
 )
-def test_invalid_flags_are_one_line(wrong, arguments, says, tmp_path):
-  given = ["--cluster=cori_fdr", "--nodes=1,2", f"--workdir={tmp_path / 'out'}"]
-  kept = [g for g in given if g.partition("=")[0] not in {a.partition("=")[0] for a in arguments}]
-  wrong([*kept, *arguments], says, command="scale")
+def test_invalid_flags_are_one_line(wrong, arguments, message, tmp_path):
+  defaults = ["--cluster=cori_fdr", "--nodes=1,2", f"--workdir={tmp_path / 'out'}"]
+  names = {argument.partition("=")[0] for argument in arguments}
+  wrong([*(flag for flag in defaults if flag.partition("=")[0] not in names), *arguments], message, command="scale")
   assert not (tmp_path / "out").exists()
 
 
-def test_where_the_efficiency_is_from_and_both_ends_of_a_range(tmp_path):
-  done = Command("scale", "--model=alexnet", "--cluster=cori_fdr", "--nodes=1,2", f"--workdir={tmp_path}").end()
-  assert done.code == 0, done.error
-  assert "efficiency: 31 % to 80 % of the peak in whole steps: " in done.out
-  low, high = done.out.split("with 31 % of the peak:")[1].split("with 80 % of the peak:")
+def test_source_and_range_of_the_efficiency(call):
+  code, out, error = call("scale", "--model=alexnet", "--cluster=cori_fdr", "--nodes=1,2")
+  assert code == 0, error
+  assert "efficiency: 31 % to 80 % of the peak in whole steps: " in out
+  low, high = out.split("with 31 % of the peak:")[1].split("with 80 % of the peak:")
   assert all(part.count("  sync_sgd: ") == part.count("  dasgd: ") == 1 for part in (low, high))
 
 
-def test_fewer_workers_than_hold_the_states_are_left_out():
+def test_numbers_of_workers_that_cannot_shard_the_states_are_dropped():
   job = scale.scaled_job("llama_7b", 1, named("h100_ib400"))
   assert scale.large_enough([1, 4, 8, 16], job.placed.job) == [8, 16]
   with pytest.raises(ValueError, match=r"workers must be at least 8 to shard .*, got 4"):

@@ -1,4 +1,4 @@
-"""Any commands fit into one process, and a flag that two of them have is one."""
+"""Flags that several commands share, and the import of all commands into one process."""
 
 import subprocess
 import sys
@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 MODULES = [f"experiments.commands.{name}" for name in COMMANDS]
 
 
-@pytest.mark.parametrize("order", [MODULES, MODULES[::-1]], ids=["forth", "back"])
-@pytest.mark.sampled(2)
+@pytest.mark.parametrize("order", [MODULES, MODULES[::-1]], ids=["forward", "backward"])
+@pytest.mark.slow  # test_the_reference_is_current imports them in order
 def test_all_commands_are_imported_into_one_process(order):
   code = f"import importlib\nfor name in {order}: importlib.import_module(name)\n"
   code += (
@@ -42,6 +42,6 @@ def test_invalid_values(wrong, command, arguments, words):
   wrong(["--model=cd_dnn", *arguments], words, command=command)
 
 
-@pytest.mark.parametrize("command", ["plan", "scale"])
-def test_a_flag_of_commands_that_run_something(command):
-  assert "devices" in complaint(Command(command, "--model=cd_dnn", "--cluster=asr", "--devices=2").end())
+def test_a_flag_of_training_commands_is_rejected_by_plan():
+  line = complaint(Command("plan", "--model=cd_dnn", "--cluster=asr", "--devices=2").end())
+  assert "devices must be unset for plan" in line

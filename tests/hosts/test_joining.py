@@ -201,7 +201,7 @@ def test_a_step_of_several_tasks_of_which_one_trains_names_the_way_out(where, tm
     (("--coordinator=10.0.0.1:1234",), ("num_processes must be set",)),
     (("--coordinator=nowhere", "--num_processes=2", "--process_id=0"), ("must be HOST:PORT",)),
     (("--coordinator=a:1", "--num_processes=2", "--process_id=2"), ("process_id must be in [0, 1]", "got 2")),
-    (("--processes=2", "--coordinator=a:1"), ("coordinator must be left out with processes",)),
+    (("--processes=2", "--coordinator=a:1"), ("coordinator must be unset with processes",)),
   ],
 )
 def test_flags_that_cannot_be(flags, words, wrong):
