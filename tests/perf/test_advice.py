@@ -1,4 +1,4 @@
-"""A plan's rows on how to exchange say what the cost model says."""
+"""The rows of a plan about exchanges agree with the cost model."""
 
 import pytest
 
@@ -11,7 +11,7 @@ FLAT = NetworkModel(LinkModel(1e-3, 1e9))
 
 
 @pytest.mark.parametrize("network", [FLAT, named("h100_ib400").network])
-def test_the_all_reduce_named_is_the_cheapest(network):
+def test_the_recommended_all_reduce_is_the_cheapest(network):
   _, value, why, limit = plan_rows.all_reduce(1e8, 16, network)
   result = collectives.table(1e8, 16, network)
   assert collectives.all_reduce(1e8, 16, network, value) == pytest.approx(collectives.all_reduce(1e8, 16, network))
@@ -21,15 +21,15 @@ def test_the_all_reduce_named_is_the_cheapest(network):
   assert limit.endswith(f"= {seconds_text(bound)} with p = {nodes} nodes")
 
 
-def test_packing_is_advised_where_latency_counts():
+def test_packing_is_recommended_only_for_small_messages():
   small, large = [1e3] * 50, [1e8] * 3
   assert plan_rows.messages(small, 8, FLAT)[1] == "packed" and plan_rows.messages(large, 8, FLAT)[1] == "by layer"
   saved = float(plan_rows.messages(small, 8, FLAT)[3].split("saves ")[1].split(" %")[0]) / 100
-  apart, packed = (sum(collectives.all_reduce(n, 8, FLAT) for n in sizes) for sizes in (small, [5e4]))
-  assert saved == pytest.approx(1 - packed / apart, rel=1e-2)
+  separate, packed = (sum(collectives.all_reduce(n, 8, FLAT) for n in sizes) for sizes in (small, [5e4]))
+  assert saved == pytest.approx(1 - packed / separate, rel=1e-2)
 
 
-def test_dense_layers_are_those_in_groups():
+def test_hybrid_parallelism_is_recommended_for_dense_layers():
   _, value, why, _ = plan_rows.groups(neural_networks.table("vgg_a"), 256, 64, 1.0)
   choices = hybrid.choices(neural_networks.table("vgg_a"), 256, 64, 1.0)
   assert value == f"{sum(c.kind != 'data' for c in choices)} of {len(choices)} layers" and value.startswith("3 of")

@@ -1,10 +1,9 @@
-"""A cluster of one's own: what the file says is what the model computes with, and a wrong key is named."""
+"""Cluster files: every key is read, and an invalid key is named."""
 
 import os
 from pathlib import Path
 
 import pytest
-from helpers.commands import Command
 from helpers.pages import ROOT, blocks
 
 from ddl.perf import cluster_file, collectives
@@ -53,7 +52,7 @@ def written(tmp_path: Path, text: str) -> str:
   return str(tmp_path / "my.toml")
 
 
-def test_every_key_arrives(tmp_path):
+def test_every_key_is_read(tmp_path):
   result = cluster_file.named(written(tmp_path, TEXT))
   assert (result.title, result.source, result.overlap, result.workers) == ("Four hosts of two", "a test", False, 8)
   assert result.device == Device(100e12, 1e12, 24e9, 1e-4, 2, "v100") and result.efficiency == Efficiency(0.4, 8)
@@ -61,7 +60,7 @@ def test_every_key_arrives(tmp_path):
   assert result.host == LinkModel(2e-5, 16e9)
 
 
-def test_what_may_be_left_out(tmp_path):
+def test_optional_keys_have_defaults(tmp_path):
   start, end = TEXT.index("[nodes]"), TEXT.index("[link.node]")
   short = TEXT[:start] + TEXT[end : TEXT.index("duplex")]
   for line in ("overlap = false\n", "half = 8\n", "start = 1e-4\n", 'chip = "v100"\n'):
@@ -78,7 +77,7 @@ def test_what_may_be_left_out(tmp_path):
 
 
 NODE_BANDWIDTH = "link.node.bandwidth must be >= 1000 bytes per second, got "
-MISTAKES = {  # (text of the file, text in its place): the message
+MISTAKES = {  # (text of the file, its replacement): message
   (
     "peak = 100e12\n",
     "",
@@ -121,15 +120,15 @@ MISTAKES = {  # (text of the file, text in its place): the message
 }
 
 
-@pytest.mark.parametrize(("change", "message"), MISTAKES.items())
-def test_a_mistake_is_named_in_one_line(tmp_path, change, message):
-  assert change[0] in TEXT
-  with pytest.raises(ValueError, match=message) as error:
-    cluster_file.read_cluster(written(tmp_path, TEXT.replace(*change)))
-  assert "\n" not in str(error.value)
+def test_a_mistake_is_named_in_one_line(tmp_path):
+  for change, message in MISTAKES.items():
+    assert change[0] in TEXT
+    with pytest.raises(ValueError, match=message) as error:
+      cluster_file.read_cluster(written(tmp_path, TEXT.replace(*change)))
+    assert "\n" not in str(error.value)
 
 
-def test_the_page_shows_every_key(tmp_path):
+def test_the_documentation_shows_every_key(tmp_path):
   block, more = (block.text for block in blocks(ROOT / "docs" / "howto" / "clusters.md", "toml"))
   cluster_file.read_cluster(written(tmp_path, block))
   site, uplink, torus = (f"[{part}" for part in more.split("\n["))
@@ -146,19 +145,19 @@ SITE = "\n[link.site]\nlatency = 1e-2\nbandwidth = 1e8\n"
 PLAIN = TEXT.replace('library = "NCCL"\n', "").replace("duplex = 0.5\n", "")
 
 
-def test_what_lies_between_nodes_arrives(tmp_path):
+def test_uplinks_reducing_switches_and_tori_are_read(tmp_path):
   more = "[uplink]\nnodes = 2\nshare = 0.25\n"
   cluster = cluster_file.read_cluster(
     written(tmp_path, PLAIN.replace("count = 4", 'count = 4\nreduces = ["between"]') + more)
   )
   assert cluster.network.uplink == Uplink(2, 0.25) and cluster.network.reduces == ("between",)
   start, end = PLAIN.index("[link.device]"), PLAIN.index("[link.node]")
-  alone = (PLAIN[:start] + PLAIN[end:]).replace("devices = 2", "devices = 1") + "[torus]\naxes = 3\nring = 4\n"
-  assert cluster_file.read_cluster(written(tmp_path, alone)).network.torus == Torus(3, 4)
+  torus = (PLAIN[:start] + PLAIN[end:]).replace("devices = 2", "devices = 1") + "[torus]\naxes = 3\nring = 4\n"
+  assert cluster_file.read_cluster(written(tmp_path, torus)).network.torus == Torus(3, 4)
 
 
 @pytest.mark.parametrize("nbytes", [1e9, 1e3])
-def test_an_all_reduce_in_a_site_takes_as_long_as_by_its_levels(tmp_path, nbytes):
+def test_an_all_reduce_inside_a_site_costs_the_sum_of_its_levels(tmp_path, nbytes):
   """Two sites of two nodes of two: a ring in a node, one between the nodes of a site, and one between sites."""
   cluster = cluster_file.read_cluster(written(tmp_path, PLAIN.replace("count = 4", "count = 4\nsites = 2") + SITE))
   assert cluster.network.nodes(8) == 2 and cluster.network.per_node == 4 and cluster.workers == 8
@@ -167,7 +166,7 @@ def test_an_all_reduce_in_a_site_takes_as_long_as_by_its_levels(tmp_path, nbytes
   assert collectives.hierarchical(nbytes, 8, cluster.network) == pytest.approx(sum(ring))
 
 
-BETWEEN_MISTAKES = {  # text in place of "count = 4": the message
+BETWEEN_MISTAKES = {  # replacement of "count = 4": message
   "count = 4" + SITE: r"nodes.sites must be two or more with \[link.site\].*got 1 with",
   "count = 5\nsites = 2" + SITE: "got 2 with nodes.count 5",
   'count = 4\nsites = 2\nreduces = ["inside"]' + SITE: r"\[link.site\] must be used without",
@@ -179,13 +178,13 @@ BETWEEN_MISTAKES = {  # text in place of "count = 4": the message
 }
 
 
-@pytest.mark.parametrize(("text", "message"), BETWEEN_MISTAKES.items())
-def test_what_lies_between_nodes_is_checked(tmp_path, text, message):
-  with pytest.raises(ValueError, match=message):
-    cluster_file.read_cluster(written(tmp_path, PLAIN.replace("card = 1e9\n", "").replace("count = 4", text)))
+def test_mistakes_in_sites_switches_and_tori_are_named(tmp_path):
+  for text, message in BETWEEN_MISTAKES.items():
+    with pytest.raises(ValueError, match=message):
+      cluster_file.read_cluster(written(tmp_path, PLAIN.replace("card = 1e9\n", "").replace("count = 4", text)))
 
 
-def test_what_is_no_text_file_is_refused(tmp_path):
+def test_only_text_files_are_read(tmp_path):
   binary, folder, pipe, large = (tmp_path / f"{name}.toml" for name in ("binary", "folder", "pipe", "large"))
   binary.write_bytes(b"\xff\x00\x01")
   folder.mkdir()
@@ -204,20 +203,20 @@ def test_what_is_no_text_file_is_refused(tmp_path):
     cluster_file.read_cluster(written(tmp_path, ""))
 
 
-def test_a_file_that_is_not_there():
+def test_a_missing_file_is_an_error():
   with pytest.raises(FileNotFoundError, match="no such file"):
     cluster_file.named("my.toml")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "clusters").glob("*.toml")), ids=lambda path: path.stem)
-def test_the_examples_can_be(path):
-  cluster = cluster_file.read_cluster(str(path))
-  assert cluster.title and len(cluster.source) > 40 and cluster.workers
+def test_the_examples_in_configs_are_valid():
+  for path in (ROOT / "configs" / "clusters").glob("*.toml"):
+    cluster = cluster_file.read_cluster(str(path))
+    assert cluster.title and len(cluster.source) > 40 and cluster.workers, path
 
 
-def test_scale_and_compare_take_it(tmp_path):
-  name = written(tmp_path, TEXT)
-  done = Command("scale", "--model=vgg_a", f"--cluster={name}", "--nodes=1,2", f"--workdir={tmp_path / 'page'}").end()
-  assert done.code == 0 and "Four hosts of two" in done.out, done.error
-  done = Command("scale", "--model=vgg_a", f"--cluster={name}", "--nodes=1,8").end()
-  assert done.code == 2 and "has 4 nodes" in done.error
+def test_scale_accepts_a_cluster_file(call, tmp_path):
+  arguments = ("--model=vgg_a", f"--cluster={written(tmp_path, TEXT)}")
+  code, out, error = call("scale", *arguments, "--nodes=1,2")
+  assert code == 0 and "Four hosts of two" in out, error
+  code, _, error = call("scale", *arguments, "--nodes=1,8")
+  assert code == 2 and "has 4 nodes" in error

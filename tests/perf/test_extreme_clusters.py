@@ -1,4 +1,4 @@
-"""Plans, curves and predictions on clusters at the ends of their ranges: finite numbers, and no warning of NumPy's."""
+"""Plans, curves and predictions on clusters with extreme figures are finite and raise no NumPy warning."""
 
 import math
 import re
@@ -22,12 +22,12 @@ from ddl.perf.scaling import Transport, work_of
 from experiments.commands.plan import record
 
 DEVICE, NODES = cluster_file.TABLES["device"], cluster_file.TABLES["nodes"]
-RANGES = {  # of the fields of a cluster
+RANGES = {  # class -> field -> range
   Device: {key: DEVICE[key].valid for key in ("peak", "memory_bandwidth", "memory", "start")},
   Efficiency: {"best": DEVICE["efficiency"].valid, "half": DEVICE["half"].valid, "memory": DEVICE["efficiency"].valid},
-  LinkModel: {key: each.valid for key, each in cluster_file.TABLES["link.node"].items()},
+  LinkModel: {key: entry.valid for key, entry in cluster_file.TABLES["link.node"].items()},
   NetworkModel: {"per_node": NODES["devices"].valid, "sites": NODES["sites"].valid, "card": NODES["card"].valid},
-  Uplink: {key: each.valid for key, each in cluster_file.TABLES["uplink"].items()},
+  Uplink: {key: entry.valid for key, entry in cluster_file.TABLES["uplink"].items()},
 }
 PARTS = (LayerWork(1e6, 1e3, 3e4), LayerWork(1e3, 1e6, 3e6), LayerWork(0.0, 0.0, 3e3))
 PATTERNS = [
@@ -40,7 +40,7 @@ PATTERNS = [
 
 @st.composite
 def within(draw, kind):
-  """A named tuple of numbers of its ranges: their ends, or what is between."""
+  """Draw the fields of a class from their ranges, often at the ends."""
   values = {}
   for name, valid in RANGES[kind].items():
     least, most = valid.low, valid.high
@@ -53,7 +53,6 @@ def within(draw, kind):
 
 @st.composite
 def clusters(draw) -> Cluster:
-  """One of any machines."""
   device = Device(**draw(within(Device)) | {"width": draw(st.sampled_from([2, 4]))})
   efficiency = Efficiency(**draw(within(Efficiency)))
   network = draw(within(NetworkModel))
@@ -74,7 +73,7 @@ def clusters(draw) -> Cluster:
 
 
 def finite(value: Any) -> bool:
-  """Whether all numbers in it are."""
+  """Return whether all numbers in nested containers are finite."""
   if isinstance(value, float | np.floating):
     return math.isfinite(value)
   return all(
@@ -83,8 +82,7 @@ def finite(value: Any) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def strictly():
-  """A warning is an error."""
+def warnings_as_errors():
   with warnings.catch_warnings():
     warnings.simplefilter("error")
     yield
@@ -92,7 +90,7 @@ def strictly():
 
 @settings(max_examples=12)
 @given(cluster=clusters(), workers=st.sampled_from([0, 1, 2, 48]), batch=st.sampled_from([0, 1, 2**20]))
-def test_plans(cluster, workers, batch):
+def test_plans_are_finite(cluster, workers, batch):
   large = cluster._replace(device=cluster.device._replace(memory=max(cluster.device.memory, 1e13)))
   placed = table_job("alexnet", large, workers)
   result = plan.plan(placed.job, placed.cluster, plan.PlanRequest(batch, workers, efficiency=1e-3, exposed=1e-9))
@@ -105,7 +103,7 @@ def test_plans(cluster, workers, batch):
   cluster=clusters(), pattern=st.sampled_from(PATTERNS), jitter=st.sampled_from([0.0, 0.0, 1e-300, 10.0]),
   weak=st.booleans(), bucket=st.sampled_from([0.0, 1e-300, 1e300]),
 )  # fmt: skip
-def test_curves(cluster, pattern, jitter, weak, bucket):
+def test_curves_are_finite(cluster, pattern, jitter, weak, bucket):
   points = scaling.curve(
     lambda _: pattern, work_of(PARTS, NBYTES), cluster, [1, 48], batch=48, weak=weak, jitter=jitter,
     transport=Transport(bucket=bucket),
@@ -114,9 +112,9 @@ def test_curves(cluster, pattern, jitter, weak, bucket):
   assert all(point.limit in (*scaling.LOSSES, "nothing") for point in points) and scale_text.EFFICIENCY
 
 
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(cluster=clusters(), seconds=st.sampled_from([1, 40]))
-def test_predictions(cluster, seconds):
+def test_predictions_are_finite(cluster, seconds):
   entrants = {}
   for name in ("sync_sgd", "local_sgd", "async_sgd", "gosgd"):
     config = config_of(name, period=4 if name == "local_sgd" else None)

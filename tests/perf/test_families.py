@@ -1,4 +1,4 @@
-"""Families of a plan: bytes as the algorithms' own functions send them, and seconds worked out by hand."""
+"""Algorithm families: bytes against the traced algorithms, and seconds by hand."""
 
 import math
 
@@ -37,41 +37,41 @@ NODES = cluster(NetworkModel(SLOW, FAST, 4))
 # ---- number formats
 
 
-def test_a_format_is_the_bytes_of_a_value_and_of_its_scale():
+def test_message_bytes_include_the_scales():
   assert [families.message_bytes(4e6, name) for name in ("float32", "bfloat16")] == [4e6, 2e6]
   with pytest.raises(ValueError, match=r"gradients must be one of float32, bfloat16.*got 'int3'"):
     families.message_bytes(1.0, "int3")
   sent = pattern_of(int8.int8(sync_sgd(SGD), block=families.BLOCK), vector(4e6), 8).local
   gathered = next(op.nbytes for op in sent if op.kind == "all_gather")
-  assert families.message_bytes(4e6, "int8") == pytest.approx(gathered, rel=2e-3)  # whose last blocks are padded
+  assert families.message_bytes(4e6, "int8") == pytest.approx(gathered, rel=2e-3)  # the last block is padded
   assert families.message_bytes(4e6, "int4") == pytest.approx(5e5 + 4e6 / 512)
 
 
-def test_powersgd_sends_what_the_algorithm_sends():
+def test_powersgd_pattern_equals_that_of_the_algorithm():
   shapes = {"kernel": (3, 3, 16, 32), "bias": (32,), "dense": (100, 30), "small": (100, 3)}
   params = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in shapes.items()}
   table = (Layer("kernel", 16, 32, (3, 3)), Layer("dense", 100, 30, bias=False), Layer("small", 100, 3, bias=False))
   assert families.powersgd(table, 4) == pattern_of(powersgd.powersgd(sync_sgd(SGD), rank=4), params, 8).local
 
 
-def test_powersgd_leaves_out_what_holds_nothing():
-  """A tied output layer sends nothing of its own."""
+def test_powersgd_omits_layers_without_parameters():
+  """A tied output layer has no parameters."""
   table = neural_networks.table("gpt2_124m")
   first, second = families.powersgd(table, 4)
   assert 0 < first.nbytes + second.nbytes < params_bytes(table) / 50
 
 
-def test_fewer_bytes_are_fewer_seconds_and_compression_costs_passes():
+def test_seconds_of_compressed_gradients():
   seconds = {name: families.synchronous_seconds(JOB, FLAT, 8, 1, name) for name in families.FORMATS}
   assert seconds["float32"] > seconds["bfloat16"] == seconds["float16"] > seconds["int8"] > seconds["int4"]
   step = step_seconds(JOB.step, 1, FLAT.device, FLAT.efficiency)
   quarter = collectives.all_reduce(families.message_bytes(N, "int8"), 8, FLAT.network)
-  hidden = step / 3  # under the last layer's weights' gradient is nothing to send yet; the network bounds the rest
+  hidden = step / 3  # the last layer's gradient is sent while the first layer computes
   assert seconds["int8"] == pytest.approx(step + quarter - hidden + 4 * N / 1e15, rel=0.01)
 
 
 def test_powersgd_by_hand():
-  """Two all-reduces after the backward pass, four passes over the gradients and 0.2 ms a matrix."""
+  """Two all-reduces after the backward pass, four passes over the gradients, and 0.2 ms per matrix."""
   job = JOB._replace(table=(Layer("one", 1000, 2000, bias=False), Layer("two", 2000, 500, bias=False)))
   step = step_seconds(JOB.step, 1, FLAT.device, FLAT.efficiency)
   sent = 4 * 4 * (1000 + 2000 + 2000 + 500)
@@ -79,36 +79,36 @@ def test_powersgd_by_hand():
   assert families.powersgd_seconds(job, FLAT, 8, 1) == pytest.approx(expected)
 
 
-def test_microbatches_exchange_in_the_last_one():
+def test_only_the_last_microbatch_exchanges():
   one = families.synchronous_seconds(JOB, FLAT, 8, 16)
   step = step_seconds(JOB.step, 16, FLAT.device, FLAT.efficiency)
   assert families.synchronous_seconds(JOB, FLAT, 8, 160, micro=10) == pytest.approx(9 * step + one)
   assert families.synchronous_seconds(JOB, FLAT, 1, 160, micro=10) == pytest.approx(10 * step)
 
 
-# ---- parameters in pieces
+# ---- sharded parameters
 
 
 @pytest.mark.parametrize("width", [4, 2])
 def test_full_sharding_by_hand(width):
-  """Two units of 200 MB; the parameters are gathered in the device's format, the gradients go in float32."""
+  """Two units of 200 MB; parameters are gathered in the device's format, gradients are sent in float32."""
   slow_cluster = cluster(NetworkModel(SLOW), width=width)
-  gather, scatter = (width / 4 * 0.2 * 7 / 8, 0.2 * 7 / 8)  # of a unit
+  gather, scatter = (width / 4 * 0.2 * 7 / 8, 0.2 * 7 / 8)  # seconds per unit
   for step in (1e-3, 10.0):
     result = families.sharded_seconds(JOB, slow_cluster, 8, step, 8)
     hidden = max(step / 3, 2 * gather) + max(2 * step / 3, 2 * gather + 2 * scatter)
     assert result == pytest.approx(gather + hidden + scatter)
-  apart = families.sharded_seconds(JOB, slow_cluster._replace(overlap=False), 8, 1.0, 8)
-  assert apart == pytest.approx(1 + 4 * gather + 2 * scatter)
+  sequential = families.sharded_seconds(JOB, slow_cluster._replace(overlap=False), 8, 1.0, 8)
+  assert sequential == pytest.approx(1 + 4 * gather + 2 * scatter)
   assert families.sharded_seconds(JOB, slow_cluster, 1, 1.0, 1) == 1.0
   with pytest.raises(ValueError, match="shards must be a divisor of 8 workers, got 3"):
     families.sharded_seconds(JOB, slow_cluster, 8, 1.0, 3)
 
 
-def test_pieces_inside_nodes_spare_the_network():
+def test_hybrid_sharding_reduces_traffic_between_nodes():
   step = 1e-3
   whole, hybrid = (families.sharded_seconds(JOB, NODES, 8, step, shards) for shards in (8, 4))
-  between = collectives.all_reduce(N, 2, FLAT.network)  # each of the four workers with its quarter, on one link
+  between = collectives.all_reduce(N, 2, FLAT.network)  # each of the four workers sends a quarter over the same link
   assert between < hybrid < 1.6 * between and hybrid < whole
   assert families.shardings(NODES.network, 8) == {"fsdp": 8, "hybrid_fsdp": 4}
   assert families.shardings(NODES.network, 8, shards=8) == {"fsdp": 8}
@@ -116,7 +116,7 @@ def test_pieces_inside_nodes_spare_the_network():
   assert families.exact_seconds(JOB, NODES, 4, 1, shards=8) == math.inf
 
 
-def test_pieces_share_the_memory():
+def test_memory_and_units_of_sharded_parameters():
   assert families.sharded_memory(JOB, 1) == JOB.memory
   assert families.sharded_memory(JOB, 8) == StepMemory(1e6, 1.6e9 / 8 + 2 * N / 2)
   small = Job("small", 6e7, [LayerWork(1e6, held=1.0) for _ in range(6)], JOB.memory)  # layers of 10 MB
@@ -131,7 +131,7 @@ def test_pieces_share_the_memory():
   [(FLAT, 8, ("workers", 8, 1)), (NODES, 8, ("nodes", 2, 4)), (NODES, 4, ("workers", 4, 1)),
    (named("two_sites_1g"), 16, ("sites", 2, 8)), (named("two_sites_1g"), 2, ("workers", 2, 1))],
 )  # fmt: skip
-def test_an_island_is_a_site_a_node_or_a_worker(cluster, workers, expected):
+def test_islands_are_sites_nodes_or_workers(cluster, workers, expected):
   assert families.islands(cluster, workers)[:3] == expected
 
 
@@ -146,23 +146,23 @@ def test_averages_between_islands_by_hand():
     == families.synchronous_seconds(JOB, partition.inside, 4, 1000)
     < families.synchronous_seconds(JOB, NODES, 8, 1000)
   )
-  result = {each.algorithm: each for each in families.between_islands(JOB, NODES, settings, 0.05)}
+  result = {speed.algorithm: speed for speed in families.between_islands(JOB, NODES, settings, 0.05)}
   assert result["diloco"].seconds == pytest.approx(inside + 0.4 / 500)
   period = result["hierarchical_sgd"].steps
   assert result["hierarchical_sgd"].seconds == pytest.approx(inside + 0.4 / period)
   assert 0.4 / period <= 0.05 * result["hierarchical_sgd"].seconds * (1 + 1e-12)
   assert inside + 0.4 / (period - 1) > inside / 0.95
-  assert [each.algorithm for each in families.between_islands(JOB, FLAT, settings, 0.05)] == [
+  assert [speed.algorithm for speed in families.between_islands(JOB, FLAT, settings, 0.05)] == [
     "diloco",
     "streaming_diloco",
   ]
 
 
 @pytest.mark.parametrize("step", [1.0, 0.02, 0.0005])
-def test_streaming_diloco_is_the_event_model_of_its_messages(step):
-  """All hidden, hidden by several steps, and more than the network carries."""
+def test_streaming_diloco_equals_the_event_model(step):
+  """Messages hidden by one step, by several steps, and not hidden."""
   fragments, period = families.FRAGMENTS, families.STREAMING
-  nbytes = families.message_bytes(N, "int4")  # the algorithm sends as many in float32
+  nbytes = families.message_bytes(N, "int4")  # the algorithm sends the same number of bytes in float32
   workers, message = 8, lambda nbytes: collectives.all_reduce(nbytes, 8, FLAT.network)
   seconds, hidden = families.streaming(step, message, N, overlap=True)
   algorithm = streaming_diloco(
@@ -175,18 +175,18 @@ def test_streaming_diloco_is_the_event_model_of_its_messages(step):
   assert families.streaming(step, message, N, overlap=False)[1] == 0
 
 
-def test_every_family_is_predicted_once_with_what_it_sends():
+def test_every_family_is_predicted_once():
   settings = families.FamilySettings(N, 64, 1.0, 8, 1, 1, 1, 9, 1, 9)
   result = families.families(JOB, NODES, settings, 0.05)
-  names = [(each.algorithm, each.setting) for each in result]
+  names = [(speed.algorithm, speed.setting) for speed in result]
   assert len(set(names)) == len(names)
   assert {name for name, _ in names} == {
     "sync_sgd", "fsdp", "hybrid_fsdp", "local_sgd", "dasgd", "easgd", "async_sgd", "async_easgd", "hierarchical_sgd",
     "diloco", "streaming_diloco",
   }  # fmt: skip
-  pieces = families.families(JOB, NODES, settings._replace(shards=4), 0.05)  # one worker cannot hold them
-  assert {each.algorithm for each in pieces} == {
+  sharded = families.families(JOB, NODES, settings._replace(shards=4), 0.05)  # too large for one worker
+  assert {speed.algorithm for speed in sharded} == {
     "fsdp", "hybrid_fsdp", "hierarchical_sgd", "diloco", "streaming_diloco"
   }  # fmt: skip
-  assert {each.algorithm for each in families.families(JOB, NODES, settings._replace(shards=8), 0.05)} == {"fsdp"}
+  assert {speed.algorithm for speed in families.families(JOB, NODES, settings._replace(shards=8), 0.05)} == {"fsdp"}
   assert Op("all_reduce", N).nbytes == sum(scaling.work_of(JOB.step, N).nbytes)

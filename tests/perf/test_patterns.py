@@ -1,4 +1,4 @@
-"""What algorithms send, recorded from their functions: bytes, seconds and clocks against numbers worked out by hand."""
+"""Message patterns traced from algorithms: bytes, seconds and clocks against numbers by hand."""
 
 import math
 
@@ -10,6 +10,7 @@ import pytest
 from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.api import Algorithm, Exchange, descend
 from ddl.config import default_experiment
+from ddl.config.catalog import keyword_arguments, keywords, make_algorithm
 from ddl.costs import cluster_clock
 from ddl.costs.cluster_clock import pattern_of, vector
 from ddl.costs.scale import recorded
@@ -35,31 +36,33 @@ SGD = optax.sgd(0.1)
 # ---- seconds of collectives
 
 
-def test_each_kind_has_its_price_and_several_add_up():
+def test_seconds_of_several_collectives_add_up():
   network = NetworkModel(LINK, LinkModel(1e-6, 1e12), 4)
   ops = [Op(kind, N) for kind in ("all_reduce", "all_gather", "reduce_scatter", "permute")]
-  prices = [patterns.seconds([op], P, network) for op in ops]
+  costs = [patterns.seconds([op], P, network) for op in ops]
   strip = collectives.one_way("reduce_scatter", N, P, network)
-  assert prices == [collectives.all_reduce(N, P, network), strip, strip, collectives.permute(N, P, network)]
-  assert patterns.seconds(ops, P, network) == pytest.approx(sum(prices), rel=1e-12)
+  assert costs == [collectives.all_reduce(N, P, network), strip, strip, collectives.permute(N, P, network)]
+  assert patterns.seconds(ops, P, network) == pytest.approx(sum(costs), rel=1e-12)
   assert patterns.seconds((), P, network) == 0
 
 
 @pytest.mark.parametrize("duplex", [0.0, 0.5, 1.0])
-def test_a_permute_is_one_message_of_each_worker(duplex):
+def test_a_permute_costs_one_message_per_worker(duplex):
   between, inside = LinkModel(1e-5, 1e9, duplex), LinkModel(1e-6, 1e11, duplex)
   both = N * (2 - duplex)  # out and in
   assert collectives.permute(N, P, NetworkModel(between)) == pytest.approx(1e-5 + both / 1e9, rel=1e-12)
   nodes = NetworkModel(between, inside, 4)
   assert collectives.permute(N, 4, nodes) == pytest.approx(1e-6 + both / 1e11, rel=1e-12)  # within a node
-  assert collectives.permute(N, P, nodes) == pytest.approx(1e-5 + 4 * both / 1e9, rel=1e-12)  # four share its link
+  assert collectives.permute(N, P, nodes) == pytest.approx(
+    1e-5 + 4 * both / 1e9, rel=1e-12
+  )  # four messages share the node's link
   assert collectives.permute(N, 1, nodes) == 0
   with pytest.raises(ValueError, match=r"bytes of a message must be .*got nan"):
     collectives.permute(math.nan, P, nodes)
 
 
-@pytest.mark.parametrize("duplex", [0.0, 0.5, 1.0])
-def test_a_permute_is_priced_by_who_hears_whom(duplex):
+@pytest.mark.parametrize("duplex", [0.0, 0.5])
+def test_a_permutes_cost_depends_on_the_pairs(duplex):
   between, inside = LinkModel(1e-5, 1e9, duplex), LinkModel(1e-6, 1e11, duplex)
   nodes, both = NetworkModel(between, inside, 4), N * (2 - duplex)
 
@@ -68,22 +71,24 @@ def test_a_permute_is_priced_by_who_hears_whom(duplex):
 
   within = 1e-6 + both / 1e11
   assert price([1, 2, 3, 0, 5, 6, 7, 4]) == pytest.approx(within, rel=1e-12)  # a ring in each node
-  assert price([(i - 1) % P for i in range(P)]) == pytest.approx(1e-5 + both / 1e9, rel=1e-12)  # one leaves each node
+  assert price([(i - 1) % P for i in range(P)]) == pytest.approx(
+    1e-5 + both / 1e9, rel=1e-12
+  )  # one message leaves each node
   far = price([(i + 4) % P for i in range(P)])
   assert far == collectives.permute(N, P, nodes) == pytest.approx(1e-5 + 4 * both / 1e9, rel=1e-12)
-  one_way = price([4, 5, *[None] * 6])  # the second node sends two messages, the first hears them
+  one_way = price([4, 5, *[None] * 6])  # the second node sends two messages to the first one
   assert one_way == pytest.approx(1e-5 + 2 * N / 1e9, rel=1e-12)
   slow = NetworkModel(
     between, LinkModel(1.0, 1e3, duplex), 4
   )  # the ring's messages inside take longer than those between
   assert collectives.permute(N, P, slow, [(i - 1) % P for i in range(P)]) == pytest.approx(1.0 + both / 1e3, rel=1e-12)
-  far = collectives.permute(N, P, slow, [(i + 4) % P for i in range(P)])  # none inside
+  far = collectives.permute(N, P, slow, [(i + 4) % P for i in range(P)])  # no messages inside nodes
   assert far == pytest.approx(1e-5 + 4 * both / 1e9, rel=1e-12)
   assert price(range(P)) == 0
 
 
-def test_a_mean_within_nodes_is_cheaper_than_one_between_them():
-  """Hierarchical SGD's groups are nodes: its frequent mean must not pay for the link between them."""
+def test_a_mean_inside_nodes_does_not_use_the_link_between_nodes():
+  """The groups of hierarchical SGD are nodes."""
   hierarchical = COLLECTIVE["hierarchical_sgd"].factory(SGD, group_size=4, period=1, outer_period=8, workers=P)
   within, everywhere = pattern_of(hierarchical, vector(N), P).exchanges
   network = NetworkModel(LINK, LinkModel(1e-6, 1e12), 4)
@@ -92,21 +97,21 @@ def test_a_mean_within_nodes_is_cheaper_than_one_between_them():
   assert patterns.seconds(everywhere.ops, P, network) == collectives.all_reduce(N, P, network)
 
 
-def test_a_quantized_mean_is_priced_by_its_messages_and_by_its_gather():
-  """Of int8: strips go to their workers in p - 1 messages, of which nodes share a link, then all gather the result."""
+def test_an_int8_mean_costs_its_permutes_and_its_all_gather():
+  """Strips are sent to their workers in p - 1 messages, which share the nodes' links, before the all-gather."""
   block = int(N) // 4 // P  # a strip has one scale
   strip = block + 4
   compressed = WRAPPERS["int8"].factory(COLLECTIVE["sync_sgd"].factory(SGD), block=block)
   ops = pattern_of(compressed, vector(N), P).local
   assert [(op.kind, op.nbytes) for op in ops] == [("permute", strip)] * (P - 1) + [("all_gather", P * strip)]
   network = NetworkModel(LINK, LinkModel(1e-6, 1e12), 4)
-  leave = sum((1, 2, 3, 4, 3, 2, 1))  # messages of a node to the other one, over the distances 1 to 7
-  scatter = (P - 1) * LINK.latency + leave * strip * (2 - LINK.duplex) / LINK.bandwidth
+  crossing = sum((1, 2, 3, 4, 3, 2, 1))  # messages from a node to the other one, for the distances 1 to 7
+  scatter = (P - 1) * LINK.latency + crossing * strip * (2 - LINK.duplex) / LINK.bandwidth
   gather = collectives.one_way("all_gather", P * strip, P, network)
   assert patterns.seconds(ops, P, network) == pytest.approx(scatter + gather, rel=1e-12)
 
 
-# ---- what is recorded
+# ---- traced patterns
 
 
 def lenet():
@@ -119,18 +124,16 @@ def nbytes_of(tree):
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize("name", [*COLLECTIVE, *SERVER])
-def test_vectors_of_as_many_bytes_stand_for_a_model(name):
-  from ddl.config.catalog import keyword_arguments, keywords, make_algorithm
-
-  spec, workers = (COLLECTIVE | SERVER)[name], 4
-  unset = {key: 1 for key, each in keywords(spec.factory).items() if each.default is each.empty}
-  algorithm = make_algorithm(name, SGD, workers, keyword_arguments("algorithm", {"name": name, **unset}, workers))
-  sizes = [nbytes_of(leaf) for leaf in jax.tree.leaves(lenet())]
-  own, flat = pattern_of(algorithm, lenet(), workers), recorded(name, *sizes)(workers)
-  assert own == flat or callable(algorithm.exchanges[0].period)  # which is another function
-  assert [each.ops for each in own.exchanges] == [each.ops for each in flat.exchanges]
-  assert (own.visits is None) == (name in COLLECTIVE)
+def test_vectors_with_the_sizes_of_a_models_leaves_have_its_pattern():
+  workers, shapes = 4, lenet()
+  sizes = [nbytes_of(leaf) for leaf in jax.tree.leaves(shapes)]
+  for name, spec in (COLLECTIVE | SERVER).items():
+    unset = {key: 1 for key, keyword in keywords(spec.factory).items() if keyword.default is keyword.empty}
+    algorithm = make_algorithm(name, SGD, workers, keyword_arguments("algorithm", {"name": name, **unset}, workers))
+    model, vectors = pattern_of(algorithm, shapes, workers), recorded(name, *sizes)(workers)
+    assert model == vectors or callable(algorithm.exchanges[0].period), name  # functions are never equal
+    assert [exchange.ops for exchange in model.exchanges] == [exchange.ops for exchange in vectors.exchanges], name
+    assert (model.visits is None) == (name in COLLECTIVE), name
 
 
 def test_patterns_by_hand():
@@ -153,25 +156,26 @@ def test_patterns_by_hand():
   assert recorded("gosgd", N)(P).visits.probability < 1
 
 
-@pytest.mark.parametrize("name", [*COLLECTIVE, "gosgd", "ad_psgd"])
-def test_one_worker_has_nobody_to_talk_to(name):
-  result = recorded(name, N)(1)
-  assert not result.local and not result.evaluate and not any(each.ops for each in result.exchanges)
-  assert result.visits is None or result.visits.up == result.visits.down == 0
+def test_a_single_worker_sends_nothing():
+  for name in (*COLLECTIVE, "gosgd", "ad_psgd"):
+    result = recorded(name, N)(1)
+    assert not result.local and not result.evaluate, name
+    assert not any(exchange.ops for exchange in result.exchanges), name
+    assert result.visits is None or result.visits.up == result.visits.down == 0, name
 
 
-# ---- algorithms of a user, which are in no registry
+# ---- user-defined algorithms
 
 
 def algorithm_of(*exchanges, evaluate=lambda group, state, params: group.mean(params)):
-  """Local SGD with these exchanges."""
+  """Return local steps with these exchanges."""
   local = lambda group, grads, state, params: descend(SGD, grads, state, params)  # noqa: E731
   return Algorithm(lambda group, params, key: SGD.init(params), local, exchanges, evaluate)
 
 
-def sends(ask, **clock):
-  """What `ask` of the group and the params brings, which changes nothing."""
-  launch = lambda group, state, params: (ask(group, params["w"]), state)  # noqa: E731
+def sends(collective, **clock):
+  """Return an exchange that runs a collective on the parameters and ignores its result."""
+  launch = lambda group, state, params: (collective(group, params["w"]), state)  # noqa: E731
   return Exchange(launch, lambda group, message, state, params: (params, state), **clock)
 
 
@@ -190,8 +194,8 @@ LONGER = algorithm_of(sends(lambda group, x: group.sum(x), period=lambda k: k + 
 
 STEP, LATENCY, BANDWIDTH = 1.0, 0.5, 4e6
 NETWORK = NetworkModel(LinkModel(LATENCY, BANDWIDTH))
-THERE = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), NETWORK, "")
-PERMUTE = LATENCY + 1  # of N bytes
+CLUSTER = Cluster("a test", Device(1e9, 1e12, 1e12), Efficiency(1.0), NETWORK, "")
+PERMUTE = LATENCY + 1  # seconds for N bytes
 HALF, WHOLE = (collectives.all_reduce(n, P, NETWORK) for n in (N / 2, N))
 
 
@@ -200,7 +204,7 @@ def config_of(steps, **network):
   return default_experiment(workers=P, steps=steps, batch=1, times=times, network={"message_seconds": 0.25} | network)
 
 
-def test_bytes_of_own_algorithms():
+def test_bytes_of_user_defined_algorithms():
   def sent(algorithm, steps):
     result = traffic.of(algorithm, vector(N), P)
     return result.nbytes(map(Schedule(algorithm.exchanges).due, range(steps)))
@@ -212,18 +216,18 @@ def test_bytes_of_own_algorithms():
   assert sent(LONGER, 10) == 4 * reduced * N  # after 1, 3, 6, 10 steps
 
 
-def test_patterns_of_own_algorithms():
-  ring, late, two, longer = (pattern_of(each, vector(N), P) for each in (RING, LATE, TWO, LONGER))
-  around = [tuple((i - by) % P for i in range(P)) for by in (1, -1)]
-  assert ring.exchanges == (patterns.ExchangePattern(tuple(Op("permute", N, each) for each in around)),)
+def test_patterns_of_user_defined_algorithms():
+  ring, late, two, longer = (pattern_of(algorithm, vector(N), P) for algorithm in (RING, LATE, TWO, LONGER))
+  sources = [tuple((i - shift) % P for i in range(P)) for shift in (1, -1)]
+  assert ring.exchanges == (patterns.ExchangePattern(tuple(Op("permute", N, ranks) for ranks in sources)),)
   assert late.exchanges == (patterns.ExchangePattern((Op("all_reduce", N),), 1, 3),)
-  half, shift = Op("all_reduce", N / 2), Op("permute", N, around[0])
+  half, shift = Op("all_reduce", N / 2), Op("permute", N, sources[0])
   assert two == Pattern((), (patterns.ExchangePattern((half,), 3, 4, -2), patterns.ExchangePattern((shift,), 2, 0, 1)))
   assert longer.exchanges[0].period(4) == 5
 
 
-def test_virtual_clocks_of_own_algorithms():
-  """Ends of steps of 1 s. A permute is one message of 0.25 s, an all-reduce of eight workers six of them."""
+def test_virtual_clocks_of_user_defined_algorithms():
+  """Steps of 1 s; a permute takes one message of 0.25 s, an all-reduce of eight workers six messages."""
 
   def virtual(algorithm, steps, **network):
     config = config_of(steps, **network)
@@ -233,64 +237,70 @@ def test_virtual_clocks_of_own_algorithms():
 
   assert virtual(RING, 3) == [1.5, 3, 4.5]
   assert virtual(RING, 3, exchange_seconds=5.0) == [6, 12, 18]
-  # They leave from 1 s on, one after the other, arrive at 2.5, 4, 5.5, 7, 8.5 and 10 s, awaited after 4, 5, ... steps.
+  # Messages are sent one after the other from 1 s on, arrive at 2.5, 4, 5.5, ... s, and are needed after steps 4, 5, ...
   assert virtual(LATE, 9) == [1, 2, 3, 4, 5, 6, 7, 8.5, 10]
-  # The all-reduce leaves after 1, 4 and 7 steps, awaited after 5 and 8; the permute follows steps 3, 5 and 7.
-  # 1 to 2.5 s; 3 to 3.25; 4.25 to 5.75, so that step 5, done at 5.25, sends its permute at 5.75 to 6; 8 to 8.25; ...
+  # The all-reduce is sent after 1, 4 and 7 steps and needed after 5 and 8; the permute follows steps 3, 5 and 7.
+  # 1 to 2.5 s; 3 to 3.25; 4.25 to 5.75, so that step 5, which ends at 5.25, sends its permute from 5.75 to 6; 8 to 8.25
   assert virtual(TWO, 8) == [1, 2, 3.25, 4.25, 6, 7, 8.25, 9.25]
   assert virtual(LONGER, 6) == [2.5, 3.5, 6, 7, 8, 10.5]
 
 
-def test_clocks_of_own_algorithms_on_a_cluster():
+def test_clocks_of_user_defined_algorithms_on_a_cluster():
   def target(algorithm, steps):
     config, pattern = config_of(steps), pattern_of(algorithm, vector(N), P)
-    on = cluster_clock.on(config, pattern, THERE, 1e9)
-    assert on.config.times.seconds == STEP
-    clock = cluster_clock.clock(on, algorithm)
-    return [clock(step) for step in range(steps + 1)], on
+    charged = cluster_clock.on(config, pattern, CLUSTER, 1e9)
+    assert charged.config.times.seconds == STEP
+    clock = cluster_clock.clock(charged, algorithm)
+    return [clock(step) for step in range(steps + 1)], charged
 
-  result, on = target(RING, 3)
-  assert on.charged[:2] == (None, (2 * PERMUTE,)) and on.mean == WHOLE
-  assert result == pytest.approx([0, *(step * 4 + WHOLE for step in (1, 2, 3))])  # no worker holds the mean
-  result, on = target(LONGER, 4)  # its exchange brings the sum, of as many bytes as a test's mean
+  result, charged = target(RING, 3)
+  assert charged.charged[:2] == (None, (2 * PERMUTE,)) and charged.mean == WHOLE
+  assert result == pytest.approx(
+    [0, *(step * 4 + WHOLE for step in (1, 2, 3))]
+  )  # no worker has the mean without another all-reduce
+  result, _ = target(LONGER, 4)  # its exchange is a sum, which an evaluation cannot use
   assert result == pytest.approx([0, 1 + WHOLE, 2 + 2 * WHOLE, 3 + 2 * WHOLE, 4 + 3 * WHOLE])
-  result, on = target(TWO, 5)
-  assert on.charged[:2] == (None, (HALF, PERMUTE)) and on.mean == 0
+  result, charged = target(TWO, 5)
+  assert charged.charged[:2] == (None, (HALF, PERMUTE)) and charged.mean == 0
   assert HALF > 2  # still on the link when the permutes after steps 3 and 5 are due
-  third = 1 + HALF + PERMUTE  # s, when step 3 has its permute
+  third = 1 + HALF + PERMUTE  # seconds when the permute after step 3 arrives
   fifth = max(third + 2, third + 1 + HALF) + PERMUTE
   assert result == pytest.approx([0, 1, 2, third, third + 1, fifth])
-  result, on = target(LATE, 8)
+  result, _ = target(LATE, 8)
   assert result == pytest.approx(
     [0, *(step + WHOLE for step in (1, 2, 3)), *(1 + k * WHOLE + WHOLE for k in range(1, 6))]
   )
 
 
-def test_scale_and_plan_of_an_own_algorithm():
-  """Steps of a second, by the cluster's timeline: what a step waits for is what is not hidden."""
+def test_scale_and_plan_of_user_defined_algorithms():
+  """With steps of 1 s, a step waits for the part of its messages that is not hidden."""
   job = StepWork((LayerWork(1e9),), (N,))
-  of = lambda algorithm: lambda workers: pattern_of(algorithm, vector(N), workers)  # noqa: E731
 
-  def seconds(algorithm, network=NETWORK, **how):
-    target = THERE._replace(network=network)
-    (point,) = scaling.curve(of(algorithm), job, target, [P], batch=1, weak=True, transport=Transport(**how))
+  def pattern(algorithm):
+    return lambda workers: pattern_of(algorithm, vector(N), workers)
+
+  def seconds(algorithm, network=NETWORK, **options):
+    target, transport = CLUSTER._replace(network=network), Transport(**options)
+    (point,) = scaling.curve(pattern(algorithm), job, target, [P], batch=1, weak=True, transport=transport)
     return point.seconds
 
   assert seconds(RING) == pytest.approx(STEP + 2 * PERMUTE)
-  assert seconds(LATE) == pytest.approx(WHOLE)  # more than a step: the link is never free
+  assert seconds(LATE) == pytest.approx(WHOLE)  # more than a step: the link is never idle
   assert seconds(LATE, NetworkModel(LinkModel(0.0, 1e8))) == pytest.approx(STEP)
   assert seconds(LATE, overlap=False) == pytest.approx(STEP + WHOLE)
   assert seconds(TWO, overlap=False) == pytest.approx(STEP + HALF / 3 + PERMUTE / 2)
-  result = plan(Job("own", N, 1e9, StepMemory(1.0, 1.0)), THERE, PlanRequest(1, P), configured=("ring", of(RING)))
+  result = plan(
+    Job("a job", N, 1e9, StepMemory(1.0, 1.0)), CLUSTER, PlanRequest(1, P), configured=("ring", pattern(RING))
+  )
   assert result.speeds[-1].algorithm == "ring" and result.speeds[-1].seconds == pytest.approx(STEP + 2 * PERMUTE)
 
 
-def test_a_clock_that_does_not_fit_gets_one_line():
+def test_an_invalid_offset_is_rejected_in_one_line():
   with pytest.raises(ValueError, match=r"offset of an exchange must be .*got -1") as error:
     pattern_of(algorithm_of(sends(lambda group, x: group.mean(x), offset=-1)), vector(N), P)
   assert "\n" not in str(error.value)
 
 
-def test_nothing_is_allocated():
+def test_tracing_allocates_no_arrays():
   assert pattern_of(RING, vector(4e15), P).exchanges[0].ops[0].nbytes == 4e15
   assert isinstance(vector(N)["w"], jax.ShapeDtypeStruct) and vector(N)["w"].dtype == jnp.float32

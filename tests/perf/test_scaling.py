@@ -1,6 +1,5 @@
-"""Scaling curves: what must hold for any cluster, and the losses against the thing that each is the loss of."""
+"""Scaling curves: properties on any cluster, losses by hand, and agreement with `plan` and closed forms."""
 
-import itertools
 import math
 
 import numpy as np
@@ -31,40 +30,40 @@ COUNTS = [1, 3, 16]
 
 def cluster(bandwidth=1e9, latency=1e-5, half=0.0, inside=None, per_node=1, limit=None):
   network = NetworkModel(LinkModel(latency, bandwidth), inside, per_node)
-  return Cluster("made up", Device(1e12, 1e11, 1e10), Efficiency(0.5, half), network, "", workers=limit)
+  return Cluster("a test", Device(1e12, 1e11, 1e10), Efficiency(0.5, half), network, "", workers=limit)
 
 
 def curve(name, job, *args, period=None, delay=None, servers=1, overlap=True, bucket=25e6, **settings):
-  """Of an algorithm by its name, with those of period and delay that it takes."""
-  taken = keywords((COLLECTIVE | SERVER)[name].factory)
-  options = {k: v for k, v in (("period", period), ("delay", delay)) if v is not None and k in taken}
-  how = Transport(servers, overlap, bucket)
-  return scaling.curve(recorded(name, sum(job.nbytes), **options), job, *args, transport=how, **settings)
+  """Predict an algorithm's curve; period and delay are ignored by algorithms without them."""
+  accepted = keywords((COLLECTIVE | SERVER)[name].factory)
+  options = {k: v for k, v in (("period", period), ("delay", delay)) if v is not None and k in accepted}
+  transport = Transport(servers, overlap, bucket)
+  return scaling.curve(recorded(name, sum(job.nbytes), **options), job, *args, transport=transport, **settings)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
   st.sampled_from(sorted(COLLECTIVE | SERVER)), st.floats(1e6, 1e11), st.floats(0, 1e-3), st.floats(0, 20),
   st.booleans(), st.integers(1, 6), st.integers(0, 3), st.sampled_from([0.0, 0.2]),
 )  # fmt: skip
-def test_what_holds_for_every_algorithm(name, bandwidth, latency, half, weak, period, delay, jitter):
+def test_properties_of_every_algorithms_curve(name, bandwidth, latency, half, weak, period, delay, jitter):
   settings = {"batch": 64, "weak": weak, "period": period, "delay": delay, "jitter": jitter}
   points = curve(name, JOB, cluster(bandwidth, latency, half), COUNTS, **settings)
   assert points[0].efficiency == 1 and points[0].speedup == 1 and points[0].waiting == 0
   assert points[0].limit == "nothing"
   for point in points:
     assert point.efficiency == pytest.approx(point.speedup / point.workers)
-    most = 1.01 if jitter else 1 + 1e-9  # a server's turns are drawn, and some workers' are cut off by the window
+    most = 1.01 if jitter else 1 + 1e-9  # the measured window cuts off some rounds
     assert 0 < point.efficiency <= most and -1e-9 <= point.waiting <= 1
     computing = step_pass(JOB, cluster(half=half), point.examples).seconds
-    computing *= point.workers if name == "original_easgd" else 1  # a step of all, one after the other
+    computing *= point.workers if name == "original_easgd" else 1  # workers compute one after the other
     if not jitter:
       assert computing / point.seconds + point.waiting == pytest.approx(1)
     assert set(point.losses) <= set(LOSSES) and all(loss >= 0 for loss in point.losses.values())
     assert point.examples * point.workers >= (64 * point.workers if weak else 64)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(
   st.sampled_from(sorted({*COLLECTIVE, "gosgd", "pull_gossip", "push_gossip", "ad_psgd"} - {"independent"})),
   st.floats(1e6, 1e10), st.floats(1, 100), st.sampled_from([0.0, 0.2]),
@@ -75,13 +74,13 @@ def test_more_bandwidth_is_never_slower(name, bandwidth, factor, jitter):
   assert all(f.seconds <= s.seconds * (1 + 1e-9) for f, s in zip(fast, slow, strict=True))
 
 
-def test_messages_that_leave_together_save_latency():
+def test_larger_buckets_save_latency():
   slow = cluster(1e9, 1e-2)
-  alone, some, packed = (
+  separate, partial, packed = (
     curve("sync_sgd", JOB, slow, [8], batch=64, overlap=False, bucket=bucket)[0].seconds
     for bucket in (0.0, 25e6, math.inf)
   )
-  assert alone >= some >= packed and alone > packed
+  assert separate >= partial >= packed and separate > packed
   whole = collectives.all_reduce(sum(JOB.nbytes), 8, slow.network)
   assert packed == pytest.approx(8 * FLOP / 5e11 + whole)
 
@@ -89,14 +88,14 @@ def test_messages_that_leave_together_save_latency():
 def test_workers_of_a_node_share_its_link_to_a_server():
   nodes = cluster(1e9, 0.0, inside=LinkModel(0.0, 1e12), per_node=4)
   (point,) = curve("async_sgd", JOB, nodes, [8], batch=64, servers=1000)
-  assert point.seconds >= 4 * sum(JOB.nbytes) / 1e9  # up and down at once, for four workers
+  assert point.seconds >= 4 * sum(JOB.nbytes) / 1e9  # up and down concurrently, for four workers
   (pairs,) = curve("gosgd", JOB, nodes, [8], batch=64)
   assert pairs.seconds >= 4 * 4 / 7 * sum(JOB.nbytes) / 1e9
-  (together,) = curve("gosgd", JOB, nodes, [4], batch=64)
-  assert together.seconds < 2 * 16 * FLOP / 5e11
+  (one_node,) = curve("gosgd", JOB, nodes, [4], batch=64)
+  assert one_node.seconds < 2 * 16 * FLOP / 5e11
 
 
-def test_without_overlap_a_step_is_the_sum():
+def test_without_overlap_a_step_is_computation_plus_messages():
   slow_cluster = cluster(1e8, 1e-4)
   (point,) = curve("sync_sgd", JOB, slow_cluster, [8], batch=64, overlap=False, bucket=0.0)
   sent = sum(collectives.all_reduce(n, 8, slow_cluster.network) for n in JOB.nbytes)
@@ -107,8 +106,8 @@ def test_without_overlap_a_step_is_the_sum():
   assert packed.seconds == pytest.approx(8 * FLOP / 5e11 + collectives.all_reduce(46.1e6, 8, slow_cluster.network))
 
 
-def test_an_overhead_that_does_not_grow_is_the_lemmas():
-  """Strong scaling with a fixed part of each step, `half` examples worth: arXiv 1709.06622 with R_O = half / batch."""
+def test_strong_scaling_with_a_fixed_overhead_follows_the_lemma():
+  """arXiv 1709.06622 with R_O = half / batch: a fixed part of each step takes as long as `half` examples."""
   points = curve("independent", JOB, cluster(half=16), [1, 2, 4, 8, 16, 64], batch=64)
   for point in points:
     assert point.speedup == pytest.approx(point.workers * bounds.efficiency(point.workers, 16 / 64))
@@ -116,31 +115,30 @@ def test_an_overhead_that_does_not_grow_is_the_lemmas():
   assert points[-1].losses["small batches"] == pytest.approx(points[-1].seconds - points[0].seconds / 64)
 
 
-def test_small_batches_lose_the_start_and_the_weights_that_every_step_moves():
-  """ResNet-50 on H100 without any exchange: all that keeps it from the speed of one worker's batch."""
+def test_the_loss_of_small_batches_is_the_only_one_without_exchanges():
+  """ResNet-50 on H100: each step launches its kernels and reads the weights, regardless of its examples."""
   points = curve("independent", work(neural_networks.table("resnet50")), named("h100_ib400"), [1, 4, 64], batch=64)
   for point in points[1:]:
     assert point.losses["small batches"] == pytest.approx(point.seconds - points[0].seconds / point.workers)
     assert point.losses["small batches"] > 0 and point.limit == "small batches"
 
 
-@pytest.mark.parametrize("workers", [2, 8, 64])
-@pytest.mark.parametrize("period", [1, 4])
+@pytest.mark.parametrize(("workers", "period"), [(2, 1), (64, 1), (8, 4)])
 def test_stragglers_cost_the_expected_maximum(workers, period):
   """A round waits for the slowest of p sums of `period` lognormal steps: order statistics by quadrature."""
   jitter = 0.2
-  spread = math.sqrt(math.log1p(jitter**2 / period))  # of a sum, itself nearly lognormal
-  law = stats.lognorm(spread, scale=math.exp(-(spread**2) / 2))
-  expected = integrate.quad(lambda x: 1 - law.cdf(x) ** workers, 0, 10, limit=200)[0]
+  spread = math.sqrt(math.log1p(jitter**2 / period))  # a sum of lognormal steps is nearly lognormal
+  distribution = stats.lognorm(spread, scale=math.exp(-(spread**2) / 2))
+  expected = integrate.quad(lambda x: 1 - distribution.cdf(x) ** workers, 0, 10, limit=200)[0]
   fast = cluster(1e15, 0.0)
   (point,) = curve("local_sgd", JOB, fast, [workers], batch=64, weak=True, period=period, jitter=jitter)
   (even,) = curve("local_sgd", JOB, fast, [workers], batch=64, weak=True, period=period)
-  assert point.seconds / even.seconds == pytest.approx(expected, rel=0.02)  # of 150 rounds
+  assert point.seconds / even.seconds == pytest.approx(expected, rel=0.02)  # mean of 150 rounds
   assert point.limit == "stragglers"
   assert point.losses["stragglers"] == pytest.approx(point.seconds - even.seconds)
 
 
-def test_a_delay_lets_stragglers_catch_up():
+def test_a_delay_reduces_the_cost_of_stragglers():
   settings = {"batch": 64, "weak": True, "jitter": 0.3}
   seconds = [
     curve("dasgd", JOB, cluster(1e10), [16], period=4, delay=delay, **settings)[0].seconds for delay in (0, 1, 4)
@@ -148,52 +146,49 @@ def test_a_delay_lets_stragglers_catch_up():
   assert seconds[0] > seconds[1] > seconds[2]
 
 
-@pytest.mark.parametrize(
-  "cluster, limit",
-  [
+def test_the_limit_is_the_largest_loss():
+  for slow_cluster, limit in (
     (cluster(latency=1.0, bandwidth=1e12), "latency"),
     (cluster(bandwidth=1e7), "bandwidth"),
     (cluster(half=64), "small batches"),
-  ],
-)
-def test_the_limit_is_what_was_made_bad(cluster, limit):
-  assert curve("sync_sgd", JOB, cluster, [16], batch=64)[0].limit == limit
+  ):
+    assert curve("sync_sgd", JOB, slow_cluster, [16], batch=64)[0].limit == limit
 
 
-def test_a_loss_is_what_its_absence_saves():
+def test_a_loss_is_the_time_saved_by_an_ideal_component():
   slow_cluster = cluster(1e8, 1e-3, half=4)
   lost = curve("sync_sgd", JOB, slow_cluster, [7], batch=64)[0]
-  assert lost.examples == 10  # of the fullest of 7
+  assert lost.examples == 10  # of the worker with the most
   for name, changed in (("latency", cluster(1e8, 0.0, half=4)), ("bandwidth", cluster(math.inf, 1e-3, half=4))):
     (without,) = curve("sync_sgd", JOB, changed, [7], batch=64)
     assert lost.losses[name] == pytest.approx(lost.seconds - without.seconds) and lost.losses[name] > 0
 
 
 @pytest.mark.parametrize("duplex, busy", [(1.0, 3.0), (0.0, 4.0)])
-def test_requests_and_replies_of_different_sizes_keep_the_link_busy(duplex, busy):
+def test_a_servers_link_carries_requests_and_replies_of_different_sizes(duplex, busy):
   slow_cluster = cluster(1e6, 0.0)._replace(network=NetworkModel(LinkModel(0.0, 1e6, duplex)))
   sent = Pattern(visits=Visits(1e6, 3e6))
   (point,) = scaling.curve(lambda _: sent, StepWork((LayerWork(1.0),), (1e6,)), slow_cluster, [16], batch=1, weak=True)
   assert point.seconds == pytest.approx(16 * busy, rel=1e-3)
 
 
-def test_what_a_step_sends_and_exchanges_share_the_link():
-  """By hand: steps of 1 s, a gradient of 2 s, and an exchange of 3 s after every second step, a step late."""
-  target = Cluster("made up", Device(1e9, 1e12, 1e12), Efficiency(1.0), NetworkModel(LinkModel(0.0, 1e6)), "")
+def test_gradients_and_exchanges_share_the_link():
+  """By hand: steps of 1 s, gradients of 2 s, and an exchange of 3 s with period 2 and delay 1."""
+  target = Cluster("a test", Device(1e9, 1e12, 1e12), Efficiency(1.0), NetworkModel(LinkModel(0.0, 1e6)), "")
   sent = Pattern((Op("permute", 2e6),), (ExchangePattern((Op("permute", 3e6),), 2, 1),))
   (point,) = scaling.curve(lambda _: sent, StepWork((LayerWork(1e9),), (2e6,)), target, [8], batch=1, weak=True)
-  # The first gradient leaves at 2/3 and arrives at 8/3 s, where the second step begins; the exchange goes after it and
-  # arrives at 17/3 s; the second gradient, ready at 10/3 s, goes after that and arrives at 23/3 s.
+  # The first gradient is sent at 2/3 s and arrives at 8/3 s, when the second step begins; then the exchange is sent and
+  # arrives at 17/3 s; then the second gradient, ready at 10/3 s, arrives at 23/3 s.
   assert point.seconds == pytest.approx(23 / 3 / 2, rel=1e-9)
 
 
-def test_one_worker_at_a_time_scales_to_nothing():
+def test_round_robin_has_no_speedup():
   points = curve("original_easgd", JOB, cluster(1e12), COUNTS, batch=64, weak=True)
   assert all(p.speedup == pytest.approx(1, rel=1e-3) for p in points)
   assert points[-1].limit == "serialized access"
 
 
-def test_where_it_stops():
+def test_stops_at_less_than_half_of_the_ideal_gain():
   slow_cluster = cluster(5e7)
   points = curve("sync_sgd", JOB, slow_cluster, [1, 2, 4, 8, 16, 32, 64], batch=64)
   stop = stops(points)
@@ -203,33 +198,35 @@ def test_where_it_stops():
   assert stops(curve("independent", JOB, slow_cluster, [1, 2, 64], batch=64)) is None
 
 
-def test_nodes_with_fast_links_inside_help():
+def test_fast_links_inside_nodes_speed_up_synchronous_sgd():
   flat, nodes = cluster(1e8), cluster(1e8, inside=LinkModel(1e-6, 1e11), per_node=8)
   assert (
     curve("sync_sgd", JOB, nodes, [8], batch=64)[0].seconds < curve("sync_sgd", JOB, flat, [8], batch=64)[0].seconds
   )
 
 
-@pytest.mark.parametrize("name", sorted(built_in()))
-def test_every_cluster_has_a_curve(name):
-  target = named(name)
-  counts = [n for n in (1, 2, 4, 16) if not target.workers or n <= target.workers]
-  points = curve("sync_sgd", work(neural_networks.table("vgg_a")), target, counts, batch=256)
-  assert [p.speedup for p in points] == sorted(p.speedup for p in points) or stops(points)
-  assert all(np.isfinite(p.seconds) and p.efficiency <= 1 + 1e-9 for p in points)
+def test_every_cluster_has_a_curve():
+  for name in built_in():
+    target = named(name)
+    counts = [n for n in (1, 4, 16) if not target.workers or n <= target.workers]
+    points = curve("sync_sgd", work(neural_networks.table("vgg_a")), target, counts, batch=256)
+    assert [p.speedup for p in points] == sorted(p.speedup for p in points) or stops(points), name
+    assert all(np.isfinite(p.seconds) and p.efficiency <= 1 + 1e-9 for p in points), name
 
 
 @pytest.mark.parametrize(
   ("name", "cluster"),
   [
-    *itertools.product(["alexnet", "resnet50"], ["ethernet_10g", "h100_ib400"]),
-    ("resnet50", "two_sites_1g"),
-    pytest.param("alexnet", "two_sites_1g", marks=pytest.mark.slow),  # periods of hundreds of steps
+    ("alexnet", "ethernet_10g"),
+    ("resnet50", "h100_ib400"),
+    pytest.param("resnet50", "ethernet_10g", marks=pytest.mark.slow),
+    pytest.param("alexnet", "h100_ib400", marks=pytest.mark.slow),
+    pytest.param("resnet50", "two_sites_1g", marks=pytest.mark.slow),  # periods of hundreds of steps
+    pytest.param("alexnet", "two_sites_1g", marks=pytest.mark.slow),
   ],
 )
-@pytest.mark.sampled(3)
-def test_a_point_is_what_plan_says(name, cluster):
-  """The same cluster, model, workers and batch: closed forms and the timeline with its queue."""
+def test_scale_and_plan_predict_the_same_seconds(name, cluster):
+  """The closed forms of `plan` agree with the timeline and the queue of `scale`."""
   table, cluster = neural_networks.table(name), named(cluster)
   job = Job(name, 4.0 * sum(layer.params for layer in table), parts(table), step_memory(table, extra_copies=1), table)
   advice = plan(job, cluster, PlanRequest(batch=32, workers=16))
@@ -239,32 +236,32 @@ def test_a_point_is_what_plan_says(name, cluster):
     "sync_sgd": (1, 0), "local_sgd": (options.local_period, 0), "dasgd": (options.period, options.delay),
     "easgd": (options.easgd_period, 1), "async_sgd": (1, 0), "async_easgd": (options.server_period, 1),
   }  # fmt: skip
-  known = [speed for speed in advice.speeds if speed.algorithm in rounds]  # the others share parameters or nodes
+  known = [speed for speed in advice.speeds if speed.algorithm in rounds]  # others have sharded parameters or islands
   assert {speed.algorithm for speed in known} == set(rounds)
   for speed in known:
     if speed.algorithm == "sync_sgd" and speed.setting != "float32 gradients":
       continue
     period, delay = rounds[speed.algorithm]
-    how = {"period": period, "delay": delay, "servers": options.servers}
-    (point,) = curve(speed.algorithm, work(table), cluster, [16], batch=32, weak=True, **how)
+    settings = {"period": period, "delay": delay, "servers": options.servers}
+    (point,) = curve(speed.algorithm, work(table), cluster, [16], batch=32, weak=True, **settings)
     assert point.seconds == pytest.approx(speed.seconds, rel=1e-3 if "async" in speed.algorithm else 1e-9)
 
 
-@pytest.mark.parametrize(("period", "delay"), [(65_536, 0), (65_536, 1), (65_536, 65_536), (7_001, 3_000)])
-def test_a_long_round_is_that_of_the_closed_form(period, delay, at_once):
-  """Which takes minutes step by step."""
+@pytest.mark.parametrize(("period", "delay"), [(65_536, 1), (65_536, 65_536), (7_001, 3_000)])
+def test_a_long_round_equals_the_closed_form(period, delay, at_once):
+  """Without grouping of steps, the simulation would take minutes."""
   target, job, message = named("ethernet_10g"), StepWork((LayerWork(1e9),), (4e9,)), Op("all_reduce", 4e9)
   (point,) = scaling.curve(
     lambda _: Pattern(exchanges=(ExchangePattern((message,), period, delay),)), job, target, [16], batch=32, weak=True
   )
   step = step_pass(job, target, 32).seconds
-  took = collectives.all_reduce(4e9, 16, target.network)
+  seconds = collectives.all_reduce(4e9, 16, target.network)
   assert period * point.seconds == pytest.approx(
-    round_seconds(step=step, message=took, period=period, delay=delay), rel=2e-3
+    round_seconds(step=step, message=seconds, period=period, delay=delay), rel=2e-3
   )
 
 
-def test_a_delay_of_many_periods_hides_what_one_hides(at_once):
+def test_a_delay_of_many_periods_hides_no_more_than_a_few(at_once):
   target, job, message = named("ethernet_10g"), StepWork((LayerWork(1e9),), (4e9,)), Op("all_reduce", 4e9)
   short, long = (
     scaling.curve(
@@ -280,21 +277,16 @@ def test_a_delay_of_many_periods_hides_what_one_hides(at_once):
   assert short[0].seconds == pytest.approx(long[0].seconds, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-  "pattern",
-  [
-    Pattern(exchanges=(ExchangePattern((Op("all_reduce", 4e6),), 65_536),)),
-    Pattern(visits=Visits(4e6, 4e6, 65_536)),
-  ],
-)
-def test_jitter_of_rounds_that_are_too_long_is_refused(pattern):
+def test_too_long_rounds_with_jitter_are_rejected():
   job = StepWork((LayerWork(1e9),), (4e6,))
-  with pytest.raises(ValueError, match="steps of a round with jitter must be at most 5,000"):
-    scaling.curve(lambda _: pattern, job, named("ethernet_10g"), [16], batch=32, weak=True, jitter=0.1)
+  exchange, visits = ExchangePattern((Op("all_reduce", 4e6),), 65_536), Visits(4e6, 4e6, 65_536)
+  for pattern in (Pattern(exchanges=(exchange,)), Pattern(visits=visits)):
+    with pytest.raises(ValueError, match="steps of a round with jitter must be at most 5,000"):
+      scaling.curve(lambda _, sent=pattern: sent, job, named("ethernet_10g"), [16], batch=32, weak=True, jitter=0.1)
 
 
-def test_work_of_a_table():
-  """Of VGG-A as reported in arXiv 1602.06709: 7485.5 M multiply-accumulates of convolutions, 132.9 M parameters."""
+def test_work_of_vgg_a_equals_the_published_numbers():
+  """arXiv 1602.06709 reports 7485.5 M multiply-accumulates of convolutions and 132.9 M parameters."""
   job = work(neural_networks.table("vgg_a"))
   assert sum(part.flop for part in job.parts) == pytest.approx(6 * (7485.5e6 + 123.634e6), rel=1e-3)
   assert sum(job.nbytes) == pytest.approx(4 * 132.86e6, rel=1e-3)
@@ -306,9 +298,8 @@ def test_work_of_a_table():
   )
 
 
-@pytest.mark.parametrize(
-  "call, says",
-  [
+def test_invalid_arguments_are_rejected_in_one_line():
+  for call, text in (
     (lambda: curve("sync_sgd", JOB, cluster(), [], batch=1), "number of workers"),
     (lambda: curve("sync_sgd", JOB, cluster(), [0, 1], batch=1), "number of workers"),
     (lambda: curve("sync_sgd", JOB, cluster(), [1, 8], batch=4), "batch must be at least 8"),
@@ -317,9 +308,7 @@ def test_work_of_a_table():
     (lambda: curve("dasgd", JOB, cluster(), [2], batch=2, delay=-1), "delay"),
     (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, jitter=math.nan), "jitter"),
     (lambda: curve("sync_sgd", JOB, cluster(), [1], batch=1, bucket=math.nan), "bucket must be .*got nan"),
-  ],
-)
-def test_invalid_arguments_are_one_line(call, says):
-  with pytest.raises(ValueError, match=says) as error:
-    call()
-  assert "\n" not in str(error.value)
+  ):
+    with pytest.raises(ValueError, match=text) as error:
+      call()
+    assert "\n" not in str(error.value)
