@@ -1,4 +1,4 @@
-"""What a worker's devices cost in a step, against the formulas of layers that are split."""
+"""The costs of a step over the devices (members) of a worker, against formulas for split layers."""
 
 import subprocess
 import sys
@@ -29,10 +29,10 @@ def components():
   return build(default_experiment(model={"name": "mlp", "hidden": (WIDTH, WIDTH, WIDTH)}, workers=2, batch=BATCH))
 
 
-def test_pairs_of_layers_cost_one_sum_each_way(components):
-  """Of four layers forward both, backward the second pair, as the inputs of the first have no gradient."""
+def test_a_pair_of_layers_costs_one_sum_each_way(components):
+  """Two pairs forward; only the second backward, as the inputs of the first have no gradient."""
   result, cluster = cluster_clock.of(components, 2, "tensor"), named("h100_ib400")
-  assert {(each.kind, each.size) for each in result.collectives} == {("all-reduce", 2)}
+  assert {(op.kind, op.size) for op in result.collectives} == {("all-reduce", 2)}
   sizes = [FLOAT * BATCH * width for width in (WIDTH, 10, WIDTH)]
   expected = sum(collectives.all_reduce(size, 2, cluster.network) for size in sizes)
   assert result.seconds(cluster) == pytest.approx(expected, rel=1e-12)
@@ -40,19 +40,19 @@ def test_pairs_of_layers_cost_one_sum_each_way(components):
   assert result.share == pytest.approx((VALUES + whole) / VALUES, rel=1e-12)
 
 
-def test_each_microbatch_passes_its_sums(components):
+def test_each_microbatch_runs_the_collectives(components):
   several = build(replace(components.experiment, microbatches=2), components.data)
   assert several.model.microbatches == 2
   half = build(replace(components.experiment, batch=BATCH // 2), components.data)
-  one, two = (cluster_clock.of(each, 2, "tensor") for each in (half, several))
+  one, two = (cluster_clock.of(job, 2, "tensor") for job in (half, several))
   assert two.collectives == 2 * one.collectives and two.share == one.share
 
 
-def test_each_device_computes_its_part_and_gathers_what_it_lacks(components):
-  alone, one = (compiled_step(components, BATCH, members, "fsdp") for members in (1, 2))
-  assert 0.45 < one.flop / alone.flop < 0.6
+def test_each_device_computes_its_part_and_gathers_parameters(components):
+  one, two = (compiled_step(components, BATCH, members, "fsdp") for members in (1, 2))
+  assert 0.45 < two.flop / one.flop < 0.6
   result = cluster_clock.of(components, 2, "fsdp")
-  assert sorted(each.nbytes for each in result.collectives if each.kind == "all-gather")[-3:] == [FLOAT * WIDTH**2] * 3
+  assert sorted(op.nbytes for op in result.collectives if op.kind == "all-gather")[-3:] == [FLOAT * WIDTH**2] * 3
   whole = 3 * WIDTH + (WIDTH + 1) * 10  # the biases and the last layer are small
   assert result.share == pytest.approx((VALUES + whole) / VALUES, rel=1e-12)
   assert cluster_clock.of(components, 1, "fsdp") == cluster_clock.ALONE
@@ -66,12 +66,12 @@ def test_each_device_computes_its_part_and_gathers_what_it_lacks(components):
     (8, NetworkModel(BETWEEN._replace(bandwidth=2e9), None, 1)),
   ],
 )
-def test_workers_of_several_devices_have_the_links_of_all(members, expected):
+def test_a_worker_has_the_links_of_all_its_devices(members, expected):
   assert NetworkModel(BETWEEN, INSIDE, 4).grouped(members) == expected
 
 
 @pytest.mark.parametrize("share", [1.0, 2.0])
-def test_a_step_waits_for_its_members_and_an_exchange_has_their_links(share):
+def test_a_step_includes_the_collectives_of_members_and_an_exchange_uses_their_links(share):
   cluster = named("ethernet_10g")
   config = config_of("sync_sgd")
   pattern = pattern_of(config.make_algorithm(), vector(NBYTES), config.workers)
@@ -93,8 +93,8 @@ def test_a_cluster_needs_a_worker_for_each_device():
     cluster_clock.clusters_by_name(["pcie_8gpu"], config, 2)
 
 
-def test_members_are_checked_before_the_devices_are_started():
-  """Whose number could not be chosen afterwards."""
+@pytest.mark.slow
+def test_members_are_checked_before_jax_creates_the_devices():
   code = (
     "import jax; from ddl.config import default_experiment; from ddl.run import build; "
     "from ddl.config.options import RunOptions; "

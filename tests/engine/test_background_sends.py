@@ -1,4 +1,4 @@
-"""Messages that a thread carries beside the steps: the results of the compiled calls, and what happens when."""
+"""Messages sent by a background thread: the results equal the references, and steps run in the meantime."""
 
 import threading
 
@@ -10,7 +10,7 @@ from helpers.runs import HYPER, STEPS, equals_twin, feed, make, record
 from ddl.engine import background_sends
 from ddl.engine.execution import ExecutionConfig
 
-pytestmark = pytest.mark.usefixtures("x64", "optimized")
+pytestmark = pytest.mark.usefixtures("x64")
 
 DELAYED = ["dasgd", "easgd", "overlap_sgp", "eager_diloco", "streaming_diloco", "cocod", "sma", "pipe_sgd"]
 LAYOUTS = [(2, ExecutionConfig("vmap", "scan", 5)), (8, ExecutionConfig("unroll", "scan", 12))]
@@ -23,15 +23,15 @@ def threads(monkeypatch):
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("name", DELAYED)
-@pytest.mark.sampled(8)
-def test_equals_its_twin_and_waiting_changes_no_bit(name, devices, how, threads):
+@pytest.mark.sampled(16)
+def test_equals_the_reference_and_overlap_changes_no_bit(name, devices, how, threads, optimized):
   trainer = make(name, devices, how)
   result = record(trainer)
   equals_twin(trainer, result, name, "momentum", **HYPER.get(name, {}))
   jax.tree.map(np.testing.assert_array_equal, result, record(make(name, devices, how._replace(overlap=False))))
 
 
-def test_one_thread_alone_communicates_and_nothing_is_compiled_twice(threads, monkeypatch):
+def test_only_the_background_thread_communicates_and_nothing_is_compiled_twice(threads, monkeypatch):
   ran, finished = [], background_sends._finished
   monkeypatch.setattr(
     background_sends,
@@ -49,11 +49,11 @@ def test_one_thread_alone_communicates_and_nothing_is_compiled_twice(threads, mo
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_steps_go_on_while_a_message_is_under_way(overlap, threads, monkeypatch):
-  """The first message does not arrive before steps are made after its launch, or a while has passed."""
+def test_steps_run_while_a_message_is_in_flight(overlap, threads, monkeypatch):
+  """The first message is delayed until steps have run after its launch, or until a timeout."""
   trainer = make("dasgd", 8, ExecutionConfig("unroll", "scan", 12, overlap))
   calls, finished = trainer._background, background_sends._finished
-  launched, stepped, beside = threading.Event(), threading.Event(), []
+  launched, stepped, overlapped = threading.Event(), threading.Event(), []
 
   def launch(*args, original=calls._launch):
     launched.set()
@@ -65,20 +65,20 @@ def test_steps_go_on_while_a_message_is_under_way(overlap, threads, monkeypatch)
       stepped.set()
     return result
 
-  def late(run, *args):
+  def delayed(run, *args):
     if launched.is_set():
-      beside.append(stepped.wait(30 if overlap else 0.2))
+      overlapped.append(stepped.wait(30 if overlap else 0.2))
     return finished(run, *args)
 
   monkeypatch.setattr(calls, "_launch", launch)
   monkeypatch.setattr(calls, "_steps", steps)
-  monkeypatch.setattr(background_sends, "_finished", late)
+  monkeypatch.setattr(background_sends, "_finished", delayed)
   key = jax.random.key(0)
   for _ in trainer.run(trainer.start(key), trainer.plan(0, STEPS, STEPS), feed, key):
     pass
-  assert beside[0] is overlap
+  assert overlapped[0] is overlap
 
 
 @pytest.mark.parametrize("name", ["sync_sgd", "local_sgd", "dasgd"])
-def test_one_process_has_compiled_calls(name):
+def test_one_process_needs_no_background_thread(name):
   assert make(name, 2, LAYOUTS[0][1])._background is None

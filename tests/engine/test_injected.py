@@ -1,4 +1,4 @@
-"""Runs of a batch that differ in their hyperparameters: each equals the run of an algorithm with those constants."""
+"""Runs of a batch that differ in their hyperparameters: each equals the reference with those constants."""
 
 import inspect
 from functools import partial
@@ -9,7 +9,8 @@ import numpy as np
 import optax
 import pytest
 from helpers.runs import HYPER, STEPS, WORKERS, feed, model
-from helpers.twins import build, close
+from helpers.twins import close, flat_of
+from reference import collective as reference
 
 from ddl.algorithms import COLLECTIVE
 from ddl.config.catalog import traceable
@@ -25,52 +26,47 @@ HOW = ExecutionConfig("vmap", "scan", 5)
 
 
 def settings(name, run):
-  """The numeric hyperparameters of a run; run 0 has those of the algorithm."""
+  """Return (learning rate, momentum) and the algorithm's numeric hyperparameters; run 0 has its default values."""
   numbers = {key: value for key, value in HYPER.get(name, {}).items() if traceable("algorithm", name, key, value)}
-  return {key: value * (1 - 0.1 * run) for key, value in numbers.items()} | {
-    "learning_rate": 0.05 * (1 - 0.2 * run), "inner momentum": 0.9 - 0.1 * run
-  }  # fmt: skip
+  return (0.05 * (1 - 0.2 * run), 0.9 - 0.1 * run), {key: value * (1 - 0.1 * run) for key, value in numbers.items()}
 
 
-def algorithm(name, values, check=True):
+def algorithm(name, values):
   numbers = dict(values)
   inner = optax.sgd(numbers.pop("learning_rate"), momentum=numbers.pop("inner momentum"))
-  hyper = HYPER.get(name, {}) | numbers
-  if check:
-    return build(name, inner, WORKERS, **hyper)
-  factory = inspect.unwrap(COLLECTIVE[name].factory)  # the values were checked as numbers
+  factory = inspect.unwrap(COLLECTIVE[name].factory)  # without checks, which need concrete numbers
   more = {"workers": WORKERS} if "workers" in inspect.signature(factory).parameters else {}
-  return factory(inner, **hyper, **more)
-
-
-def final(trainer, start, batches, key):
-  for _, carry, _ in trainer.run(start, trainer.plan(0, STEPS, STEPS), batches, key):  # noqa: B007
-    pass
-  return trainer.consensuses(carry)
+  return factory(inner, **HYPER.get(name, {}) | numbers, **more)
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
 @pytest.mark.sampled(6)
-def test_each_run_equals_the_algorithm_with_its_constants(name):
-  make = partial(algorithm, name, check=False)
-  trainer = CompiledTrainer(inject(make, settings(name, 0)), model(), make_workers(WORKERS, 2), HOW)
-  starts = [trainer.start(RunKey(KEY, settings(name, run))) for run in range(RUNS)]
+def test_each_run_equals_the_reference_with_its_constants(name):
+  def values(run):
+    (rate, momentum), numbers = settings(name, run)
+    return {"learning_rate": rate, "inner momentum": momentum} | numbers
 
   def batches(first, steps):
     return {key: np.stack([x] * RUNS, axis=1) for key, x in feed(first, steps).items()}
 
-  result = final(trainer, trainer.join(starts), batches, jnp.stack([KEY] * RUNS))
-  for run in range(RUNS):
-    plain = CompiledTrainer(algorithm(name, settings(name, run)), model(), make_workers(WORKERS, 2), HOW)
-    (expected,) = final(plain, plain.start(KEY), feed, KEY)
-    jax.tree.map(close, result[run].params, expected.params)
+  trainer = CompiledTrainer(inject(partial(algorithm, name), values(0)), model(), make_workers(WORKERS, 2), HOW)
+  start = trainer.join([trainer.start(RunKey(KEY, values(run))) for run in range(RUNS)])
+  for _, carry, _ in trainer.run(start, trainer.plan(0, STEPS, STEPS), batches, jnp.stack([KEY] * RUNS)):  # noqa: B007
+    pass
+  results = [flat_of(consensus.params) for consensus in trainer.consensuses(carry)]
+  x0, grad = reference.problem(WORKERS, STEPS)
+  for run, result in enumerate(results):
+    inner, numbers = settings(name, run)
+    hyper = HYPER.get(name, {}) | numbers
+    twin = reference.TWINS[name](x0, grad, workers=WORKERS, steps=STEPS, inner=reference.heavy_ball(*inner), **hyper)
+    close(result, twin.evaluate[-1])
   if name != "independent":
-    assert not np.allclose(jax.tree.leaves(result[0].params)[0], jax.tree.leaves(result[1].params)[0])
+    assert not np.allclose(results[0], results[1])
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.sampled(4)
-def test_an_optimizer_with_traced_settings_equals_the_one_with_constants(name):
+def test_an_optimizer_with_traced_settings_equals_one_with_constants(name):
   more = {"weight_decay": 0.1, "clip_norm": 0.5, "momentum": 0.9}
   numbers = {
     key: 0.95 * value

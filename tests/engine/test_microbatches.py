@@ -1,4 +1,4 @@
-"""Gradients of a batch in parts: those of the whole batch, in all runtimes, and what may not be parted."""
+"""Microbatches: the gradients equal those of the whole batch in all runtimes."""
 
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ DIGITS = "--config=configs/digits.py"
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
 @pytest.mark.parametrize("parts", [4, 2, 16])
 @pytest.mark.sampled(7)
-def test_ten_steps_are_those_of_the_whole_batch(x64, parts, name):
+def test_ten_steps_equal_those_of_the_whole_batch(x64, parts, name):
   _, carry = trained(name, 1, 1, "fsdp", microbatches=parts)
   for a, b in zip(leaves(carry.params), leaves(one_device(name)), strict=True):
     np.testing.assert_allclose(a[0], b, rtol=1e-12, atol=1e-14)
@@ -29,7 +29,7 @@ def test_ten_steps_are_those_of_the_whole_batch(x64, parts, name):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case[0] != "vgg_a"])
 @pytest.mark.sampled(7)
-def test_members_share_each_part(x64, case):
+def test_members_share_each_microbatch(x64, case):
   name, sharding = case
   _, carry = trained(name, 2, 2, sharding, microbatches=4)
   for a, b in zip(leaves(gather(carry.params)), leaves(one_device(name)), strict=True):
@@ -37,8 +37,8 @@ def test_members_share_each_part(x64, case):
 
 
 @pytest.mark.parametrize("dense", [True, False])
-def test_each_part_has_its_key_and_the_statistics_of_the_one_before(dense):
-  """The loss is linear, so that the gradient is the mean of the inputs, plus noise by the key."""
+def test_each_microbatch_has_its_key_and_the_statistics_of_the_previous_one(dense):
+  """The loss is linear, so that the gradient is the mean of the inputs plus noise from the key."""
 
   def loss(params, extra, batch, key):
     noise = jax.random.normal(key, params.shape)
@@ -52,12 +52,12 @@ def test_each_part_has_its_key_and_the_statistics_of_the_one_before(dense):
   np.testing.assert_allclose(grads, x.mean(axis=0) + noise, rtol=1e-5)
   np.testing.assert_allclose(value, (x.mean(axis=0) + noise).sum(), rtol=1e-5)
   assert int(after["count"]) == 3
-  np.testing.assert_array_equal(after["first"], x[2])  # part 2 of 3 has examples 2 and 5
+  np.testing.assert_array_equal(after["first"], x[2])  # the last of three microbatches has examples 2 and 5
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["async_easgd", "hogwild_sgd"])
-def test_servers_take_them_too(name):
+def test_server_algorithms_accept_microbatches(name):
   setting = experiment(name)
   schedule = events_of(setting.algorithm)
   _, carry, losses = simulate(setting, schedule)
@@ -70,8 +70,7 @@ def test_servers_take_them_too(name):
       np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_a_step_needs_memory_for_one_part():
-  """The temporaries of a compiled gradient, most of them activations."""
+def test_a_step_stores_activations_of_one_microbatch():
   widths = (8, *[128] * 4)
   weights = {f"w{i}": jax.ShapeDtypeStruct(shape, jnp.float32) for i, shape in enumerate(pairwise(widths))}
 
@@ -90,8 +89,7 @@ def test_a_step_needs_memory_for_one_part():
 
 
 @pytest.mark.slow
-def test_batch_norm_sees_a_part_alone():
-  """As documented: the statistics, and so the gradients, are those of microbatches."""
+def test_batch_norm_uses_the_statistics_of_a_microbatch():
   model = normalized()
   params, extra = model.init(KEY)
   rng = np.random.default_rng(0)
@@ -101,7 +99,7 @@ def test_batch_norm_sees_a_part_alone():
   assert any(differ)
 
 
-def test_an_experiment_has_them(wrong):
+def test_microbatches_of_an_experiment(wrong):
   model = build(config(microbatches=4)).model
   assert model.microbatches == 4
   wrong([DIGITS, "--config.microbatches=5"], "config.microbatches must be a divisor", "got 5", "config.batch=16")

@@ -1,4 +1,4 @@
-"""What accelerators overlap better - packed messages, unrolled steps beside them - leaves every result as it was."""
+"""Packed messages and unrolled steps, which accelerators overlap better, do not change the results."""
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ def as_tpu(monkeypatch):
 
 
 @pytest.mark.parametrize("name", DELAYED)
-@pytest.mark.sampled(2)
-def test_the_twins_hold_for_the_programs_of_tpus(name, as_tpu):
+@pytest.mark.sampled(3)
+def test_programs_for_tpus_equal_the_reference(name, as_tpu):
   trainer = make(name, 2, ExecutionConfig("vmap", "scan", 12))
   equals_twin(trainer, record(trainer), name, "momentum", **HYPER[name])
 
@@ -47,8 +47,8 @@ def loops(trainer):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most, left", [(8, []), (2, [3])])
-def test_steps_beside_a_message_are_unrolled_up_to_some(most, left, monkeypatch):
-  hyper = {"period": 6, "delay": 5, "keep": 0.25, "inner": "momentum"}  # leaves after 6 steps, arrives after 11
+def test_steps_during_a_message_are_unrolled_up_to_a_limit(most, left, monkeypatch):
+  hyper = {"period": 6, "delay": 5, "keep": 0.25, "inner": "momentum"}  # launched after step 6, merged after step 11
   how = ExecutionConfig("vmap", "scan", 12)
   plain = make("dasgd", 2, how, **hyper)
   expected = record(plain)
@@ -60,21 +60,22 @@ def test_steps_beside_a_message_are_unrolled_up_to_some(most, left, monkeypatch)
   close(record(other).params, expected.params)
 
 
-def test_packed_means_and_sums_are_those_of_leaves():
+def test_packed_means_and_sums_equal_those_of_the_leaves():
   tree = {"a": jnp.arange(24.0).reshape(4, 2, 3), "b": jnp.arange(4, dtype=jnp.int32), "c": jnp.ones((4, 5))}
 
   def both(group):
-    return jax.vmap(lambda tree: (group.sum(tree), group.mean({"a": tree["a"], "c": tree["c"]})), axis_name="w")(tree)
+    of_worker = lambda tree: (group.sum(tree), group.mean({"a": tree["a"], "c": tree["c"]}))  # noqa: E731
+    return jax.jit(jax.vmap(of_worker, axis_name="w"))(tree)
 
   jax.tree.map(np.testing.assert_array_equal, both(PackedGroup("w")), both(Group("w")))
 
 
-def test_a_worker_of_several_members_keeps_its_leaves_apart(as_tpu):
+def test_messages_of_workers_with_several_members_are_not_packed(as_tpu):
   assert isinstance(make_workers(4, 4).overlapped_group, PackedGroup)
   assert not isinstance(make_workers(4, 8, 2).overlapped_group, PackedGroup)
 
 
-def test_an_option_that_the_compiler_does_not_know_is_left_out():
+def test_unknown_compiler_options_are_dropped_with_a_warning():
   lowered = jax.jit(lambda x: x + 1).lower(1.0)
   with pytest.warns(UserWarning, match="xla_no_such_option"):
     assert execution.compiled(lowered, {"xla_no_such_option": "1"})(1.0) == 2.0

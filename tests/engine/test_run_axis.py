@@ -1,6 +1,7 @@
-"""Runs that are made side by side: each equals the same run made alone, in float64 at rtol 1e-12."""
+"""Batches of runs: each run equals the same run computed separately, in float64 at rtol 1e-12."""
 
 from functools import partial
+from itertools import cycle
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ LAYOUTS += [(2, ExecutionConfig("map", "scan", 12)), (8, ExecutionConfig("vmap",
 
 
 def seeded():
-  """The problem, from a start and with noise that are those of a run's key."""
+  """The problem with a start and noise drawn from the run's key."""
   plain = model()
 
   def init(key):
@@ -37,7 +38,7 @@ def seeded():
 
 
 def shifted(run, first, steps):
-  """Each run has batches of its own."""
+  """Return different batches for each run."""
   batches = feed(first, steps)
   return batches | {"step": (batches["step"] + run) % STEPS}
 
@@ -46,8 +47,8 @@ def key(run):
   return jax.random.key(10 + run)
 
 
-def alone(trainer, run):
-  """The carry after each call, and all losses."""
+def separately(trainer, run):
+  """Return the carry after each call, and all losses."""
   carries, losses = [], []
   calls = trainer.plan(0, STEPS, STEPS)
   for call, carry, loss in trainer.run(trainer.start(key(run)), calls, partial(shifted, run), key(run)):
@@ -56,12 +57,12 @@ def alone(trainer, run):
   return carries, np.concatenate(losses)
 
 
-def together(trainer):
-  """The same of each run."""
+def as_batch(trainer):
+  """Return the same for each run of a batch."""
 
   def all_batches(first, steps):
     batches = [shifted(run, first, steps) for run in range(RUNS)]
-    return {name: np.stack([each[name] for each in batches], axis=1) for name in batches[0]}
+    return {name: np.stack([batch[name] for batch in batches], axis=1) for name in batches[0]}
 
   carries, losses = [], []
   start = trainer.join([trainer.start(key(run)) for run in range(RUNS)])
@@ -69,25 +70,24 @@ def together(trainer):
   for call, carry, loss in trainer.run(start, trainer.plan(0, STEPS, STEPS), all_batches, keys):
     carries.append([jax.tree.map(np.asarray, trainer.part(carry, run)) for run in range(RUNS)])
     losses.append(trainer.losses(call, loss))
-  return [([each[run] for each in carries], np.concatenate([each[run] for each in losses])) for run in range(RUNS)]
+  return [([carry[run] for carry in carries], np.concatenate([loss[run] for loss in losses])) for run in range(RUNS)]
 
 
-def each_equals_itself_alone(trainer):
-  result = together(trainer)
+def assert_batch_equals_separate_runs(trainer):
+  result = as_batch(trainer)
   assert len({losses.tobytes() for _, losses in result}) == RUNS
   for run in range(RUNS):
-    jax.tree.map(close, result[run], alone(trainer, run))
+    jax.tree.map(close, result[run], separately(trainer, run))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices, how", LAYOUTS)
-@pytest.mark.parametrize("name", COLLECTIVE)
-def test_each_equals_itself_alone(name, devices, how):
-  each_equals_itself_alone(make(name, devices, how, model=seeded(), **HYPER.get(name, {})))
+@pytest.mark.parametrize("name, layout", [*zip(COLLECTIVE, cycle(LAYOUTS))])
+def test_each_run_of_a_batch_equals_a_separate_run(name, layout):
+  assert_batch_equals_separate_runs(make(name, *layout, model=seeded(), **HYPER.get(name, {})))
 
 
 @pytest.mark.parametrize("name", ["dasgd", "easgd"])
 @pytest.mark.sampled(2)
-def test_calls_that_ask_what_is_due(name, monkeypatch):
+def test_conditional_exchanges_of_a_batch(name, monkeypatch):
   monkeypatch.setattr("ddl.engine.calls.MOST_KINDS", 0)
-  each_equals_itself_alone(make(name, 2, ExecutionConfig("vmap", "scan", 5), model=seeded(), **HYPER[name]))
+  assert_batch_equals_separate_runs(make(name, 2, ExecutionConfig("vmap", "scan", 5), model=seeded(), **HYPER[name]))

@@ -1,10 +1,10 @@
-"""Short runs, a comparison and predictions whose results a refactoring must reproduce bit for bit.
+"""Short runs, a comparison and predictions with stored results, which a refactoring must reproduce bit for bit.
 
   python tests/golden/golden.py            run all cases and compare them with the stored results
-  python tests/golden/golden.py --write    replace the stored results, which the commit then has to explain
+  python tests/golden/golden.py --write    replace the stored results; explain the reason in the commit
 
-`results/` has the metrics of each run, the tables of the comparison and the figures of each prediction as JSON, and the
-final parameters of all runs in params.npz. Measured seconds and English sentences are left out.
+`results/` contains the metrics of each run, the tables of the comparison and the numbers of each prediction as JSON,
+and the final parameters of all runs in params.npz, without measured seconds and English sentences.
 """
 
 import csv
@@ -67,7 +67,7 @@ def cases() -> list[str]:
 
 
 def result(case: str) -> tuple[Any, dict[str, np.ndarray]]:
-  """Run a case. Return its figures and, for a run, the final parameters by their paths."""
+  """Run a case. Return its numbers and, for a run, the final parameters by their paths."""
   with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
     if case in PREDICTIONS:
@@ -107,12 +107,12 @@ def _prediction(command: list[str], folder: Path) -> Any:
 
 def run_command(*arguments: str) -> None:
   """Run a command of run.py. Raises RuntimeError if it fails."""
-  # Compiled as a user's run is, whatever flags the tests around it have.
+  # Compile with the default options, not with those of the tests.
   environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
   command = [sys.executable, "run.py", *arguments]
-  done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-  if done.returncode:
-    raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr}")
+  process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+  if process.returncode:
+    raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}: {process.stderr}")
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
@@ -125,7 +125,7 @@ def _without_seconds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _figures(tree: Any) -> Any:
-  """Return a JSON value without its sentences."""
+  """Return a JSON value without sentences."""
   if isinstance(tree, dict):
     return {key: _figures(value) for key, value in tree.items() if not _is_sentence(value)}
   if isinstance(tree, list):
@@ -138,14 +138,14 @@ def _is_sentence(value: Any) -> bool:
 
 
 def machine() -> dict[str, Any]:
-  """Return what the last bits depend on: JAX's version and the processor's vector instructions."""
+  """Return JAX's version and the processor's vector instructions, on which the last bits depend."""
   flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
   vector = sorted(flag for flag in flags.split() if flag.startswith(("avx", "amx", "fma", "sse")))
   return {"jax": jax.__version__, "vector_instructions": vector}
 
 
 def stored(case: str) -> tuple[Any, dict[str, np.ndarray]]:
-  """Return what `result` gave when the results were stored."""
+  """Return the stored result of a case."""
   figures = json.loads((RESULTS / f"{case}.json").read_text())
   with np.load(RESULTS / "params.npz") as file:
     start = f"{case}/"
@@ -153,9 +153,9 @@ def stored(case: str) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def differences(case: str, exact: bool) -> list[str]:
-  """Run a case. Return the places where it differs from the stored results.
+  """Run a case. Return the paths of values that differ from the stored results.
 
-  exact: bit for bit; otherwise numbers within 5 % or 0.02, for a processor or a JAX version of other last bits.
+  exact: compare bit for bit; otherwise within 5 % or 0.02, for another processor or JAX version.
   """
   now, before = (_leaves(output) for output in (result(case), stored(case)))
   different = [name for name in now if name in before and not _equal(now[name], before[name], exact)]
@@ -199,12 +199,12 @@ def main() -> int:
     return 0
   exact = is_machine_of_results()
   with ThreadPoolExecutor(2) as pool:
-    places = dict(zip(cases(), pool.map(lambda case: differences(case, exact), cases()), strict=True))
-  changed = {case: names for case, names in places.items() if names}
+    paths = dict(zip(cases(), pool.map(lambda case: differences(case, exact), cases()), strict=True))
+  changed = {case: names for case, names in paths.items() if names}
   for case, names in changed.items():
     print(f"{case}: {len(names)} differences, such as {', '.join(names[:5])}")
   how = "" if exact else " (within 5 %: another machine)"
-  print(f"{len(places) - len(changed)} of {len(places)} cases are equal{how}")
+  print(f"{len(paths) - len(changed)} of {len(paths)} cases are equal{how}")
   return 1 if changed else 0
 
 

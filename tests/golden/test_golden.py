@@ -1,28 +1,36 @@
-"""The stored results of short runs, a comparison and predictions are reproduced."""
-
-from pathlib import Path
+"""Short runs, a comparison and predictions reproduce their stored results."""
 
 import pytest
 from golden import golden
 from helpers.forks import Fork
 
-SLOW = ("scale_weak",)  # simulates jitter for more than a minute
+DEFAULT = (  # one case each of:
+  "sharded",  # synchronous SGD
+  "members",  # delayed (DaSGD), over workers of several devices
+  "streaming_diloco",
+  "easgd_topk",  # EASGD, and a wrapper
+  "async_easgd",  # a server in virtual time
+  "ad_psgd",  # gossip
+  "elastic",
+  "compare",
+  "plan_vgg",
+  "scale_vgg",
+)
 
 
 @pytest.mark.parametrize(
-  "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in golden.cases()]
+  "case", [pytest.param(case, marks=[pytest.mark.slow] * (case not in DEFAULT)) for case in golden.cases()]
 )
 def test_results_are_reproduced(case, tmp_path, monkeypatch):
   def run_command(*arguments: str) -> None:
-    files: list[Path] = [tmp_path / "out", tmp_path / "error"]
-    # Compiled as a user's run is, whatever flags the other tests have.
-    command = Fork([*arguments], golden.ROOT, files[0], files[1], without=["XLA_FLAGS"])
+    # Compile with the default options, not with those of the tests.
+    command = Fork([*arguments], golden.ROOT, tmp_path / "out", tmp_path / "error", without=["XLA_FLAGS"])
     _, error = command.communicate(timeout=600)
     assert command.returncode == 0, error
 
-  if not case.startswith("scale"):  # whose figures a fork does not draw
+  if not case.startswith("scale"):  # a fork does not write the figures, whose data are compared
     monkeypatch.setattr(golden, "run_command", run_command)
   exact = golden.is_machine_of_results()
   if case == "compare" and not exact:
-    pytest.skip("p-values depend on the last bits, which are of another processor or JAX version")
+    pytest.skip("the stored p-values are of another processor or JAX version")
   assert not golden.differences(case, exact)

@@ -1,4 +1,4 @@
-"""Small experiments on clusters; for the tests of their clocks and predictions."""
+"""Small experiments on clusters."""
 
 from ddl.config import default_experiment
 from ddl.costs import cluster_clock
@@ -10,16 +10,16 @@ COLLECTIVE = [("sync_sgd", 1, None), ("local_sgd", 4, None), ("dasgd", 4, 2), ("
 
 
 def config_of(name, workers=4, steps=40, **settings):
-  given = {"name": name} | {key: value for key, value in settings.items() if value is not None}
-  return default_experiment(algorithm=given, workers=workers, steps=steps, times={"name": "constant"})
+  algorithm = {"name": name} | {key: value for key, value in settings.items() if value is not None}
+  return default_experiment(algorithm=algorithm, workers=workers, steps=steps, times={"name": "constant"})
 
 
 def on(config, cluster, flop=FLOP):
-  """A run on a cluster, and its algorithm."""
+  """Return a run on a cluster, and its algorithm."""
   algorithm = config.make_algorithm()
   return cluster_clock.on(config, pattern_of(algorithm, vector(NBYTES), config.workers), cluster, flop), algorithm
 
 
 def run_on(name, cluster, workers=4, steps=40, **settings):
-  """Likewise, by names."""
+  """Return a run on a cluster, and its algorithm, from their names."""
   return on(config_of(name, workers, steps, **settings), named(cluster))

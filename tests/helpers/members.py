@@ -1,4 +1,4 @@
-"""Small networks over workers of several devices, and the same on one."""
+"""Small networks trained by workers of several devices (members), and on one device for comparison."""
 
 from functools import cache
 
@@ -15,38 +15,38 @@ from ddl.engine.rounds import worker_keys
 from ddl.engine.workers import make_workers
 from ddl.models import MODELS
 
-BATCH, LAST, KEY = 16, 10, jax.random.key(3)  # examples of all workers together, steps
+BATCH, LAST, KEY = 16, 10, jax.random.key(3)  # examples per step of all workers, steps
 HOW = ExecutionConfig("unroll", "scan", 5)
 VECTORS = {"task": "classification", "shape": (12,), "num_outputs": 8}
 IMAGES = {"task": "classification", "shape": (8, 8, 2), "num_outputs": 8}
 TOKENS = {"task": "language", "shape": (6,), "num_outputs": 16}
-NETWORKS = {  # the shapes of CD-DNN, of VGG-A, and of a language model, small
+NETWORKS = {  # small versions of CD-DNN, LeNet, VGG-A and a language model
   "mlp": (VECTORS, {"hidden": (64, 64, 64)}),
   "lenet": (IMAGES, {"channels": (4, 8), "kernel": 3, "hidden": 128}),
   "vgg_a": ({**IMAGES, "shape": (32, 32, 2)}, {"width": 0.07, "hidden": 64, "dropout": 0.0}),
   "transformer": (TOKENS, {"layers": 2, "width": 32, "heads": 4}),
 }
-CASES = [("mlp", rules) for rules in ("fsdp", "tensor", "hybrid")]
+CASES = [("mlp", rules) for rules in ("hybrid", "fsdp", "tensor")]
 CASES += [("lenet", "fsdp"), ("lenet", "hybrid"), ("vgg_a", "hybrid")] + [
   ("transformer", rules) for rules in ("fsdp", "tensor")
 ]
 
 
 @cache
-def _made(name):
+def _model_and_start(name):
   meta, settings = NETWORKS[name]
   model = MODELS[name](meta, **settings)
   return model, jax.tree.map(np.asarray, jax.jit(model.init)(KEY))
 
 
 def network(name):
-  """The model, whose initial parameters are constants, as those that Flax draws in float32 depend on the layout."""
-  model, start = _made(name)
+  """Return the model with constant initial parameters, as those that Flax draws in float32 depend on the layout."""
+  model, start = _model_and_start(name)
   return model._replace(init=lambda key: jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), start))
 
 
 def batches(name):
-  """[steps, BATCH, ...] of examples drawn at random."""
+  """Return random examples [steps, BATCH, ...]."""
   meta, rng = NETWORKS[name][0], np.random.default_rng(0)
   shape = (LAST, BATCH, *meta["shape"])
   if meta["task"] == "language":
@@ -55,35 +55,34 @@ def batches(name):
 
 
 def feed(name, workers):
-  """The global batches, shared by the workers."""
+  """Return a feed of the global batches, split over the workers."""
 
-  def some(first, count):
+  def slices(first, count):
     return {key: np.stack(np.split(x[first : first + count], workers, axis=1)) for key, x in batches(name).items()}
 
-  return some
+  return slices
 
 
 def inner():
-  """The optimizer."""
+  """Return the optimizer."""
   return optax.sgd(0.1, momentum=0.9)
 
 
 @cache
 def one_device(name):
-  """The parameters after SGD with momentum on the global batches."""
+  """Return the parameters after SGD with momentum on the global batches."""
   model, optimizer, examples = network(name), inner(), batches(name)
   params, extra = model.init(KEY)
-  state = optimizer.init(params)
+  state, gradient = optimizer.init(params), jax.jit(jax.grad(lambda p, batch: model.loss(p, extra, batch, KEY)[0]))
   for step in range(LAST):
     batch = {key: x[step] for key, x in examples.items()}
-    grads = jax.grad(lambda p, batch=batch: model.loss(p, extra, batch, KEY)[0])(params)
-    updates, state = optimizer.update(grads, state, params)
+    updates, state = optimizer.update(gradient(params, batch), state, params)
     params = optax.apply_updates(params, updates)
   return params
 
 
 def trained(name, workers, members, sharding, steps=LAST, algorithm=None, how=HOW, **model):
-  """(trainer, carry) after some steps of the algorithm, by default synchronous SGD. model: fields that differ."""
+  """Return (trainer, carry) after some steps, by default of synchronous SGD. model: fields of the model to replace."""
   algorithm = algorithm or build("sync_sgd", inner(), workers)
   layout = make_workers(workers, workers * members, members)
   trainer = CompiledTrainer(algorithm, network(name)._replace(**model), layout, how._replace(sharding=sharding))
@@ -93,7 +92,7 @@ def trained(name, workers, members, sharding, steps=LAST, algorithm=None, how=HO
 
 
 def of_a_step(name, workers, members, sharding, **model):
-  """The collectives of a compiled step of synchronous SGD. model: fields that differ."""
+  """Return the collectives of a compiled step of synchronous SGD. model: fields of the model to replace."""
   how = ExecutionConfig("unroll", "unroll", 1)
   trainer, carry = trained(name, workers, members, sharding, 1, how=how, **model)
   (call,) = trainer.plan(0, 1, 1)

@@ -1,4 +1,4 @@
-"""Runs of the compiled runtime on the twins' problem, recorded after each call; for the tests of ddl.engine."""
+"""Runs of the compiled trainer on the references' problem, recorded after each call."""
 
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from ddl.engine.workers import make_workers
 
 WORKERS, STEPS = 8, 12
 OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
-HYPER = {  # dasgd: its message is in flight between two calls, where calls are shorter than 3 steps
+HYPER = {  # dasgd: its message is in flight between two calls if calls are shorter than 3 steps
   "local_sgd": {"period": 4},
   "post_local_sgd": {"period": 3, "start": 4},
   "hierarchical_sgd": {"group_size": 4, "period": 2, "outer_period": 6},
@@ -56,7 +56,7 @@ class Record(NamedTuple):
 
 @cache
 def model(workers: int = WORKERS, steps: int = STEPS) -> Model:
-  """A model whose gradient for worker i at step t is the problem's, so that a misplaced batch shows."""
+  """Return a model with the problem's gradient of worker i at step t, so that a misplaced batch is detected."""
   x0, grad = reference.problem(workers, steps)
 
   def init(key: Any) -> Any:
@@ -71,7 +71,7 @@ def model(workers: int = WORKERS, steps: int = STEPS) -> Model:
 
 
 def feed(first: int, steps: int, workers: Any = range(WORKERS)) -> dict[str, np.ndarray]:
-  """Batches [workers, steps, 1] that say whose they are."""
+  """Return batches [workers, steps, 1] that contain their worker and step."""
   numbers = np.arange(first, first + steps, dtype=np.int32)
   worker, step = np.meshgrid(np.array(workers, np.int32), numbers, indexing="ij")
   return {"worker": worker[..., None], "step": step[..., None]}
@@ -80,16 +80,16 @@ def feed(first: int, steps: int, workers: Any = range(WORKERS)) -> dict[str, np.
 def make(
   name: str, devices: int, how: ExecutionConfig, *, inner: str = "momentum", model: Model | None = None, **hyper: Any
 ):
-  """A CompiledTrainer of eight workers."""
+  """Return a CompiledTrainer of eight workers."""
   algorithm = build(name, INNER[inner][0], WORKERS, **(hyper or HYPER.get(name, {})))
   return CompiledTrainer(algorithm, model or globals()["model"](), make_workers(WORKERS, devices), how)
 
 
 def record(trainer: CompiledTrainer, steps: int = STEPS, every: int = STEPS) -> Record:
-  """Runs it from step 0 and keeps everything that lives in this process."""
+  """Run from step 0 and record the results of this process's workers."""
   start, ends, rows, losses = trainer.start(jax.random.key(0)), [], [], []
-  mine = partial(feed, workers=trainer.workers.local)
-  for call, carry, loss in trainer.run(start, trainer.plan(0, steps, every), mine, jax.random.key(1)):
+  batches = partial(feed, workers=trainer.workers.local)
+  for call, carry, loss in trainer.run(start, trainer.plan(0, steps, every), batches, jax.random.key(1)):
     consensus = jax.tree.map(lambda x: np.asarray(x.addressable_data(0)), trainer.consensus(carry))
     params = each(trainer, carry.params, trainer.replication.params)
     rows.append((flat_rows(params), flat_rows(consensus.params, 0), consensus.distance))
@@ -98,43 +98,43 @@ def record(trainer: CompiledTrainer, steps: int = STEPS, every: int = STEPS) -> 
   return Record(ends, *map(np.stack, zip(*rows, strict=True)), np.concatenate(losses))
 
 
-def equals_twin(trainer: CompiledTrainer, kept: Record, name: str, inner: str, **hyper: Any) -> None:
-  """Asserts that each recorded figure is the twin's."""
+def equals_twin(trainer: CompiledTrainer, result: Record, name: str, inner: str, **hyper: Any) -> None:
+  """Assert that each recorded value equals that of the NumPy reference."""
   history = twin(name, inner, **hyper)
-  at = np.array(kept.ends) - 1
-  assert kept.ends[-1] == STEPS
-  close(kept.params, history.params[at][:, trainer.workers.local])
-  close(kept.evaluate, history.evaluate[at])
-  apart = history.params[at] - history.params[at].mean(axis=1, keepdims=True)
-  close(kept.distance, np.sqrt(np.mean(np.sum(apart**2, axis=-1), axis=-1)))
-  close(kept.losses, slopes(name, inner, **hyper))
+  at = np.array(result.ends) - 1
+  assert result.ends[-1] == STEPS
+  close(result.params, history.params[at][:, trainer.workers.local])
+  close(result.evaluate, history.evaluate[at])
+  deviations = history.params[at] - history.params[at].mean(axis=1, keepdims=True)
+  close(result.distance, np.sqrt(np.mean(np.sum(deviations**2, axis=-1), axis=-1)))
+  close(result.losses, slopes(name, inner, **hyper))
 
 
 def each(trainer: CompiledTrainer, tree: Any, copies: Any) -> Any:
-  """[copies, ...] -> [local workers, ...] in NumPy: a device's one copy counts for all of its workers."""
+  """Return [local workers, ...] in NumPy from [copies, ...], repeating copies that workers share."""
 
-  def leaf(own: bool, x: jax.Array) -> np.ndarray:
+  def leaf(per_worker: bool, x: jax.Array) -> np.ndarray:
     shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    return np.repeat(np.concatenate([s.data for s in shards]), 1 if own else trainer.workers.virtual, axis=0)
+    return np.repeat(np.concatenate([s.data for s in shards]), 1 if per_worker else trainer.workers.virtual, axis=0)
 
   return jax.tree.map(leaf, copies, tree)
 
 
 def flat_rows(tree: Any, lead: int = 1) -> np.ndarray:
-  """Leaves [..., *shape] -> [..., n], in the order of `tree_of`."""
+  """Concatenate leaves [..., *shape] to [..., n], in the order of `tree_of`."""
   return np.concatenate([np.reshape(x, (*x.shape[:lead], -1)) for x in jax.tree.leaves(tree)], axis=-1)
 
 
 @cache
 def twin(name: str, inner: str, steps: int = STEPS, **hyper: Any) -> reference.History:
-  """The NumPy twin's history."""
+  """Return the history of the NumPy reference."""
   x0, grad = reference.problem(WORKERS, steps)
   return reference.TWINS[name](x0, grad, workers=WORKERS, steps=steps, inner=INNER[inner][1], **hyper)
 
 
 @cache
 def slopes(name: str, inner: str, steps: int = STEPS, **hyper: Any) -> np.ndarray:
-  """[steps]: the twin's mean over the workers of g . x, which is the model's loss."""
+  """Return the model's losses in the reference, [steps]: the workers' mean of g . x."""
   x0, grad = reference.problem(WORKERS, steps)
   history = twin(name, inner, steps, **hyper).params
   before = np.concatenate([np.broadcast_to(x0, (1, WORKERS, len(x0))), history[:-1]])

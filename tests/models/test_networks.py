@@ -1,4 +1,4 @@
-"""The networks of papers: golden counts of parameters and multiply-accumulates, against the cost model's tables too."""
+"""Published networks: counts of parameters and multiply-accumulates, also in the layer tables of the cost model."""
 
 import jax
 import jax.numpy as jnp
@@ -54,8 +54,8 @@ def test_parameters_and_multiply_accumulates(name):
   assert macs(name) == expected
   if name in neural_networks.names():
     assert params(neural_networks.table(name)) == count
-    real = [layer for layer in neural_networks.table(name) if layer.groups == 1]  # without scales and shifts
-    assert sum(layer.macs for layer in real) == expected
+    products = [layer for layer in neural_networks.table(name) if layer.groups == 1]  # without scales and shifts
+    assert sum(layer.macs for layer in products) == expected
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -72,26 +72,27 @@ def test_convolutions_of_the_papers(name):
   [((12, 768, 12), 124_439_808), ((24, 1024, 16), 354_823_168), ((36, 1280, 20), 774_030_080),
    ((48, 1600, 25), 1_557_611_200)],
 )  # fmt: skip
-def test_gpt2(sizes, count):
+@pytest.mark.sampled(4)
+def test_parameters_of_gpt2(sizes, count):
   created = MODELS["gpt2"](GPT2, **dict(zip(("layers", "width", "heads"), sizes, strict=True)))
   assert sum(x.size for x in jax.tree.leaves(jax.eval_shape(created.init, jax.random.key(0))[0])) == count
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 @pytest.mark.slow
-def test_residual_networks_are_those_of_the_paper(name):
-  """A forward pass by hand with drawn parameters and running statistics; at the start all blocks are the identity."""
+def test_residual_networks_equal_a_forward_pass_by_hand(name):
+  """With random parameters and running statistics; with the initial parameters all blocks are the identity."""
   model = MODELS[name]({"task": "classification", "shape": (32, 32, 3), "num_outputs": 10}, width=4)
-  started, kept = jax.jit(model.init)(jax.random.key(0))
+  initial, statistics = jax.jit(model.init)(jax.random.key(0))
   lasts = [
     block["b_norm" if name == "resnet18" else "c_norm"]["scale"]
-    for key, block in started.items()
+    for key, block in initial.items()
     if "_" in key and key != "conv1_norm"
   ]
   assert len(lasts) == {"resnet18": 8, "resnet50": 16}[name] and not np.any(np.concatenate(lasts))
   rng = np.random.default_rng(0)
   params, extra = jax.tree.map(
-    lambda x: rng.uniform(0.2, 0.6, x.shape).astype(np.float32) * rng.choice([-1, 1], x.shape), (started, kept)
+    lambda x: rng.uniform(0.2, 0.6, x.shape).astype(np.float32) * rng.choice([-1, 1], x.shape), (initial, statistics)
   )
   extra = jax.tree.map(np.abs, extra)
   x = rng.normal(size=(2, 32, 32, 3)).astype(np.float32)
@@ -116,9 +117,9 @@ def test_residual_networks_are_those_of_the_paper(name):
         z = conv(relu(conv(relu(conv(y, at, "a", 1)), at, "b", 3, stride)), at, "c", 1)
       y = relu(z + (conv(y, at, "shortcut", 1, stride) if "shortcut" in at[0] else y))
     scores = y.mean(axis=(1, 2)) @ params["classifier"]["kernel"] + params["classifier"]["bias"]
-    wanted = jax.nn.logsumexp(scores, axis=1) - scores[:, 3]
+    expected = jax.nn.logsumexp(scores, axis=1) - scores[:, 3]
   result = model.metrics(params, extra, {"x": x, "y": np.full(2, 3, np.int32)})["loss"]
-  np.testing.assert_allclose(result, wanted, rtol=1e-3)
+  np.testing.assert_allclose(result, expected, rtol=1e-3)
 
 
 BLOCKS = {
@@ -130,26 +131,26 @@ BLOCKS = {
 
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.sampled(9)
-def test_blocks_computed_again_give_the_same_gradients_and_keep_less(name):
+def test_rematerialized_blocks_give_the_same_gradients_and_store_less(name):
   meta, settings = BLOCKS[name]
-  whole, again = (MODELS[name](meta, **settings, remat=remat) for remat in (False, True))
+  stored, recomputed = (MODELS[name](meta, **settings, remat=remat) for remat in (False, True))
   key = jax.random.key(0)
-  params, extra = jax.jit(whole.init)(key)
-  assert jax.tree.structure(params) == jax.tree.structure(jax.eval_shape(again.init, key)[0])
+  params, extra = jax.jit(stored.init)(key)
+  assert jax.tree.structure(params) == jax.tree.structure(jax.eval_shape(recomputed.init, key)[0])
   kind = np.int32 if meta["task"] == "language" else np.float32
   rng = np.random.default_rng(0)
   x = rng.integers(10, size=(32, *meta["shape"])).astype(kind)
   y = rng.integers(10, size=(32, *meta["shape"]) if kind == np.int32 else 32, dtype=np.int32)
   batch = {"x": x, "y": y}
-  result, other = (jax.jit(gradient_of(model))(params, extra, batch, key) for model in (whole, again))
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), result, other)
+  results = (jax.jit(gradient_of(model))(params, extra, batch, key) for model in (stored, recomputed))
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *results)
 
-  def kept(model):
-    """Bytes from the forward to the backward pass; XLA for CPUs computes nothing twice and keeps all in both."""
+  def residual_bytes(model):
+    """Count what JAX stores for the backward pass; XLA:CPU would merge the repeated computations."""
 
     def backward(params):
       return jax.vjp(lambda params: model.loss(params, extra, batch, key)[0], params)[1]
 
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(jax.eval_shape(backward, params)))
 
-  assert kept(again) < 0.6 * kept(whole)
+  assert residual_bytes(recomputed) < 0.6 * residual_bytes(stored)
