@@ -1,4 +1,4 @@
-"""The command's refusals, the clocks it chooses, what it expects of a link; and with root that nothing is left."""
+"""Invalid options of netbench, periods and delays by link, predicted seconds, and cleanup after signals."""
 
 import os
 import signal
@@ -47,28 +47,28 @@ def test_latencies():
     ("--bandwidth=\u0663mbit", "200mbit"),
   ],
 )  # fmt: skip
-def test_a_mistake_is_one_line(wrong, flag, words):
+def test_invalid_options_are_refused(wrong, flag, words):
   wrong([flag], words, command="netbench")
 
 
-def test_without_root_it_is_one_line(wrong, monkeypatch):
+def test_missing_root_is_refused(wrong, monkeypatch):
   monkeypatch.setattr(network, "capabilities", lambda: 0)
   wrong([], "root", "CAP_NET_ADMIN", command="netbench")
 
 
-def test_the_right_to_make_interfaces_alone_is_not_enough():
+def test_net_admin_without_sys_admin_is_refused():
   with pytest.raises(ValueError, match="root"):
     network.check_rights(1 << network.CAP_NET_ADMIN)
 
 
-def test_clocks_follow_the_link():
+def test_periods_and_delays_follow_from_the_measured_link():
   dasgd, streaming, easgd = (CASES[name](MEASURED) for name in ("dasgd", "streaming_diloco", "easgd"))
-  assert dasgd.delay == 15  # of 1.5 x 0.3 s
+  assert dasgd.delay == 15  # steps of 0.03 s in 1.5 x 0.3 s
   assert dasgd.period == 30 == streaming.period
   assert streaming.delay == 6
   assert streaming.period % FRAGMENTS == 0
   assert easgd.delay == 1
-  assert easgd.batch == 256 * 15  # a step as long as the exchange
+  assert easgd.batch == 256 * 15  # a step takes as long as the exchange
   assert dasgd.steps % dasgd.period == 0
   fast = CASES["dasgd"](MEASURED._replace(exchange=0.001, fragment=0.001))
   assert (fast.delay, fast.period) == (1, 3)
@@ -82,17 +82,19 @@ def expect(name, hosts=2, hidden=(256, 256, 256), **settings):
   return expected.Expected(experiment, params, link, settings.get("period", 1), overlap=True), params
 
 
-def test_large_arrays_are_messages_of_their_own_each_with_four_latencies_between_two_hosts():
+def test_each_large_array_is_a_message_with_four_latencies():
   result, params = expect("local_sgd", hidden=(256, 1024, 1024), period=10)
   leaves = [x.size * 4 for x in jax.tree.leaves(params)]
   large = [n for n in leaves if n >= 2**22]
   assert len(large) == 1
   assert len(leaves) == 8
-  np.testing.assert_allclose(result.link, sum(leaves) / 1e6 + 2 * 4 * 0.005)  # of a large one and of all small arrays
+  np.testing.assert_allclose(
+    result.link, sum(leaves) / 1e6 + 2 * 4 * 0.005
+  )  # one large array, and all small arrays together
   assert result.nbytes == sum(leaves)
 
 
-def test_predictions_hide_what_has_the_time():
+def test_predictions_hide_messages_during_delays():
   step, link = 0.02, expect("local_sgd", period=100)[0].link
   np.testing.assert_allclose(expect("sync_sgd")[0].predicted(step), step + link)
   np.testing.assert_allclose(expect("local_sgd", period=100)[0].predicted(step), 100 * step + link)
@@ -108,14 +110,14 @@ def test_a_row_fits_its_columns():
 
 
 ROOT_NEEDED = pytest.mark.skipif(
-  os.geteuid() != 0 or not network.TUN.exists(), reason="network namespaces take root and /dev/net/tun"
+  os.geteuid() != 0 or not network.TUN.exists(), reason="network namespaces require root and /dev/net/tun"
 )
 
 
 @pytest.mark.slow
 @ROOT_NEEDED
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_after_a_signal(number):
+def test_no_process_remains_after_a_signal(number):
   command = [sys.executable, "run.py", "netbench", "--algorithms=sync_sgd", "--bandwidth=1gbit"]
   process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
   assert process.stdout
