@@ -1,4 +1,4 @@
-"""docs/launch: what Slurm and Kubernetes read, checked without either: scripts run with stand-ins for their tools."""
+"""docs/launch: the files for Slurm and Kubernetes, run with stand-ins for their programs."""
 
 import importlib
 import os
@@ -20,7 +20,7 @@ STAND_INS = {
 
 @pytest.fixture
 def shell(tmp_path):
-  """Runs a script in a folder where srun, scontrol and python only say how they were called; (code, lines)."""
+  """Return a function that runs a script with programs that only print their arguments -> (exit code, lines)."""
   for name, text in STAND_INS.items():
     (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
     (tmp_path / name).chmod(0o755)
@@ -34,8 +34,8 @@ def shell(tmp_path):
   return run
 
 
-def known(line):
-  """Check that each flag is one of train's."""
+def train_flags(line):
+  """Return the flags in a `run.py train` command; each must be a flag of train."""
   importlib.import_module("experiments.commands.train")
   names = re.findall(r"(?<= --)\w+", line.partition("run.py train")[2])
   assert names
@@ -43,11 +43,11 @@ def known(line):
   return {*names}
 
 
-def test_slurm_starts_resumes_and_requeues(shell, tmp_path):
+def test_slurm_script_starts_resumes_and_requeues(shell, tmp_path):
   script = ("bash", str(LAUNCH / "slurm.sbatch"), "--config=configs/digits.py")
   code, lines = shell(*script)
   assert (code, len(lines)) == (0, 1)
-  assert known(lines[0]) == {"config", "workdir", "join_timeout", "max_restarts"}
+  assert train_flags(lines[0]) == {"config", "workdir", "join_timeout", "max_restarts"}
   assert "--workdir=runs/slurm-7" in lines[0]
   (tmp_path / "runs/slurm-7").mkdir(parents=True)
   (tmp_path / "runs/slurm-7/config.json").touch()
@@ -57,14 +57,15 @@ def test_slurm_starts_resumes_and_requeues(shell, tmp_path):
   assert shell(*script, SRUN_CODE="2")[0] == 2
 
 
-def test_slurm_is_asked_for_one_process_per_gpu_and_a_signal_in_time():
-  asked = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(\S+))?$", (LAUNCH / "slurm.sbatch").read_text(), re.MULTILINE))
-  assert asked["ntasks-per-node"] == asked["gpus-per-node"]
-  assert asked["signal"] == "TERM@120"
-  assert {"requeue", "nodes", "time"} <= {*asked}
+def test_slurm_options():
+  """One process per GPU, and SIGTERM two minutes before the time limit."""
+  options = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(\S+))?$", (LAUNCH / "slurm.sbatch").read_text(), re.MULTILINE))
+  assert options["ntasks-per-node"] == options["gpus-per-node"]
+  assert options["signal"] == "TERM@120"
+  assert {"requeue", "nodes", "time"} <= {*options}
 
 
-def test_kubernetes_has_the_names_that_its_pods_are_told(shell, tmp_path):
+def test_kubernetes_names_match_the_flags(shell, tmp_path):
   service, job = yaml.safe_load_all((LAUNCH / "kubernetes.yaml").read_text())
   spec, pod = job["spec"], job["spec"]["template"]["spec"]
   name = job["metadata"]["name"]
@@ -72,12 +73,12 @@ def test_kubernetes_has_the_names_that_its_pods_are_told(shell, tmp_path):
   assert pod["subdomain"] == service["metadata"]["name"]
   assert spec["completionMode"] == "Indexed"
   assert spec["parallelism"] == spec["completions"]
-  assert pod["restartPolicy"] == "Never"  # which a podFailurePolicy asks for
+  assert pod["restartPolicy"] == "Never"  # required by podFailurePolicy
   [container] = pod["containers"]
   assert spec["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"] == container["name"]
-  assert [each["name"] for each in container["volumeMounts"]] == [each["name"] for each in pod["volumes"]]
+  assert [mount["name"] for mount in container["volumeMounts"]] == [volume["name"] for volume in pod["volumes"]]
   [line] = shell(*container["command"], *container["args"])[1]
-  names = known(line)
+  names = train_flags(line)
   assert f"--coordinator={name}-0.{pod['subdomain']}:1234" in line
   assert f"--num_processes={spec['completions']}" in line
   assert "--workdir=/runs" in line
