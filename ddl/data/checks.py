@@ -39,12 +39,12 @@ def checked(data: Data, complete: bool = False) -> Data:
       1, targets of another shape, values that are not finite, or parts of different types or ranges.
   """
   if not isinstance(data.meta, Mapping):
-    raise OptionError("meta of the data", "a dict", type(data.meta).__name__)
+    raise OptionError("meta of the data set", "a dict", type(data.meta).__name__)
   outputs, shape = data.meta.get("num_outputs", 1), data.meta.get("shape", ())
   if not isinstance(outputs, int | np.integer) or outputs not in integers(1, 2**31):
-    raise OptionError("num_outputs of the data's meta", f"an integer from 1 to {2**31}", repr(outputs))
+    raise OptionError("num_outputs in meta of the data set", f"an integer from 1 to {2**31}", repr(outputs))
   if not isinstance(shape, Sequence) or isinstance(shape, str):
-    raise OptionError("shape of the data's meta", "the sizes of one x, such as (28, 28, 1)", repr(shape))
+    raise OptionError("shape in meta of the data set", "the shape of one x, such as (28, 28, 1)", repr(shape))
   parts = {"training": data.train, "test": data.test, "validation": data.validation}
   if data.validation is None:
     del parts["validation"]
@@ -65,13 +65,13 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
       raise OptionError(f"batches {where}", "dicts of x and y", ", ".join(map(str, arrays)) or "nothing")
     for key, array in arrays.items():
       if array.shape[:1] != (count,):
-        raise OptionError(f"{key} {where}", f"{count} examples", f"shape {list(array.shape)}")
+        raise OptionError(f"{key} {where}", f"an array of {count} examples", f"shape {list(array.shape)}")
     x, y = arrays.pop("x"), arrays.pop("y")
     if shape is not None and x.shape[1:] != tuple(shape):
       raise OptionError(f"x {where}", f"of shape {_shape(*shape)}", _shape(*x.shape[1:]))
     if task == "language":
       if y.shape != x.shape:
-        raise OptionError(f"y {where}", f"of the shape of x, {list(x.shape)}", list(y.shape))
+        raise OptionError(f"y {where}", f"of the same shape as x, {list(x.shape)}", list(y.shape))
       class_numbers(x, outputs, f"tokens x {where}", name)
       class_numbers(y, outputs, f"tokens y {where}", name)
     else:
@@ -136,7 +136,7 @@ def class_numbers(labels: np.ndarray, classes: int | None, what: str, name: Name
     _check_elements(labels, (labels >= 0) & (labels <= most), what, condition, name, advice)
   if classes and np.iinfo(labels.dtype).max < most:
     convert = "Convert the original numbers with .astype(np.int32)."
-    raise OptionError(what, f"of a type that represents {most}", labels.dtype, convert)
+    raise OptionError(what, f"of a type that can represent {most}", labels.dtype, convert)
 
 
 def one_hot(labels: np.ndarray, what: str, classes: int | None = None, sequence: bool = False) -> None:
@@ -174,16 +174,18 @@ def same_inputs(one: np.ndarray, two: np.ndarray, where: str, names: tuple[str, 
   """
   option = f"{where}: x of {names[1]}"
   if one.shape[1:] != two.shape[1:]:
-    raise OptionError(option, f"of the shape of {names[0]}, {list(one.shape[1:])}", list(two.shape[1:]))
+    raise OptionError(option, f"of the same shape as in {names[0]}, {list(one.shape[1:])}", list(two.shape[1:]))
   if (one.dtype.kind == "f") != (two.dtype.kind == "f"):
-    raise OptionError(option, f"of the type of {names[0]}, {one.dtype}", two.dtype)
+    raise OptionError(option, f"of the same type as in {names[0]}, {one.dtype}", two.dtype)
   if min(len(one), len(two)) < FEWEST or not one.size:
     return
   images = one.ndim == 4 and one.dtype.kind == "f"
   numbers = one.dtype.kind == "f" or one.dtype == two.dtype == np.uint8
   if (images and _ranges_differ(one, two)) or (numbers and (_only_one_scaled(one, two) or _only_one_scaled(two, one))):
     ranges = [f"{x.min():.3g} to {x.max():.3g}" for x in (one, two)]
-    raise OptionError(option, f"in the range of {names[0]}, {ranges[0]}", ranges[1], "Scale both parts equally.")
+    raise OptionError(
+      option, f"in the same range as in {names[0]}, {ranges[0]}", ranges[1], "Scale both parts equally."
+    )
 
 
 def _ranges_differ(one: np.ndarray, two: np.ndarray) -> bool:
@@ -206,7 +208,7 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
     raise OptionError(f"the {part} set", "a ddl.Source", type(source).__name__)
   labels, size = None if source.labels is None else np.asarray(source.labels), source.size
   if not isinstance(size, int | np.integer) or size < 1:
-    raise OptionError(f"size of the {part} set", "an integer of at least 1", repr(size))
+    raise OptionError(f"size of the {part} set", "an integer >= 1", repr(size))
   if labels is not None and labels.shape != (size,):
     raise OptionError(f"labels of the {part} set", f"of shape [{size}], one per example", list(labels.shape))
   fits, outputs = batch_check(meta, part), meta.get("num_outputs", 1)
@@ -220,14 +222,14 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
     if classes is not None and y.ndim == 1 and (wrong := np.flatnonzero(classes[indices] != y)).size:
       index, value = indices[wrong[0]], y[wrong[0]]
       advice = f"To partition by other groups, number them from {outputs}."
-      condition = f"equal to its y, {value} at index {index}"
+      condition = f"equal to y, which is {value} at index {index}"
       raise OptionError(f"labels of the {part} set", condition, classes[index], advice)
 
   def read(indices: np.ndarray) -> Mapping[str, Any]:
     with readable(f"examples {indices[0]} to {indices[-1]} of the {part} set"):  # the function may be user-defined
       batch = source.take(indices)
     if not isinstance(batch, Mapping):
-      raise OptionError(f"the result of take of the {part} set", "a dict of x and y", type(batch).__name__)
+      raise OptionError(f"the result of take() of the {part} set", "a dict of x and y", type(batch).__name__)
     return batch
 
   spread = _spread(source)

@@ -61,7 +61,7 @@ def _read(folder: Path, name: str, ndim: int) -> np.ndarray:
   names = [f"{name}{dot}idx{ndim}-ubyte{suffix}" for dot in "-." for suffix in ("", ".gz")]
   file = next((folder / name for name in names if (folder / name).is_file()), None)
   if file is None:
-    raise FileNotFoundError(f"{folder} must have one of {', '.join(names)}.")
+    raise FileNotFoundError(f"{folder} must contain one of {', '.join(names)}.")
   magic, header = bytes([0, 0, 8, ndim]), 4 + 4 * ndim
   with checks.readable(str(file)), (gzip.open if file.suffix == ".gz" else open)(file, "rb") as opened:
     head = opened.read(header)
@@ -74,7 +74,7 @@ def _read(folder: Path, name: str, ndim: int) -> np.ndarray:
     content = opened.read(expected + 1)
   if len(content) != expected:
     value = f"{header + len(content)} bytes" + " or more" * (len(content) > expected)
-    raise OptionError(str(file), f"{header + expected} bytes long for its header's {shape}", value)
+    raise OptionError(str(file), f"{header + expected} bytes long for the shape {shape} in its header", value)
   return np.frombuffer(content, np.uint8).reshape(shape)
 
 
@@ -88,7 +88,7 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
   augmentation.check_names(augment, normalize)
   file = files.regular(source.existing(path, "FILE.npz"))
   if not zipfile.is_zipfile(file):
-    raise OptionError(path, "a .npz file, as np.savez writes", "another file")
+    raise OptionError(path, "a .npz file, as np.savez writes", "a file of another format")
   with checks.readable(path):
     declared = files.npz_arrays(file, {*IMAGES, *LABELS})
   copies = sum(4 * math.prod(declared[key].shape) for key in IMAGES if key in declared)  # as float32
@@ -101,7 +101,7 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
     keys = "x_train", "x_test"
     stored = [arrays[key] for key in keys]
     if stored[0].dtype != stored[1].dtype:
-      condition = f"of the type of x_train, {stored[0].dtype}"
+      condition = f"of the same type as x_train, {stored[0].dtype}"
       raise OptionError(f"{path}: x_test", condition, stored[1].dtype, "Save both with one type.")
     train, test = (
       source.labelled(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}, {part}") for part in ("train", "test")

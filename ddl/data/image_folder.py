@@ -132,7 +132,7 @@ def image_folder(
       warnings.warn(f"{path}: links add the images in {min(both)} to both the training and the test set", stacklevel=2)
     train, test = part(images), part(test_images)
     if train.take(np.arange(1))["x"].shape != test.take(np.arange(1))["x"].shape:
-      raise OptionError("config.data.size", f"set for {path}, such as 224: training and test images differ in size")
+      raise OptionError("config.data.size", f"set, such as 224, as training and test images in {path} differ in size")
   else:
     train, test = source.sixth(part(images), path)
   if counts := ", ".join(f"{count} {name}" for name, count in sorted(skipped.items()) if count):
@@ -156,12 +156,12 @@ def _splits(folder: Path) -> tuple[Path | None, dict[str, Path]]:
     if not match:
       others.append(name)
     elif kind in splits:
-      raise OptionError(f"folders of {kind} images in {folder}", "one", f"{splits[kind].name} and {name}")
+      raise OptionError(f"folder of {kind} images in {folder}", "unique", f"{splits[kind].name} and {name}")
     else:
       splits[kind] = inner
   training = splits.pop("train", None)
   if not training and (named := sorted([*others, *(split.name for split in splits.values())])):
-    raise OptionError(f"folders in {folder}", "train and test", ", ".join(named), "Rename them.")
+    raise OptionError(f"folders in {folder}", "named train and test", ", ".join(named), "Rename them.")
   return training, splits
 
 
@@ -180,10 +180,10 @@ def _classes(folder: Path, skipped: Counter[str]) -> list[str]:
 def _tests(folder: Path, training: Path, testing: Mapping[str, Path], classes: list[str]) -> Path:
   """Return the folder of the test set, whose classes must be in the training set."""
   if not testing:
-    raise OptionError(f"folders in {folder}", f"{training.name} and test/CLASS, val or validation", "no test images")
+    raise OptionError(f"test images of {folder}", "in test/CLASS, val/CLASS or eval/CLASS", f"only {training.name}")
   tests = next(testing[kind] for kind in SPLITS if kind in testing)
   if unknown := sorted({*_folders(tests)} - {*classes}):
-    raise OptionError(f"classes in {tests}", f"those of {training}", unknown[0])
+    raise OptionError(f"classes in {tests}", f"classes in {training} too", unknown[0])
   return tests
 
 

@@ -80,7 +80,7 @@ def _generator(seed: int) -> np.random.Generator:
 
 def _require_examples(size: int, workers: int) -> None:
   if workers > size:
-    raise OptionError("config.workers", f"at most {size}, the number of disjoint examples", workers)
+    raise OptionError("config.workers", f"at most {size}, the number of training examples", workers)
 
 
 class ExampleSampler:
@@ -97,7 +97,7 @@ class ExampleSampler:
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if batch < 1 or (batch > len(shards[worker]) and not repeat):
       least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
-      condition = f"in [1, {least}], the size of worker {worker}'s shard, the smallest"
+      condition = f"in [1, {least}], as worker {worker} has the smallest shard, of {least} examples"
       advice = "Use a more even partition, or repeat=True to fill batches with repeated examples." * uneven
       raise OptionError("config.batch", condition, batch, advice)
     self.shards, self.batch, self.seed = shards, batch, seed

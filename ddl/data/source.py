@@ -38,7 +38,7 @@ def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
     examples: list[Any] = [*grain.MapDataset.source(indices.tolist()).map(dataset.__getitem__).to_iter_dataset()]
     if len(examples) < len(indices):
-      raise OptionError("dataset", "without a filter", repr(dataset))
+      raise OptionError("dataset", "a grain.MapDataset without filters", repr(dataset))
     return {name: np.stack([example[name] for example in examples]) for name in ("x", "y")}
 
   checks.element(dataset[0], repr(dataset))
@@ -65,7 +65,7 @@ def split(train: Source, validation: float) -> tuple[Source, Source | None]:
     return train, None
   count = round(validation * train.size)
   if not 0 < count < train.size:
-    condition = f"0, or from {1 / train.size:.2g} to {1 - 1 / train.size:.2g} of {train.size} training examples"
+    condition = f"0, or in [{1 / train.size:.2g}, {1 - 1 / train.size:.2g}] for {train.size} training examples"
     raise OptionError("config.data.validation", condition, f"{validation:g}")
   order = np.random.default_rng(0).permutation(train.size)
   return subset(train, np.sort(order[count:])), subset(train, np.sort(order[:count]))
@@ -75,7 +75,7 @@ def sixth(everything: Source, where: str) -> tuple[Source, Source]:
   """Split off a fixed random sixth as the test set; return (train, test). Raises OptionError if it is empty."""
   count = everything.size // 6
   if not count:
-    raise OptionError(f"examples in {where}", "at least 6, a sixth of which is the test set", everything.size)
+    raise OptionError(f"number of examples in {where}", "at least 6, as a sixth is the test set", everything.size)
   order = np.random.default_rng(6).permutation(everything.size)
   return subset(everything, order[count:]), subset(everything, order[:count])
 
@@ -101,7 +101,7 @@ def classification(
     warnings.warn(f"{description}: no example has label 0, though labels start at 0", stacklevel=2)
   shape = train.take(np.zeros(1, np.int64))["x"].shape[1:]
   if 0 in shape:
-    raise OptionError(f"{description}: examples", "of at least one value", f"shape {list(shape)}")
+    raise OptionError(f"{description}: examples", "nonempty arrays", f"shape {list(shape)}")
   train, validation_set = split(train, validation)
   meta = {"task": "classification", "shape": shape, "num_outputs": num_outputs, "description": description}
   return Data(train, test, meta, validation_set)
@@ -138,7 +138,7 @@ def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
     raise OptionError(f"{where}: labels", "class numbers [n]", f"{labels.dtype} {list(labels.shape)}")
   if images.shape[:1] != labels.shape or not len(labels):
     value = f"images {list(images.shape)} and {len(labels)} labels" if len(labels) else "no examples"
-    raise OptionError(f"{where}: images and labels", "equally many, at least one", value)
+    raise OptionError(f"{where}: images and labels", "equal in number, and nonempty", value)
   checks.class_numbers(labels, None, f"{where}: labels", int)
   if images.dtype == np.uint8 and images.ndim in (3, 4):
     images = pixels(images)
@@ -155,7 +155,7 @@ def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
 def existing(path: str, example: str) -> Path:
   """Expand ~ in a path that must exist; example: a value for the error message."""
   if not path:
-    raise OptionError("config.data.path", f"set, such as {example}")
+    raise OptionError("config.data.path", f"set to {example}")
   local = files.local(path)
   if not local.exists():
     raise FileNotFoundError(f"config.data.path must be an existing {example}, got {path}.")

@@ -22,10 +22,10 @@ def from_grain_stream(make: Make, *, size: int) -> Source:
 
   make(worker, workers, seed) returns the examples of a worker one by one: its shard, shuffled by the seed, repeated
   infinitely, and the same in each call. Filters, window shuffles, packing and `mp_prefetch` belong in `make`, batching
-  does not. size: number of examples that count as an epoch. Raises OptionError for other data sets.
+  does not. size: number of examples per epoch. Raises OptionError for other data sets.
   """
   if size < 1:
-    raise OptionError("size", "at least 1, the examples that count as an epoch", size)
+    raise OptionError("size", "at least 1, the number of examples per epoch", size)
   example: Any = next(iter(first_examples(make, 1)), None)
   checks.element(example, "the stream")
   one = {name: np.array(example[name])[None] for name in ("x", "y")}
@@ -39,7 +39,7 @@ def first_examples(make: Make, count: int) -> list[Any]:
 
 
 class StreamFeed:
-  """Batches of some workers, read from one iterator per worker in the order of the steps."""
+  """Reader of several workers' batches, step by step, with one iterator per worker."""
 
   def __init__(
     self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int, check: checks.Check | None = None
@@ -71,10 +71,12 @@ class StreamFeed:
     return {str(worker): iterator.get_state() for worker, iterator in self._iterators.items()}
 
   def restore(self, step: int, states: Mapping[str, Any], begin: bool = False) -> None:
-    """Continue after `step` steps; begin: whether workers without a state start now (otherwise an OptionError)."""
+    """Restore the iterators after `step` steps; begin: allow new workers, without a saved state."""
     if not begin and (missing := {*map(str, self._iterators)} - {*states}):
       value = f"none for worker {min(missing)}"
-      raise OptionError(f"the checkpoint of step {step}", "one with the state of every stream", value, "Train again.")
+      raise OptionError(
+        f"the checkpoint of step {step}", "one with every stream's state", value, "Train from the start."
+      )
     self._step = step
     for worker, iterator in self._iterators.items():
       if str(worker) in states:
@@ -88,7 +90,7 @@ class StreamFeed:
   def _next(self, worker: int, step: int) -> Mapping[str, np.ndarray]:
     batch = next(self._iterators[worker], None)
     if batch is None:
-      raise OptionError(f"the stream of worker {worker}", "endless, by repeat()", f"its end at step {step + 1}")
+      raise OptionError(f"the stream of worker {worker}", "infinite", f"its end at step {step + 1}", "Call repeat().")
     return batch
 
 
@@ -109,7 +111,7 @@ def _iterator(dataset: Any) -> Any:
   from absl import flags
 
   if not isinstance(dataset, grain.IterDataset):
-    raise OptionError("stream", "a grain.IterDataset, such as from to_iter_dataset()", repr(dataset))
+    raise OptionError("stream", "a grain.IterDataset, such as to_iter_dataset() returns", repr(dataset))
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()  # grain's mp_prefetch reads absl flags, which notebooks do not parse
   return iter(dataset)

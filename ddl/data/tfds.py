@@ -68,7 +68,7 @@ def _builder(dataset: str, data_dir: str) -> Any:
     return tensorflow_datasets.builder(dataset, data_dir=data_dir or None)
   except tensorflow_datasets.core.DatasetNotFoundError as error:
     known = tensorflow_datasets.list_builders(with_community_datasets=False)
-    condition = f"a set in tensorflow-datasets or in {data_dir or 'its data folder'}"
+    condition = f"a data set of tensorflow-datasets or in {data_dir or 'its data folder'}"
     raise OptionError("config.data.dataset", condition, repr(dataset), nearest(dataset, known)) from error
   except Exception as error:  # a wrong version or configuration: AssertionError, ValueError
     raise ValueError(

@@ -119,13 +119,13 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
       raise OptionError(str(file), plain, f"another kind of llm.c file (magic {magic}, version {version})")
     dtype = np.dtype(LLMC[magic, version])
     if declared not in (None, dtype.name):
-      raise OptionError(f'"dtype" in {file.parent / META}', f"that of {file}, {dtype}", declared)
+      raise OptionError(f'"dtype" in {file.parent / META}', f"the type in {file}, {dtype}", declared)
     difference = nbytes - HEADER - count * dtype.itemsize
     if difference:
       stored = f"{max(0, nbytes - HEADER) // dtype.itemsize:,} in {nbytes:,} bytes"
-      longer = "Its header declares fewer tokens, or data was appended."
-      condition = f"the {count:,} tokens of {dtype} that llm.c's header declares"
-      raise OptionError(str(file), condition, stored, longer if difference > 0 else "It is truncated.")
+      advice = "The file is truncated." if difference < 0 else "The header is wrong, or data was appended."
+      condition = f"{count:,}, as its llm.c header declares"
+      raise OptionError(f"number of {dtype} tokens in {file}", condition, stored, advice)
     return TokenFile(file, dtype, HEADER, count)
   dtype = np.dtype(declared or TYPES[0])
   index = file.with_suffix(".idx")  # of Megatron

@@ -83,7 +83,7 @@ def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
         missed = sum(not text[k].isspace() for k in np.flatnonzero(np.cumsum(depth)[:-1] == 0))
         if missed > MISSED * len(text):
           value = f"{missed:,} of {len(text):,} characters dropped"
-          raise OptionError("the tokenizer", "one that encodes the whole text", value)
+          raise OptionError("the tokenizer", "able to encode the whole text", value)
     first = False
     yield from (np.array(encoding.ids, np.uint32) for encoding in encodings)
 
@@ -141,7 +141,9 @@ def write(
   if not 0 < cut < nbytes:
     raise OptionError("validation", f"a share of the {nbytes:,} bytes in {text} that leaves no part empty", validation)
   if existing := [name for name in (TRAIN, TEST, META, TOKENIZER) if (out / name).exists()]:
-    raise OptionError(folder, "without token files", ", ".join(existing), "Use another folder, or delete these files.")
+    raise OptionError(
+      folder, "a folder without token files", ", ".join(existing), "Use another folder, or delete these files."
+    )
   spans = {TRAIN: (0, cut), TEST: (cut, nbytes)}
   if level == "byte":
     count, bpe, about = 256, None, "bytes"

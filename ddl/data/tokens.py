@@ -43,12 +43,12 @@ def tokens(
   """
   folder = source.existing(path, f"FOLDER (with {TRAIN} and {TEST}, as `python run.py tokenize` writes)")
   if not folder.is_dir():
-    raise OptionError("config.data.path", f"the folder with {TRAIN} and {TEST}", path)
+    raise OptionError("config.data.path", f"a folder with {TRAIN} and {TEST}", path)
   meta = read_meta(folder)
   vocabulary = vocabulary or meta.get("vocabulary", 0)
   if not vocabulary:
-    advice = f'Or write {folder / META}: {{"dtype": "uint16", "vocabulary": 50257}}.'
-    raise OptionError("config.data.vocabulary", f"set for {path}, to 50257 for GPT-2's tokens", advice=advice)
+    advice = f'You can also write {folder / META}: {{"dtype": "uint16", "vocabulary": 50257}}.'
+    raise OptionError("config.data.vocabulary", f"set for {path}, such as 50257 for GPT-2's tokens", advice=advice)
   stored = [open_tokens(folder / name, meta.get("dtype"), vocabulary) for name in (TRAIN, TEST)]
   if vocabulary > 2**16 and any(file.dtype == np.uint16 for file in stored):
     advice = f'For uint32 tokens write {folder / META}: {{"dtype": "uint32"}}.'
@@ -67,7 +67,7 @@ def tokens(
 def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
   """Create a source of a file's windows, which checks tokens against the vocabulary."""
   file, dtype, offset, count = stored
-  _require_window(f"tokens in {file}", count, length)
+  _require_window(str(file), count, length)
   tokens = np.memmap(file, dtype, "r", offset)
 
   def check(tokens: np.ndarray) -> None:
@@ -81,10 +81,11 @@ def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
   return _windows(tokens, length, check)
 
 
-def _require_window(what: str, count: int, length: int) -> None:
+def _require_window(where: str, count: int, length: int) -> None:
   if count <= length:
     advice = f"Use length={count - 1} or less, or a longer text." if count > 1 else "Use a longer text."
-    raise OptionError(what, f"at least {length + 1}, a window and the next token", f"{count:,} tokens", advice)
+    condition = f"at least {length + 1}, a window and the next token"
+    raise OptionError(f"number of tokens in {where}", condition, f"{count:,}", advice)
 
 
 def _windows(tokens: np.ndarray, length: int, check: Callable[[np.ndarray], None] = lambda tokens: None) -> Source:

@@ -1,4 +1,4 @@
-"""Checks of examples: labels, tokens, targets, inputs and masks of any data set, with the first bad index and value."""
+"""Checks of labels, tokens, targets, inputs and masks: errors contain the first invalid index and value."""
 
 import numpy as np
 import pytest
@@ -30,13 +30,12 @@ def changed(array, index, value):
 
 
 def check(meta, where="train", **change):
-  """The data set of this task, of which one part has other arrays, checked."""
+  """Check a data set of this task, one part of which has changed arrays."""
   x, y = EXAMPLES[meta["task"]]
   good = part(x, y)
   return checks.checked(Data(good, good, meta, good)._replace(**{where: part(**{"x": x, "y": y} | change)}))
 
 
-@pytest.mark.parametrize("where, word", [("train", "training"), ("test", "test"), ("validation", "validation")])
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize(
   "y, words",
@@ -54,9 +53,15 @@ def check(meta, where="train", **change):
     (Y + 1, ["got 3 at index 2", "subtract 1"]),
   ],
 )
-def test_labels(where, word, listed, y, words):
+def test_invalid_labels(listed, y, words):
+  """The source may also list its labels."""
   labels = {"labels": y} if listed else {}
-  one_line(ValueError, lambda: check(LABELS, where, y=y, **labels), f"labels of the {word} set", *words)
+  one_line(ValueError, lambda: check(LABELS, y=y, **labels), "labels of the training set", *words)
+
+
+def test_errors_contain_the_part():
+  for part_name in ("test", "validation"):
+    one_line(ValueError, lambda where=part_name: check(LABELS, where, y=Y - 1), f"labels of the {part_name} set")
 
 
 @pytest.mark.parametrize(
@@ -65,14 +70,14 @@ def test_labels(where, word, listed, y, words):
     (LABELS, {"y": np.eye(3)[Y]}, ["one-hot", "[60, 3]", "argmax"]),
     (LABELS, {"y": np.eye(3, dtype=bool)[Y]}, ["one-hot"]),
     (LABELS, {"y": Y[:, None]}, ["[n, 1]"]),
-    (LABELS | {"num_outputs": 300}, {"y": Y.astype(np.uint8)}, ["represents 299", "uint8"]),
+    (LABELS | {"num_outputs": 300}, {"y": Y.astype(np.uint8)}, ["299", "uint8"]),
     (LABELS, {"labels": Y[:50]}, ["shape [60]", "[50]"]),
     (LABELS, {"y": Y[:50]}, ["IndexError", "training set"]),
     (LABELS, {"x": changed(X, (13, 2), np.nan)}, ["x of the training set must be finite, got nan at index 13"]),
     (LABELS, {"x": changed(X, (13, 2), -np.inf)}, ["got -inf at index 13"]),
     (LABELS, {"x": X.astype(complex)}, ["complex128"]),
     (LABELS, {"x": X[:, :3]}, ["[n, 4]", "[n, 3]"]),
-    (LABELS, {"x": (9 * X).astype(np.int8)}, ["type of the training set, int8, got float32"]),
+    (LABELS, {"x": (9 * X).astype(np.int8)}, ["x of the test set", "int8, got float32"]),
     (LABELS | {"num_outputs": 0}, {}, ["num_outputs"]),
     (LABELS | {"num_outputs": 3.0}, {}, ["num_outputs"]),
     (LABELS, {"mask": changed(np.ones(60), 5, 2.0)}, ["mask", "got 2.0 at index 5"]),
@@ -84,13 +89,13 @@ def test_labels(where, word, listed, y, words):
     (NUMBERS, {"y": X[:, :2] > 0}, ["bool"]),
     (TEXT, {"x": changed(TOKENS[:, :-1], (4, 2), 7)}, ["tokens x of the training set", "got 7 at index 4"]),
     (TEXT, {"y": changed(TOKENS[:, 1:], (4, 2), -100)}, ["tokens y", "got -100 at index 4", "Ignored"]),
-    (TEXT, {"y": TOKENS[:, 2:]}, ["shape of x", "[60, 8]", "[60, 7]"]),
-    (TEXT, {"y": np.eye(7, dtype=int)[TOKENS[:, 1:]]}, ["shape of x", "[60, 8, 7]"]),
+    (TEXT, {"y": TOKENS[:, 2:]}, ["y of the training set", "[60, 8]", "[60, 7]"]),
+    (TEXT, {"y": np.eye(7, dtype=int)[TOKENS[:, 1:]]}, ["y of the training set", "[60, 8, 7]"]),
     (TEXT, {"x": TOKENS[:, :-1].astype(np.float32)}, ["float32", ".astype(np.int32)"]),
     (TEXT | {"num_outputs": 70_000}, {"x": TOKENS[:, :-1].astype(np.uint16)}, ["69999", "uint16"]),
   ],
 )
-def test_examples_that_do_not_fit_their_task(meta, change, words):
+def test_examples_that_do_not_match_their_task(meta, change, words):
   one_line(ValueError, lambda: check(meta, **change), *words)
 
 
@@ -100,7 +105,7 @@ def test_examples_that_do_not_fit_their_task(meta, change, words):
     (LABELS, {}),
     (LABELS, {"labels": Y}),
     (LABELS, {"labels": Y.tolist()}),
-    (LABELS, {"labels": Y + 90}),  # another grouping of the examples, for partitions
+    (LABELS, {"labels": Y + 90}),  # groups for partitions, not classes
     (LABELS, {"y": Y.astype(np.uint8)}),
     (LABELS, {"x": X.astype(np.float64)}),
     (LABELS, {"y": np.stack([Y, Y[::-1], Y, Y], axis=1)}),  # a class for each position
@@ -114,13 +119,13 @@ def test_examples_that_do_not_fit_their_task(meta, change, words):
     ({"task": "ranking", "shape": (4,)}, {}),
   ],
 )
-def test_examples_that_fit(meta, change):
+def test_valid_examples(meta, change):
   x, y = EXAMPLES.get(meta["task"], (X, Y))
   data = Data(part(**{"x": x, "y": y} | change), part(**{"x": x, "y": y} | change), meta)
-  assert checks.checked(data) == data  # all was read, so that nothing is left to be checked later
+  assert checks.checked(data) == data  # all examples were checked, so `take` need not check them
 
 
-def test_examples_that_are_not_read_at_the_start_are_checked_when_they_are_taken(monkeypatch):
+def test_examples_beyond_the_limit_are_checked_by_take(monkeypatch):
   monkeypatch.setattr(checks, "READ", 20 * 20)  # of 20 bytes each
   y = changed(Y, [42, 44], [5, -7])
   data = check(LABELS, y=y)
@@ -130,14 +135,14 @@ def test_examples_that_are_not_read_at_the_start_are_checked_when_they_are_taken
   one_line(ValueError, lambda: check(LABELS, y=changed(y, 19, 9)), "got 9 at index 19")
 
 
-def test_a_slow_source_is_read_for_a_limited_time(monkeypatch):
+def test_examples_beyond_the_time_limit_are_checked_by_take(monkeypatch):
   monkeypatch.setattr(checks, "SECONDS", 0.0)
   y = changed(Y, 44, -7)
   data = check(LABELS, y=y)
   one_line(ValueError, lambda: data.train.take(np.array([3, 44])), "got -7 at index 44")
 
 
-def test_what_an_augmentation_makes_is_checked():
+def test_augmented_batches_are_checked():
   def worse(rng, batch):
     return {**batch, "x": np.where(rng.random(batch["x"].shape) < 0.5, np.nan, batch["x"])}
 
@@ -148,7 +153,7 @@ def test_what_an_augmentation_makes_is_checked():
   assert train.take(np.array([7]))["x"].shape == (1, 4)
 
 
-def test_what_a_factory_has_checked_is_not_read_again():
+def test_complete_data_sets_are_only_sampled():
   calls = []
 
   def take(k):
@@ -171,11 +176,11 @@ def test_what_a_factory_has_checked_is_not_read_again():
     ({"train": Source(60.0, part(X, Y).take)}, "got 60.0"),
     ({"train": Source(60, lambda k: {"x": X[k]})}, "must be dicts of x and y, got x"),
     ({"train": Source(60, lambda k: (X[k], Y[k]))}, "dict of x and y, got tuple"),
-    ({"meta": None}, "meta of the data"),
-    ({"meta": LABELS | {"shape": 4}}, "shape of the data's meta"),
+    ({"meta": None}, "meta of the data set must be a dict, got NoneType"),
+    ({"meta": LABELS | {"shape": 4}}, "shape in meta"),
   ],
 )
-def test_parts_that_are_no_sources(change, word):
+def test_invalid_parts_and_meta(change, word):
   one_line(ValueError, lambda: checks.checked(Data(part(X, Y), part(X, Y), LABELS)._replace(**change)), word)
 
 
@@ -186,35 +191,33 @@ def test_arrays_of_different_lengths():
 BITS, BYTES = RNG.integers(0, 2, (60, 5, 5)), RNG.integers(0, 256, (60, 5, 5))
 
 
-@pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("dtype, shape", [(np.uint8, (5, 5)), (np.float32, (5, 5)), (np.float32, (25,))])
-def test_parts_of_an_npz_of_which_one_is_scaled(tmp_path, dtype, shape, swapped):
+def test_npz_with_one_scaled_part(tmp_path, dtype, shape):
   parts = [x.astype(dtype).reshape(60, *shape) for x in (BITS, BYTES)]
-  train, test = parts[::-1] if swapped else parts
-  path = write_npz(tmp_path, x_train=train, y_train=Y, x_test=test, y_test=Y)
-  one_line(ValueError, lambda: npz(path=path), "x_test must be in the range of x_train", "Scale both parts equally.")
-  for same in parts:
-    npz(path=write_npz(tmp_path, x_train=same, y_train=Y, x_test=same[:20], y_test=Y[:20]))
+  for train, test in (parts, parts[::-1]):
+    path = write_npz(tmp_path, x_train=train, y_train=Y, x_test=test, y_test=Y)
+    one_line(ValueError, lambda path=path: npz(path=path), "x_test must be in the same range as in x_train")
+    npz(path=write_npz(tmp_path, x_train=train, y_train=Y, x_test=train[:20], y_test=Y[:20]))
 
 
 @pytest.mark.parametrize(
   "test",
   [BITS[:8], np.zeros((60, 5, 5)), BITS * (np.arange(60)[:, None, None] % 8 == 0) * 9, BYTES[:10]],
 )
-def test_a_small_dark_or_sparse_part_is_no_other_range(tmp_path, test):
+def test_small_dark_and_sparse_parts_are_valid(tmp_path, test):
   for train in (BITS, BYTES):
     parts = {"x_train": train.astype(np.uint8), "x_test": test.astype(np.uint8)}
     npz(path=write_npz(tmp_path, y_train=Y, y_test=Y[: len(test)], **parts))
 
 
-@pytest.mark.parametrize("where, word", [("train", "training"), ("test", "test"), ("validation", "validation")])
-def test_labels_that_contradict_y(where, word):
-  words = f"labels of the {word} set must be equal to its y, 2 at index 17, got 0."
-  one_line(ValueError, lambda: check(LABELS, where, labels=changed(Y, 17, 0)), words)
-  assert check(LABELS, where, labels=Y)
+def test_labels_that_contradict_y():
+  for where, name in (("train", "training"), ("test", "test"), ("validation", "validation")):
+    words = f"labels of the {name} set must be equal to y, which is 2 at index 17, got 0."
+    one_line(ValueError, lambda where=where: check(LABELS, where, labels=changed(Y, 17, 0)), words)
+    assert check(LABELS, where, labels=Y)
 
 
-def test_labels_that_contradict_y_beyond_what_is_read(monkeypatch):
+def test_labels_that_contradict_y_beyond_the_limit(monkeypatch):
   monkeypatch.setattr(checks, "READ", 0)
   data = check(LABELS, labels=changed(Y, 18, 1))
-  one_line(ValueError, lambda: data.train.take(np.array([3, 18])), "must be equal to its y, 0 at index 18, got 1.")
+  one_line(ValueError, lambda: data.train.take(np.array([3, 18])), "which is 0 at index 18, got 1.")

@@ -1,4 +1,4 @@
-"""A data set of grain as a source: by index, whatever grain does to its elements."""
+"""Sources from data sets of grain: examples by index, order, and invalid data sets."""
 
 import grain
 import numpy as np
@@ -23,13 +23,13 @@ def test_examples_by_index():
   np.testing.assert_array_equal(part.take(settings)["y"], Y[settings])
   assert part.size == 40 and {*everything(part)} == {"x", "y"}
   order = ExampleSampler([np.arange(40)] * 2, batch=4, seed=1)
-  taken, plain = (batches(each, order, [0, 1], 3, 2) for each in (part, source.in_memory(2 * X, Y)))
+  taken, plain = (batches(one, order, [0, 1], 3, 2) for one in (part, source.in_memory(2 * X, Y)))
   for name in taken:
     np.testing.assert_array_equal(taken[name], plain[name])
 
 
-def test_grains_own_order_and_draws_stay():
-  shuffled = mapped().seed(3).shuffle().random_map(lambda each, rng: each | {"x": each["x"] + rng.random()})
+def test_order_and_random_maps_of_the_data_set():
+  shuffled = mapped().seed(3).shuffle().random_map(lambda row, rng: row | {"x": row["x"] + rng.random()})
   part = source.from_grain(shuffled[:24])
   expected = np.stack([shuffled[k]["x"] for k in range(24)])
   for _ in range(2):
@@ -41,14 +41,14 @@ def test_grains_own_order_and_draws_stay():
   [
     (mapped().to_iter_dataset(), ["grain.MapDataset"]),
     (mapped().repeat(), ["repeat"]),
-    (mapped().map(lambda each: each["x"]), ["ndarray", "x and y"]),
-    (mapped().map(lambda each: each | {"weights": 1}), ["x and y", "weights"]),
+    (mapped().map(lambda row: row["x"]), ["ndarray", "x and y"]),
+    (mapped().map(lambda row: row | {"weights": 1}), ["x and y", "weights"]),
   ],
 )
-def test_data_sets_that_do_not_fit(dataset, words):
+def test_invalid_data_sets(dataset, words):
   one_line(ValueError, lambda: source.from_grain(dataset), *words)
 
 
-def test_a_filter_is_refused_when_it_leaves_one_out():
-  part = source.from_grain(mapped().filter(lambda each: each["y"] != 2))
+def test_filters_are_refused():
+  part = source.from_grain(mapped().filter(lambda row: row["y"] != 2))
   one_line(ValueError, lambda: everything(part), "filter")

@@ -1,4 +1,4 @@
-"""Small data files for the tests, and what a user's error must look like."""
+"""Small data files for the tests, and an assertion about error messages."""
 
 import gzip
 import json
@@ -9,14 +9,15 @@ import pytest
 
 
 def one_line(kind, call, *words):
-  """Asserts that `call` raises `kind` with one line that holds these words."""
-  with pytest.raises(kind) as caught:
+  """Assert that `call` raises `kind` with a message of one line that contains these words."""
+  with pytest.raises(kind) as error:
     call()
-  message = str(caught.value)
+  message = str(error.value)
   assert "\n" not in message and all(word in message for word in words), message
 
 
 def everything(part):
+  """Take all examples of a source."""
   return part.take(np.arange(part.size))
 
 
@@ -45,7 +46,7 @@ def write_idx(folder, dot=False, zipped=False):
 
 
 def write_tokens(folder, train, test, dtype="uint16", **meta):
-  """train.bin and val.bin; and meta.json where something is to stand in it."""
+  """Write train.bin and val.bin, and meta.json if it has content."""
   folder.mkdir(exist_ok=True)
   for name, tokens in (("train", train), ("val", test)):
     (folder / f"{name}.bin").write_bytes(np.asarray(tokens).astype(dtype).tobytes())

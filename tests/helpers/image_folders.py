@@ -5,12 +5,12 @@ from PIL import Image
 
 
 def picture(shape, *seed):
-  """Random colours [height, width]."""
+  """Create an image [height, width] of random colors."""
   return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (*shape, 3), dtype=np.uint8))
 
 
 def write_folder(folder, classes, count, shape, seed=0):
-  """folder/CLASS/0.png, ..."""
+  """Write folder/CLASS/0.png, folder/CLASS/1.png, ..."""
   for number, name in enumerate(classes):
     (folder / name).mkdir(parents=True, exist_ok=True)
     for k in range(count):
