@@ -1,4 +1,4 @@
-"""`srun` and `mpirun` on this one machine: they tell each process what Slurm and Open MPI would, and start all."""
+"""Substitutes for `srun` and `mpirun` that start processes on this machine with the variables of Slurm and Open MPI."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def install(folder: Path) -> None:
-  """Puts the two programs into a folder."""
+  """Write the two programs to a folder."""
   folder.mkdir()
   for name in ("srun", "mpirun"):
     file = folder / name
@@ -17,20 +17,20 @@ def install(folder: Path) -> None:
 
 
 def main(name: str, arguments: list[str]) -> int:
-  """Starts the processes; returns the first exit code that is not 0."""
-  given = dict(zip(arguments[::2], arguments[1::2], strict=False))
+  """Start the processes; return the first exit code that is not 0."""
+  options = dict(zip(arguments[::2], arguments[1::2], strict=False))
   if name == "srun":  # srun -N 2 --ntasks-per-node=2 COMMAND
-    nodes, each, command = int(given["-N"]), int(arguments[2].partition("=")[2]), arguments[3:]
-    count = nodes * each
+    nodes, tasks, command = int(options["-N"]), int(arguments[2].partition("=")[2]), arguments[3:]
+    count = nodes * tasks
   else:  # mpirun -np 4 COMMAND
-    count, command = int(given["-np"]), arguments[2:]
-  reported = [_slurm(rank, count) if name == "srun" else _open_mpi(rank, count) for rank in range(count)]
-  running = [subprocess.Popen([sys.executable, *command[1:]], env=os.environ | each) for each in reported]
+    count, command = int(options["-np"]), arguments[2:]
+  environments = [_slurm(rank, count) if name == "srun" else _open_mpi(rank, count) for rank in range(count)]
+  running = [subprocess.Popen([sys.executable, *command[1:]], env=os.environ | variables) for variables in environments]
   return next((code for code in [process.wait() for process in running] if code), 0)
 
 
 def _slurm(rank: int, count: int) -> dict[str, str]:
-  job = str(os.getpid())  # JAX takes the port from it
+  job = str(os.getpid())  # JAX derives the port from it
   return {
     "SLURM_JOB_ID": job, "SLURM_JOBID": job, "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": socket.gethostname(),
     "SLURM_NTASKS": str(count), "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank),

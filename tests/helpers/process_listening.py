@@ -1,4 +1,4 @@
-"""Two real processes print the addresses at which they and the processes that they started listen, a line for each."""
+"""Start two processes that print the addresses at which they and their children listen, one line per process."""
 
 import json
 import os
@@ -13,26 +13,26 @@ LISTENS = "0A"  # in /proc/net/tcp
 
 
 def sockets(pid: str) -> set[str]:
-  """Inodes of the sockets that a process has open."""
+  """Return the inodes of the sockets that a process has open."""
   links = [os.readlink(f) for f in Path(f"/proc/{pid}/fd").iterdir() if f.is_symlink()]
   return {link[8:-1] for link in links if link.startswith("socket:[")}
 
 
 def listening() -> list[str]:
-  """Local addresses as the kernel writes them, of this process and its children."""
+  """Return the local addresses at which this process and its children listen, in the kernel's format."""
   me = os.getpid()
   children = Path(f"/proc/{me}/task/{me}/children").read_text().split()
-  mine = set().union(*map(sockets, (str(me), *children)))
+  own_sockets = set().union(*map(sockets, (str(me), *children)))
   rows = [row.split() for file in ("tcp", "tcp6") for row in Path(f"/proc/net/{file}").read_text().splitlines()[1:]]
-  return [row[1].partition(":")[0] for row in rows if row[3] == LISTENS and row[9] in mine]
+  return [row[1].partition(":")[0] for row in rows if row[3] == LISTENS and row[9] in own_sockets]
 
 
 def main() -> None:
-  """One of the two processes."""
+  """Run one of the two processes."""
   hosts.join()
-  message = hosts.exchange(json.dumps(listening()))
+  addresses = hosts.exchange(json.dumps(listening()))
   if hosts.is_main():
-    print("\n".join(f"listening {line}" for line in message), flush=True)
+    print("\n".join(f"listening {line}" for line in addresses), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Collective algorithms over two real processes against their NumPy twins; arguments: their names, all by default."""
+"""Run collective algorithms in two processes and compare with NumPy. Arguments: algorithms, by default all."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from ddl import hosts
 
 
 def main() -> None:
-  """One of the two processes."""
+  """Run one of the two processes."""
   jax.config.update("jax_num_cpu_devices", 2)
   jax.config.update("jax_enable_x64", True)
   jax.config.update("jax_disable_most_optimizations", True)
@@ -26,7 +26,7 @@ def main() -> None:
     assert len(trainer.workers.local) == 4 and jax.process_count() == 2
     equals_twin(trainer, record(trainer), name, "momentum", **HYPER.get(name, {}))
     if hosts.is_main():
-      print(f"{name} equals its twin", flush=True)
+      print(f"{name} equals its reference", flush=True)
 
 
 if __name__ == "__main__":

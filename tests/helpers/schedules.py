@@ -1,4 +1,4 @@
-"""Schedules of four workers, their spans of time, and comparisons in virtual time; for the tests of reports."""
+"""Schedules of four workers, their time spans, and comparisons in virtual time, for tests of reports."""
 
 import json
 
@@ -17,7 +17,7 @@ WORKERS, MESSAGE, SERVICE = 4, 0.25, 0.125  # seconds
 
 
 def visit_events(*, times, num_visits, barrier, seed, arrivals, workers=None, **costs):
-  """The events of a virtual cluster; `workers` are those of the times."""
+  """Return the events of a virtual cluster. workers: None or the number of workers of the times."""
   cluster = VirtualCluster(times, **costs)
   assert workers in (None, cluster.workers)
   return schedule(cluster, arrivals, num_visits=num_visits, barrier=barrier, seed=seed)
@@ -33,19 +33,19 @@ def events_of(barrier=None, delay=0, period=1, step=1.0, visits=20, service=SERV
 
 
 def total(spans, kind, beneath=False):
-  mine = (spans.kind == kind) & (spans.beneath == beneath)
-  return float((spans.end - spans.begin)[mine].sum())
+  selected = (spans.kind == kind) & (spans.beneath == beneath)
+  return float((spans.end - spans.begin)[selected].sum())
 
 
 def tiles(spans, worker, end):
-  """Whether a worker's spans follow each other from 0 to `end` seconds without a gap or an overlap."""
-  mine = (spans.worker == worker) & ~spans.beneath
-  begin, until = np.sort(spans.begin[mine]), np.sort(spans.end[mine])
+  """Return whether a worker's spans cover 0 to `end` seconds without gaps and overlaps."""
+  selected = (spans.worker == worker) & ~spans.beneath
+  begin, until = np.sort(spans.begin[selected]), np.sort(spans.end[selected])
   return np.allclose(begin, np.append(0.0, until[:-1]), atol=1e-6) and np.isclose(until[-1], end)
 
 
 def virtual(folder, runs, events=None, **info):
-  """A comparison in virtual time, 0.25 s a step; events[label] is a schedule."""
+  """Write a comparison in virtual time, with 0.25 s per step. events: label -> schedule."""
   for line in (line for seeds in runs.values() for lines in seeds for line in lines):
     line["virtual_seconds"] = 0.25 * line["step"]
   comparison(folder, runs, **info)

@@ -1,4 +1,4 @@
-"""Server algorithms one event at a time on given orders; for the tests of their mathematics."""
+"""Server algorithms one event at a time, in a fixed order, for tests of their mathematics."""
 
 from functools import cache
 
@@ -22,7 +22,7 @@ def build(name, inner="sgd", *, workers, **hyper):
 
 
 def visits(workers, *, events=EVENTS, seed=0):
-  """A random order and random peers, some of them -1."""
+  """Return a random order of workers and random peers, some of them -1."""
   rng = np.random.default_rng(seed)
   order = rng.integers(workers, size=events)
   others = (order + rng.integers(1, max(workers, 2), size=events)) % workers
@@ -35,11 +35,11 @@ def gradient(grad):
 
 
 def drive(algorithm, x0, grad, order, peers=None, *, workers, reads=()):
-  """One event at a time, as `ServerAlgorithm` says; x0 is [n], or [workers, n] for models that start apart.
+  """Run the contract of `ServerAlgorithm` one event at a time.
 
-  reads: after event e the worker reads[e] reads, unless this is empty.
-  Returns (the served worker's params when it asked [E, n], evaluate [E, n], server, each worker's (params, state,
-  last reply)).
+  x0: [n], or [workers, n] for different initial models. reads: the worker that reads after each event, or empty.
+  Returns (params of the served worker at its request [E, n], evaluate [E, n], server, (params, state, last reply) per
+  worker).
   """
   starts = [tree_of(jnp.asarray(x)) for x in np.broadcast_to(x0, (workers, np.shape(x0)[-1]))]
   _, server, first = algorithm.init(starts[0])
@@ -47,7 +47,7 @@ def drive(algorithm, x0, grad, order, peers=None, *, workers, reads=()):
   rounds, history, evaluated = [0] * workers, [], []
   for e, i in enumerate(order):
     params, state, reply = all_[i]
-    before = rounds[i] - (1 if algorithm.delay else 0)  # worker rounds whose steps are behind this event
+    before = rounds[i] - (1 if algorithm.delay else 0)  # worker rounds with steps before this event
     for s in range(algorithm.period if before >= 0 else 0):
       if s == 0 and algorithm.delay == 0:
         params, state = algorithm.merge(reply, state, params)

@@ -1,4 +1,4 @@
-"""Small runs of the simulator and of the same events one at a time; for the tests of virtual time."""
+"""Small runs of the simulator, and of the same events one at a time, for tests of virtual time."""
 
 import jax
 import jax.numpy as jnp
@@ -65,15 +65,15 @@ def simulate(components, schedule, devices=1, gradients="unroll", widest=None, e
 
 def one_by_one(components, schedule):
   events, ops = schedule
-  one = Sequential(components.algorithm, components.model, events, ops, WORKERS)
-  one.start(*jax.jit(components.model.init)(jax.random.key(0)))
+  runner = Sequential(components.algorithm, components.model, events, ops, WORKERS)
+  runner.start(*jax.jit(components.model.init)(jax.random.key(0)))
 
   def take(worker, step):
     batch = jax.tree.map(lambda x: x[0, 0], components.feed([worker])(step, 1))
     return batch, jax.random.fold_in(jax.random.fold_in(KEY, worker), step)
 
-  one.run(0, stops(ops, [visits(components.algorithm, WORKERS, STEPS)])[0], take)
-  return one
+  runner.run(0, stops(ops, [visits(components.algorithm, WORKERS, STEPS)])[0], take)
+  return runner
 
 
 def leaves(tree):
@@ -85,14 +85,14 @@ def of_workers(reference):
 
 
 def twin_model(workers, steps):
-  """The twins' problem, with statistics like batch norm's, e <- e / 2 + x, and a counter of the steps."""
+  """Return the references' problem, with statistics e <- e / 2 + x as in batch norm, and a step counter."""
   x0, grad = reference.problem(workers, steps)
 
   def loss(params, extra, batch, key):
     flat = flat_of(params)
     slope = jax.lax.stop_gradient(grad(batch["worker"][0], batch["step"][0], flat))
-    seen = jax.lax.stop_gradient(flat)
-    return jnp.sum(slope * flat), {"mean": 0.5 * extra["mean"] + seen, "count": extra["count"] + 1}
+    value = jax.lax.stop_gradient(flat)
+    return jnp.sum(slope * flat), {"mean": 0.5 * extra["mean"] + value, "count": extra["count"] + 1}
 
   def init(key):
     return tree_of(jnp.asarray(x0)), {"mean": jnp.zeros(len(x0)), "count": jnp.int32(0)}
@@ -101,7 +101,7 @@ def twin_model(workers, steps):
 
 
 def twin_rows(pairs, steps):
-  """Batches [worker rounds, steps, 1] that say whose they are."""
+  """Return batches [worker rounds, steps, 1] that contain their worker and step."""
   worker = np.array([[w] * steps for w, _ in pairs], np.int32)
   step = np.array([range(first, first + steps) for _, first in pairs], np.int32)
   return {"worker": worker[..., None], "step": step[..., None]}

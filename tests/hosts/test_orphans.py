@@ -1,4 +1,4 @@
-"""Processes that ddl starts end soon after the one that started them, also where that was killed."""
+"""Processes started by ddl exit soon after their launcher, even if it is killed."""
 
 import os
 import signal
@@ -18,9 +18,9 @@ import ctypes, multiprocessing, os, signal, time
 from ddl.hosts import launcher
 launcher.SAVING = 1.0
 signal.signal(signal.SIGTERM, lambda *_: None)
-multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,)).start()  # as those that read ahead
+multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,)).start()  # like a prefetching process
 launcher.follow_launcher()
-assert launcher.LAUNCHER not in os.environ  # its own children have another launcher
+assert launcher.LAUNCHER not in os.environ  # its children do not inherit it
 print("follows", flush=True)
 ctypes.CDLL(None).sleep(60)  # in C, as in a collective
 """
@@ -45,12 +45,12 @@ JOBS = {
 
 
 def marked(mark):
-  """The processes with this mark in their environment, which they inherit."""
+  """Return the running processes with this mark in their environment, which children inherit."""
   results = []
   for folder in Path("/proc").iterdir():
     try:
-      ours = folder.name.isdigit() and f"{MARK}={mark}".encode() in (folder / "environ").read_bytes()
-      if ours and (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+      is_marked = folder.name.isdigit() and f"{MARK}={mark}".encode() in (folder / "environ").read_bytes()
+      if is_marked and (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
         results.append(int(folder.name))
     except OSError:
       continue
@@ -60,13 +60,13 @@ def marked(mark):
 def wait(condition, seconds):
   until = time.monotonic() + seconds
   while not condition():
-    assert time.monotonic() < until, "it does not come"
+    assert time.monotonic() < until, "timeout"
     time.sleep(0.05)
 
 
 @pytest.fixture
 def start(tmp_path):
-  """Starts a process with a mark, and kills what it leaves behind."""
+  """Return a function that starts a marked process; kill all marked processes at the end."""
   mark = tmp_path.name + str(os.getpid())
 
   def run(*words):
@@ -82,7 +82,7 @@ def start(tmp_path):
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_process_that_waits_in_c_ends_with_its_launcher_and_its_children(start, tmp_path):
+def test_a_process_in_a_c_call_exits_with_its_launcher(start, tmp_path):
   launcher, left = start("-c", LAUNCHING, CHILD, LAUNCHER)
   wait(lambda: "follows" in (tmp_path / "out").read_text(), 60)
   assert len(left()) == 3
@@ -92,9 +92,8 @@ def test_a_process_that_waits_in_c_ends_with_its_launcher_and_its_children(start
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("whole_group", [False, True])
-@pytest.mark.parametrize("job", JOBS)
-def test_nothing_is_left_of_a_job_whose_launcher_is_killed(job, whole_group, start, tmp_path):
+@pytest.mark.parametrize(("job", "whole_group"), [("train", True), *((job, False) for job in JOBS)])
+def test_no_process_of_a_job_survives_its_launcher(job, whole_group, start, tmp_path):
   run = tmp_path / "run"
   launcher, left = start("run.py", *JOBS[job], f"--workdir={run}", "--peer_timeout=600")
   wait(lambda: any(file.stat().st_size for file in run.glob("**/metrics.jsonl")), 300)
