@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import launchers
-from helpers.commands import Command
+from helpers.commands import Command, last_of_each
 from helpers.comparisons import undrawn
 from helpers.data_files import examples, idx_bytes
 from helpers.forks import environment
@@ -31,17 +31,24 @@ SMALLER = {  # command: flags that replace those of the page
   "train": ("--config.steps=20", "--config.eval_every=20"),
   "compare": ("--config.steps=20", "--config.eval_every=10", "--config.compare.seeds=0,1"),
   "sweep": ("--config.steps=20", "--config.eval_every=10", "--trials=2"),
-  "bench": ("--turns=1", "--only=digits 8x16"),
+  "bench": ("--turns=1", "--only=digits 8x16 sync_sgd"),
   "netbench": ("--turns=1", "--algorithms=local_sgd", "--bandwidth=1gbit"),
 }
-SPECIAL = {  # part of a command: flags that replace those of SMALLER
+TWO = "--only=local_sgd,dasgd"
+SPECIAL = {  # part of a command: flags instead of those of SMALLER
   "--resume": (),
-  "configs/linear_speedup.py": (
+  "sweep --config=configs/digits_compare.py": (*SMALLER["sweep"], TWO),
+  "compare --config=configs/digits_compare.py": (*SMALLER["compare"], TWO),
+  "compare --config=configs/digits_field.py": (*SMALLER["compare"], TWO),
+  "compare --config=configs/churn_digits.py": (*SMALLER["compare"], TWO),
+  "compare --config=configs/sc17_lenet.py": (*SMALLER["compare"], "--only=async_sgd,async_easgd"),
+  "compare --config=configs/linear_speedup.py": (
     "--config.compare.grid=(('workers',(1,2)),('schedule.power',(1.0,)),('steps',(20,)))",
     "--config.compare.seeds=0,",
+    "--only=local_sgd",
   ),
-  "configs/digits_field.py": (*SMALLER["compare"], "--only=sync_sgd,easgd,d_psgd"),
   "bench --rivals": ("--turns=1", "--only=mlp 2x64 sync_sgd"),
+  "bench --asynchronous": ("--turns=1", "--only=digits 8x16 async_sgd"),
 }
 TESTED = (  # parts of commands that other tests run
   "run.py bench --perf", "run.py calibrate", "--cluster=measured",  # tests/commands/test_calibrate.py
@@ -113,17 +120,17 @@ def test_the_commands_run(name, folder, pytestconfig):
     elif words[:2] == ["pip", "install"]:
       check_installs(words[2:])
     elif runs(command) and (slow or any(part in command for part in FAST[name])):
-      flags = smaller(command)
-      if (*words, *flags) in DONE:
+      arguments = last_of_each([*arguments, *smaller(command)])
+      if (program, *arguments) in DONE:
         continue
       if arguments[0] == "run.py":
-        done = Command(*arguments[1:], *flags, cwd=folder).end(600)
+        done = Command(*arguments[1:], cwd=folder).end(600)
         assert done.code == 0, f"{command}\n{done.out}{done.error}"
       else:
         executable = sys.executable if program == "python" else str(folder / "bin" / program)
-        subprocess.run([executable, *arguments, *flags], cwd=folder, env=environment(), check=True, timeout=600)
+        subprocess.run([executable, *arguments], cwd=folder, env=environment(), check=True, timeout=600)
       if "--workdir" not in command:
-        DONE.add((*words, *flags))
+        DONE.add((program, *arguments))
 
 
 def runs(command):
