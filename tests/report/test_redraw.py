@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-from helpers.commands import Command, complaint
 from helpers.comparisons import comparison, rising, undrawn, undrawn_page
 
 from ddl.report import page as report
@@ -29,28 +28,29 @@ def diverging(folder):
 
 
 @pytest.mark.slow
-def test_resume_regenerates_a_report_without_training(tmp_path):
-  done = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}").end()
-  assert done.code == 0, done.error
+def test_resume_regenerates_a_report_without_training(tmp_path, call):
+  workdir = f"--workdir={tmp_path / 'c'}"
+  code, out, error = call("compare", *SMALL, workdir)
+  assert code == 0, error
   first = json.loads((tmp_path / "c/comparison.json").read_text())
   assert [entry["label"] for entry in first["algorithms"]] == [
     "sync SGD",
     "DaSGD",
     "EASGD",
   ]  # in the order of the config
-  assert re.findall(r"^(\w+) (?:SGD )?.*reached$", done.out, re.M) == ["sync", "DaSGD", "EASGD"]
+  assert re.findall(r"^(\w+) (?:SGD )?.*reached$", out, re.M) == ["sync", "DaSGD", "EASGD"]
   before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("c/*/*/metrics.jsonl")}
   about = tmp_path / "c/sync_SGD/seed-0/about.json"
   about.write_text(about.read_text().replace(first["versions"]["jax"], "0.0.1"))
   changes = ("--config.compare.target=0.25", "--config.compare.title=Anew", "--resume")
-  again = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}", *changes).end()
-  assert again.code == 0, again.error
-  assert "to 25 %" in again.out and "<h1>Anew</h1>" in (tmp_path / "c/report.html").read_text()
+  code, out, error = call("compare", *SMALL, workdir, *changes)
+  assert code == 0, error
+  assert "to 25 %" in out and "<h1>Anew</h1>" in (tmp_path / "c/report.html").read_text()
   assert before == {path: path.stat().st_mtime_ns for path in before}
   record = json.loads((tmp_path / "c/comparison.json").read_text())
   assert record["versions"]["jax"] == "0.0.1" and "--resume" not in record["command"]  # as of the training
-  other = Command("compare", *SMALL, f"--workdir={tmp_path / 'c'}", "--config.batch=8", "--resume").end()
-  assert "batch: 16 recorded, 8 now" in complaint(other)
+  code, _, error = call("compare", *SMALL, workdir, "--config.batch=8", "--resume")
+  assert code == 2 and "batch: 16 recorded, 8 now" in error
 
 
 def test_a_divergence_is_reported_and_not_trained_again(tmp_path, call):
