@@ -1,4 +1,4 @@
-"""Published curves of NCCL's all-reduce (nccl-tests) against the cost model: fitted to nine, tested on others.
+"""Published curves of NCCL's all-reduce (nccl-tests) and the cost model, fitted to nine of them and tested on the rest.
 
   python run.py reproduce
 
@@ -22,9 +22,7 @@ DSTACK, OKE = "dstackai/dstack, docs, examples of clusters", "oracle-quickstart/
 def get_config():
   config = ml_collections.ConfigDict()
   config.sizes = SIZES
-  config.constants = (
-    18  # fitted constants of ddl.perf.cluster.NCCL; two shares of 1, hops of 0 and trips of 1 are fixed
-  )
+  config.constants = 18  # fitted constants in ddl.perf.cluster.NCCL; shares of 1, hops of 0 and trips of 1 are not
   rows = {
     "12 V100, DGX-2": one("V100", "log of host seville (Tesla V100-SXM3)", 12, True, fitted=True, us=(
       60.42, 62.83, 61.31, 65.13, 68.60, 88.14, 184.0, 487.1, 1052, 4036.7, 15989)),
@@ -58,11 +56,11 @@ def get_config():
       37.62, 39.34, 41.45, 43.1, 65.58, 93.02, 111.68, 188.98, 343.17, 936.72, 3019.36)),
     "32 A100, DGX": many("A100", "NVIDIA/deepops, Slurm on four DGX A100", 4, 200e9, us=(
       0, 0, 0, 0, 0, 132.7, 226.9, 381.6, 1080.6, 3129.9, 11069)),
-    "16 H100, another's": many("H100", ISSUE, 2, 400e9, us=(
+    "16 H100, second system": many("H100", ISSUE, 2, 400e9, us=(
       0, 0, 0, 0, 0, 82.98, 111.9, 202.7, 469.6, 1290.4, 4503.5)),
-    "32 H100, another's": many("H100", ISSUE, 4, 400e9, us=(
+    "32 H100, second system": many("H100", ISSUE, 4, 400e9, us=(
       0, 0, 0, 0, 0, 93.26, 174.2, 286.3, 615.5, 2204.7, 6532.2)),
-    "64 H100, another's": many("H100", ISSUE, 8, 400e9, us=(
+    "64 H100, second system": many("H100", ISSUE, 8, 400e9, us=(
       0, 0, 0, 0, 0, 115.7, 203.8, 373.5, 709.2, 2028.1, 7414.5)),
     "16 A100, AWS p4d, NCCL of 2021": many("A100", "aws-samples/aws-efa-eks, README.md", 2, 50e9, EFA, False,
       older=True, us=(182.3, 234.4, 253.9, 273.8, 305.5, 483.6, 817, 1900.9, 5566.4, 16853, 61303)),
@@ -76,7 +74,7 @@ def get_config():
       40.56, 43.36, 48, 50.09, 65.81, 84.5, 127.8, 265.9, 812.7, 3065.9, 9073.4)),
     "8 A100": one("A100", "notes on nccl-tests, host thanos", 8, late=True, us=(
       23.63, 24.85, 25.67, 30.24, 26.18, 38.57, 94.98, 216.2, 614.8, 2217.6, 8252.7)),
-    "8 A100, another's": one("A100", "notes on nccl-tests, host dkh", 8, True, late=True, us=(
+    "8 A100, second system": one("A100", "notes on nccl-tests, host dkh", 8, True, late=True, us=(
       36.51, 36.85, 36.81, 37.55, 45.64, 65.27, 105.59, 271.67, 672.56, 0, 0)),
     "8 GB200, OCI": one("B200", OKE, 8, late=True, us=(
       26.93, 27.67, 28.13, 29.35, 30.18, 31.49, 52.39, 100.5, 264.6, 697.3, 2549.1)),

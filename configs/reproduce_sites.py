@@ -12,7 +12,7 @@ SHAPED = "repository Adnan082/diloco-measured, results of August 2026"
 CV, NLP = "ConvNeXt-L", "RoBERTa-XLM"
 # Number of GPUs -> examples per second in one site. The values for 3 and 6 GPUs, and for NLP with 4, are the paper's
 # speed-ups per GPU (two digits) times the throughput of one GPU that its speed-up for 8 implies.
-HERE = {
+ONE_SITE = {
   CV: {2: 70.1, 3: 103.1, 4: 140.4, 6: 201.0, 8: 261.9},
   NLP: {2: 211.4, 3: 294.8, 4: 376.4, 6: 501.8, 8: 575.1},
 }
@@ -32,8 +32,8 @@ def get_config():
     "US-EU": (0.21e9, 0.103), "US-Asia": (0.13e9, 0.157), "US-Australia": (0.12e9, 0.176), "EU-Asia": (0.08e9, 0.253),
     "EU-Australia": (0.07e9, 0.272), "Asia-Australia": (0.16e9, 0.131),
   }  # fmt: skip
-  google.rates = HERE
-  # (network, number of sites, GPUs per site, examples per second); percentages in the text are relative to HERE
+  google.rates = ONE_SITE
+  # (network, number of sites, GPUs per site, examples per second); percentages in the text are relative to ONE_SITE
   google.points = (
     (CV, 2, 1, 68.4), (CV, 2, 2, 135.8), (CV, 2, 4, 0.98 * 261.9), (CV, 3, 1, 0.95 * 103.1), (CV, 4, 1, 0.91 * 140.4),
     (CV, 3, 2, 0.93 * 201.0), (CV, 4, 2, 0.93 * 261.9), (NLP, 2, 1, 177.3), (NLP, 2, 4, 0.78 * 575.1),

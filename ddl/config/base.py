@@ -128,11 +128,13 @@ def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
       space = out.sweep.space.get(label, {})
       settings.append((label, space if kind == "algorithm" else _section(space, kind), all_valid))
     for label, keys, stays in settings:
-      for key in [key for key in keys if _took(kind, old, key) and not stays(key, keys[key])]:
+      for key in [key for key in keys if _reads(kind, old, key) and not stays(key, keys[key])]:
         del keys[key]
         dropped.append(f"{key} of '{label}'")
     if len(followers) == len(labels):
-      grid = [pair for pair in out.compare.grid if not _of(pair, kind) or all_valid(_of(pair, kind), pair[1])]
+      grid = [
+        pair for pair in out.compare.grid if not _grid_key(pair, kind) or all_valid(_grid_key(pair, kind), pair[1])
+      ]
       dropped += [f"{pair[0]} of the grid" for pair in out.compare.grid if pair not in grid]
       out.compare.grid = tuple(grid)
     if dropped:
@@ -147,8 +149,8 @@ def _section(changes: Any, kind: str) -> Any:
   return section if isinstance(section, Mapping | ConfigDict) else {"name": section}
 
 
-def _of(pair: Any, kind: str) -> str:
-  """Return the key of section `kind` that a (key, values) pair of the grid varies, or "" for another section."""
+def _grid_key(pair: Any, kind: str) -> str:
+  """Return the key that a (key, values) pair of the grid varies, if it is in section `kind`; else ""."""
   section, _, key = str(pair[0]).partition(".") if isinstance(pair, tuple) and pair else ("", "", "")
   return key if section == kind and key != "name" else ""
 
@@ -160,7 +162,7 @@ def _is_valid(kind: str, old: str, new: str, key: str, value: Any) -> bool:
   """
   if not takes(kind, new, key):
     return False
-  if value is None or (kind, key) == ("optimizer", "learning_rate") or not _took(kind, old, key):
+  if value is None or (kind, key) == ("optimizer", "learning_rate") or not _reads(kind, old, key):
     return True
   before, after = (keywords(factory(kind, name))[key].annotation for name in (old, new))
   with contextlib.suppress(OptionError):
@@ -169,7 +171,7 @@ def _is_valid(kind: str, old: str, new: str, key: str, value: Any) -> bool:
   return False
 
 
-def _took(kind: str, old: str, key: str) -> bool:
+def _reads(kind: str, old: str, key: str) -> bool:
   """Return whether a section with this name reads a key; False for an unknown name."""
   with contextlib.suppress(ValueError):
     return takes(kind, old, key)
@@ -177,9 +179,9 @@ def _took(kind: str, old: str, key: str) -> bool:
 
 
 def renamed(config: Config, changes: Any) -> Config:
-  """Copy a config with new section names; settings that are valid for the new name stay.
+  """Copy a config with the section names in `changes`, and with the settings that are valid for them.
 
-  Keys that neither name reads also stay, to be reported as errors later. Raises OptionError for an unknown name.
+  Keys that neither the old nor the new name reads are kept and refused later. Raises OptionError for an unknown name.
   """
   out = copy.deepcopy(config)
   for kind in REGISTRIES:
@@ -190,7 +192,7 @@ def renamed(config: Config, changes: Any) -> Config:
       entry(kind, name, [_relative(old)] if is_address(old) else [])
       settings = {key: None for key in values if key in config[kind]}  # `values` may unset these
       for key, value in config[kind].items():
-        if value is not None and (name == old or _is_valid(kind, old, name, key, value) or not _took(kind, old, key)):
+        if value is not None and (name == old or _is_valid(kind, old, name, key, value) or not _reads(kind, old, key)):
           settings[key] = value
       out[kind] = with_keys(kind, settings | {"name": name}, base()[kind])
   return out
@@ -287,6 +289,6 @@ def _absolute_name(name: Any) -> Any:
 
 
 def _absolute_pair(pair: Any) -> Any:
-  """Make addresses in a (key, values) pair of a grid absolute; invalid pairs are reported where the grid is read."""
+  """Make addresses in a (key, values) pair of a grid absolute; return invalid pairs unchanged."""
   of_name = isinstance(pair, tuple) and len(pair) == 2 and str(pair[0]).endswith(".name")
   return (pair[0], _absolute_name(pair[1])) if of_name else pair

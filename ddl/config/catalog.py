@@ -132,7 +132,7 @@ def section(name: str, factories: Iterable[Factory]) -> Config:
 
 
 def with_keys(kind: str, values: Mapping[str, Any], default: Config) -> Config:
-  """Return the default section with these values; if their name is an address, with the keys of its function."""
+  """Return the default section with these values, and with a function's settings if the name is its address."""
   name, out = values["name"], copy.deepcopy(default)
   with out.unlocked(), out.ignore_type():
     if is_address(name):

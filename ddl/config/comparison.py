@@ -270,7 +270,7 @@ def _variant_at(variant: Config, point: dict[str, Any], defaults: Config) -> tup
 
 
 def _keep_budget(config: Config, before: Config, point: Mapping[str, Any]) -> None:
-  """Set `steps` so that the number of examples stays as before, and scale the other settings in COUNTED alike."""
+  """Set `steps` to keep the number of examples, and scale the settings in COUNTED by the same factor."""
   examples, step = before.workers * before.batch * before.steps, config.workers * config.batch
   if step == before.workers * before.batch or step < 1:  # a number below 1 is reported later
     return
@@ -287,7 +287,7 @@ def _keep_budget(config: Config, before: Config, point: Mapping[str, Any]) -> No
 
 @dataclass(frozen=True)
 class Comparison:
-  """Experiments by label, in the order of the report; each is run with all `seeds` in place of its seed."""
+  """Experiments by label, in the order of the report; each is run once per seed in `seeds`."""
 
   experiments: Mapping[str, Experiment]
   title: str = ""

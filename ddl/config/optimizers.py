@@ -33,7 +33,7 @@ RANGES = {  # annotations of the keyword arguments of optax's optimizers
 
 
 def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..., optax.GradientTransformation]:
-  """Return a factory (rate, *, settings) with the numeric and boolean arguments of an optax function and COMMON.
+  """Return a factory (rate, *, settings), whose settings are the numbers and booleans of an optax function and COMMON.
 
   Weight decay is decoupled if the optax function supports it (AdamW, LAMB, Lion), else L2 regularization.
   """

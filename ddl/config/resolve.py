@@ -16,17 +16,14 @@ from ddl.config.user_code import custom
 from ddl.errors import OptionError
 from ddl.names import short_name
 
-EXAMPLES = {  # section: (example value, return value of a function in its place)
-  "algorithm": ('{"name": "local_sgd", "period": 10}', "a ddl.Algorithm (optimizer, *, settings -> algorithm)"),
-  "wrapper": ('{"name": "topk", "share": 0.01}', "a ddl.Algorithm (algorithm, *, settings -> algorithm)"),
-  "model": (
-    '{"name": "mlp", "hidden": (64, 64)}',
-    "a ddl.Model (meta, *, settings -> model), such as ddl.from_flax(module, meta)",
-  ),
-  "data": ('{"name": "npz", "path": "FILE.npz"}', "a ddl.Data (*, settings -> data)"),
-  "optimizer": ('{"name": "adam", "learning_rate": 0.01}', "an optax transformation (rate, *, settings -> optimizer)"),
-  "schedule": ('{"name": "cosine", "floor": 0.1}', "an optax schedule (rate, steps, *, settings -> schedule)"),
-  "partition": ('{"name": "iid"}', "each worker's examples (size, labels, *, workers, seed -> arrays of indices)"),
+EXAMPLES = {  # section: (example value, signature of a function in its place)
+  "algorithm": ('{"name": "local_sgd", "period": 10}', "(optimizer, *, settings) -> ddl.Algorithm "),
+  "wrapper": ('{"name": "topk", "share": 0.01}', "(algorithm, *, settings) -> ddl.Algorithm "),
+  "model": ('{"name": "mlp", "hidden": (64, 64)}', "(meta, *, settings) -> ddl.Model "),
+  "data": ('{"name": "npz", "path": "FILE.npz"}', "(*, settings) -> ddl.Data "),
+  "optimizer": ('{"name": "adam", "learning_rate": 0.01}', "(rate, *, settings) -> optax.GradientTransformation "),
+  "schedule": ('{"name": "cosine", "floor": 0.1}', "(rate, steps, *, settings) -> optax.Schedule "),
+  "partition": ('{"name": "iid"}', "(size, labels, *, workers, seed) -> list[np.ndarray] "),
 }
 
 
@@ -64,7 +61,7 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
 
 
 def _labels(algorithms: Any) -> dict[str, Any]:
-  """Convert a list of algorithms, or a dict label -> algorithm or sections, to label -> section -> changes."""
+  """Convert a list of algorithms, or {label: algorithm or sections}, to {label: {section: changes}}."""
   if isinstance(algorithms, list | tuple):
     sections = [_section("algorithm", algorithm) for algorithm in algorithms]
     names = [short_name(str(section.get("name", "no name"))) for section in sections]
@@ -79,7 +76,7 @@ def _labels(algorithms: Any) -> dict[str, Any]:
 
 
 def _label(changes: Any) -> dict[str, Any]:
-  """Convert a label's algorithm or sections to section -> changes."""
+  """Convert a label's algorithm or sections to {section: changes}."""
   if not isinstance(changes, Mapping | ConfigDict) or "name" in changes:
     changes = {"algorithm": changes}
   return {kind: _section(kind, value) for kind, value in changes.items()}
@@ -94,7 +91,8 @@ def _section(kind: str, value: Any) -> Any:
   if isinstance(value, Spec | Wrapper) or (callable(value) and not isinstance(value, tuple)):
     with contextlib.suppress(OptionError):  # not at the top level of a file
       return custom(value)
-  example, result = EXAMPLES.get(kind, (f'{{"name": "{DEFAULTS[kind]}"}}', ""))
-  condition = f"a name, a dictionary such as {example}, or a function at the top level of a file"
+  example, signature = EXAMPLES.get(kind, (f'{{"name": "{DEFAULTS[kind]}"}}', ""))
+  condition = f"a name, a dictionary such as {example}, or a function {signature}at the top level of a file"
   got = getattr(value, "__qualname__", type(value).__name__)
-  raise OptionError(kind, condition + f" that returns {result}" * bool(result), got)
+  advice = "Wrap a module with ddl.from_flax(module, meta)." if kind == "model" else ""
+  raise OptionError(kind, condition, got, advice)

@@ -97,7 +97,7 @@ def points(space: Space, trials: int) -> list[Point]:
   sequence = qmc.Halton(len(space), scramble=False)
   sequence.fast_forward(1)  # the first point is the corner of the box
   return [
-    {key: _at(bounds, u) for u, (key, bounds) in zip(row, space.items(), strict=True)}
+    {key: _value_at(bounds, u) for u, (key, bounds) in zip(row, space.items(), strict=True)}
     for row in sequence.random(trials)
   ]
 
@@ -109,7 +109,7 @@ def logarithmic(bounds: tuple[float, float]) -> bool:
 
 
 def edges(experiment: Experiment, space: Space, point: Point, tried: Sequence[Point]) -> dict[str, str]:
-  """Return {key: "low" or "high"} for keys whose value in the best `point` is the smallest or largest one `tried`.
+  """Return {key: "low" or "high"} for keys whose value in the best `point` is the smallest or largest in `tried`.
 
   Keys with a single tried value are omitted, and so are choices other than three or more numbers, and edges beyond
   which the algorithm or optimizer allows no value, such as a delay of 0.
@@ -148,7 +148,7 @@ def by_section(point: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
   return out
 
 
-def _at(bounds: Bounds, u: float) -> Any:
+def _value_at(bounds: Bounds, u: float) -> Any:
   """Map u in [0, 1) to a value within the bounds, or to one of the choices."""
   if isinstance(bounds, list):
     return bounds[int(u * len(bounds))]

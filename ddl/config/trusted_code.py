@@ -16,7 +16,7 @@ LIBRARIES = {*_PATHS, *(path.resolve() for path in _PATHS), Path(site.getusersit
 
 
 class Untrusted(ValueError):
-  """Raised for code that a run folder refers to and that is not imported without the user's consent."""
+  """Raised instead of importing code for a run folder without the user's consent."""
 
 
 def files(address: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Report flags for config keys that a command does not read. Config files may have them, as commands share files."""
+"""Refuse flags for config keys that a command does not read. Config files may contain them, as commands share files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -51,7 +51,7 @@ def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str])
 
 
 def check_taken(command: str, paths: Sequence[str], experiments: Iterable[Experiment]) -> None:
-  """Raise OptionError for a setting that the factories of all labels lack."""
+  """Raise OptionError for a setting that no label's factory has."""
   for path in paths:
     section, _, key = path.partition(".")
     if section in REGISTRIES and section not in VIRTUAL and key != "name":

@@ -164,7 +164,7 @@ def find(kind: str, name: str) -> Any:
 
 
 def function_at(address: str, option: str) -> Callable[..., Any]:
-  """Import the function at an address, the value of an option. Raises Unavailable."""
+  """Import the function at an address. option: name of the setting, for errors. Raises Unavailable."""
   value = _value(address, option)
   if not callable(value):
     raise OptionError(option, "a function", f"{type(value).__name__} at {address}")

@@ -160,7 +160,7 @@ def element(example: Any, what: str) -> None:
 
 
 def sample(part: Source | np.ndarray) -> np.ndarray:
-  """Return x of evenly spaced examples of a source, or such rows of an array."""
+  """Return x of evenly spaced examples of a source, or evenly spaced rows of an array."""
   return np.asarray(part.take(_spread(part))["x"]) if isinstance(part, Source) else part[_evenly(len(part))]
 
 

@@ -206,7 +206,7 @@ def _images(folder: Path, classes: list[str], complete: bool, skipped: Counter[s
     counts.append(len(files) - before)
   if not files or (complete and not all(counts)):
     empty = folder / classes[counts.index(0)] if complete else folder
-    raise OptionError(f"files in {empty}", f"images, {', '.join(SUFFIXES)}", "no images")
+    raise OptionError(f"files in {empty}", f"images ({', '.join(SUFFIXES)})", "no images")
   return _Images(files, counts, folders)
 
 

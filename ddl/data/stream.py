@@ -25,7 +25,7 @@ def from_grain_stream(make: Make, *, size: int) -> Source:
   does not. size: number of examples per epoch. Raises OptionError for other data sets.
   """
   if size < 1:
-    raise OptionError("size", "at least 1, the number of examples per epoch", size)
+    raise OptionError("size", "a number of examples per epoch >= 1", size)
   example: Any = next(iter(first_examples(make, 1)), None)
   checks.element(example, "the stream")
   one = {name: np.array(example[name])[None] for name in ("x", "y")}
@@ -39,7 +39,7 @@ def first_examples(make: Make, count: int) -> list[Any]:
 
 
 class StreamFeed:
-  """Reader of several workers' batches, step by step, with one iterator per worker."""
+  """Reader of the batches of several workers, with one iterator per worker."""
 
   def __init__(
     self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int, check: checks.Check | None = None
