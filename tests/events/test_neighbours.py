@@ -1,4 +1,4 @@
-"""Virtual time of exchanges on graphs: workers wait for those that they hear, and for nobody else."""
+"""Virtual time of exchanges on graphs: workers wait only for the neighbors that they receive from."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ RING = tuple(tuple((rank - shift) % WORKERS for rank in range(WORKERS)) for shif
 
 
 class Times:
-  """A second a step, but `late` more in the first step of worker 0."""
+  """Step times of 1 s; the first step of worker 0 takes `late` seconds more."""
 
   def __init__(self, late):
     self.late = late
@@ -37,7 +37,7 @@ def finished(hops, delay, late=0.0, seconds=0.5, steps=6, count=WORKERS):
 
 
 @pytest.mark.parametrize("delay", [0, 1])
-def test_a_late_worker_delays_its_neighbours_one_ring_further_at_each_step(delay):
+def test_a_late_worker_delays_one_more_neighbor_at_each_step(delay):
   ring, even = finished(RING, delay, late=10.0), finished(RING, delay)
   distance = np.minimum(np.arange(WORKERS), WORKERS - np.arange(WORKERS))
   for number, (late, on_time) in enumerate(zip(ring, even, strict=True)):
@@ -45,18 +45,18 @@ def test_a_late_worker_delays_its_neighbours_one_ring_further_at_each_step(delay
     np.testing.assert_allclose((late - on_time > 1)[reached], True)
     np.testing.assert_allclose(late[~reached], on_time[~reached])
   everyone = finished((), delay, late=10.0)
-  assert (everyone[delay] - even[delay] > 1).all()  # a collective holds up all of them at once
+  assert (everyone[delay] - even[delay] > 1).all()  # a collective delays all workers at once
 
 
 @given(st.integers(0, 1), st.floats(0, 3))
-def test_equal_workers_take_what_a_collective_of_those_seconds_does(delay, seconds):
-  ring, whole = (finished(hops, delay, seconds=seconds) for hops in (RING, ()))
-  np.testing.assert_allclose(ring, whole, rtol=1e-12)
+def test_workers_of_equal_speed_take_the_time_of_a_collective(delay, seconds):
+  ring, collective = (finished(hops, delay, seconds=seconds) for hops in (RING, ()))
+  np.testing.assert_allclose(ring, collective, rtol=1e-12)
 
 
-def test_who_hears_nobody_waits_for_nobody():
-  only = ((None, 0, None),)  # worker 1 hears worker 0
-  result = finished(only, 0, late=10.0, steps=1, count=3)[0]
+def test_workers_without_sources_do_not_wait():
+  hops = ((None, 0, None),)  # worker 1 receives from worker 0
+  result = finished(hops, 0, late=10.0, steps=1, count=3)[0]
   np.testing.assert_allclose(result, [11.0, 11.5, 1.0])
 
 
@@ -69,8 +69,8 @@ def test_who_hears_nobody_waits_for_nobody():
     ("local_sgd", {}, [6.0]),
   ],
 )
-def test_a_graphs_exchange_is_charged_its_messages(name, settings, seconds):
-  """In messages of 1 s: one for each neighbour, where an all-reduce of 8 workers goes up a tree and down again."""
+def test_an_exchange_on_a_graph_costs_one_message_per_neighbor(name, settings, seconds):
+  """Messages take 1 s; an all-reduce of 8 workers takes six, up and down a tree."""
   config = default_experiment(algorithm={"name": name, **settings}, workers=8, batch=4, model={"name": "linear"})
   config = config.changed({"network": {"message_seconds": 1.0}})
   components = build(config, synthetic("linear", 8, 64))
