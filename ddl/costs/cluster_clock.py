@@ -115,8 +115,8 @@ def of(components: Components, members: int, sharding: str) -> Members:
 def check_devices(members: int) -> None:
   """Raise OptionError unless this process, which compiles the step, has all devices of a worker."""
   if members > len(jax.local_devices()):
-    condition = f"so few with cluster that each has all {members} devices (members) of a worker"
-    raise OptionError("processes", condition, advice="Or add the prediction to the finished comparison later.")
+    condition = f"so few with cluster that each process has all {members} devices of a worker (members)"
+    raise OptionError("processes", condition, advice="Or predict the finished comparison in one process.")
 
 
 def collective_seconds(collective: Collective, cluster: Cluster, devices: int) -> float:

@@ -88,7 +88,7 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
   }
   for key, value in values.items():
     if not any(key in settings for settings in by_name.values()):
-      raise OptionError(key, f"unset for {', '.join(names)}, without such a setting", value)
+      raise OptionError(key, f"unset for {', '.join(names)} (no such setting)", value)
   return by_name
 
 

@@ -194,7 +194,7 @@ class KeeperStore:
     text, leaves = ray.get(membership.keepers[source].read.remote(source, membership.step))
     record, rows = json.loads(text), None
     if survives:
-      treedef = jax.tree.structure(trainer.all.own)
+      treedef = jax.tree.structure(trainer.all.per_worker)
       rows = LocalRows(treedef.unflatten(leaves), treedef.unflatten(record["per_worker"]), membership.own_ids)
     before = Presence(membership.workers, tuple((step, tuple(ids)) for step, ids in record["presence"]))
     now = membership.continued(before, membership.step)

@@ -74,7 +74,7 @@ def rows_of(trainer: CompiledTrainer, carry: Carry, ids: Ids) -> LocalRows:
     rows = [np.asarray(shard.data) for shard in (shards if per_worker else shards[:1])]
     return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
-  return LocalRows(jax.tree.map(leaf, trainer.own, carry), trainer.own, local(trainer, ids))
+  return LocalRows(jax.tree.map(leaf, trainer.per_worker, carry), trainer.per_worker, local(trainer, ids))
 
 
 def place_rows(
@@ -108,7 +108,7 @@ def place_rows(
     return np.stack([stays[i] if i in stays else joins[k] for k, i in enumerate(local_ids)])
 
   def part(name: str) -> Tree:
-    per_worker, row = (getattr(x, name) for x in (after.own, first))
+    per_worker, row = (getattr(x, name) for x in (after.per_worker, first))
     old, was_per_worker = (getattr(x, name) for x in rows[:2]) if rows else (per_worker, per_worker)
     initial = getattr(new.carry, name) if new and name != "messages" else jax.tree.map(lambda _: None, per_worker)
     return after.workers.put(jax.tree.map(leaf, per_worker, row, old, was_per_worker, initial))
@@ -119,7 +119,7 @@ def place_rows(
     messages = after.workers.put(
       jax.tree.map(
         lambda per_worker, x: np.zeros((len(local_ids) if per_worker else copies, *x.shape[1:]), x.dtype),
-        after.own.messages,
+        after.per_worker.messages,
         after.carry.messages,
       )
     )
@@ -334,7 +334,7 @@ class ElasticTrainer(SingleRunTrainer):
     if rows and local(among, stay):
       model = self._model(ElasticCarry(place_rows(among, rows, stay, step), stay))
       leaving = (model, carry_of_worker(rows, stay[0])) if stay[0] in local(among, stay) else None
-    like = (jax.eval_shape(self.all.model.init, key), shapes_of_worker(among.own, among.carry))
+    like = (jax.eval_shape(self.all.model.init, key), shapes_of_worker(among.per_worker, among.carry))
     model, first = self._share(leaving, like)
     params, extra = model
     new = self.rows(ElasticCarry(after.start_from(params, extra, key), ids))

@@ -57,7 +57,7 @@ class BackgroundCalls:
     self._programs: dict[Any, tuple[Program, bool]] = {}
 
   def make_call(self, kind: Kind) -> Callable[..., tuple[Carry, jax.Array]]:
-    """Return the function of a kind of calls with a unit, as `Rounds.make_call` does, but without donation."""
+    """Return a function like that of `Rounds.make_call`, for a kind with a unit, but without donation."""
     return partial(self._call, kind)
 
   def _call(
@@ -140,7 +140,7 @@ class BackgroundCalls:
 
 
 def _unchanged_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:
-  """Return for each leaf of a worker's state whether a local step returns it unchanged, like an outer momentum."""
+  """Return for each leaf of a worker's state whether local steps leave it unchanged, such as an outer momentum."""
   _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
   outputs: list[Tree] = []
 

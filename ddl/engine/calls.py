@@ -12,7 +12,7 @@ MOST_CALLS = 10**7  # maximum per run: listing them takes about a minute
 
 
 class Kind(NamedTuple):
-  """A compiled function: `repeat` times the steps of `unit`, or any steps up to `longest` if `unit` is empty."""
+  """A compiled function: runs the steps of `unit` `repeat` times, or up to `longest` steps if `unit` is empty."""
 
   unit: tuple[Due, ...]  # the exchanges due at each step
   repeat: int
@@ -21,7 +21,7 @@ class Kind(NamedTuple):
 
 
 class Call(NamedTuple):
-  """Consecutive steps from `first` on; `due` has an entry per step."""
+  """Consecutive steps that one program runs; `due` has an entry per step."""
 
   first: int
   kind: Kind
@@ -92,7 +92,7 @@ def plan_parts(
 
 
 def _static(schedule: Schedule, first: int, last: int, every: int, longest: int) -> Iterator[Call]:
-  """Yield calls whose exchanges are known at compile time."""
+  """Yield calls with exchanges that are known at compile time."""
   units: dict[tuple[int, int], tuple[Due, ...]] = {}
   step = first
   while step < last:

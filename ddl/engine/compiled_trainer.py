@@ -56,8 +56,10 @@ class CompiledTrainer(SingleRunTrainer):
     self._carry: Carry = self.placement.carry(carry)
     split, everywhere, in_place = workers.split(), workers.everywhere, shardings(self.placement.params)
     copies = self.replication
-    queues = tuple((own,) * len(slots) for own, slots in zip(copies.messages, self._carry.messages, strict=True))
-    self.own = Carry(copies.params, copies.state, jax.tree.map(lambda _: True, extra), queues)
+    queues = tuple(
+      (per_worker,) * len(slots) for per_worker, slots in zip(copies.messages, self._carry.messages, strict=True)
+    )
+    self.per_worker = Carry(copies.params, copies.state, jax.tree.map(lambda _: True, extra), queues)
     self.rounds = Rounds(self.functions, self.schedule.clocks, execution, self.replication, shardings(self._carry))
     in_background = background_sends.is_needed(algorithm, workers, independent)
     self._background = background_sends.BackgroundCalls(self.rounds, algorithm, params) if in_background else None
@@ -115,7 +117,7 @@ class CompiledTrainer(SingleRunTrainer):
 
   def saved(self, carry: Carry) -> Carry:
     """Return the carry for a checkpoint that any layout can restore: one copy of leaves on which all workers agree."""
-    return jax.tree.map(lambda own, x: x if own else self.placement.one_copy(x), self.own, carry)
+    return jax.tree.map(lambda per_worker, x: x if per_worker else self.placement.one_copy(x), self.per_worker, carry)
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
     """Return the shapes, types and shardings of a checkpoint's carry."""
@@ -126,7 +128,7 @@ class CompiledTrainer(SingleRunTrainer):
   def restored(self, saved: Carry, step: int = 0) -> Carry:
     """Return the carry on this layout from the carry of a checkpoint."""
     del step
-    return jax.tree.map(lambda own, x: x if own else self.placement.copies(x), self.own, saved)
+    return jax.tree.map(lambda per_worker, x: x if per_worker else self.placement.copies(x), self.per_worker, saved)
 
   def consensus(self, carry: Carry) -> Consensus:
     """Return the model to evaluate and the workers' distance from their mean; the carry stays valid."""
@@ -224,8 +226,10 @@ class CompiledTrainer(SingleRunTrainer):
     """
     virtual, copies = self.workers.virtual, self.replication
 
-    def several(tree: Tree, own: Tree) -> Tree:
-      return jax.tree.map(lambda own, x: jnp.broadcast_to(x, (virtual if own else 1, *x.shape)), own, tree)
+    def several(tree: Tree, per_worker: Tree) -> Tree:
+      return jax.tree.map(
+        lambda per_worker, x: jnp.broadcast_to(x, (virtual if per_worker else 1, *x.shape)), per_worker, tree
+      )
 
     key = jax.random.fold_in(jax.random.wrap_key_data(key), 1)
     run_key: Any = key if values is None else RunKey(key, values)
@@ -233,20 +237,20 @@ class CompiledTrainer(SingleRunTrainer):
       lambda params: self.algorithm.init(self.workers.group, params, run_key), None, axes(copies.state)
     )
     empty = tuple(
-      (several(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), own),) * clock.slots
-      for shapes, own, clock in zip(self._messages, copies.messages, self.schedule.clocks, strict=True)
+      (several(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), per_worker),) * clock.slots
+      for shapes, per_worker, clock in zip(self._messages, copies.messages, self.schedule.clocks, strict=True)
     )
     all_workers = jax.tree.map(lambda _: True, extra)
     return Carry(several(params, copies.params), pack(init(params), copies.state), several(extra, all_workers), empty)
 
   def _consensus_of(self, carry: Carry) -> Consensus:
-    everyone, (own_params, own_state, _) = self.workers.group, self.replication
+    everyone, (of_params, of_state, _) = self.workers.group, self.replication
 
     def one(params: Tree, state: Tree, extra: Tree) -> Consensus:
       return Consensus(self.algorithm.evaluate(everyone, state, params), *agree(everyone, params, extra))
 
-    params, state = unpack(carry.params, own_params), unpack(carry.state, own_state)
-    tested = self.functions.vmap_workers(one, (axes(own_params), axes(own_state), 0), 0)(params, state, carry.extra)
+    params, state = unpack(carry.params, of_params), unpack(carry.state, of_state)
+    tested = self.functions.vmap_workers(one, (axes(of_params), axes(of_state), 0), 0)(params, state, carry.extra)
     return jax.tree.map(lambda x: x[0], tested)
 
 

@@ -68,31 +68,35 @@ def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple
   return carry, jax.tree.map(lambda *y: jnp.stack(y), *out)
 
 
-def over_workers(fn: Callable[..., Any], how: str, own_in: tuple[Tree, ...], own_out: Tree) -> Callable[..., Any]:
+def over_workers(
+  fn: Callable[..., Any], how: str, per_worker_in: tuple[Tree, ...], per_worker_out: Tree
+) -> Callable[..., Any]:
   """Lift `fn` from one worker to all workers of a device: vmapped without a named axis, as a loop, or unrolled.
 
   Args:
     fn: function of one worker.
     how: "vmap", "map" or "unroll".
-    own_in: a prefix tree per argument: True for leaves [workers, ...], False for leaves on which all workers agree.
-    own_out: the same for the result; leaves on which all workers agree are taken from the last worker.
+    per_worker_in: a prefix tree per argument: True for leaves [workers, ...], False for leaves that the workers share.
+    per_worker_out: the same for the result; shared leaves are taken from the last worker.
   """
   if how == "vmap":
-    return jax.vmap(fn, axes(own_in), axes(own_out))
+    return jax.vmap(fn, axes(per_worker_in), axes(per_worker_out))
 
   def run(*args: Any) -> Any:
-    own = jax.tree.broadcast(own_in, args)
-    count = next(x.shape[0] for is_own, x in zip(*map(jax.tree.leaves, (own, args)), strict=True) if is_own)
+    per_worker = jax.tree.broadcast(per_worker_in, args)
+    count = next(x.shape[0] for differs, x in zip(*map(jax.tree.leaves, (per_worker, args)), strict=True) if differs)
 
     def pick(i: Any) -> Any:
-      return fn(*jax.tree.map(lambda is_own, x: x[i] if is_own else x, own, args))
+      return fn(*jax.tree.map(lambda differs, x: x[i] if differs else x, per_worker, args))
 
     if how == "map" and count > 1:
       result = lax.map(pick, jnp.arange(count))
-      return jax.tree.map(lambda is_own, x: x if is_own else x[-1], jax.tree.broadcast(own_out, result), result)
+      return jax.tree.map(
+        lambda differs, x: x if differs else x[-1], jax.tree.broadcast(per_worker_out, result), result
+      )
     results = [pick(i) for i in range(count)]
     return jax.tree.map(
-      lambda is_own, *x: jnp.stack(x) if is_own else x[-1], jax.tree.broadcast(own_out, results[0]), *results
+      lambda differs, *x: jnp.stack(x) if differs else x[-1], jax.tree.broadcast(per_worker_out, results[0]), *results
     )
 
   return run

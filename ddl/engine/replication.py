@@ -53,17 +53,17 @@ def find_replication(algorithm: Algorithm, workers: Workers, params: Tree) -> tu
 
 def axes(replication: Tree) -> Tree:
   """Return the `in_axes` or `out_axes` of a vmap over a device's workers."""
-  return jax.tree.map(lambda own: 0 if own else None, replication)
+  return jax.tree.map(lambda per_worker: 0 if per_worker else None, replication)
 
 
 def pack(tree: Tree, replication: Tree) -> Tree:
   """Add an axis to shared leaves, [...] -> [1, ...], so that all leaves can be sharded over the devices."""
-  return jax.tree.map(lambda own, x: x if own else x[None], replication, tree)
+  return jax.tree.map(lambda per_worker, x: x if per_worker else x[None], replication, tree)
 
 
 def unpack(tree: Tree, replication: Tree) -> Tree:
   """Remove the axis that `pack` adds to shared leaves, [1, ...] -> [...]."""
-  return jax.tree.map(lambda own, x: x if own else x[0], replication, tree)
+  return jax.tree.map(lambda per_worker, x: x if per_worker else x[0], replication, tree)
 
 
 class _Trace:
@@ -104,4 +104,6 @@ class _Trace:
 
   def _batched(self, tree: Tree, marks: Tree) -> Tree:
     virtual = self._workers.virtual
-    return jax.tree.map(lambda own, x: jax.ShapeDtypeStruct((virtual, *x.shape), x.dtype) if own else x, marks, tree)
+    return jax.tree.map(
+      lambda per_worker, x: jax.ShapeDtypeStruct((virtual, *x.shape), x.dtype) if per_worker else x, marks, tree
+    )

@@ -23,7 +23,7 @@ from ddl.schedule import Clock, Due
 
 
 class ConditionalExchanges:
-  """The steps of a call whose schedule is an argument of the program."""
+  """Calls that take the schedule of their exchanges as an argument at run time."""
 
   def __init__(self, functions: DeviceFunctions, clocks: list[Clock]):
     """Set the clocks of the algorithm's exchanges."""
@@ -152,7 +152,8 @@ class Rounds:
     copies = self.replication
     params, state = fn((carry.params, carry.state), (copies.params, copies.state))
     messages = tuple(
-      tuple(fn(slot, own) for slot in slots) for slots, own in zip(carry.messages, copies.messages, strict=True)
+      tuple(fn(slot, per_worker) for slot in slots)
+      for slots, per_worker in zip(carry.messages, copies.messages, strict=True)
     )
     return Carry(params, state, carry.extra, messages)
 

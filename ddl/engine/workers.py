@@ -128,7 +128,7 @@ class Workers(NamedTuple):
     return jax.tree.map(lambda x: jax.make_array_from_callback(x.shape, self.everywhere, x.__getitem__), arrays)
 
   def lift(self, fn: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
-    """Map `fn` over the rows; specs: True: split along the leading axis, False: equal on all rows.
+    """Map `fn` over the rows of the mesh. Specs: True: split along the leading axis; False: equal on all rows.
 
     XLA partitions a row's computation over its members. `check_vma` is off because collectives over a vmapped axis fail
     with it, and because `jax.grad` of replicated parameters would already sum over the devices.
@@ -152,7 +152,9 @@ class Workers(NamedTuple):
         memory.require(share * len(self.mesh.local_devices), what)
       elif share > limit:
         more = " More members shard it further." if self.members > 1 else ""
-        raise ValueError(f"{what}, needs {share / 1e9:,.1f} GB per device, which has {limit / 1e9:,.1f} GB.{more}")
+        raise ValueError(
+          f"{what}, needs {share / 1e9:,.1f} GB per device, but a device has {limit / 1e9:,.1f} GB.{more}"
+        )
 
 
 def nbytes(tree: Any) -> int:
