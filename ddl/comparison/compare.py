@@ -19,7 +19,7 @@ from ddl.report.formats import listed
 from ddl.run import build, folder
 from ddl.run.build import Components
 from ddl.run.exit_codes import Failed
-from ddl.run.metrics import judged_by
+from ddl.run.metrics import comparison_metric
 from ddl.run.processes import check_processes, launch, launches, say
 from ddl.run.session import open_folder, session
 from ddl.run.workdir import check_folder, resume_command
@@ -28,7 +28,7 @@ REPORT_FILES = ("report.html", "metrics.csv", "table.csv", "pairs.csv", "finding
 
 
 def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
-  """Run a comparison and write its report; return the content of comparison.json, and "folder".
+  """Run a comparison and write its report; return the content of comparison.json, with its folder as "folder".
 
   Raises:
     Stopped: after SIGTERM or Ctrl-C; all progress is saved.
@@ -61,7 +61,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     return files.read_json(path / folder.COMPARISON) | {"folder": str(path)}
   with session(path, options, max(workers)) as started:
     options = started.options
-    computed_from = started.agree(comparison.to_json(), comparison.experiments.values(), data, comparison.tuned)
+    fingerprints = started.agree(comparison.to_json(), comparison.experiments.values(), data, comparison.tuned)
     metric = _metric(comparison, components)  # tracing a model needs the devices
     if comparison.clusters:
       cluster_clock.check_devices(options.members)
@@ -69,7 +69,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
       if comparison.tuned and Path(comparison.tuned) != path / folder.TUNED:
         path.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(comparison.tuned, path / folder.TUNED)
-      folder.record(path, folder.about(options.command), options.recorded, computed_from, existing.done(path))
+      folder.record(path, folder.about(options.command), options.recorded, fingerprints, existing.done(path))
     groups = dict.fromkeys(comparison.place(label).group for label in requested.experiments)
     if tuned and (untuned := [group for group in groups if not tuned.get(group, {}).get("keys")]):
       say(f"{comparison.tuned} has no settings for {listed(untuned)}: the config's settings are used")
@@ -80,7 +80,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     labels = label_runs.to_train(comparison, path, existing)
     if options.resume and (path / folder.COMPARISON).exists() and labels:
       say(f"training incomplete seeds of {listed(labels)} first")
-    runs, failed, ended = label_runs.run(comparison, components, path, existing, options, computed_from)
+    runs, failed, ended = label_runs.run(comparison, components, path, existing, options, fingerprints)
     page = {}
     if hosts.is_main():
       page = record.content(path, comparison, components, runs, failed, tuned | earlier_tuned, options, metric)
@@ -104,7 +104,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
 def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str:
   """Return the metric of the target. Raises OptionError if the target is not a valid value of it."""
   (_, data, model, *_), target = next(iter(components.values())), comparison.target
-  metric = judged_by(comparison.metric, model, data.test, data.meta.get("task", ""))
+  metric = comparison_metric(comparison.metric, model, data.test, data.meta.get("task", ""))
   is_valid, condition = {
     "accuracy": (0 < target <= 1, "in (0, 1] for an accuracy, such as 0.95 for 95 %"),
     "loss": (math.isfinite(target), "finite for a loss"),
@@ -116,12 +116,12 @@ def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str
 
 
 def _check_outputs(path: Path) -> None:
-  """Raise OptionError if an existing file or folder is in the way of the report's files."""
+  """Raise OptionError if an existing file or folder has the name of a file of the report, but another type."""
   names = (folder.COMPARISON, *REPORT_FILES)
   wrong = [name for name in names if (path / name).is_dir()] + ["figures"] * (path / "figures").is_file()
   if wrong:
-    what = "is a file" if wrong[0] == "figures" else "is a folder"
-    raise OptionError("workdir", f"a folder where the report can be written, but {wrong[0]} {what}", path, "Move it.")
+    kind = "file" if wrong[0] == "figures" else "folder"
+    raise OptionError("workdir", f"a folder without a {kind} named {wrong[0]}", path, "The report has this name.")
 
 
 def _late(path: Path, error: Exception) -> str:

@@ -80,7 +80,7 @@ def run(
   path: Path,
   existing: ExistingRuns,
   options: RunOptions,
-  computed_from: Mapping[str, str],  # fingerprints of the inputs, see `ddl.run.inputs`
+  all_fingerprints: Mapping[str, str],  # of the inputs of all labels, see `ddl.run.inputs`
 ) -> tuple[dict[str, list[str]], dict[str, str], int]:
   """Train all runs of a comparison; return (folders by label, errors of diverged labels, number of complete runs)."""
   runs, failed, ended, description = {}, {}, 0, ""
@@ -100,7 +100,7 @@ def run(
     folders = [path / run for run in runs[label]]
     seeds = zip(folders, comparison.seeds, strict=True)
     experiments = {folder: replace(built.experiment, seed=seed) for folder, seed in seeds}
-    fingerprints = inputs.of_label(computed_from, built.experiment)
+    fingerprints = inputs.fingerprints_of_label(all_fingerprints, built.experiment)
     max_runs = 1 if virtual else len(experiments)
     label_runs = LabelRuns("compare", path, label, built, existing, evaluator, options, fingerprints, max_runs)
     before, description = description, label_runs.trainer.describe()
@@ -124,7 +124,7 @@ class LabelRuns:
   """The runs of a label that one trainer executes; they differ in seeds and traced settings."""
 
   command: str  # "compare" or "sweep"
-  path: Path  # of the command
+  path: Path  # folder of the comparison or sweep
   label: str
   components: Components  # of the first run
   existing: ExistingRuns

@@ -40,7 +40,7 @@ class Entrant(NamedTuple):
 def add_clusters(path: Path, names: Sequence[str], components: Mapping[str, Components], options: RunOptions) -> None:
   """Predict the seconds of a finished comparison on clusters, and add them to its comparison.json.
 
-  Only the seeds that all algorithms have in common are predicted; if there are none, all seeds of each algorithm.
+  Only seeds common to all algorithms are predicted; without a common seed, all seeds of each algorithm.
   """
   page = files.read_json(path / folder.COMPARISON)
   runs = {entry["label"]: entry["runs"] for entry in page["algorithms"]}
@@ -95,7 +95,7 @@ def _entrant(
 
 
 def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
-  """Return a cluster's entry of comparison.json. nbytes: of the parameters."""
+  """Return a cluster's entry of comparison.json. nbytes: bytes of the parameters."""
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
     cluster_runs = [_on_cluster(entrant, seed, cluster, step) for seed in entrant.seeds]
@@ -192,8 +192,8 @@ def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], 
     bandwidths = []
     for first, second in zip(by_seed[winner], by_seed[other], strict=True):
       # In a seed where the other algorithm already wins, search in the opposite direction.
-      way = end if first(present) <= second(present) else opposite
-      change = bounds.overtaken({winner: first, other: second}, present, way)
+      limit = end if first(present) <= second(present) else opposite
+      change = bounds.overtaken({winner: first, other: second}, present, limit)
       bandwidths.append(change and change[1])
     changes.append({"other": other, "mean": mean, "bandwidths": bandwidths})
   ends = [sorted(((at(bandwidth), label) for label, at in means.items()))[:2] for bandwidth in BANDWIDTHS]

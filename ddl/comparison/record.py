@@ -26,10 +26,10 @@ from ddl.run.workdir import without
 NOTHING = "nothing"
 
 
-def described(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
-  """Return an experiment's communication pattern, and a description of what is sent when.
+def describe_traffic(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
+  """Return an experiment's communication pattern, and a text about its messages and their periods.
 
-  The pattern is the taxonomy's; for a compressed algorithm, it names the collectives in use.
+  The pattern is the taxonomy's, except for a compressed algorithm, where it names the collectives in use.
   """
   experiment = components.experiment
   pattern = pattern_of(components.algorithm, param_shapes(components.model), experiment.workers)
@@ -43,11 +43,11 @@ def described(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
 
 
 def sends(pattern: Pattern) -> str:
-  """Describe what is sent at which steps: "every 5 steps: all-reduce of 4.84 kB"."""
+  """Describe messages and their periods, such as "every 5 steps: all-reduce of 4.84 kB"."""
   if pattern.visits:
     return _visits(pattern.visits)
   at_each = Counter({("at each step", pattern.local): 1} if pattern.local else {})
-  at_each.update((_when(each.period), each.ops) for each in pattern.exchanges if each.ops)
+  at_each.update((_when(exchange.period), exchange.ops) for exchange in pattern.exchanges if exchange.ops)
   texts = [f"{when}{f', {count} times' * (count > 1)}: {_ops(ops)}" for (when, ops), count in at_each.items()]
   sampled = any(op.senders for _, ops in at_each for op in ops)
   return "; ".join(texts + [formats.SAMPLED] * sampled) or NOTHING
@@ -139,7 +139,7 @@ def entry(path: Path, label: str, components: Components, virtual: bool, place: 
   """Return a label's entry of comparison.json."""
   experiment = components.experiment
   spec, wrapper = experiment.spec, experiment.wrapper_spec
-  pattern, sends = described(components, spec.taxonomy.pattern)
+  pattern, sends = describe_traffic(components, spec.taxonomy.pattern)
   files = {"events": f"{slug(label)}/{folder.EVENTS}", "lockstep": f"{slug(label)}/{folder.LOCKSTEP}"}
   return {
     "label": label,
@@ -168,7 +168,7 @@ class Joined(NamedTuple):
   """A comparison merged with the labels and clusters recorded in its folder."""
 
   comparison: Comparison
-  options: RunOptions  # whose command and record include all labels
+  options: RunOptions  # with all labels in their command and record
   read: Mapping[str, Sequence[str]]  # the runs of recorded labels that were not requested and are not trained
   tuned: dict[str, Any]  # the tuned settings of these labels
 
@@ -228,12 +228,12 @@ def _place(entry: Mapping[str, Any]) -> Place:
   return Place(entry.get("group", entry["label"]), restored(entry.get("point", {})))
 
 
-def _order(recorded: Sequence[str], asked: Sequence[str]) -> list[str]:
+def _order(recorded: Sequence[str], requested: Sequence[str]) -> list[str]:
   """Insert each new label into the recorded ones, after the label that precedes it in the request."""
   labels = list(recorded)
-  for number, label in enumerate(asked):
+  for number, label in enumerate(requested):
     if label not in labels:
-      labels.insert(labels.index(asked[number - 1]) + 1 if number else len(labels), label)
+      labels.insert(labels.index(requested[number - 1]) + 1 if number else len(labels), label)
   return labels
 
 
@@ -246,8 +246,8 @@ def _recording(options: RunOptions, whole: Comparison) -> RunOptions:
     command = (*without(command, ("only", "cluster")), *flags)
   if recorded:
     section = recorded["config"]["compare"]["algorithms"]  # a resume reads the others from comparison.json
-    asked = recorded["options"].get("only", [])
-    names = [*asked, *(group for group in groups if group in section and group not in asked)] if asked else []
+    only = recorded["options"].get("only", [])
+    names = [*only, *(group for group in groups if group in section and group not in only)] if only else []
     flag_values = {"only": names, "cluster": list(whole.clusters)}
     recorded |= {"options": recorded["options"] | {key: value for key, value in flag_values.items() if value}}
     arguments = without(recorded["arguments"], ("only", "cluster"))

@@ -24,7 +24,7 @@ COMPLETE, PRUNED, DIVERGED, INVALID = "complete", "pruned", "diverged", "invalid
 
 
 class Halton(optuna.samplers.BaseSampler):
-  """A sampler whose n-th trial is the n-th Halton point.
+  """A sampler that returns the n-th Halton point for trial n.
 
   Optuna's QMCSampler instead draws its first trial at random, uses a corner of the box as the second, and continues
   with other points after a stop.
@@ -142,7 +142,7 @@ def saved(folder: Path, sweep: Sweep) -> list[dict[str, Any]]:
       reason = f"{folder} contains a sweep with another config ({label}: {'; '.join(differ[:5])})"
       raise ValueError(f"{reason}; pass the recorded config to resume it")
     if (count := len(studies[label].trials)) > sweep.trials:
-      raise OptionError("trials", f"at least {count}, the trials of '{label}' in {folder}", sweep.trials)
+      raise OptionError("trials", f"at least {count}, the number of trials of '{label}' in {folder}", sweep.trials)
   return logs
 
 

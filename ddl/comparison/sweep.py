@@ -25,7 +25,7 @@ from ddl.run import build, inputs
 from ddl.run import folder as run_dir
 from ddl.run.batch import Diverged, LoopStep
 from ddl.run.hooks import AfterEvaluation
-from ddl.run.metrics import Evaluator, judged_by
+from ddl.run.metrics import Evaluator, comparison_metric
 from ddl.run.processes import launch, launches, say
 from ddl.run.session import open_folder, session
 
@@ -51,10 +51,12 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     run_dir.RunFolder(path).check_unused()
   logs = study.saved(path, settings)
   existing = existing_runs(path, "*/trial-*/seed-*", {})
-  tries = {label: points(space, settings.trials) for label, space in settings.spaces.items()}
+  label_points = {label: points(space, settings.trials) for label, space in settings.spaces.items()}
   data = _load(settings)
-  firsts = {label: _first(label, experiment, tries[label], data) for label, experiment in settings.experiments.items()}
-  for components in firsts.values():
+  first_components = {
+    label: _first(label, experiment, label_points[label], data) for label, experiment in settings.experiments.items()
+  }
+  for components in first_components.values():
     build.check_options(components, options)
   if launches(options):
     launch(sweep, settings, replace(options, workdir=str(path)), first.workers, path.exists)
@@ -62,27 +64,27 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   with session(path, options, first.workers) as started:
     experiments = settings.experiments
     agreed = {label: settings.to_json(label) for label in experiments}
-    computed_from = started.agree(agreed, experiments.values(), data)
+    all_fingerprints = started.agree(agreed, experiments.values(), data)
     assert data.validation
     if hosts.is_main():
-      run_dir.record(path, run_dir.about(options.command), options.recorded, computed_from, existing.done(path))
-    model = next(iter(firsts.values())).model
-    metric = judged_by(settings.metric, model, data.validation, data.meta.get("task", ""))
+      run_dir.record(path, run_dir.about(options.command), options.recorded, all_fingerprints, existing.done(path))
+    model = next(iter(first_components.values())).model
+    metric = comparison_metric(settings.metric, model, data.validation, data.meta.get("task", ""))
     metric = "loss" if metric == "perplexity" else metric  # equivalent, as the loss is the log of the perplexity
     storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
-    for label, components in firsts.items():
-      fingerprints = inputs.of_label(computed_from, components.experiment)
+    for label, components in first_components.items():
+      fingerprints = inputs.fingerprints_of_label(all_fingerprints, components.experiment)
       max_runs = len(settings.seeds) or 1
       first_trial = LabelRuns(
         "sweep", path, label, components, existing, evaluator, started.options, fingerprints, max_runs
       )
       results[label] = _LabelSweep(settings, study.LabelStudy(storage, settings, label, metric), first_trial).run()
-    good = {label: result for label, result in results.items() if result["best"]}
-    if good and hosts.is_main():
-      _write(path / run_dir.TUNED, good, options)
-    for label in good:
-      _warn(settings, label, good[label])
-    for label in results.keys() - good.keys():
+    tuned = {label: result for label, result in results.items() if result["best"]}
+    if tuned and hosts.is_main():
+      _write(path / run_dir.TUNED, tuned, options)
+    for label in tuned:
+      _warn(settings, label, tuned[label])
+    for label in results.keys() - tuned.keys():
       text = f"{label}: none of {pluralize(settings.trials, 'trial')} completed"
       raise ValueError(f"{text}; lower the bounds of config.sweep.learning_rate")
     return results
@@ -117,8 +119,8 @@ class _LabelSweep:
         if structure not in programs:
           programs[structure] = self._program(components, traced)
         trials.setdefault(structure, []).append((trial, point))
-      for structure, some in trials.items():
-        self._run_trials(programs[structure], some)
+      for structure, group in trials.items():
+        self._run_trials(programs[structure], group)
         if not self._one_by_one:
           del programs[structure]  # and its trainer
     return _result(self._study, sweep, label)
@@ -203,15 +205,15 @@ def _load(sweep: Sweep) -> Data:
   return data._replace(train=train, validation=validation)
 
 
-def _first(label: str, experiment: Experiment, tries: list[Point], data: Data) -> build.Components:
+def _first(label: str, experiment: Experiment, tested: list[Point], data: Data) -> build.Components:
   """Build the first valid trial. Raises ValueError if all trials are invalid, as the config must be wrong."""
   wrong: list[ValueError] = []
-  for point in tries:
+  for point in tested:
     try:
       return build.build(experiment.changed(by_section(point)), data)
     except ValueError as error:
       wrong.append(error)
-  raise ValueError(f"'{label}' is invalid in each of {len(tries)} trials: {wrong[0]}") from wrong[0]
+  raise ValueError(f"'{label}' is invalid in each of {len(tested)} trials: {wrong[0]}") from wrong[0]
 
 
 def _result(trials: study.LabelStudy, sweep: Sweep, label: str) -> dict[str, Any]:

@@ -33,6 +33,24 @@ Section = str | Mapping[str, Any] | Callable[..., Any]  # of a config: a name, {
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+SECTIONS = {  # section -> description, in the order of the config
+  "algorithm": "distributed algorithm",
+  "wrapper": "compression of the algorithm's messages",
+  "model": "network to train",
+  "data": "data set",
+  "partition": "how examples are split among workers",
+  "optimizer": "optimizer of each worker, with its learning_rate",
+  "schedule": "learning rate over the steps",
+  "times": "step times of the workers in virtual time",
+  "barrier": "when workers of a server algorithm wait for slower ones",
+  "network": 'message times in virtual time, such as {"message_seconds": 0.01}',
+}
+
+SECTIONS_AND_SETTINGS = """\
+Sections and settings, with their defaults if `config` does not set them. Each section from algorithm to barrier is a
+name, {"name": ..., key: value} or a custom function; `python run.py list` prints algorithms, models and data sets."""
+
+
 def _list_settings(function: Function) -> Function:
   """Replace **changes in a function's signature and docstring by the config's sections and settings."""
   signature, text = inspect.signature(function), inspect.cleandoc(function.__doc__ or "")
@@ -42,8 +60,10 @@ def _list_settings(function: Function) -> Function:
   sections.append(inspect.Parameter("network", kind, default={}, annotation=Mapping[str, float]))
   settings = [inspect.Parameter(key, kind, default=value, annotation=type(value)) for key, value in SETTINGS.items()]
   setattr(function, "__signature__", signature.replace(parameters=[*explicit, *sections, *settings]))  # noqa: B010
-  rows = "\n".join(f"  {key}: {meaning} ({SETTINGS[key]!r})" for key, meaning in meanings(Experiment).items())
-  function.__doc__ = f"{text}\n\nSettings and their defaults, if `config` does not set them:\n{rows}"
+  defaults = {parameter.name: parameter.default for parameter in (*sections, *settings)}
+  meaning_of = SECTIONS | meanings(Experiment)
+  rows = "\n".join(f"  {key}: {meaning} ({defaults[key]!r})" for key, meaning in meaning_of.items())
+  function.__doc__ = f"{text}\n\n{SECTIONS_AND_SETTINGS}\n{rows}"
   return function
 
 
@@ -59,18 +79,16 @@ def train(
   """Train one algorithm and return the run, e.g. `ddl.train(algorithm={"name": "easgd", "period": 10}, steps=400)`.
 
   Args:
-    config: a config file, a config from `ddl.config.base()`, or None for the defaults.
-    workdir: a new folder for the run; default: runs/train-<algorithm>-<time>.
-    hooks: functions of a `ddl.StepInfo`, called in every process after each evaluation and at the end.
-    options: execution options; `RunOptions(resume=True)` resumes the run in `workdir`, with the config recorded there
-      unless config or changes are passed.
-    changes: changes of the config: a setting's value, or a section as {"name": ..., key: value}, a name or a
-      user-defined function.
+    config: path of a config file, a config from `ddl.config.base()`, or None for the defaults below.
+    workdir: new folder for the run; default: runs/train-<algorithm>-<time>.
+    hooks: functions that take a `ddl.StepInfo`, called in every process after each evaluation and at the end.
+    options: execution options; `RunOptions(resume=True)` resumes the run in `workdir`, with the recorded config
+      unless a config, section or setting is passed.
+    algorithm, ..., seed: sections and settings that override the config, see the list below.
 
   Raises:
-    ValueError: for an invalid config, options or folder (`ddl.errors.OptionError` has the option's name); the subclass
-      `Diverged` if the loss is not finite.
-    Stopped: after Ctrl-C; the run is saved.
+    ValueError: for an invalid config, options or folder; `Diverged`, a subclass, if the loss is not finite.
+    Stopped: after Ctrl-C; the run is saved and can be resumed.
   """
   with _prepared("train", config, changes, workdir, options) as (resolved, options, _):
     experiment = Experiment.from_config(resolved)
@@ -99,21 +117,23 @@ def compare(
   """Compare algorithms over several seeds with equal budgets of examples, write the report and return the results.
 
   Args:
-    config: see `train`; its section `compare` has the defaults of the next five arguments.
+    config: see `train`; its section `compare` has the defaults of algorithms, seeds, target, metric and grid.
     algorithms: a list of names; or label -> algorithm, as a name, {"name": ..., key: value} or a function; or label ->
-      all sections that differ, such as {"algorithm": "easgd", "optimizer": {"learning_rate": 0.05}}.
-    seeds: the seeds of each label; a number n means 0 to n - 1.
-    target: the target of the test metric: a minimum accuracy, or a maximum loss or perplexity.
-    metric: "accuracy", "loss" or "perplexity"; by default the accuracy if the model has one, else the loss.
-    grid: key -> values; each label is run at all points, as in {"workers": (1, 2, 4), "algorithm.period": (1, 16)}.
-    only: labels or algorithms to run; by default all.
-    clusters: names of clusters to predict seconds for.
-    tuned: tuned.json of a sweep.
-    workdir, hooks, options, changes: see `train`; `RunOptions(keep_models=True)` saves the final models of all runs.
+      changed sections, as in {"slow": {"algorithm": "easgd", "optimizer": {"learning_rate": 0.05}}}.
+    seeds: seeds to train each label with; a number n means the seeds 0 to n - 1.
+    target: test metric to reach: a minimum accuracy, or a maximum loss or perplexity.
+    metric: "accuracy", "loss" or "perplexity"; default: accuracy if the model has one, else loss.
+    grid: setting -> values; each label is trained with all combinations, as in
+      {"workers": (1, 2, 4), "algorithm.period": (1, 16)}.
+    only: labels or algorithms to train; default: all.
+    clusters: names or files of clusters, for which the training time of each label is predicted.
+    tuned: path of a sweep's tuned.json, to train each label with its best settings.
+    workdir, hooks, options: see `train`; `RunOptions(keep_models=True)` saves the final models of all runs.
+    algorithm, ..., seed: sections and settings of all labels that override the config, see the list below.
 
   Raises:
     ValueError, Stopped: as `train` does.
-    Failed: if every run diverged.
+    Failed: if every run diverges.
   """
   only, clusters = _names("only", only), _names("clusters", clusters)
   check_path("tuned", tuned)
@@ -148,12 +168,13 @@ def sweep(
     algorithms: see `compare`.
     space: label -> hyperparameters to tune besides the learning rate, as bounds (low, high) or a list of choices, such
       as {"local": {"period": (2, 16), "optimizer": {"momentum": [0.0, 0.9]}}}.
-    only: labels or algorithms to tune; by default all.
-    trials: trials per label; 0: config.sweep.trials.
-    workdir, options, changes: see `train`.
+    only: labels or algorithms to tune; default: all.
+    trials: trials per label; 0: the value of config.sweep.trials.
+    workdir, options: see `train`.
+    algorithm, ..., seed: sections and settings of all labels that override the config, see the list below.
 
   Raises:
-    ValueError, Stopped: as `train` does; ValueError if no trial of a label completed.
+    ValueError, Stopped: as `train` does; ValueError also if no trial of a label completes.
   """
   from ddl.comparison import sweep as sweeping  # importing Optuna takes a third of a second
 
@@ -174,7 +195,7 @@ def sweep(
 def _prepared(
   command: str, config: Source, changes: Mapping[str, Any], workdir: str | Path, options: RunOptions | None
 ) -> Iterator[tuple[Config, RunOptions, Mapping[str, Any]]]:
-  """Yield (config, options, recorded options) of a call; a resume without config and changes uses the folder's."""
+  """Yield (config, options, recorded options) of a call; a resume without config and changes uses the recorded ones."""
   check_path("workdir", workdir)
   options = RunOptions() if options is None else options
   if not isinstance(options, RunOptions):
@@ -212,7 +233,7 @@ def _names(argument: str, value: Any) -> Sequence[str]:
 def _hooked(options: RunOptions, hooks: Any, *more: Hook) -> RunOptions:
   """Add hooks to the options; as addresses if other processes must import them."""
   if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
-    raise OptionError("hooks", "a list of functions of a ddl.StepInfo", repr(hooks))
+    raise OptionError("hooks", "a list of functions that take a ddl.StepInfo", repr(hooks))
   if options.processes > 1 or options.max_restarts:
     hooks = [custom(hook)["name"] for hook in hooks]
   return replace(options, hooks=(*options.hooks, *hooks, *more))

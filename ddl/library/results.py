@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 SHOWN = 12  # maximum number of algorithms in the text of a comparison
-DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)  # of a damaged folder; repr must not raise them
+DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)  # errors for damaged folders, which repr must catch
 
 
 class Named(dict[str, Value]):
-  """A dict by name, whose KeyError lists the known names."""
+  """A dict with a KeyError that lists the known names."""
 
   def __init__(self, what: str, values: Mapping[str, Value], use: str):
     """Create a dict. what: the noun for a value; use: a sentence on how to use a value."""
@@ -51,7 +51,7 @@ class Named(dict[str, Value]):
 
 
 class Described:
-  """Base class of results in a folder, whose repr describes them and never fails for a damaged folder."""
+  """Base class of results in a folder, with a repr that does not fail for a damaged folder."""
 
   folder: Path
 
@@ -68,7 +68,7 @@ class Described:
 
 @dataclass(frozen=True, repr=False)
 class Run(Described):
-  """A run that is complete or stopped; its model is that of the end or the last checkpoint."""
+  """A complete or stopped run, with the model of its last step or checkpoint."""
 
   folder: Path
   trust_code: bool = False  # import user-defined files that the folder contains, or that changed since it was written
@@ -122,7 +122,7 @@ class Run(Described):
 
   @property
   def step(self) -> int:
-    """The step after which the model was saved."""
+    """Number of steps before the model was saved."""
     return self._saved.step
 
   @property
@@ -186,7 +186,7 @@ class Compared(Described):
 
   @cached_property
   def runs(self) -> Named[list[Run]]:
-    """The runs by label, one per seed."""
+    """Label -> runs, one per seed."""
     paths = {entry["label"]: entry["runs"] for entry in self.info["algorithms"]}
     runs = {label: [Run(self.folder / path, self.trust_code) for path in paths[label]] for label in paths}
     return Named("label", runs, "runs[label] is a list with a run per seed.")
@@ -197,17 +197,17 @@ class Compared(Described):
 
   @cached_property
   def metrics(self) -> "pd.DataFrame":
-    """All evaluations of all runs; docs/howto/frames.md describes the columns."""
+    """All evaluations of all runs; docs/howto/results_in_python.md describes the columns."""
     return report.frames.metrics_frame(self._results.comparison)
 
   @cached_property
   def table(self) -> "pd.DataFrame":
-    """A row per label, with intervals; docs/howto/frames.md describes the columns."""
+    """A row per label, with intervals; docs/howto/results_in_python.md describes the columns."""
     return self._results.table
 
   @cached_property
   def pairs(self) -> "pd.DataFrame":
-    """A row per quantity and pair of labels; docs/howto/frames.md describes the columns."""
+    """A row per quantity and pair of labels; docs/howto/results_in_python.md describes the columns."""
     return self._results.pairs
 
   @cached_property
@@ -258,17 +258,16 @@ class Swept(Described):
 
 
 def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Swept:
-  """Load a run, a comparison or a sweep from its folder.
+  """Load a run, a comparison or a sweep from its folder, with any number of devices.
 
-  The number of devices may differ from the run's. Only a run's experiment, model, data and parameters import
-  user-defined files.
+  Loading imports no user-defined files; only the attributes experiment, model, data and params of a `Run` do.
 
   Args:
-    folder: of the run, comparison or sweep.
+    folder: folder of the run, comparison or sweep.
     trust_code: import user-defined files even if they are inside the folder, or changed since it was written.
 
   Raises:
-    ValueError: if the folder contains none of these or an unfinished comparison or sweep, or for a wrong type.
+    ValueError: if the folder contains no run and no complete comparison or sweep, or for an argument of a wrong type.
   """
   check_path("folder", folder)
   if not isinstance(trust_code, bool):

@@ -16,7 +16,7 @@ from ddl.config.user_code import Unavailable
 from ddl.perf import cluster_file
 from ddl.run import folder as run_dir
 from ddl.run import inputs
-from ddl.run.workdir import HERE, resume_command, without, workdir
+from ddl.run.workdir import UNRECORDED, resume_command, without, workdir
 
 ADVICE = "; pass the original config and options"
 
@@ -34,8 +34,8 @@ def record(
   command: str, config: Config, options: RunOptions, arguments: Sequence[str] = (), *,
   only: Sequence[str] = (), cluster: Sequence[str] = (), tuned: str | Path = "",
 ) -> dict[str, Any]:  # fmt: skip
-  """Return the record of a call as JSON, for `read`. Files are recorded by their copies in the folder."""
-  values = {name: value for name, value in options.changed().items() if name not in HERE}
+  """Return the record of a call as JSON, which refers to copies of files in the folder."""
+  values = {name: value for name, value in options.changed().items() if name not in UNRECORDED}
   if options.init_from:
     values["init_from"] = str(files.local(options.init_from).absolute())
   if options.replay:
@@ -61,7 +61,7 @@ def read(command: str, options: RunOptions) -> ResumeRecord:
   arguments = content.get("arguments", [])
   if not isinstance(config, dict) or not isinstance(values, dict) or not isinstance(arguments, list):
     raise _damaged(file, "it has no config or options")
-  values = {name: value for name, value in values.items() if name not in HERE}
+  values = {name: value for name, value in values.items() if name not in UNRECORDED}
   values |= {name: str(folder / values[name]) for name in ("tuned", "replay") if values.get(name)}
   try:
     RunOptions(**{name: value for name, value in values.items() if name not in ("only", "cluster", "tuned")})

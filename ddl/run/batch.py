@@ -45,7 +45,7 @@ class Batch:
   """The state of the runs that one trainer executes together.
 
   The compiled program has `width` lanes, one per run; an unused lane repeats the first run. A run's result does not
-  depend on the other runs, but its last bits may depend on its lane and the width.
+  depend on the other runs, but its rounding may depend on its lane and on the width.
   """
 
   def __init__(self, runs: Sequence[BatchRun], trainer: Trainer, lanes: Sequence[int] = (0,), width: int = 1):
@@ -60,7 +60,7 @@ class Batch:
 
   @property
   def experiment(self) -> Any:
-    """The first run's experiment; the others differ only in their seeds and traced settings."""
+    """The first run's experiment, from which the other runs differ only in seeds and traced settings."""
     return self.runs[0].components.experiment
 
   @property

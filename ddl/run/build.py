@@ -80,7 +80,7 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   if experiment.elastic and experiment.has_server:
     raise ValueError(
       f"config.elastic must be False with {experiment.algorithm.short_name}, which already continues when a worker "
-      "dies, got True."
+      "fails, got True."
     )
   pull = _pull(experiment)
   if pull > 2:
@@ -150,7 +150,9 @@ def variant(components: Components, experiment: Experiment) -> Components:
 def _check_stream(experiment: Experiment, data: Data) -> None:
   """Raise OptionError for settings that streamed training data does not support, or a streamed test set."""
   if data.test.stream or (data.validation and data.validation.stream):
-    raise OptionError("config.data.name", "a data set that streams only training examples", experiment.data.short_name)
+    raise OptionError(
+      "config.data.name", "a data set without streamed test or validation examples", experiment.data.short_name
+    )
   if not data.train.stream:
     return
   if experiment.has_server:
@@ -177,7 +179,7 @@ def _order(experiment: Experiment, data: Data) -> ExampleSampler | None:
 def _pull(experiment: Experiment) -> float:
   """Return workers x alpha, the joint pull on the center; 0 if workers update it one at a time.
 
-  Also 0 for a user-defined algorithm, whose alpha may mean something else.
+  Also 0 for a user-defined algorithm, where alpha may have another meaning.
 
   Raises:
     OptionError: if workers update the center one at a time and alpha is outside [0, 1].
@@ -204,13 +206,13 @@ def make_trainer(
   """Build the trainer and clock of a run with runtime=simulator.
 
   Args:
-    recorded: the schedule (`Events`) or membership (`Presence`) to replay; None: drawn from the config.
+    recorded: the schedule (`Events`) or membership (`Presence`) to replay; None: draw it from the config.
     traced: settings that may differ between the runs of a batch, see `traced_settings`.
   """
   experiment, algorithm = components.experiment, components.algorithm
   workers = make_workers(experiment.workers, options.devices or None, options.members)
   if experiment.elastic:
-    trainer = elastic.in_virtual_time(partial(of_round, components, options, workers), workers)
+    trainer = elastic.in_virtual_time(partial(round_trainer, components, options, workers), workers)
     return trainer, follow(trainer, experiment, recorded)
   if isinstance(algorithm, ServerAlgorithm):
     schedule = virtual_time.whole_run(experiment, algorithm, recorded)
@@ -273,7 +275,7 @@ def _compiled(components: Components, options: RunOptions, workers: Workers) -> 
   return CompiledTrainer(cast(Algorithm, algorithm), model, workers, how)
 
 
-def of_round(components: Components, options: RunOptions, every: Workers, workers: Workers) -> CompiledTrainer:
+def round_trainer(components: Components, options: RunOptions, every: Workers, workers: Workers) -> CompiledTrainer:
   """Build an elastic run's trainer for some of its workers, with at most one round per call.
 
   An elastic run has several such trainers, and each one compiles.
@@ -322,9 +324,7 @@ def check_options(
       warnings.warn("config.elastic has no effect: config.times.death_rate is 0", stacklevel=2)
   for name, value in options.changed().items():
     if name in ON_RAY and options.runtime == "simulator" and not replaceable:
-      raise OptionError(
-        name, "left out with config.elastic=False", value, "Ray runs processes only if they are elastic."
-      )
+      raise OptionError(name, "unset with config.elastic=False", value, "Ray runs processes only if they are elastic.")
   if members == 1:
     return
   if experiment.has_server:
@@ -332,8 +332,8 @@ def check_options(
   if find_rules(with_auto(components.model, experiment, members), options.sharding).splits_batch:
     parts = experiment.microbatches * members
     if experiment.batch % parts:
-      among = "the members" if parts == members else f"{members} members x {experiment.microbatches} microbatches"
-      raise OptionError("config.batch", f"a multiple of {parts}, {among}", experiment.batch)
+      product = "members" if parts == members else f"{members} members x {experiment.microbatches} microbatches"
+      raise OptionError("config.batch", f"a multiple of {parts} ({product})", experiment.batch)
 
 
 def execution(components: Components, workers: Workers, options: RunOptions) -> ExecutionConfig:

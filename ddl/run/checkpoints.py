@@ -119,8 +119,8 @@ class RunCheckpoints(Store):
   def _newest(self, shapes: Callable[[int], Any]) -> tuple[int, list[dict[str, Any]], list[Any], bool] | None:
     """Return (step, counters, carries, whether the layout differs) of the newest intact checkpoint of all runs.
 
-    Remove damaged newer ones and print this. Return None to start over if none is intact because of damaged metrics.
-    Raises as `restore` does. shapes: a function from a step to the shapes of the carry saved there.
+    Delete damaged newer checkpoints. Return None, to start at step 0, if damaged metrics exclude all of them.
+    Raises as `restore` does. shapes: a function from a step to the shapes of the carry saved at that step.
     """
     damaged: list[int] = []
     errors: list[Damaged] = []
@@ -142,7 +142,7 @@ class RunCheckpoints(Store):
     return None
 
   def _go_back(self, errors: Sequence[Damaged], damaged: Sequence[int], step: int) -> None:
-    """Remove damaged checkpoints; print the step from which the runs resume instead."""
+    """Delete damaged checkpoints and print the step from which the runs resume."""
     if errors:
       say(f"{errors[0]}: falling back to step {step}")
     for manager in self._managers:
@@ -155,8 +155,8 @@ class RunCheckpoints(Store):
     if not isinstance(figures, dict) or {*NEW_RUN, "layout"} - {*figures, "crc"}:
       raise Damaged(f"{folder.checkpoints / str(step)} cannot be read (its metadata is incomplete)")
     figures.setdefault("crc", None)  # older checkpoints have no checksum of the metrics
-    if wrong := next(filter(None, exchange(folder.damage(figures["lines"], figures["crc"]))), ""):
-      raise DamagedMetrics(wrong)
+    if damage := next(filter(None, exchange(folder.damage(figures["lines"], figures["crc"]))), ""):
+      raise DamagedMetrics(damage)
     layout = figures["layout"]
     moved = any(layout.get(key) != self._layout.get(key) for key in ("devices", "members", "sharding", "processes"))
     if layout != self._layout and not (self._any_layout and moved):
@@ -173,7 +173,7 @@ class RunCheckpoints(Store):
       return False
     say(f"resuming with {_layout_text(self._layout)} instead of {_layout_text(layout)}: exact only up to rounding")
     for folder in self._folders:
-      folder.relaid(step, layout, self._layout | {"together": len(self._folders)})
+      folder.resharded(step, layout, self._layout | {"together": len(self._folders)})
     return True
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
   from ddl.config.experiment import Experiment
 
 METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "result.json"
-EXPERIMENT = "experiment.json"  # the arguments that `--resume` runs again
+EXPERIMENT = "experiment.json"  # the config and options, from which `--resume` continues
 INPUTS = "inputs.json"  # fingerprints of the data and of user-defined files
 FAILED = "failed.json"  # why a run of a comparison diverged
 EVENTS = "events.npz"  # the schedule of visits of an asynchronous algorithm
@@ -90,12 +90,12 @@ class RunFolder:
     if self.writes:
       record_inputs(self.path, self.inputs, {"step": step})
 
-  def relaid(self, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
+  def resharded(self, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Record in ABOUT that the run resumes with another layout, which is not bit-exact."""
     if self.writes:
       about = files.read_json(self.path / ABOUT)
-      changes = [*about.get("relaid", []), {"step": step, "before": before, "bit_exact": False}]
-      write_json(self.path / ABOUT, about | {"layout": now, "relaid": changes})
+      changes = [*about.get("resharded", []), {"step": step, "before": before, "bit_exact": False}]
+      write_json(self.path / ABOUT, about | {"layout": now, "resharded": changes})
 
   def truncate(self, lines: int) -> None:
     """Truncate the metrics to the lines that the checkpoint covers."""
@@ -194,7 +194,7 @@ def record(
 def record_inputs(folder: Path, inputs: Mapping[str, str], done: Mapping[str, Any]) -> None:
   """Write INPUTS with the changes since the last time.
 
-  done: what was run with the previous inputs, {"step": n} or {"runs": {run: step}}.
+  done: the progress with the previous inputs, {"step": n} or {"runs": {run: step}}.
   """
   before = _read_inputs(folder)
   known = before.get("inputs", {})
@@ -211,7 +211,7 @@ def recorded_inputs(folder: Path) -> dict[str, str]:
 
 
 def input_changes(folder: Path) -> list[dict[str, Any]]:
-  """Return the recorded changes of inputs, each with what was run before it."""
+  """Return the recorded changes of inputs, each with the progress before it."""
   return _read_inputs(folder).get("changes", [])
 
 
@@ -266,7 +266,7 @@ def write_json(file: Path, content: Any) -> None:
 
 
 def differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-  """Return the differences of two trees, as "key: value recorded, value now"."""
+  """Return the differences of two nested dicts, as "key: value recorded, value now"."""
   a, b = flat(recorded), flat(current)
   return [f"{k}: {a.get(k)} recorded, {b.get(k)} now" for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
 

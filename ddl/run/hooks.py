@@ -1,7 +1,7 @@
 """Hooks of the loop, and user-defined hooks such as `ddl.train(..., hooks=[my_hook])`.
 
-The loop calls a `ddl.run.batch.LoopHook` after every call of the program. A user-defined hook is a function of a
-`StepInfo`, called after each evaluation and at the end.
+The loop calls a `ddl.run.batch.LoopHook` after every call of the program. A user-defined hook is a function that takes
+a `StepInfo`, called after each evaluation and at the end.
 """
 
 import time
@@ -24,12 +24,12 @@ class StepInfo(NamedTuple):
   """The state of a run after an evaluation."""
 
   step: int  # steps completed by the workers
-  first: bool  # whether this is the hook's first call in this process, which in a resumed run is not step 0
+  first: bool  # whether this is the first call in this process; in a resumed run, its step is not 0
   last: bool  # whether the run and its folder are complete
   metrics: Mapping[str, float]  # the newest line of metrics.jsonl
-  params: Tree  # of the consensus model
-  extra: Tree  # of the consensus model, such as batch statistics
-  folder: Path
+  params: Tree  # parameters of the consensus model
+  extra: Tree  # non-trained state of the consensus model, such as batch statistics
+  folder: Path  # of the run
   components: "Components"  # experiment, data and model
   options: "RunOptions"
   trainer: Any  # see `ddl.engine.trainer.Trainer`
@@ -39,7 +39,7 @@ Hook = Callable[[StepInfo], object]
 
 
 def resolved(hooks: Sequence[Hook | str]) -> list[Hook]:
-  """Import the hooks that are given as addresses. Raises ValueError if one is not a function."""
+  """Import the hooks that are addresses. Raises ValueError if one is not a function."""
   return [function_at(hook, "hooks") if isinstance(hook, str) else hook for hook in hooks]
 
 
@@ -60,7 +60,7 @@ class UserHooks(AfterEvaluation):
   """A hook of the loop that calls user-defined hooks in every process of a run."""
 
   def __init__(self, hooks: Sequence[Any], options: "RunOptions"):
-    """Create the hook. hooks: functions of a `StepInfo`."""
+    """Create the hook. hooks: functions that take a `StepInfo`."""
     self._hooks, self._options = hooks, options
     self._infos: dict[int, StepInfo] = {}  # each run's newest evaluation
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from ddl import files
 from ddl.api import Data, Source
-from ddl.config import trusted_code
-from ddl.config import user_code as own_objects
+from ddl.config import trusted_code, user_code
 from ddl.config.experiment import PARTS, Experiment, Part
 from ddl.data import image_folder, stream
 from ddl.data.token_files import META, TEST, TRAIN
@@ -38,8 +37,10 @@ ALLOW, TRUST = "allow_changed_inputs", "trust_code"
 KINDS = ("algorithm", "wrapper", *PARTS)
 
 
-def of(experiments: Collection[Experiment], data: Data, init_from: str = "", tuned: str = "") -> dict[str, str]:
-  """Return the fingerprints of experiments that share a data set. init_from, tuned: values of these options."""
+def fingerprints(
+  experiments: Collection[Experiment], data: Data, init_from: str = "", tuned: str = ""
+) -> dict[str, str]:
+  """Return name -> hash of the inputs of experiments that share a data set. init_from, tuned: paths or ""."""
   digests = _of_data(next(iter(experiments)).data, data)
   addresses = set[str]().union(*map(_addresses, experiments))
   settings = set[Path]().union(*map(_settings, experiments))
@@ -53,8 +54,8 @@ def of(experiments: Collection[Experiment], data: Data, init_from: str = "", tun
   return digests
 
 
-def of_label(inputs: Mapping[str, str], experiment: Experiment) -> dict[str, str]:
-  """Return the inputs of a comparison that one of its experiments uses."""
+def fingerprints_of_label(inputs: Mapping[str, str], experiment: Experiment) -> dict[str, str]:
+  """Return the fingerprints that one experiment of a comparison uses."""
   used = {file for address in _addresses(experiment) for file in trusted_code.files(address)} | _settings(experiment)
   return {name: digest for name, digest in inputs.items() if not Path(name).is_absolute() or Path(name) in used}
 
@@ -63,12 +64,12 @@ def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
   """Compare the inputs with those recorded in a folder to resume. Raises ValueError for changes unless allowed."""
   before = recorded_inputs(folder)
   if not before and (folder / ABOUT).exists():
-    say(f"{folder} has no {INPUTS}, as an older version wrote it: changes of data and code cannot be detected")
+    say(f"{folder} has no {INPUTS} because an older version wrote it; changes of data and code cannot be detected")
   changed = [name for name in inputs if before.get(name, inputs[name]) != inputs[name]]
   if changed and not allowed:
     raise ValueError(
       f"the inputs of {folder} have changed: {', '.join(changed)}; restore them, or pass {ALLOW} to resume with the "
-      "changed ones"
+      "changed inputs"
     )
 
 
@@ -81,11 +82,11 @@ def allowed_code(folder: Path, trust: bool, changed: bool = False, load: bool = 
     load: whether the caller is `ddl.load`, which has only the option `trust_code`.
   """
   if trust:
-    return own_objects.checked(lambda address: None)
+    return user_code.checked(lambda address: None)
   home = root(folder)
   known = recorded_inputs(home) | recorded_inputs(folder)
   advice = f"pass {TRUST} to import it" + f", or {ALLOW} if only files outside the folder changed" * (not load)
-  return own_objects.checked(trusted_code.check(home, known, changed, advice))
+  return user_code.checked(trusted_code.check(home, known, changed, advice))
 
 
 def root(folder: Path) -> Path:
@@ -110,7 +111,7 @@ def _of_data(part: Part, data: Data) -> dict[str, str]:
 
 
 def _paths(part: Part) -> list[Path]:
-  """Return the existing files and folders that the settings of a data set refer to."""
+  """Return the existing files and folders named in the settings of a data set."""
   if part.name == "tfds":
     home = Path(part.get("data_dir") or PREPARED).expanduser() / str(part.get("dataset")).partition("/")[0]
     return [home] if home.exists() else []
@@ -128,11 +129,11 @@ def _existing(text: str) -> Path | None:
 
 def _addresses(experiment: Experiment) -> set[str]:
   """Return the addresses of an experiment's user-defined objects."""
-  return {*filter(own_objects.is_address, (getattr(experiment, kind).name for kind in KINDS))}
+  return {*filter(user_code.is_address, (getattr(experiment, kind).name for kind in KINDS))}
 
 
 def _settings(experiment: Experiment) -> set[Path]:
-  """Return the files that settings other than the data's refer to, such as a trace of step times."""
+  """Return the files named in settings outside the section `data`, such as a trace of step times."""
   paths = set[Path]()
   for kind in [kind for kind in KINDS if kind != "data"]:
     for value in getattr(experiment, kind).settings.values():
@@ -147,7 +148,7 @@ def _example_nbytes(source: Source) -> int:
 
 
 def _examples(source: Source, count: int) -> str:
-  """Hash all labels and `count` evenly spaced examples; of a stream, the first DRAWN examples of a worker."""
+  """Hash all labels and `count` evenly spaced examples; for a stream, only the first DRAWN examples of a worker."""
   sha = hashlib.sha256(str(source.size).encode())
   if source.labels is not None:
     _add(sha, "labels", source.labels)
@@ -169,12 +170,12 @@ def _add(sha: Any, name: str, x: np.ndarray) -> None:
   sha.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8) if x.dtype != object else repr(x.tolist()).encode())
 
 
-def _files(paths: Iterable[Path], wanted: Sequence[str] = ("",)) -> str:
-  """Hash the relative names, sizes and bytes of files; above WHOLE bytes in total, evenly spaced blocks.
+def _files(paths: Iterable[Path], suffixes: Sequence[str] = ("",)) -> str:
+  """Hash the relative names, sizes and bytes of files; above WHOLE bytes in total, hash only evenly spaced blocks.
 
-  wanted: file suffixes to include from folders, ignoring case. Hidden files and folders of runs are skipped.
+  suffixes: file suffixes to include from folders, ignoring case. Hidden files and folders of runs are skipped.
   """
-  sha, content = hashlib.sha256(), [(path, file) for path in paths for file in _below(path, wanted)]
+  sha, content = hashlib.sha256(), [(path, file) for path in paths for file in _below(path, suffixes)]
   sizes = [file.stat().st_size for _, file in content]
   for (path, file), size in zip(content, sizes, strict=True):
     sha.update(f"{file.relative_to(path) if file != path else ''} {size}\n".encode(errors="surrogateescape"))
@@ -193,7 +194,7 @@ def _files(paths: Iterable[Path], wanted: Sequence[str] = ("",)) -> str:
   return sha.hexdigest()
 
 
-def _below(path: Path, wanted: Sequence[str]) -> Iterator[Path]:
+def _below(path: Path, suffixes: Sequence[str]) -> Iterator[Path]:
   """Yield a file, or the files below a folder in sorted order; follow links, but skip cycles."""
   if not path.is_dir():
     yield path
@@ -207,5 +208,5 @@ def _below(path: Path, wanted: Sequence[str]) -> Iterator[Path]:
     folders[:] = sorted(name for name in folders if not name.startswith("."))
     for name in sorted(names):
       file = Path(folder, name)
-      if not name.startswith(".") and name.lower().endswith(tuple(wanted)) and file.is_file():
+      if not name.startswith(".") and name.lower().endswith(tuple(suffixes)) and file.is_file():
         yield file

@@ -24,6 +24,7 @@ from ddl.config.experiment import noise_key
 from ddl.engine.consensus import Consensus, NotFinite, host_distance, unstacked
 from ddl.engine.local_step import gradient_of
 from ddl.engine.placement import gather, is_split, local, place_like
+from ddl.errors import OptionError
 from ddl.hosts import wait_on_cpu
 from ddl.run.batch import Batch, LoopHook, LoopStep
 from ddl.run.build import Components
@@ -80,16 +81,17 @@ class Evaluator:
     return self._batches
 
 
-def judged_by(asked: str, model: Model, source: Source, task: str) -> str:
-  """Return the metric by which runs are compared: "accuracy", "loss" or "perplexity", by tracing only.
+def comparison_metric(requested: str, model: Model, source: Source, task: str) -> str:
+  """Return the metric that compares runs: "accuracy", "loss" or "perplexity"; the model is only traced.
 
-  asked: one of them; "": the accuracy if defined, else the loss. Raises ValueError if the metric is not available.
+  requested: one of them; "": accuracy if defined, else loss. Raises ValueError if the metric is not available.
   """
   figures = jax.eval_shape(lambda: _metrics_of(model)(*model.init(jax.random.key(0)), source.take(np.arange(1))))
   known = ["accuracy"] * ("accuracy" in figures) + ["loss"] + ["perplexity"] * (task == "language")
-  if asked and asked not in known:
-    raise ValueError(f"config.compare.metric must be one of {', '.join(known)} for this model and data, got {asked!r}.")
-  return asked or known[0]
+  if requested and requested not in known:
+    condition = f"one of {', '.join(known)} for this model and data"
+    raise OptionError("config.compare.metric", condition, repr(requested))
+  return requested or known[0]
 
 
 def _together(metrics: Any, models: Sequence[Tree], batch: Any) -> list[dict[str, jax.Array]]:
@@ -214,7 +216,7 @@ class Evaluation(LoopHook):
     self._evaluator, self._reestimate = evaluator, batch_stats == "reestimate"
     self._every, self._steps = batch.experiment.eval_every, batch.experiment.steps
     if self._reestimate and any(run.components.data.train.stream for run in batch.runs):
-      raise ValueError("batch_stats must be mean for streamed training data, got reestimate.")
+      raise OptionError("batch_stats", "mean for streamed training data", "reestimate")
 
   def due(self, first: int, step: int) -> bool:
     """Return whether the step is a multiple of config.eval_every or the last one."""

@@ -35,10 +35,10 @@ CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from ddl.run import proces
 def start_devices(workers: int, options: RunOptions, count: int | None = None) -> None:
   """Configure the CPU devices and join the other processes; call it before any use of JAX devices.
 
-  `jax_num_cpu_devices` stays if it is set and options.devices is not. Later calls have no effect.
+  Only options.devices overrides a `jax_num_cpu_devices` that is already set. Later calls have no effect.
 
   Args:
-    count: the full number of processes, some of which may have failed; None: the current number.
+    count: the number of processes including failed ones; None: the current number.
 
   Raises:
     ValueError: if the number of processes does not divide the workers or the devices.
@@ -192,9 +192,9 @@ def check(
   """Check that config, options, versions, code and data are equal in all processes, which must all call this.
 
   Args:
-    config: of the command, as JSON.
+    config: the command's config as JSON.
     inputs: fingerprints of the data and of files, see `ddl.run.inputs`.
-    first: the process to compare with, so that only processes that differ fail; None: process 0, and all fail.
+    first: the process to compare with, so that only differing processes fail; None: process 0, and all fail.
 
   Raises:
     ValueError: with the first difference.
@@ -211,7 +211,7 @@ def check(
 def text(
   config: Mapping[str, Any], options: RunOptions, data: Data | None = None, inputs: Mapping[str, str] | None = None
 ) -> str:
-  """Return as JSON the config, options, versions, code and inputs that must be equal in all processes."""
+  """Return the config, options, versions, code hash and inputs, which must be equal in all processes, as JSON."""
   common = {name: value for name, value in asdict(options).items() if name not in PER_PROCESS}
   values = {"config": config, "options": common, "versions": folder.about(())["versions"], "code": _code()}
   values["num_processes"] = hosts.processes()

@@ -53,7 +53,7 @@ class ProgressBar(LoopHook):
   """A hook that shows the completed steps as a bar or in lines, in the main process only."""
 
   def __init__(self, label: str, total: int, done: int):
-    """Create the hook. label: of the run; total, done: numbers of steps."""
+    """Create the hook. label: name of the run; total, done: numbers of steps."""
     self._label, self._total = label, total
     self._bar = bar(f"{label}: compiling", total, done)
     self._lines = is_main() and not has_bar()

@@ -13,7 +13,7 @@ from ddl.config.options import RunOptions
 from ddl.errors import OptionError
 from ddl.events.presence import Presence
 from ddl.run import processes, virtual_time
-from ddl.run.build import Components, build, by_workers, check_options, of_round, param_shapes
+from ddl.run.build import Components, build, by_workers, check_options, param_shapes, round_trainer
 from ddl.run.checkpoints import Restored, RunCheckpoints
 from ddl.run.exit_codes import Failed, Stopped
 from ddl.run.folder import RunFolder
@@ -83,7 +83,7 @@ def parts(
 ) -> tuple[elastic.ElasticTrainer, elastic.KeeperStore, elastic.ElasticClock]:
   """Build the trainer, store and clock of one process of a group."""
   everyone = group.layout(group.ids())
-  trainer = elastic.trainer_of_process(partial(of_round, components, options, everyone), group)
+  trainer = elastic.trainer_of_process(partial(round_trainer, components, options, everyone), group)
   experiment = components.experiment
   trainer.follow(group.presence, 1, by_workers(experiment), experiment.label)
   return trainer, elastic.KeeperStore(checkpoints, group, Restored), elastic.ElasticClock(trainer)

@@ -69,7 +69,7 @@ class Interval(NamedTuple):
 
 
 class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
-  """Base class of real-time trainers, whose workers load their own batches.
+  """Base class of real-time trainers, where each worker loads its batches.
 
   An interval ends once the workers have completed its steps on average.
   """
@@ -81,9 +81,8 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     config = components.experiment
     barrier = virtual_time.barrier_of(config)
     if isinstance(barrier, Quorum):
-      raise ValueError(
-        f"runtime must be simulator with config.barrier.name={config.barrier.name}, which drops late messages."
-      )
+      condition = "a barrier without dropped messages for runs in real time"
+      raise OptionError("config.barrier.name", condition, config.barrier.short_name)
     self.components, self.barrier, self.folder, self.workers = components, barrier, folder, config.workers
     self.algorithm: ServerAlgorithm = components.algorithm  # pyright: ignore[reportAttributeAccessIssue]
     self.layout: dict[str, Any] = {}
@@ -160,7 +159,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
       while not interrupted and not isinstance(item, Events | BaseException):
         item = queue.get()
       if isinstance(item, Events):
-        replay.keep(self.folder.path, item)
+        replay.save(self.folder.path, item)
     if isinstance(item, BaseException):
       raise item
     if left and isinstance(item, Events):  # stopped early
@@ -213,7 +212,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     return None
 
   def _run(self, model: Any, marks: Sequence[int], watch: Callable[..., None]) -> Events:
-    """Run until the last of `marks`, the numbers of visits at which intervals end; return the schedule.
+    """Run until the last of `marks`, the visits at which intervals end; return the schedule.
 
     watch: a callback (progress, losses since the last call, function that returns the consensus).
     """
@@ -349,14 +348,14 @@ class RayStore(NoStore):
     return Restored(batch.start(), [figures])
 
 
-def covered(folder: RunFolder, done: int) -> dict[str, Any] | None:
-  """Return the counters at the last line of metrics of at most `done` visits; None without such a line.
+def covered(folder: RunFolder, visits: int) -> dict[str, Any] | None:
+  """Return the counters at the last line of metrics with at most `visits` visits; None without such a line.
 
   An incomplete last line is ignored. Raises ValueError for damaged metrics.
   """
   try:
     complete = (line for line in (folder.path / METRICS).read_text().splitlines(keepends=True) if line.endswith("\n"))
-    lines = [line for line in map(json.loads, complete) if int(line["visits"]) <= done]
+    lines = [line for line in map(json.loads, complete) if int(line["visits"]) <= visits]
     if not lines:
       return None
     last = lines[-1]

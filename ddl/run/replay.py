@@ -21,17 +21,18 @@ from ddl.run.folder import ABOUT, CONFIG, EVENTS, PRESENCE, flat
 SAME = ("workers", "algorithm.name", "algorithm.period", "barrier.name")  # must equal the recorded run's
 
 
-def keep(folder: Path, events: Events) -> None:
+def save(folder: Path, events: Events) -> None:
   """Write the schedule to a run's folder."""
   folder.mkdir(parents=True, exist_ok=True)
   record.save(folder / EVENTS, events)
 
 
 def schedule(file: str, folder: Path | None, components: Components) -> Events | Presence | None:
-  """Return the schedule or presence of workers that a simulated run must follow; None: drawn from its config.
+  """Read the schedule or presence of workers that a simulated run must follow; None: draw it from the config.
 
-  It is read from `file` (--replay; "": none) or from `folder`, the run to resume (None for a new run).
-  Raises ValueError if the file is not such a record, or the recorded run had another structure.
+  file: the value of --replay. folder: of the run to resume, None for a new run.
+
+  Raises ValueError if the file is not such a record, or the recorded run had other workers, algorithm or barrier.
   """
   if file.endswith(".json") and not components.experiment.has_server:
     return presence.load(Path(file), components.experiment.workers)
@@ -58,7 +59,7 @@ def recorded(path: Path, components: Components) -> Events:
   folders = [path.parent, *sorted(path.parent.glob("seed-*"))]  # a comparison's record is above the seeds' folders
   run_folder = next((folder for folder in folders if (folder / CONFIG).exists()), None)
   if run_folder is None:
-    raise ValueError(f"replay={path} must be in the folder of its run, with its {CONFIG}")
+    raise ValueError(f"replay={path} must be in the folder of the recorded run, next to its {CONFIG}")
   original, current = flat(read_json(run_folder / CONFIG)), flat(config)
   differ = [f"{key} must be {original.get(key)}, got {current.get(key)}"
             for key in SAME if original.get(key) != current.get(key)]  # fmt: skip
@@ -73,6 +74,6 @@ def recorded(path: Path, components: Components) -> Events:
   needed = visits(algorithm, config["workers"], config["steps"])
   if len(events.worker) < needed:
     raise ValueError(
-      f"replay={path} needs {needed} visits for config.steps={config['steps']}, got {len(events.worker)}."
+      f"replay={path} must have at least {needed} visits for config.steps={config['steps']}, got {len(events.worker)}."
     )
   return events

@@ -32,7 +32,7 @@ class Session:
 
   path: Path
   options: RunOptions  # with imported hooks
-  reference: int | None  # the process to compare with, so that only processes that differ fail; None: all fail
+  reference: int | None  # the process to compare with, so that only differing processes fail; None: all fail
   cached: Sequence[str]  # one item per compilation cache hit so far
 
   def agree(
@@ -43,7 +43,7 @@ class Session:
     Raises ValueError if config, data or code differ.
     """
     options = replace(self.options, resume=False, allow_changed_inputs=False, trust_code=False)
-    fingerprints = inputs.of(experiments, data, options.init_from, tuned)
+    fingerprints = inputs.fingerprints(experiments, data, options.init_from, tuned)
     processes.check(config, options, data, fingerprints, self.reference)
     if self.options.resume:
       inputs.check(self.path, fingerprints, self.options.allow_changed_inputs)
@@ -54,7 +54,7 @@ class Session:
 def session(path: Path, options: RunOptions, workers: int, group: Any = None) -> Iterator[Session]:
   """Start the compilation cache, devices and hooks of a command for up to `workers` workers.
 
-  group: processes of which some may have failed, with `processes` and `reference`; None: all of them run.
+  group: the process group of an elastic run on Ray, in which processes may have failed; None for other runs.
   """
   hooks = tuple(resolved(options.hooks))
   with compilation_cache.active(options.compilation_cache) as hits:

@@ -54,7 +54,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
 
 
 def _train(experiment: Experiment, options: RunOptions, path: Path, group: Any = None) -> dict[str, Any]:
-  """Train in this process; see `train`. group: those that Ray starts and replaces; None: Ray does not."""
+  """Train in this process; see `train`. group: the process group of an elastic run on Ray, else None."""
   with session(path, options, experiment.workers, group) as started:
     components = build(experiment)
     check_options(components, started.options, replaceable=group is not None)

@@ -78,7 +78,7 @@ class Charges(NamedTuple):
 
   local: lockstep.Seconds | None  # at each step
   exchanges: tuple[lockstep.Seconds | None, ...]  # of each exchange
-  hops: tuple[lockstep.Hops, ...] = ()  # of each exchange: senders to each worker if it is peer to peer, else ()
+  hops: tuple[lockstep.Hops, ...] = ()  # of each exchange: the senders to each worker if peer to peer, else ()
 
 
 def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
@@ -140,8 +140,8 @@ def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges, presen
     "round_steps": round_steps(algorithm),
     "times": step_times(config),
     "exchanges": [
-      lockstep.ExchangeSeconds(clock.launched, clock.delay, seconds, hears)
-      for clock, seconds, hears in zip(clocks, charged.exchanges, charged.hops or [()] * len(clocks), strict=True)
+      lockstep.ExchangeSeconds(clock.launched, clock.delay, seconds, senders)
+      for clock, seconds, senders in zip(clocks, charged.exchanges, charged.hops or [()] * len(clocks), strict=True)
       if seconds is not None
     ],
     "local_seconds": charged.local,

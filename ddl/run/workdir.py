@@ -13,11 +13,11 @@ from ddl.errors import OptionError
 from ddl.names import slug
 from ddl.run.folder import RunFolder
 
-HERE = (  # flags that set the place of a run or permissions to resume it, but not its result
+UNRECORDED = (  # flags that a folder does not record: they do not change the result
   "resume", "allow_changed_inputs", "trust_code", "workdir", "coordinator", "num_processes", "process_id",
   "compilation_cache", "hooks",
 )  # fmt: skip
-SWITCHES = HERE[:3]  # flags without a value
+SWITCHES = UNRECORDED[:3]  # flags without a value
 
 
 def workdir(what: str, options: RunOptions) -> Path:
@@ -65,7 +65,7 @@ def resume_command(command: str, folder: Path | str, words: Sequence[str] = ()) 
   return f"python run.py {command} {rest}"
 
 
-def without(words: Sequence[str], names: Sequence[str] = HERE) -> list[str]:
+def without(words: Sequence[str], names: Sequence[str] = UNRECORDED) -> list[str]:
   """Remove these flags and their values from the words of a command line."""
   out, left = [], iter(words)
   for word in left:

@@ -1,4 +1,4 @@
-"""What `compare` says on its way: once, and of each label."""
+"""Warnings and errors of `compare`, and the names of its files."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def get_config():
 
 
 @pytest.mark.slow
-def test_a_warning_once_per_label_and_what_a_sweep_did_not_tune(tmp_path):
+def test_a_warning_is_printed_once_per_label_and_untuned_labels_are_named(tmp_path):
   (tmp_path / "config.py").write_text(CONFIG)
   best = {"tuned": {"best": {"optimizer": {"learning_rate": 0.03}}, "trials": []}}
   (tmp_path / "tuned.json").write_text(json.dumps({"algorithms": best}))
@@ -45,11 +45,11 @@ def test_a_warning_once_per_label_and_what_a_sweep_did_not_tune(tmp_path):
   assert done.code == 0, done.error
   assert done.error.count("config.optimizer.momentum adds a second one") == 1, done.error
   assert done.error.count("topk is designed for gradients") == 1, done.error
-  (reported,) = [line for line in done.out.splitlines() if "has no settings for" in line]
-  assert '"slow, heavy", sync and few:' in reported and "tuned.json" in reported.partition("sets")[0]
+  (untuned,) = [line for line in done.out.splitlines() if "has no settings for" in line]
+  assert '"slow, heavy", sync and few:' in untuned and "tuned.json" in untuned.partition("sets")[0]
 
 
-# ---- what fails after the last run
+# ---- errors after the last run
 
 SMALL = {"model": {"hidden": (4,)}, "workers": 2, "batch": 4, "steps": 2, "eval_every": 2}
 LABELS = {"a/b": {"algorithm": "sync_sgd"}, "c": {"algorithm": {"name": "local_sgd", "period": 2}}}
@@ -60,9 +60,10 @@ def broken(*_, **__):
   raise ValueError("min() arg is\nan empty sequence")
 
 
-@pytest.mark.parametrize("late", ["predictions", "pictures"])
+@pytest.mark.parametrize("late", ["predictions", "figures"])
+@pytest.mark.sampled(2)
 def test_a_late_error_keeps_the_comparison(tmp_path, monkeypatch, late):
-  """Labels and clusters may have any name: none of their files lies outside of the folder."""
+  """Names of labels and clusters contain slashes and spaces, but all files are inside the folder."""
   (tmp_path / "far/away").mkdir(parents=True)
   cluster = tmp_path / "far/away/mine 1.toml"
   shutil.copy(ROOT / "configs/clusters/k80_10g.toml", cluster)
@@ -72,35 +73,33 @@ def test_a_late_error_keeps_the_comparison(tmp_path, monkeypatch, late):
       patch.setattr(*((predict, "add_clusters") if late == "predictions" else (figure, "save_all")), broken)
       with pytest.raises(Failed) as failed:
         ddl.compare(compare=COMPARE, clusters=["far/away/mine 1.toml"], workdir="c", **SMALL)
-    code, reported = failed.value.args
-    assert code == 1 and "ValueError: min() arg is an empty sequence" in reported and "\n" not in reported
-    assert f"write the report with `python run.py compare --resume --workdir={tmp_path}/c`" in reported
+    code, message = failed.value.args
+    assert code == 1 and "ValueError: min() arg is an empty sequence" in message and "\n" not in message
+    assert f"write the report with `python run.py compare --resume --workdir={tmp_path}/c`" in message
     loaded = ddl.load(tmp_path / "c")
     for name in ("table", "pairs"):
       assert len(pd.read_csv(tmp_path / f"c/{name}.csv")) == len(getattr(loaded, name)) > 0
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["c", "far"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["c", "far"]
     monkeypatch.chdir("/")
     loaded = ddl.compare(workdir=tmp_path / "c", options=ddl.RunOptions(resume=True))
   [entry] = loaded.info["clusters"]
   assert (entry["name"], entry["file"]) == ("mine 1.toml", str(cluster))
   assert loaded.report.exists() and (tmp_path / "c/figures/accuracy_on_mine_1.toml.svg").exists()
   assert "predicted_seconds_to_target_mine 1.toml" in loaded.table
-  assert {each["label"]: each["runs"][0] for each in loaded.info["algorithms"]} == {
-    "a/b": "a_b/seed-0",
-    "c": "c/seed-0",
-  }
+  runs = {entry["label"]: entry["runs"][0] for entry in loaded.info["algorithms"]}
+  assert runs == {"a/b": "a_b/seed-0", "c": "c/seed-0"}
 
 
 @pytest.mark.parametrize("name", ["table.csv", "report.html", "comparison.json", "figures"])
-def test_what_is_in_the_way_of_the_report_is_refused_before_any_run(tmp_path, name):
+def test_files_in_place_of_the_report_are_refused_before_any_run(tmp_path, name):
   (tmp_path / "c").mkdir()
   (tmp_path / "c" / name).touch() if name == "figures" else (tmp_path / "c" / name).mkdir()
-  with pytest.raises(ValueError, match=f"but {name} is a f|holds a comparison already|contain"):
+  with pytest.raises(ValueError, match=f"named {name}|contains a comparison"):
     ddl.compare(compare=COMPARE, workdir=tmp_path / "c", **SMALL)
-  assert [each.name for each in (tmp_path / "c").iterdir()] == [name]
+  assert [file.name for file in (tmp_path / "c").iterdir()] == [name]
 
 
-def test_two_clusters_that_would_share_files(tmp_path):
+def test_clusters_that_would_share_files_are_refused(tmp_path):
   for name in ("a b.toml", "a_b.toml"):
     shutil.copy(ROOT / "configs/clusters/k80_10g.toml", tmp_path / name)
   names = [str(tmp_path / name) for name in ("a b.toml", "a_b.toml")]
@@ -111,25 +110,22 @@ def test_two_clusters_that_would_share_files(tmp_path):
 @pytest.mark.parametrize(
   "text, name", [("local SGD", "local_SGD"), ("..", "__"), (".", "_"), ("a/../b", "a_.._b"), ("é.x-1", "é.x-1")]
 )
-def test_names_of_files(text, name):
+def test_a_slug_has_no_special_characters(text, name):
   assert slug(text) == name
 
 
-def test_long_names_of_files():
-  one, other = slug("é" * 300 + "a"), slug("é" * 300 + "b")
-  assert one != other and max(len(each.encode()) for each in (one, other)) <= 200
+def test_long_slugs_are_shortened_and_differ():
+  first, second = slug("é" * 300 + "a"), slug("é" * 300 + "b")
+  assert first != second and max(len(first.encode()), len(second.encode())) <= 200
 
 
-@pytest.mark.parametrize(
-  "damage",
-  [lambda text: b"", lambda text: text[: len(text) // 2], lambda text: b"\xff" + text],
-  ids=["empty", "cut", "byte"],
-)
-def test_damaged_metrics_of_a_complete_run_are_found_before_others_train(tmp_path, damage, monkeypatch):
+def test_damaged_metrics_of_a_complete_run_are_refused_before_any_run(tmp_path, monkeypatch):
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
     ddl.compare(compare=COMPARE | {"seeds": (0,)}, only=["c"], workdir=tmp_path / "c", **SMALL)
     file = tmp_path / "c/c/seed-0/metrics.jsonl"
-    file.write_bytes(damage(file.read_bytes()))
+    text = file.read_bytes()
     monkeypatch.setattr(label_runs, "run", lambda *_: pytest.fail("a run was started"))
-    with pytest.raises(ValueError, match=f"{file}.*; remove c/c/seed-0 to train this run again"):
-      ddl.compare(compare=COMPARE, workdir=tmp_path / "c", options=ddl.RunOptions(resume=True), **SMALL)
+    for damaged in (b"", text[: len(text) // 2], b"\xff" + text):
+      file.write_bytes(damaged)
+      with pytest.raises(ValueError, match=f"{file}.*; remove c/c/seed-0 to train this run again"):
+        ddl.compare(compare=COMPARE, workdir=tmp_path / "c", options=ddl.RunOptions(resume=True), **SMALL)

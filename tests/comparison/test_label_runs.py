@@ -1,4 +1,4 @@
-"""The seeds of a label that are made together: who is, and that a resume gives each the bits that it would have had."""
+"""Batches of seeds in a comparison: which share a program, and bit-exact resume."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def all_metrics(path):
 
 
 @pytest.mark.slow
-def test_runs_that_a_kill_left_get_the_bits_that_they_would_have_had(tmp_path):
+def test_runs_missing_after_a_kill_have_the_same_bits(tmp_path):
   run(tmp_path / "whole")
   assert together(tmp_path / "whole") == [3, 3, 3]
   shutil.copytree(tmp_path / "whole", tmp_path / "killed")
@@ -62,8 +62,8 @@ def test_runs_that_a_kill_left_get_the_bits_that_they_would_have_had(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_comparison_goes_on_from_its_checkpoints(tmp_path, monkeypatch):
-  """As a crash leaves it, at the third of four calls; complete runs keep no checkpoint."""
+def test_a_killed_comparison_resumes_from_checkpoints(tmp_path, monkeypatch):
+  """The crash is in the third of four calls; complete runs have no checkpoint."""
   how = {"steps_per_call": 5, "checkpoint_every": 5}
   run(tmp_path / "whole", **how)
   folders = [tmp_path / "whole" / "local_sgd" / f"seed-{seed}" for seed in SEEDS]
@@ -74,38 +74,38 @@ def test_a_killed_comparison_goes_on_from_its_checkpoints(tmp_path, monkeypatch)
 
   with at_call(monkeypatch, 3, crash):
     run(tmp_path / "first", **how)
-  steps = [int(each.name) for each in (tmp_path / "killed" / "local_sgd" / "seed-0" / "checkpoints").iterdir()]
+  steps = [int(file.name) for file in (tmp_path / "killed" / "local_sgd" / "seed-0" / "checkpoints").iterdir()]
   assert max(steps) in (5, 10)
   run(tmp_path / "killed", resume=True, **how)
   assert all_metrics(tmp_path / "killed") == all_metrics(tmp_path / "whole")
 
 
-def test_a_stop_saves_all_and_the_rest_of_the_seeds_come_after_it(tmp_path, monkeypatch):
+def test_a_stop_saves_the_current_seeds_and_a_resume_trains_all(tmp_path, monkeypatch):
   monkeypatch.setattr(execution, "runs_per_program", lambda *_: 2)
   run(tmp_path / "whole")
   with at_call(monkeypatch, 1, send(signal.SIGTERM)), pytest.raises(Stopped) as stopped:
     run(tmp_path / "stopped")
   assert "stopped and saved in local_sgd, 2 seeds; resume with: " in stopped.value.message
-  shutil.rmtree(tmp_path / "stopped" / "local_sgd" / "seed-1" / "checkpoints")  # killed before the second was saved
+  shutil.rmtree(tmp_path / "stopped" / "local_sgd" / "seed-1" / "checkpoints")  # killed before seed 1 was saved
   run(tmp_path / "stopped", resume=True)
   assert all_metrics(tmp_path / "stopped") == all_metrics(tmp_path / "whole")
 
 
 @pytest.mark.slow
-def test_a_folder_of_runs_that_were_made_alone_goes_on_alone(tmp_path, monkeypatch):
+def test_a_folder_without_together_json_trains_each_seed_separately(tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(execution, "runs_per_program", lambda *_: 1)
-    run(tmp_path / "alone")
-  shutil.copytree(tmp_path / "alone", tmp_path / "old")
+    run(tmp_path / "separate")
+  shutil.copytree(tmp_path / "separate", tmp_path / "old")
   label = tmp_path / "old" / "local_sgd"
-  (label / "together.json").unlink()  # as earlier versions left it
+  (label / "together.json").unlink()  # as written by earlier versions
   (label / "seed-1" / "result.json").unlink()
   run(tmp_path / "old", resume=True)
-  assert all_metrics(tmp_path / "old") == all_metrics(tmp_path / "alone")
+  assert all_metrics(tmp_path / "old") == all_metrics(tmp_path / "separate")
 
 
 @pytest.mark.slow
-def test_seconds_that_are_compared_are_all_of_runs_alone_or_of_none(tmp_path):
+def test_a_comparison_with_a_server_algorithm_trains_each_seed_separately(tmp_path):
   run(tmp_path, names=("local_sgd", "async_sgd"))
   assert together(tmp_path) == together(tmp_path, "async_sgd") == [1, 1, 1]
 
@@ -120,18 +120,18 @@ MB = 2**20
     (True, 4, 8, 8 * MB, 16), (True, 4, 8, 16 * MB, 8), (True, 4, 8, 500 * MB, 1), (True, 2**15, 512, 1, 2),  # memory
   ],
 )  # fmt: skip
-def test_models_whose_steps_are_mostly_dispatch_are_made_together(dense, size, workers, call_bytes, expected):
+def test_small_models_share_a_program(dense, size, workers, call_bytes, expected):
   model = Model(lambda key: (jnp.zeros(size, jnp.float32), {}), lambda *_: None, dense=dense)  # pyright: ignore
   assert execution.runs_per_program(model, workers, call_bytes) == expected
 
 
 @pytest.mark.slow
-def test_several_processes_stop_and_go_on_bit_for_bit(tmp_path):
+def test_several_processes_stop_and_resume_to_the_same_bits(tmp_path):
   flags = ("--config=configs/digits_compare.py", "--only=local SGD", "--config.compare.seeds=0,1,2")
   whole, stopped = (("compare", *flags, "--config.steps=2000", "--processes=2", f"--workdir={path}") for path in "ab")
 
   def start(arguments, *more):
-    return Command(*(each.replace("--workdir=", f"--workdir={tmp_path}/") for each in arguments), *more)
+    return Command(*(word.replace("--workdir=", f"--workdir={tmp_path}/") for word in arguments), *more)
 
   assert start(whole).end().code == 0
   begun = start(stopped)

@@ -1,4 +1,4 @@
-"""What `compare --cluster` predicts: break-even bandwidths and means over seeds."""
+"""Predictions of `compare --cluster`: break-even bandwidths and means over seeds."""
 
 import math
 
@@ -18,20 +18,20 @@ def entrant(config, seeds, steps, hits):
   return predict.Entrant(config, algorithm, pattern, seeds, steps, hits)
 
 
-def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
-  """h (s + T) = m s + m / 4 T for hits h and m of every and of every fourth step: T = (m - h) / (h - m / 4) s."""
+def test_the_break_even_of_each_seed_equals_the_solution_by_hand():
+  """For h steps with period 1 and m with period 4: h (s + T) = m s + m / 4 T, so T = (m - h) / (h - m / 4) s."""
   cluster = named("ethernet_10g")
   cluster = cluster._replace(network=cluster.network._replace(between=cluster.network.between._replace(latency=0.0)))
   entrants, hits = {}, {"often": (20, 24), "seldom": (32, 36)}
   for label, settings in (("often", {}), ("seldom", {"period": 4})):
     config = config_of("sync_sgd" if label == "often" else "local_sgd", **settings)
-    steps = [np.array([0, hit, 100]) for hit in hits[label]]  # evaluated there
+    steps = [np.array([0, hit, 100]) for hit in hits[label]]  # of the evaluations
     entrants[label] = entrant(config, [0, 1], steps, list(hits[label]))
   step = cluster_clock.on(entrants["often"].experiment, entrants["often"].pattern, cluster, FLOP).config
   expected = [
     2 * 3 / 4 * NBYTES / ((m - h) / (h - m / 4) * step.times.seconds) for h, m in zip(*hits.values(), strict=True)
   ]
-  assert max(expected) < cluster.network.between.bandwidth  # the second has the lead below both
+  assert max(expected) < cluster.network.between.bandwidth  # below both bandwidths, the second label is faster
   result = predict.break_even(cluster, 4, entrants, FLOP)
   (crossing,) = result["crossings"]
   assert crossing["other"] == "seldom" and crossing["bandwidths"] == pytest.approx(expected, rel=2e-3)
@@ -39,20 +39,20 @@ def test_the_break_even_of_each_seed_is_the_one_solved_by_hand():
   assert [end["first"] for end in result["ends"]] == ["seldom", "often"]
   between = cluster.with_bandwidth(4, math.sqrt(crossing["mean"] * max(expected)))
   (crossing,) = predict.break_even(between, 4, entrants, FLOP)["crossings"]
-  assert crossing["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though in one seed the other is ahead there
+  assert crossing["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though the order of one seed differs
   assert predict.break_even(cluster, 4, {"often": entrants["often"]}, FLOP) is None
-  at_once = entrants | {"often": entrants["often"]._replace(hits=[0.0, 24])}  # by the untrained model of a seed
+  at_once = entrants | {"often": entrants["often"]._replace(hits=[0.0, 24])}  # reached by the untrained model of a seed
   assert predict.break_even(cluster, 4, at_once, FLOP) is None
 
 
 @pytest.mark.parametrize("name", ["sync_sgd", "async_sgd"])
-def test_the_seconds_of_a_step_are_a_mean_over_the_seeds(name):
+def test_the_seconds_of_a_step_are_a_mean_over_seeds(name):
   config, cluster = config_of(name), named("ethernet_10g")
   config = config.changed({"times": {"name": "lognormal", "jitter": 0.5}})
   results = []
   for seeds in ([0], [1], [0, 1]):
-    each = entrant(config, seeds, [np.array([40])] * len(seeds), [20] * len(seeds))
-    figures = predict.entry("c", cluster, {"a": each}, FLOP, NBYTES)["algorithms"]["a"]
+    entrants = {"a": entrant(config, seeds, [np.array([40])] * len(seeds), [20] * len(seeds))}
+    figures = predict.entry("c", cluster, entrants, FLOP, NBYTES)["algorithms"]["a"]
     results.append([figures["seconds_per_step"], *figures.get("staleness", {}).values()])
   assert len(results[0]) == (3 if name == "async_sgd" else 1) and results[0][0] != results[1][0]
   assert results[2] == pytest.approx(np.mean(results[:2], axis=0))
@@ -65,5 +65,5 @@ def test_seconds_to_a_target_between_evaluations_are_interpolated():
     {"fast": entrant(fast, [0], [steps], [40]), "slow": entrant(slow, [0], [steps], [hit])}
     for steps, hit in ((np.array([0, 60]), 60), (np.array([0, 40, 80]), 60.0))
   )
-  result = [predict.break_even(cluster, 4, each, FLOP)["ends"][1]["ratio"] for each in (exact, between)]
-  assert result[0] == pytest.approx(result[1], rel=1e-6)  # of equal steps the clock is linear
+  ratios = [predict.break_even(cluster, 4, entrants, FLOP)["ends"][1]["ratio"] for entrants in (exact, between)]
+  assert ratios[0] == pytest.approx(ratios[1], rel=1e-6)  # the clock is linear in equal steps

@@ -1,4 +1,4 @@
-"""What a worker sends in words, against the sizes of the perceptron's parameters."""
+"""Descriptions of a worker's traffic, with sizes of a perceptron's parameters."""
 
 import pytest
 
@@ -12,7 +12,7 @@ BYTES = 4 * (64 * 16 + 16 + 16 * 10 + 10)
 
 def described(**changes):
   experiment = default_experiment(model={"name": "mlp", "hidden": (16,)}, workers=4, **changes)
-  return record.described(build(experiment), experiment.spec.taxonomy.pattern)
+  return record.describe_traffic(build(experiment), experiment.spec.taxonomy.pattern)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def described(**changes):
     ),
   ],
 )
-def test_what_is_sent_and_when(algorithm, text):
+def test_messages_and_their_periods(algorithm, text):
   assert BYTES == 4840
   assert described(algorithm=algorithm)[1] == text
 
@@ -41,12 +41,12 @@ def test_what_is_sent_and_when(algorithm, text):
     ({"name": "scaffold", "share": 0.25}, "every 10 steps: all-reduce of 9.68 kB among 1 of the workers"),
   ],
 )
-def test_a_sum_over_some_of_the_workers_says_that_all_take_part(algorithm, text):
+def test_a_sum_over_sampled_workers_includes_a_note(algorithm, text):
   assert described(algorithm=algorithm)[1] == f"{text}; {formats.SAMPLED}"
   assert formats.SAMPLED not in described(algorithm={"name": "fedavg", "share": 1.0})[1]
 
 
-def test_the_pattern_of_a_compressed_algorithm_is_that_of_what_it_has_become():
+def test_a_compressed_algorithm_has_the_pattern_of_its_compressed_messages():
   assert described(algorithm={"name": "sync_sgd"})[0] == "all-reduce"
   pattern, text = described(algorithm={"name": "sync_sgd"}, wrapper={"name": "topk"})
   assert pattern == "all-gather" and "all-gather of " in text and "all-reduce" not in text
@@ -55,4 +55,7 @@ def test_the_pattern_of_a_compressed_algorithm_is_that_of_what_it_has_become():
 
 def test_one_worker_sends_nothing():
   experiment = default_experiment(algorithm={"name": "sync_sgd"}, workers=1)
-  assert record.described(build(experiment), "all-reduce") == ("all-reduce", "nothing, as there is only one worker")
+  assert record.describe_traffic(build(experiment), "all-reduce") == (
+    "all-reduce",
+    "nothing, as there is only one worker",
+  )

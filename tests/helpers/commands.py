@@ -1,4 +1,4 @@
-"""The command line as a real process, watched and never left behind; and what a run's folder holds."""
+"""Start commands in processes, and read the metrics in a run's folder."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from helpers.forks import ROOT, Fork, environment
 
 
 class Done(NamedTuple):
-  """How a command ended."""
+  """The exit code and output of a command."""
 
   code: int
   out: str
@@ -24,7 +24,7 @@ class Done(NamedTuple):
 
 
 def last_of_each(arguments: Sequence[str]) -> list[str]:
-  """The last of the flags of each name, so that a test can replace flags of a shared list; commands refuse two."""
+  """Keep only the last flag of each name, so that a test can override a shared list; commands refuse duplicates."""
   last = {argument.partition("=")[0]: place for place, argument in enumerate(arguments)}
   return [
     argument
@@ -34,15 +34,15 @@ def last_of_each(arguments: Sequence[str]) -> list[str]:
 
 
 class Command:
-  """`python FILE ARGUMENTS` in its own process group, as a terminal would start it; FILE is in the repository.
+  """`python FILE ARGUMENTS` in its own process group, as in a terminal. FILE is in the repository.
 
-  `run.py` without variables of its own is a fork of a process that has imported the libraries.
+  `run.py` without custom environment variables is a fork of a process that has imported the libraries.
   """
 
   def __init__(
     self, *arguments: str, file: str = "run.py", cwd: Path | str = ROOT, within: Sequence[str] = (), **variables: str
   ):
-    """Starts it; within: words of a command that starts it; variables: of its environment."""
+    """Start the command. within: a command that runs it, such as ["nice"]; variables: environment variables."""
     arguments = tuple(last_of_each(arguments))
     if ROOT / file == ROOT / "run.py" and not variables and not within:
       self._printed = tempfile.TemporaryDirectory()  # removed with this object
@@ -60,7 +60,7 @@ class Command:
       )
 
   def end(self, seconds: float = 240) -> Done:
-    """Waits; a process that takes longer is killed with its children, and the test fails."""
+    """Wait for the end; after `seconds`, kill the process and its children and raise TimeoutExpired."""
     try:
       out, error = self.process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -69,38 +69,38 @@ class Command:
     return Done(self.process.returncode, out, error)
 
   def complaints(self) -> str:
-    """What a fork has written to stderr so far."""
+    """Return the stderr of a fork so far."""
     return (Path(self._printed.name) / "error").read_text()
 
   def kill(self) -> None:
-    """SIGKILL, to its children too."""
+    """Send SIGKILL to the process and its children."""
     pid = self.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children")
-    result = [int(child) for child in children.read_text().split()] if children.exists() else []
-    for each in (pid, *result):
+    pids = [pid, *map(int, children.read_text().split())] if children.exists() else [pid]
+    for number in pids:
       with contextlib.suppress(ProcessLookupError):
-        os.kill(each, signal.SIGKILL)
+        os.kill(number, signal.SIGKILL)
     self.process.wait()
 
   def wait_for(self, condition: Callable[[], bool], seconds: float = 180) -> None:
-    """Until something holds, while the command still runs."""
+    """Wait until a condition holds; fail if the command ends before."""
     until = time.monotonic() + seconds
     while not condition():
       if self.process.poll() is not None or time.monotonic() > until:
         self.kill()
-        raise AssertionError(f"it ended or waited in vain: {self.process.communicate()}")
+        raise AssertionError(f"the command ended or timed out: {self.process.communicate()}")
       time.sleep(0.01)
 
 
 def metrics(folder: Path, timeless: bool = True) -> list[dict[str, float]]:
-  """The lines of metrics.jsonl, without what is measured by the clock."""
+  """Return the lines of metrics.jsonl; timeless: without the measured seconds."""
   file = folder / "metrics.jsonl"
   lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
   return [{k: v for k, v in line.items() if k != "seconds" or not timeless} for line in lines]
 
 
 def complaint(done: Done, code: int = 2) -> str:
-  """The one line on stderr of a command that failed, by default as the user got it wrong."""
+  """Return the only line on stderr of a failed command. code: its exit code, by default that of a user error."""
   assert done.code == code, done
   lines = [line for line in done.error.splitlines() if "Gloo" not in line]
   assert len(lines) == 1 and "Traceback" not in done.error, done.error

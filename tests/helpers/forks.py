@@ -1,6 +1,6 @@
-"""`python run.py ...` in a fork of one process that has imported the libraries, which saves seconds each time.
+"""`python run.py ...` as a fork of a process that has imported the libraries, which saves seconds per command.
 
-Its pictures are empty, but with `--slow`.
+Figures are empty unless the tests run with `--slow`.
 """
 
 import atexit
@@ -24,13 +24,13 @@ LIBRARIES = (
 
 
 def environment() -> dict[str, str]:
-  """A user's, but for the cache of compiled programs."""
-  kept = {k: v for k, v in os.environ.items() if not k.startswith("JAX_") or "CACHE" in k}
-  return kept | {"JAX_PLATFORMS": "cpu"}
+  """Return a user's environment variables, and those of the tests' compilation cache."""
+  variables = {k: v for k, v in os.environ.items() if not k.startswith("JAX_") or "CACHE" in k}
+  return variables | {"JAX_PLATFORMS": "cpu"}
 
 
 class Fork:
-  """A started command, with the names of `subprocess.Popen`."""
+  """A started command with the interface of `subprocess.Popen`."""
 
   def __init__(
     self,
@@ -41,14 +41,14 @@ class Fork:
     module: str = "run",
     without: Sequence[str] = (),
   ):
-    """Start it in its own process group.
+    """Start the command in its own process group.
 
     Args:
-      arguments: of the command.
-      folder: in which it runs.
-      out, error: the files that it prints into.
-      module: that has its `main`.
-      without: environment variables that it does not have.
+      arguments: its command line.
+      folder: its working directory.
+      out, error: files for stdout and stderr.
+      module: the module with its `main`.
+      without: environment variables to remove.
     """
     self._files = out, error
     files = {"folder": str(folder), "out": str(out), "error": str(error)}
@@ -56,13 +56,13 @@ class Fork:
     self.returncode: int | None = None
 
   def poll(self) -> int | None:
-    """The exit code, if it has ended."""
+    """Return the exit code, None while the command runs."""
     if self.returncode is None:
       self.returncode = ask({"wait": self.pid})
     return self.returncode
 
   def wait(self, timeout: float = 60) -> int:
-    """The exit code. Raises subprocess.TimeoutExpired."""
+    """Wait and return the exit code. Raises subprocess.TimeoutExpired."""
     until = time.monotonic() + timeout
     while (code := self.poll()) is None:
       if time.monotonic() > until:
@@ -71,7 +71,7 @@ class Fork:
     return code
 
   def communicate(self, timeout: float = 60) -> tuple[str, str]:
-    """What it printed, once it has ended. Raises subprocess.TimeoutExpired."""
+    """Wait and return stdout and stderr. Raises subprocess.TimeoutExpired."""
     self.wait(timeout)
     out, error = (file.read_text(errors="replace") for file in self._files)
     return out, error
@@ -79,7 +79,7 @@ class Fork:
 
 @functools.cache
 def server() -> subprocess.Popen[str]:
-  """The process that forks, one for all tests of this process."""
+  """Return the process that forks, one per test process."""
   pipe = subprocess.PIPE
   started = subprocess.Popen([sys.executable, __file__], stdin=pipe, stdout=pipe, text=True, env=environment())
   atexit.register(started.kill)
@@ -87,7 +87,7 @@ def server() -> subprocess.Popen[str]:
 
 
 def ask(question: dict[str, Any]) -> Any:
-  """One line to the server, and its answer."""
+  """Send a line to the server and return its answer."""
   process = server()
   assert process.stdin and process.stdout
   process.stdin.write(json.dumps(question) + "\n")
@@ -96,7 +96,7 @@ def ask(question: dict[str, Any]) -> Any:
 
 
 def serve() -> None:
-  """Answer line by line: start a fork before any of JAX's threads, or say how one has ended."""
+  """Import the libraries, then answer questions; fork before JAX starts any threads."""
   for library in LIBRARIES:
     importlib.import_module(library)
   drawn = "DDL_TESTS_DRAW" in os.environ
@@ -105,29 +105,29 @@ def serve() -> None:
 
 
 def answer_all() -> None:
-  """Answer until there are no more questions."""
+  """Answer each line of stdin: start a command, or return the exit code of one."""
   for line in sys.stdin:
-    asked = json.loads(line)
-    if "wait" in asked:
-      pid, status = os.waitpid(asked["wait"], os.WNOHANG)
+    question = json.loads(line)
+    if "wait" in question:
+      pid, status = os.waitpid(question["wait"], os.WNOHANG)
       answer = os.waitstatus_to_exitcode(status) if pid else None
     else:
       answer = os.fork()
       if not answer:
-        sys.exit(command(asked))
+        sys.exit(command(question))
     print(json.dumps(answer), flush=True)
 
 
-def command(asked: dict[str, Any]) -> int:
-  """The command, in the fork."""
+def command(question: dict[str, Any]) -> int:
+  """Run the command in the fork; return its exit code."""
   os.setpgid(0, 0)
-  for name in asked["without"]:
+  for name in question["without"]:
     os.environ.pop(name, None)
-  os.chdir(asked["folder"])
-  for descriptor, file in ((0, os.devnull), (1, asked["out"]), (2, asked["error"])):
+  os.chdir(question["folder"])
+  for descriptor, file in ((0, os.devnull), (1, question["out"]), (2, question["error"])):
     os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND), descriptor)
-  sys.argv = [str(ROOT / "run.py"), *asked["arguments"]]
-  return importlib.import_module(asked["module"]).main()
+  sys.argv = [str(ROOT / "run.py"), *question["arguments"]]
+  return importlib.import_module(question["module"]).main()
 
 
 if __name__ == "__main__":

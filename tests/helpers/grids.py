@@ -1,4 +1,4 @@
-"""Folders of comparisons with a grid and made-up metrics; for the tests of reports."""
+"""Folders of comparisons over a grid with synthetic metrics, for the tests of reports."""
 
 from itertools import product
 from pathlib import Path
@@ -9,9 +9,10 @@ EVERY, LINES = 10, 5
 
 
 def grid(folder: Path, axes: dict, loss, groups=("sync", "local"), lacks=None, seeds=3, **info) -> Path:
-  """Every group at every point; loss(group, point, seed) is that of the last of five lines, reached by equal factors.
+  """Write a comparison of all groups at all points of the grid; 8 workers take 40 steps, fewer workers more.
 
-  lacks: group -> keys that it does not read. The steps follow the workers as the budget of 8 workers has 40 steps.
+  loss: (group, point, seed) -> loss of the last of five lines, between which it changes by equal factors.
+  lacks: group -> keys of the grid that it does not read.
   """
   runs, settings, places = {}, {}, {}
   for group in groups:
@@ -24,8 +25,8 @@ def grid(folder: Path, axes: dict, loss, groups=("sync", "local"), lacks=None, s
       runs[label] = [_lines(loss(group, point, seed), workers, steps) for seed in range(seeds)]
       settings[label] = {"workers": workers, "steps": steps}
       places[label] = {"group": group, "point": point}
-  given = {"metric": "test_loss", "value": 0.1, "grid": {key: list(each) for key, each in axes.items()}} | info
-  return comparison(folder, runs, settings=settings, places=places, **given)
+  more = {"metric": "test_loss", "value": 0.1, "grid": {key: list(values) for key, values in axes.items()}} | info
+  return comparison(folder, runs, settings=settings, places=places, **more)
 
 
 def _lines(last: float, workers: int, steps: int) -> list[dict]:

@@ -1,4 +1,4 @@
-"""A small calibration over real processes, 2 or as many as the argument says; `test_calibrate.py` runs this file."""
+"""A small calibration in several processes (argument: their number), run by `test_calibrate.py`."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ from experiments.bench import calibration, microbench
 
 
 def main() -> None:
-  """One of the processes."""
+  """Calibrate in one of the processes."""
   flags.FLAGS(sys.argv[:1])
   blocks, work = microbench.prepare(microbench.join(), calibration.CURVES["dense"], (2**10, 2**20))
   seconds = microbench.interleaved(blocks, 3, 0.02)

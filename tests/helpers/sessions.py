@@ -1,4 +1,4 @@
-"""Runs of `ddl.run.loop` inside the test's process, interrupted where a test says."""
+"""Runs of `ddl.run.loop` in the process of the test, which can interrupt them at a chosen call."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ from ddl.run.metrics import Evaluation, Evaluator, Losses
 
 
 def config(**sections: Any) -> Experiment:
-  """A small run on the digits; sections: key -> value, or section -> {key: value}."""
+  """Return a small experiment on the digits. sections: setting=value, or section={key: value}."""
   small: dict[str, Any] = {
     "model": {"hidden": (16,)}, "batch": 8, "steps": 40, "eval_every": 10,
     "optimizer": {"momentum": 0.9, "learning_rate": 0.05},
@@ -42,7 +42,7 @@ def config(**sections: Any) -> Experiment:
 
 
 class Untimed:
-  """The clock of runs without virtual time."""
+  """A clock of runs without virtual time."""
 
   def __init__(self, workers: int):
     self._workers = workers
@@ -64,20 +64,20 @@ def run_batch(
   batch: Batch, store: Any, evaluator: Evaluator, *, batch_stats: str = "mean", label: str = "",
   keep_model: bool = False,
 ) -> list[Any]:  # fmt: skip
-  """Runs it with the hooks that `ddl.train` has."""
+  """Run a batch with the hooks of `ddl.train`."""
   hooks: list[Any] = [Losses(), Evaluation(batch, evaluator, batch_stats), TensorBoard()]
   hooks += [SaveModels(batch, store.due)] if keep_model else []
   return loop.run(batch, store, hooks, label, {})
 
 
 class Run:
-  """One experiment, compiled once, for runs in several folders."""
+  """An experiment that is compiled once and can run in several folders."""
 
   def __init__(
     self, experiment: Experiment, *, devices: int = 2, how: ExecutionConfig | None = None, model: Any = None,
     members: int = 1,
   ):  # fmt: skip
-    """experiment: from `config`; model: in place of the one that it names."""
+    """Build the trainer. experiment: see `config`; model: replaces the experiment's model."""
     self.experiment = build(experiment)
     if model:
       self.experiment = self.experiment._replace(model=model)
@@ -91,7 +91,7 @@ class Run:
   def __call__(
     self, path: Path, *, checkpoint_every: int = 0, keep_final: bool = True, resume: bool = False, **options: Any
   ) -> dict[str, Any]:
-    """Runs or resumes it."""
+    """Run or resume the experiment in a folder; return the last line of metrics."""
     store = RunCheckpoints(self.steps, checkpoint_every, keep_final)
     (outcome,) = run_batch(
       Batch([BatchRun(self.experiment, RunFolder(path), self.clock, resume)], self.trainer),
@@ -104,7 +104,7 @@ class Run:
   def together(
     self, path: Path, seeds: dict[int, int], width: int = 3, *, resume: bool = False, **options: Any
   ) -> list[dict[str, Any] | Diverged]:
-    """Runs or resumes it with several seeds side by side; seeds: seed -> lane."""
+    """Run or resume the experiment with several seeds in one program. seeds: seed -> lane."""
     runs = []
     for seed in seeds:
       created = build(replace(self.experiment.experiment, seed=seed))._replace(model=self.experiment.model)
@@ -114,7 +114,7 @@ class Run:
     return run_batch(batch, RunCheckpoints(self.steps), self.evaluator, **options)
 
   def outcome(self, path: Path) -> tuple[list[dict[str, float]], list[bytes]]:
-    """The metrics and the bits of the last checkpoint's carry."""
+    """Return the metrics and the bytes of the last checkpoint's carry."""
     checkpoints = Checkpoints(path / "checkpoints")
     assert checkpoints.steps()[0] == self.steps
     start = self.trainer.start(initial_key(0))
@@ -125,9 +125,9 @@ class Run:
 
 @contextlib.contextmanager
 def at_call(monkeypatch: Any, number: int, action: Any):
-  """Does something while call `number` of a run is in flight."""
+  """Call `action` while call `number` of a run is in flight."""
 
-  class Watching(Vote):
+  class CountingVote(Vote):
     def __init__(self) -> None:
       super().__init__()
       self.calls = 0
@@ -139,18 +139,18 @@ def at_call(monkeypatch: Any, number: int, action: Any):
       return super().cast(stop, after)
 
   with monkeypatch.context() as patch:
-    patch.setattr(loop, "Vote", Watching)
+    patch.setattr(loop, "Vote", CountingVote)
     yield
 
 
 def send(number: int) -> Any:
-  """An action: a signal to this process."""
+  """Return a function that sends a signal to this process."""
   return lambda: os.kill(os.getpid(), number)
 
 
 def snapshot(folder: Path, to: Path) -> None:
-  """The folder as a crash at this moment would leave it; the checkpoints first, as lines may only be ahead of them."""
-  with contextlib.suppress(shutil.Error, FileNotFoundError):  # a checkpoint that is renamed meanwhile
+  """Copy a folder as a crash would leave it; checkpoints first, as metrics may only be newer than them."""
+  with contextlib.suppress(shutil.Error, FileNotFoundError):  # a checkpoint may be renamed at the same time
     shutil.copytree(folder / "checkpoints", to / "checkpoints")
   for file in folder.iterdir():
     if file.is_file():
@@ -165,5 +165,5 @@ class _Normalized(nn.Module):
 
 
 def normalized() -> Model:
-  """A perceptron for the digits with batch normalization."""
+  """Return a perceptron with batch normalization for the digits."""
   return from_flax(_Normalized(), {"task": "classification", "shape": (8, 8, 1), "num_outputs": 10}, dense=True)

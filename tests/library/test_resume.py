@@ -1,4 +1,4 @@
-"""A resume without a config: it goes on with what the folder records, as the command line does; and what is refused."""
+"""A resume without a config uses the config and options recorded in the folder."""
 
 import json
 import shutil
@@ -25,32 +25,32 @@ def as_users_run():
 
 
 @pytest.mark.slow
-def test_a_comparison_that_was_stopped_says_so_and_goes_on_without_a_config(tmp_path):
+def test_an_unfinished_comparison_is_refused_by_load_and_resumed_without_a_config(tmp_path):
   folder = tmp_path / "three"
   compare = {"seeds": (0, 1), "target": 0.3, "algorithms": LABELS}
   ddl.compare(compare=compare, only=["sync", "local"], clusters=["ethernet_10g"], workdir=folder, **SMALL)
   record, whole = (json.loads((folder / f"{name}.json").read_text()) for name in ("experiment", "comparison"))
   (folder / "comparison.json").unlink()
   shutil.rmtree(folder / "local/seed-1")
-  kept = (folder / "sync/seed-0/metrics.jsonl").stat().st_mtime_ns
+  modified = (folder / "sync/seed-0/metrics.jsonl").stat().st_mtime_ns
   with pytest.raises(ValueError, match="is not finished") as error:
     ddl.load(folder)
   text = str(error.value)
   assert f"`python run.py compare --resume --workdir={folder}`" in text and str(folder / "local/seed-0") in text
   assert f"ddl.compare(workdir='{folder}', options=ddl.RunOptions(resume=True))" in text and "\n" not in text
   compared = ddl.compare(workdir=folder, options=RESUME)
-  assert (folder / "sync/seed-0/metrics.jsonl").stat().st_mtime_ns == kept
+  assert (folder / "sync/seed-0/metrics.jsonl").stat().st_mtime_ns == modified
   again = compared.info
   for key in ("config", "target", "seeds", "grid"):
     assert again[key] == whole[key]
-  assert [each["runs"] for each in again["algorithms"]] == [each["runs"] for each in whole["algorithms"]]
-  assert [each["name"] for each in again["clusters"]] == ["ethernet_10g"]
+  assert [entry["runs"] for entry in again["algorithms"]] == [entry["runs"] for entry in whole["algorithms"]]
+  assert [entry["name"] for entry in again["clusters"]] == ["ethernet_10g"]
   assert json.loads((folder / "experiment.json").read_text()) == record
   with pytest.raises(ValueError, match=r"was written by compare and cannot be resumed by train; use compare"):
     ddl.train(workdir=folder, options=RESUME)
 
 
-def test_a_run_goes_on_with_its_config_and_its_options(tmp_path):
+def test_a_resumed_run_uses_the_recorded_config_and_options(tmp_path):
   first = ddl.train(workdir=tmp_path / "a", algorithm={"name": "easgd", "period": 2}, seed=3,
                     options=ddl.RunOptions(overlap=False, steps_per_call=2), **SMALL)  # fmt: skip
   lines, record = metrics(first.folder), json.loads((first.folder / "experiment.json").read_text())
@@ -62,19 +62,18 @@ def test_a_run_goes_on_with_its_config_and_its_options(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged", "empty"])
-def test_what_does_not_go_on_says_what_works(tmp_path, damage):
+def test_a_missing_or_damaged_record_is_refused_with_advice(tmp_path, damage):
   (tmp_path / "a").mkdir()
   if damage != "missing":
     (tmp_path / "a/experiment.json").write_text("{" if damage == "damaged" else "{}")
-  with pytest.raises(
-    ValueError, match=f"experiment.json.*{'damaged' if damage != 'missing' else damage}.*pass the orig"
-  ):
+  reason = "missing" if damage == "missing" else "damaged"
+  with pytest.raises(ValueError, match=f"experiment.json.*{reason}.*pass the original"):
     ddl.compare(workdir=tmp_path / "a", options=RESUME)
   with pytest.raises(ValueError, match="does not exist"):
-    ddl.sweep(workdir=tmp_path / "nowhere", options=RESUME)
+    ddl.sweep(workdir=tmp_path / "absent", options=RESUME)
 
 
-def test_a_sweep_goes_on_with_its_trials_and_labels(tmp_path):
+def test_a_resumed_sweep_uses_the_recorded_trials_and_labels(tmp_path):
   sweep = {"trials": 2, "space": {"local": {"period": [2, 4]}}}
   settings = {"compare": {"algorithms": LABELS}, "sweep": sweep, **SMALL}
   swept = ddl.sweep(workdir=tmp_path / "s", only=["local"], **settings)
@@ -86,7 +85,7 @@ def test_a_sweep_goes_on_with_its_trials_and_labels(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_goes_on_with_what_a_command_began(tmp_path):
+def test_the_library_resumes_a_comparison_of_the_command(tmp_path):
   done = Command("compare", "--config=configs/digits_compare.py", "--config.steps=8", "--config.compare.seeds=(0,)",
                  "--only=local SGD", "--overlap=off", f"--workdir={tmp_path}/c").end()  # fmt: skip
   assert done.code == 0, done.error

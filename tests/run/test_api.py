@@ -1,10 +1,9 @@
-"""`train` and `compare` as ordinary functions: no command line, no flags, no state between calls."""
+"""`train` and `compare` as functions: they read no command line or flags and have no state between calls."""
 
 import ast
 import json
 import sys
 from dataclasses import fields, replace
-from pathlib import Path
 
 import jax
 import pytest
@@ -22,15 +21,15 @@ from ddl.run.build import build
 from ddl.run.train import train
 
 SMALL = {"model": {"hidden": (8,)}, "batch": 8, "steps": 6, "eval_every": 3, "workers": 2}
-OPTIONS = {each.name for each in fields(RunOptions)} | {"only", "tuned", "cluster", "trials"}
+OPTIONS = {field.name for field in fields(RunOptions)} | {"only", "tuned", "cluster", "trials"}
 FILES = sorted(
   path for path in (ROOT / "experiments").rglob("*.py") if path.parent.name not in ("commands", "command_line")
 )
 
 
 @pytest.fixture(autouse=True)
-def a_notebook(monkeypatch):
-  """Neither flags nor arguments can be read."""
+def no_command_line(monkeypatch):
+  """Fail if a test reads flags or arguments."""
   others = flags.FlagValues.__getattr__
 
   def parse(*_):
@@ -39,9 +38,9 @@ def a_notebook(monkeypatch):
   def read(values, name):
     if name in OPTIONS:
       pytest.fail(f"--{name} was read")
-    return others(values, name)  # of a library
+    return others(values, name)  # a library's flag
 
-  assert len(jax.devices()) >= 2  # started before the first call, as by whatever a notebook did before
+  assert len(jax.devices()) >= 2  # notebooks often start the devices before the first call
   monkeypatch.setattr(flags.FlagValues, "__getattr__", read)
   monkeypatch.setattr(flags.FlagValues, "__call__", parse)
   monkeypatch.setattr(sys, "argv", ["notebook", "--no_such_flag"])
@@ -72,7 +71,7 @@ def test_compare_twice(tmp_path):
   )  # fmt: skip
   pages = [compare(settings, RunOptions(workdir=f"{tmp_path}/{n}", devices=n)) for n in (1, 2)]
   for n, page in enumerate(pages, 1):
-    assert page["title"] == "Two" and [each["label"] for each in page["algorithms"]] == ["mean", "server"]
+    assert page["title"] == "Two" and [entry["label"] for entry in page["algorithms"]] == ["mean", "server"]
     assert page == json.loads((tmp_path / str(n) / "comparison.json").read_text()) | {"folder": f"{tmp_path}/{n}"}
     assert (tmp_path / str(n) / "report.html").exists()
     about = json.loads((tmp_path / str(n) / "server" / "seed-1" / "about.json").read_text())
@@ -84,7 +83,7 @@ def test_compare_twice(tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_are_started_from_values(tmp_path, monkeypatch):
+def test_processes_are_started_without_the_command_line(tmp_path, monkeypatch):
   monkeypatch.setattr(hosts, "command_line", lambda: pytest.fail("the command line was used"))
   experiment = default_experiment(**SMALL)
   last = train(experiment, RunOptions(workdir=f"{tmp_path}/a", processes=2))
@@ -93,13 +92,13 @@ def test_processes_are_started_from_values(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("steps", [24, 25])
-def test_a_run_that_ends_before_any_exchange_is_warned_of(recwarn, steps):
-  """DaSGD's first message leaves after 20 steps and arrives 5 later."""
+def test_a_run_that_ends_before_any_exchange_gives_a_warning(recwarn, steps):
+  """DaSGD's first message is sent after 20 steps and arrives 5 steps later."""
   build(default_experiment(steps=steps, algorithm={"name": "dasgd", "period": 20, "delay": 5}))
-  assert any("nothing is exchanged" in str(each.message) for each in recwarn.list) == (steps < 25)
+  assert any("nothing is exchanged" in str(warning.message) for warning in recwarn.list) == (steps < 25)
 
 
-def test_a_label_may_name_its_algorithm_alone():
+def test_a_label_can_be_the_name_of_an_algorithm():
   config = base()
   config.compare.algorithms = {
     "a": {"algorithm": "easgd"},
@@ -109,11 +108,12 @@ def test_a_label_may_name_its_algorithm_alone():
   assert result["a"].algorithm.name == "easgd" and result["b"].model.name == "linear"
 
 
-def test_an_experiment_is_frozen_and_says_what_cannot_be():
+def test_an_experiment_is_frozen_and_checks_its_fields():
+  config = base()
+  config.algorithm.name, config.workers = "local_sgd", 4
   experiment = default_experiment(algorithm={"name": "local_sgd"}, workers=4)
-  assert experiment.algorithm.period == experiment.algorithm.settings[
-    "period"
-  ] and experiment == Experiment.from_config(chosen_config())
+  assert experiment == Experiment.from_config(config)
+  assert experiment.algorithm.period == experiment.algorithm.settings["period"]
   assert Experiment.from_json(json.loads(json.dumps(experiment.to_json()))) == experiment
   with pytest.raises(AttributeError):
     experiment.steps = 3  # type: ignore
@@ -127,54 +127,46 @@ def test_an_experiment_is_frozen_and_says_what_cannot_be():
     experiment.changed({"algorithm": {"keep": 0.5}})
 
 
-def chosen_config():
-  config = base()
-  config.algorithm.name, config.workers = "local_sgd", 4
-  return config
-
-
-def test_an_option_that_the_runtime_would_not_read_is_refused():
+def test_options_of_another_runtime_are_refused():
   for values, words in (
-    ({"shards": 2}, "shards must be left out with runtime=simulator"),
-    ({"runtime": "threads", "step_loop": "scan"}, "step_loop must be left out with runtime=threads"),
-    ({"runtime": "threads", "checkpoint_every": 2}, "checkpoint_every must be left out with runtime=threads"),
+    ({"shards": 2}, "shards must be .* runtime=simulator"),
+    ({"runtime": "threads", "step_loop": "scan"}, "step_loop must be .* runtime=threads"),
+    ({"runtime": "threads", "checkpoint_every": 2}, "checkpoint_every must be .* runtime=threads"),
   ):
     with pytest.raises(ValueError, match=words):
       RunOptions(**values)
 
 
-PARSES = ROOT / "experiments/bench/decoding.py"  # absl's flags for grain's worker processes, and reads none
+PARSES = ROOT / "experiments/bench/decoding.py"  # parses absl's flags for grain's worker processes, but reads none
 
 
-@pytest.mark.parametrize(
-  "path", [path for path in FILES if path != PARSES], ids=lambda path: str(Path(path).relative_to(ROOT))
-)
-def test_flags_are_read_by_the_commands_alone(path):
-  for node in ast.walk(ast.parse(path.read_text())):
-    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-    if isinstance(node, ast.ImportFrom):
-      names = [f"{node.module}.{alias.name}" for alias in node.names]
-    for name in names:
-      assert name.partition(".")[0] != "absl" and not name.startswith("experiments.command"), f"{path}: {name}"
+def test_only_commands_read_flags():
+  for path in FILES:
+    for node in ast.walk(ast.parse(path.read_text())) if path != PARSES else ():
+      names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+      if isinstance(node, ast.ImportFrom):
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+      for name in names:
+        assert name.partition(".")[0] != "absl" and not name.startswith("experiments.command"), f"{path}: {name}"
 
 
-@pytest.mark.parametrize("name", ["original_easgd", "round_robin_easgd"])
-def test_workers_that_pull_in_turn_may_pull_together_by_more_than_two(name, recwarn):
+@pytest.mark.parametrize("name", ["easgd", "original_easgd", "round_robin_easgd"])
+def test_alpha_is_bounded_only_for_simultaneous_pulls(name, recwarn):
+  """The bound is workers * alpha <= 2 if all workers pull the center at once."""
   experiment = default_experiment(**SMALL | {"workers": 8}, algorithm={"name": name, "alpha": 0.9})
-  build(experiment)
-  assert not [each for each in recwarn if "overshoots" in str(each.message)]
-
-
-def test_workers_that_pull_at_the_same_time_may_not():
-  with pytest.raises(ValueError, match="must be at most 2"):
-    build(default_experiment(**SMALL | {"workers": 8}, algorithm={"name": "easgd", "alpha": 0.9}))
+  if name == "easgd":
+    with pytest.raises(ValueError, match="must be at most 2"):
+      build(experiment)
+  else:
+    build(experiment)
+    assert not [warning for warning in recwarn if "overshoots" in str(warning.message)]
 
 
 @pytest.mark.parametrize("options, expected", [({}, 8), ({"devices": 2}, 2)])
-def test_devices_that_a_caller_chose_stay_unless_the_options_name_a_number(monkeypatch, options, expected):
-  """Eight are set in conftest.py, by JAX's own setting."""
-  asked = []
+def test_only_the_option_changes_the_number_of_devices(monkeypatch, options, expected):
+  """conftest.py has set eight devices."""
+  updates = []
   monkeypatch.setattr(hosts, "join", lambda *_: None)
-  monkeypatch.setattr(processes.jax.config, "update", lambda name, value: asked.append((name, value)))
+  monkeypatch.setattr(processes.jax.config, "update", lambda name, value: updates.append((name, value)))
   processes.start_devices(4, RunOptions(**options))
-  assert asked == [("jax_num_cpu_devices", expected)]
+  assert updates == [("jax_num_cpu_devices", expected)]

@@ -80,6 +80,7 @@ def test_a_resume_with_another_presence_is_refused(killed, tmp_path):
     run(tmp_path / "run", resume=True, checkpoint_every=4, replay=str(tmp_path / "other.json"))
 
 
+@pytest.mark.slow
 def test_an_elastic_run_without_failures_equals_the_plain_run(tmp_path):
   with pytest.warns(UserWarning, match=r"config\.elastic has no effect"):
     run(tmp_path / "elastic", experiment(times={}))
@@ -126,7 +127,7 @@ def test_a_comparison_of_elastic_and_waiting_workers(tmp_path):
     ),
     (["--num_processes=2", "--process_id=0", "--coordinator=127.0.0.1:1"], ["num_processes must be 1", "ray_address"]),
     (["--processes=2", "--ray_address=127.0.0.1:9", "--config.elastic=False"], ["ray_address", "config.elastic=False"]),
-    (["--ray_address=127.0.0.1:9"], ["ray_address must be left out", "processes=1"]),
+    (["--ray_address=127.0.0.1:9"], ["ray_address must be ", "processes=1"]),
     (["--replay=nowhere.json"], ["nowhere.json", "no such file"]),
   ],
 )

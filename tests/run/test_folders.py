@@ -1,4 +1,4 @@
-"""Folders that hold other work, and runs that diverge: one line, exit code 2, nothing lost."""
+"""Folders that contain other work, and diverged runs: a one-line error, exit code 2, no files lost."""
 
 import json
 from dataclasses import replace
@@ -17,13 +17,13 @@ from ddl.run.workdir import without
 from experiments.command_line import cli
 
 DIGITS = "--config=configs/digits.py"
-QUICK = [DIGITS, "--config.steps=4", "--config.eval_every=2", "--devices=1"]
+QUICK = [DIGITS, "--config.model.hidden=(8,)", "--config.steps=4", "--config.eval_every=2", "--devices=1"]
 
 
 # ---- folders
 
 
-def test_folders(call, wrong, tmp_path):
+def test_a_folder_is_resumed_only_with_the_same_config(call, wrong, tmp_path):
   code, out, error = call("train", *QUICK)
   assert code == 0 and not error and "step 4" in out
   assert "\ncompiling\n" in out and float(out.split("compiled in ")[1].split(" s")[0]) > 0
@@ -31,24 +31,21 @@ def test_folders(call, wrong, tmp_path):
   wrong(QUICK, f"{tmp_path}/run already contains a run", "resume")
   other = [*QUICK, "--resume", "--config.batch=8", "--config.algorithm.name=dasgd"]
   wrong(other, "another config", "batch: 16 recorded, 8 now", "algorithm.name: sync_sgd recorded, dasgd now")
-  (tmp_path / "run" / "result.json").unlink()  # else there is nothing left to do, on any devices
+  (tmp_path / "run" / "result.json").unlink()  # a complete run is not resumed
   wrong([*QUICK, "--resume", "--steps_per_call=1"], "was run with", "steps_per_call")
   wrong([*QUICK, "--resume", f"--workdir={tmp_path}/none"], "cannot be resumed")
   (tmp_path / "file").write_text("")
   wrong([*QUICK, f"--workdir={tmp_path}/file"], f"{tmp_path}/file")
   assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
-  code, out, error = call("train", *QUICK, "--resume")
-  assert code == 0 and not error and "step 4" in out
-  assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
-  (tmp_path / "run" / "result.json").unlink()
   code, out, error = call("train", *QUICK, "--resume", "--devices=2")
   assert code == 0 and not error and "with 1 process, 2 devices," in out and "instead of 1 process, 1 device," in out
+  assert (tmp_path / "run" / "metrics.jsonl").read_text() == lines
   about = json.loads((tmp_path / "run" / "about.json").read_text())
   assert about["layout"]["devices"] == 2 and about["layout"]["together"] == 1
-  assert [(each["step"], each["bit_exact"], each["before"]["devices"]) for each in about["relaid"]] == [(4, False, 1)]
+  assert [(row["step"], row["bit_exact"], row["before"]["devices"]) for row in about["resharded"]] == [(4, False, 1)]
 
 
-def test_a_folder_of_another_command_is_left_alone(wrong, tmp_path, nothing_starts):
+def test_the_folder_of_another_command_is_not_changed(wrong, tmp_path, nothing_starts):
   (tmp_path / "about.json").write_text('{"command": "python run.py compare --config=x.py"}')
   for command in ("train", "compare", "sweep"):
     flags = ["--config=configs/digits_compare.py", f"--workdir={tmp_path}"]
@@ -58,7 +55,7 @@ def test_a_folder_of_another_command_is_left_alone(wrong, tmp_path, nothing_star
 
 @pytest.mark.parametrize("command", ["compare", "sweep"])
 def test_no_model_is_traced_before_the_devices_start(monkeypatch, tmp_path, command):
-  """A model may ask for the backend, which fixes the number of devices."""
+  """A model may query the backend, which fixes the number of devices."""
 
   class Started(BaseException):
     pass
@@ -74,13 +71,13 @@ def test_no_model_is_traced_before_the_devices_start(monkeypatch, tmp_path, comm
 
 @pytest.fixture
 def nothing_starts(monkeypatch):
-  """Data and devices are not touched."""
+  """Fail if a test loads data or starts devices."""
 
-  def touched(*_):
+  def fail(*_):
     pytest.fail("data was loaded or devices were started")
 
-  monkeypatch.setattr(build, "load", touched)
-  monkeypatch.setattr(processes, "start_devices", touched)
+  monkeypatch.setattr(build, "load", fail)
+  monkeypatch.setattr(processes, "start_devices", fail)
 
 
 def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothing_starts):
@@ -104,7 +101,7 @@ def test_folders_are_refused_before_data_is_loaded(wrong, call, tmp_path, nothin
 
 
 @pytest.mark.parametrize("runtime", ["simulator", "ray"])
-def test_a_complete_run_is_not_run_again(call, tmp_path, nothing_starts, runtime):
+def test_a_complete_run_is_not_trained_again(call, tmp_path, nothing_starts, runtime):
   config = load_config(ROOT / "configs" / "async_easgd_digits.py")
   RunFolder(tmp_path / "run").create(Experiment.from_config(config), {})
   (tmp_path / "run" / "result.json").write_text('{"step": 400, "test_loss": 0.25}')
@@ -112,7 +109,7 @@ def test_a_complete_run_is_not_run_again(call, tmp_path, nothing_starts, runtime
   assert call("train", *flags)[:2] == (0, f"step 400, test_loss 0.25\n{tmp_path}/run is complete\n")
 
 
-def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
+def test_missing_and_damaged_records_of_the_command_are_refused(wrong, tmp_path, nothing_starts):
   wrong(["--resume", "--workdir="], "workdir must be the folder to resume")
   wrong(["--resume"], f"{tmp_path}/run cannot be resumed")
   (tmp_path / "run").mkdir()
@@ -123,15 +120,15 @@ def test_what_a_folder_records_of_its_command(wrong, tmp_path, nothing_starts):
     {"arguments": 3}, {"options": []}, {"options": {"no_such_flag": 1}}, {"options": {"devices": "two"}}, {"config": 3},
     {"config": {"no_such_key": 1}}, {"config": {"steps": "two"}}, {"config": {"model": 3}},
   ]  # fmt: skip
-  for text in ("{", "{}", "[]", '{"command": 3}', *[json.dumps(good | each) for each in damaged]):
+  for text in ("{", "{}", "[]", '{"command": 3}', *[json.dumps(good | change) for change in damaged]):
     file.write_text(text)
     wrong(["--resume"], f"{file} is damaged", "pass the original config and options")
-  for options in ({}, {"cluster": ["ethernet_10g"]}):  # a flag that `train` does not know
+  for options in ({}, {"cluster": ["ethernet_10g"]}):  # not a flag of `train`
     file.write_text(json.dumps(good | {"command": "compare", "options": options}))
     wrong(["--resume"], "was written by compare")
 
 
-def test_recorded_arguments_without_those_that_say_where():
+def test_recorded_arguments_exclude_the_folder_and_resume():
   words = ["--config", "x.py", "--workdir", "a b", "-resume", "--workdir=c", "--resume=true", "--workdirs=1", "workdir"]
   assert without(words) == ["--config", "x.py", "--workdirs=1", "workdir"]
 
@@ -157,20 +154,18 @@ def test_a_diverged_run_keeps_the_last_good_checkpoint(wrong, tmp_path, algorith
     "--config.model.name=linear", "--config.model.hidden=None", "--checkpoint_every=1",
     f"--config.algorithm.name={algorithm}", f"{RATE}30.0",
   ]  # fmt: skip
-  error = wrong(
-    arguments, f"{algorithm} diverged: ", "learning_rate below 30.0", "the last good checkpoint is of step "
-  )
-  kept = metrics(tmp_path / "run")
-  assert len(kept) > 2 and all(np.isfinite(v) for line in kept for v in line.values())
+  error = wrong(arguments, f"{algorithm} diverged: ", "learning_rate below 30.0", "checkpoint is of step ")
+  lines = metrics(tmp_path / "run")
+  assert len(lines) > 2 and all(np.isfinite(value) for line in lines for value in line.values())
   step = int(error.split("of step ")[1].split(",")[0])
-  assert finite(tmp_path / "run", step) and step == kept[-1]["step"]
+  assert finite(tmp_path / "run", step) and step == lines[-1]["step"]
   assert not (tmp_path / "run" / "result.json").exists()
   again = wrong([*arguments, "--resume"], "diverged: ")
-  assert again == error and metrics(tmp_path / "run") == kept
+  assert again == error and metrics(tmp_path / "run") == lines
 
 
-def test_parameters_that_leave_the_numbers_behind_a_finite_loss(wrong, tmp_path):
-  """The first step's loss is finite, its update is not."""
+def test_overflowing_parameters_with_a_finite_loss_are_reported(wrong, tmp_path):
+  """The first step's loss is finite, but its update is not."""
   error = wrong(
     [*QUICK, "--checkpoint_every=1", "--steps_per_call=1", f"{RATE}3e38", "--config.optimizer.weight_decay=3e38"],
     "diverged: ",
@@ -179,5 +174,5 @@ def test_parameters_that_leave_the_numbers_behind_a_finite_loss(wrong, tmp_path)
   assert "there was no checkpoint yet" in error and len(metrics(tmp_path / "run")) == 1
 
 
-def test_a_loss_that_is_no_number_names_its_step(wrong):
+def test_a_non_finite_loss_is_reported_with_its_step(wrong):
   wrong([*QUICK, "--steps_per_call=4", "--config.eval_every=4", f"{RATE}3e38"], "its loss is ", " at step 2;")

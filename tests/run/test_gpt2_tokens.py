@@ -1,4 +1,4 @@
-"""configs/gpt2_tokens.py: its network at full size by shapes, and small ones trained on a text's token files."""
+"""configs/gpt2_tokens.py: shapes at full size, and small networks trained on token files of a text."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ def lines(run):
 
 
 @pytest.mark.slow
-def test_full_size(folder):
+def test_shapes_at_full_size(folder):
   settings = [CONFIG, f"--config.data.path={folder}", "--config.data.vocabulary=50257"]
   config, _ = config_flag.read("train", settings)
   parts = build.build(Experiment.from_config(config))
@@ -59,25 +59,25 @@ def test_full_size(folder):
   )
 
 
-def test_a_step_decays_what_has_two_axes_or_more_and_clips(folder):
+def test_the_optimizer_decays_matrices_and_clips(folder):
   config, _ = config_flag.read("train", [CONFIG, f"--config.data.path={folder}"])
   optimizer = Experiment.from_config(config).make_optimizer()
   params = {"kernel": jnp.ones((2, 3)), "scale": jnp.ones(3)}
   state = optimizer.init(params)
   with jax.numpy_dtype_promotion("standard"):
-    for gradient in (2.0, 200.0):  # clipped to a norm of 1, so that both are alike
+    for gradient in (2.0, 200.0):  # both are clipped to a norm of 1
       updates, state = optimizer.update(jax.tree.map(lambda x, g=gradient: g * jnp.ones_like(x), params), state, params)
-  rate = 6e-4 / 2000  # of the second step of the warm-up, whose first one is 0
+  rate = 6e-4 / 2000  # at the second step of the warm-up, which starts at 0
   np.testing.assert_allclose(updates["scale"], -rate * np.ones(3), rtol=1e-4)
   np.testing.assert_allclose(updates["kernel"], -rate * (1 + 0.1) * np.ones((2, 3)), rtol=1e-4)
 
 
 @pytest.mark.slow
-def test_a_comparison_is_by_the_perplexity(call, wrong, folder, tmp_path):
+def test_a_comparison_of_language_models_uses_the_perplexity(call, wrong, folder, tmp_path):
   flags = [
     CONFIG,
     f"--config.data.path={folder}",
-    *(f"--config.{each}" for each in SMALL),
+    *(f"--config.{setting}" for setting in SMALL),
     "--only=DaSGD",
     "--devices=1",
   ]
@@ -88,7 +88,7 @@ def test_a_comparison_is_by_the_perplexity(call, wrong, folder, tmp_path):
   }  # fmt: skip
   with (tmp_path / "run" / "findings.json").open() as file:
     (row,) = json.load(file)["table"]
-  assert row["reached"] == 1  # before training, when all tokens are guessed alike
+  assert row["reached"] == 1  # before training, where all tokens are equally likely
   wrong(
     [*flags, "--config.compare.target=0.95", f"--workdir={tmp_path}/b"],
     "config.compare.target is 0.95",
@@ -102,7 +102,7 @@ def test_three_algorithms_compared(call, folder, tmp_path):
   flags = [
     CONFIG,
     f"--config.data.path={folder}",
-    *(f"--config.{each}" for each in SMALL),
+    *(f"--config.{setting}" for setting in SMALL),
     "--config.compare.seeds=0,1",
   ]
   code, out, error = call("compare", *flags, f"--workdir={tmp_path}/run", "--devices=1")
@@ -114,8 +114,8 @@ def test_three_algorithms_compared(call, folder, tmp_path):
       assert [line["step"] for line in result] == [0, 6, 12]
       for line in result:
         assert math.isclose(line["test_perplexity"], math.exp(line["test_loss"]), rel_tol=1e-12)
-      assert 200 < result[0]["test_perplexity"] < 300  # of 256 tokens, all alike so far
-      if label != "DiLoCo":  # whose model is that of its last outer step, the first of which is after 500
+      assert 200 < result[0]["test_perplexity"] < 300  # 256 tokens, equally likely before training
+      if label != "DiLoCo":  # its first outer step is after 500 steps
         assert result[-1]["test_perplexity"] < result[0]["test_perplexity"]
   assert "perplexity" in out
   assert "final test perplexity" in (run / "report.html").read_text()
@@ -134,7 +134,7 @@ def test_diloco_with_an_outer_step(call, folder, tmp_path):
   flags = [
     CONFIG,
     f"--config.data.path={folder}",
-    *(f"--config.{each}" for each in SMALL),
+    *(f"--config.{setting}" for setting in SMALL),
     "--config.precision=float32",
   ]
   more = ["--config.algorithm.name=diloco", "--config.algorithm.period=2"]
@@ -146,7 +146,7 @@ def test_diloco_with_an_outer_step(call, folder, tmp_path):
   assert result[-1]["bytes_sent"] > result[1]["bytes_sent"] > 0 and "test_perplexity" in out
 
 
-def test_perplexity_is_of_language_and_finite():
+def test_only_language_models_with_a_finite_loss_have_a_perplexity():
   assert with_perplexity({"loss": 2.0, "accuracy": 0.5}, "classification") == {"loss": 2.0, "accuracy": 0.5}
   assert with_perplexity({"loss": 0.0}, "language") == {"loss": 0.0, "perplexity": 1.0}
   for loss in (1e4, math.inf, math.nan):

@@ -1,4 +1,4 @@
-"""A resume with other data or code than a folder was started with, and code that a folder names."""
+"""Resumes with changed data or code, and user-defined code inside a run folder."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def as_users_run():
 
 
 def saved_npz(file, change=0):
-  """90 examples, of which `change` have other labels."""
+  """Write 90 examples, the first `change` with changed labels; return settings that read them."""
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=(90, 4)).astype(np.float32), rng.integers(0, 3, 90)
   y[:change] = (y[:change] + 1) % 3
@@ -63,21 +63,21 @@ def saved_npz(file, change=0):
 
 
 def fingerprint(data, name, **settings):
-  return inputs.of([default_experiment(data={"name": name, **settings})], data)
+  return inputs.fingerprints([default_experiment(data={"name": name, **settings})], data)
 
 
-def test_arrays_count_and_not_the_file(tmp_path):
+def test_arrays_determine_the_fingerprint_of_an_npz_file(tmp_path):
   saved_npz(tmp_path / "a.npz")
   saved_npz(tmp_path / "b.npz")
   os.utime(tmp_path / "b.npz", (0, 0))
   saved_npz(tmp_path / "c.npz", change=1)
   a, b, c = (fingerprint(npz(path=f"{tmp_path}/{x}.npz"), "npz", path=f"{tmp_path}/{x}.npz") for x in "abc")
   assert a == b and {*a} == {"training examples", "test examples"}
-  assert [a[split] == c[split] for split in sorted(a)].count(False) == 1  # the one label lies in one of them
+  assert [a[split] == c[split] for split in sorted(a)].count(False) == 1  # the changed label is in one split
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "sampled"])
-def test_files_that_are_read_when_they_are_needed(tmp_path, monkeypatch, whole):
+def test_token_files_determine_their_fingerprint(tmp_path, monkeypatch, whole):
   if not whole:
     monkeypatch.setattr(inputs, "WHOLE", 16)
     monkeypatch.setattr(inputs, "SAMPLE", 2**9)
@@ -90,33 +90,33 @@ def test_files_that_are_read_when_they_are_needed(tmp_path, monkeypatch, whole):
   load = lambda name: tokens(path=f"{tmp_path}/{name}", length=8, vocabulary=50)  # noqa: E731
   same = [fingerprint(load(x), "tokens", path=f"{tmp_path}/{x}", length=8, vocabulary=50) for x in "ab"]
   assert same[0] == same[1] and "data files" in same[0]
-  (tmp_path / "b/notes.txt").write_text("of no interest")
+  (tmp_path / "b/notes.txt").write_text("ignored")
   ids[500:505] = 7
   ids.tofile(tmp_path / "b/train.bin")
-  other = fingerprint(load("b"), "tokens", path=f"{tmp_path}/b", length=8, vocabulary=50)
-  assert other["data files"] != same[0]["data files"]
+  changed = fingerprint(load("b"), "tokens", path=f"{tmp_path}/b", length=8, vocabulary=50)
+  assert changed["data files"] != same[0]["data files"]
 
 
-def test_a_folder_of_images(tmp_path):
+def test_images_determine_the_fingerprint_of_a_folder(tmp_path):
   for kind, grey in (("cat", 10), ("dog", 200)):
     for number in range(6):
       (tmp_path / "p" / kind).mkdir(parents=True, exist_ok=True)
       Image.new("RGB", (4, 4), (grey + number, 0, 0)).save(tmp_path / "p" / kind / f"{number}.png")
   path = str(tmp_path / "p")
-  of = lambda: fingerprint(image_folder(path=path), "image_folder", path=path)  # noqa: E731
-  first = of()
+  current = lambda: fingerprint(image_folder(path=path), "image_folder", path=path)  # noqa: E731
+  first = current()
   (tmp_path / "p/.hidden").mkdir()
   (tmp_path / "p/.hidden/x.png").write_bytes(b"x")
-  (tmp_path / "p/cat/notes.txt").write_text("of no interest")
-  assert of() == first
-  a, b = tmp_path / "p/cat/3.png", tmp_path / "p/dog/3.png"
-  one, two = a.read_bytes(), b.read_bytes()
-  a.write_bytes(two)
-  b.write_bytes(one)
-  assert of()["data files"] != first["data files"]
+  (tmp_path / "p/cat/notes.txt").write_text("ignored")
+  assert current() == first
+  cat, dog = tmp_path / "p/cat/3.png", tmp_path / "p/dog/3.png"
+  cat_bytes, dog_bytes = cat.read_bytes(), dog.read_bytes()
+  cat.write_bytes(dog_bytes)
+  dog.write_bytes(cat_bytes)
+  assert current()["data files"] != first["data files"]
 
 
-def test_a_text_a_trace_and_a_graph(tmp_path):
+def test_text_traces_and_graphs_are_inputs(tmp_path):
   (tmp_path / "t.txt").write_text("abcdefgh" * 200)
   first = fingerprint(text(path=f"{tmp_path}/t.txt", length=8), "text", path=f"{tmp_path}/t.txt", length=8)
   (tmp_path / "t.txt").write_text("abcdefgh" * 100 + "abcdefgg" + "abcdefgh" * 99)
@@ -127,120 +127,114 @@ def test_a_text_a_trace_and_a_graph(tmp_path):
     algorithm={"name": "d_psgd", "graph": f"{tmp_path}/w.npy"}, times={"name": "trace", "path": f"{tmp_path}/steps.csv"}
   )
   data = text(path=f"{tmp_path}/t.txt", length=8)
-  before = inputs.of([experiment], data)
+  before = inputs.fingerprints([experiment], data)
   np.savetxt(tmp_path / "steps.csv", np.full((300, 8), 2), delimiter=",")
-  after = inputs.of([experiment], data)
+  after = inputs.fingerprints([experiment], data)
   assert {key for key in before if before[key] != after[key]} == {f"{tmp_path}/steps.csv"}
-  assert f"{tmp_path}/w.npy" in after and inputs.of_label(after, experiment) == after
-  assert not [key for key in inputs.of_label(after, default_experiment()) if key.startswith("/")]
+  assert f"{tmp_path}/w.npy" in after and inputs.fingerprints_of_label(after, experiment) == after
+  assert not [key for key in inputs.fingerprints_of_label(after, default_experiment()) if key.startswith("/")]
 
 
-def test_large_arrays_are_sampled_but_all_labels_count(monkeypatch):
+def fingerprint_of_arrays(x, y, validation=None):
+  source = ddl.data.source.in_memory(x, y, y)
+  validation = validation if validation is None else ddl.data.source.in_memory(validation, y, y)
+  return inputs.fingerprints([default_experiment()], ddl.Data(source, source, {}, validation))
+
+
+def test_the_fingerprint_of_large_arrays_samples_examples_but_not_labels(monkeypatch):
   monkeypatch.setattr(inputs, "WHOLE", 64)
   monkeypatch.setattr(inputs, "SAMPLE", 64)
   x, y = np.zeros((2000, 2), np.float32), np.zeros(2000, np.int32)
-
-  def of(x, y):
-    source = ddl.data.source.in_memory(x, y, y)
-    return inputs.of([default_experiment()], ddl.Data(source, source, {}))["training examples"]
-
-  changed = y.copy()
-  changed[1] = 1
-  assert of(x, y) == of(x.copy(), y) != of(x, changed)
+  changed_label, changed_end = y.copy(), x.copy()
+  changed_label[1] = 1
+  changed_end[-100:] = 2
+  assert fingerprint_of_arrays(x, y) == fingerprint_of_arrays(x.copy(), y)
+  assert fingerprint_of_arrays(x, y) != fingerprint_of_arrays(x, changed_label)
+  assert fingerprint_of_arrays(x, y) != fingerprint_of_arrays(changed_end, y)
 
 
-def test_a_sample_has_the_last_examples_too_and_a_type_counts(monkeypatch):
+def test_the_type_and_the_validation_split_are_part_of_the_fingerprint():
   x, y = np.ones((2000, 2), np.float32), np.zeros(2000, np.int32)
-
-  def of(x, validation=None):
-    source = ddl.data.source.in_memory(x, y, y)
-    validation = validation if validation is None else ddl.data.source.in_memory(validation, y, y)
-    return inputs.of([default_experiment()], ddl.Data(source, source, {}, validation))
-
-  assert of(x) != of(x.view(np.int32))
-  one, other = of(x, x), of(x, 2 * x)
-  assert {name for name in one if one[name] != other[name]} == {"validation examples"}
-  monkeypatch.setattr(inputs, "WHOLE", 64)
-  monkeypatch.setattr(inputs, "SAMPLE", 64)
-  late = x.copy()
-  late[-100:] = 2
-  assert of(x) != of(late)
+  assert fingerprint_of_arrays(x, y) != fingerprint_of_arrays(x.view(np.int32), y)
+  before, after = fingerprint_of_arrays(x, y, x), fingerprint_of_arrays(x, y, 2 * x)
+  assert {name for name in before if before[name] != after[name]} == {"validation examples"}
 
 
-def test_the_first_examples_of_a_stream():
-  def of(first):
+def test_the_fingerprint_of_a_stream_is_of_its_first_examples():
+  def training_examples(first):
     rows = [{"x": np.full(2, k, np.float32), "y": np.int32(0)} for k in (first, 1, 2, 3)]
     make = lambda worker, workers, seed: grain.MapDataset.source(rows).repeat().to_iter_dataset(FEW)  # noqa: E731
     source = from_grain_stream(make, size=4)
-    return inputs.of([default_experiment()], ddl.Data(source._replace(take=lambda k: {}), source, {}))
+    data = ddl.Data(source._replace(take=lambda k: {}), source, {})
+    return inputs.fingerprints([default_experiment()], data)["training examples"]
 
-  assert of(0) == of(0) and of(0)["training examples"] != of(7)["training examples"]
+  assert training_examples(0) == training_examples(0) != training_examples(7)
 
 
-def test_files_of_options(tmp_path):
+def test_initial_parameters_and_tuned_json_are_inputs(tmp_path):
   (tmp_path / "a").mkdir()
   for name in ("a/model.msgpack", "tuned.json"):
     (tmp_path / name).write_text("one")
   source = ddl.data.source.in_memory(np.zeros((4, 2), np.float32), np.zeros(4, np.int32))
-  of = lambda: inputs.of(  # noqa: E731
+  current = lambda: inputs.fingerprints(  # noqa: E731
     [default_experiment()], ddl.Data(source, source, {}), str(tmp_path / "a"), str(tmp_path / "tuned.json")
   )
-  first = of()
-  (tmp_path / "a/model.msgpack").write_text("other")
-  second = of()
-  (tmp_path / "tuned.json").write_text("other")
-  third = of()
+  first = current()
+  (tmp_path / "a/model.msgpack").write_text("two")
+  second = current()
+  (tmp_path / "tuned.json").write_text("two")
+  third = current()
   assert [key for key in first if first[key] != second[key]] == ["init_from"]
   assert [key for key in first if second[key] != third[key]] == ["tuned"]
 
 
-def test_a_run_or_a_circle_below_the_data_does_not_count(tmp_path):
+def test_run_folders_and_link_cycles_inside_the_data_folder_are_ignored(tmp_path):
   for part in ("train", "val"):
     (np.arange(640, dtype=np.uint16) % 50).tofile(tmp_path / f"{part}.bin")
   data = tokens(path=str(tmp_path), length=8, vocabulary=50)
-  of = lambda: fingerprint(data, "tokens", path=str(tmp_path), length=8, vocabulary=50)["data files"]  # noqa: E731
-  first = of()
-  (tmp_path / "circle").symlink_to(tmp_path)
-  assert of() == first
+  current = lambda: fingerprint(data, "tokens", path=str(tmp_path), length=8, vocabulary=50)["data files"]  # noqa: E731
+  first = current()
+  (tmp_path / "cycle").symlink_to(tmp_path)
+  assert current() == first
   (tmp_path / "runs").mkdir()
   (tmp_path / "runs/train.bin").write_bytes(b"1234")
-  assert of() != first
+  assert current() != first
   (tmp_path / "runs/about.json").touch()
-  assert of() == first
+  assert current() == first
 
 
-def test_where_one_file_ends_and_another_begins_counts(tmp_path):
-  ids, result = np.arange(1280, dtype=np.uint16) % 50, set()
-  for first in (640, 600):
-    ids[:first].tofile(tmp_path / "train.bin")
-    ids[first:].tofile(tmp_path / "val.bin")
+def test_the_boundary_between_files_changes_the_fingerprint(tmp_path):
+  ids, fingerprints = np.arange(1280, dtype=np.uint16) % 50, set()
+  for size in (640, 600):
+    ids[:size].tofile(tmp_path / "train.bin")
+    ids[size:].tofile(tmp_path / "val.bin")
     data = tokens(path=str(tmp_path), length=8, vocabulary=50)
-    result.add(fingerprint(data, "tokens", path=str(tmp_path), length=8, vocabulary=50)["data files"])
-  assert len(result) == 2
+    fingerprints.add(fingerprint(data, "tokens", path=str(tmp_path), length=8, vocabulary=50)["data files"])
+  assert len(fingerprints) == 2
 
 
-def test_prepared_files_of_tensorflow_datasets(tmp_path):
+def test_files_of_the_tensorflow_data_set_determine_its_fingerprint(tmp_path):
   for name in ("mnist", "cifar10"):
     (tmp_path / name).mkdir()
     (tmp_path / name / "part.tfrecord").write_text("one")
   source = ddl.data.source.in_memory(np.zeros((4, 2), np.float32), np.zeros(4, np.int32))
   data = ddl.Data(source, source, {})
-  of = lambda: fingerprint(data, "tfds", dataset="mnist", data_dir=str(tmp_path))["data files"]  # noqa: E731
-  first = of()
+  current = lambda: fingerprint(data, "tfds", dataset="mnist", data_dir=str(tmp_path))["data files"]  # noqa: E731
+  first = current()
   (tmp_path / "cifar10/part.tfrecord").write_text("two")
-  assert of() == first
+  assert current() == first
   (tmp_path / "mnist/part.tfrecord").write_text("two")
-  assert of() != first
+  assert current() != first
 
 
-def test_processes_must_have_the_same_inputs():
+def test_processes_with_different_inputs_are_refused():
   source = ddl.data.source.in_memory(np.zeros((4, 2), np.float32), np.zeros(4, np.int32))
   data = ddl.Data(source, source, {"description": "zeros"})
-  one, other = (processes.text({}, ddl.RunOptions(), data, {"data files": each}) for each in "ab")
-  assert "inputs" in processes.difference(one, other, 1)
+  first, second = (processes.text({}, ddl.RunOptions(), data, {"data files": digest}) for digest in "ab")
+  assert "inputs" in processes.difference(first, second, 1)
 
 
-def test_files_of_an_address(tmp_path):
+def test_the_imported_local_files_of_an_address_are_listed(tmp_path):
   package = tmp_path / "nets" / "parts"
   package.mkdir(parents=True)
   for name in ("nets/__init__.py", "nets/parts/__init__.py", "nets/parts/blocks.py", "unrelated.py"):
@@ -248,61 +242,60 @@ def test_files_of_an_address(tmp_path):
   (package / "net.py").write_text("import os, jax\nfrom . import blocks\nfrom nets import near\nimport beside\n")
   (tmp_path / "nets/near.py").write_text("import near2\n")
   (tmp_path / "near2.py").write_text("")
-  (package / "beside.py").write_text("import net\n")  # a circle
-  result = trusted_code.files(f"{package}/net.py:net")
-  names = {str(each.relative_to(tmp_path)) for each in result}
+  (package / "beside.py").write_text("import net\n")  # a cycle
+  names = {str(file.relative_to(tmp_path)) for file in trusted_code.files(f"{package}/net.py:net")}
   assert names == {
     "nets/__init__.py", "nets/parts/__init__.py", "nets/parts/blocks.py", "nets/parts/net.py", "nets/near.py",
     "near2.py", "nets/parts/beside.py",
   }  # fmt: skip
   assert trusted_code.files("ddl.models:MODELS") == [] and trusted_code.files("no.such:net") == []
-  assert [each.name for each in trusted_code.files("textwrap:fill")] == ["textwrap.py"]
+  assert [file.name for file in trusted_code.files("textwrap:fill")] == ["textwrap.py"]
 
 
 # ---- resumes
 
 
-def test_a_run_with_other_data(tmp_path, capsys):
+def test_a_resumed_run_with_changed_data_is_refused_unless_allowed(tmp_path, capsys):
   settings = saved_npz(tmp_path / "d.npz")
   run = ddl.train(workdir=tmp_path / "a", **settings)
-  (run.folder / "result.json").unlink()
-  saved_npz(tmp_path / "d.npz")  # the same examples once more
-  ddl.train(workdir=tmp_path / "a", options=RESUME)
-  (run.folder / "result.json").unlink()
+
+  def resume(options=RESUME):
+    (run.folder / "result.json").unlink()
+    return ddl.train(workdir=tmp_path / "a", options=options)
+
+  saved_npz(tmp_path / "d.npz")  # writes the same examples again
+  resume()
   saved_npz(tmp_path / "d.npz", change=90)
   with pytest.raises(ValueError, match="have changed: training examples, test examples") as error:
-    ddl.train(workdir=tmp_path / "a", options=RESUME)
+    resume()
   assert "\n" not in str(error.value) and "allow_changed_inputs" in str(error.value)
-  run = ddl.train(workdir=tmp_path / "a", options=ALLOW)
+  (run.folder / "result.json").touch()
+  run = resume(ALLOW)
   assert run_dir.input_changes(run.folder) == [{"changed": ["training examples", "test examples"], "step": 8}]
   assert "Changed contents since step 8: training examples, test examples." in repr(ddl.load(run.folder))
-  (run.folder / "result.json").unlink()
-  ddl.train(workdir=tmp_path / "a", options=RESUME)  # the folder records what it has become
-  (run.folder / "result.json").unlink()
   (run.folder / "inputs.json").unlink()
   capsys.readouterr()
-  ddl.train(workdir=tmp_path / "a", options=RESUME)
-  assert f"{run.folder} has no inputs.json, as an older version" in capsys.readouterr().out
-  (run.folder / "result.json").unlink()
+  resume()  # the changed data is recorded by now
+  assert "inputs.json" in capsys.readouterr().out
   (run.folder / "inputs.json").write_text("{")
   with pytest.raises(ValueError, match=r"inputs\.json is damaged"):
-    ddl.train(workdir=tmp_path / "a", options=RESUME)
+    resume()
 
 
 @pytest.mark.parametrize("content", ['{"inputs": []}', '{"inputs": {}, "changes": [3]}', "[]"])
-def test_a_record_of_inputs_that_is_no_such_record(tmp_path, content):
+def test_a_damaged_record_of_inputs_is_refused(tmp_path, content):
   (tmp_path / "inputs.json").write_text(content)
   with pytest.raises(ValueError, match=rf"^{tmp_path}/inputs\.json is damaged"):
     run_dir.recorded_inputs(tmp_path)
 
 
-def test_what_a_start_that_was_killed_has_recorded_is_removed(tmp_path):
+def test_inputs_of_a_run_that_was_killed_at_its_start_are_removed(tmp_path):
   run_dir.record(tmp_path, {}, None, {"training examples": "a"})
   assert run_dir.recorded_inputs(tmp_path) and not run_dir.RunFolder(tmp_path).has_begun()
   assert run_dir.recorded_inputs(tmp_path) == {}
 
 
-def test_each_change_is_kept(tmp_path):
+def test_all_changes_of_inputs_are_recorded(tmp_path):
   for step, digest in enumerate("abbc"):
     run_dir.record_inputs(tmp_path, {"data files": digest}, {"step": step})
   assert run_dir.input_changes(tmp_path) == [{"changed": ["data files"], "step": step} for step in (1, 3)]
@@ -310,12 +303,12 @@ def test_each_change_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("option", ["allow_changed_inputs", "trust_code"])
-def test_what_only_a_resume_reads(option):
+def test_options_of_a_resume_are_refused_without_it(option):
   with pytest.raises(ValueError, match=f"{option} must be False without resume"):
     ddl.RunOptions(**{option: True})
 
 
-def test_a_record_cannot_allow_other_data(tmp_path, call):
+def test_the_record_of_a_folder_cannot_allow_changed_data(tmp_path, call):
   folder = ddl.train(workdir=tmp_path / "a", **saved_npz(tmp_path / "d.npz")).folder
   (folder / "result.json").unlink()
   record = json.loads((folder / "experiment.json").read_text())
@@ -328,33 +321,30 @@ def test_a_record_cannot_allow_other_data(tmp_path, call):
   assert run_dir.input_changes(folder) == []
 
 
-def test_a_comparison_with_other_data(tmp_path):
+def test_a_resumed_comparison_with_changed_data_is_refused_unless_allowed(tmp_path):
   settings = saved_npz(tmp_path / "d.npz")
-  compare = {"seeds": (0,), "target": 0.3, "algorithms": LABELS}
+  compare = {"seeds": (0,), "target": 0.3, "algorithms": {"sync": LABELS["sync"]}}
   ddl.compare(compare=compare, workdir=tmp_path / "c", **settings)
-  for each in ("c", "c/sync/seed-0", "c/local/seed-0"):
-    assert {*run_dir.recorded_inputs(tmp_path / each)} == {"training examples", "test examples"}
+  for folder in ("c", "c/sync/seed-0"):
+    assert {*run_dir.recorded_inputs(tmp_path / folder)} == {"training examples", "test examples"}
   saved_npz(tmp_path / "d.npz", change=90)
   more = compare | {"seeds": (0, 1)}
-  before = sorted(tmp_path.glob("c/*/seed-*"))
   with pytest.raises(ValueError, match="have changed: training examples"):
     ddl.compare(compare=more, workdir=tmp_path / "c", options=RESUME, **settings)
-  assert sorted(tmp_path.glob("c/*/seed-*")) == before
+  assert [path.name for path in tmp_path.glob("c/*/seed-*")] == ["seed-0"]
   compared = ddl.compare(compare=more, workdir=tmp_path / "c", options=ALLOW, **settings)
   [change] = compared.info["changed_inputs"]
-  assert change["runs"] == {"local/seed-0": None, "sync/seed-0": None} and "test examples" in change["changed"]
-  text = (
-    "Changed contents since earlier runs: training examples, test examples. Earlier runs: local/seed-0, sync/seed-0."
-  )
+  assert change["runs"] == {"sync/seed-0": None} and "test examples" in change["changed"]
+  text = "Changed contents since earlier runs: training examples, test examples. Earlier runs: sync/seed-0."
   assert text in compared.report.read_text() and text in " ".join(repr(compared).split())
   assert ddl.compare(workdir=tmp_path / "c", options=RESUME).info["changed_inputs"] == [change]
 
 
-def test_a_sweep_with_other_data(tmp_path):
+def test_a_resumed_sweep_with_changed_data_is_refused_unless_allowed(tmp_path):
   settings = saved_npz(tmp_path / "d.npz") | {"compare": {"algorithms": LABELS}}
   ddl.sweep(only=["sync"], trials=1, workdir=tmp_path / "s", **settings)
-  for each in ("s", "s/sync/trial-0/seed-0"):
-    assert "validation examples" in run_dir.recorded_inputs(tmp_path / each)
+  for folder in ("s", "s/sync/trial-0/seed-0"):
+    assert "validation examples" in run_dir.recorded_inputs(tmp_path / folder)
   saved_npz(tmp_path / "d.npz", change=90)
   with pytest.raises(ValueError, match="have changed: training examples"):
     ddl.sweep(only=["sync"], trials=2, workdir=tmp_path / "s", options=RESUME, **settings)
@@ -365,38 +355,48 @@ def test_a_sweep_with_other_data(tmp_path):
 # ---- code
 
 
-@pytest.fixture
-def run(tmp_path):
-  """A run of a user-defined model, and the file that its import leaves behind."""
-  (tmp_path / "code").mkdir()
-  ran = tmp_path / "ran"
-  (tmp_path / "code/net.py").write_text(NET.format(ran=str(ran)))
-  (tmp_path / "code/layers.py").write_text(LAYERS)
-  settings = {"model": {"name": f"{tmp_path}/code/net.py:net"}, "data": {"name": "least_squares"}, **SMALL}
-  folder = ddl.train(workdir=tmp_path / "a", **settings).folder
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+  """A folder `work` with a run of a user-defined model and its code, and a copy of the folder."""
+  path = tmp_path_factory.mktemp("code")
+  (path / "work/code").mkdir(parents=True)
+  (path / "work/code/net.py").write_text(NET.format(ran=f"{path}/work/ran"))
+  (path / "work/code/layers.py").write_text(LAYERS)
+  settings = {"model": {"name": f"{path}/work/code/net.py:net"}, "data": {"name": "least_squares"}, **SMALL}
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    folder = ddl.train(workdir=path / "work/a", **settings).folder
   (folder / "result.json").unlink()
-  ran.unlink()
+  (path / "work/ran").unlink()
+  shutil.copytree(path / "work", path / "copy")
+  return path
+
+
+@pytest.fixture
+def run(trained):
+  """The folder of the run in its first state, and the file that an import of its code creates."""
+  shutil.rmtree(trained / "work")
+  shutil.copytree(trained / "copy", trained / "work")
   forget()
-  yield folder, ran
+  yield trained / "work/a", trained / "work/ran"
   forget()
 
 
 def forget():
-  """As in a process that has not imported the files yet."""
+  """Remove the user-defined modules from sys.modules, as in a new process."""
   for name in [*sys.modules]:
     if name.partition("@")[0] in ("net", "layers", "rule"):
       del sys.modules[name]
 
 
 def address(folder, name):
-  """Let a folder name another model."""
+  """Change the address of the model in a folder's records."""
   for file in ("config.json", "experiment.json"):
     record = json.loads((folder / file).read_text())
     record.get("config", record)["model"]["name"] = name
     (folder / file).write_text(json.dumps(record))
 
 
-def test_the_recorded_files_run(run):
+def test_only_the_model_of_a_run_imports_its_code(run):
   folder, ran = run
   loaded = ddl.load(folder)
   assert len(loaded.metrics) == 3 and loaded.config["model"]["name"].endswith("net.py:net") and "step 8" in repr(loaded)
@@ -404,8 +404,9 @@ def test_the_recorded_files_run(run):
   assert loaded.params["w"].shape[1] == 1 and ran.exists()
 
 
-@pytest.mark.parametrize("changed", ["net.py", "layers.py"])
-def test_a_file_that_has_changed(run, call, changed):
+@pytest.mark.parametrize("changed", ["layers.py", "net.py"])
+@pytest.mark.sampled(2)
+def test_changed_code_is_refused_unless_trusted(run, call, changed):
   folder, ran = run
   file = folder.parent / "code" / changed
   file.write_text(file.read_text() + "# edited\n")
@@ -415,7 +416,7 @@ def test_a_file_that_has_changed(run, call, changed):
     assert "\n" not in str(error.value) and "trust_code" in str(error.value)
   code, _, error = call("train", "--resume", f"--workdir={folder}")
   assert code == 2 and str(file) in error and "allow_changed_inputs" in error and error.count("\n") == 1
-  with pytest.raises(ValueError, match=f"have changed: {file}; "):  # the code is trusted, the run another one
+  with pytest.raises(ValueError, match=f"have changed: {file}; "):  # the code is trusted, but is an input of the run
     ddl.train(workdir=folder, options=TRUST)
   forget()
   ran.unlink()
@@ -424,22 +425,22 @@ def test_a_file_that_has_changed(run, call, changed):
   assert run_dir.input_changes(folder) == [{"changed": [str(file)], "step": 8}]
 
 
-def test_processes_may_differ_in_what_they_allow(run, monkeypatch):
-  seen = []
+def test_processes_can_allow_different_inputs(run, monkeypatch):
+  checked = []
 
-  def compared(config, options, *_):
-    seen.append(options)
+  def check(config, options, *_):
+    checked.append(options)
     raise InterruptedError
 
-  monkeypatch.setattr(processes, "check", compared)
+  monkeypatch.setattr(processes, "check", check)
   for options in (ALLOW, TRUST, RESUME):
     with pytest.raises(InterruptedError):
       ddl.train(workdir=run[0], options=options)
-  assert {processes.text({}, each) for each in seen} == {processes.text({}, seen[0])}
+  assert len(checked) == 3 and len({processes.text({}, options) for options in checked}) == 1
 
 
-@pytest.mark.parametrize("way", ["inside", "with a hash", "..", "link in", "link out", "package", "no hash"])
-def test_a_file_of_the_folder(run, call, monkeypatch, way):
+@pytest.mark.parametrize("case", ["inside", "with a hash", "..", "link in", "link out", "package", "no hash"])
+def test_code_inside_the_run_folder_is_refused_unless_trusted(run, call, monkeypatch, case):
   folder, ran = run
   code = folder.parent / "code"
   shutil.copytree(code, folder / "code")
@@ -447,38 +448,36 @@ def test_a_file_of_the_folder(run, call, monkeypatch, way):
     "link out": f"{folder}/out.py", "link in": f"{folder.parent}/in.py", "no hash": f"{folder.parent}/new.py",
     "..": f"{folder.parent}/code/../a/code/net.py", "package": "code.net",
   }  # fmt: skip
-  named = names.get(way, f"{folder}/code/net.py")
-  if way == "link out":
+  file = names.get(case, f"{folder}/code/net.py")
+  if case == "link out":
     (folder / "out.py").symlink_to(code / "net.py")
-  if way == "link in":
+  if case == "link in":
     (folder.parent / "in.py").symlink_to(folder / "code/net.py")
-  if way == "no hash":
+  if case == "no hash":
     shutil.copy(code / "net.py", folder.parent / "new.py")
-  if way == "package":
+  if case == "package":
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "code", raising=False)
     (folder / "code/__init__.py").touch()
-  if way == "with a hash":
+  if case == "with a hash":
     record = json.loads((folder / "inputs.json").read_text())
-    record["inputs"] |= {str(each): trusted_code.digest(each) for each in (folder / "code").iterdir()}
+    record["inputs"] |= {str(path): trusted_code.digest(path) for path in (folder / "code").iterdir()}
     (folder / "inputs.json").write_text(json.dumps(record))
-  address(folder, f"{named}:net")
-  why = "new.py has no hash" if way == "no hash" else "is inside the run folder"
+  address(folder, f"{file}:net")
+  reason = "new.py has no hash" if case == "no hash" else "is inside the run folder"
   for load in (lambda: ddl.load(folder).model, lambda: ddl.train(workdir=folder, options=ALLOW)):
-    with pytest.raises(Untrusted, match=why):
+    with pytest.raises(Untrusted, match=reason):
       load()
   assert not ran.exists()
-  code, _, error = call("train", "--resume", f"--workdir={folder}")
-  assert code == 2 and error.count("\n") == 1
-  if way != "link out":  # which leads to the recorded file, and so to a run of another config
-    assert "trust_code" in error and not ran.exists()
-  assert len(ddl.load(folder).metrics) == 3  # which need no code
-  if way == "inside":
+  assert len(ddl.load(folder).metrics) == 3  # needs no code
+  if case == "inside":
+    code, _, error = call("train", "--resume", f"--workdir={folder}")
+    assert code == 2 and error.count("\n") == 1 and "trust_code" in error and not ran.exists()
     assert ddl.load(folder, trust_code=True).model and ran.exists()
     assert call("train", "--resume", f"--workdir={folder}", "--trust_code")[0] == 0
 
 
-def test_a_folder_behind_a_link(run):
+def test_code_inside_a_linked_run_folder_is_refused(run):
   folder, ran = run
   shutil.copytree(folder.parent / "code", folder / "code")
   (folder / "out.py").symlink_to(folder.parent / "code/net.py")
@@ -491,7 +490,7 @@ def test_a_folder_behind_a_link(run):
   assert not ran.exists()
 
 
-def test_an_address_without_a_file(tmp_path, monkeypatch):
+def test_modules_without_a_file_are_refused_except_main(tmp_path, monkeypatch):
   allow = trusted_code.check(tmp_path, {}, False, "advice")
   for name in ("sys:net", "no.such:net"):
     with pytest.raises(Untrusted, match="has no file to check and is not trusted; advice"):
@@ -500,8 +499,7 @@ def test_an_address_without_a_file(tmp_path, monkeypatch):
   allow("__main__:net")
 
 
-def test_what_is_trusted_stays_so(run):
-  """The result of a call that has run the code, and the runs of a comparison that is trusted."""
+def test_results_stay_trusted_after_their_code_changes(run):
   folder, _ = run
   settings = {"data": {"name": "least_squares"}, "model": {"name": f"{folder.parent}/code/net.py:net"}, **SMALL}
   compare = {"seeds": (0,), "target": 1.0, "algorithms": LABELS}
@@ -517,8 +515,8 @@ def test_what_is_trusted_stays_so(run):
     _ = ddl.load(compared.folder).runs["sync"][0].experiment
 
 
-def test_what_a_record_cannot_switch_on(run, call):
-  """The folder is somebody else's: its record may not trust itself, nor name the folder of compiled programs."""
+def test_the_record_of_a_folder_cannot_enable_trust(run, call):
+  """The record of another user's folder must not enable its own code, nor a compilation cache inside the folder."""
   folder, ran = run
   shutil.copytree(folder.parent / "code", folder / "code")
   address(folder, f"{folder}/code/net.py:net")
@@ -543,26 +541,26 @@ def rule(inner, *, period: int = 2) -> Algorithm:
 """
 
 
-def test_a_label_that_is_not_asked_for_does_not_run_code_of_the_folder(tmp_path):
+def test_labels_that_are_only_read_import_no_code_of_the_folder(tmp_path):
   (tmp_path / "rule.py").write_text(RULE.format(ran=str(tmp_path / "ran")))
-  own = LABELS | {"own": {"algorithm": {"name": f"{tmp_path}/rule.py:rule"}}}
+  custom = {"sync": LABELS["sync"], "custom": {"algorithm": {"name": f"{tmp_path}/rule.py:rule"}}}
   settings = saved_npz(tmp_path / "d.npz") | {"workdir": tmp_path / "c"}
   make = lambda labels, **how: ddl.compare(  # noqa: E731
     compare={"seeds": (0,), "target": 0.3, "algorithms": labels}, **settings, **how
   )
-  folder = make(own).folder
+  folder = make(custom).folder
   forget()
   (tmp_path / "ran").unlink()
   shutil.move(tmp_path / "rule.py", folder)
   for file in [folder / "comparison.json", *folder.glob("**/config.json")]:
     file.write_text(file.read_text().replace(f"{tmp_path}/rule.py", f"{folder}/rule.py"))
   with pytest.raises(Untrusted, match="is inside the run folder"):
-    make(LABELS, options=RESUME)
+    make({"sync": LABELS["sync"]}, options=RESUME)
   assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("command", ["compare", "sweep"])
-def test_a_label_with_a_file_of_the_folder(run, call, command):
+def test_a_resume_imports_no_model_inside_the_folder(run, call, command):
   folder, ran = run
   settings = {"data": {"name": "least_squares"}, "model": {"name": f"{folder.parent}/code/net.py:net"}, **SMALL}
   settings |= {"compare": {"seeds": (0,), "target": 1.0, "algorithms": LABELS}}
@@ -577,7 +575,7 @@ def test_a_label_with_a_file_of_the_folder(run, call, command):
   with pytest.raises(Untrusted, match="inside the run folder"):
     getattr(ddl, command)(workdir=created, options=RESUME)
   single = next(created.glob("**/config.json")).parent
-  (single / "experiment.json").touch()  # as if the run were of a command of its own
+  (single / "experiment.json").touch()  # as if `train` had created the folder
   with pytest.raises(Untrusted, match=f"inside the run folder {created}"):
     _ = ddl.load(single).model
   if command == "compare":

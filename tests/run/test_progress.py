@@ -1,4 +1,4 @@
-"""What a run says on its way, in a terminal, a file and a notebook (whose display is recorded); numbers come once."""
+"""Progress of a run in a terminal, a file and a notebook (with a recorder as display)."""
 
 import re
 import sys
@@ -12,18 +12,18 @@ from ddl.run import progress, train
 
 @pytest.fixture
 def clock(monkeypatch):
-  """Seconds that a test sets."""
+  """The clock of the progress, which a test sets."""
   now = [100.0]
   for name in ("monotonic", "time"):
     monkeypatch.setattr(progress.time, name, lambda: now[0])
   return now
 
 
-def test_lines_leave_out_the_seconds_of_compiling(clock, monkeypatch, capsys):
+def test_lines_exclude_compilation_from_the_time_left(clock, monkeypatch, capsys):
   monkeypatch.setattr(progress, "has_bar", lambda: False)
   with progress.ProgressBar("x", 100, 0) as shown:
     shown.show(0, {"test_loss": 2.0})
-    clock[0] += 600  # the compiler's
+    clock[0] += 600  # of compilation
     shown.show(10, {"test_loss": 1.0})
     clock[0] += 20
     shown.show(20, {"test_loss": 0.5})
@@ -32,7 +32,7 @@ def test_lines_leave_out_the_seconds_of_compiling(clock, monkeypatch, capsys):
   assert re.search(r"step 20 of 100, .*about 160 s left", second), second
 
 
-def test_a_bar_does_too_and_after_a_resume(clock, monkeypatch, capsys):
+def test_a_resumed_bar_excludes_compilation_from_its_rate(clock, monkeypatch, capsys):
   monkeypatch.setattr(progress, "has_bar", lambda: True)
   with progress.ProgressBar("x", 100, 40) as shown:
     clock[0] += 600
@@ -40,11 +40,11 @@ def test_a_bar_does_too_and_after_a_resume(clock, monkeypatch, capsys):
     clock[0] += 20
     shown.show(60, {"test_loss": 0.5})
     bar = shown._bar
-    assert (bar.initial, bar.start_t, bar.n) == (50, 700.0, 60)  # of its rate
+    assert (bar.initial, bar.start_t, bar.n) == (50, 700.0, 60)
   assert "compiling" not in bar.desc and "x" in capsys.readouterr().err
 
 
-def test_the_line_about_the_data_has_each_number_once():
+def test_the_text_about_the_data_states_the_number_of_examples_once():
   source = Source(1200, lambda k: {"x": k})
   for description, line in {
     "1,200 + 80 images": "1,200 + 80 images",
@@ -54,7 +54,7 @@ def test_the_line_about_the_data_has_each_number_once():
 
 
 class Shown(list):
-  """What an output has shown, in turn."""
+  """The texts that an output cell has displayed."""
 
   def __call__(self, data, *, raw, display_id):
     assert raw and display_id
@@ -65,7 +65,7 @@ class Shown(list):
     self.append(data["text/plain"])
 
 
-def test_all_bars_of_a_notebooks_cell_share_one_output_which_is_empty_after_the_end(monkeypatch, capsys):
+def test_bars_of_a_notebook_cell_share_an_output_that_is_empty_at_the_end(monkeypatch, capsys):
   shell, cells = types.SimpleNamespace(execution_count=1), list[Shown]()
 
   def display(*data, **how):

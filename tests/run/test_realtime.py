@@ -1,4 +1,4 @@
-"""`--runtime=threads` and `ray` as commands: the folder they leave, a replay of it, and what they refuse."""
+"""`--runtime=threads` and `--runtime=ray`: the run folder, replay, stop, and refused settings."""
 
 import json
 import os
@@ -19,34 +19,50 @@ SMALL = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["async_easgd", pytest.param("hogwild_sgd", marks=pytest.mark.slow)])
-def test_threads_leave_a_run_folder(tmp_path, name):
-  period = () if name == "async_easgd" else ("--config.algorithm.period=None",)
-  settings = (f"--config.algorithm.name={name}", *period, "--runtime=threads", f"--workdir={tmp_path}/a")
-  done = Command("train", *SMALL, *settings).end()
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+  """The folder of a run on threads."""
+  folder = tmp_path_factory.mktemp("recorded") / "a"
+  done = Command("train", *SMALL, "--runtime=threads", f"--workdir={folder}").end()
   assert done.code == 0, done.error
-  lines = metrics(tmp_path / "a")
+  return folder
+
+
+def check_folder_of_threads(folder):
+  lines = metrics(folder)
   assert [line["step"] for line in lines] == [0, 8, 16, 24]
   assert lines[-1]["examples"] == 24 * 3 * 16 and np.isfinite(lines[-1]["test_loss"])
-  events = record.load(tmp_path / "a" / "events.npz")
+  events = record.load(folder / "events.npz")
   record.check(events, 3)
   assert len(events.worker) == lines[-1]["visits"]
-  size = 64 * 8 + 8 + 8 * 10 + 10  # float32, there and back
+  size = 64 * 8 + 8 + 8 * 10 + 10  # float32, sent and received
   assert [line["bytes_sent"] for line in lines] == [line["visits"] * 2 * 4 * size / 3 for line in lines]
-  seconds = [line["seconds"] for line in metrics(tmp_path / "a", timeless=False)]
+  seconds = [line["seconds"] for line in metrics(folder, timeless=False)]
   assert seconds == sorted(seconds) and seconds[-1] >= round(events.served[-1], 6) > seconds[0] == 0
-  assert (tmp_path / "a" / "schedule.png").exists()
+  assert (folder / "schedule.png").exists()
+
+
+def test_threads_write_a_run_folder(recorded):
+  check_folder_of_threads(recorded)
 
 
 @pytest.mark.slow
-def test_ray_leaves_a_run_folder(tmp_path):
+def test_lock_free_threads_write_a_run_folder(tmp_path):
+  settings = ("--config.algorithm.name=hogwild_sgd", "--config.algorithm.period=None", "--runtime=threads")
+  done = Command("train", *SMALL, *settings, f"--workdir={tmp_path}/a").end()
+  assert done.code == 0, done.error
+  check_folder_of_threads(tmp_path / "a")
+
+
+@pytest.mark.slow
+def test_ray_writes_a_run_folder(tmp_path):
   pytest.importorskip("ray")
   arguments = ("train", *SMALL, "--config.workers=2", "--runtime=ray", "--shards=2", f"--workdir={tmp_path}/a")
   done = Command(*arguments).end()
   assert done.code == 0, done.error
   lines = metrics(tmp_path / "a")
   assert [line["step"] for line in lines] == [0, 8, 16, 24] and np.isfinite(lines[-1]["test_loss"])
-  assert [line["visits"] for line in lines] == [0, 6, 10, 14]  # none is late, though training does not wait
+  assert [line["visits"] for line in lines] == [0, 6, 10, 14]  # evaluations do not delay training, nor training them
   events = record.load(tmp_path / "a" / "events.npz")
   assert len(events.worker) == 14 and "fork" not in done.error
   seconds = [line["seconds"] for line in metrics(tmp_path / "a", timeless=False)]
@@ -54,7 +70,7 @@ def test_ray_leaves_a_run_folder(tmp_path):
   assert "starting Ray" in done.out and (tmp_path / "a" / "schedule.png").exists()
 
 
-def test_a_line_of_metrics_that_a_crash_cut_is_none(tmp_path):
+def test_a_torn_last_line_of_metrics_is_ignored(tmp_path):
   written = [{"step": n, "visits": 2 * n, "bytes_sent": 8.0 * n, "seconds": 0.5 * n} for n in (0, 10)]
   text = "".join(json.dumps(line) + "\n" for line in written)
   for torn in ("", '{"step": 20, "vis', "{"):
@@ -67,32 +83,24 @@ def test_a_line_of_metrics_that_a_crash_cut_is_none(tmp_path):
     covered(RunFolder(tmp_path), 50)
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
-  folder = tmp_path_factory.mktemp("recorded") / "a"
-  done = Command("train", *SMALL, "--runtime=threads", f"--workdir={folder}").end()
-  assert done.code == 0, done.error
-  return folder
-
-
 @pytest.mark.slow
-def test_a_run_on_threads_is_made_again_in_virtual_time_with_the_same_bits(recorded, tmp_path):
+def test_a_replay_of_threads_in_virtual_time_has_the_same_bits(recorded, tmp_path):
   done = Command("train", *SMALL, f"--replay={recorded}/events.npz", f"--workdir={tmp_path}/b").end()
   assert done.code == 0, done.error
   assert (tmp_path / "b" / "schedule.png").exists()
   events, again = (record.load(folder / "events.npz") for folder in (recorded, tmp_path / "b"))
   assert all(map(np.array_equal, events, again))
-  target, current = metrics(recorded), metrics(tmp_path / "b")
-  for key in ("step", "test_loss", "test_accuracy", "bytes_sent"):  # of the center, to the last bit
-    assert [line[key] for line in current] == [line[key] for line in target]
-  for key in ("train_loss", "distance"):  # sums, in another order
-    np.testing.assert_allclose([line[key] for line in current[1:]], [line[key] for line in target[1:]], rtol=1e-6)
-  assert [line["virtual_seconds"] for line in current[1:]] == [events.served[line["visits"] - 1] for line in target[1:]]
+  real, virtual = metrics(recorded), metrics(tmp_path / "b")
+  for key in ("step", "test_loss", "test_accuracy", "bytes_sent"):
+    assert [line[key] for line in virtual] == [line[key] for line in real]
+  for key in ("train_loss", "distance"):  # sums in another order
+    np.testing.assert_allclose([line[key] for line in virtual[1:]], [line[key] for line in real[1:]], rtol=1e-6)
+  assert [line["virtual_seconds"] for line in virtual[1:]] == [events.served[line["visits"] - 1] for line in real[1:]]
 
 
 @pytest.mark.slow
-def test_the_schedule_of_a_comparison_is_made_again(call, tmp_path):
-  """Its events stand beside the folders of its seeds, and are of virtual time: without a lock they say all, too."""
+def test_a_replay_of_the_schedule_of_a_comparison_has_the_same_loss(call, tmp_path):
+  """Lock-free events can be replayed if they were recorded in virtual time."""
   (tmp_path / "config.py").write_text(
     "from configs.async_easgd_digits import get_config as whole\n\n\ndef get_config():\n  config = whole()\n"
     "  config.algorithm.name, config.compare.seeds = 'hogwild_easgd', (0,)\n"
@@ -118,19 +126,19 @@ def test_the_schedule_of_a_comparison_is_made_again(call, tmp_path):
     (("--runtime=threads",), "Only runtime=simulator"),
   ],
 )
-def test_what_cannot_be_made_again_is_refused(wrong, recorded, tmp_path, flags, words):
+def test_a_replay_with_other_settings_is_refused(wrong, recorded, tmp_path, flags, words):
   wrong([*SMALL, f"--replay={recorded}/events.npz", f"--workdir={tmp_path}/b", *flags], words)
   assert not (tmp_path / "b" / "config.json").exists()
 
 
-def test_a_record_that_is_missing_damaged_alone_or_unlocked_is_refused(wrong, recorded, tmp_path):
+def test_missing_damaged_and_lock_free_records_are_refused(wrong, recorded, tmp_path):
   def refusal(folder, *flags):
     return wrong([*SMALL, f"--replay={folder}/events.npz", f"--workdir={tmp_path}/b", *flags])
 
   assert "does not exist" in refusal(tmp_path)
-  (tmp_path / "alone").mkdir()
-  shutil.copy(recorded / "events.npz", tmp_path / "alone")
-  assert "must be in the folder of its run" in refusal(tmp_path / "alone")
+  (tmp_path / "without_run").mkdir()
+  shutil.copy(recorded / "events.npz", tmp_path / "without_run")
+  assert "config.json" in refusal(tmp_path / "without_run")
   shutil.copytree(recorded, tmp_path / "wrong")
   events = record.load(recorded / "events.npz")
   record.save(tmp_path / "wrong" / "events.npz", events._replace(worker=events.worker + 1))
@@ -146,7 +154,7 @@ def test_a_record_that_is_missing_damaged_alone_or_unlocked_is_refused(wrong, re
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_a_stop_on_threads_keeps_metrics_and_events(tmp_path, number):
+def test_a_stop_on_threads_saves_metrics_and_events(tmp_path, number):
   flags = ("--runtime=threads", "--config.steps=1000000", f"--workdir={tmp_path}/a")
   command = Command("train", *SMALL, *flags)
   command.wait_for(lambda: len(metrics(tmp_path / "a")) > 1)
@@ -160,34 +168,34 @@ def test_a_stop_on_threads_keeps_metrics_and_events(tmp_path, number):
 
 
 @pytest.mark.slow
-def test_a_run_on_ray_that_was_stopped_goes_on(tmp_path):
+def test_a_stopped_run_on_ray_is_resumed(tmp_path):
   pytest.importorskip("ray")
-  folder, seen = tmp_path / "a", []
+  folder, records = tmp_path / "a", []
   long = (*SMALL, "--config.workers=2", "--config.steps=1000000", "--runtime=ray", "--checkpoint_every=20")
   for flags, number in ((long, signal.SIGTERM), (("--resume",), signal.SIGINT)):
     lines = len(metrics(folder))
     command = Command("train", *flags, f"--workdir={folder}")
     command.wait_for(lambda lines=lines: len(metrics(folder)) > lines + 1)
-    stop = os.killpg if number == signal.SIGINT else os.kill  # Ctrl-C in a terminal goes to Ray's processes too
+    stop = os.killpg if number == signal.SIGINT else os.kill  # Ctrl-C in a terminal also reaches Ray's processes
     stop(command.process.pid, number)
     done = command.end()
     assert done.code == 128 + number and "Traceback" not in done.error
     assert "stopped at step" in done.out.splitlines()[-1] and "--resume" in done.out.splitlines()[-1]
-    seen.append(record.load(folder / "events.npz"))
-    record.check(seen[-1], 2)
-  before, after = (events.worker for events in seen)
+    records.append(record.load(folder / "events.npz"))
+    record.check(records[-1], 2)
+  before, after = (events.worker for events in records)
   assert len(after) > len(before) and np.array_equal(after[: len(before)], before)
   visits = [line["visits"] for line in metrics(folder)]
   assert visits == sorted(set(visits)) and len(before) < visits[-1] <= len(after)
 
 
-def test_divergence_on_threads_says_what_may_help(wrong, tmp_path):
+def test_divergence_on_threads_suggests_a_smaller_learning_rate(wrong, tmp_path):
   flags = ("--runtime=threads", "--config.optimizer.learning_rate=1e30", f"--workdir={tmp_path}/a")
-  wrong([*SMALL, *flags], "async_easgd", "threads save no checkpoints", "config.optimizer.learning_rate", "1e+30")
+  wrong([*SMALL, *flags], "async_easgd", "no checkpoints", "config.optimizer.learning_rate", "1e+30")
 
 
 @pytest.mark.slow
-def test_a_resumed_replay_goes_on_with_its_own_order(call, recorded, tmp_path):
+def test_a_resumed_replay_needs_no_replay_flag(call, recorded, tmp_path):
   replayed = (*SMALL, f"--replay={recorded}/events.npz")
   whole, part = tmp_path / "whole", tmp_path / "part"
   assert call("train", *replayed, f"--workdir={whole}")[0] == 0
@@ -198,7 +206,8 @@ def test_a_resumed_replay_goes_on_with_its_own_order(call, recorded, tmp_path):
   assert metrics(part) == metrics(whole)
 
 
-def test_an_address_without_a_cluster_is_one_line(tmp_path):
-  """In a process of its own: Ray keeps the settings that it was first imported with."""
+@pytest.mark.slow
+def test_an_address_without_a_ray_cluster_is_a_one_line_error(tmp_path):
+  """In a new process, as Ray reads its settings only when it is first imported."""
   flags = ("--runtime=ray", "--ray_address=127.0.0.1:9", f"--workdir={tmp_path}/a")
   assert "127.0.0.1:9" in complaint(Command("train", *SMALL, *flags).end())

@@ -1,4 +1,4 @@
-"""A run that is stopped at any moment and resumed is, bit for bit, one that was not."""
+"""A run that was stopped or killed and resumed has the same bits as an uninterrupted one."""
 
 import os
 import random
@@ -26,7 +26,7 @@ def as_users_run():
 
 IN_FLIGHT = {"algorithm": {"name": "dasgd", "period": 4, "delay": 3, "keep": 0.25}}
 ADAM = {"optimizer": {"name": "adam", "momentum": None}, "schedule": {"name": "cosine", "warmup": 5}}
-CASES = {  # config, how, checkpoint_every, model
+CASES = {  # name: (config, execution, steps between checkpoints, model)
   "in flight, a step a call": (IN_FLIGHT, ExecutionConfig("vmap", "scan", 1), 7, None),
   "in flight, three steps a call": (IN_FLIGHT, ExecutionConfig("unroll", "scan", 3), 6, None),
   "adam, cosine, dropout": ({"algorithm": {"name": "local_sgd", "period": 5}, "model": {"dropout": 0.3}, **ADAM,
@@ -46,7 +46,7 @@ CASES = {  # config, how, checkpoint_every, model
 
 @pytest.mark.parametrize("case, members", [(case, 1 + (case == "members")) for case in CASES])
 @pytest.mark.sampled(11)
-def test_stopped_or_killed_and_resumed(case, members, tmp_path, monkeypatch):
+def test_a_resume_after_a_stop_or_kill_has_the_same_bits(case, members, tmp_path, monkeypatch):
   settings, how, every, model = CASES[case]
   run = Run(config(**settings), how=how, model=model and model(), devices=2 * members, members=members)
   moments = random.Random(case)
@@ -54,7 +54,9 @@ def test_stopped_or_killed_and_resumed(case, members, tmp_path, monkeypatch):
 
   def crash():
     snapshot(tmp_path / "whole", tmp_path / "killed")
-    with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:  # lines since the last checkpoint; the last is torn
+    with (tmp_path / "killed" / "metrics.jsonl").open(
+      "a"
+    ) as file:  # lines after the last checkpoint, of which the last is torn
       file.write('{"step": 1234, "test_loss": 0.5}\n{"step": 12')
 
   with at_call(monkeypatch, moments.randrange(calls // 2, calls), crash):
@@ -74,12 +76,12 @@ def test_stopped_or_killed_and_resumed(case, members, tmp_path, monkeypatch):
         run(tmp_path / "stopped", resume=stopped > 0)
         break
       except loop.Stopped as caught:
-        step, by = caught.args
-        assert by == number and step > stopped
+        step, received = caught.args
+        assert received == number and step > stopped
         stopped = step
-        ended = step == run.steps  # the run is whole, but what would come after it must not begin
-        assert (tmp_path / "stopped" / "result.json").exists() == ended
-        if ended:
+        complete = step == run.steps  # raised nevertheless, so that no further run starts
+        assert (tmp_path / "stopped" / "result.json").exists() == complete
+        if complete:
           break
   assert stopped
   if not (tmp_path / "stopped" / "result.json").exists():
@@ -87,28 +89,35 @@ def test_stopped_or_killed_and_resumed(case, members, tmp_path, monkeypatch):
   assert run.outcome(tmp_path / "stopped") == expected
 
 
-def test_some_case_has_a_message_in_flight_at_a_checkpoint(tmp_path, monkeypatch):
+def test_a_checkpoint_contains_messages_in_flight(tmp_path, monkeypatch):
   run = Run(config(**IN_FLIGHT), how=ExecutionConfig("vmap", "scan", 1))
   with at_call(monkeypatch, 4, send(signal.SIGTERM)), pytest.raises(loop.Stopped) as stopped:
     run(tmp_path)
-  assert stopped.value.args[0] == 6  # a message leaves before step 4 and arrives after step 6
+  assert stopped.value.args[0] == 6  # a message is sent before step 4 and arrives after step 6
   like = run.trainer.saved(run.trainer.start(jax.random.key(0)))
   carry = Checkpoints(tmp_path / "checkpoints").carry(6, like)
   assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(carry.messages))
 
 
-def test_progress_where_there_is_no_terminal(tmp_path, monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def short():
+  """A compiled run of 20 steps, two per call."""
+  with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    return Run(config(steps=20), how=ExecutionConfig("vmap", "scan", 2))
+
+
+def test_without_a_terminal_progress_is_printed_after_quiet_seconds(short, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
-  Run(config(steps=20))(tmp_path, label="here")
+  short(tmp_path, label="label")
   lines = capsys.readouterr().out.splitlines()
-  assert [line.split(",")[0] for line in lines] == [f"here: step {step} of 20" for step in (0, 10, 20)]
+  assert [line.split(",")[0] for line in lines] == [f"label: step {step} of 20" for step in (0, 10, 20)]
   monkeypatch.setattr(progress, "QUIET_SECONDS", 1e9)
-  Run(config(steps=20))(tmp_path / "again")
+  short(tmp_path / "again")
   assert not capsys.readouterr().out
 
 
-def test_resuming_a_complete_run_changes_nothing(tmp_path):
-  run = Run(config(steps=20))
+def test_resuming_a_complete_run_changes_nothing(short, tmp_path):
+  run = short
   last = run(tmp_path)
   before = run.outcome(tmp_path)
   (tmp_path / "result.json").unlink()  # killed between its last checkpoint and its end
@@ -117,12 +126,12 @@ def test_resuming_a_complete_run_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["checkpoints", "metrics.jsonl"])
-def test_killed_before_the_first_checkpoint_starts_again(lost, tmp_path, monkeypatch):
-  run = Run(config(steps=20), how=ExecutionConfig("vmap", "scan", 2))
+def test_a_run_killed_before_its_first_checkpoint_restarts(short, lost, tmp_path, monkeypatch):
+  run = short
   with at_call(monkeypatch, 4, lambda: snapshot(tmp_path / "whole", tmp_path / "killed")):
     (tmp_path / "killed").mkdir()
     run(tmp_path / "whole")
-  (tmp_path / "killed" / "metrics.jsonl").open("a").write('{"step": 10, "tor')  # a line half written
+  (tmp_path / "killed" / "metrics.jsonl").open("a").write('{"step": 10, "tor')  # a torn line
   if lost == "metrics.jsonl":
     (tmp_path / "killed" / lost).write_text("")
   run(tmp_path / "killed", resume=True)
@@ -130,7 +139,7 @@ def test_killed_before_the_first_checkpoint_starts_again(lost, tmp_path, monkeyp
 
 
 def test_a_checkpoint_survives_the_donation_of_its_arrays(tmp_path):
-  """Saving goes on in the background while the next steps overwrite what they were given."""
+  """Saving runs in the background while the next steps overwrite their donated arguments."""
   workers = make_workers(2, 2)
   step = jax.jit(lambda x: x * 1.5 + 1.0, donate_argnums=0)
   x = step(workers.put(np.ones((2, 500_000), np.float32)))
@@ -148,7 +157,7 @@ def test_a_checkpoint_survives_the_donation_of_its_arrays(tmp_path):
   checkpoints.close()
 
 
-# ---- as real processes
+# ---- real processes
 
 LONG = [
   "train", "--config=configs/digits.py", "--config.algorithm.name=dasgd", "--config.algorithm.delay=3",
@@ -157,8 +166,8 @@ LONG = [
 
 
 @pytest.mark.slow
-def test_signals_to_a_process(tmp_path):
-  """SIGKILL, then Ctrl-C, each at a moment of chance; SIGTERM: test_processes.py."""
+def test_a_process_resumes_after_kill_and_ctrl_c(tmp_path):
+  """The signals are sent at random times; tests/hosts/test_processes.py sends SIGTERM."""
   whole = Command(*LONG, f"--workdir={tmp_path}/whole")
   for number in (signal.SIGKILL, signal.SIGINT):
     before = len(metrics(tmp_path / "run"))
@@ -174,7 +183,7 @@ def test_signals_to_a_process(tmp_path):
       assert f"of 600 and saved; resume with: python run.py train --resume --workdir={tmp_path}/run" in done.out
   done = Command("train", "--resume", f"--workdir={tmp_path}/run").end()
   assert done.code == 0 and not done.error, done
-  assert done.out.startswith(f"{tmp_path}/run: resuming with the config and the options that its experiment.json")
+  assert done.out.startswith(f"{tmp_path}/run: resuming with the config and options")
   assert whole.end().code == 0
   assert metrics(tmp_path / "run") == metrics(tmp_path / "whole") and len(metrics(tmp_path / "run")) == 31
   bits = []

@@ -1,4 +1,4 @@
-"""Runs on a stream of grain: resumed bit for bit, on any layout, alone or together; and what is refused."""
+"""Runs on a grain stream: bit-exact resume, other layouts, several runs in one program, and refused settings."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def as_users_run():
 
 @pytest.mark.parametrize("processes", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("as_users_run")
-def test_killed_or_stopped_and_resumed(processes, tmp_path, monkeypatch):
+def test_a_resume_after_a_stop_or_kill_has_the_same_bits(processes, tmp_path, monkeypatch):
   data = STREAM["data"] | {"processes": processes}
   run = Run(config(**STREAM | {"data": data}, **SMALL), how=HOW)
   with at_call(monkeypatch, 4, lambda: snapshot(tmp_path / "whole", tmp_path / "killed")):
@@ -51,7 +51,7 @@ def test_killed_or_stopped_and_resumed(processes, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_run")
-def test_runs_together_have_streams_of_their_own(tmp_path, monkeypatch):
+def test_runs_of_one_program_have_separate_streams(tmp_path, monkeypatch):
   run = Run(config(**STREAM, **SMALL), how=HOW)
   run.together(tmp_path / "whole", {0: 0, 5: 1})
   with at_call(monkeypatch, 2, send(signal.SIGTERM)), pytest.raises(loop.Stopped):
@@ -67,7 +67,7 @@ def losses(folder: Path):
 
 
 @pytest.mark.slow
-def test_other_devices_take_the_same_batches(call, tmp_path, monkeypatch):
+def test_batches_do_not_depend_on_the_devices(call, tmp_path, monkeypatch):
   assert call("train", *FLAGS, "--devices=1", f"--workdir={tmp_path}/one")[0] == 0
   with at_call(monkeypatch, 2, send(signal.SIGTERM)):
     code = call("train", *FLAGS, "--devices=1", "--steps_per_call=5", f"--workdir={tmp_path}/two")[0]
@@ -77,7 +77,7 @@ def test_other_devices_take_the_same_batches(call, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_processes_save_the_places_of_all_workers(tmp_path):
+def test_two_processes_save_the_stream_positions_of_all_workers(tmp_path):
   for flags in (("--processes=2", "--config.steps=8"), ("--config.steps=8",)):
     done = Command("train", *FLAGS, *flags, "--devices=2", f"--workdir={tmp_path}/{len(flags)}").end()
     assert done.code == 0, done.error
@@ -87,7 +87,7 @@ def test_two_processes_save_the_places_of_all_workers(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_terminals_ctrl_c_does_not_end_the_processes_that_read_ahead(tmp_path):
+def test_ctrl_c_does_not_end_the_prefetch_processes(tmp_path):
   folder = tmp_path / "a"
   command = Command(
     "train", *FLAGS, "--config.steps=1000000", "--config.data.processes=1", "--config.workers=2", f"--workdir={folder}"
@@ -109,5 +109,5 @@ def test_a_terminals_ctrl_c_does_not_end_the_processes_that_read_ahead(tmp_path)
     (("--config.data.examples=24",), ("worker", "step", "repeat()")),
   ],
 )
-def test_what_a_stream_cannot_do_is_refused(wrong, tmp_path, flags, words):
+def test_settings_that_a_stream_does_not_support_are_refused(wrong, tmp_path, flags, words):
   wrong([*FLAGS, f"--workdir={tmp_path}/a", *flags], *words)
