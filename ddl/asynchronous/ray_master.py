@@ -353,7 +353,7 @@ class Shard:
         return False
       self.members.finish(worker)
       self.changed.notify_all()
-      self.changed.wait_for(lambda: worker not in self.members.held or self.failure)
+      self.changed.wait_for(lambda: worker not in self.members.waiting_for or self.failure)
       outdated = not self.algorithm.delay and self.record.behind(worker)
       if outdated and not self.state.reads:
         self.record.answer(worker)

@@ -31,7 +31,7 @@ class ServerState(NamedTuple):
 
 
 class ServerOperations(NamedTuple):
-  """Server operations as arrays: [...] each."""
+  """Server operations as arrays of one shape [...]."""
 
   kind: Any  # int32
   worker: Any  # int32

@@ -114,7 +114,7 @@ class RoundGate:
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, round_robin: bool):
     """Admit all workers; in a round robin only rank 0."""
     self._members = LiveBarrier(barrier, workers=workers, seed=seed)
-    self.held = self._members.held  # worker -> the worker it waits for
+    self.waiting_for = self._members.waiting_for  # waiting worker -> a worker that it waits for
     self._go = [threading.Event() for _ in range(workers)]
     self.over = False
     self.admit(range(1 if round_robin else workers))
@@ -265,7 +265,7 @@ class SharedServer:
 
   def record(self) -> tuple[Events, Operations]:
     """Release workers that wait at the barrier, and return the record of the run. All threads must have ended."""
-    self._answer(list(self.gate.held) if not self._algorithm.delay else [])
+    self._answer(list(self.gate.waiting_for) if not self._algorithm.delay else [])
     rows, order = self._rows, sorted(self._operations)
     if not self._rule:  # sort workers released by the last visit and those released above by their events
       served = len(order) - next((k for k, done in enumerate(reversed(order)) if done[1] == SERVE), len(order))

@@ -109,7 +109,7 @@ class Outcome(NamedTuple):
 
   results: dict[int, Any]  # rank -> result of `run`
   errors: dict[int, Exception]  # rank -> exception raised
-  failed: set[int]  # ranks whose process or node died or sent no heartbeat
+  failed: set[int]  # ranks of processes that died or sent no heartbeat
   joined: set[int]  # ranks that can join
 
 

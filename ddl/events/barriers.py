@@ -127,7 +127,7 @@ class Round(NamedTuple):
 
 
 class Quorum(NamedTuple):
-  """A barrier whose rounds wait for `take(workers, past rounds)` messages."""
+  """A barrier that waits for `take(workers, past rounds)` messages in each round."""
 
   take: Callable[[int, Sequence[Round]], int]  # returns 1..workers
 
@@ -219,7 +219,7 @@ class LiveBarrier:
     self._others = [[other for other in range(workers) if other != worker]
                     for worker in range(workers if barrier.sample is not None else 0)]  # fmt: skip
     self._samples = [list[int]() for _ in range(workers)]  # the last sample of each worker
-    self.held = dict[int, int]()  # waiting worker -> a worker that it waits for
+    self.waiting_for = dict[int, int]()  # waiting worker -> a worker that it waits for
 
   def join(self, worker: int) -> None:
     """Add a worker. Its clock becomes at least that of the slowest worker present."""
@@ -230,7 +230,7 @@ class LiveBarrier:
   def leave(self, worker: int) -> list[int]:
     """Remove a worker that died or has finished all its rounds. Return the workers that may continue."""
     self._present.discard(worker)
-    self.held.pop(worker, None)
+    self.waiting_for.pop(worker, None)
     return self._release(worker)
 
   def finish(self, worker: int) -> list[int]:
@@ -242,16 +242,16 @@ class LiveBarrier:
     return self._release(worker, worker)
 
   def _release(self, changed: int, *finished: int) -> list[int]:
-    waiting = [other for other, blocker in self.held.items() if self._barrier.redraw or blocker == changed]
+    waiting = [other for other, blocker in self.waiting_for.items() if self._barrier.redraw or blocker == changed]
     clocks = [clock if other in self._present else ABSENT for other, clock in enumerate(self._clocks)]
     free = []
     for worker in sorted([*waiting, *finished]):
       blocker = self._blocker(worker, [*clocks[:worker], self._clocks[worker], *clocks[worker + 1 :]])
       if blocker is None:
-        self.held.pop(worker, None)
+        self.waiting_for.pop(worker, None)
         free.append(worker)
       else:
-        self.held[worker] = blocker
+        self.waiting_for[worker] = blocker
     return free
 
   def _blocker(self, worker: int, clocks: Sequence[int]) -> int | None:
@@ -262,7 +262,7 @@ class LiveBarrier:
     if sample is None:
       slowest = min(clocks)
       return None if clocks[worker] - slowest <= bound else clocks.index(slowest)
-    if worker not in self.held and not redraw:
+    if worker not in self.waiting_for and not redraw:
       self._samples[worker] = list(self._draw(worker, sample))
     compared = self._draw(worker, sample) if redraw else self._samples[worker]
     return next((other for other in compared if clocks[worker] - clocks[other] > bound), None)

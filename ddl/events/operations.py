@@ -64,8 +64,8 @@ def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrie
   if quorum:
     parts += _rounds(events)
   elif algorithm.read is not None:
-    held = events.answered > index + 1
-    parts.append(_part(READ, index[held], events.answered[held] - 0.5, events.served[events.answered[held] - 1]))
+    waited = events.answered > index + 1
+    parts.append(_part(READ, index[waited], events.answered[waited] - 0.5, events.served[events.answered[waited] - 1]))
   if blocks:
     parts += _lock_free(events, blocks, rule.reads_first, seed)
   elif not quorum:

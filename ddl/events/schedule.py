@@ -187,7 +187,7 @@ def first_come(
     else:
       finish(worker, time)
   if not cluster.delay:
-    for worker in members.held:
+    for worker in members.waiting_for:
       answer(worker, rows[-1].served)  # the end releases all workers
   return rows
 

@@ -1,4 +1,4 @@
-"""`--config.elastic=True --processes=3`: processes fail, and the job continues as the same run in virtual time does."""
+"""Elastic jobs of three processes: after failures they equal their replay in virtual time."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from helpers.commands import Command, metrics
 
 FLAGS = (
   "--config=configs/digits.py", "--config.elastic=True", "--config.algorithm.name=dasgd", "--config.workers=6",
-  "--config.steps=2400", "--config.eval_every=100",
+  "--config.steps=1600", "--config.eval_every=100",
 )  # fmt: skip
-ROUNDED = ("train_loss", "test_loss", "test_accuracy", "distance")  # which other layouts change by rounding
+ROUNDED = ("train_loss", "test_loss", "test_accuracy", "distance")  # equal up to rounding in another layout
 EVERYONE, SURVIVORS = [*range(6)], {0: [2, 3, 4, 5], 1: [0, 1, 4, 5], 2: [0, 1, 2, 3]}
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ def note(info):
 def job(folder, *more):
   folder.with_suffix(".py").write_text(HOOK)
   more = (f"--hooks={folder.with_suffix('.py')}:note", *more)
-  return Command("train", *FLAGS, "--processes=3", "--peer_timeout=10", f"--workdir={folder}", *more)
+  return Command("train", *FLAGS, "--processes=3", "--peer_timeout=8", f"--workdir={folder}", *more)
 
 
 def descendants(pid):
@@ -46,7 +46,7 @@ def runs(pid):
 
 def pid(folder, rank):
   file = folder / f"pid-{rank}"
-  while not (text := file.read_text()):  # a process is writing it
+  while not (text := file.read_text()):  # while a process writes it
     time.sleep(0.02)
   return int(text)
 
@@ -55,44 +55,43 @@ def presence(folder):
   return json.loads((folder / "presence.json").read_text())
 
 
-def past(command, folder, lines):
+def wait_for_lines(command, folder, lines):
   command.wait_for(lambda: len(metrics(folder)) > lines)
 
 
-def agrees_with_its_replay(folder, other):
-  """Bytes, examples and workers are the same, and losses are so up to rounding."""
+def assert_equals_replay(folder, other):
+  """Compare a run with its replay: losses up to rounding, all other columns exactly."""
   done = Command("train", *FLAGS, f"--replay={folder / 'presence.json'}", f"--workdir={other}").end()
   assert done.code == 0, done
-  real, virtual = metrics(folder), metrics(other)
-  assert len(real) == len(virtual) == 25
-  for one, two in zip(real, virtual, strict=True):
-    two.pop("virtual_seconds")
-    assert {**one, **{name: 0 for name in ROUNDED}} == {**two, **{name: 0 for name in ROUNDED}}
-    for name in {*ROUNDED} & {*one}:
-      assert one[name] == pytest.approx(two[name], rel=0.02, abs=5e-3), (name, one, two)
+  rows, replayed = metrics(folder), metrics(other)
+  assert len(rows) == len(replayed) == 17
+  for row, expected in zip(rows, replayed, strict=True):
+    expected.pop("virtual_seconds")
+    assert {**row, **{name: 0 for name in ROUNDED}} == {**expected, **{name: 0 for name in ROUNDED}}
+    for name in {*ROUNDED} & {*row}:
+      assert row[name] == pytest.approx(expected[name], rel=0.02, abs=5e-3), (name, row, expected)
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_the_others_continue(rank, tmp_path):
+def test_other_processes_continue_without_the_first(tmp_path):
+  rank = 0  # the one that hosts the coordinator
   folder = tmp_path / "run"
   command = job(folder)
-  past(command, folder, 6)
+  wait_for_lines(command, folder, 6)
   os.kill(pid(folder, rank), signal.SIGKILL)
   done = command.end()
   assert done.code == 0, done
   start, (step, survivors) = presence(folder)
-  assert (start, survivors) == ([0, EVERYONE], SURVIVORS[rank]) and step % 4 == 0 and 500 < step < 2400
+  assert (start, survivors) == ([0, EVERYONE], SURVIVORS[rank]) and step % 4 == 0 and 500 < step < 1600
   assert done.error == f"train: process {rank} of 3 failed; 2 processes of 3 continue from step {step}\n"
   assert metrics(folder)[-1]["present"] == 4
-  agrees_with_its_replay(folder, tmp_path / "virtual")
+  assert_equals_replay(folder, tmp_path / "virtual")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_process_that_fails_is_replaced(number, tmp_path):
+def test_a_stopped_process_is_replaced(tmp_path):
   folder = tmp_path / "run"
   command = job(folder, "--max_restarts=1")
-  past(command, folder, 6)
-  os.kill(pid(folder, 1), number)
+  wait_for_lines(command, folder, 6)
+  os.kill(pid(folder, 1), signal.SIGSTOP)
   done = command.end()
   assert done.code == 0, done
   _, (step, survivors), (again, every) = presence(folder)
@@ -100,36 +99,36 @@ def test_a_process_that_fails_is_replaced(number, tmp_path):
   assert done.error.endswith(
     f"process 1 of 3 failed, a replacement starts; 3 processes of 3 continue from step {step}\n"
   )
-  agrees_with_its_replay(folder, tmp_path / "virtual")
+  assert_equals_replay(folder, tmp_path / "virtual")
 
 
-def test_a_job_that_is_stopped_resumes(tmp_path):
+def test_a_job_stopped_by_sigterm_resumes(tmp_path):
   folder = tmp_path / "run"
   command = job(folder)
-  past(command, folder, 3)
+  wait_for_lines(command, folder, 3)
   os.kill(pid(folder, 1), signal.SIGKILL)
   command.wait_for(lambda: len(presence(folder)) > 1)
-  past(command, folder, len(metrics(folder)) + 1)
+  wait_for_lines(command, folder, len(metrics(folder)) + 1)
   os.kill(command.process.pid, signal.SIGTERM)
   done = command.end()
   assert done.code == 143 and "and saved; resume with: python run.py train --resume" in done.out, done
   done = job(folder, "--resume").end()
   assert done.code == 0 and [len(ids) for _, ids in presence(folder)] == [6, 4, 6], done
-  agrees_with_its_replay(folder, tmp_path / "virtual")
+  assert_equals_replay(folder, tmp_path / "virtual")
 
 
-def test_a_job_whose_driver_is_killed_resumes_from_its_checkpoint(tmp_path):
+def test_a_job_with_a_killed_driver_resumes_from_its_checkpoint(tmp_path):
   folder = tmp_path / "run"
   command = job(folder, "--checkpoint_every=400")
-  past(command, folder, 10)
+  wait_for_lines(command, folder, 6)
   pids = descendants(command.process.pid)
   assert len(pids) > 6
   os.kill(command.process.pid, signal.SIGKILL)
   end = time.monotonic() + 30
-  while left := [pid for pid in pids if runs(pid)]:
-    assert time.monotonic() < end, left
+  while running := [pid for pid in pids if runs(pid)]:
+    assert time.monotonic() < end, running
     time.sleep(0.1)
   done = job(folder, "--resume", "--checkpoint_every=400").end()
   assert done.code == 0 and "resuming from step" in done.out, done
   assert presence(folder) == [[0, EVERYONE]]
-  agrees_with_its_replay(folder, tmp_path / "virtual")
+  assert_equals_replay(folder, tmp_path / "virtual")

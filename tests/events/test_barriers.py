@@ -297,10 +297,10 @@ def test_absent_workers_do_not_delay_others_and_rejoin_with_the_slowest():
   members = LiveBarrier(ssp(bound=1), workers=3, seed=0, present=False)
   for worker in range(3):
     members.join(worker)
-  assert [members.finish(worker) for worker in (0, 0, 1)] == [[0], [], [1]] and members.held == {0: 2}
-  assert members.leave(2) == [0] and members.held == {}
+  assert [members.finish(worker) for worker in (0, 0, 1)] == [[0], [], [1]] and members.waiting_for == {0: 2}
+  assert members.leave(2) == [0] and members.waiting_for == {}
   assert [members.finish(worker) for worker in (0, 1, 0, 1)] == [[], [0, 1], [], [0, 1]]
   members.join(2)  # with 3 worker rounds, as worker 1
-  assert members.finish(0) == [] and members.held == {0: 1}
-  assert members.leave(1) == [] and members.held == {0: 2}  # worker 2 has rejoined
+  assert members.finish(0) == [] and members.waiting_for == {0: 1}
+  assert members.leave(1) == [] and members.waiting_for == {0: 2}  # worker 2 has rejoined
   assert members.finish(2) == [0, 2]

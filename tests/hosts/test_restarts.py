@@ -1,6 +1,7 @@
-"""`--max_restarts`: after one of its processes was killed a job goes on by itself, to the end of an undisturbed one."""
+"""`--max_restarts`: a job restarts after a process is killed, with the results of an undisturbed job."""
 
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -20,35 +21,37 @@ from ddl.run.folder import RunFolder
 
 JOB = (
   "train", "--config=configs/digits.py", "--config.algorithm.name=dasgd", "--config.workers=2", "--steps_per_call=4",
-  "--config.steps=2000", "--config.eval_every=100", "--checkpoint_every=100", "--peer_timeout=3",
+  "--config.steps=1000", "--config.eval_every=50", "--checkpoint_every=50", "--peer_timeout=3",
 )  # fmt: skip
-
-
-SHORT = (*JOB, "--config.steps=600", "--config.eval_every=30", "--checkpoint_every=30")
 
 
 def children(command):
   pid = command.process.pid
-  return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+  return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def same(folder, whole):
+def assert_equal(folder, whole):
   assert metrics(folder) == metrics(whole)
   assert (folder / "model.msgpack").read_bytes() == (whole / "model.msgpack").read_bytes()
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-  """The folder of an undisturbed run of one process."""
-  folder = tmp_path_factory.mktemp("alone") / "run"
-  assert Command(*SHORT, f"--workdir={folder}").end().code == 0
-  return folder
+def undisturbed(tmp_path_factory):
+  """Return a function: number of processes -> folder of an undisturbed run."""
+
+  @functools.cache
+  def run(processes):
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert Command(*JOB, f"--processes={processes}", f"--workdir={folder}").end().code == 0
+    return folder
+
+  return run
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_single_process_goes_on(number, alone, tmp_path):
-  job = Command(*SHORT, "--max_restarts=1", f"--workdir={tmp_path / 'run'}")
+def test_a_single_process_is_restarted(number, undisturbed, tmp_path):
+  job = Command(*JOB, "--max_restarts=1", f"--workdir={tmp_path / 'run'}")
   job.wait_for(lambda: len(metrics(tmp_path / "run")) > 4)
   [pid] = children(job)
   os.kill(pid, number)
@@ -56,17 +59,15 @@ def test_a_single_process_goes_on(number, alone, tmp_path):
   assert done.code == 0, done
   name = signal.Signals(number).name
   assert done.error.splitlines() == [f"the process was killed by {name}", "train: restart 1 of 1"]
-  same(tmp_path / "run", alone)
+  assert_equal(tmp_path / "run", undisturbed(1))
 
 
-@pytest.mark.parametrize(
-  "number, code, restarts",
-  [pytest.param(signal.SIGKILL, 137, 1, marks=pytest.mark.slow), (signal.SIGTERM, 143, 0)],
-)
-def test_it_is_not_restarted_once_more_than_asked_nor_where_it_was_asked_to_stop(number, code, restarts, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("number, code, restarts", [(signal.SIGKILL, 137, 1), (signal.SIGTERM, 143, 0)])
+def test_restarts_end_after_their_number_and_after_sigterm(number, code, restarts, tmp_path):
   job = Command(*JOB, "--max_restarts=1", f"--workdir={tmp_path / 'run'}")
   for kill in range(restarts + 1):
-    job.wait_for(lambda lines=6 + 2 * kill: len(metrics(tmp_path / "run")) > lines)
+    job.wait_for(lambda lines=4 + 2 * kill: len(metrics(tmp_path / "run")) > lines)
     os.kill(children(job)[0], number)
   done = job.end()
   assert done.code == code, done
@@ -78,42 +79,42 @@ def test_it_is_not_restarted_once_more_than_asked_nor_where_it_was_asked_to_stop
   [([137, 1, 0], [False, True, True], 0), ([137] * 3, [False, True, True], 137), ([2], [False], 2),
    ([143], [False], 143), ([139, 2], [False, True], 2)],
 )  # fmt: skip
-def test_what_a_restart_is_for(codes, resumed, end, monkeypatch):
-  left, result = [*codes], []
+def test_processes_restart_after_signals_but_not_after_errors_or_stops(codes, resumed, end, monkeypatch):
+  remaining, result = [*codes], []
 
   def launch(count, command):
     result.append(processes.from_json(Path(command[-1]).read_text())[2])
-    return left.pop(0)
+    return remaining.pop(0)
 
   monkeypatch.setattr(hosts, "launch", launch)
   options = RunOptions(processes=2, max_restarts=2)
   with pytest.raises(Failed) if end else contextlib.nullcontext() as failed:
     processes.launch(print, None, options, 2, begun=lambda: True)
-  assert [each.resume for each in result] == resumed
-  assert not left and all(each.max_restarts == 0 for each in result)
+  assert [child.resume for child in result] == resumed
+  assert not remaining and all(child.max_restarts == 0 for child in result)
   assert not failed or failed.value.args == (end,)
 
 
-def test_a_job_that_was_killed_before_its_folder_was_whole_starts_anew(tmp_path):
+def test_a_folder_without_a_complete_start_is_unused(tmp_path):
   for name in ("about.json", "experiment.json", "metrics.jsonl"):
     (tmp_path / name).touch()
   assert not RunFolder(tmp_path).has_begun()
   RunFolder(tmp_path).check_unused()
 
 
-def test_a_process_of_a_group_gives_its_place_to_its_child(monkeypatch, capfd):
-  place = "1/3@127.0.0.1:1234#2"
+def test_a_process_of_a_group_starts_one_child_with_its_rank(monkeypatch, capfd):
+  info = "1/3@127.0.0.1:1234#2"
   script = f"import os, sys; print(os.environ['{hosts.JOINED}']); sys.exit(5)"
   with monkeypatch.context() as patch:
-    patch.setenv(hosts.JOINED, place)
-    assert str(hosts.declare()) == place
+    patch.setenv(hosts.JOINED, info)
+    assert str(hosts.declare()) == info
     code = hosts.launch(8, [sys.executable, "-c", script])
   hosts.declare()
   assert code == 5
-  assert capfd.readouterr().out == place + "\n"
+  assert capfd.readouterr().out == info + "\n"
 
 
-def test_a_process_whose_launcher_no_longer_reads_ends_all_the_same():
+def test_a_process_with_closed_pipes_exits():
   script = "import os, sys; from ddl.run.exit_codes import exit_code; sys.stdin.read(); "
   script += "sys.exit(exit_code('train', lambda: os.kill(os.getpid(), 15) or 0))"
   process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdin=-1, stdout=-1, stderr=-1)
@@ -123,24 +124,19 @@ def test_a_process_whose_launcher_no_longer_reads_ends_all_the_same():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("rank", [0, 1])
-def test_local_processes_go_on(number, rank, tmp_path):
-  whole = tmp_path / "whole"
-  assert Command(*JOB, "--processes=2", f"--workdir={whole}").end().code == 0
+@pytest.mark.parametrize(("number", "rank"), [(signal.SIGKILL, 0), (signal.SIGSTOP, 1)])
+def test_local_processes_are_restarted(number, rank, undisturbed, tmp_path):
   job = Command(*JOB, "--processes=2", "--max_restarts=1", f"--workdir={tmp_path / 'run'}")
   job.wait_for(lambda: len(metrics(tmp_path / "run")) > 4)
   os.kill(children(job)[rank], number)
   done = job.end()
   assert done.code == 0, done
   assert "train: restart 1 of 1" in done.error.splitlines()
-  same(tmp_path / "run", whole)
+  assert_equal(tmp_path / "run", undisturbed(2))
 
 
 @pytest.mark.slow
-def test_a_command_per_host_goes_on(tmp_path):
-  whole = tmp_path / "whole"
-  assert Command(*JOB, "--processes=2", f"--workdir={whole}").end().code == 0
+def test_commands_of_several_hosts_are_restarted(undisturbed, tmp_path):
   with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     where = f"--coordinator=127.0.0.1:{free.getsockname()[1]}"
@@ -148,6 +144,6 @@ def test_a_command_per_host_goes_on(tmp_path):
   jobs = [Command(*JOB, *flags, f"--process_id={rank}") for rank in (0, 1)]
   jobs[0].wait_for(lambda: len(metrics(tmp_path / "run")) > 4)
   os.kill(children(jobs[1])[0], signal.SIGKILL)
-  ends = [each.end() for each in jobs]
-  assert [each.code for each in ends] == [0, 0], ends
-  same(tmp_path / "run", whole)
+  ends = [command.end() for command in jobs]
+  assert [done.code for done in ends] == [0, 0], ends
+  assert_equal(tmp_path / "run", undisturbed(2))
