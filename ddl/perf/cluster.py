@@ -195,7 +195,7 @@ class Cluster(NamedTuple):
   overlap: bool = True  # whether exchanges overlap computation
 
   def server_link(self, workers: int) -> LinkModel:
-    """Return a server's link: the host's if it is known and one node holds all workers, else a worker's."""
+    """Return a server's link: the host link if it is known and one node holds all workers, else a worker's link."""
     one_node = self.network.nodes(workers) == 1
     return self.host if self.host and one_node else self.network.worker_link(workers)
 

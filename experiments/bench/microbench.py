@@ -292,8 +292,8 @@ def measure_steps(
       "full_batch": full_batch,
     }
     command = [sys.executable, "-m", "experiments.bench.microbench", json.dumps(task), str(result)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, env=hosts.launched())
-    if done.returncode or not result.exists():
+    process = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, env=hosts.launched())
+    if process.returncode or not result.exists():
       raise ValueError("the measurement failed, see the log above.")
     seconds = json.loads(result.read_text())
   return {name: {1: seconds["single"], workers: seconds["full"][name]} for name in algorithms}

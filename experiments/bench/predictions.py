@@ -65,8 +65,8 @@ def main(json_file: str, processes: int, command: Sequence[str]) -> int:
   if hosts.is_main():
     print("\n".join(_lines(results)))
     if json_file:
-      how = about(command, device=jax.devices()[0].device_kind, processes=jax.process_count())
-      Path(json_file).write_text(json.dumps({"about": how, "cases": results}, indent=2) + "\n")
+      metadata = about(command, device=jax.devices()[0].device_kind, processes=jax.process_count())
+      Path(json_file).write_text(json.dumps({"about": metadata, "cases": results}, indent=2) + "\n")
   return 0
 
 

@@ -106,8 +106,10 @@ def section(config: Config) -> Section:
   for eta in config.etas:
     bound, derived = published(eta), synchronous(eta, p)
     cases = ((one, 1, bound), (one, several, bound), ("easgd", p, derived))
-    shown = [radii(name, workers, np.array([eta]), most * np.array(config.around))[0] for name, workers, most in cases]
-    rows.append((eta, bound, derived, *shown))
+    columns = [
+      radii(name, workers, np.array([eta]), most * np.array(config.around))[0] for name, workers, most in cases
+    ]
+    rows.append((eta, bound, derived, *columns))
   wrong = {}  # map -> (number of points inside the inequality that are unstable, outside that are stable)
   for name, workers in config.maps:
     etas, alphas, computed = _map(name, workers, config.points)

@@ -44,11 +44,11 @@ class Section(NamedTuple):
   config: str  # file with the inputs
   fitted: str  # which parameters are fitted to which point
   rows: Sequence[ReportedRow]
-  main: str = ""  # column that the headline median counts; "": the paper supports no column's mechanism
+  main: str = ""  # column that the headline median counts; "": none, as the paper supports no mechanism
   remarks: Sequence[str] = ()  # Markdown after the table
   picture: tuple[str, Callable[[], bytes]] | None = None  # PNG file name, and the function that draws it
-  curves: Sequence[str] = ()  # columns that are curves through a reported point, not mechanisms
-  uncounted: str = ""  # why the headline median omits the table
+  curves: Sequence[str] = ()  # columns that only fit a curve to a reported point, without a mechanism
+  uncounted: str = ""  # reason why the headline median omits the table; "": it does not
 
   @property
   def columns(self) -> list[str]:

@@ -221,8 +221,8 @@ def _why(name: str) -> tuple[float, ...]:
 
 def by_column() -> dict[str, list[float]]:
   """Return the relative errors of the points in the 0-1 program table, by column of PROGRAM."""
-  shown = _program_points()
-  return {name: [predicted(p) / p.seconds - 1 for p in shown] for name, predicted in PROGRAM.items()}
+  program_points = _program_points()
+  return {name: [predicted(p) / p.seconds - 1 for p in program_points] for name, predicted in PROGRAM.items()}
 
 
 def _kepler() -> list[float]:

@@ -161,8 +161,8 @@ def weak(config: Config) -> Section:
       }
       source = page.PAPER if abstract else page.MEMORY
       kind = page.HEADLINE if nodes == config.nodes[-1] else page.BETWEEN
-      what = f"{name}, {nodes} nodes ({config.cores * nodes} cores)"
-      rows.append(ReportedRow(what, reported, "%", predicted, source=source, kind=kind))
+      label = f"{name}, {nodes} nodes ({config.cores * nodes} cores)"
+      rows.append(ReportedRow(label, reported, "%", predicted, source=source, kind=kind))
     fits[name] = step, 1 - best[-1], 1 - tree[-1], 1 - rows[-1].reported / 100
   seconds = config.networks[headline.network].seconds
   own = seconds[0] / seconds[config.nodes.index(headline.nodes)]

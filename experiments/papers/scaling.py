@@ -13,7 +13,7 @@ from experiments.papers.page import Config, Section
 
 
 class PublishedPoint(NamedTuple):
-  """Throughput on one number of devices, in examples per second."""
+  """Throughput on a certain number of devices, in examples per second."""
 
   devices: int
   published: float

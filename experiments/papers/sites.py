@@ -9,7 +9,7 @@ from experiments.papers.page import Config, Section
 
 
 class SitePoint(NamedTuple):
-  """Throughput for a number of sites in examples/s, or compute time for a number of steps per exchange in percent."""
+  """Throughput on several sites in examples/s, or compute time in percent with several steps per exchange."""
 
   name: str
   published: float

@@ -125,11 +125,11 @@ def test_an_instant_library_costs_only_bandwidth():
 def test_a_single_worker_uses_one_network_card():
   """A visit to a server takes eight times as long as with all cards of the node; all workers together use all cards."""
   nbytes = params_bytes(neural_networks.table("resnet50"))
-  alone, whole = H100.worker_link(16), H100._replace(card=None).worker_link(16)
-  seconds = [server.visit_seconds(nbytes, nbytes, link, 1) for link in (alone, whole)]
+  one_card, all_cards = H100.worker_link(16), H100._replace(card=None).worker_link(16)
+  seconds = [server.visit_seconds(nbytes, nbytes, link, 1) for link in (one_card, all_cards)]
   assert seconds == pytest.approx([4.1e-3, 0.52e-3], rel=0.02)
-  assert alone.bandwidth * 8 == H100.between.bandwidth == H100.outgoing_link(16).bandwidth
-  assert named("h100_ib400").server_link(16).bandwidth == alone.bandwidth
+  assert one_card.bandwidth * 8 == H100.between.bandwidth == H100.outgoing_link(16).bandwidth
+  assert named("h100_ib400").server_link(16).bandwidth == one_card.bandwidth
   assert H100.worker_link(8) == H100.inside  # in one node
   assert H100.grouped(4).card == 4 * CARD > 0
 

@@ -237,7 +237,7 @@ def test_virtual_clocks_of_user_defined_algorithms():
 
   assert virtual(RING, 3) == [1.5, 3, 4.5]
   assert virtual(RING, 3, exchange_seconds=5.0) == [6, 12, 18]
-  # Messages are sent one after the other from 1 s on, arrive at 2.5, 4, 5.5, ... s, and are needed after steps 4, 5, ...
+  # Messages are sent one after the other from 1 s on, arrive at 2.5, 4, 5.5, ... s, and are needed after steps 4, 5...
   assert virtual(LATE, 9) == [1, 2, 3, 4, 5, 6, 7, 8.5, 10]
   # The all-reduce is sent after 1, 4 and 7 steps and needed after 5 and 8; the permute follows steps 3, 5 and 7.
   # 1 to 2.5 s; 3 to 3.25; 4.25 to 5.75, so that step 5, which ends at 5.25, sends its permute from 5.75 to 6; 8 to 8.25

@@ -41,9 +41,9 @@ def mean_rounds(turns, line, service, latency, full_duplex, overlap, rounds):
   for w in range(workers):
     begin(w, 0.0)
   while min(len(b) for b in begun) <= rounds:
-    what = min(clocks, key=clocks.get)
-    now = clocks.pop(what)
-    match what:
+    activity = min(clocks, key=clocks.get)
+    now = clocks.pop(activity)
+    match activity:
       case ("early", w):
         early[w] = False
         late(w, now)

@@ -26,18 +26,18 @@ class Shares(NamedTuple):
   stalls: np.ndarray  # [layers] waiting before each layer's forward pass
 
 
-def shares(shown, layers=1):
-  rounds = (1 + max(e.step for e in shown.events if e.kind in WORK)) // shown.steps
+def shares(simulated, layers=1):
+  rounds = (1 + max(e.step for e in simulated.events if e.kind in WORK)) // simulated.steps
   first = rounds // 2
-  late = [e for e in shown.events if e.step >= first * shown.steps]
-  messages = [(e.start[0], e.end[0]) for e in shown.events if e.kind == "exchange"]
+  late = [e for e in simulated.events if e.step >= first * simulated.steps]
+  messages = [(e.start[0], e.end[0]) for e in simulated.events if e.kind == "exchange"]
   computing, hidden, stalls = 0.0, 0.0, np.zeros(layers)
   for event in late:
-    took = np.mean(event.end - event.start) / (rounds - first)
+    duration = np.mean(event.end - event.start) / (rounds - first)
     if event.kind == "wait":
-      stalls[event.layers[0]] += took
+      stalls[event.layers[0]] += duration
     elif event.kind in WORK:
-      computing += took
+      computing += duration
       for start, end in messages:
         both = np.clip(np.minimum(event.end, end) - np.maximum(event.start, start), 0, None)
         hidden += np.mean(both) / (rounds - first)
@@ -133,11 +133,11 @@ def cases(draw):
 @given(cases())
 def test_event_model_equals_a_tick_by_tick_simulation(case):
   layers, cost, exchanges, packed, priority, paces = case
-  shown = simulate(
+  simulated = simulate(
     Pass(*zip(*layers, strict=True), cost), float, [TimelineExchange(*exchange) for exchange in exchanges],
     bucket=math.inf if packed else 0, order="priority" if priority else "fifo", paces=np.array(paces),
   )  # fmt: skip
-  last = [e.end for e in shown.events if e.kind == "inputs" and e.layers == (0,)]
+  last = [e.end for e in simulated.events if e.kind == "inputs" and e.layers == (0,)]
   np.testing.assert_allclose(np.array(last), ticked(*case))
 
 
@@ -146,16 +146,16 @@ def test_event_model_equals_a_tick_by_tick_simulation(case):
 def test_closed_form_equals_the_event_model_with_one_exchange(step, message, period, data):
   delay = data.draw(st.integers(0, period))
   one = Pass([step / 3], [2 * step / 3], [0], [0])
-  shown = simulate(one, float, [TimelineExchange(message, period, delay)])
+  simulated = simulate(one, float, [TimelineExchange(message, period, delay)])
   closed = round_seconds(step=step, message=message, period=period, delay=delay)
-  assert shown.steps == period and shown.seconds == pytest.approx(closed, rel=1e-9)
-  assert shown.exposed == pytest.approx(max(0, message - delay * step), rel=1e-6, abs=1e-9 * closed)
+  assert simulated.steps == period and simulated.seconds == pytest.approx(closed, rel=1e-9)
+  assert simulated.exposed == pytest.approx(max(0, message - delay * step), rel=1e-6, abs=1e-9 * closed)
 
 
 def test_a_delay_beyond_the_period_hides_no_more():
   for message, delay in ((0.5, 3), (1.0, 5), (1.5, 12), (4.0, 7), (9.0, 2)):
-    shown = simulate(Pass([0.4], [0.6], [0], [0]), float, [TimelineExchange(message, 1, delay)])
-    assert shown.seconds == pytest.approx(round_seconds(step=1, message=message, delay=delay)) == max(1.0, message)
+    simulated = simulate(Pass([0.4], [0.6], [0], [0]), float, [TimelineExchange(message, 1, delay)])
+    assert simulated.seconds == pytest.approx(round_seconds(step=1, message=message, delay=delay)) == max(1.0, message)
 
 
 def test_two_exchanges_by_hand():
@@ -164,9 +164,9 @@ def test_two_exchanges_by_hand():
   exchanges = [TimelineExchange(3.0, 2, 1), TimelineExchange(1.0, 3)]
   # After steps 2 and 4 the first occupies the link for 3 s, of which a step hides 1 s; the second, after step 3, waits
   # for it and adds 1 s. After step 6 the second goes first, then the first overlaps the next step.
-  shown = simulate(one, float, exchanges)
-  assert shown.steps == 6 and shares(shown).computing == pytest.approx(6)
-  assert shown.seconds == pytest.approx(6 + (2 + 1) + 2 + (1 + 2))
+  simulated = simulate(one, float, exchanges)
+  assert simulated.steps == 6 and shares(simulated).computing == pytest.approx(6)
+  assert simulated.seconds == pytest.approx(6 + (2 + 1) + 2 + (1 + 2))
   assert round_steps([TimelineExchange(1.0, 997), TimelineExchange(1.0, 1009)]) == 1009  # not a million steps
 
 
@@ -181,29 +181,29 @@ def passes(draw):
 @given(passes(), st.sampled_from(["fifo", "priority"]), st.sampled_from([0, 1e6, math.inf]))
 def test_hidden_and_exposed_seconds_sum_to_the_messages(step, order, bucket):
   link = LinkModel(0.02, 5e6)
-  shown = simulate(step, link.seconds, order=order, bucket=bucket)
-  sent = [e for e in shown.events if e.kind == "exchange" and e.step == 0]
+  simulated = simulate(step, link.seconds, order=order, bucket=bucket)
+  sent = [e for e in simulated.events if e.kind == "exchange" and e.step == 0]
   messages = sum(link.seconds(sum(step.nbytes[i] for i in e.layers)) for e in sent)
   assert sorted(i for e in sent for i in e.layers) == list(range(len(step.nbytes)))
-  computing, hidden, stalls = shares(shown, len(step.nbytes))
-  assert shown.hidden + shown.exposed == pytest.approx(messages, rel=1e-9)
-  assert shown.hidden == pytest.approx(hidden, abs=1e-9)
+  computing, hidden, stalls = shares(simulated, len(step.nbytes))
+  assert simulated.hidden + simulated.exposed == pytest.approx(messages, rel=1e-9)
+  assert simulated.hidden == pytest.approx(hidden, abs=1e-9)
   assert computing == pytest.approx(step.seconds, rel=1e-9)
-  assert shown.seconds == pytest.approx(computing + shown.exposed, rel=1e-9)
-  assert stalls.sum() == pytest.approx(shown.exposed, abs=1e-9)
+  assert simulated.seconds == pytest.approx(computing + simulated.exposed, rel=1e-9)
+  assert stalls.sum() == pytest.approx(simulated.exposed, abs=1e-9)
 
 
 @settings(max_examples=50)
 @given(passes(), st.floats(0.1, 10), st.sampled_from(["fifo", "priority"]))
 def test_overlap_and_bandwidth_never_increase_the_time(step, factor, order):
   slow, fast = LinkModel(0.01, 3e6), LinkModel(0.01, 3e6 * (1 + factor))
-  alone = simulate(step, slow.seconds, overlap=False)
-  shown = simulate(step, slow.seconds, order=order)
-  assert alone.seconds == pytest.approx(step.seconds + sum(map(slow.seconds, step.nbytes)))
-  assert alone.hidden == pytest.approx(0, abs=1e-9)
-  assert shown.seconds <= alone.seconds * (1 + 1e-9)
+  sequential = simulate(step, slow.seconds, overlap=False)
+  simulated = simulate(step, slow.seconds, order=order)
+  assert sequential.seconds == pytest.approx(step.seconds + sum(map(slow.seconds, step.nbytes)))
+  assert sequential.hidden == pytest.approx(0, abs=1e-9)
+  assert simulated.seconds <= sequential.seconds * (1 + 1e-9)
   if order == "fifo":
-    assert simulate(step, fast.seconds).seconds <= shown.seconds * (1 + 1e-9)
+    assert simulate(step, fast.seconds).seconds <= simulated.seconds * (1 + 1e-9)
 
 
 def test_priority_sends_the_first_layers_gradients_first():
@@ -220,10 +220,10 @@ def test_priority_sends_the_first_layers_gradients_first():
 
 @pytest.mark.parametrize("bucket, groups", [(0, [(3,), (2,), (0,)]), (5, [(2, 3), (0,)]), (math.inf, [(0, 2, 3)])])
 def test_a_bucket_is_sent_when_it_is_full(bucket, groups):
-  shown = simulate(Pass([1] * 4, [1] * 4, [1] * 4, [7, 0, 2, 3]), float, bucket=bucket)
-  sent = [e for e in shown.events if e.kind == "exchange" and e.step == 0]
+  simulated = simulate(Pass([1] * 4, [1] * 4, [1] * 4, [7, 0, 2, 3]), float, bucket=bucket)
+  sent = [e for e in simulated.events if e.kind == "exchange" and e.step == 0]
   assert [e.layers for e in sent] == groups
-  ready = {e.layers[0]: e.end[0] for e in shown.events if e.kind == "weights" and e.step == 0}
+  ready = {e.layers[0]: e.end[0] for e in simulated.events if e.kind == "weights" and e.step == 0}
   assert all(e.start[0] >= ready[e.layers[0]] for e in sent)
 
 
@@ -248,25 +248,25 @@ def test_event_model_equals_the_virtual_clock(clocks, overlap):
     exchanges=[lockstep.ExchangeSeconds(x.launched, x.delay, x.seconds) for x in exchanges],
   )  # fmt: skip
   paces = np.stack([times.steps(w, 0, steps) for w in range(workers)], axis=1)
-  shown = simulate(Pass([0.5], [0.5], [0], [0]), float, exchanges, overlap=overlap, paces=paces)
-  starts = np.array([e.start.max() for e in shown.events if e.kind == "forward"])
+  simulated = simulate(Pass([0.5], [0.5], [0], [0]), float, exchanges, overlap=overlap, paces=paces)
+  starts = np.array([e.start.max() for e in simulated.events if e.kind == "forward"])
   delayed = any(exchange.delay for exchange in exchanges)
   if overlap:  # the next step begins after the waiting that follows a step
     np.testing.assert_allclose(starts[1:], clock[:-1], rtol=1e-12)
   else:  # the virtual clock counts the waiting in the following step
-    np.testing.assert_allclose([e.end.max() for e in shown.events if e.kind == "weights"], clock, rtol=1e-12)
-  computing, _, stalls = shares(shown)
-  straggling = stalls.sum() - shown.exposed  # waiting for other workers while the link is idle
-  assert shown.seconds == pytest.approx(computing + stalls.sum())
+    np.testing.assert_allclose([e.end.max() for e in simulated.events if e.kind == "weights"], clock, rtol=1e-12)
+  computing, _, stalls = shares(simulated)
+  straggling = stalls.sum() - simulated.exposed  # waiting for other workers while the link is idle
+  assert simulated.seconds == pytest.approx(computing + stalls.sum())
   assert straggling > 0 or (delayed and overlap)  # a late message hides the differences between workers
 
 
 def test_a_round_ends_with_the_slowest_worker():
   """With an exchange at every step, the mean step time is the mean of the maxima over the workers."""
   paces = np.random.default_rng(0).lognormal(sigma=0.3, size=(400, 16))
-  shown = simulate(Pass([0.5], [0.5], [0], [1]), lambda _: 0.25, paces=paces)
+  simulated = simulate(Pass([0.5], [0.5], [0], [1]), lambda _: 0.25, paces=paces)
   waited = np.mean(paces[200:-1].max(axis=1)) + 0.25
-  assert shown.seconds == pytest.approx(waited, rel=5e-3)  # because of the edges of the measured half
+  assert simulated.seconds == pytest.approx(waited, rel=5e-3)  # because of the edges of the measured half
 
 
 def test_speed_ups_of_delayed_averaging():
