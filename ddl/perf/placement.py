@@ -139,7 +139,7 @@ def place(job: Job, cluster: Cluster) -> PlacedJob:
   if known is None:
     return PlacedJob(job._replace(source=f"{percent(cluster.efficiency.best)} of the peak, from the cluster"), cluster)
   ends = known.ends if len(known.ends) > 1 else ()
-  job = job._replace(source=known.source + ("; this row uses its middle" if ends else ""))
+  job = job._replace(source=known.source + ("; the prediction uses the middle" if ends else ""))
   return PlacedJob(*_with(job, cluster, known.middle), tuple((end.text, *_with(job, cluster, end)) for end in ends))
 
 
