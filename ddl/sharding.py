@@ -84,7 +84,7 @@ _active: ContextVar[Mapping[str, PartitionSpec] | None] = ContextVar("activation
 
 
 def named(x: jax.Array, name: str) -> jax.Array:
-  """Constrain an activation's sharding by the active rules for its name; return x itself if there is none."""
+  """Constrain an activation's sharding by the active rules for its name, if there are any."""
   spec = (_active.get() or {}).get(name)
   return x if spec is None else lax.with_sharding_constraint(x, spec)
 

@@ -66,12 +66,12 @@ def eager_diloco_with(
 
   def launch(group: Group, state: EagerDiLoCoState, params: Tree) -> tuple[Tree, EagerDiLoCoState]:
     moved = jax.tree.map(lambda s, x: s - x, state.sent, params)  # D_i(t)
-    others = jax.tree.map(lambda mean, mine: mean - mine / group.size(), group.mean(moved), moved)
-    return others, state._replace(sent=params)  # (1/M) sum_j D_j(t) - (1/M) D_i(t)
+    late = jax.tree.map(lambda mean, mine: mean - mine / group.size(), group.mean(moved), moved)
+    return late, state._replace(sent=params)  # (1/M) sum_j D_j(t) - (1/M) D_i(t)
 
   def merge(group: Group, message: Tree, state: EagerDiLoCoState, params: Tree) -> tuple[Tree, EagerDiLoCoState]:
     delta = jax.tree.map(  # Delta_i = (1/M) D_i(t) + [...], D_i(t) = theta_i - x_i
-      lambda z, x, others: (z - x) / group.size() + others, state.anchor, params, message
+      lambda z, x, late: (z - x) / group.size() + late, state.anchor, params, message
     )
     anchor, outer_state = descend(outer, delta, state.outer, state.anchor)  # theta_i <- OuterOpt(theta_i, Delta_i)
     sent = jax.tree.map(lambda s, z, x: s + (z - x), state.sent, anchor, params)

@@ -34,7 +34,7 @@ def hierarchical_sgd(
   x_i <- x_i + inner(g_i); a group's mean after every tau-th step, the mean of all workers after every tau_o-th
 
   Lin, Stich, Patel, Jaggi 2018, arXiv 1808.07217, section 5; Castiglia, Das, Patterson 2020, arXiv 2007.13819. A group
-  consists of the g workers of a node, with consecutive ranks. If both means are due, the group's comes first. One group
+  consists of the g workers of a node, with consecutive ranks. If both means are due, the group's is first. One group
   is local SGD with tau; groups of one worker are local SGD with tau_o. The evaluated model is the mean of all models.
 
   Args:

@@ -12,7 +12,7 @@ from ddl.ranges import PositiveInt, checked
 
 @checked
 def ad_psgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> ServerAlgorithm:
-  """Average with one neighbour atomically, then apply the gradient computed meanwhile (AD-PSGD).
+  """Average with one neighbour atomically, then apply the gradient computed in the meantime (AD-PSGD).
 
   x_i, x_j <- (x_i + x_j) / 2; x_i <- x_i + u, u = inner(g)
 

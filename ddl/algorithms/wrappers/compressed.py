@@ -57,7 +57,7 @@ class _Lossy(Group):
   def __init__(self, group: Group, name: str):
     super().__init__(group.axes)
     if isinstance(group, _Lossy):
-      raise ValueError(f"{name}.algorithm must be uncompressed, got a compressed algorithm.")
+      raise ValueError(f"{group.name}.algorithm must be uncompressed, got a compressed algorithm.")
     if isinstance(group, Present):
       raise ValueError(f"the group of {name} must contain all workers, got one with absent workers.")
     self.group, self.name = group, name

@@ -52,7 +52,7 @@ def of_vector(
 
 
 def all_to_all(group: Group, tree: Tree) -> Tree:
-  """Send row j of each array to worker j: [p, ...] -> [p, ...]; row d comes from the worker d ranks before.
+  """Send row j of each array to worker j: [p, ...] -> [p, ...]; row d is from the worker d ranks lower.
 
   It takes p - 1 messages, one per distance, each with 1/p of the tree.
   """
