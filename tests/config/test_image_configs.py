@@ -44,11 +44,17 @@ def test_top5_accuracy_is_reported_from_100_classes():
   x, y = rng.standard_normal((200, 7)).astype(np.float32), rng.integers(0, 99, 200)
   for classes in (99, 100):
     model = MODELS["linear"]({"task": "classification", "shape": (7,), "num_outputs": classes})
-    params, extra = model.init(jax.random.key(0))
-    params = jax.tree.map(lambda x: np.asarray(rng.standard_normal(x.shape), x.dtype), params)
-    metrics = model.metrics(params, extra, {"x": x, "y": y})
+    params, extra = jax.eval_shape(model.init, jax.random.key(0))
+    metrics = jax.eval_shape(model.metrics, params, extra, {"x": x, "y": y})
     assert ("accuracy_top5" in metrics) == (classes == 100)
-  loss_of = jax.vmap(lambda label: model.metrics(params, extra, {"x": x, "y": np.zeros_like(y) + label})["loss"])
+  params = jax.tree.map(lambda x: np.asarray(rng.standard_normal(x.shape), x.dtype), params)
+  metrics = jax.jit(model.metrics)(params, extra, {"x": x, "y": y})
+
+  @jax.jit
+  @jax.vmap
+  def loss_of(label):
+    return model.metrics(params, extra, {"x": x, "y": np.zeros_like(y) + label})["loss"]
+
   rank = (loss_of(np.arange(100)) < metrics["loss"][None]).sum(axis=0)  # number of more likely classes
   np.testing.assert_array_equal(metrics["accuracy_top5"], rank < 5)
   assert 0 < (rank < 5).sum() < 200

@@ -73,6 +73,7 @@ def test_the_global_norm_is_clipped():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.sampled(3)
 def test_elementwise(name):
   """The result depends neither on a rate of 0 in the first step nor on a decay below the rounding error."""
   rate, decay = optax.linear_schedule(0.0, 0.1, 200), {"weight_decay": 1e-9}
@@ -136,7 +137,7 @@ PAIRS = [  # each algorithm with two optimizers, and those that are not element-
 
 
 @pytest.mark.parametrize("name, inner", PAIRS)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 def test_optimizers_inside_algorithms(x64, name, inner):
   tx = lenient(OPTIMIZERS[inner](0.05, weight_decay=0.1, decay_all=name == "sharded_sync_sgd", clip_norm=0.0))
   workers, steps, hyper = 3, 6, defaults(name, 3)

@@ -134,7 +134,8 @@ def test_labels_out_of_range(wrong, file):
 
 
 def test_compare_plan_and_list(call, file, tmp_path):
-  code, _, error = call("compare", f"--config={file}", f"--workdir={tmp_path}/c", "--cluster=dasgd_v100_10g")
+  only = "--only=mine,described,served"
+  code, _, error = call("compare", f"--config={file}", f"--workdir={tmp_path}/c", only)
   assert code == 0, error
   page = json.loads((tmp_path / "c/comparison.json").read_text())
   entries = {entry["label"]: entry for entry in page["algorithms"]}
@@ -142,12 +143,12 @@ def test_compare_plan_and_list(call, file, tmp_path):
     entries["mine"]["title"] == "Local SGD that is pulled to the mean." and entries["mine"]["hyper"]["pull"] == 0.25
   )
   assert entries["described"]["title"] == "The described one" and entries["described"]["hyper"] == {"period": 2}
-  assert entries["served"]["events"] and page["clusters"]
+  assert entries["served"]["events"]
   code, out, error = call("plan", f"--config={file}", "--cluster=dasgd_v100_10g")
   assert code == 0 and "\nhalfway " in out and str(file) not in out, error
   code, out, error = call("list", f"--config={file}")
   assert code == 0 and "pull: float = 0.5" in out and "DESCRIBED" in out and "size: int = 64" in out, error
-  assert [label for label in entries if f"\n  {label}\n    " in out] == [*entries], out
+  assert all(f"\n  {label}\n    " in out for label in ("mine", "described", "theirs", "served")), out
 
 
 def test_sweep_splits_off_validation_examples(call, file, tmp_path):
