@@ -10,7 +10,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def draw_schedule(info: Any) -> None:
-  """Save the figure of a complete run's schedule in its folder (a user hook)."""
+  """Draw the worker schedule of a finished run and save it in the run folder (a user hook)."""
   if info.last and (info.folder / EVENTS).exists():
     from ddl.report import schedule
 

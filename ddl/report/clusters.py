@@ -19,7 +19,7 @@ PARTS = ("step", "exchange", "message", "service")
 
 
 def caveats(tables: Frames) -> dict[str, Any]:
-  """Return what the section's notes depend on: wrapped labels, whether visits are stale, clusters with short steps."""
+  """Return what the section's notes depend on: wrapped labels, whether updates are stale, clusters with short steps."""
   wrappers = {info["label"]: info["settings"].get("wrapper") or {} for info in tables.comparison.infos}
   figures = {name: list(entry["algorithms"].values()) for name, entry in tables.comparison.clusters.items()}
   return {

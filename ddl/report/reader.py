@@ -157,7 +157,7 @@ def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[R
 
 
 def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-  """Return by label the folders of the runs with seeds that all labels have; labels without runs are ignored."""
+  """Map each label to the folders of its runs with seeds that all labels have; labels without runs are ignored."""
   names = [set(map(run_name, paths)) for paths in runs.values() if paths]
   common = set.intersection(*names) if names else set()
   return {label: [path for path in paths if run_name(path) in common] for label, paths in runs.items()}

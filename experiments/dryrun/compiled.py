@@ -53,7 +53,7 @@ def check_workers(target: Target, workers: int, members: int) -> None:
 
 
 def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
-  """Compile a round of the experiment for the target; return its figures. Raises OptionError for a server algorithm."""
+  """Compile a round of the experiment for the target; return `Figures`. Raises OptionError for a server algorithm."""
   target, options = job.target, job.options
   algorithm = experiment.make_algorithm()
   if not isinstance(algorithm, Algorithm):
@@ -65,7 +65,7 @@ def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
     model = with_auto(make_model(experiment, job.data), experiment, options.members)
     parts = experiment.microbatches * options.members
     if options.members > 1 and find_rules(model, options.sharding).splits_batch and experiment.batch % parts:
-      raise OptionError("config.batch", f"a multiple of {parts} for the members", experiment.batch)
+      raise OptionError("config.batch", f"a multiple of {parts} (microbatches x members)", experiment.batch)
     execution = execution_of(model, workers, step, options)
     trainer = CompiledTrainer(algorithm, model, workers, execution)
     flags = compiler_options.options(workers.device) if job.overlaps else {}
@@ -92,7 +92,7 @@ def fits(needed: Figures, cluster: Cluster) -> bool:
 
 
 def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, cluster: Cluster) -> Figures | None:
-  """Find by trial the smallest number of members that fits; return its figures, or None if none fits."""
+  """Find by trial the smallest number of members that fits; return its `Figures`, or None if none fits."""
   count = len(job.target.devices)
   for members in TRIED:
     even = experiment.batch % members == 0 and count % members == 0
@@ -109,7 +109,7 @@ def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, clu
 
 
 def explain(info: StepInfo) -> None:
-  """Print at the start of a run the tables of its compiled program (a hook); seconds only for known devices."""
+  """Print the memory and collectives of a run's compiled program at its start (a hook); seconds for known devices."""
   if not info.first:
     return
   components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all workers

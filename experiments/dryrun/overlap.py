@@ -15,7 +15,7 @@ from ddl.perf.cluster import Cluster
 
 
 class Transfer(NamedTuple):
-  """A collective of a schedule."""
+  """The seconds of a collective in a schedule."""
 
   times: float  # executions per run of the schedule
   kernels: int  # matrix products between its start and end; if it is a chain, only those that drive it

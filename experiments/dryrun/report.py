@@ -1,4 +1,4 @@
-"""Compute an algorithm's figures per step and device from schedules and the cost model, and format the tables."""
+"""Compute an algorithm's memory, work and seconds per step and device, and format the tables."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ MOST_STEPS = 1000  # maximum number of steps that the cost model averages over
 
 
 class CollectiveRow(NamedTuple):
-  """Identical collectives of a program."""
+  """A group of identical collectives of a program."""
 
   collective: Collective
   times: float  # per step
@@ -37,7 +37,7 @@ class CollectiveRow(NamedTuple):
 
 
 class Figures(NamedTuple):
-  """Figures of one algorithm; seconds are 0 without a cluster."""
+  """Memory, work and seconds of one algorithm; seconds are 0 without a cluster."""
 
   label: str
   workers: int
@@ -66,7 +66,7 @@ def figures(
   label: str, experiment: Experiment, trainer: CompiledTrainer, programs: Sequence[DryRunProgram],
   cluster: Cluster | None,
 ) -> Figures:  # fmt: skip
-  """Compute the figures of an algorithm. programs: from `analyse` or `of_run`."""
+  """Compute the memory, work and seconds of an algorithm. programs: from `analyse` or `of_run`."""
   steps = sum(program.count * program.steps for program in programs)
   flop = sum(program.count * hlo_schedule.flop(program.events) for program in programs) / steps
   moved = sum(program.count * hlo_schedule.memory_traffic(program.events) for program in programs) / steps
@@ -103,7 +103,7 @@ def parts(trainer: CompiledTrainer) -> dict[str, float]:
 def _rows(
   programs: Sequence[DryRunProgram], cluster: Cluster | None, devices: int, steps: int
 ) -> tuple[tuple[CollectiveRow, ...], float]:
-  """Return (identical collectives grouped, per step; seconds of compute per step)."""
+  """Return the groups of identical collectives, and the seconds of compute per step."""
   times, products, hidden, links = (defaultdict[Any, float](float) for _ in range(4))
   compute = 0.0
   for program in programs:

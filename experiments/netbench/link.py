@@ -40,7 +40,7 @@ class Shaper:
 
 
 class Link:
-  """Forwards packets between tun devices."""
+  """A switch that forwards packets between tun devices."""
 
   def __init__(self, shaper: Shaper, devices: list[int], addresses: list[bytes]):
     """Make the devices, given as file descriptors, non-blocking. addresses: IPv4 addresses of the hosts as bytes."""

@@ -40,7 +40,7 @@ def _number(option: str, text: str, units: dict[str, float], limits: tuple[float
   match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([a-z]+)", text.strip().lower())
   value = float(match[1]) * units[match[2]] if match and match[2] in units else math.nan
   if not limits[0] <= value <= limits[1]:
-    raise OptionError(option, f"a number and one of {', '.join(units)}, {condition}", text)
+    raise OptionError(option, f"a number with a unit ({', '.join(units)}), {condition}", text)
   return value
 
 
@@ -54,7 +54,7 @@ PROBE = Path(__file__).with_name("probe.py")
 
 
 class SpeedRow(NamedTuple):
-  """Figures of a case on a link; seconds are per round, medians over the turns."""
+  """Measurements of a case on a link; seconds are per round, medians over the turns."""
 
   label: str
   batch: int

@@ -92,7 +92,7 @@ class KernelLink:
     self.set(rate, latency)
 
   def set(self, rate: float, latency: float) -> None:
-    """Change the bandwidth, bits per second, and the latency, seconds."""
+    """Change the bandwidth (bits per second) and the latency (seconds)."""
     burst = max(2 * MTU, round(rate / 8 * 0.004))  # bytes; a slow kernel timer ticks every 4 ms
     sent = ("tbf", "rate", f"{rate:.0f}", "burst", str(burst), "limit", str(QUEUE))
     received = ("netem", "delay", f"{1e6 * latency:.0f}us", "limit", "100000") if latency else ("pfifo",)
@@ -122,7 +122,7 @@ class TunLink:
       os.close(file)  # only the link keeps them open, so that the devices disappear with it
 
   def set(self, rate: float, latency: float) -> None:
-    """Change the bandwidth, bits per second, and the latency, seconds."""
+    """Change the bandwidth (bits per second) and the latency (seconds)."""
     assert self._process.stdin
     self._process.stdin.write(f"{rate} {latency}\n")
     self._process.stdin.flush()
@@ -157,7 +157,7 @@ class NamespaceNetwork:
     return len(self.pids)
 
   def set(self, rate: float, latency: float) -> None:
-    """Change the link's bandwidth, in bits per second, and latency, in seconds."""
+    """Change the link's bandwidth (bits per second) and latency (seconds)."""
     self.rate, self.latency = rate, latency
     self.link.set(rate, latency)
 

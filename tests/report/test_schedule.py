@@ -27,7 +27,7 @@ from ddl.run.build import build
 BARRIERS = st.sampled_from([asp(), bsp(), ssp(bound=1), psp(sample=1, bound=0)])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(BARRIERS, st.integers(0, 9), st.sampled_from([0.0, 0.2]), st.booleans(), st.sampled_from([0.0, 0.125, 2.0]))
 def test_spans_cover_the_time_of_each_worker(barrier, seed, death_rate, lock_free, service):
   arrivals = Arrivals(blocks=int(lock_free))
@@ -184,7 +184,7 @@ EXCHANGES = st.integers(1, 4).flatmap(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(
   st.lists(EXCHANGES, min_size=1, max_size=3), st.booleans(), st.sampled_from([0, 0.2]), st.sampled_from([None, 0.3])
 )
@@ -208,7 +208,7 @@ def test_lockstep_spans_cover_the_time_of_each_worker(exchanges, overlap, death_
   assert drawn.beneath.any() == (overlap and np.isfinite(result.launched).any())
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=15)
 @given(st.lists(EXCHANGES, min_size=1, max_size=2), st.booleans(), st.integers(0, 99))
 def test_time_of_an_absent_worker_is_lost(exchanges, overlap, seed):
   result, finished = record(
