@@ -20,6 +20,7 @@ import ddl.errors
 from ddl.config.base import base
 from ddl.config.options import RunOptions
 from ddl.config.resolve import resolve
+from ddl.report.figure import save_all
 
 SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}
 
@@ -106,7 +107,9 @@ def test_a_loaded_comparison_equals_the_returned_one(compared, tmp_path):
   assert list(loaded.table.label) == ["mine", "theirs"] and {"first", "second", "p"} <= set(loaded.pairs.columns)
   assert set(loaded.figures) == {path.stem for path in (folder / "figures").glob("*.pdf")} != set()
   figure = loaded.figures["accuracy_vs_examples"]
-  assert "</svg>" in figure.save(tmp_path / "a.svg").read_text()
+  save_all(tmp_path, [figure])  # as the report does, but with a drawn figure
+  svg = (tmp_path / "figures/accuracy_vs_examples.svg").read_bytes()
+  assert figure.save(tmp_path / "a.svg").read_bytes() == svg and b"</svg>" in svg
   assert figure._repr_png_().startswith(b"\x89PNG")
   last = loaded.runs["mine"][1]
   assert last.evaluate()["loss"] == pytest.approx(rows.test_loss.iloc[-1], rel=1e-5)
