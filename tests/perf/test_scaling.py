@@ -244,7 +244,9 @@ def test_scale_and_plan_predict_the_same_seconds(name, cluster):
     period, delay = rounds[speed.algorithm]
     settings = {"period": period, "delay": delay, "servers": options.servers}
     (point,) = curve(speed.algorithm, work(table), cluster, [16], batch=32, weak=True, **settings)
-    assert point.seconds == pytest.approx(speed.seconds, rel=1e-3 if "async" in speed.algorithm else 1e-9)
+    # The queue of a server is simulated for a limited time, and the steps of a long round are simulated in groups.
+    simplified = "async" in speed.algorithm or period > scaling.MOST_STEPS
+    assert point.seconds == pytest.approx(speed.seconds, rel=1e-3 if simplified else 1e-9)
 
 
 @pytest.mark.parametrize(("period", "delay"), [(65_536, 1), (65_536, 65_536), (7_001, 3_000)])
