@@ -37,6 +37,7 @@ SMALLER = {  # command: flags that replace those of the page
 TWO = "--only=local_sgd,dasgd"
 SPECIAL = {  # part of a command: flags instead of those of SMALLER
   "--resume": (),
+  "train --config=configs/text_transformer.py": (*SMALLER["train"], "--config.schedule.warmup=4"),
   "sweep --config=configs/digits_compare.py": (*SMALLER["sweep"], TWO),
   "compare --config=configs/digits_compare.py": (*SMALLER["compare"], TWO),
   "compare --config=configs/digits_field.py": (*SMALLER["compare"], TWO),
@@ -124,11 +125,11 @@ def test_the_commands_run(name, folder, pytestconfig):
       if (program, *arguments) in DONE:
         continue
       if arguments[0] == "run.py":
-        done = Command(*arguments[1:], cwd=folder).end(600)
+        done = Command(*arguments[1:], cwd=folder).end(1800)
         assert done.code == 0, f"{command}\n{done.out}{done.error}"
       else:
         executable = sys.executable if program == "python" else str(folder / "bin" / program)
-        subprocess.run([executable, *arguments], cwd=folder, env=environment(), check=True, timeout=600)
+        subprocess.run([executable, *arguments], cwd=folder, env=environment(), check=True, timeout=1800)
       if "--workdir" not in command:
         DONE.add((program, *arguments))
 
