@@ -26,12 +26,17 @@ DIGITS = ["--config=configs/digits.py", "--config.algorithm.name=dasgd", "--conf
 SAVED = ["--checkpoint_every=100", "--max_restarts=1000"]
 ELASTIC = [*DIGITS, "--config.elastic=True", "--config.workers=6", "--config.steps=12000"]
 ELASTIC_LINES = 120
-LABELS = ["--config=configs/digits_compare.py", "--config.steps=400", "--max_restarts=1000"]
+LABELS = [
+  "--config=configs/digits_compare.py",
+  "--only=sync_sgd,local_sgd",
+  "--config.steps=400",
+  "--max_restarts=1000",
+]
 JOBS = {
   "train": ["train", *DIGITS, *SAVED, "--config.steps=10000"],
   "two_processes": ["train", *DIGITS, *SAVED, "--config.steps=10000", "--processes=2", "--config.workers=2"],
   "compare": ["compare", *LABELS, "--checkpoint_every=50"],
-  "sweep": ["sweep", *LABELS, "--only=sync_sgd,local_sgd"],
+  "sweep": ["sweep", *LABELS],
   "elastic": ["train", *ELASTIC, "--processes=3", "--max_restarts=1000"],
 }
 LAUNCHER = 0.2  # share of the kills that hit the command itself
