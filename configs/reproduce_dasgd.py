@@ -1,4 +1,4 @@
-"""When DaSGD hides its exchange: Zhou et al. 2020, arXiv 2006.00441, with the cost model of the authors' code.
+"""Conditions under which DaSGD hides its exchange: Zhou et al. 2020, arXiv 2006.00441, with the cost model of the authors' code.
 
   python run.py reproduce
 

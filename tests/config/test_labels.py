@@ -1,4 +1,4 @@
-"""Which settings a label of a comparison inherits from the config, and the names of user-defined functions in it."""
+"""Settings that a label of a comparison inherits from the config, and the names of user-defined functions in it."""
 
 import re
 

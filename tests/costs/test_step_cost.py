@@ -48,7 +48,7 @@ def test_flop_of_dense_networks(model, table, settings):
 
 
 def test_flop_of_lenet():
-  """As above, but XLA leaves out the taps of a convolution that lie on its padding, and `ddl.models.cpu` takes 1.6
+  """XLA leaves out the taps of a convolution that lie on its padding, and `ddl.models.cpu` takes 1.6
   times the multiply-accumulates for a forward convolution of one channel.
   """
   result = compiled_step(experiment("lenet"), BATCH)

@@ -1,4 +1,4 @@
-"""Bytes per worker, recorded from the algorithms, against numbers worked out by hand and the compiled program's."""
+"""Bytes per worker, recorded from the algorithms, against numbers computed by hand and the compiled program's."""
 
 import jax
 import jax.numpy as jnp

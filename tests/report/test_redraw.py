@@ -42,10 +42,10 @@ def test_resume_regenerates_a_report_without_training(tmp_path, call):
   before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("c/*/*/metrics.jsonl")}
   about = tmp_path / "c/sync_SGD/seed-0/about.json"
   about.write_text(about.read_text().replace(first["versions"]["jax"], "0.0.1"))
-  changes = ("--config.compare.target=0.25", "--config.compare.title=Anew", "--resume")
+  changes = ("--config.compare.target=0.25", "--config.compare.title=Redrawn", "--resume")
   code, out, error = call("compare", *SMALL, workdir, *changes)
   assert code == 0, error
-  assert "to 25 %" in out and "<h1>Anew</h1>" in (tmp_path / "c/report.html").read_text()
+  assert "to 25 %" in out and "<h1>Redrawn</h1>" in (tmp_path / "c/report.html").read_text()
   assert before == {path: path.stat().st_mtime_ns for path in before}
   record = json.loads((tmp_path / "c/comparison.json").read_text())
   assert record["versions"]["jax"] == "0.0.1" and "--resume" not in record["command"]  # as of the training

@@ -239,14 +239,14 @@ def test_the_imported_local_files_of_an_address_are_listed(tmp_path):
   package.mkdir(parents=True)
   for name in ("nets/__init__.py", "nets/parts/__init__.py", "nets/parts/blocks.py", "unrelated.py"):
     (tmp_path / name).write_text("")
-  (package / "net.py").write_text("import os, jax\nfrom . import blocks\nfrom nets import near\nimport beside\n")
+  (package / "net.py").write_text("import os, jax\nfrom . import blocks\nfrom nets import near\nimport nearby\n")
   (tmp_path / "nets/near.py").write_text("import near2\n")
   (tmp_path / "near2.py").write_text("")
-  (package / "beside.py").write_text("import net\n")  # a cycle
+  (package / "nearby.py").write_text("import net\n")  # a cycle
   names = {str(file.relative_to(tmp_path)) for file in trusted_code.files(f"{package}/net.py:net")}
   assert names == {
     "nets/__init__.py", "nets/parts/__init__.py", "nets/parts/blocks.py", "nets/parts/net.py", "nets/near.py",
-    "near2.py", "nets/parts/beside.py",
+    "near2.py", "nets/parts/nearby.py",
   }  # fmt: skip
   assert trusted_code.files("ddl.models:MODELS") == [] and trusted_code.files("no.such:net") == []
   assert [file.name for file in trusted_code.files("textwrap:fill")] == ["textwrap.py"]
