@@ -1,4 +1,4 @@
-"""Conditions under which DaSGD hides its exchange: Zhou et al. 2020, arXiv 2006.00441, with the cost model of the authors' code.
+"""Conditions under which DaSGD hides its exchange (Zhou et al. 2020, arXiv 2006.00441), by the authors' cost model.
 
   python run.py reproduce
 
