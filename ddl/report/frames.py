@@ -1,4 +1,4 @@
-"""Build and write the data frames of a comparison; docs/howto/frames.md describes their columns."""
+"""Build and write the data frames of a comparison; docs/howto/results_in_python.md describes their columns."""
 
 import json
 import math
