@@ -1,4 +1,4 @@
-"""Who may import whom: each part of ddl imports parts below it only, no part imports `experiments`."""
+"""Layers: each package of ddl imports only packages below it, and none imports `experiments`."""
 
 import ast
 from pathlib import Path
@@ -11,7 +11,7 @@ LEAVES = {"errors", "files", "memory", "names", "ranges"}
 ENGINE = KERNEL | {"contract", "events", "memory", "hosts", "engine", "asynchronous", "elastic"}
 PARTS = {"algorithms", "data", "models", "perf"}
 CONFIG = ENGINE | LEAVES | PARTS | {"config"}
-MAY_IMPORT = {  # part of ddl: the other parts that it may import, in the order of the layers
+MAY_IMPORT = {  # package of ddl -> packages that it may import, in the order of the layers
   "errors": set(),
   "files": set(),
   "memory": set(),
@@ -24,7 +24,7 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import, in the order 
   "group_recorder": {"api", "errors", "group"},
   "schedule": {"api", "errors", "ranges"},
   "contract": {"api", "ranges", "schedule"},
-  "as_optax": {"api", "contract", "group", "group_recorder", "schedule"},
+  "as_optax": {"api", "contract", "errors", "group", "group_recorder", "schedule"},
   "elementwise": {"api", "precision"},
   "algorithms": {"api", "elementwise", "files", "group", "precision", "ranges"},
   "models": {"api", "errors", "memory", "ranges", "precision", "sharding"},
@@ -43,52 +43,56 @@ MAY_IMPORT = {  # part of ddl: the other parts that it may import, in the order 
   "library": CONFIG | {"run", "costs", "report", "comparison"},
   "__init__": set(),  # all names are imported on first use
 }
-FILES = sorted((ROOT / "ddl").rglob("*.py"))
 
 
-def imports(path):
-  """Full dotted names of all imports, inside functions too; relative ones are an error."""
-  for node in ast.walk(ast.parse(path.read_text())):
-    if isinstance(node, ast.Import):
-      yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-      assert not node.level, f"{path}:{node.lineno}: relative import"
-      yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def packages(folder):
+  """Return {package or top-level module: its Python files} for a folder of the repository."""
+  result = {}
+  for path in sorted((ROOT / folder).rglob("*.py")):
+    result.setdefault(path.relative_to(ROOT / folder).parts[0].removesuffix(".py"), []).append(path)
+  return result
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports(path):
-  part = path.relative_to(ROOT / "ddl").parts[0].removesuffix(".py")
-  assert part in MAY_IMPORT, f"ddl/{part}: say in tests/test_layering.py what it may import"
-  for name in imports(path):
+def imports(files):
+  """Yield (file, full name) of all imports, also inside of functions; refuse relative imports."""
+  for path in files:
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.Import):
+        yield from ((path, alias.name) for alias in node.names)
+      elif isinstance(node, ast.ImportFrom):
+        assert not node.level, f"{path}:{node.lineno}: relative import"
+        yield from ((path, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+@pytest.mark.parametrize("package, files", packages("ddl").items(), ids=packages("ddl"))
+def test_a_package_imports_only_packages_below_it(package, files):
+  assert package in MAY_IMPORT, f"ddl/{package}: add what it may import to tests/test_layering.py"
+  for path, name in imports(files):
     top, *rest = name.split(".")
     assert top not in ("experiments", "configs", "run", "tests"), f"{path} imports {name}"
-    if part == "perf":  # ddl.api imports optax, so perf may not have it either
+    if package == "perf":  # ddl.api imports optax, so perf cannot import it either
       assert top not in ("jax", "jaxlib", "flax", "optax", "orbax"), f"{path} imports {name}"
     if top == "ddl" and rest != ["__version__"]:
-      assert rest and rest[0] in MAY_IMPORT[part] | {part}, f"{path} imports {name}"
+      assert rest and rest[0] in MAY_IMPORT[package] | {package}, f"{path} imports {name}"
 
 
-@pytest.mark.parametrize(
-  "path", sorted((ROOT / "experiments").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
-)
-def test_a_study_imports_no_other(path):
-  part = path.relative_to(ROOT / "experiments").parts[0].removesuffix(".py")
-  for name in imports(path):
+@pytest.mark.parametrize("package, files", packages("experiments").items(), ids=packages("experiments"))
+def test_a_study_imports_no_other(package, files):
+  for path, name in imports(files):
     top, *rest = name.split(".")
-    if top == "experiments" and part != "commands":
-      assert rest and rest[0] == part, f"{path} imports {name}"
+    if top == "experiments" and package != "commands":
+      assert rest and rest[0] == package, f"{path} imports {name}"
 
 
 def test_layers_have_one_direction():
   order = [*MAY_IMPORT]
-  for part, below in MAY_IMPORT.items():
-    assert all(order.index(other) < order.index(part) for other in below), part
+  for package, below in MAY_IMPORT.items():
+    assert all(order.index(other) < order.index(package) for other in below), package
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
-def test_tests_import_helpers_and_public_names_alone(path):
-  for name in imports(path):
+@pytest.mark.parametrize("files", packages("tests").values(), ids=packages("tests"))
+def test_tests_import_only_helpers_and_public_names(files):
+  for path, name in imports(files):
     parts = name.split(".")
     assert not any(part.startswith("test_") for part in parts), f"{path} imports another test: {name}"
     if parts[0] in ("ddl", "experiments"):

@@ -1,4 +1,4 @@
-"""ddl as a package: its public names, from anywhere, and installed."""
+"""The package ddl: its public names, environment and installation."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def test_the_public_names_are_listed_and_exist():
 
 
 @pytest.mark.parametrize("target", ["demo", "test"])
-def test_the_environment_has_the_package(tmp_path, target):
+def test_make_installs_the_package(tmp_path, target):
   make = ["make", "--dry-run", f"VENV={tmp_path}/venv", target]
   plan = subprocess.run(make, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
   installs = [line.rpartition("constraints.txt ")[2] for line in plan if "pip install" in line]
@@ -47,8 +47,8 @@ def test_the_environment_has_the_package(tmp_path, target):
 
 
 @pytest.mark.slow
-def test_installed_it_is_found_from_anywhere(tmp_path):
-  """pip builds and installs the package without its dependencies; pages' templates and scripts come along."""
+def test_the_installed_package_works_in_another_folder(tmp_path):
+  """The installation includes the templates of report pages."""
   pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", tmp_path / "site", ROOT]
   subprocess.run(pip, check=True, stderr=subprocess.DEVNULL)
   code = (

@@ -1,4 +1,4 @@
-"""Local SGD with a schedule of periods: its rounds, and what it equals in float64 at rtol 1e-12."""
+"""Local SGD with a schedule of periods: its rounds, and special cases in float64 at rtol 1e-12."""
 
 import jax.numpy as jnp
 import pytest
@@ -27,12 +27,11 @@ def same(one, other):
     close(ours, expected)
 
 
-@pytest.mark.parametrize("periods", [((0, 4),), ((0, 4), (5, 4), (9, 4))])
-def test_a_constant_schedule_is_local_sgd(x64, periods):
-  same(run(with_periods(*periods)), run(build("local_sgd", INNER["adam"][0], period=4)))
+def test_a_constant_schedule_is_local_sgd(x64):
+  same(run(with_periods((0, 4), (5, 4), (9, 4))), run(build("local_sgd", INNER["adam"][0], period=4)))
 
 
-@pytest.mark.parametrize("start", [0, 3, 100])
+@pytest.mark.parametrize("start", [0, 3])
 def test_two_phases_are_post_local_sgd(x64, start):
   periods = ((0, 1), (start, 4)) if start else ((0, 4),)
   same(run(with_periods(*periods)), run(build("post_local_sgd", INNER["adam"][0], period=4, start=start)))
@@ -68,14 +67,14 @@ def test_a_round_has_the_period_of_the_step_where_it_begins(tau, more):
 @pytest.mark.parametrize(
   "periods", [(), ((1, 4),), ((0, 4), (0, 2)), ((0, 4), (5, 2), (3, 1)), ((0, 0), (5, 1)), ((0,), (4,))]
 )
-def test_what_are_no_periods_is_refused(periods):
+def test_invalid_periods_are_refused(periods):
   with pytest.raises(ValueError, match=r"^adaptive_local_sgd.periods must be ") as refused:
     with_periods(*periods)
   assert "\n" not in str(refused.value)
 
 
 def test_periods_follow_the_loss():
-  """ceil(sqrt(F / F_0) 16) of every 10 steps; half of the last where the loss does not fall enough."""
+  """The period is ceil(sqrt(F / F_0) 16), or half of the previous one if the loss does not decrease enough."""
   steps, losses = [0, 5, 10, 20, 28, 30, 40, 50, 60], [4.0, 9.0, 1.0, 2.0, 0.5, 0.3, 0.04, 4.0, 4.0]
   result = periods_by_loss(steps, losses, period=16, every=10)
   assert result == ((0, 16), (10, 8), (20, 4), (30, 2), (40, 1), (50, 1), (60, 1))
@@ -87,6 +86,6 @@ def test_periods_follow_the_loss():
 
 
 @pytest.mark.parametrize("steps, losses", [([0, 1], [1.0, 0.0]), ([0], [float("nan")]), ([5], [1.0]), ([], [])])
-def test_losses_that_give_no_periods_are_refused(steps, losses):
+def test_invalid_losses_are_refused(steps, losses):
   with pytest.raises(ValueError, match=r"periods_by_loss\.losses must "):
     periods_by_loss(steps, losses, period=4, every=5)

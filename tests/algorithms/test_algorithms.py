@@ -1,4 +1,4 @@
-"""Each algorithm against its NumPy twin, in float64 at rtol 1e-12, and what it declares of itself."""
+"""Each collective algorithm against its NumPy reference at rtol 1e-12, and the registry's entries."""
 
 import inspect
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.9}
 NOLOCO = {"outer_learning_rate": 0.7, "outer_momentum": 0.5, "attraction": 0.7}
-CASES = {  # what is not here runs with the defaults of its factory
+CASES = {  # hyperparameters; other algorithms run with their defaults
   "local_sgd": [{"period": 1}, {"period": 4}],
   "post_local_sgd": [{"period": 3, "start": start} for start in (0, 4, 1000)],
   "adaptive_local_sgd": [{"periods": p} for p in (((0, 4),), ((0, 3), (4, 2), (7, 1)), ((0, 1), (2, 4)))],
@@ -46,34 +46,38 @@ CASES = {  # what is not here runs with the defaults of its factory
   "eamsgd": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "round_robin_easgd": [{"alpha": 0.3}],
 }
-# ---- the twins
+
+
+# ---- references
 
 
 def cases(name, workers):
   return CASES.get(name) or [defaults(name, workers)]
 
 
+SLOW = [(1, "momentum"), (2, "adam"), (8, "nesterov"), (8, "adam")]
+
+
 @pytest.mark.parametrize(
-  "workers, inner", [(1, "momentum"), (2, "adam"), (8, "momentum"), (8, "nesterov"), (8, "adam")]
+  "workers, inner", [(8, "momentum"), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 )
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(7)
-def test_equals_its_twin(name, workers, inner):
-  assert name in reference.TWINS, f"{name} has no NumPy twin: write it in tests/reference from its paper"
+def test_an_algorithm_equals_its_reference(name, workers, inner):
+  assert name in reference.TWINS, f"{name} has no NumPy reference: write it in tests/reference from its paper"
   steps = 10
   x0, grad = reference.problem(workers, steps)
   for hyper in cases(name, workers):
-    twin = reference.TWINS[name](x0, grad, workers=workers, steps=steps, inner=INNER[inner][1], **hyper)
+    expected = reference.TWINS[name](x0, grad, workers=workers, steps=steps, inner=INNER[inner][1], **hyper)
     params, evaluate, _ = drive(build(name, INNER[inner][0], workers, **hyper), x0, grad, workers=workers, steps=steps)
-    close(params, twin.params)
-    close(evaluate, np.repeat(twin.evaluate[:, None], workers, axis=1))
+    close(params, expected.params)
+    close(evaluate, np.repeat(expected.evaluate[:, None], workers, axis=1))
 
 
-def test_a_twin_for_each_algorithm_and_no_other():
+def test_each_reference_has_an_algorithm():
   assert set(reference.TWINS) == set(COLLECTIVE)
 
 
-# ---- what the algorithms say of themselves
+# ---- registry
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)

@@ -1,4 +1,4 @@
-"""What must hold between algorithms, and the theorems that they obey, in float64 at rtol 1e-12."""
+"""Equalities between algorithms and theorems about them, in float64 at rtol 1e-12."""
 
 from functools import cache
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def run(name, inner="momentum", *, workers=8, steps=10, x0=None, grad=None, **hyper):
-  """The params of all steps and workers: [steps, workers, n]."""
+  """Return the params of all steps: [steps, workers, n]."""
   start, default = reference.problem(workers, steps)
   algorithm = build(name, INNER[inner][0], workers, **hyper)
   x0 = start if x0 is None else x0
@@ -42,11 +42,13 @@ def test_sync_sgd_is_one_worker_on_the_global_batch():
 
 def test_local_sgd_of_one_step_is_sync_sgd_for_plain_sgd():
   close(run("local_sgd", "sgd", period=1), run("sync_sgd", "sgd"))
-  assert not np.allclose(run("local_sgd", "adam", period=1), run("sync_sgd", "adam"))  # its state is the worker's own
+  assert not np.allclose(
+    run("local_sgd", "adam", period=1), run("sync_sgd", "adam")
+  )  # each worker has its own optimizer state
 
 
-@pytest.mark.parametrize("inner", ["sgd", "momentum", "nesterov", "adam", "adamw", "decay"])
-@pytest.mark.parametrize("workers", [3, 8])
+@pytest.mark.parametrize("inner", ["momentum", "nesterov", "adamw", "decay"])
+@pytest.mark.parametrize("workers", [8, pytest.param(3, marks=pytest.mark.slow)])
 def test_sharded_equals_unsharded(inner, workers):
   close(run("sharded_sync_sgd", inner, workers=workers), run("sync_sgd", inner, workers=workers))
 
@@ -66,7 +68,7 @@ ABSENT = {
 
 
 @pytest.mark.parametrize("name", ABSENT)
-def test_without_worker_3_it_is_the_algorithm_of_the_others(name):
+def test_without_worker_3_it_is_the_algorithm_of_the_seven_others(name):
   steps, others = 8, np.array([0, 1, 2, 4, 5, 6, 7])
   x0, grad = reference.problem(8, steps)
   algorithm = build(name, INNER["momentum"][0], **ABSENT[name])
@@ -76,9 +78,9 @@ def test_without_worker_3_it_is_the_algorithm_of_the_others(name):
     close(np.asarray(one)[:, others], other)
 
 
-def test_sharded_optimiser_state_is_one_pth():
+def test_a_sharded_optimizer_state_has_one_pth_of_the_size():
   algorithm = build("sharded_sync_sgd", optax.adam(0.1))
-  params = {"a": jnp.zeros((8, 300, 20)), "b": jnp.zeros((8, 401))}  # 6401 values a worker
+  params = {"a": jnp.zeros((8, 300, 20)), "b": jnp.zeros((8, 401))}  # 6401 values per worker
   init = jax.vmap(lambda x: algorithm.init(W, x, jax.random.key(0)), axis_name="w")
   state = jax.eval_shape(init, params)
   sizes = [leaf.shape for leaf in jax.tree.leaves(state) if leaf.ndim > 1]
@@ -90,13 +92,12 @@ def test_dasgd_without_delay_and_keep_is_local_sgd():
 
 
 @pytest.mark.parametrize("delay", [0, 2, 3])
-def test_dasgd_that_keeps_all_never_synchronises(delay):
+def test_dasgd_with_keep_one_is_independent(delay):
   close(run("dasgd", "adam", period=3, delay=delay, keep=1), run("independent", "adam"))
 
 
-@pytest.mark.parametrize("delay, keep", [(0, 0), (0, 0.25), (2, 1), (1, 0.25), (2, 0), (3, 0.25)])
-def test_dasgd_with_one_worker_is_sgd_only_without_pull(delay, keep):
-  """With p = 1, d > 0 and xi < 1 the blend pulls the worker back to its own past."""
+@pytest.mark.parametrize("delay, keep", [(0, 0.25), (2, 1), (2, 0), (3, 0.25)])
+def test_dasgd_with_one_worker_is_sgd_unless_it_merges_an_old_model(delay, keep):
   steps, period, rate = 10, 3, 0.1
   x0, grad = reference.problem(1, steps)
   ours = run("dasgd", "sgd", workers=1, period=period, delay=delay, keep=keep)[:, 0]
@@ -122,18 +123,18 @@ def test_dasgd_deviations_shrink_by_keep_at_each_merge(delay):
   close(x.mean(axis=1), np.repeat(x0.mean(axis=0)[None], steps + 1, axis=0))
 
 
-def test_dasgd_makes_the_progress_that_its_docstring_states():
+def test_dasgd_progress_per_round_is_that_of_its_docstring():
   period, delay, keep, rate = 4, 1, 0.25, 0.1
   x = run("dasgd", "sgd", grad=lambda i, t, x: jnp.ones_like(x), steps=12, period=period, delay=delay, keep=keep)
   close(x[11] - x[7], np.full((8, 7), -rate * (period - (1 - keep) * delay)))
 
 
-def test_post_local_sgd_lies_between_local_and_sync():
+def test_post_local_sgd_is_local_sgd_or_sync_sgd_at_its_limits():
   close(run("post_local_sgd", "adam", period=3, start=0), run("local_sgd", "adam", period=3))
   close(run("post_local_sgd", "sgd", period=3, start=1000), run("sync_sgd", "sgd"))
   # Rounds are counted from `start`: the averages follow steps 1, 2, 5, 8.
-  apart = np.ptp(run("post_local_sgd", period=3, start=2), axis=1).max(axis=-1) > 1e-9
-  assert apart.tolist() == [False, False, True, True, False, True, True, False, True, True]
+  differ = np.ptp(run("post_local_sgd", period=3, start=2), axis=1).max(axis=-1) > 1e-9
+  assert differ.tolist() == [False, False, True, True, False, True, True, False, True, True]
 
 
 def test_easgd_without_pull_is_independent():
@@ -151,7 +152,7 @@ def test_round_robin_of_one_worker_is_easgd():
 
 @cache
 def without_gradients(name):
-  """(x0: [3, 7], z0: [7], alpha) -> params and centers of 6 steps: [6, 3, 7], compiled once."""
+  """Return a compiled function (x0: [3, 7], z0: [7], alpha) -> params and centers of 6 steps: [6, 3, 7] each."""
   more = {"easgd": {"period": 2}, "eamsgd": {"period": 2, "momentum": 0.9}, "round_robin_easgd": {}}[name]
 
   @jax.jit
@@ -163,16 +164,16 @@ def without_gradients(name):
   return go
 
 
-TINY = 1e-300  # XLA takes what is smaller than the smallest normal number for 0
+TINY = 1e-300  # XLA flushes subnormal numbers to 0
 
 
 @pytest.mark.parametrize("name", ["easgd", "eamsgd", "round_robin_easgd"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
   points=hnp.arrays(np.float64, (4, 7), elements=st.floats(-1e3, 1e3, allow_subnormal=False)), alpha=st.floats(0, 0.6)
 )
 def test_elastic_exchange_conserves_the_sum(name, points, alpha):
-  """Without gradients sum_i x_i + z stays, from any start, and z stays equal on all workers."""
+  """Without gradients sum_i x_i + z is constant, from any start, and z is equal on all workers."""
   with jax.enable_x64(True):
     x, z = map(np.array, without_gradients(name)(points[:3], points[3], alpha))
   assert (z == z[:, :1]).all()

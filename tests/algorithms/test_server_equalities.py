@@ -1,4 +1,4 @@
-"""What must hold between server algorithms, and what they conserve in any order, in float64 at rtol 1e-12."""
+"""Equalities between server algorithms, and what they conserve in any order, in float64 at rtol 1e-12."""
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.usefixtures("x64")
 
 
 def run(name, inner="sgd", *, workers=4, order=None, grad=None, reads=(), **hyper):
-  """(params, evaluate) of all events on the common problem."""
+  """Return (params, evaluated params) of all events on the common problem."""
   x0, default = reference.problem(workers, 4 * EVENTS)
-  some, peers = visits(workers)
-  order = some if order is None else order
+  random_order, peers = visits(workers)
+  order = random_order if order is None else order
   algorithm = build(name, inner, workers=workers, **hyper)
   return drive(algorithm, x0, grad or default, order, peers[: len(order)], workers=workers, reads=reads)[:2]
 
@@ -35,8 +35,8 @@ def same(one, other):
 
 def test_async_sgd_of_one_worker_is_its_optimizer():
   x0, grad = reference.problem(1, 4 * EVENTS)
-  alone = reference.sync_sgd(x0, grad, workers=1, steps=EVENTS, inner=INNER["adam"][1])
-  close(run("async_sgd", "adam", workers=1)[1], alone.evaluate)
+  expected = reference.sync_sgd(x0, grad, workers=1, steps=EVENTS, inner=INNER["adam"][1])
+  close(run("async_sgd", "adam", workers=1)[1], expected.evaluate)
 
 
 def test_async_msgd_is_async_sgd_with_momentum_at_the_master():
@@ -45,7 +45,9 @@ def test_async_msgd_is_async_sgd_with_momentum_at_the_master():
 
 def test_hogwild_sgd_with_a_lock_is_async_sgd_for_plain_sgd():
   same(run("hogwild_sgd", "sgd"), run("async_sgd", "sgd"))
-  assert not np.allclose(run("hogwild_sgd", "momentum")[1], run("async_sgd", "momentum")[1])  # whose momentum it is
+  assert not np.allclose(
+    run("hogwild_sgd", "momentum")[1], run("async_sgd", "momentum")[1]
+  )  # the worker has the momentum
 
 
 def test_downpour_of_one_step_is_async_sgd_for_plain_sgd():
@@ -53,15 +55,15 @@ def test_downpour_of_one_step_is_async_sgd_for_plain_sgd():
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_dc_asgd_compensates_a_delay_and_nothing_else(adaptive):
+def test_dc_asgd_without_delay_or_compensation_is_async_sgd(adaptive):
   plain = run("async_sgd", "adam")
   same(run("dc_asgd", "adam", compensation=0.0, adaptive=adaptive), plain)
   assert not np.allclose(run("dc_asgd", "adam", compensation=0.5, adaptive=adaptive)[1], plain[1])
-  one = {"workers": 1, "order": np.zeros(EVENTS, int)}  # is never late
+  one = {"workers": 1, "order": np.zeros(EVENTS, int)}  # without delay
   same(run("dc_asgd", "adam", compensation=9.0, adaptive=adaptive, **one), run("async_sgd", "adam", **one))
 
 
-def test_a_staleness_of_at_most_one_changes_nothing():
+def test_a_staleness_of_at_most_one_is_async_sgd():
   order = np.arange(EVENTS) % 2
   plain = run("async_sgd", "adam", workers=2, order=order)
   same(run("staleness_aware_sgd", "adam", workers=2, order=order), plain)
@@ -73,8 +75,8 @@ def test_a_staleness_of_at_most_one_changes_nothing():
 
 def test_dynsgd_of_one_worker_is_its_optimizer():
   x0, grad = reference.problem(1, 4 * EVENTS)
-  alone = reference.sync_sgd(x0, grad, workers=1, steps=2 * EVENTS, inner=INNER["momentum"][1])
-  close(run("dynsgd", "momentum", workers=1, period=2)[1], alone.evaluate[1::2])
+  expected = reference.sync_sgd(x0, grad, workers=1, steps=2 * EVENTS, inner=INNER["momentum"][1])
+  close(run("dynsgd", "momentum", workers=1, period=2)[1], expected.evaluate[1::2])
 
 
 @pytest.mark.parametrize("rate, momentum", [(1.0, 0.0), (0.7, 0.9)])
@@ -90,7 +92,7 @@ def test_async_local_sgd_of_one_worker_is_diloco(rate, momentum):
   close(run("async_local_sgd", "adam", workers=1, **hyper)[1], expected)
 
 
-def test_delayed_nesterov_between_two_steps_of_its_momentum():
+def test_delayed_nesterov_between_two_momentum_updates():
   """With D = 0 each arrival moves z by e c beta m."""
   hyper = {"outer_learning_rate": 0.5, "outer_momentum": 0.9, "every": 4, "period": 1}
   server = build("async_local_sgd", workers=4, decay=0.25, **hyper)
@@ -127,8 +129,8 @@ def test_original_easgd_is_async_easgd_served_by_rank():
   assert not build("async_easgd", workers=4).arrivals.round_robin
 
 
-def test_a_worker_that_has_just_read_is_not_late():
-  """All read what the last event made, so that no gradient is late: then these three are async SGD."""
+def test_gradients_at_the_current_center_are_not_stale():
+  """If each worker reads the center before its step, three algorithms for stale gradients are async SGD."""
   order, reads = np.arange(EVENTS) % 4, (np.arange(EVENTS) + 1) % 4
   plain = run("async_sgd", "sgd", order=order, reads=reads)[1]
   close(run("dc_asgd", "sgd", order=order, reads=reads, compensation=9.0, adaptive=False)[1], plain)
@@ -140,7 +142,7 @@ def test_a_worker_that_has_just_read_is_not_late():
 # ---- conservation, in any order
 
 
-def still(worker, step, x):
+def zero(worker, step, x):
   return jnp.zeros_like(x)
 
 
@@ -148,20 +150,20 @@ ORDERS = st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 3)), min_size=1, 
 
 
 def exchanges(pairs):
-  """(order, peers) in which nobody meets itself."""
+  """Return (order, peers) in which no worker is its own peer."""
   order, peers = np.array(pairs).T
   return order, np.where(order == peers, -1, peers)
 
 
 @pytest.mark.parametrize("name", ELASTIC)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(pairs=ORDERS, seed=st.integers(0, 99))
 def test_elastic_averaging_conserves_the_sum_of_all(name, pairs, seed):
   x0 = np.random.default_rng(seed).normal(size=(4, 7))
   algorithm = build(name, workers=4, alpha=0.3)
   order, _ = exchanges(pairs)
-  _, _, center, workers = drive(algorithm, x0, still, order, workers=4)
-  models = [algorithm.merge(reply, state, params)[0] for params, state, reply in workers]  # with what is in flight
+  _, _, center, workers = drive(algorithm, x0, zero, order, workers=4)
+  models = [algorithm.merge(reply, state, params)[0] for params, state, reply in workers]  # merges replies in flight
   close(sum(map(flat_of, models)) + flat_of(center), x0.sum(0) + x0[0])
 
 
@@ -174,7 +176,7 @@ def test_hogwild_easgd_conserves_with_torn_reads():
 
 
 @pytest.mark.parametrize("name", ["hogwild_sgd", "hogwild_easgd"])
-def test_lock_free_alone_is_the_locked_visit(name):
+def test_a_lock_free_visit_without_concurrent_visits_is_a_locked_one(name):
   algorithm = build(name, workers=4)
   message, center = (tree_of(np.random.default_rng(seed).normal(size=7)) for seed in range(2))
   rule, add = algorithm.lock_free, lambda z, u: jax.tree.map(lambda z, u: z + u, z, u)
@@ -200,7 +202,7 @@ def test_gosgd_conserves_the_weights_and_the_weighted_sum(pairs, seed):
   close(flat_of(algorithm.evaluate(server)), before)
 
 
-MOVES = {  # what worker 2, with no change of its own, and peer 0 hold after they met: x_2 and x_0 as multiples of both
+WEIGHTS = {  # of x_2 and x_0 in the new models of worker 2, which sends no change, and of its peer 0
   "pull_gossip": ([0.5, 0.5], [0, 1]),
   "push_gossip": ([1, 0], [0.5, 0.5]),
   "ad_psgd": ([0.5, 0.5], [0.5, 0.5]),
@@ -209,7 +211,7 @@ MOVES = {  # what worker 2, with no change of its own, and peer 0 hold after the
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_who_moves_when_peers_meet(name):
+def test_weights_of_both_models_after_an_exchange(name):
   algorithm = build(name, workers=4)
   assert algorithm.arrivals.peers == ("bipartite" if name == "ad_psgd" else "uniform")
   models = np.random.default_rng(0).normal(size=(4, 7))
@@ -225,11 +227,11 @@ def test_who_moves_when_peers_meet(name):
 
   np.testing.assert_array_equal(after(-1), models)  # bit for bit
   expected = models.copy()
-  expected[[2, 0]] = MOVES[name] @ models[[2, 0]]
+  expected[[2, 0]] = WEIGHTS[name] @ models[[2, 0]]
   close(after(0), expected)
 
 
-def test_gosgd_without_pushes_is_pull_gossip_alone():
+def test_gosgd_without_peers_is_pull_gossip_without_peers():
   assert build("gosgd", workers=4, probability=0.25).arrivals.peer_probability == 0.25
   x0, grad = reference.problem(4, 4 * EVENTS)
   order, _ = visits(4)

@@ -1,4 +1,4 @@
-"""Wrapped algorithms: against NumPy, without loss against the plain ones, and what they send and remember."""
+"""Wrapped algorithms: against NumPy, lossless against plain ones, their bytes and their error memories."""
 
 import inspect
 import math
@@ -12,7 +12,16 @@ import optax
 import pytest
 from helpers.runs import HYPER, STEPS, each, feed, flat_rows, model, record
 from helpers.twins import INNER, W, build, close, drive, flat_of, tree_of
-from helpers.wrappers import BASE, COMPRESSORS, LOSSLESS, LOSSY, OF_DIFFERENCES, as_started, twin, wrapped
+from helpers.wrappers import (
+  BASE,
+  COMPRESSORS,
+  LOSSLESS,
+  LOSSY,
+  OF_DIFFERENCES,
+  as_started,
+  wrapped,
+  wrapper_and_reference,
+)
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from reference import collective as reference
@@ -46,7 +55,7 @@ def run(algorithm, workers=8, steps=8, grad=None, **how):
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_what_a_wrapper_declares(name):
+def test_symbols_and_defaults_of_a_wrapper(name):
   keywords = [k for k in inspect.signature(WRAPPERS[name].factory).parameters.values() if k.kind is k.KEYWORD_ONLY]
   assert {k.name for k in keywords} >= set(WRAPPERS[name].symbols) and WRAPPERS[name].factory.__name__ == name
   assert all(k.default is not inspect.Parameter.empty for k in keywords)
@@ -55,21 +64,20 @@ def test_what_a_wrapper_declares(name):
 # ---- against NumPy
 
 
-@pytest.mark.parametrize("workers", [8, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))])
+@pytest.mark.parametrize("workers", [8, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3))])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(3)
-def test_each_equals_its_twin(x64, wrapper, workers):
-  algorithm, history = twin(wrapper, workers, 8)
-  params, evaluate, _ = run(algorithm, workers)
+def test_a_wrapper_equals_its_reference(x64, wrapper, workers):
+  algorithm, history = wrapper_and_reference(wrapper, workers, 8)
+  params, evaluate, _ = run(algorithm, workers, compiled=jax.jit)
   close(params, history.params)
   close(evaluate[:, 0], history.evaluate)
   plain = run(build(BASE.get(wrapper, "sync_sgd"), INNER["momentum"][0]), workers)[0]
-  # A worker alone shares with nobody, and where a strip has one value it is its own scale.
+  # One worker averages nothing with sparta, and the scale of a strip with one value is that value.
   exact = {"sparta": 1, "int8": 8, "fp8": 8}
   assert np.allclose(plain, params) == (exact.get(wrapper) == workers)
 
 
-def test_a_sum_is_compressed_where_it_is_launched(x64):
+def test_a_compressed_sum_equals_the_reference(x64):
   x0, grad = reference.problem(8, 6)
   params, evaluate, _ = run(wrapped("topk", "easgd", alpha=0.1, period=1), 8, 6)
   how = {"inner": INNER["momentum"][1], "alpha": 0.1, "compressor": compression.TopK(0.34)}
@@ -81,34 +89,35 @@ def test_a_sum_is_compressed_where_it_is_launched(x64):
 MODES = ("vmap", "unroll", "map")
 LAYOUTS = [
   (1, ExecutionConfig("vmap", "scan", 12)), (2, ExecutionConfig("unroll", "scan", 5)),
-  (8, ExecutionConfig("vmap", "unroll", 4)),
+  (8, ExecutionConfig("vmap", "unroll", 2)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("devices, how", LAYOUTS)
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(11)
-def test_compiled_rounds_equal_the_twin(x64, wrapper, devices, how):
-  history = twin(wrapper, 8, STEPS, as_started)[1]
+@pytest.mark.sampled(14)
+def test_compiled_rounds_equal_the_reference(x64, wrapper, devices, how):
+  history = wrapper_and_reference(wrapper, 8, STEPS, as_started)[1]
   trainer = CompiledTrainer(wrapped(wrapper, BASE.get(wrapper, "sync_sgd")), model(), make_workers(8, devices), how)
-  # A compressed mean is known to be equal on all workers.
+  # The trainer stores one copy per device, because a compressed mean is equal on all workers.
   assert any(jax.tree.leaves(trainer.replication.params)) == (wrapper == "sparta")
-  kept = record(trainer)
-  close(kept.params, history.params[np.array(kept.ends) - 1])
+  result = record(trainer)
+  close(result.params, history.params[np.array(result.ends) - 1])
 
 
 @pytest.mark.parametrize("wrapper", [*OF_DIFFERENCES, "sparta"])
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(8)
 def test_compiled_rounds_keep_the_memory_of_each_exchange(x64, wrapper):
   algorithm = wrapped(wrapper, "streaming_diloco")
   expected = run(as_started(algorithm), steps=STEPS)[0]
-  kept = record(CompiledTrainer(algorithm, model(), make_workers(8, 2), ExecutionConfig("vmap", "scan", 3)))
-  close(kept.params, np.asarray(expected)[np.array(kept.ends) - 1])
+  result = record(CompiledTrainer(algorithm, model(), make_workers(8, 2), ExecutionConfig("vmap", "scan", 3)))
+  close(result.params, np.asarray(expected)[np.array(result.ends) - 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers, gradients", [(8, "unroll"), (18, "map")])
-def test_a_memory_of_matrices_only_in_each_gradient_mode(x64, workers, gradients):
-  """The memory of PowerSGD has None in place of a vector's; above 16 workers of a device a CPU takes them in a loop."""
+def test_a_memory_without_vectors_in_each_gradient_mode(x64, workers, gradients):
+  """PowerSGD has no memory for vectors; a CPU loops over more than 16 workers per device."""
   algorithm = wrapped("powersgd", "diloco")
   expected = run(as_started(algorithm), workers, 6)[0]
   trainer = CompiledTrainer(
@@ -122,14 +131,15 @@ def test_a_memory_of_matrices_only_in_each_gradient_mode(x64, workers, gradients
 
 SENT = {name: algorithm.taxonomy.payload for name, algorithm in COLLECTIVE.items() if name not in REFUSED}
 OF = {wrapper: [name for name in SENT if SENT[name] in ("gradients", "differences")] for wrapper in OF_DIFFERENCES}
-OF |= {"sign": ["sync_sgd"], "sparta": ["independent", "sync_sgd"]}  # of each wrapper what it can be put around
+OF |= {"sign": ["sync_sgd"], "sparta": ["independent", "sync_sgd"]}  # wrapper -> algorithms that it accepts
+SHAPE_CASES = [
+  (wrapper, name, MODES[i % 3]) for i, (wrapper, name) in enumerate((w, name) for w in OF for name in OF[w])
+]
 
 
-@pytest.mark.parametrize("gradients", MODES)
-@pytest.mark.parametrize("wrapper, name", [(wrapper, name) for wrapper, names in OF.items() for name in names])
-@pytest.mark.sampled(13)
+@pytest.mark.parametrize("wrapper, name, gradients", SHAPE_CASES)
+@pytest.mark.sampled(20)
 def test_a_round_keeps_all_shapes(x64, wrapper, name, gradients):
-  """Traced only."""
   trainer = CompiledTrainer(wrapped(wrapper, name), model(), make_workers(8, 2), ExecutionConfig(gradients, "scan", 3))
   batch = {key: jax.ShapeDtypeStruct((1,), jnp.int32) for key in ("worker", "step")}
   for call in {call.kind: call for call in trainer.plan(0, STEPS, STEPS)}.values():
@@ -153,9 +163,9 @@ def mapped(fn):
 
 @pytest.mark.parametrize("lift", [vmapped, mapped])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(7)
-def test_as_optax_equals_the_twin(x64, wrapper, lift):
-  algorithm, history = twin(wrapper, 8, 6)
+@pytest.mark.sampled(6)
+def test_as_optax_equals_the_reference(x64, wrapper, lift):
+  algorithm, history = wrapper_and_reference(wrapper, 8, 6)
   tx, (x0, grad) = as_optax(algorithm, "w"), reference.problem(8, 6)
 
   def step(worker, t, state, params):
@@ -173,8 +183,8 @@ def test_as_optax_equals_the_twin(x64, wrapper, lift):
 @pytest.mark.parametrize(
   "wrapper, name", [*((w, "sync_sgd") for w in COMPRESSORS), *((w, "diloco") for w in (*OF_DIFFERENCES, "sparta"))]
 )
-def test_a_scan_inside_shard_map(x64, wrapper, name):
-  """A checked one: the memories vary over the workers from the start as they do after a step."""
+def test_a_scan_inside_checked_shard_map(x64, wrapper, name):
+  """The initial memories must vary over the workers, as the memories after a step do."""
   algorithm, (x0, grad) = wrapped(wrapper, name), reference.problem(8, 6)
   tx = as_optax(algorithm, "w")
 
@@ -191,7 +201,7 @@ def test_a_scan_inside_shard_map(x64, wrapper, name):
   close(np.swapaxes(history, 0, 1), run(algorithm, steps=6)[0])
 
 
-# ---- without loss
+# ---- lossless
 
 
 @cache
@@ -209,14 +219,15 @@ def plain(name):
     if name not in REFUSED and not (name in OF_MODELS and wrapper in ("powersgd", "demo"))
   ],
 )
-def test_what_sends_everything_changes_nothing(x64, wrapper, name):
+def test_a_lossless_wrapper_changes_nothing(x64, wrapper, name):
   for ours, expected in zip(run(wrapped(wrapper, name, hyper=LOSSLESS))[:2], plain(name), strict=True):
     close(ours, expected)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("wrapper", COMPRESSORS)
-def test_other_collectives_are_refused(wrapper, name):
+@pytest.mark.parametrize(
+  "wrapper, name", [*(("topk", name) for name in REFUSED), *((w, "noloco") for w in COMPRESSORS if w != "topk")]
+)
+def test_algorithms_with_other_collectives_are_refused(x64, wrapper, name):
   algorithm = wrapped(wrapper, name)
   with pytest.raises(ValueError, match=f"^{wrapper}.*`{REFUSED[name]}`"):
     traffic.of(algorithm, tree_of(jnp.zeros(7)), 8)
@@ -224,40 +235,39 @@ def test_other_collectives_are_refused(wrapper, name):
     run(algorithm, steps=1)
 
 
-@pytest.mark.parametrize("name", OF_MODELS)
-@pytest.mark.parametrize("wrapper", COMPRESSORS)
-@pytest.mark.sampled(9)
-def test_only_rounding_takes_means_of_models(x64, wrapper, name):
-  """In `init`, wherever it runs: here on arrays; `traffic.of` traces it."""
+@pytest.mark.parametrize(
+  "wrapper, name", [*(("int8", name) for name in OF_MODELS), *((w, "local_sgd") for w in COMPRESSORS if w != "int8")]
+)
+@pytest.mark.sampled(3)
+def test_only_rounding_wrappers_accept_means_of_models(x64, wrapper, name):
   algorithm = wrapped(wrapper, name)
-  if wrapper in ("int8", "fp8", "qsgd"):  # of buckets of 4 values and 3 levels
+  if wrapper in ("int8", "fp8", "qsgd"):
     assert np.isfinite(run(algorithm, steps=3)[0]).all()
     return
-  for ask in (lambda: traffic.of(algorithm, tree_of(jnp.zeros(7)), 8), lambda: run(algorithm, steps=1)):
+  for call in (lambda: traffic.of(algorithm, tree_of(jnp.zeros(7)), 8), lambda: run(algorithm, steps=1)):
     with pytest.raises(ValueError, match=f"^{wrapper}.*averages (models|in an exchange)") as refused:
-      ask()
+      call()
     assert "\n" not in str(refused.value)
 
 
-def test_qsgd_of_models_needs_small_buckets():
+def test_qsgd_accepts_models_only_with_small_buckets():
   base = build("local_sgd", optax.sgd(0.1), period=2)
-  for levels, block, fits in ((5, 25, True), (5, 26, False), (6, 512, True)):  # of 33 values
+  for levels, block, valid in ((5, 25, True), (5, 26, False), (6, 512, True)):  # 33 values
     algorithm = WRAPPERS["qsgd"].factory(base, levels=levels, block=block)
-    with nullcontext() if fits else pytest.raises(ValueError, match="averages models"):
+    with nullcontext() if valid else pytest.raises(ValueError, match="averages models"):
       traffic.of(algorithm, PARAMS, 8)
 
 
 @pytest.mark.parametrize("wrapper", ["topk", "powersgd"])
-def test_what_is_named_in_place_of_local_sgd_is_local_sgd_of_differences(x64, wrapper):
-  """Without loss its rounds end where those of local SGD do."""
+def test_the_advised_diloco_equals_local_sgd(x64, wrapper):
   hyper = {"period": 3, "outer_learning_rate": 1.0, "outer_momentum": 0.0}
   ours = run(wrapped(wrapper, "diloco", hyper=LOSSLESS, **hyper))[0]
   close(ours, run(build("local_sgd", INNER["momentum"][0], period=3))[0])
 
 
 @pytest.mark.parametrize("alpha, stable", [(0.025, True), (0.2, False)])
-def test_random_k_in_an_elastic_loop_has_a_limit(x64, alpha, stable):
-  """8 alpha below 2 c / (2 - c) = 0.41 and far above, on a quadratic that plain EASGD solves."""
+def test_random_k_of_easgd_is_stable_only_below_the_limit(x64, alpha, stable):
+  """The limit of 8 alpha is 2 c / (2 - c) = 0.41; the loss is quadratic."""
   base = build("easgd", optax.sgd(0.1), alpha=alpha, period=1)
   algorithm = WRAPPERS["randomk"].factory(base, share=0.34)
   center = run(algorithm, steps=40, grad=lambda worker, step, x: x)[1][:, 0]
@@ -266,8 +276,7 @@ def test_random_k_in_an_elastic_loop_has_a_limit(x64, alpha, stable):
 
 @pytest.mark.parametrize("shape", [(3, 2), (2, 2, 3), (1, 4)])
 @pytest.mark.sampled(3)
-def test_full_rank_of_any_shape(x64, shape):
-  """Also where Q has as many rows as columns, and P fewer columns than rows."""
+def test_powersgd_of_full_rank_is_exact(x64, shape):
   rng = np.random.default_rng(0)
   algorithm = WRAPPERS["powersgd"].factory(build("sync_sgd", optax.sgd(1.0)), rank=9)
   params = {"a": jnp.zeros((4, *shape))}
@@ -283,31 +292,29 @@ def test_full_rank_of_any_shape(x64, shape):
 
 
 def errors(wrapper, memory):
-  """What is not sent yet, of each array."""
+  """Return the error memory of each array."""
   if wrapper == "randomk":
     return memory.error
   return [m and m.error for m in memory] if wrapper == "powersgd" else memory
 
 
 @pytest.mark.parametrize("wrapper", ["topk", "randomk", "powersgd"])
-def test_what_is_not_sent_is_remembered(x64, wrapper):
-  """Sent so far + the mean of the memories = the mean of what should have been sent, after each step."""
+def test_error_memories_hold_the_unsent_gradients(x64, wrapper):
+  """All sent gradients plus the mean of the memories are the mean of all gradients."""
   x0, steps = np.zeros(7), 4
   table = np.random.default_rng(1).normal(size=(8, steps, 7))
   algorithm = WRAPPERS[wrapper].factory(build("sync_sgd", optax.sgd(1.0)), **LOSSY[wrapper])
-  lost = 0
-  for t in range(1, steps + 1):
+  for t in (1, steps):
     x, _, state = drive(algorithm, x0, lambda i, t, x: jnp.asarray(table)[i, t], workers=8, steps=t)
     error = errors(wrapper, state.memory.local[0])
     error = np.concatenate([np.zeros((8, 1)) if e is None else np.reshape(e, (8, -1)) for e in error], axis=1)
     close((x0 - x[-1, 0]) + error.mean(axis=0), table[:, :t].sum(axis=1).mean(axis=0))
-    lost += np.abs(error).max() > 0.1
-  assert lost == steps
+    assert np.abs(error).max() > 0.1
 
 
 @pytest.mark.slow
-def test_each_question_has_its_own_memory(x64):
-  """Two means of one step, one of them of integers, and a sum where a message is merged."""
+def test_each_mean_has_its_own_memory(x64):
+  """A step has two means, one of them with an integer, and a merge has a sum."""
 
   def local(group, grads, state, params):
     one, two = group.mean(grads), group.mean({"twice": jax.tree.map(lambda g: 2 * g, grads), "count": jnp.int32(3)})
@@ -327,7 +334,7 @@ def test_each_question_has_its_own_memory(x64):
   )
   for wrapper in OF_DIFFERENCES:
     state = run(WRAPPERS[wrapper].factory(algorithm, **LOSSY[wrapper]), steps=3)[2]
-    close(state.algorithm, np.full(8, 9.0))  # the count came through whole
+    close(state.algorithm, np.full(8, 9.0))  # integers are exact
     one, two = state.memory.local
     assert [len(result) for result in (*state.memory.launch, *state.memory.merge)] == [0, 1]
     if wrapper in ("qsgd", "int8", "fp8"):
@@ -349,39 +356,39 @@ def test_each_question_has_its_own_memory(x64):
 PARAMS = {"kernel": jax.ShapeDtypeStruct((10, 3), jnp.float32), "bias": jax.ShapeDtypeStruct((3,), jnp.float32)}
 
 
-@pytest.mark.parametrize("workers", [1, 2, 8])
-def test_bytes_that_are_really_sent(workers):
+@pytest.mark.parametrize("workers", [1, 8])
+def test_bytes_of_each_wrapper(workers):
   def sent(wrapper, **hyper):
     algorithm = WRAPPERS[wrapper].factory(build("sync_sgd", optax.sgd(0.1)), **hyper)
     result = traffic.of(algorithm, PARAMS, workers)
     return result.sent(result.local), result.sent(result.evaluate)
 
-  # 3 of 30 values and 1 of 3, with int32 places, to all others
+  # 3 of 30 values and 1 of 3, with int32 indices, to all other workers
   assert sent("topk", share=0.1) == (4 * (4 + 4) * (workers - 1), 0)
-  # as many values in an all-reduce, and no places
+  # as many values in an all-reduce, and no indices
   assert sent("randomk", share=0.1) == (2 * 4 * 4 * (workers - 1) / workers, 0)
-  # P: 10 x 2 beside the bias, then Q: 3 x 2
+  # P [10, 2] with the bias, then Q [3, 2]
   assert sent("powersgd", rank=2) == pytest.approx((2 * (20 + 3 + 6) * 4 * (workers - 1) / workers, 0))
-  # strips of whole bytes, up and down
+  # strips of whole bytes, in both directions
   assert sent("sign", momentum=0.9) == (2 * (workers - 1) * math.ceil(33 / 8 / workers), 0)
-  # 33 values of 4, 2 and 3 bits in whole bytes, and a norm for every 33, 33 and 9 values, to all others
+  # 33 values of 4, 2 and 3 bits in whole bytes, and a norm for every 33, 33 and 9 values, to all other workers
   assert sent("qsgd", levels=7, block=512) == ((17 + 4) * (workers - 1), 0)
   assert sent("qsgd", levels=1, block=512) == ((9 + 4) * (workers - 1), 0)
   assert sent("qsgd", levels=2, block=10) == ((13 + 4 * 4) * (workers - 1), 0)
-  # a strip and its scale, out and back
+  # a strip and its scale, in both directions
   strip = math.ceil(33 / workers)
   assert sent("int8", block=512) == (2 * (strip + 4) * (workers - 1), 0)
   assert sent("fp8", format="e5m2", block=512) == (2 * (strip + 4) * (workers - 1), 0)
-  # 2 values of each of the 3 chunks, 5 x 3, 5 x 3 and 3, with places of 2 bytes
+  # 2 values of each of the 3 chunks, 5 x 3, 5 x 3 and 3, with indices of 2 bytes
   assert sent("demo", decay=0.9, kept=2, chunk=5) == (3 * 2 * (4 + 2) * (workers - 1), 0)
 
 
 @pytest.mark.parametrize(
   "shape, rank, sent",
-  [((2, 4), 2, 8), ((2, 4), 1, 6), ((2, 3), 1, 5), ((2, 2), 1, 4), ((9, 1), 1, 9), ((2, 4), 10**6, 8)],
+  [((2, 4), 1, 6), ((2, 2), 1, 4), ((9, 1), 1, 9), ((2, 4), 10**6, 8)],
 )
 def test_powersgd_never_sends_more_values_than_a_matrix_has(x64, shape, rank, sent):
-  """As it is, a matrix is averaged exactly, and nothing is remembered."""
+  """A matrix that is sent whole is averaged exactly and has no memory."""
   algorithm = WRAPPERS["powersgd"].factory(build("sync_sgd", optax.sgd(1.0)), rank=rank)
   params = {"a": jnp.zeros((4, *shape))}
   result = traffic.of(algorithm, jax.tree.map(lambda x: x[0], params), 4)
@@ -399,24 +406,24 @@ KINDS = {"powersgd": ["all_reduce"] * 2, "randomk": ["all_reduce"], "topk": ["al
 
 
 @pytest.mark.parametrize("wrapper", KINDS)
-def test_all_arrays_go_in_one_message(wrapper):
-  """As those of the plain algorithm do: a cost model charges a latency for each."""
+def test_all_arrays_are_sent_in_one_message(wrapper):
+  """The cost model charges a latency for each message."""
   algorithm = WRAPPERS[wrapper].factory(build("sync_sgd", optax.sgd(0.1)), **LOSSY[wrapper])
   assert [op.kind for op in traffic.of(algorithm, PARAMS, 4).local] == KINDS[wrapper]
-  more_params = PARAMS | {"none": jax.ShapeDtypeStruct((0,), jnp.float32)}  # sent whole
+  more_params = PARAMS | {"none": jax.ShapeDtypeStruct((0,), jnp.float32)}
   more = [] if wrapper in ("powersgd", "randomk") else ["all_reduce"]
   assert [op.kind for op in traffic.of(algorithm, more_params, 4).local] == more + KINDS[wrapper]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 8])
-def test_a_share_of_the_parameters_is_sent_after_each_step(workers):
+@pytest.mark.parametrize("workers", [1, 8])
+def test_sparta_sends_a_share_of_the_parameters_after_each_step(workers):
   algorithm = WRAPPERS["sparta"].factory(build("independent", optax.sgd(0.1)), share=0.1)
   sent = traffic.of(algorithm, PARAMS, workers)
   assert sent.sent(sent.local) == 0 and [exchange.period for exchange in algorithm.exchanges] == [1]
   assert [sent.sent(ops) for ops in sent.exchanges] == [2 * 4 * 4 * (workers - 1) / workers]
 
 
-def test_a_tested_model_is_sent_whole():
+def test_the_mean_for_evaluation_is_not_compressed():
   algorithm = WRAPPERS["topk"].factory(
     build("eager_diloco", optax.sgd(0.1), period=2, outer_learning_rate=0.7, outer_momentum=0.9), share=0.1
   )
@@ -424,36 +431,33 @@ def test_a_tested_model_is_sent_whole():
   assert sent.sent(sent.evaluate) == 2 * 33 * 4 * 7 / 8
 
 
-# ---- what can't be
+# ---- errors
 
 
-@pytest.mark.parametrize("outer", COMPRESSORS)
-@pytest.mark.parametrize("wrapper", COMPRESSORS)
-@pytest.mark.sampled(4)
-def test_nothing_is_compressed_twice(outer, wrapper):
+@pytest.mark.parametrize("outer, wrapper", [*zip(COMPRESSORS, COMPRESSORS[1:] + COMPRESSORS[:1], strict=True)])
+def test_a_compressed_algorithm_cannot_be_compressed_again(outer, wrapper):
   twice = WRAPPERS[outer].factory(wrapped(wrapper, "sync_sgd"), **LOSSY[outer])
-  with pytest.raises(ValueError, match="compressed"):
+  with pytest.raises(ValueError, match=rf"^{outer}\.algorithm must be uncompressed"):
     traffic.of(twice, PARAMS, 8)
 
 
-@pytest.mark.parametrize("wrapper", COMPRESSORS)
-def test_nothing_is_compressed_where_workers_are_left_out(wrapper):
-  with pytest.raises(ValueError, match=f"{wrapper} must contain all workers"):
-    run(wrapped(wrapper, "sync_sgd"), steps=1, group=lambda rank: Present(W, rank != 3))
+def test_compression_with_absent_workers_is_refused(x64):
+  with pytest.raises(ValueError, match="topk must contain all workers"):
+    run(wrapped("topk", "sync_sgd"), steps=1, group=lambda rank: Present(W, rank != 3))
 
 
-@pytest.mark.parametrize("question", ["max", "gather", "permute"])
-def test_other_questions_of_any_function_are_refused(question):
-  ask = {
+@pytest.mark.parametrize("collective", ["max", "gather", "permute"])
+def test_other_collectives_in_an_exchange_are_refused(collective):
+  call = {
     "max": lambda group, x: group.max(x), "gather": lambda group, x: jax.tree.map(lambda y: y[0], group.gather(x)),
     "permute": lambda group, x: group.permute(x, [*range(8)]),
-  }[question]  # fmt: skip
+  }[collective]  # fmt: skip
   base = build("local_sgd", optax.sgd(0.1), period=2)
-  merge = base.exchanges[0]._replace(merge=lambda group, message, state, params: (ask(group, params), state))
-  launch = base.exchanges[0]._replace(launch=lambda group, state, params: (ask(group, params), state))
+  merge = base.exchanges[0]._replace(merge=lambda group, message, state, params: (call(group, params), state))
+  launch = base.exchanges[0]._replace(launch=lambda group, state, params: (call(group, params), state))
   for exchange in (merge, launch):
     algorithm = WRAPPERS["topk"].factory(base._replace(exchanges=(exchange,)), share=0.5)
-    with pytest.raises(ValueError, match=f"^topk.*`{question}`") as refused:
+    with pytest.raises(ValueError, match=f"^topk.*`{collective}`") as refused:
       traffic.of(algorithm, PARAMS, 8)
     assert "\n" not in str(refused.value)
 
@@ -480,27 +484,25 @@ def test_other_questions_of_any_function_are_refused(question):
     ("sparta", {"share": 1.5}, "share must be .* got 1.5"),
   ],
 )
-def test_what_does_not_fit_is_one_clear_line(wrapper, hyper, words):
+def test_invalid_hyperparameters_are_refused(wrapper, hyper, words):
   with pytest.raises(ValueError, match=words):
     WRAPPERS[wrapper].factory(build("sync_sgd", optax.sgd(0.1)), **hyper)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-@pytest.mark.sampled(17)
-def test_shapes_and_dtypes_stay(wrapper, dtype):
+def test_a_step_keeps_shapes_and_dtypes(wrapper, dtype):
   params = {"a": jnp.ones((8, 4, 3), dtype), "b": jnp.ones((8,), dtype), "c": jnp.ones((8, 0, 2), dtype)}
   algorithm = wrapped(wrapper, BASE.get(wrapper, "sync_sgd"), "sgd")
-  state = everywhere(lambda x: algorithm.init(W, x, jax.random.key(0)))(params)
-  after, new = params, state
+  state = jax.eval_shape(everywhere(lambda x: algorithm.init(W, x, jax.random.key(0))), params)
   if wrapper == "sparta":
-    message, new = everywhere(partial(algorithm.exchanges[0].launch, W))(state, params)
-    after, new = everywhere(partial(algorithm.exchanges[0].merge, W))(message, new, params)
+    message, new = jax.eval_shape(everywhere(partial(algorithm.exchanges[0].launch, W)), state, params)
+    after, new = jax.eval_shape(everywhere(partial(algorithm.exchanges[0].merge, W)), message, new, params)
   else:
-    after, new = everywhere(partial(algorithm.local, W))(params, state, params)
+    after, new = jax.eval_shape(everywhere(partial(algorithm.local, W)), params, state, params)
   assert jax.tree.map(jax.typeof, new) == jax.tree.map(jax.typeof, state)
   assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, params)
 
 
 def everywhere(fn):
-  return jax.vmap(fn, axis_name="w")
+  return jax.jit(jax.vmap(fn, axis_name="w"))

@@ -1,4 +1,4 @@
-"""Runs on quadratics with given gradient noise, many in one compiled call; moments of the same by matrices."""
+"""Runs on quadratics with gradient noise, and the exact moments of the same runs from matrices."""
 
 from functools import cache
 
@@ -17,7 +17,7 @@ GROUP = Group("w")
 
 @cache
 def small(momentum: float, workers: int = 4, n: int = 2) -> Problem:
-  """Dense curvatures with eigenvalues from 0.5 to 1.5, at a rate at which 48 steps forget the start."""
+  """Return quadratics with eigenvalues from 0.5 to 1.5; after 48 steps the initial error is negligible."""
   rng = np.random.default_rng(1)
   turns = [np.linalg.qr(rng.normal(size=(n, n)))[0] for _ in range(workers)]
   curvatures = np.stack([q @ np.diag(rng.uniform(0.5, 1.5, n)) @ q.T for q in turns])
@@ -25,13 +25,16 @@ def small(momentum: float, workers: int = 4, n: int = 2) -> Problem:
 
 
 def run(algorithm, problem, x0, noise):
-  """noise: [runs, steps, workers, n], taken off the gradients; returns (params, evaluate): [runs, workers, n] each."""
+  """Train with `noise` [runs, steps, workers, n] subtracted from gradients; return (params, evaluated params).
+
+  Both results have the shape [runs, workers, n].
+  """
   rule, (a, b) = as_optax(algorithm, "w"), (jnp.asarray(problem.curvatures), jnp.asarray(problem.slopes))
 
   def worker(x, a, b, noise):
-    def step(carry, off):
+    def step(carry, noise):
       x, state = carry
-      updates, state = rule.update(a @ x - b - off, state, x)
+      updates, state = rule.update(a @ x - b - noise, state, x)
       return (optax.apply_updates(x, updates), state), None
 
     (x, state), _ = jax.lax.scan(step, (x, rule.init(x)), noise)
@@ -42,19 +45,19 @@ def run(algorithm, problem, x0, noise):
 
 
 def entries(make, problem):
-  """B of each step of a cycle, [size, workers n] each: how the state takes noise, which it takes as it takes slopes."""
+  """Return for each step of a cycle the matrix [size, workers n] that maps noise to the state."""
   zero = problem._replace(slopes=np.zeros_like(problem.slopes))
-  still = make(zero)
-  created = [np.zeros((len(still.start), problem.slopes.size)) for _ in still.cycle]
+  without = make(zero)
+  matrices = [np.zeros((len(without.start), problem.slopes.size)) for _ in without.cycle]
   for k in range(problem.slopes.size):
     unit = np.eye(problem.slopes.size)[k].reshape(problem.slopes.shape)
-    for column, moved, rest in zip(created, make(zero._replace(slopes=unit)).cycle, still.cycle, strict=True):
-      column[:, k] = moved[:, -1] - rest[:, -1]
-  return created
+    for matrix, step, rest in zip(matrices, make(zero._replace(slopes=unit)).cycle, without.cycle, strict=True):
+      matrix[:, k] = step[:, -1] - rest[:, -1]  # slopes act on the state like noise
+  return matrices
 
 
 def covariance(make, problem, steps):
-  """Of the state after these steps, of independent noise of variance 1 in every gradient's coordinate."""
+  """Return the state's covariance after `steps`, with noise of variance 1 in each coordinate of each gradient."""
   linear, into = make(problem), entries(make, problem)
   assert not linear.first
   result = np.zeros_like(linear.cycle[0])
@@ -65,7 +68,10 @@ def covariance(make, problem, steps):
 
 
 def stationary(make, problem):
-  """Sigma = M Sigma M^T + Q, of the end of a cycle: the discrete Lyapunov equation without the constant coordinate."""
+  """Solve Sigma = M Sigma M^T + Q for the stationary covariance at the end of a cycle.
+
+  The constant coordinate of the state is excluded.
+  """
   m, q = product(make(problem).cycle), covariance(make, problem, len(make(problem).cycle))
   result = np.zeros_like(m)
   result[:-1, :-1] = solve_discrete_lyapunov(m[:-1, :-1], q[:-1, :-1], method="direct")

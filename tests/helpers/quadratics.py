@@ -1,4 +1,4 @@
-"""Strongly convex quadratics of four workers, each with a curvature and a minimum of its own."""
+"""Strongly convex quadratics that differ between four workers."""
 
 from functools import cache
 
@@ -12,7 +12,7 @@ X0 = np.linspace(-1.0, 1.0, N)
 
 @cache
 def problem(momentum: float) -> Problem:
-  """Dense curvatures with eigenvalues from 0.3 to 2."""
+  """Return quadratics with dense curvatures of eigenvalues between 0.3 and 2."""
   rng = np.random.default_rng(0)
   turns = [np.linalg.qr(rng.normal(size=(N, N)))[0] for _ in range(P)]
   curvatures = np.stack([q @ np.diag(rng.uniform(0.3, 2.0, N)) @ q.T for q in turns])
@@ -20,6 +20,6 @@ def problem(momentum: float) -> Problem:
 
 
 def gradient(worker, step, x):
-  """A_i x - b_i."""
+  """Return A_i x - b_i."""
   curvatures, slopes, *_ = problem(0.0)
   return jnp.asarray(curvatures)[worker] @ x - jnp.asarray(slopes)[worker]

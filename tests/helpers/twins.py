@@ -1,4 +1,4 @@
-"""For comparisons with the NumPy twins: inner optimizers, a tree of leaves, a plain loop, a tolerance."""
+"""Comparisons with the NumPy references: inner optimizers, a small parameter tree, a training loop and a tolerance."""
 
 import inspect
 from functools import cache
@@ -20,7 +20,7 @@ W = Group("w")
 
 
 def lenient(inner):
-  """The optimizer under standard dtype promotion: optax.adam's `b1**count` is not strict. ddl's own code stays so."""
+  """Run an optimizer under standard dtype promotion, which the `b1**count` of optax.adam requires."""
 
   def standard(function):
     def call(*args):
@@ -33,13 +33,13 @@ def lenient(inner):
 
 
 def falling(step):
-  """A rate that is 0 from step 20 on; in the precision of the test, unlike optax's."""
+  """Return a learning rate that decreases linearly to 0 at step 20, in the test's precision (optax uses float32)."""
   if isinstance(step, (int, np.integer)):
     return 0.1 * max(0.0, 1 - step / 20)
   return 0.1 * jnp.maximum(0.0, 1 - jnp.asarray(step, jnp.result_type(float)) / 20)
 
 
-INNER = {  # the same optimizer twice: for ddl and for the twin
+INNER = {  # (optimizer in optax, the same optimizer in NumPy)
   "sgd": (optax.sgd(0.1), reference.sgd(0.1)),
   "momentum": (optax.sgd(0.05, momentum=0.9), reference.heavy_ball(0.05, 0.9)),
   "nesterov": (optax.sgd(0.05, momentum=0.9, nesterov=True), reference.nesterov(0.05, 0.9)),
@@ -60,7 +60,7 @@ SHAPES = {"bias": (), "kernel": (2, 3)}  # 7 values: neither 2 nor 8 workers div
 
 
 def tree_of(flat):
-  """[n] -> a tree of leaves of several shapes, packed in the order of their names."""
+  """Unpack a vector [n] into the leaves of SHAPES, in the order of their names."""
   leaves, at = {}, 0
   for name, shape in SHAPES.items():
     count = int(np.prod(shape))
@@ -70,13 +70,14 @@ def tree_of(flat):
 
 
 def flat_of(tree):
+  """Pack a tree into a vector [n]."""
   return ravel_pytree(tree)[0]
 
 
 def events(exchange, t):
-  """(whether a message leaves, whether one arrives) after t steps: the contract of `ddl.api.Exchange`, word by word."""
+  """Return whether a message is launched and whether one arrives after t steps, as `ddl.api.Exchange` defines it."""
 
-  def leaves(t):
+  def launched(t):
     if isinstance(exchange.period, int):
       k, rest = divmod(t - exchange.offset, exchange.period)
       return t >= 0 and rest == 0 and k >= 1
@@ -85,12 +86,12 @@ def events(exchange, t):
       at, k = at + exchange.period(k), k + 1
     return t >= 0 and at == t
 
-  return leaves(t), t >= exchange.delay and leaves(t - exchange.delay)
+  return launched(t), t >= exchange.delay and launched(t - exchange.delay)
 
 
 @cache
 def gradients(grad):
-  """(step, params) of all workers -> their gradients, compiled once per gradient function."""
+  """Return a compiled function (step, params of all workers) -> their gradients."""
 
   def one(worker, step, params):
     return tree_of(grad(worker, step, flat_of(params)))
@@ -100,7 +101,7 @@ def gradients(grad):
 
 
 def traced(fn):
-  """The function, operation by operation, traced once for arguments of one structure, shapes and types."""
+  """Run a function operation by operation, but trace it only once per structure, shapes and types of its arguments."""
   output = {}
 
   def call(*args):
@@ -115,20 +116,25 @@ def traced(fn):
   return call
 
 
-def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, group=W):
-  """Return (params, evaluate: [steps, workers, n], state); x0 is [n], or [workers, n] to start apart.
+def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, group=W, compiled=None):
+  """Train and return (params, evaluated params: [steps, workers, n] each, state).
 
-  The algorithm runs without jit, because compiling it costs more than ten such steps, but is traced once. group: one,
-  or a function of the worker's rank.
+  Args:
+    x0: initial params, [n] or [workers, n].
+    group: a group, or a function rank -> group.
+    compiled: how to compile functions. By default operations run one by one for 8 workers, because most are already
+      compiled, and functions are compiled as a whole for other numbers of workers.
   """
+  compiled = compiled or (traced if workers == 8 else jax.jit)
 
   @cache
   def everywhere(fn):
     def one(rank, *args):
       return fn(group(rank) if callable(group) else group, *args)
 
-    return traced(lambda *args: jax.vmap(one, axis_name="w")(jnp.arange(workers), *args))
+    return compiled(lambda *args: jax.vmap(one, axis_name="w")(jnp.arange(workers), *args))
 
+  flat = everywhere(lambda _, tree: flat_of(tree))
   params = everywhere(lambda _, x: tree_of(x))(jnp.broadcast_to(jnp.asarray(x0), (workers, np.shape(x0)[-1])))
   state = prepare(everywhere(lambda g, x: algorithm.init(g, x, jax.random.key(0)))(params))
   in_flight, history, evaluated = [[] for _ in algorithm.exchanges], [], []
@@ -143,8 +149,8 @@ def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, g
         message, state = everywhere(exchange.launch)(state, params)
         params, state = everywhere(exchange.merge)(message, state, params)
     if t:
-      history.append(jax.vmap(flat_of)(params))
-      evaluated.append(jax.vmap(flat_of)(everywhere(algorithm.evaluate)(state, params)))
+      history.append(flat(params))
+      evaluated.append(flat(everywhere(algorithm.evaluate)(state, params)))
     for i, exchange in enumerate(algorithm.exchanges):
       if exchange.delay and events(exchange, t)[0]:
         message, state = everywhere(exchange.launch)(state, params)
@@ -153,19 +159,20 @@ def drive(algorithm, x0, grad, *, workers, steps, prepare=lambda state: state, g
 
 
 def defaults(name, workers):
-  """Return the hyper-parameters that an experiment starts from; what has no default is left out."""
-  keys = keywords((COLLECTIVE | SERVER)[name].factory).items()
-  values = {key: each.default for key, each in keys if each.default is not each.empty}
+  """Return the default hyperparameters of an algorithm."""
+  parameters = keywords((COLLECTIVE | SERVER)[name].factory).items()
+  values = {key: parameter.default for key, parameter in parameters if parameter.default is not parameter.empty}
   return {key: value.value(workers) if isinstance(value, ByWorkers) else value for key, value in values.items()}
 
 
 def build(name, inner, workers=8, **hyper):
-  """Return the algorithm; `workers` goes to factories that take it."""
+  """Build a collective algorithm; pass `workers` to factories that take it."""
   factory = COLLECTIVE[name].factory
   more = {"workers": workers} if "workers" in inspect.signature(factory).parameters else {}
   return factory(inner, **hyper, **more)
 
 
 def close(actual, expected):
+  """Assert equality to a relative tolerance of 1e-12."""
   # The values are of size one; a coordinate that passes through zero has no relative precision.
   np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-13)

@@ -1,4 +1,4 @@
-"""Wrapped algorithms beside their NumPy twins, with the same random numbers."""
+"""Wrapped algorithms and their NumPy references, with the same random numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from reference import compression, quantization
 
 from ddl.algorithms import WRAPPERS
 
-LOSSLESS = {  # of a kernel of 2 x 3
+LOSSLESS = {  # for a kernel [2, 3]
   "topk": {"share": 1.0}, "randomk": {"share": 1.0}, "powersgd": {"rank": 2},
   "demo": {"decay": 0.9, "kept": 6, "chunk": 64},
 }  # fmt: skip
@@ -21,52 +21,52 @@ LOSSY = {
 }  # fmt: skip
 COMPRESSORS = [name for name in WRAPPERS if name != "sparta"]  # of means, by `ddl.algorithms.wrappers.compressed`
 OF_DIFFERENCES = [name for name in COMPRESSORS if name != "sign"]
-BASE = {"sparta": "independent"}  # what a wrapper's twin is made of, sync_sgd otherwise
+BASE = {"sparta": "independent"}  # the algorithm in a wrapper's reference, by default sync_sgd
 
 
 def wrapped(wrapper, name, inner="momentum", hyper=LOSSY, **more):
-  """The wrapper around an algorithm with the hyper-parameters of `helpers.runs`."""
+  """Wrap an algorithm that has the hyperparameters of `helpers.runs`."""
   algorithm = build(name, INNER[inner][0], **(more or HYPER.get(name, {})))
   return WRAPPERS[wrapper].factory(algorithm, **hyper[wrapper])
 
 
 def as_started(algorithm):
-  """With the key that a `CompiledTrainer` gives to `init`, for a run whose key is 0."""
+  """Use the key that a `CompiledTrainer` passes to `init` in a run with key 0."""
   return algorithm._replace(init=lambda group, params, key: algorithm.init(group, params, jax.random.fold_in(key, 1)))
 
 
 def first_state(algorithm):
-  """Worker 0's state from `init`, which draws the same for worker 1."""
+  """Return the initial state, after checking that it is equal on two workers."""
   params = jax.tree.map(lambda x: jnp.stack([x] * 2), tree_of(jnp.zeros(7)))
   state = jax.vmap(lambda x: algorithm.init(W, x, jax.random.key(0)), axis_name="w")(params)
   jax.tree.map(lambda x: np.testing.assert_array_equal(x[0], x[1]), state)
   return jax.tree.map(lambda x: x[0], state)
 
 
-def at(draws, time):
-  """The key that all workers share at the time-th draw."""
+def shared_key(draws, time):
+  """Return the key that all workers share in draw number `time`."""
   return jax.random.fold_in(jax.random.wrap_key_data(draws.key), time)
 
 
 def chooser(draws):
-  """`RandomK`'s places."""
+  """Return the function that chooses the indices of `RandomK`."""
 
   def choose(time, part, size, count):
-    numbers = jax.random.uniform(jax.random.fold_in(at(draws, time), part), (size,), jnp.float32)
+    numbers = jax.random.uniform(jax.random.fold_in(shared_key(draws, time), part), (size,), jnp.float32)
     return np.argsort(-np.asarray(numbers), kind="stable")[:count]
 
   return choose
 
 
 def numbers(draws, time, worker, shape, stage=None):
-  """A worker's uniform numbers, of one of two stages."""
-  key = jax.random.fold_in(at(draws, time), worker)
+  """Return a worker's uniform numbers, in one of two stages."""
+  key = jax.random.fold_in(shared_key(draws, time), worker)
   key = key if stage is None else jax.random.split(key)[stage]
   return np.asarray(jax.random.uniform(key, shape, jnp.float64))
 
 
 def compressor(wrapper, memory):
-  """The reference of a compressor with the hyper-parameters LOSSY, from its first memory."""
+  """Create the reference of a compressor with the hyperparameters LOSSY, from its initial memory."""
 
   def staged(time, worker, stage, shape):
     return numbers(memory, time, worker, shape, stage)
@@ -83,8 +83,8 @@ def compressor(wrapper, memory):
   }[wrapper]()
 
 
-def twin(wrapper, workers, steps, started=lambda algorithm: algorithm):
-  """(the wrapper around its BASE, the twin's history)."""
+def wrapper_and_reference(wrapper, workers, steps, started=lambda algorithm: algorithm):
+  """Return the wrapper around its BASE and the history of its reference."""
   x0, grad = reference.problem(workers, steps)
   algorithm = started(wrapped(wrapper, BASE.get(wrapper, "sync_sgd")))
   state, how = first_state(algorithm), {"workers": workers, "steps": steps, "inner": INNER["momentum"][1]}

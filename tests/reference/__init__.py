@@ -1,1 +1,1 @@
-"""Every algorithm as NumPy pseudo-code."""
+"""Each algorithm as NumPy pseudo-code."""

@@ -1,8 +1,8 @@
-"""Collective algorithms whose workers come and go, as NumPy pseudo-code; see `reference.collective` for the form.
+"""Collective algorithms with joining and leaving workers, in NumPy; see `reference.collective` for the signature.
 
-changes: [(first step, ids)], from step 0 on: who makes the steps from then on. Who leaves takes its model and its
-optimizer along. Who joins takes the model on which those that stay agree, and a new optimizer; what all workers share
-it finds as it is.
+changes: [(first step, ids)], from step 0 on: the workers that train from a step on. A leaving worker takes its model
+and optimizer state with it. A joining worker starts from the consensus model of the remaining workers, with a new
+optimizer. State that all workers share does not change.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from reference.gossip import mixing_matrix
 
 
 class Mean:
-  """Independent workers that agree on the mean of their models."""
+  """Independent workers; the consensus model is the mean of their models."""
 
   def __init__(self, x0, grad, inner):
     self.x0, self.grad, self.inner, self.x, self.updates = x0, grad, inner, {}, {}
@@ -103,7 +103,7 @@ class DiLoCo(Mean):
 
 
 class DPSGD(Mean):
-  """On the graph of those that are present, in the order of their ids."""
+  """D-PSGD on the graph of the present workers, in the order of their ids."""
 
   def __init__(self, *args, graph):
     super().__init__(*args)
@@ -122,7 +122,7 @@ CHURN = {
 
 
 def churn(name, x0, grad, *, changes, steps, inner, **hyper):
-  """Return after each step (who is present, their models [present, n], the model to test [n])."""
+  """Return (ids of the present workers, their models [present, n], evaluated model [n]) after each step."""
   rule, history = CHURN[name](x0, grad, inner, **hyper), []
   ids = changes[0][1]
   rule.begin(ids)

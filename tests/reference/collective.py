@@ -1,10 +1,10 @@
-"""Every collective algorithm as NumPy pseudo-code of its paper, in float64: what the JAX code must equal.
+"""Each collective algorithm as the pseudo-code of its paper, in NumPy and float64, as a reference for the JAX code.
 
-A twin has the signature
-  twin(x0: [n], grad(worker, step, x: [n]) -> [n], *, workers, steps, inner, **hyper) -> History
-with plain loops over the steps t = 0, 1, ... and the workers i = 0..p-1, one flat parameter vector per worker, and
-the hyper-parameter names of the factory in ddl. `inner()` gives one fresh optimizer, a function (g, x) -> u of its own
-state. Nothing here uses JAX or ddl.
+A reference has the signature
+  reference(x0: [n], grad(worker, step, x: [n]) -> [n], *, workers, steps, inner, **hyper) -> History
+with plain loops over the steps t = 0, 1, ... and the workers i = 0..p-1, one flat parameter vector per worker, and the
+hyperparameter names of the factory in ddl. `inner()` creates an optimizer with its state, a function (g, x) -> u. This
+package uses neither JAX nor ddl.
 """
 
 from collections.abc import Callable
@@ -84,7 +84,7 @@ def adam(rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, dec
 
 
 def scheduled(unit: Inner, schedule: Callable[[int], float]) -> Inner:
-  """Eta of step k is schedule(k); unit: the same with eta = 1. A server sets `step` before each update."""
+  """Multiply the updates of an optimizer of rate 1 by schedule(step). A server sets `step` before each update."""
 
   def fresh():
     one = unit()
@@ -103,7 +103,7 @@ def scheduled(unit: Inner, schedule: Callable[[int], float]) -> Inner:
 
 
 def sync_sgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner) -> History:
-  """Das et al.: one model, the mean of all gradients. One optimizer stands for the p equal ones."""
+  """Das et al.: one model, updated with the mean of all gradients; the optimizers of all workers are equal."""
   x, update, params, evaluate = x0.copy(), inner(), [], []
   for t in range(steps):
     g = sum(grad(i, t, x) for i in range(workers)) / workers
@@ -114,9 +114,9 @@ def sync_sgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner) -> Histo
 
 
 def sharded_sync_sgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner) -> History:
-  """Das et al.: the owner of a strip sums its part of all gradients, updates it, and broadcasts it."""
+  """Das et al.: the owner of a strip sums its part of all gradients, updates the strip and broadcasts it."""
   x, params, evaluate = x0.copy(), [], []
-  strips = np.array_split(np.arange(len(x0)), workers)  # uneven, where ddl pads: the owner does not matter
+  strips = np.array_split(np.arange(len(x0)), workers)  # of different lengths; ddl pads instead
   updates = [inner() for _ in range(workers)]
   for t in range(steps):
     g = [grad(i, t, x) for i in range(workers)]
@@ -131,7 +131,7 @@ def sharded_sync_sgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner) 
 
 
 def local_sgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, period: int) -> History:
-  """Stich: all workers take the mean after every tau-th step. Optimizer states stay where they are."""
+  """Stich: all workers take the mean of the models after every tau-th step; optimizer states are not averaged."""
   return post_local_sgd(x0, grad, workers=workers, steps=steps, inner=inner, period=period, start=0)
 
 
@@ -152,9 +152,9 @@ def post_local_sgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, pe
 
 
 def dasgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, period: int, delay: int, keep: float) -> History:
-  """Zhou et al.: the mean taken at the end of a round is blended in d steps later.
+  """Zhou et al.: the mean of a round's last step is blended d steps later.
 
-  d = 0 means that it is blended in at once; with d > tau several means are on their way.
+  With d = 0 it is blended at once; with d > tau several means are in flight.
   """
   x, params, evaluate = np.array([x0] * workers), [], []
   updates = [inner() for _ in range(workers)]
@@ -177,7 +177,7 @@ def dasgd(x0, grad: Grad, *, workers: int, steps: int, inner: Inner, period: int
 
 
 def independent(x0, grad: Grad, *, workers: int, steps: int, inner: Inner) -> History:
-  """No communication; evaluated at the mean of the models."""
+  """Train without communication; evaluate the mean of the models."""
   x, params, evaluate = np.array([x0] * workers), [], []
   updates = [inner() for _ in range(workers)]
   for t in range(steps):
@@ -223,11 +223,10 @@ TWINS = {
 
 @cache
 def problem(workers: int, steps: int, size: int = 7, seed: int = 0) -> tuple[np.ndarray, Grad]:
-  """A start and a gradient that is non-linear in x and differs for every worker and step.
+  """Return initial params [size] and a gradient that is non-linear in x and differs between workers and steps.
 
-  g_i(t, x) = A_i x - b_i(t) + sin(2 x + phase_i) / 2. The gradient works on NumPy and on JAX arrays (traced workers
-  and steps too), by the array's own namespace. The function is the same one for the same arguments, so that what was
-  compiled for it is found again.
+  g_i(t, x) = A_i x - b_i(t) + sin(2 x + phase_i) / 2. The gradient accepts NumPy and JAX arrays, also with traced
+  workers and steps. Calls with the same arguments return the same function, so that its compiled code is reused.
   """
   rng = np.random.default_rng(seed)
   root = rng.normal(size=(workers, size, size))

@@ -1,7 +1,7 @@
-"""Compressed means as NumPy pseudo-code of their papers, and two algorithms around them.
+"""Compressed means as the pseudo-code of their papers, in NumPy, and two algorithms that use them.
 
-A compressor is a function (x: [workers, n]) -> [n] that keeps a memory; n is that of `helpers.twins.tree_of`: a bias
-and a kernel of 2 x 3.
+A compressor is a function (x: [workers, n]) -> [n] with a memory; n is the size of `helpers.twins.tree_of`: a bias and
+a kernel [2, 3].
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ PARTS = (slice(0, 1), slice(1, 7))
 
 
 class TopK:
-  """Stich et al.: of v = x + e the k largest are sent, e <- v - sent; for each array."""
+  """Stich et al.: for each array send the k largest of v = x + e, then e <- v - sent."""
 
   def __init__(self, share):
     self.share, self.error = share, 0.0
@@ -30,7 +30,10 @@ class TopK:
 
 
 class RandomK:
-  """Stich et al.: of v = x + e the same k are sent by all, e <- v - sent; choose(time, part, size, k) -> places."""
+  """Stich et al.: all workers send the same k values of v = x + e, then e <- v - sent.
+
+  choose(time, part, size, k) -> indices.
+  """
 
   def __init__(self, share, choose):
     self.share, self.choose, self.error, self.time = share, choose, 0.0, 0
@@ -48,7 +51,7 @@ class RandomK:
 
 
 class DeMo:
-  """Peng et al.: m <- beta m + g; of the DCT of each chunk of m the k largest are sent and leave m; mean of senders."""
+  """Peng et al.: m <- beta m + g; send the k largest DCT coefficients per chunk, subtract them; mean over senders."""
 
   def __init__(self, decay, kept, chunk):
     self.decay, self.kept, self.chunk, self.m = decay, kept, chunk, 0.0
@@ -77,7 +80,7 @@ class DeMo:
 
 
 class PowerSGD:
-  """Vogels et al.: P = orth(mean M Q), Q = mean M^T P, P Q^T; the bias as it is."""
+  """Vogels et al.: P = orth(mean M Q), Q = mean M^T P, result P Q^T; the bias is not compressed."""
 
   def __init__(self, q):
     self.q, self.error = q, 0.0
@@ -96,7 +99,7 @@ class PowerSGD:
 
 
 def sync_sgd(x0, grad, *, workers, steps, inner, compressor):
-  """The gradients' mean is compressed; the optimizer, with its momentum, comes after it."""
+  """Compress the mean of the gradients before the optimizer step."""
   x, update, params = x0.copy(), inner(), []
   for t in range(steps):
     g = compressor(np.array([grad(i, t, x) for i in range(workers)]))
@@ -107,7 +110,7 @@ def sync_sgd(x0, grad, *, workers, steps, inner, compressor):
 
 
 def easgd(x0, grad, *, workers, steps, inner, alpha, compressor):
-  """The sum of the differences is compressed, what a worker takes of its own is not."""
+  """Compress the sum of the differences; each worker's own difference is exact."""
   x, z, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
   updates = [inner() for _ in range(workers)]
   for t in range(steps):
@@ -120,7 +123,7 @@ def easgd(x0, grad, *, workers, steps, inner, alpha, compressor):
 
 
 def sparta(x0, grad, *, workers, steps, inner, share, choose):
-  """After each step of its own optimizer a worker takes the mean of a share of its values; choose as `RandomK`'s."""
+  """Average a random share of the values after each local step; choose: as in `RandomK`."""
   x, params, evaluate = np.array([x0] * workers), [], []
   updates = [inner() for _ in range(workers)]
   for t in range(steps):

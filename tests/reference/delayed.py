@@ -1,11 +1,11 @@
-"""CoCoD, Overlap-Local-SGD and Pipe-SGD as NumPy pseudo-code; see `reference.collective` for the form."""
+"""CoCoD, Overlap-Local-SGD and Pipe-SGD as NumPy pseudo-code; see `reference.collective` for the signature."""
 
 import numpy as np
 from reference.history import History
 
 
 def cocod(x0, grad, *, workers, steps, inner, period):
-  """Shen et al.: round by round the mean of the starts, plus what each worker added to its own start meanwhile."""
+  """Shen et al.: in each round take the mean of the initial models and add the worker's own change."""
   x, params, evaluate = np.array([x0] * workers), [], []
   updates = [inner() for _ in range(workers)]
   start = x.copy()
@@ -23,13 +23,13 @@ def cocod(x0, grad, *, workers, steps, inner, period):
 
 
 def overlap_local_sgd(x0, grad, *, workers, steps, inner, period, pull, momentum):
-  """Wang et al., as in the authors' code: each worker moves its own copy of the anchor, and the copies are averaged."""
+  """Wang et al., as in the authors' code: each worker moves its copy of the anchor; the copies are averaged."""
   x, anchor, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
   velocity, updates = np.zeros_like(x), [inner() for _ in range(workers)]
   for t in range(1, steps + 1):
     for i in range(workers):
       x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
-    if t % period == 0:  # the average that left one period ago has arrived
+    if t % period == 0:  # the average sent one period ago arrives
       copies = []
       for i in range(workers):
         x[i] = (1 - pull) * x[i] + pull * anchor
@@ -42,7 +42,7 @@ def overlap_local_sgd(x0, grad, *, workers, steps, inner, period, pull, momentum
 
 
 def pipe_sgd(x0, grad, *, workers, steps, inner, width):
-  """Li et al.: x(t+1) = x(t) + u, u of the mean of the gradients at x(t - K + 1)."""
+  """Li et al.: x(t+1) = x(t) + u, with u from the mean of the gradients at x(t - K + 1)."""
   x, update, params, evaluate = [x0], inner(), [], []
   for t in range(steps):
     now = x[-1]

@@ -1,4 +1,4 @@
-"""DiLoCo and its streaming variant as NumPy pseudo-code of their papers; see `reference.collective` for the form."""
+"""DiLoCo and its streaming variant as NumPy pseudo-code; see `reference.collective` for the signature."""
 
 import numpy as np
 from reference.history import History
@@ -18,7 +18,7 @@ class Outer:
 
 
 def diloco(x0, grad, *, workers, steps, inner, period, outer_learning_rate, outer_momentum):
-  """Douillard et al.: an outer step on the mean of what the workers moved; all go on from its result."""
+  """Douillard et al.: an outer step on the mean change of the workers, which continue from its result."""
   x, theta, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
   updates, outer = [inner() for _ in range(workers)], Outer(outer_learning_rate, outer_momentum)
   for t in range(1, steps + 1):
@@ -36,7 +36,7 @@ def diloco(x0, grad, *, workers, steps, inner, period, outer_learning_rate, oute
 def streaming_diloco(
   x0, grad, *, workers, steps, inner, period, outer_learning_rate, outer_momentum, fragments, delay, keep
 ):
-  """Douillard et al.: fragment p leaves at t = t_p, t_p + H, ... with t_p = (p + 1) H // P, and arrives tau later."""
+  """Douillard et al.: fragment p is sent at t = t_p, t_p + H, ..., t_p = (p + 1) H // P, arrives tau later."""
   x, theta, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
   updates = [inner() for _ in range(workers)]
   parts = [[s for i, s in enumerate(FRAGMENTS.values()) if i % fragments == p] for p in range(fragments)]

@@ -1,11 +1,11 @@
-"""EASGD, its variants and SMA as NumPy pseudo-code; see `reference.collective` for the form."""
+"""EASGD, its variants and SMA as NumPy pseudo-code; see `reference.collective` for the signature."""
 
 import numpy as np
 from reference.history import History
 
 
 def easgd(x0, grad, *, workers, steps, inner, alpha, period):
-  """Zhang et al., You et al. (1) and (2): both sides move by alpha (x_i - z), taken from before the step."""
+  """Zhang et al., You et al. (1) and (2): x_i and z both move by alpha (x_i - z) from before the step."""
   x, z, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
   updates = [inner() for _ in range(workers)]
   for t in range(steps):
@@ -41,7 +41,7 @@ def eamsgd(x0, grad, *, workers, steps, inner, alpha, momentum, period):
 
 
 def round_robin_easgd(x0, grad, *, workers, steps, inner, alpha):
-  """You et al., Original EASGD: at step t the center and worker t mod p alone pull at each other."""
+  """You et al., Original EASGD: at step t only worker t mod p exchanges with the center."""
   x, z, params, evaluate = np.array([x0] * workers), x0.copy(), [], []
   updates = [inner() for _ in range(workers)]
   for t in range(steps):
@@ -57,7 +57,7 @@ def round_robin_easgd(x0, grad, *, workers, steps, inner, alpha):
 
 
 def sma(x0, grad, *, workers, steps, inner, alpha, momentum, period):
-  """Koliousis et al.: corrections c_j, and a central average model that goes on in its last direction."""
+  """Koliousis et al.: corrections c_j, and a central average model with momentum."""
   w, z, previous, params, evaluate = np.array([x0] * workers), x0.copy(), x0.copy(), [], []
   updates = [inner() for _ in range(workers)]
   for t in range(steps):

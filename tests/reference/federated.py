@@ -1,6 +1,6 @@
-"""FedAvg and SCAFFOLD as NumPy pseudo-code; see `reference.collective` for the form.
+"""FedAvg and SCAFFOLD as NumPy pseudo-code; see `reference.collective` for the signature.
 
-samples: of round r = 0, 1, ... the workers that take part, in place of those that ddl draws; None: all of them.
+samples: the ranks in each round r = 0, 1, ..., as drawn by ddl; None: all workers.
 """
 
 import numpy as np
@@ -8,7 +8,7 @@ from reference.history import History
 
 
 def fedavg(x0, grad, *, workers, steps, inner, period, share, samples=None):
-  """McMahan et al.: the sample trains from z with new optimizers; z is the mean of what it made of it."""
+  """McMahan et al.: the sample trains from z with new optimizers; z is the mean of the resulting models."""
   assert samples or share == 1
   x, params, evaluate = np.array([x0] * workers), [], []
   updates = [inner() for _ in range(workers)]
@@ -27,7 +27,10 @@ def fedavg(x0, grad, *, workers, steps, inner, period, share, samples=None):
 
 
 def scaffold(x0, grad, *, workers, steps, inner, period, share, server_rate, samples=None, rate=None):
-  """Karimireddy et al., option II, with the mean of the gradients for (x - y_i) / (K eta); with a rate: as written."""
+  """Karimireddy et al., option II.
+
+  rate: compute c_i' from (x - y_i) / (K eta), as in the paper; None: from the mean of the gradients.
+  """
   assert samples or share == 1
   x, y, params, evaluate = x0.copy(), np.array([x0] * workers), [], []
   updates, seen = [inner() for _ in range(workers)], [[] for _ in range(workers)]

@@ -1,11 +1,11 @@
-"""Averaging with neighbours as NumPy pseudo-code of its paper; see `reference.collective` for the form."""
+"""Averaging with neighbours as NumPy pseudo-code of its paper; see `reference.collective` for the signature."""
 
 import numpy as np
 from reference.history import History
 
 
 def mixing_matrix(graph, p, t):
-  """W of step t, [p, p], from who hears whom; a path is the matrix in that file."""
+  """Return W [p, p] of step t for a graph, or read it from a file."""
   if graph.endswith(".npy"):
     return np.load(graph)
   if graph.endswith((".csv", ".txt")):
@@ -45,7 +45,7 @@ def d_psgd(x0, grad, *, workers, steps, inner, graph):
 
 
 def sgp(x0, grad, *, workers, steps, inner, rounds=None):
-  """Assran et al., algorithm 1: x and w are pushed along the edges of P; gradients are of z = x / w."""
+  """Assran et al., algorithm 1: push x and w along the edges of P; gradients are computed at z = x / w."""
   x, w, params, evaluate = np.array([x0] * workers), np.ones(workers), [], []
   z, updates, rounds = x.copy(), [inner() for _ in range(workers)], rounds or pushes(workers)
   for t in range(steps):
@@ -63,7 +63,7 @@ def sgp(x0, grad, *, workers, steps, inner, rounds=None):
 
 
 def overlap_sgp(x0, grad, *, workers, steps, inner, overlap, rounds=None):
-  """Assran et al., algorithm 2: before every tau-th step messages leave, which are added tau steps later."""
+  """Assran et al., algorithm 2: messages are sent before every tau-th step and added tau steps later."""
   x, w, params, evaluate = np.array([x0] * workers), np.ones(workers), [], []
   z, updates, rounds = x.copy(), [inner() for _ in range(workers)], rounds or pushes(workers)
   sent = None
@@ -85,7 +85,7 @@ def overlap_sgp(x0, grad, *, workers, steps, inner, overlap, rounds=None):
 
 
 def pushes(p):
-  """P of each round on the one-peer directed exponential graph: j sends half to j + 2^k."""
+  """Return P of each round on the one-peer exponential graph: j sends half to j + 2^k."""
   result, k = [], 0
   while 2**k < p:
     result.append(np.zeros((p, p)))

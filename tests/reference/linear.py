@@ -1,8 +1,8 @@
-"""Algorithms on quadratics as matrices: blocks of their papers' formulas, on the stacked rows of all workers.
+"""Algorithms on quadratics as matrices that act on the stacked models of all workers.
 
-Of f_i(x) = x^T A_i x / 2 - b_i^T x every gradient is affine, hence so is a step of every linear algorithm. A state is
-one vector of named rows, such as x (one row of n coordinates for each of p workers) and z (one row that all share);
-its last coordinate is 1 and carries the constants. Nothing here uses JAX or ddl.
+The gradient of f_i(x) = x^T A_i x / 2 - b_i^T x is affine, hence so is a step of each linear algorithm. A state is a
+vector of named rows, such as x (n coordinates per worker) and z (n coordinates, shared); its last coordinate is 1 and
+multiplies the constants. This file uses neither JAX nor ddl.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Problem(NamedTuple):
-  """f_i(x) = x^T A_i x / 2 - b_i^T x, and the inner optimizer: heavy ball v <- mu v + g, x <- x - eta v."""
+  """Quadratics f_i(x) = x^T A_i x / 2 - b_i^T x and the optimizer v <- mu v + g, x <- x - eta v."""
 
   curvatures: np.ndarray  # A: [workers, n, n], symmetric and positive
   slopes: np.ndarray  # b: [workers, n]
@@ -23,33 +23,33 @@ Lines = dict[str, dict[str, np.ndarray]]  # row -> source -> matrix
 
 
 class Linear(NamedTuple):
-  """An algorithm as affine maps z <- M z + b, one per step in homogeneous coordinates: [size, size] each."""
+  """An algorithm as affine maps z <- M z + b, one per step, in homogeneous coordinates: [size, size] each."""
 
   start: np.ndarray  # [size]
   first: list[np.ndarray]  # of the steps before the cycle
   cycle: list[np.ndarray]  # of the steps that repeat
   params: np.ndarray  # [workers n, size]
-  evaluate: np.ndarray  # [n, size]: the model to test
+  evaluate: np.ndarray  # [n, size]: the evaluated model
 
   def after(self, cycles: int, steps: int = 0) -> np.ndarray:
-    """The state after the first steps, this many cycles and some steps of the next: a matrix power."""
+    """Return the state after the first steps, a number of cycles and some steps of the next cycle."""
     power = np.linalg.matrix_power(product(self.cycle), cycles)
     return product([np.eye(len(self.start)), *self.first, power, *self.cycle[:steps]]) @ self.start
 
 
 def product(maps: list[np.ndarray]) -> np.ndarray:
-  """The first map first."""
+  """Return the matrix of all maps, applied in order."""
   out = maps[0]
-  for each in maps[1:]:
-    out = each @ out
+  for matrix in maps[1:]:
+    out = matrix @ out
   return out
 
 
 class Rows:
-  """The named rows of a state; a call makes the map that replaces some of them, all from before, and keeps the rest."""
+  """The named rows of a state; a call returns the map that replaces some rows and leaves the others unchanged."""
 
   def __init__(self, problem: Problem, workers: str, shared: str = ""):
-    """workers, shared: names, with blanks between them."""
+    """Set the names of rows per worker and of shared rows, separated by blanks."""
     self.p, self.n, self.problem = *problem.slopes.shape, problem
     sizes = {**dict.fromkeys(workers.split(), self.p * self.n), **dict.fromkeys(shared.split(), self.n), "one": 1}
     ends = np.cumsum(list(sizes.values()))
@@ -65,37 +65,37 @@ class Rows:
     self.b = problem.slopes.reshape(-1, 1)
 
   def __call__(self, **lines: dict[str, np.ndarray]) -> np.ndarray:
-    """row={source: matrix, ...}: row <- the sum of the matrices times their sources."""
+    """Return the map row <- the sum of matrices times their sources; row={source: matrix, ...}."""
     created = np.eye(self.size)
     for row, terms in lines.items():
       created[self.at[row]] = self.read(**terms)
     return created
 
   def read(self, **terms: np.ndarray) -> np.ndarray:
-    """The sum of matrices times their sources, as one matrix [., size]."""
+    """Return the sum of matrices times their sources as one matrix [., size]."""
     created = np.zeros((len(next(iter(terms.values()))), self.size))
     for source, matrix in terms.items():
       created[:, self.at[source]] += matrix
     return created
 
   def mix(self, matrix: np.ndarray) -> np.ndarray:
-    """Worker i takes sum_j W_ij x_j: [workers n, workers n]."""
+    """Return the matrix of sum_j W_ij x_j: [workers n, workers n]."""
     return np.kron(matrix, self.i)
 
   def only(self, worker: int) -> np.ndarray:
-    """x_i of one worker, zeros for the others."""
+    """Return the matrix that keeps x_i of one worker and sets the others to 0."""
     return self.mix(np.diag(np.eye(self.p)[worker]))
 
   def one(self, worker: int) -> np.ndarray:
-    """x_i of one worker: [n, workers n]; its transpose puts z there."""
+    """Return the matrix that selects x_i of one worker: [n, workers n]; its transpose inserts z."""
     return np.kron(np.eye(self.p)[worker], self.i)
 
   def local(self, at: str = "x") -> np.ndarray:
-    """v <- mu v + H x - b; x <- x - eta v, with the gradient at the rows `at`."""
+    """Return the rows of v <- mu v + H x - b; x <- x - eta v, with the gradient at the rows `at`."""
     return self(**self.step(at))
 
   def step(self, at: str = "x", **more: np.ndarray) -> Lines:
-    """The lines of `local`; more: terms that are added to those of x."""
+    """Return the map of `local` with the terms `more` added to x."""
     eta, mu = self.problem.rate, self.problem.momentum
     x = {"x": self.I, "v": -eta * mu * self.I, "one": eta * self.b}
     for source, matrix in ((at, -eta * self.H), *more.items()):
@@ -103,7 +103,7 @@ class Rows:
     return {"v": {"v": mu * self.I, at: self.H, "one": -self.b}, "x": x}
 
   def linear(self, first: list, cycle: list, x0: np.ndarray, begins: str, params: dict, evaluate: dict) -> Linear:
-    """begins: the rows that start at x0, the others at zero; params, evaluate: terms as of `read`."""
+    """Return a `Linear`; the rows `begins` start at x0, others at 0; params, evaluate: terms as in `read`."""
     start = np.zeros(self.size)
     start[-1] = 1
     for row in begins.split():

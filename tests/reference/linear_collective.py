@@ -46,7 +46,7 @@ def post_local_sgd(problem: Problem, x0: np.ndarray, *, period: int, start: int)
 
 
 def adaptive_local_sgd(problem: Problem, x0: np.ndarray, *, periods: tuple[tuple[int, int], ...]) -> Linear:
-  """The last pair's period begins with the first average at or after its step."""
+  """Wang & Joshi; the period of the last pair begins with the first average at or after its step."""
   averages, t = [], 0
   while t < periods[-1][0]:
     t += next(period for start, period in reversed(periods) if start <= t)
@@ -67,7 +67,7 @@ def hierarchical_sgd(problem: Problem, x0: np.ndarray, *, group_size: int, perio
 
 
 def fedavg(problem: Problem, x0: np.ndarray, *, period: int, share: float) -> Linear:
-  """Of all workers: the mean, and a fresh optimizer."""
+  """All workers take the mean and a new optimizer."""
   assert share == 1
   r = Rows(problem, "x v")
   cycle = [r.local()] * period
@@ -76,7 +76,7 @@ def fedavg(problem: Problem, x0: np.ndarray, *, period: int, share: float) -> Li
 
 
 def scaffold(problem: Problem, x0: np.ndarray, *, period: int, share: float, server_rate: float) -> Linear:
-  """Karimireddy et al., option II with plain SGD: c_i <- c_i - c + (x - y_i) / (tau eta), of all workers."""
+  """Karimireddy et al., option II with plain SGD for all workers: c_i <- c_i - c + (x - y_i) / (tau eta)."""
   assert share == 1 and not problem.momentum
   r, eta = Rows(problem, "y c", "x all"), problem.rate
   step = r(y={"y": r.I - eta * r.H, "one": eta * r.b, "c": eta * r.I, "all": -eta * r.up})
@@ -89,7 +89,7 @@ def scaffold(problem: Problem, x0: np.ndarray, *, period: int, share: float, ser
 
 
 def dasgd(problem: Problem, x0: np.ndarray, *, period: int, delay: int, keep: float) -> Linear:
-  """Zhou et al.: the mean of the end of a round is blended after the d-th step of the next."""
+  """Zhou et al.: the mean at the end of a round is blended after step d of the next round."""
   r = Rows(problem, "x v", "sent")
   cycle = [r.local() for _ in range(period)]
   cycle[0] = cycle[0] @ r(sent={"x": r.mean})
@@ -116,7 +116,7 @@ def overlap_local_sgd(problem: Problem, x0: np.ndarray, *, period: int, pull: fl
 
 
 def easgd(problem: Problem, x0: np.ndarray, *, alpha: float, period: int, momentum: float = 0.0) -> Linear:
-  """x_i <- x_i - eta v - alpha (x_i - z); z <- z + alpha sum_i (x_i - z). With a momentum: SMA's."""
+  """x_i <- x_i - eta v - alpha (x_i - z); z <- z + alpha sum_i (x_i - z); with a momentum: SMA."""
   r = Rows(problem, "x v", "z old")
   pulled = {"x": alpha * r.sum, "z": (1 - r.p * alpha + momentum) * r.i, "old": -momentum * r.i}
   both = r(**r.step(x=-alpha * r.I, z=alpha * r.up), z=pulled, old={"z": r.i})
@@ -163,7 +163,7 @@ def sgp(problem: Problem, x0: np.ndarray) -> Linear:
 
 
 def overlap_sgp(problem: Problem, x0: np.ndarray, *, overlap: int) -> Linear:
-  """While half of x_i is in flight w_i = 1/2, so that gradients are those of z_i = 2 x_i."""
+  """Assran et al.; half of x_i is in flight, so w_i = 1/2 and gradients are computed at z_i = 2 x_i."""
   r = Rows(problem, "x v z sent")
   step = r(z={"x": 2 * r.I}) @ r.local(at="z")
   cycle = []

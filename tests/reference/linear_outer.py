@@ -5,7 +5,7 @@ from reference.linear import Linear, Problem, Rows
 
 
 def nesterov(r: Rows, rate: float, momentum: float, gradient: dict, row: str = "z", rows: np.ndarray | None = None):
-  """m <- mu m + D; z <- z - rate (D + mu m), of terms D that do not name m or z by themselves."""
+  """m <- mu m + D; z <- z - rate (D + mu m), for terms D that contain neither m nor z."""
   one = r.i if rows is None else rows
   z = {source: -rate * (1 + momentum) * d for source, d in gradient.items()}
   z[row] = z.get(row, 0) + one
@@ -45,7 +45,7 @@ def diloco(
 def eager_diloco(
   problem: Problem, x0: np.ndarray, *, period: int, outer_learning_rate: float, outer_momentum: float
 ) -> Linear:
-  """Kale et al.: the own share of D fresh, that of the others one round old; z_i and m_i are the worker's own."""
+  """Kale et al.: a worker's own share of D is current, the other shares are one round old."""
   r = Rows(problem, "x v z m new old")
   fresh = r(new={"z": r.I, "x": -r.I})  # D_i(t) = z_i - x_i
   gradient = {"new": r.I / r.p, "old": r.J - r.I / r.p}
@@ -65,7 +65,7 @@ def streaming_diloco(
   delay: int,
   keep: float,
 ) -> Linear:
-  """Two fragments, the first coordinate and the rest, each with a round of its own; in flight for one step."""
+  """Two fragments, the first coordinate and the rest, with separate rounds and one step in flight."""
   assert fragments == 2 and delay == 1
   r, half = Rows(problem, "x v", "z m sent"), period // 2
   cycle = [r.local() for _ in range(period)]

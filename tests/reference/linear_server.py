@@ -1,6 +1,6 @@
-"""Server and gossip algorithms as matrices, of workers that come by rank; see `reference.linear`. A step is a visit.
+"""Server and gossip algorithms as matrices, for workers that visit in rank order; see `reference.linear`.
 
-`params` are those of the worker that comes next, at each visit of a cycle: see `asked`.
+A step is a visit. `params` are those of the next worker, at each visit of a cycle (see `asked`).
 """
 
 import numpy as np
@@ -8,7 +8,7 @@ from reference.linear import Linear, Problem, Rows
 
 
 def async_sgd(problem: Problem, x0: np.ndarray, *, shares=(lambda round_, worker: 1)) -> Linear:
-  """g at the last reply w_j; v <- mu v + g; z <- z - eta v, the step over a share; w_j <- z."""
+  """g at the last reply w_j; v <- mu v + g; z <- z - eta v / divisor; w_j <- z."""
   r, eta, mu = Rows(problem, "w", "z v"), problem.rate, problem.momentum
 
   def visit(j: int, share: float) -> np.ndarray:
@@ -21,13 +21,13 @@ def async_sgd(problem: Problem, x0: np.ndarray, *, shares=(lambda round_, worker
 
 
 def staleness_aware_sgd(problem: Problem, x0: np.ndarray) -> Linear:
-  """Staleness counts the updates since the worker's last reply: its rank in the first round, then p - 1."""
+  """The staleness is the number of updates since the last reply: the rank in the first round, then p - 1."""
   p = len(problem.slopes)
   return async_sgd(problem, x0, shares=lambda k, j: max(p - 1 if k else j, 1))
 
 
 def async_easgd(problem: Problem, x0: np.ndarray, *, alpha: float) -> Linear:
-  """x_j <- x_j - eta v - alpha (x_j - z); z <- z + alpha (x_j - z), both from before, of worker j alone."""
+  """Only for worker j: x_j <- x_j - eta v - alpha (x_j - z); z <- z + alpha (x_j - z), both from before."""
   r, eta, mu, cycle = Rows(problem, "x v", "z"), problem.rate, problem.momentum, []
   for j in range(r.p):
     e = r.only(j)
@@ -42,7 +42,7 @@ def async_easgd(problem: Problem, x0: np.ndarray, *, alpha: float) -> Linear:
 
 
 def worker_steps(r: Rows, j: int, period: int, at: str) -> np.ndarray:
-  """Steps of worker j alone; a <- a + g besides."""
+  """Local steps of worker j, which also accumulate a <- a + g."""
   e, eta, mu = r.only(j), r.problem.rate, r.problem.momentum
   step = r(
     v={"v": r.I - (1 - mu) * e, at: e @ r.H, "one": -e @ r.b},
@@ -53,7 +53,7 @@ def worker_steps(r: Rows, j: int, period: int, at: str) -> np.ndarray:
 
 
 def downpour(problem: Problem, x0: np.ndarray, *, period: int) -> Linear:
-  """tau local steps; the server's own optimizer takes the sum a_j of their gradients; x_j <- z."""
+  """tau local steps; the server's optimizer receives the sum a_j of their gradients; x_j <- z."""
   r, eta, mu, cycle = Rows(problem, "x v a", "z u"), problem.rate, problem.momentum, []
   for j in range(r.p):
     served = r(z={"z": r.i, "u": -eta * r.i}) @ r(u={"u": mu * r.i, "a": r.one(j)}) @ worker_steps(r, j, period, "x")
@@ -75,7 +75,7 @@ def dynsgd(problem: Problem, x0: np.ndarray, *, period: int) -> Linear:
 
 
 def pull_gossip(problem: Problem, x0: np.ndarray, *, peers: list[int], rule: str = "pull") -> Linear:
-  """Worker i brings the change u of its model w_i; the board x has everybody's; peers[i]: whom i meets."""
+  """Worker i sends the change u of its model w_i to the board x, which has all models; peers[i]: its peer."""
   r, cycle = Rows(problem, "w v a x start"), []
   for i, j in enumerate(peers):
     brings = r(x={"x": r.I, "w": r.only(i), "start": -r.only(i)})  # x_i <- x_i + u

@@ -1,4 +1,4 @@
-"""SlowMo, BMUF, Eager DiLoCo and NoLoCo as NumPy pseudo-code; see `reference.collective` for the form."""
+"""SlowMo, BMUF, Eager DiLoCo and NoLoCo as NumPy pseudo-code; see `reference.collective` for the signature."""
 
 import numpy as np
 from reference.diloco import Outer
@@ -6,7 +6,7 @@ from reference.history import History
 
 
 def slowmo(x0, grad, *, workers, steps, inner, period, slow_rate, slow_momentum, rate=lambda step: 1.0):
-  """Wang et al.: the slow momentum counts in steps of the fast rate gamma = rate(t) of the round's last step t."""
+  """Wang et al.: slow momentum in units of the inner rate gamma = rate(t) of the round's last step t."""
   x, z, u, params, evaluate = np.array([x0] * workers), x0.copy(), 0.0, [], []
   updates = [inner() for _ in range(workers)]
   for t in range(steps):
@@ -24,7 +24,7 @@ def slowmo(x0, grad, *, workers, steps, inner, period, slow_rate, slow_momentum,
 
 
 def bmuf(x0, grad, *, workers, steps, inner, period, block_learning_rate, block_momentum, nesterov):
-  """Chen & Huo: the update of a block is filtered; the next block starts from W, or from ahead of it."""
+  """Chen & Huo: block updates with momentum; the next block starts from W, or from W plus the momentum."""
   x, start, w, delta, params, evaluate = np.array([x0] * workers), x0.copy(), x0.copy(), np.zeros_like(x0), [], []
   updates = [inner() for _ in range(workers)]
   for t in range(1, steps + 1):
@@ -43,11 +43,11 @@ def bmuf(x0, grad, *, workers, steps, inner, period, block_learning_rate, block_
 
 
 def eager_diloco(x0, grad, *, workers, steps, inner, period, outer_learning_rate, outer_momentum):
-  """Kale et al.: each worker's outer model takes its own outer gradient fresh, the others' of the round before."""
+  """Kale et al.: each worker's outer gradient has its own current share and the others' from the previous round."""
   x, theta, params, evaluate = np.array([x0] * workers), np.array([x0] * workers), [], []
   updates = [inner() for _ in range(workers)]
   outers = [Outer(outer_learning_rate, outer_momentum) for _ in range(workers)]
-  before = np.zeros_like(x)  # D_i of the last round
+  before = np.zeros_like(x)  # D_i of the previous round
   for t in range(1, steps + 1):
     for i in range(workers):
       x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
@@ -64,7 +64,7 @@ def eager_diloco(x0, grad, *, workers, steps, inner, period, outer_learning_rate
 
 
 def noloco(x0, grad, *, workers, steps, inner, period, outer_learning_rate, outer_momentum, attraction, pairings):
-  """Kolehmainen et al.: the two of a pair share what they moved by, and draw their slow weights to each other."""
+  """Kolehmainen et al.: pairs average their changes and pull their slow weights together."""
   x, phi, params, evaluate = np.array([x0] * workers), np.array([x0] * workers), [], []
   delta, updates = np.zeros_like(x), [inner() for _ in range(workers)]
   draw = np.random.default_rng(0)
@@ -75,7 +75,7 @@ def noloco(x0, grad, *, workers, steps, inner, period, outer_learning_rate, oute
     if t % period == 0:
       order = orders[(t // period - 1) % pairings]
       for start in range(0, workers, 2):
-        group = order[start : start + 2]  # one worker alone, where the number is odd
+        group = order[start : start + 2]  # one worker has no partner if the number is odd
         moved = sum(x[j] - phi[j] for j in group) / len(group)
         mean = sum(phi[j] for j in group) / len(group)
         for j in group:

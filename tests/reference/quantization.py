@@ -1,6 +1,6 @@
-"""Signs, levels and numbers of 8 bits as NumPy pseudo-code: functions (x: [workers, n]) -> [n] that keep a memory.
+"""Signs, levels and 8-bit numbers in NumPy: functions (x: [workers, n]) -> [n] with a memory.
 
-`uniform(time, worker, shape)` gives the random numbers of a worker for the time-th mean.
+`uniform(time, worker, shape)` returns the random numbers of a worker for mean number `time`.
 """
 
 import ml_dtypes
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class MajorityVote:
-  """Bernstein et al.: v <- beta v + (1 - beta) g; what more workers have, plus or minus; zeros and ties are plus."""
+  """Bernstein et al.: v <- beta v + (1 - beta) g; the sign of most workers; zeros and ties are plus."""
 
   def __init__(self, momentum):
     self.momentum, self.v = momentum, 0.0
@@ -20,7 +20,7 @@ class MajorityVote:
 
 
 class QSGD:
-  """Alistarh et al.: of each bucket sign(v) |v|_2 l / s, l or l + 1 levels at random."""
+  """Alistarh et al.: sign(v) |v|_2 l / s for each bucket, with l rounded stochastically."""
 
   def __init__(self, levels, block, uniform):
     self.levels, self.block, self.uniform, self.time = levels, block, uniform, 0
@@ -44,21 +44,21 @@ class QSGD:
 
 
 def integers():
-  """-127..127."""
+  """Return -127..127."""
   return np.arange(-127.0, 128.0)
 
 
 def floats(kind):
-  """All finite numbers of an 8-bit format."""
+  """Return all finite numbers of an 8-bit format."""
   every = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, kind)).astype(float)
   return np.unique(every[np.isfinite(every)])
 
 
 class Quantized:
-  """Strips of the vector are rounded to a grid, added up by their owners, and the means are rounded again."""
+  """Round strips of the vector to a grid; their owners add them up and round the means again."""
 
   def __init__(self, grid, block, uniform):
-    """uniform(time, worker, stage, shape): stage 0 and 1 are the two roundings."""
+    """Set uniform(time, worker, stage, shape); stages 0 and 1 are the two roundings."""
     self.grid, self.block, self.uniform, self.time = grid, block, uniform, 0
 
   def __call__(self, x):
@@ -81,7 +81,7 @@ class Quantized:
     return np.concatenate(out)[:n]
 
   def rounded(self, v, u):
-    """Up with the probability that leaves the mean as it is."""
+    """Round stochastically without bias."""
     scale = np.abs(v).max() / self.grid[-1]
     if scale == 0:
       return v

@@ -1,4 +1,4 @@
-"""Local SGD with two periods or changing ones as NumPy pseudo-code; see `reference.collective` for the form."""
+"""Local SGD with two periods or changing ones, in NumPy; see `reference.collective` for the signature."""
 
 import numpy as np
 from reference.history import History
@@ -27,7 +27,7 @@ def hierarchical_sgd(x0, grad, *, workers, steps, inner, group_size, period, out
 
 
 def adaptive_local_sgd(x0, grad, *, workers, steps, inner, periods):
-  """After Wang & Joshi: a round that begins at step s has the last period whose first step is at most s."""
+  """Wang & Joshi: a round that begins at step s has the period of the last pair with a first step <= s."""
   x, params, evaluate = np.array([x0] * workers), [], []
   updates = [inner() for _ in range(workers)]
   end = periods[0][1]

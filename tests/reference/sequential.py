@@ -1,4 +1,4 @@
-"""The reference of the waves: the same events one at a time, in plain Python."""
+"""Sequential reference for the simulator: the same events one at a time, in plain Python."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ Take = Callable[[int, int], tuple[Tree, Tree]]  # (worker, step) -> (batch, key)
 
 
 class Sequential:
-  """Workers in a list, a server, and one operation after the other; a visit starts with its worker round."""
+  """A server and a list of workers that run one operation after the other; a visit begins with its worker round."""
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, events: Events, operations: Operations, workers: int):
     """events, operations: the schedule. ValueError as of `check_schedule`."""
@@ -35,7 +35,7 @@ class Sequential:
     self._reply = jax.jit(algorithm.lock_free.reply) if algorithm.lock_free else None
 
   def start(self, params: Tree, extra: Tree) -> None:
-    """Initialize every worker and the server with this model."""
+    """Initialize all workers and the server with a model."""
     state, self.server, reply = self.algorithm.init(params)
     self.params, self.extra = [params] * self.count, [extra] * self.count
     self.state, self.reply = [state] * self.count, [reply] * self.count
@@ -46,7 +46,7 @@ class Sequential:
     self.round_extra = extra  # the mean over the workers that the last round served
 
   def run(self, first: int, last: int, take: Take) -> None:
-    """Carry out the operations first..last-1. OptionError if there are fewer."""
+    """Run the operations first..last-1. Raises OptionError if there are fewer."""
     if last > len(self.operations.kind):
       raise OptionError("the schedule", f"of at least {last} operations", len(self.operations.kind))
     order = self.operations

@@ -1,12 +1,12 @@
-"""Every server algorithm as NumPy pseudo-code of its paper, in float64: what the JAX code must equal on any order.
+"""Each server algorithm as the pseudo-code of its paper, in NumPy and float64, as a reference for any order of events.
 
-A twin has the signature
-  twin(x0: [n], grad(worker, step, x: [n]) -> [n], *, order: [events], peers: [events], workers, inner, **hyper)
-and returns a History. Event e serves worker order[e] (and its peer peers[e], -1 for none). A worker's steps are counted
-from 0. With a delay of 0 the worker makes its steps from its last reply, and then sends its request. With a delay of 1
-it sends the request before its first step and merges the reply after it; before its first event it has made no step.
-An optimizer at the server has its schedules at the worker's step, of a sum of gradients at the middle one (`at`).
-Arrays are replaced and never written into. Nothing here uses JAX or ddl.
+A reference has the signature
+  reference(x0: [n], grad(worker, step, x: [n]) -> [n], *, order: [events], peers: [events], workers, inner, **hyper)
+and returns a History. Event e serves worker order[e] (with peer peers[e], -1 for none). A worker's steps are counted
+from 0. With a delay of 0 the worker computes its steps from its last reply, and then sends its request. With a delay of
+1 it sends the request before its first step and merges the reply after it; before its first event it has made no step.
+Schedules of an optimizer at the server use the worker's step, for a sum of gradients the middle one (`at`). Arrays are
+never modified in place. This file uses neither JAX nor ddl.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class History(NamedTuple):
   """The state after each event."""
 
   params: np.ndarray  # [events, n]: the served worker's model at its request
-  evaluate: np.ndarray  # [events, n]: the model to test after the event
+  evaluate: np.ndarray  # [events, n]: the evaluated model after the event
 
 
 def history(rows) -> History:
@@ -28,7 +28,7 @@ def history(rows) -> History:
 
 
 def at(update, step: int):
-  """The server's optimizer with its schedules at a worker's step."""
+  """Set the schedules of the server's optimizer to a worker's step."""
   update.step = step
   return update
 
@@ -55,7 +55,7 @@ def async_msgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, mome
 
 
 def hogwild_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> History:
-  """You et al., one at a time: each worker's own optimizer makes u of g(W); Wb <- Wb + u."""
+  """You et al., with a lock: each worker's optimizer computes u from g(W); Wb <- Wb + u."""
   center, updates = x0, [inner() for _ in range(workers)]
   reported, steps, rows = [x0] * workers, [0] * workers, []
   for i in order:
@@ -66,7 +66,7 @@ def hogwild_sgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> 
 
 
 def downpour(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, period: int) -> History:
-  """Dean et al.: local steps, the sum of their gradients to the server's optimizer, restart from the center."""
+  """Dean et al.: local steps, the sum of their gradients to the server's optimizer, then restart from the center."""
   z, at_server, updates = x0, inner(), [inner() for _ in range(workers)]
   reported, steps, rows = [x0] * workers, [0] * workers, []
   for i in order:
@@ -130,7 +130,8 @@ def async_local_sgd(
   outer_learning_rate: float, outer_momentum: float, every: int, decay: float, period: int,
 ) -> History:  # fmt: skip
   """Liu et al.: acc += D; every N arrivals m <- b m + acc/N, z -= e ((1 - cN + c) b m + D/N), acc = 0;
-  else z -= e (c b m + D/N)."""
+  else z -= e (c b m + D/N).
+  """
   z, m, acc, updates = x0, 0.0 * x0, 0.0 * x0, [inner() for _ in range(workers)]
   reported, steps, rows = [x0] * workers, [0] * workers, []
   for event, i in enumerate(order):
@@ -157,7 +158,8 @@ def async_measgd(
   x0, grad: Grad, *, order, peers, workers: int, inner: Inner, alpha: float, momentum: float, period: int
 ) -> History:
   """You et al. (5) and (6): V <- mu V - eta g(W); W <- W + V - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), one worker
-  at a time, W and Wb both from before."""
+  at a time, W and Wb both from before.
+  """
   center, updates = x0, [inner() for _ in range(workers)]
   w, v, diff = [x0] * workers, [0.0 * x0] * workers, [None] * workers
   steps, rows = [0] * workers, []
@@ -174,20 +176,20 @@ def async_measgd(
 
 
 def async_easgd(x0, grad: Grad, *, momentum: float = 0.0, **rest) -> History:
-  """You et al. (1) and (2), first come, first served: no velocity but the optimizer's own."""
+  """You et al. (1) and (2), first come, first served; the only velocity is the optimizer's."""
   return async_measgd(x0, grad, momentum=momentum, **rest)
 
 
 def original_easgd(x0, grad: Grad, **rest) -> History:
-  """You et al.: the same with an exchange at each step; the order is by rank."""
+  """You et al.: `async_easgd` with an exchange at each step, in rank order."""
   return async_easgd(x0, grad, period=1, **rest)
 
 
-# ---- peers: board[i] is the model of worker i, and others may move it while i computes
+# ---- peers: board[i] is the model of worker i, and other workers may change it while i computes
 
 
 def gossip(x0, grad: Grad, order, peers, workers: int, inner: Inner, meet, test=lambda board: sum(board) / len(board)):
-  """A worker's change u, made from the model that it read last, goes through `meet(board, i, j, u)`; then it reads."""
+  """Apply a worker's change u since its last read with `meet(board, i, j, u)`; then the worker reads its model."""
   board, updates = [x0] * workers, [inner() for _ in range(workers)]
   reported, steps, rows = [x0] * workers, [0] * workers, []
   for i, j in zip(order, peers, strict=True):
@@ -232,7 +234,7 @@ def ad_psgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner) -> Hist
 
 
 def gosgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, probability: float) -> History:
-  """Blot et al.: a_i /= 2; x_j <- (a_j x_j + a_i x_i) / (a_i + a_j); a_j += a_i. The peers are drawn outside."""
+  """Blot et al.: a_i /= 2; x_j <- (a_j x_j + a_i x_i) / (a_i + a_j); a_j += a_i; peers are given."""
   a = [1 / workers] * workers
 
   def meet(board, i, j, u):
@@ -254,7 +256,7 @@ TWINS = {
   "hogwild_sgd": hogwild_sgd,
   "async_easgd": async_easgd,
   "async_measgd": async_measgd,
-  "hogwild_easgd": async_easgd,  # one at a time they are the same
+  "hogwild_easgd": async_easgd,  # with a lock they are equal
   "original_easgd": original_easgd,
   "downpour": downpour,
   "dc_asgd": dc_asgd,

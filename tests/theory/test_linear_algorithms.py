@@ -1,7 +1,7 @@
-"""On quadratics the iterates of every linear algorithm are a matrix power, in float64 at rtol 1e-12.
+"""On quadratics the iterates of each linear algorithm are a matrix power, in float64 at rtol 1e-12.
 
-The matrices are made of the papers' formulas alone (`reference.linear*`). Gradients with additive noise of mean zero
-have the same expected iterates, as the expectation of an affine map is the map of the expectation.
+The matrices follow only from the papers' formulas (`reference.linear*`). With additive gradient noise of mean zero the
+expected iterates are the same, because the maps are affine.
 """
 
 import inspect
@@ -15,7 +15,7 @@ from reference import linear_collective, linear_outer, linear_server
 
 pytestmark = pytest.mark.usefixtures("x64")
 OUTER = {"outer_learning_rate": 0.7, "outer_momentum": 0.6}
-COLLECTIVE_CASES = {  # hyper-parameters; but for those of PLAIN the inner optimizer has momentum
+COLLECTIVE_CASES = {  # hyperparameters; the inner optimizer has momentum except for PLAIN
   "sync_sgd": {},
   "sharded_sync_sgd": {},
   "independent": {},
@@ -43,7 +43,7 @@ COLLECTIVE_CASES = {  # hyper-parameters; but for those of PLAIN the inner optim
   "overlap_sgp": {"overlap": 2},
 }
 PLAIN = ("scaffold", "eamsgd", "hogwild_sgd")
-SAME = {  # the same matrices: the same mathematics on other machinery, or where nobody else comes in between
+SAME = {  # algorithms with the same matrices
   "sharded_sync_sgd": "sync_sgd",
   "async_msgd": "async_sgd",
   "hogwild_sgd": "async_sgd",
@@ -67,10 +67,11 @@ SERVER_CASES = {
   "push_gossip": {},
   "ad_psgd": {},
 }
-# Not linear: noloco and gosgd draw partners and weights, dc_asgd squares gradients, async_local_sgd weighs by age.
+# Not included: noloco and gosgd (random partners), dc_asgd (squares gradients), async_local_sgd (counts arrivals).
 
 
 @pytest.mark.parametrize("name", COLLECTIVE_CASES)
+@pytest.mark.sampled(2)
 def test_collective_iterates_are_a_matrix_power(name):
   quadratic = problem(0.0 if name in PLAIN else MOMENTUM)
   hyper, matrix = COLLECTIVE_CASES[name], SAME.get(name, name)
@@ -86,15 +87,18 @@ def test_collective_iterates_are_a_matrix_power(name):
 
 
 @pytest.mark.parametrize("name", SERVER_CASES)
+@pytest.mark.sampled(2)
 def test_server_iterates_are_a_matrix_power(name):
-  """Workers come by rank, in three rounds; gossip's meet the next but one."""
+  """Workers visit in rank order, three times each; the peer of worker i is i + 2."""
   hyper, peers = SERVER_CASES[name], [(i + 2) % P for i in range(P)]
-  own = hyper.get("momentum")  # of the algorithm, in place of the inner optimizer's
-  quadratic = problem(0.0 if name in PLAIN else own or MOMENTUM)
+  momentum = hyper.get("momentum")  # of the algorithm, instead of the inner optimizer's
+  quadratic = problem(0.0 if name in PLAIN else momentum or MOMENTUM)
   matrices = getattr(linear_server, SAME.get(name, name))
-  takes = inspect.signature(matrices).parameters
-  linear = matrices(quadratic, X0, **{key: value for key, value in {**hyper, "peers": peers}.items() if key in takes})
-  inner = optax.sgd(quadratic.rate, None if own else quadratic.momentum or None)
+  parameters = inspect.signature(matrices).parameters
+  linear = matrices(
+    quadratic, X0, **{key: value for key, value in {**hyper, "peers": peers}.items() if key in parameters}
+  )
+  inner = optax.sgd(quadratic.rate, None if momentum else quadratic.momentum or None)
   algorithm = servers.build(name, inner, workers=P, **hyper)
   _, evaluated, *_ = servers.drive(algorithm, X0, gradient, [*range(P)] * 3, peers * 3, workers=P)
   for t in range(len(linear.first) + 1, 3 * P + 1):

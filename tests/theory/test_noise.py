@@ -14,7 +14,7 @@ from reference.linear import Problem
 from ddl.engine.consensus import agree
 
 pytestmark = pytest.mark.usefixtures("x64")
-CASES = {  # hyper-parameters, momentum of the inner optimizer
+CASES = {  # (hyperparameters, momentum of the inner optimizer)
   "sync_sgd": ({}, 0.5),
   "pipe_sgd": ({"width": 2}, 0.0),
   "local_sgd": ({"period": 3}, 0.3),
@@ -24,12 +24,12 @@ CASES = {  # hyper-parameters, momentum of the inner optimizer
   "d_psgd": ({"graph": "ring"}, 0.3),
 }
 STEPS, SEEDS = 48, 4000
-SIGMAS = 4.5  # standard errors; of some hundred normal figures the largest is beyond in one case of a thousand
+SIGMAS = 4.5  # standard errors; the maximum of 100 normal variables exceeds this with a probability of 0.001
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_moments_of_an_algorithm(name):
-  """The response to each single noise is exact; then normal noise of fixed seeds, whose moments have known errors."""
+  """Unit noise gives the exact response; the moments under normal noise have known standard errors."""
   hyper, momentum = CASES[name]
   problem, x0 = small(momentum), np.array([1.0, -1.0])
   p, n = problem.slopes.shape
@@ -42,22 +42,22 @@ def test_moments_of_an_algorithm(name):
   algorithm = twins.build(name, optax.sgd(problem.rate, momentum or None), p, **hyper)
   single = np.eye(STEPS * p * n).reshape(-1, STEPS, p, n)
   normal = np.random.default_rng(0).normal(size=(SEEDS, STEPS, p, n))
-  x, tested = map(np.asarray, run(algorithm, problem, x0, np.concatenate([0 * single[:1], single, normal])))
-  figures = np.concatenate([x.reshape(len(x), -1), tested[:, 0]], axis=1)  # [runs, workers n + n]
+  x, evaluated = map(np.asarray, run(algorithm, problem, x0, np.concatenate([0 * single[:1], single, normal])))
+  results = np.concatenate([x.reshape(len(x), -1), evaluated[:, 0]], axis=1)  # [runs, workers n + n]
   read = np.concatenate([linear.params, linear.evaluate])
   mean = read @ linear.after(STEPS // len(linear.cycle))
-  twins.close(figures[0], mean)
+  twins.close(results[0], mean)
 
-  response = figures[1 : 1 + len(single)] - figures[0]
+  response = results[1 : 1 + len(single)] - results[0]
   exact = read @ covariance(make, problem, STEPS) @ read.T
   np.testing.assert_allclose(response.T @ response, exact, rtol=1e-11, atol=1e-13)
 
   sigma = read @ stationary(make, problem) @ read.T
-  np.testing.assert_allclose(exact, sigma, rtol=1e-4)  # 48 steps are nearly for ever
-  drawn = figures[1 + len(single) :]
-  assert np.abs((drawn.mean(axis=0) - mean) / np.sqrt(np.diag(sigma) / SEEDS)).max() < SIGMAS
+  np.testing.assert_allclose(exact, sigma, rtol=1e-4)  # after 48 steps it is nearly stationary
+  samples = results[1 + len(single) :]
+  assert np.abs((samples.mean(axis=0) - mean) / np.sqrt(np.diag(sigma) / SEEDS)).max() < SIGMAS
   error = np.sqrt((np.outer(np.diag(sigma), np.diag(sigma)) + sigma**2) / (SEEDS - 1))  # of a normal covariance
-  assert (np.abs(np.cov(drawn.T) - sigma) / error).max() < SIGMAS
+  assert (np.abs(np.cov(samples.T) - sigma) / error).max() < SIGMAS
 
 
 def one_dimension(curvature, rate, workers, momentum=0.0):
@@ -66,7 +66,7 @@ def one_dimension(curvature, rate, workers, momentum=0.0):
 
 @pytest.mark.parametrize("workers, rate, alpha", [(1, 0.5, 0.3), (4, 0.4, 0.2), (8, 1.2, 0.05)])
 def test_variance_of_the_center_of_easgd(workers, rate, alpha):
-  """Zhang et al. 2014, arXiv 1412.6651, lemma 1: the center on a quadratic of curvature h after t steps."""
+  """Lemma 1 of Zhang et al. 2014, arXiv 1412.6651, for a quadratic of curvature h after t steps."""
   problem = one_dimension(0.8, rate, workers)
   make = partial(linear_collective.easgd, x0=np.ones(1), alpha=alpha, period=1)
   a, c = rate * 0.8 + (workers + 1) * alpha, rate * 0.8 * workers * alpha
@@ -97,7 +97,7 @@ def test_variance_of_momentum(momentum):
   np.testing.assert_allclose(read @ stationary(make, problem) @ read.T, expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize("steps", [1, 3, 7])
+@pytest.mark.parametrize("steps", [3, *(pytest.param(steps, marks=pytest.mark.slow) for steps in (1, 7))])
 def test_distance_of_local_sgd(steps):
   """E distance^2 = (1 - 1/p) eta^2 sigma^2 sum_{s < k} (1 - eta h)^(2 s), k steps after an average."""
   curvature, rate, workers, period = 0.8, 0.4, 4, 8

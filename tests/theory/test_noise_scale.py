@@ -1,4 +1,4 @@
-"""The gradient noise scale: unbiased over all batches of a tiny data set, exact on least squares, in every runtime."""
+"""The gradient noise scale: unbiased estimates, the exact value on least squares, and its columns in each runtime."""
 
 import itertools
 import json
@@ -33,33 +33,38 @@ LINEAR = Model(lambda key: ({}, {}), loss)
 
 
 def least_squares(size):
-  """(examples, parameters, exact |G|^2 and tr(Sigma) over them)."""
+  """Return (examples, parameters, exact |G|^2, exact tr(Sigma))."""
   rng = np.random.default_rng(0)
   data = {"x": rng.normal(size=(size, 3)), "y": rng.normal(size=size)}
   params = {"w": rng.normal(size=3), "b": np.asarray(0.3)}
-  each = (data["x"] @ params["w"] + params["b"] - data["y"])[:, None] * np.column_stack([data["x"], np.ones(size)])
-  mean = each.mean(axis=0)
-  return data, Consensus(jax.tree.map(jnp.asarray, params), {}, None), mean @ mean, ((each - mean) ** 2).sum(1).mean()
+  gradients = (data["x"] @ params["w"] + params["b"] - data["y"])[:, None] * np.column_stack([data["x"], np.ones(size)])
+  mean = gradients.mean(axis=0)
+  return (
+    data,
+    Consensus(jax.tree.map(jnp.asarray, params), {}, None),
+    mean @ mean,
+    ((gradients - mean) ** 2).sum(1).mean(),
+  )
 
 
 def estimates(data, consensus, draws):
   estimator = NoiseEstimator(LINEAR)
   result = [estimator(consensus, ({k: v[i] for k, v in data.items()} for i in rows), KEY) for rows in draws]
-  return np.array([[each[NORM2], each[TRACE]] for each in result])
+  return np.array([[row[NORM2], row[TRACE]] for row in result])
 
 
 @pytest.mark.parametrize("size, batches, batch", [(3, 2, 2), (4, 3, 1)])
 def test_both_estimates_are_unbiased(x64, size, batches, batch):
-  """The mean over all draws with replacement is exact, of |G|^2 and of tr(Sigma)."""
+  """The means over all draws with replacement are |G|^2 and tr(Sigma)."""
   data, consensus, norm2, trace = least_squares(size)
   draws = np.array([*itertools.product(range(size), repeat=batches * batch)]).reshape(-1, batches, batch)
   result = estimates(data, consensus, draws)
   np.testing.assert_allclose(result.mean(axis=0), [norm2, trace], rtol=1e-12)
-  assert result[:, 0].min() < 0  # which an estimate of a square may be, and its ratio is of means
+  assert result[:, 0].min() < 0  # single estimates of |G|^2 can be negative
 
 
-def test_they_are_the_estimates_of_the_paper(x64):
-  """From squared norms of batches of b and of k b examples, McCandlish et al. 2018, appendix A."""
+def test_the_estimates_equal_those_of_the_paper(x64):
+  """McCandlish et al. 2018, appendix A, with squared norms of batches of b and k b examples."""
   data, consensus, *_ = least_squares(12)
   rows = np.arange(12).reshape(3, 4)
   gradient = jax.grad(lambda params, i: loss(params, {}, {k: v[i] for k, v in data.items()}, KEY)[0])
@@ -73,7 +78,7 @@ def test_they_are_the_estimates_of_the_paper(x64):
 
 
 def test_the_ratio_of_means_agrees_with_the_exact_noise_scale():
-  """In float32, over the draws of many steps: within 4 standard errors."""
+  """The tolerance is 4 standard errors."""
   data, consensus, norm2, trace = least_squares(256)
   data = {name: x.astype(np.float32) for name, x in data.items()}
   consensus = Consensus(jax.tree.map(lambda x: x.astype(jnp.float32), consensus.params), {}, None)
@@ -85,9 +90,9 @@ def test_the_ratio_of_means_agrees_with_the_exact_noise_scale():
   np.testing.assert_allclose(ratio, trace / norm2, rtol=4 * np.hypot(*(error / result.mean(axis=0))))
 
 
-def test_the_last_evaluations_are_averaged_before_the_division():
+def test_the_ratio_uses_means_over_recent_evaluations():
   result = noise_scale.recent([], {NORM2: -1.0, TRACE: 4.0})
-  assert noise_scale.ratio(result) == {} == noise_scale.ratio([])  # not told from zero
+  assert noise_scale.ratio(result) == {} == noise_scale.ratio([])  # the mean is not positive
   result = noise_scale.recent(result, {NORM2: 3.0, TRACE: 6.0})
   assert noise_scale.ratio(result) == {SCALE: 10 / 2} and noise_scale.recent(result, {"step": 1.0}) == result
   for _ in range(noise_scale.WINDOW):
@@ -95,11 +100,11 @@ def test_the_last_evaluations_are_averaged_before_the_division():
   assert noise_scale.ratio(result) == {SCALE: 0.5}
 
 
-def test_a_resume_on_ray_goes_on_with_the_last_evaluations(tmp_path):
-  """Its figures are those of the lines that a checkpoint covers."""
+def test_a_resume_on_ray_restores_recent_estimates(tmp_path):
+  """They are read from the lines of metrics.jsonl that the checkpoint covers."""
   line = {"step": 0, "visits": 0, "bytes_sent": 0.0, "seconds": 0.0}
   lines = [line | {"visits": 4 * k, NORM2: 1.0 + k, TRACE: 2.0 * k} for k in range(8)]
-  (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+  (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
   assert covered(RunFolder(tmp_path), 24)["noise"] == [[1.0 + k, 2.0 * k] for k in range(2, 7)]
 
 
@@ -120,12 +125,12 @@ def lines_of(path, runtime, count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["collective", "virtual time", "threads"])
-def test_every_runtime_records_it(tmp_path, runtime):
+def test_every_runtime_records_the_noise_scale(tmp_path, runtime):
   lines = lines_of(tmp_path / "with", runtime, 32)
   assert [line["step"] for line in lines] == [0, 2, 4]
   assert all(line[TRACE] > 0 and np.isfinite(line[NORM2]) for line in lines)
   assert lines[0][SCALE] == pytest.approx(lines[0][TRACE] / lines[0][NORM2])
-  if runtime == "collective":  # training is not touched
+  if runtime == "collective":  # training does not change
     rest = [{k: v for k, v in line.items() if k not in (NORM2, TRACE, SCALE)} for line in lines]
     assert rest == lines_of(tmp_path / "without", runtime, 0)
 
