@@ -139,8 +139,9 @@ def test_rematerialized_blocks_give_the_same_gradients_and_store_less(name):
   assert jax.tree.structure(params) == jax.tree.structure(jax.eval_shape(recomputed.init, key)[0])
   kind = np.int32 if meta["task"] == "language" else np.float32
   rng = np.random.default_rng(0)
-  x = rng.integers(10, size=(8, *meta["shape"])).astype(kind)
-  y = rng.integers(10, size=(8, *meta["shape"]) if kind == np.int32 else 8, dtype=np.int32)
+  size = 8 if kind == np.int32 else 32  # enough activations to outweigh the parameters
+  x = rng.integers(10, size=(size, *meta["shape"])).astype(kind)
+  y = rng.integers(10, size=x.shape if kind == np.int32 else size, dtype=np.int32)
   batch = {"x": x, "y": y}
   results = (jax.jit(gradient_of(model))(params, extra, batch, key) for model in (stored, recomputed))
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *results)
