@@ -46,7 +46,8 @@ class Part:
   def __getattr__(self, key: str) -> Any:
     if key != "settings" and key in self.settings:
       return self.settings[key]
-    raise AttributeError(f"{self.name!r} has no setting {key!r}")
+    # Unpickling asks for attributes before `name` and `settings` exist.
+    raise AttributeError(f"{vars(self).get('name')!r} has no setting {key!r}")
 
   @property
   def short_name(self) -> str:
