@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import pytest
 from helpers.twins import INNER, build, close, drive
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import collective as reference
 
@@ -48,6 +48,7 @@ def test_rounds_by_hand():
   assert averages(with_periods((0, 10), (3, 2), (7, 4)), 20) == [10, 14, 18]  # no round begins at steps 3 to 6
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 6), PAIRS)
 def test_a_round_has_the_period_of_the_step_where_it_begins(tau, more):
   periods, step = [(0, tau)], 0

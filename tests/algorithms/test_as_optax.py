@@ -108,7 +108,7 @@ def test_other_loops_equal_the_reference(x64, name, loop):
   close(evaluated, np.repeat(expected.evaluate[:, None], WORKERS, axis=1))
 
 
-@pytest.mark.parametrize("delay", [0, 3, 4, 8])
+@pytest.mark.parametrize("delay", [0, 4, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (3, 8))])
 def test_all_delays(x64, delay):
   hyper = {"period": 3, "delay": delay, "keep": 0.25}
   tx = transformation("dasgd", "adam", **hyper)

@@ -68,6 +68,7 @@ ABSENT = {
 
 
 @pytest.mark.parametrize("name", ABSENT)
+@pytest.mark.sampled(2)
 def test_without_worker_3_it_is_the_algorithm_of_the_seven_others(name):
   steps, others = 8, np.array([0, 1, 2, 4, 5, 6, 7])
   x0, grad = reference.problem(8, steps)
@@ -96,7 +97,9 @@ def test_dasgd_with_keep_one_is_independent(delay):
   close(run("dasgd", "adam", period=3, delay=delay, keep=1), run("independent", "adam"))
 
 
-@pytest.mark.parametrize("delay, keep", [(0, 0.25), (2, 1), (2, 0), (3, 0.25)])
+@pytest.mark.parametrize(
+  "delay, keep", [(2, 1), (2, 0), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0, 0.25), (3, 0.25)))]
+)
 def test_dasgd_with_one_worker_is_sgd_unless_it_merges_an_old_model(delay, keep):
   steps, period, rate = 10, 3, 0.1
   x0, grad = reference.problem(1, steps)

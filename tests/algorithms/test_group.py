@@ -60,7 +60,7 @@ def test_pair_equals_one_axis(devices):
     assert two_axes.sharding.mesh.shape["device"] == devices
 
 
-@pytest.mark.parametrize("devices", LAYOUTS)
+@pytest.mark.parametrize("devices", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 8))])
 def test_shift_and_permute(devices):
   def all_cases(g, x):
     tree = {"a": x, "b": x[0]}

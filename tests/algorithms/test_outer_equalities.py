@@ -96,7 +96,7 @@ RECORDED = {  # optimizers with one recorded learning rate
 
 @pytest.mark.parametrize("inner", RECORDED)
 def test_slowmo_uses_the_recorded_rate(inner):
-  workers, steps, hyper = 3, 12, {"period": 3, "slow_rate": 0.8, "slow_momentum": 0.6}
+  workers, steps, hyper = 8, 12, {"period": 3, "slow_rate": 0.8, "slow_momentum": 0.6}
   x0, grad = reference.problem(workers, steps)
   rate = {"rate": lambda step: float(decaying(step))}
   expected = reference.slowmo(x0, grad, workers=workers, steps=steps, inner=heavy_ball, **hyper, **rate)
@@ -117,7 +117,7 @@ def test_several_recorded_rates_are_refused(inner):
 
 
 def test_slowmo_assumes_a_constant_rate_if_none_is_recorded():
-  workers, steps, hyper = 3, 12, {"period": 3, "slow_rate": 0.8, "slow_momentum": 0.6}
+  workers, steps, hyper = 8, 12, {"period": 3, "slow_rate": 0.8, "slow_momentum": 0.6}
   x0, grad = reference.problem(workers, steps)
   rate = {"rate": lambda step: float(decaying(step))}
   expected = reference.slowmo(x0, grad, workers=workers, steps=steps, inner=heavy_ball, **hyper, **rate)

@@ -186,7 +186,7 @@ def test_a_lock_free_visit_without_concurrent_visits_is_a_locked_one(name):
   same([flat_of(after), flat_of(reply)], [flat_of(x) for x in expected])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(pairs=ORDERS, seed=st.integers(0, 99))
 def test_gosgd_conserves_the_weights_and_the_weighted_sum(pairs, seed):
   order, peers = exchanges(pairs)

@@ -79,7 +79,7 @@ def test_a_wrapper_equals_its_reference(x64, wrapper, workers):
 
 def test_a_compressed_sum_equals_the_reference(x64):
   x0, grad = reference.problem(8, 6)
-  params, evaluate, _ = run(wrapped("topk", "easgd", alpha=0.1, period=1), 8, 6)
+  params, evaluate, _ = run(wrapped("topk", "easgd", alpha=0.1, period=1), 8, 6, compiled=jax.jit)
   how = {"inner": INNER["momentum"][1], "alpha": 0.1, "compressor": compression.TopK(0.34)}
   history = compression.easgd(x0, grad, workers=8, steps=6, **how)
   close(params, history.params)
@@ -489,7 +489,7 @@ def test_invalid_hyperparameters_are_refused(wrapper, hyper, words):
     WRAPPERS[wrapper].factory(build("sync_sgd", optax.sgd(0.1)), **hyper)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_step_keeps_shapes_and_dtypes(wrapper, dtype):
   params = {"a": jnp.ones((8, 4, 3), dtype), "b": jnp.ones((8,), dtype), "c": jnp.ones((8, 0, 2), dtype)}
