@@ -5,8 +5,8 @@ Das et al. 1602.06709 (sync SGD), Stich 1805.09767 (local SGD), Lin et al. 1808.
 
   python run.py compare --config=configs/digits_compare.py
 
-Expected: under a minute on two cores. All methods except the control reach 95 % with all seeds; local SGD and DaSGD
-send about a tenth of the bytes of synchronous SGD.
+Expected: under a minute on two cores. All methods except independent workers, the control, reach 95 % with all seeds;
+local SGD and DaSGD send about a tenth of the bytes of synchronous SGD.
 """
 
 from ddl.config import base

@@ -5,8 +5,8 @@ sharded_sync_sgd is omitted, because its results are those of sync_sgd.
 
   python run.py compare --config=configs/digits_field.py
 
-Expected: two to four minutes on two cores. All except the control reach 95 %. SCAFFOLD does so only with some seeds,
-because the best learning rate for one seed diverges with another.
+Expected: two to four minutes on two cores. All except independent workers, the control, reach 95 %. SCAFFOLD does so
+only with some seeds, because the best learning rate for one seed diverges with another.
 """
 
 from ddl.config import base

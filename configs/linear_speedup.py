@@ -1,13 +1,15 @@
 """Linear speed-up in workers: least squares with p = 1 to 32 workers at the theoretical learning rates.
 
 "Test loss" is the excess training loss f - f* of the averaged model. The mean of p gradients has 1/p of the variance of
-one gradient. With eta = c sqrt(p / K), the error after K steps is O(1 / sqrt(p K)) (local SGD: Yu, Yang and Zhu 2018,
-arXiv 1807.06629); K is fixed, so the loss is proportional to p^(-1/2) (power 0.5). With eta = c p (power 1), a given
-error takes 1/p of the steps: the linear speed-up (DaSGD: Zhou et al. 2020, arXiv 2006.00441).
+one gradient. The learning rate eta grows as p^power. With eta = c sqrt(p / K), the error after K steps is
+O(1 / sqrt(p K)) (local SGD: Yu, Yang and Zhu 2018, arXiv 1807.06629); K is fixed, so the loss is proportional to
+p^(-1/2) (power 0.5). With eta = c p (power 1), a given error takes 1/p of the steps: the linear speed-up
+(DaSGD: Zhou et al. 2020, arXiv 2006.00441).
 
   python run.py compare --config=configs/linear_speedup.py
 
-Expected: minutes. At power 0.5, log loss over log p has a slope of about -1/2; at power 1, log steps a slope of -1.
+Expected: minutes. A plot of log loss against log p has a slope of about -1/2 at power 0.5; a plot of log steps against
+log p has a slope of -1 at power 1.
 """
 
 import numpy as np
@@ -20,7 +22,10 @@ STEPS = 1500
 
 
 def excess_loss(*, examples: int = 2**16, features: int = 32, noise: float = 1.0, condition: float = 2.0):
-  """Build least_squares with a test set of `features` examples whose mean loss is the excess training loss f - f*."""
+  """Build the data set least_squares with a test set whose mean loss is the excess training loss f - f*.
+
+  The test set has `features` examples.
+  """
   data = least_squares(examples=examples, features=features, noise=noise, condition=condition)
   x = data.train.take(np.arange(examples))["x"].astype(np.float64)
   scales, vectors = np.linalg.eigh(x.T @ x / examples)

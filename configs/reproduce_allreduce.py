@@ -1,11 +1,12 @@
-"""Published curves of NCCL's all-reduce (nccl-tests) and the cost model, fitted to nine of them and tested on the rest.
+"""Published times of NCCL's all-reduce over size (nccl-tests), and the cost model, fitted to nine of these curves.
 
   python run.py reproduce
 
-The split into fitted and held-out curves is by system: no cluster has curves in both sets. Six held-out curves were
-looked up after the fit, and are marked as such. Excluded are curves with a forced protocol or algorithm, with a
-reported fault, and between devices that are connected only through the host. Times are in-place, because out-of-place
-times include connection setup. Expected: a median error under 15 % on held-out curves, after a second.
+The other curves test the model. The split into fitted and held-out curves is by system: no cluster has curves in both
+sets. Six held-out curves were looked up after the fit, and are marked as such. Excluded are curves with a forced
+protocol or algorithm, with a reported fault, and between devices that are connected only through the host. Times are
+in-place, because out-of-place times include connection setup. Expected: a median error under 15 % on held-out curves,
+after a second.
 """
 
 import ml_collections
@@ -84,17 +85,21 @@ def get_config():
 
 
 def one(device, source, workers, one_process=False, *, fitted=False, late=False, us):
-  """Describe one node. one_process: a single process drives all devices; us: microseconds per size, 0 if unknown."""
+  """Describe a curve of one node.
+
+  one_process: whether a single process drives all devices. us: microseconds for each size, 0 if unknown.
+  """
   return {**many(device, source, 1, 0.0, fitted=fitted, late=late, us=us), "per_node": workers, "alone": one_process}
 
 
 def many(
   device, source, nodes, between, latency=INFINIBAND, ordered=True, *, fitted=False, late=False, older=False, us
 ):
-  """Describe nodes of eight devices with one process per device.
+  """Describe a curve of nodes of eight devices, with one process per device.
 
   between: bytes per second of a node, one way. ordered: whether 128 bytes arrive in order, which LL128 requires. late:
-  looked up after the fit. older: software is years older than that of the fitted curve on this kind of instance.
+  whether the curve was looked up after the fit. older: whether the software is years older than that of the fitted
+  curve on the same type of instance.
   """
   return {
     "per_node": 8, "nodes": nodes, "nvlink": NVLINK[device], "switch": device in ("H100", "B200"), "between": between,

@@ -3,7 +3,8 @@
   python run.py reproduce
 
 Expected: with the paper's volumes at the full link rate, all speed-ups are overestimated by 8 to 74 %; with both halves
-of an exchange, measured rates and one core reserved for messages, by 3 to 33 %. Takes a few seconds.
+of an exchange (reduce-scatter and all-gather), measured rates and one core reserved for messages, by 3 to 33 %. Takes a
+few seconds.
 """
 
 import ml_collections
@@ -39,7 +40,10 @@ def get_config():
 
 
 def row(network, batch, nodes, cluster, reported, *, networks=(), batches=(), unknown=""):
-  """Describe a reported speed-up. networks, batches: candidates if the paper does not report them."""
+  """Describe a reported speed-up.
+
+  networks, batches: candidates if the paper does not report them. unknown: what it does not report.
+  """
   return {
     "network": network,
     "batch": batch,  # examples on all nodes

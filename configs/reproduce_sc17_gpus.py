@@ -2,8 +2,9 @@
 
   python run.py reproduce
 
-Expected: reducing P to log2 P messages explains only part of the reported speed-ups, and not the remaining 14 % of
-communication. An exchange staged through the host, chosen with the reported figures known, is close to them.
+Expected: sending log2 P instead of P messages explains only a part of the reported speed-ups, and not why communication
+still takes 14 % of the time. A model of an exchange staged through the host is close to the reported figures, but was
+selected with knowledge of them.
 """
 
 import ml_collections

@@ -1,10 +1,10 @@
-"""Published throughput of synchronous training on several devices, predicted from that of the fewest devices.
+"""Published throughput of synchronous training on several devices, predicted from the smallest system.
 
   python run.py reproduce
 
-Nothing is fitted: the base throughput is an input, and the costs of all-reduces are those of reproduce_allreduce.
-Batches are per device; those of ResNet-50 with PyTorch are assumed, because they are not published. Expected: a median
-error under 15 %. Takes a few seconds.
+Nothing is fitted: the throughput with the fewest devices is an input, and the costs of all-reduces are those of
+reproduce_allreduce. Batches are per device; those of ResNet-50 with PyTorch are assumed, because they are not
+published. Expected: a median error under 15 %. Takes a few seconds.
 """
 
 import ml_collections
@@ -60,9 +60,10 @@ def get_config():
 
 
 def row(source, network, batch, rates, nvlink=A100, between=DGXA, per_node=8, library=True, each=()):
-  """Describe a system. network: a layer table, or bytes of gradients; rates: devices -> examples/s, the base first.
+  """Describe a system, measured with several numbers of devices.
 
-  each: gradient accumulation steps before an exchange, for each number of devices.
+  network: the name of a layer table, or the bytes of the gradients. rates: number of devices -> examples per second,
+  from the fewest devices on. each: gradient accumulation steps per exchange, for each number of devices.
   """
   return {
     "network": network, "batch": batch, "devices": tuple(rates), "rates": tuple(map(float, rates.values())),

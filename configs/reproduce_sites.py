@@ -1,8 +1,10 @@
-"""Published throughput over slow links: GPUs at several sites, predicted from one site, and hosts on a shaped link.
+"""Published training throughput over slow links, compared with the cost model: distant sites, and a throttled network.
 
   python run.py reproduce
 
-Nothing is fitted. Expected: a median error under 15 % for both. Takes a second.
+For GPUs at several sites, the throughput is predicted from that of as many GPUs at one site; for four hosts, the share
+of time that they compute is predicted for each bandwidth of their network. Nothing is fitted. Expected: a median error
+under 15 % for both. Takes a second.
 """
 
 import ml_collections

@@ -152,7 +152,7 @@ def test_arrays_with_an_axis_of_workers(elementwise, function):
 def test_other_optimizers_are_refused(name):
   algorithm = build("sharded_sync_sgd", OTHERS[name])
   workers = jax.tree.map(lambda x: jnp.stack([x] * 2), PARAMS)
-  with pytest.raises(ValueError, match=r"^sharded_sync_sgd.inner must be element-wise, got .* Use sync_sgd,") as error:
+  with pytest.raises(ValueError, match=r"^sharded_sync_sgd.inner must be element-wise, got .* Use SGD, Adam,") as error:
     jax.vmap(lambda params: algorithm.init(W, params, jax.random.key(0)), axis_name="w")(workers)
   assert "\n" not in str(error.value)
 

@@ -1,6 +1,6 @@
-"""Random numbers for wrappers, derived from a seed and the number of earlier draws, and optionally the worker's rank.
+"""Random numbers, derived from a seed, the number of earlier draws and, optionally, the worker's rank.
 
-The seed is the key passed to `init`. The numbers do not depend on the devices or their number.
+The seed is the key passed to `init`. The numbers do not depend on the type or number of devices.
 """
 
 from typing import Any, NamedTuple
@@ -35,6 +35,6 @@ def worker_key(key: Any, group: Group) -> Any:
 
 
 def choose(key: Any, size: int, share: float) -> jax.Array:
-  """Return k = max(1, round(share size)) distinct indices in 0..size-1, drawn uniformly: [k] int32."""
+  """Return k = max(1, round(share * size)) distinct indices, drawn uniformly from 0..size-1, as int32 [k]."""
   # The indices of the k largest random numbers: 50 times faster on a CPU than `jax.random.choice`, which sorts.
   return lax.top_k(jax.random.uniform(key, (size,), jnp.float32), max(1, round(share * size)))[1]

@@ -42,10 +42,10 @@ _matmul.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _matmul_backward)
 def convolve(x: jax.Array, kernel: jax.Array, strides: tuple[int, ...], padding: str, **kwargs: Any) -> jax.Array:
   """Convolve x [batch, h, w, in] with kernel [kh, kw, in, out]; for `nn.Conv(conv_general_dilated=...)`.
 
-  Only "SAME" padding is supported (else ValueError), with the windows of stride 1 for any stride: the first window is
-  centered on pixel 0, as in He et al. XLA:CPU has a fast kernel only for plain forward convolutions, and converts
-  gradients to that form only outside loops: the weight gradient of LeNet's second layer takes 1.6 ms, but 79 ms in a
-  scan. Here both gradients are forward convolutions, and under vmap each worker has its own instead of a grouped one.
+  Only "SAME" padding is supported (else ValueError). With any stride, the first window is centered on pixel 0, as with
+  stride 1 and in He et al. XLA:CPU has a fast kernel only for plain forward convolutions, and converts gradients to
+  that form only outside loops: the weight gradient of LeNet's second layer takes 1.6 ms, but 79 ms in a scan. Here both
+  gradients are forward convolutions, and vmap over workers runs one convolution per worker instead of a grouped one.
   """
   if padding != "SAME":
     raise OptionError("padding of convolve", "SAME", padding)
@@ -60,7 +60,7 @@ def _pads(kernel: jax.Array) -> tuple[tuple[int, int], ...]:
 
 @functools.cache
 def _forward(pads: tuple[tuple[int, int], ...]) -> Any:
-  """Return a stride-1 convolution; under vmap it runs once per worker, or once if the workers share the kernel."""
+  """Return a stride-1 convolution; vmap runs it once per worker, or only once if the workers share the kernel."""
 
   @jax.custom_batching.custom_vmap
   def forward(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -80,7 +80,8 @@ def _forward(pads: tuple[tuple[int, int], ...]) -> Any:
 def _thin(x: jax.Array, kernel: jax.Array) -> jax.Array:
   """Convolve by one matrix product, [batch * h * w / m, k] @ [k, m * out] with k = kh * (m + kw - 1) * in.
 
-  Each row computes m output columns. With few input channels XLA's convolution reaches only 8 % of this speed.
+  Each row of the product holds m neighbouring output pixels. With few input channels XLA's convolution reaches only 8 %
+  of this speed.
   """
   (batch, height, width, _), (rows, columns, _, out), m = x.shape, kernel.shape, COLUMNS
   blocks = -(-width // m)

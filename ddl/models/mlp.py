@@ -64,7 +64,7 @@ def cd_dnn(meta: Mapping[str, Any], *, width: PositiveInt = 2048, layers: Positi
 
 
 def _split(name: str, module: _MLP, meta: Mapping[str, Any], layers: int | None = None) -> Model:
-  """Build the model with rules that split its layers over a worker's devices."""
+  """Check the size of an MLP and build its model, with rules that split the layers over a worker's devices."""
   require(name, meta)
   widths = [math.prod(meta["shape"]), *module.hidden, module.outputs]
   parameters = sum((before + 1) * after for before, after in pairwise(widths))

@@ -83,7 +83,7 @@ def from_nnx(make: Callable[[nnx.Rngs], nnx.Module], meta: Mapping[str, Any], *,
 
 
 def recomputed(block: type[linen.Module]) -> Any:
-  """Rematerialize a module block(x, train) in the backward pass instead of storing activations (arXiv 1604.06174)."""
+  """Wrap a module called as block(x, train) to recompute its activations in the backward pass (arXiv 1604.06174)."""
   return linen.remat(block, static_argnums=(2,))
 
 
@@ -93,7 +93,7 @@ def require_size(name: str, parameters: int, **layers: int) -> None:
   Args:
     name: the model's name, for errors.
     parameters: a lower bound of the number of parameters, in float32.
-    layers: the name and value of the setting that determines the number of layers.
+    layers: one keyword, the setting that determines the number of layers, and its value.
   """
   ((key, count),) = layers.items()
   memory.require(4 * parameters, f"{name} with {key}={count}: {parameters:,} parameters")
@@ -112,7 +112,7 @@ def require(name: str, meta: Mapping[str, Any], *, text: bool = False, image: bo
     others = "transformer, gpt2" if language else "linear, mlp, lenet, resnet20"
   if image and not language and channels_first(shape):
     raise OptionError(
-      "images", "[height, width, channels]", list(shape), "Move the channels with np.moveaxis(x, 1, -1)."
+      "images", "of shape [height, width, channels]", list(shape), "Move the channels with np.moveaxis(x, 1, -1)."
     )
   if text != language or (image and (len(shape) != 3 or min(shape[:2]) < side)):
     images = f"images [height, width, channels] of {side} x {side} or more"
@@ -124,7 +124,7 @@ def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: 
   """Build a model from a function key -> Equinox module, called on ONE example as module(x) -> [..., num_outputs].
 
   Floating-point arrays are trained, as {path in the module: array}. A module that takes `key` gets one per example in
-  training, and runs in inference mode in tests. The loss and the other arguments are those of `supervised`. Raises
+  training, and runs in inference mode in evaluation. The loss and the other arguments are those of `supervised`. Raises
   OptionError for a module with state (`equinox.nn.State`).
   """
   import equinox as eqx
@@ -135,7 +135,9 @@ def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: 
   def split(key: Any) -> tuple[Any, Any]:
     module = make(key)
     if any(map(is_state, jax.tree.leaves(module, is_leaf=is_state))):
-      raise OptionError("module of from_equinox", "stateless", "equinox.nn.State", "Replace BatchNorm by GroupNorm.")
+      raise OptionError(
+        "the module of from_equinox", "stateless", "a module with equinox.nn.State", "Replace BatchNorm by GroupNorm."
+      )
     return eqx.partition(module, eqx.is_inexact_array)
 
   def named(params: Any) -> dict[str, Any]:

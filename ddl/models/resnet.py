@@ -28,7 +28,7 @@ def _conv(
 
 
 class _Block(nn.Module):
-  """A residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1, and a shortcut; the first 3x3 has the stride."""
+  """A residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1, and a shortcut; only the first 3x3 has the stride."""
 
   channels: int
   stride: int
@@ -85,7 +85,7 @@ def resnet18(meta: Mapping[str, Any], *, width: PositiveInt = 64, remat: bool = 
   Shortcuts that change the size are projections (option B). Running statistics keep 0.9 of the old value per step.
 
   Args:
-    meta: of images of at least 32 x 32; ValueError for other data.
+    meta: metadata of images of at least 32 x 32; ValueError for other data.
     width: channels of the first stage; ValueError if the parameters exceed the memory.
     remat: whether to rematerialize blocks in the backward pass, which saves memory but takes more time.
   """

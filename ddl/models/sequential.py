@@ -40,7 +40,7 @@ class Pool(NamedTuple):
 
 
 def pads(before: int, after: int | None = None) -> Any:
-  """Return Flax's padding argument: the same padding for height and width."""
+  """Return Flax's `padding` argument: (before, after) for both height and width; after = before by default."""
   return ((before, before if after is None else after),) * 2
 
 
@@ -69,10 +69,11 @@ class _Sequential(nn.Module):
 def sequential(
   title: str, meta: Mapping[str, Any], operations: Sequence[Conv | Pool], hidden: Sequence[int], dropout: float
 ) -> Model:
-  """Build a network of these operations, then dense layers of widths `hidden` and num_outputs, He-initialized.
+  """Build a network of these operations, followed by dense layers of widths `hidden` and num_outputs.
 
-  Dropout follows each hidden dense layer. The rules `hybrid` split the dense layers over a worker's devices. Raises
-  ValueError if the data is not images, they are too small, or the network exceeds the memory.
+  Weights are He-initialized. Dropout follows each hidden dense layer. The sharding rules named hybrid split the dense
+  layers over a worker's devices. Raises ValueError if the data is not images, if the images are too small, or if the
+  network exceeds the memory.
   """
   require(title, meta, image=True, side=next(n for n in range(1, 10_000) if _size(n, operations) > 0))
   height, width, maps = meta["shape"]
@@ -99,8 +100,8 @@ def _size(size: int, operations: Sequence[Conv | Pool]) -> int:
 def pool(x: jax.Array) -> jax.Array:
   """Max-pool over 2 x 2: [batch, h, w, c] -> [batch, h // 2, w // 2, c].
 
-  It uses four strided slices, as the gradient of nn.max_pool (select-and-scatter) is slow on a CPU: a step of the whole
-  network would take 1.3 times as long.
+  It uses four strided slices, because the gradient of nn.max_pool (select-and-scatter) is slow on a CPU: with it, a
+  step of LeNet would take 1.3 times as long.
   """
   x = x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2]
   top = jnp.maximum(x[:, ::2, ::2], x[:, ::2, 1::2])
@@ -144,8 +145,8 @@ def lenet(
 def alexnet(meta: Mapping[str, Any], *, hidden: PositiveInt = 4096, dropout: Fraction = 0.5) -> Model:
   """Build AlexNet: five convolutions and three dense layers, 62,378,344 parameters for 1000 classes at 227 x 227.
 
-  Like later implementations it omits the original's groups (61.0M parameters) and local response normalization. Raises
-  the errors of `sequential`.
+  Like later implementations, it omits local response normalization and grouped convolutions; with groups, as in the
+  paper, it would have 61.0M parameters. Raises the errors of `sequential`.
   """
   overlapping = Pool(3, 2)
   operations = (

@@ -49,7 +49,7 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
 
   def outputs(params: Tree, extra: Tree, batch: Batch, train: bool, key: Any) -> tuple[jax.Array, Tree]:
     if special := [key for key in batch if "mask" in key or "weight" in key]:
-      raise OptionError("batches", "dicts of x and y only", f"{special[0]}, which this model's loss does not use")
+      raise OptionError("batches", "dicts of x and y only", f"one with {special[0]}", "This model would ignore it.")
     x = jnp.asarray(batch["x"], jnp.int32 if task == "language" else jax.tree.leaves(params)[0].dtype)
     # Normalization layers use promote_types(dtype, float32), which strict promotion rejects in float64.
     with jax.numpy_dtype_promotion("standard"):
@@ -93,9 +93,11 @@ def _check_targets(task: str, out: jax.Array, y: Any) -> None:
   noun = {"regression": "targets", "language": "tokens"}.get(task, "labels")
   if task == "regression":
     if shape != out.shape and not (shape == wanted and out.shape[-1] == 1):
-      raise OptionError(f"{noun} y", f"of the shape of the outputs, {list(out.shape)}", list(shape))
+      raise OptionError(f"{noun} y", f"of the outputs' shape {list(out.shape)}", list(shape))
   elif shape == out.shape and shape != wanted:
-    raise OptionError(f"{noun} y", f"class numbers {list(wanted)}", f"one-hot {list(shape)}", "Use y.argmax(axis=-1).")
+    raise OptionError(
+      f"{noun} y", f"class numbers of shape {list(wanted)}", f"one-hot {list(shape)}", "Use y.argmax(axis=-1)."
+    )
   elif shape != wanted:
     raise OptionError(f"{noun} y", f"of shape {list(wanted)}", list(shape))
   elif not jnp.issubdtype(y.dtype, jnp.integer):

@@ -110,7 +110,7 @@ def _transformer(name: str, meta: Mapping[str, Any], network: Transformer) -> Mo
   require(name, meta, text=True)
   layers, width, heads = network.layers, network.width, network.heads
   if width % heads:
-    raise OptionError(f"{name}.width", f"divisible by the number of heads, {heads}", width)
+    raise OptionError(f"{name}.width", f"divisible by the number of heads ({heads})", width)
   vocabularies = (1 if network.gpt2 else 2) * meta["num_outputs"] * width
   require_size(name, layers * (4 + 2 * network.mlp_ratio) * width**2 + vocabularies, layers=layers)
   return from_flax(network, meta, dense=True)._replace(rules={"tensor": TENSOR})
@@ -133,7 +133,7 @@ def transformer(
   meta["shape"] sets the number of positions.
 
   Args:
-    meta: of text.
+    meta: metadata of text.
     layers: number of blocks.
     width: embedding size, a multiple of `heads`.
     heads: number of attention heads.
@@ -157,8 +157,8 @@ def gpt2(
 ) -> Model:
   """Build GPT-2, by default with 124,439,808 parameters for 1,024 positions and 50,257 tokens.
 
-  Other sizes (layers, width, heads) are 24, 1024, 16 (355M), 36, 1280, 20 (774M) and 48, 1600, 25 (1558M). The initial
-  weights of the layers before the residual sums are scaled by 1 / sqrt(2 layers). Arguments and errors are those of
-  `transformer`.
+  The larger versions have (layers, width, heads) = (24, 1024, 16) with 355M parameters, (36, 1280, 20) with 774M, and
+  (48, 1600, 25) with 1558M. The initial weights of the layers before the residual sums are scaled by
+  1 / sqrt(2 layers). Arguments and errors are those of `transformer`.
   """
   return _transformer("gpt2", meta, Transformer(meta["num_outputs"], layers, width, heads, 4, dropout, remat, True))

@@ -129,12 +129,12 @@ def test_a_matrix_of_pairs_is_one_permute(tmp_path):
 @pytest.mark.parametrize(
   "matrix, words",
   [
-    ([[0.5, 0.5], [0.4, 0.5]], "got sum 0.9 in row 1"),
-    ([[0.6, 0.4], [0.6, 0.4]], "got sum 1.2 in column 0"),
+    ([[0.5, 0.5], [0.4, 0.5]], "got a sum of 0.9 in row 1"),
+    ([[0.6, 0.4], [0.6, 0.4]], "got a sum of 1.2 in column 0"),
     ([[1.5, -0.5], [-0.5, 1.5]], "negative or non-finite"),
     ([[np.nan, 1], [1, 0]], "negative or non-finite"),
-    (np.eye(3), r"must be \[2, 2\], got \[3, 3\]"),
-    ([1.0, 0.0], r"must be \[2, 2\], got \[2\]"),
+    (np.eye(3), r"must be a matrix of shape \[2, 2\], got \[3, 3\]"),
+    ([1.0, 0.0], r"must be a matrix of shape \[2, 2\], got \[2\]"),
   ],
 )
 def test_matrices_that_are_not_doubly_stochastic_are_refused(tmp_path, matrix, words):

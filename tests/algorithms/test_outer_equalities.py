@@ -112,7 +112,7 @@ def test_slowmo_uses_the_recorded_rate(inner):
 )
 def test_several_recorded_rates_are_refused(inner):
   algorithm = build("slowmo", inner, period=3, slow_rate=0.8, slow_momentum=0.6)
-  with pytest.raises(ValueError, match=r"^slowmo\.inner must record one learning_rate, got 2\. Use "):
+  with pytest.raises(ValueError, match=r"^slowmo\.inner must record at most one learning_rate, got 2\. Use "):
     algorithm.init(W, tree_of(jnp.zeros(7)), jax.random.key(0))
 
 

@@ -348,7 +348,7 @@ def test_unsuitable_data_is_rejected_in_one_line(name, meta, sizes, words):
   "meta, y, words",
   [
     (VECTOR, np.zeros((8, 1), np.int32), r"labels y must be of shape \[8\], got \[8, 1\]"),
-    (VECTOR, np.eye(10, dtype=np.int32)[:8], r"class numbers \[8\], got one-hot \[8, 10\]"),
+    (VECTOR, np.eye(10, dtype=np.int32)[:8], r"class numbers of shape \[8\], got one-hot \[8, 10\]"),
     (VECTOR, np.zeros(8, np.float32), "labels y must be integers, got float32"),
     (VECTOR, np.zeros(7, np.int32), r"\[8\], got \[7\]"),
     (NUMBERS, np.zeros((8, 3), np.float32), r"\[8, 2\], got \[8, 3\]"),

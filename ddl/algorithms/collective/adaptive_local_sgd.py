@@ -25,8 +25,8 @@ def adaptive_local_sgd(
   `local_sgd` with tau = tau_j in the rounds that begin at step s_j or later
 
   After Wang, Joshi 2018, arXiv 1810.08313 (AdaComm): long initial periods save time, short final ones reach a lower
-  loss. A round that begins after t steps, s_j <= t < s_{j+1}, has tau_j steps and is never cut short. One entry is
-  local SGD; (0, 1), (t', tau) is post-local SGD. AdaComm chooses each period from the loss during training;
+  loss. A round that begins after t steps, s_j <= t < s_{j+1}, has tau_j steps and is never cut short. A single pair is
+  local SGD; ((0, 1), (t', tau)) is post-local SGD. AdaComm chooses each period from the loss during training;
   `periods_by_loss` computes the schedule from the losses of an earlier run.
 
   Args:
@@ -52,7 +52,7 @@ def adaptive_local_sgd(
 
 
 def first_rounds(periods: tuple[tuple[int, int], ...]) -> list[int]:
-  """Return the first round k of each pair; for a pair without a round, that of the next pair."""
+  """Return the index of the first round of each pair; a pair without rounds has that of the next pair."""
   rounds, step = [0], 0
   for (_, tau), (until, _) in pairwise(periods):
     count = max(0, -(-(until - step) // tau))  # rounds that begin before the next pair's first step
@@ -67,7 +67,7 @@ def periods_by_loss(
 ) -> tuple[tuple[int, int], ...]:
   """Return AdaComm's `periods` for the losses of an earlier run.
 
-  tau_j = ceil(sqrt(F_j / F_0) tau_0), for every T_0 steps; if not below tau_(j-1), then tau_(j-1) / 2, at least 1
+  tau_j = ceil(sqrt(F_j / F_0) tau_0) from step j T_0 on, or max(1, floor(tau_(j-1) / 2)) if that is not below tau_(j-1)
 
   Wang & Joshi 2018, arXiv 1810.08313, for a constant learning rate. The paper also lengthens the periods when the rate
   drops; this is omitted. As the paper does in practice, lower the rate only after the periods have reached 1.
@@ -83,7 +83,10 @@ def periods_by_loss(
   """
   steps, losses = [*steps], [*losses]  # a pandas column does not support [-1]
   if len(steps) != len(losses) or not steps or steps[0] > 0:
-    raise ValueError(f"periods_by_loss.losses must start at step 0, got {len(losses)} for the steps {steps}.")
+    raise ValueError(
+      "periods_by_loss.losses must have one value for each step, and the first step must be 0, got "
+      f"{len(losses)} values for the steps {steps}."
+    )
   if not all(loss > 0 and math.isfinite(loss) for loss in losses):
     raise ValueError(f"periods_by_loss.losses must be finite numbers > 0, got {losses}.")
   periods = [(0, period)]

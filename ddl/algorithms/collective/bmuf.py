@@ -25,9 +25,9 @@ def bmuf(
 
   Delta <- eta Delta + zeta (Wbar - W_g); W <- W + Delta; W_g <- W or W + eta Delta; x_i <- W_g, each tau steps
 
-  Chen & Huo 2016, ICASSP. This is DiLoCo with the outer optimizer SGD of rate zeta and momentum eta; Nesterov's form
+  Chen & Huo 2016, ICASSP. This is DiLoCo with SGD of rate zeta and momentum eta as the outer optimizer; Nesterov's form
   starts the next block from W + eta Delta. zeta = 1 without momentum is local SGD. Along a constant direction, momentum
-  scales steps by zeta / (1 - eta): with the default eta and zeta = 1 by the number of workers p. W_g is evaluated.
+  scales steps by zeta / (1 - eta), which is the number of workers p by default. The evaluated model is W_g.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.

@@ -56,9 +56,10 @@ def eager_diloco_with(
   period: PositiveInt,
   delay: NonNegativeInt,
 ) -> Algorithm:
-  """Return `eager_diloco` with any outer optimizer, applied `delay` steps after the launch; 0 is DiLoCo.
+  """Return `eager_diloco` with any outer optimizer, applied `delay` steps after a message is sent.
 
-  With a delay below H, a worker's own share covers the last H steps, the other shares the H steps before the launch.
+  delay = 0 is DiLoCo. With a delay below H, a worker's own share covers its last H steps, and the shares of the others
+  cover the H steps before they were sent.
   """
 
   def init(group: Group, params: Tree, key: Any) -> EagerDiLoCoState:

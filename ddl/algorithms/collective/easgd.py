@@ -32,7 +32,7 @@ def easgd(
   Zhang, Choromanska, LeCun 2014, arXiv 1412.6651; Sync EASGD of You, Buluc, Demmel 2017, arXiv 1708.02983. Jacobi form:
   both updates use x_i and z from before the step. The coefficient of z is 1 - p alpha, so p alpha (beta in the paper)
   should not exceed 1. Without gradients sum_i x_i + z is conserved. Differences are in flight for one step (delay 1),
-  in which x_i and z do not change; the evaluated model is z.
+  during which x_i and z do not change; the evaluated model is z.
 
   Args:
     inner: optimizer of each worker; the elastic term is not part of its momentum.

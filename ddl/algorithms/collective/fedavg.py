@@ -27,8 +27,9 @@ def fedavg(inner: optax.GradientTransformation, *, period: PositiveInt = 10, sha
   is drawn from a key that all workers share. The paper weights x_i by its number of examples; here all weights are
   equal. Momentum is reset each round; learning-rate schedules and the hyperparameters of `optax.inject_hyperparams` are
   not. With C = 1 and plain SGD this is local SGD. Workers outside the sample also take steps and take part in the
-  all-reduce, as all run one program. Traffic is counted as in the paper: the sample downloads the model and uploads
-  x_i, 2 C n bytes per worker and round. The evaluated model is the mean over the round's sample.
+  all-reduce, because all run the same program. Traffic is counted as in the paper: a sampled worker downloads the model
+  (n bytes) and uploads x_i, on average 2 C n bytes per worker and round. The evaluated model is the mean over the
+  round's sample.
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper.
@@ -52,24 +53,24 @@ def fedavg(inner: optax.GradientTransformation, *, period: PositiveInt = 10, sha
 
 
 def sample(round_: Draws, workers: int, share: float) -> jax.Array:
-  """Return the ranks of the workers in a round: [m] int32."""
+  """Return the ranks of the workers sampled for a round: [m] int32."""
   return choose(draw(round_)[0], workers, share)
 
 
 def takes_part(group: Group, round_: Draws, share: float) -> jax.Array:
-  """Return whether this worker is in the round's sample: [] bool."""
+  """Return a bool array []: whether this worker is in the round's sample."""
   return jnp.any(sample(round_, group.size(), share) == group.index())
 
 
 def sampled_mean(group: Group, round_: Draws, share: float, tree: Tree) -> Tree:
-  """Return the mean over the round's sample, (1/m) sum_{i in S}."""
+  """Return the mean of a tree over the round's sample: (1/m) sum_{i in S} x_i."""
   count, inside = sample(round_, group.size(), share).size, takes_part(group, round_, share)
   total = group.partial_sum(tree, inside, count)
   return jax.tree.map(lambda x: x / count, total)
 
 
 def restart(inner: optax.GradientTransformation, state: optax.OptState, params: Tree) -> optax.OptState:
-  """Reset the inner state, except for its learning rates: schedule counts and injected hyperparameters."""
+  """Reset the inner state, but keep what sets learning rates: schedule counts and injected hyperparameters."""
 
   def scheduled(part: Any) -> bool:
     return isinstance(part, optax.ScaleByScheduleState | optax.InjectStatefulHyperparamsState)

@@ -31,11 +31,12 @@ def hierarchical_sgd(
 ) -> Algorithm:
   """Average within groups of workers often, and over all workers rarely (hierarchical local SGD).
 
-  x_i <- x_i + inner(g_i); a group's mean after every tau-th step, the mean of all workers after every tau_o-th
+  x_i <- x_i + inner(g_i); then x_i <- its group's mean after every tau-th step, the mean of all after every tau_o-th
 
   Lin, Stich, Patel, Jaggi 2018, arXiv 1808.07217, section 5; Castiglia, Das, Patterson 2020, arXiv 2007.13819. A group
-  consists of the g workers of a node, with consecutive ranks. If both means are due, the group's is first. One group
-  is local SGD with tau; groups of one worker are local SGD with tau_o. The evaluated model is the mean of all models.
+  consists of the g workers of a node, with consecutive ranks. If both means are due, the group's mean is computed
+  first. One group is local SGD with tau; groups of one worker are local SGD with tau_o. The evaluated model is the mean
+  of all models.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -45,7 +46,7 @@ def hierarchical_sgd(
     workers: number of workers (p).
   """
   if workers % group_size:
-    raise ValueError(f"hierarchical_sgd.group_size must divide the {workers} workers, got {group_size}.")
+    raise ValueError(f"hierarchical_sgd.group_size must divide the number of workers ({workers}), got {group_size}.")
 
   def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     return group_mean(group, params, group_size), state  # (1/g) sum_{j in group} x_j
@@ -60,7 +61,8 @@ def hierarchical_sgd(
 def group_mean(group: Group, tree: Tree, size: int) -> Tree:
   """Average a tree over groups of `size` consecutive ranks.
 
-  Each group is a ring: a reduce-scatter and an all-gather, in 2 (size - 1) messages of 1/size of the tree.
+  Each group is a ring: in a reduce-scatter and an all-gather, a worker sends 2 (size - 1) messages of 1/size of the
+  tree.
   """
   if size == 1:
     return tree

@@ -36,9 +36,9 @@ def noloco(
   Kolehmainen et al. 2025, arXiv 2506.10911. phi_i are the slow weights of worker i, theta_i its weights after H inner
   steps from phi_i; means are over the n = 2 workers of a pair. The last term pulls a pair's slow weights together and
   requires sqrt(n / (2 (n - 1))) alpha < gamma < sqrt(n / (2 (n - 1))) (2 + alpha). The paper draws pairs in each round;
-  here a fixed number of random pairings repeats, as they are part of the compiled program. With an odd number of
-  workers, one has no partner. With two workers this is DiLoCo with heavy ball momentum. The mean of the phi_i is
-  evaluated.
+  here a fixed number of random pairings repeats, because they are part of the compiled program. With an odd number of
+  workers, one has no partner. With two workers this is DiLoCo with heavy ball momentum. The evaluated model is the mean
+  of the phi_i.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -82,7 +82,7 @@ def noloco(
 
 
 def partners(workers: int, pairings: int) -> list[list[int]]:
-  """Return each rank's partner in each random pairing (itself if it has none); the same in all processes."""
+  """Return random pairings, equal in all processes: for each, the partner of every rank (itself if it has none)."""
   generator, result = np.random.default_rng(0), []
   for _ in range(pairings):
     order = generator.permutation(workers).tolist()

@@ -28,8 +28,8 @@ def overlap_local_sgd(
   Wang, Liang, Joshi 2020, arXiv 2002.09539. xbar is the mean of the models just after a pull. Without momentum this is
   DaSGD with a delay of one period and xi = 1 - alpha. The authors' code divides by the learning rate in v and
   multiplies by it in z, which is equivalent at a constant rate; as in that code, the anchor equals the initial model
-  after the first round. alpha = 0 never synchronizes. The first average is sent before step 0. The mean of the models
-  is evaluated.
+  after the first round. alpha = 0 never synchronizes. The first average is sent before step 0. The evaluated model is
+  the mean of the models.
 
   Args:
     inner: optimizer of each worker; its state is never averaged.

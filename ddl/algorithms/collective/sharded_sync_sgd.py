@@ -23,8 +23,8 @@ def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
 
   Das et al. 2016, arXiv 1602.06709. The packed parameter vector is split into p slices. With an element-wise optimizer
   (SGD, momentum, Adam, weight decay of all parameters) the result equals that of `sync_sgd`, with 1/p of the
-  optimizer's memory and work. `init` must run where the group's axis is bound, as the length of a slice depends on the
-  number of workers. It raises ValueError if the optimizer is not known to be element-wise (see `ddl.elementwise`):
+  optimizer's memory and work. `init` must run where the group's axis is bound, because the length of a slice depends on
+  the number of workers. It raises ValueError if the optimizer is not known to be element-wise (see `ddl.elementwise`):
   clipping by a norm, masks, LARS, LAMB, Adafactor.
 
   Args:
@@ -42,8 +42,8 @@ def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
   def init(group: Group, params: Tree, key: Any) -> optax.OptState:
     if not is_elementwise(inner, params):
       raise ValueError(
-        "sharded_sync_sgd.inner must be element-wise, got an optimizer with a mask, a norm or layer-wise rules. Use "
-        "sync_sgd, or SGD, Adam or AdamW with weight decay on all parameters."
+        "sharded_sync_sgd.inner must be element-wise, got an optimizer that uses masks, norms or layer-wise rules. "
+        "Use SGD, Adam, or AdamW with weight decay on all parameters, or use the algorithm sync_sgd."
       )
     return inner.init(strip(group, ravel(params)[0]))  # for this worker's slice: [ceil(n / p)]
 

@@ -36,9 +36,9 @@ def slowmo(
   if several transformations of a chain or partition record a learning rate.
 
   Args:
-    inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the last "learning_rate"
-      recorded in it by `optax.inject_hyperparams` (the innermost of nested records), or 1. If gamma is 0, as in the
-      first step of a warm-up, only u <- beta u is applied.
+    inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the latest "learning_rate"
+      that `optax.inject_hyperparams` recorded in it (the innermost of nested records), or 1 without a record. If gamma
+      is 0, as in the first step of a warm-up, only u <- beta u is applied.
     period: local steps per slow step (tau).
     slow_rate: rate of the slow steps (alpha); 1 in the paper.
     slow_momentum: momentum of the slow steps (beta); use larger values for more workers.
@@ -72,7 +72,7 @@ def or_one(gamma: jax.Array) -> jax.Array:
 
 
 def fast_rate(state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
-  """Return the learning rate gamma recorded in an inner state, or 1, as a function of the array that sets its type.
+  """Return a function array -> gamma in the array's type: the rate recorded in an inner state, or 1.
 
   Raises:
     ValueError: if several transformations record a learning rate.
@@ -80,13 +80,13 @@ def fast_rate(state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
   rates = recorded_rates(state)
   if len(rates) > 1:
     raise ValueError(
-      f"slowmo.inner must record one learning_rate, got {len(rates)}. Use optax.inject_hyperparams for one of them."
+      f"slowmo.inner must record at most one learning_rate, got {len(rates)}. Use optax.inject_hyperparams once."
     )
   return lambda x: jnp.asarray(rates[0] if rates else 1.0, x.dtype)
 
 
 def recorded_rates(state: optax.OptState) -> list[Any]:
-  """Return the learning rates recorded in a state by `optax.inject_hyperparams`, the innermost of nested records."""
+  """Return the learning rates that `optax.inject_hyperparams` recorded in a state, the innermost of nested ones."""
 
   def records(part: Any) -> bool:
     return "learning_rate" in getattr(part, "hyperparams", ())

@@ -33,9 +33,10 @@ def streaming_diloco(
 
   Douillard et al. 2025, arXiv 2501.18512. Array i of the tree is in fragment i mod P; the paper assigns whole layers of
   a transformer. Each fragment has its own DiLoCo rounds of H steps, offset by H / P steps from the previous fragment.
-  Delta_p = (1/M) sum_m (theta_p - x_m,p) is computed at the launch, x_p at the merge tau steps later. Unlike in the
-  paper, Delta_p is sent in the parameters' precision. One fragment with delay = 0 and keep = 0 is `diloco`;
-  `streaming_diloco_with` takes any outer optimizer. Fragment p = 0..P-1 is first sent after floor((p + 1) H / P) steps.
+  Delta_p = (1/M) sum_m (theta_p - x_m,p) is computed when fragment p is sent, x_p when it is merged tau steps later.
+  Unlike in the paper, Delta_p is sent in the parameters' precision. One fragment with delay = 0 and keep = 0 is
+  `diloco`; `streaming_diloco_with` takes any outer optimizer. Fragment p = 0..P-1 is first sent after
+  floor((p + 1) H / P) steps.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
@@ -60,7 +61,10 @@ def streaming_diloco_with(
   delay: NonNegativeInt,
   keep: UnitInterval,
 ) -> Algorithm:
-  """Return `streaming_diloco` with any outer optimizer, which receives fragments as trees with `optax.MaskedNode`s."""
+  """Return `streaming_diloco` with any outer optimizer.
+
+  It receives each fragment as the whole tree, with `optax.MaskedNode` in place of the arrays of other fragments.
+  """
   check(f"streaming_diloco.fragments with period {period}", fragments, integers(1, period))
   # A fragment has to arrive before its next launch.
   check(f"streaming_diloco.delay with period {period}", delay, integers(0, period))

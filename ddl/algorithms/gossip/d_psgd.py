@@ -18,7 +18,7 @@ GRAPHS = ("ring", "torus", "exponential", "one_peer_exponential")
 
 
 class Hop(NamedTuple):
-  """A permute in which each worker sends at most one message: its sources and their weights."""
+  """A permute in which each worker sends and receives at most one message: the sources and their weights."""
 
   sources: tuple[int | None, ...]  # [workers]
   weights: np.ndarray  # [workers]: W_ij of the source j, 0 without a source
@@ -27,7 +27,7 @@ class Hop(NamedTuple):
 
 @checked
 def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers: PositiveInt) -> Algorithm:
-  """Average each model with its neighbours' on a graph, while the gradient is computed (D-PSGD).
+  """Average each model with those of its neighbours on a graph, while the gradient is computed (D-PSGD).
 
   x_i <- sum_j W_ij x_j + inner(g_i), with x_j from before the step
 
@@ -38,10 +38,10 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
   Args:
     inner: optimizer of each worker; its state stays local.
     graph: "ring" (two neighbours), "torus" (four, on a grid as square as p allows; a ring if p is prime), "exponential"
-      (ceil(log2 p) neighbours), where each neighbour and the worker itself have equal weights;
-      "one_peer_exponential" (the worker 2^k ranks before, weight 1/2, with k = step mod log2 p, for p a power of two:
-      without gradients all workers reach the mean after log2 p steps); or a file with a doubly stochastic matrix W,
-      [p, p]: .npy, or text with commas (.csv) or blanks (.txt).
+      (ceil(log2 p) neighbours), where each neighbour and the worker itself have equal weights; "one_peer_exponential"
+      (one neighbour, 2^k ranks lower, with weight 1/2 and k = step mod log2 p; p must be a power of two; without
+      gradients all workers reach the mean after log2 p steps); or a file with a doubly stochastic matrix W, [p, p]:
+      .npy, or text with commas (.csv) or blanks (.txt).
     workers: number of workers (p).
   """
   steps = [hops(w) for w in matrices(graph, workers)]
@@ -67,7 +67,11 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
 
 
 def matrices(graph: str, workers: int) -> list[np.ndarray]:
-  """Return W of each step of a cycle, [workers, workers] each. Raises ValueError for an invalid graph."""
+  """Return the mixing matrices W [workers, workers] of successive steps, which repeat.
+
+  Raises:
+    ValueError: for an invalid graph.
+  """
   ranks, powers = np.arange(workers), [2**k for k in range((workers - 1).bit_length())]
   if graph == "ring":
     return [_uniform(ranks - 1, ranks + 1)]
@@ -80,7 +84,7 @@ def matrices(graph: str, workers: int) -> list[np.ndarray]:
     return [_uniform(ranks, *(ranks - k for k in powers))]
   if graph == "one_peer_exponential":
     if workers & (workers - 1):
-      raise ValueError(f"d_psgd.workers must be a power of two for one_peer_exponential, got {workers}.")
+      raise ValueError(f"d_psgd.workers must be a power of two for the graph one_peer_exponential, got {workers}.")
     return [_uniform(ranks - k) for k in powers]
   if Path(graph).suffix not in (".npy", ".csv", ".txt"):
     raise ValueError(f"d_psgd.graph must be one of {', '.join(GRAPHS)}, or a .npy, .csv or .txt file, got {graph!r}.")
@@ -88,7 +92,7 @@ def matrices(graph: str, workers: int) -> list[np.ndarray]:
 
 
 def hops(matrix: np.ndarray) -> list[Hop]:
-  """Split a graph into as few permutes as possible: diagonals as shifts, then an edge coloring of the rest."""
+  """Split the edges of W into as few permutes as possible: full diagonals as shifts, an edge coloring of the rest."""
   p = len(matrix)
   ranks, left, result = np.arange(p), matrix.copy(), []
   np.fill_diagonal(left, 0.0)
@@ -107,7 +111,10 @@ def hops(matrix: np.ndarray) -> list[Hop]:
 
 
 def _matchings(edges: np.ndarray) -> list[np.ndarray]:
-  """Split the edges [p, p] of a bipartite graph into as many matchings as its degree (Koenig); -1: no partner."""
+  """Split the edges [p, p] of a bipartite graph into as many matchings as its degree (Koenig).
+
+  A matching [p] is the column matched with each row, or -1.
+  """
   from scipy.sparse import csr_array
   from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -126,7 +133,7 @@ def _matchings(edges: np.ndarray) -> list[np.ndarray]:
 
 
 def _uniform(*sources: np.ndarray) -> np.ndarray:
-  """Return the W with which workers average these sources and themselves with equal weights."""
+  """Return the W that averages, with equal weights, each worker's model and those of its sources (each [p])."""
   p = len(sources[0])
   received = np.eye(p, dtype=bool)
   for column in sources:
@@ -141,19 +148,23 @@ def _read(path: str) -> np.ndarray:
       return np.asarray(np.load(file), np.float64)
     return np.loadtxt(file, delimiter="," if path.endswith(".csv") else None, ndmin=2)
   except (OSError, ValueError, TypeError, EOFError) as error:
-    raise ValueError(f"d_psgd.graph must be a readable matrix, got {path} ({error}).") from error
+    raise ValueError(f"d_psgd.graph must be a readable file with a matrix, got {path} ({error}).") from error
 
 
 def _checked(path: str, matrix: np.ndarray, workers: int) -> np.ndarray:
   if matrix.shape != (workers, workers):
-    raise ValueError(f"d_psgd.graph must be [{workers}, {workers}], got {list(matrix.shape)} in {path}.")
+    raise ValueError(
+      f"d_psgd.graph must be a matrix of shape [{workers}, {workers}], got {list(matrix.shape)} in {path}."
+    )
   if not (np.isfinite(matrix).all() and (matrix >= 0).all()):
     raise ValueError(f"d_psgd.graph must be doubly stochastic, got negative or non-finite entries in {path}.")
   for name, axis in (("row", 1), ("column", 0)):
     sums = matrix.sum(axis=axis)
     worst = int(np.abs(sums - 1).argmax())
     if abs(sums[worst] - 1) > 1e-6:
-      raise ValueError(f"d_psgd.graph must be doubly stochastic, got sum {sums[worst]:.9g} in {name} {worst}: {path}.")
+      raise ValueError(
+        f"d_psgd.graph must be doubly stochastic, got a sum of {sums[worst]:.9g} in {name} {worst} of {path}."
+      )
   return matrix
 
 

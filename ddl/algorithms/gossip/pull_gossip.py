@@ -17,10 +17,10 @@ class PeerState(NamedTuple):
 
 
 def mix_on_board(mix: Callable[[jax.Array, jax.Array, Any, Any], jax.Array]) -> Callable[..., tuple[Tree, Tree]]:
-  """Return the `serve` of a server that stores every worker's model x: [workers, ...].
+  """Return the function `serve` of a server that stores the models of all workers, x [workers, ...].
 
   mix(x, u, i, j) -> x acts on one array: worker i sends its change u and exchanges with worker j. If the visit has no
-  peer, j is i, with which mixing changes nothing. The reply is x_i.
+  peer, j = i, and only u is applied. The reply is x_i.
   """
 
   def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
@@ -32,7 +32,7 @@ def mix_on_board(mix: Callable[[jax.Array, jax.Array, Any, Any], jax.Array]) -> 
 
 
 def partner(visit: Visit) -> jax.Array:
-  """Return j: the peer, or the worker itself if it has none."""
+  """Return the rank j of the visit's peer, or the rank of the visiting worker if it has none."""
   return jnp.where(visit.peer < 0, visit.worker, visit.peer)
 
 

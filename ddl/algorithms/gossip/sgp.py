@@ -44,7 +44,7 @@ def sgp(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Algorit
 
 
 def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], *, overlap: int) -> Algorithm:
-  """Run `sgp` on any sequence of graphs, given by a column stochastic P [p, p] per round, and repeat it.
+  """Run `sgp` on a repeated sequence of graphs: a column-stochastic matrix P [p, p] for each round.
 
   x_i <- sum_j P_ij x_j,  w_i <- sum_j P_ij w_j,  z_i = x_i / w_i,  so that sum_i w_i = p
 
@@ -94,7 +94,10 @@ def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], 
 
 
 def one_peer_exponential(workers: int) -> list[np.ndarray]:
-  """Return P of each round of a cycle, [p, p]: i receives half from i - 2^k and keeps half of its own."""
+  """Return the matrices P [p, p] of successive rounds, which repeat.
+
+  In round k, worker i keeps half of x_i and receives half of x_(i - 2^k).
+  """
   ranks, identity = np.arange(workers), np.eye(workers)
   return [(identity + identity[ranks - 2**k]) / 2 for k in range((workers - 1).bit_length())]
 

@@ -49,7 +49,7 @@ def async_local_sgd(
     outer_learning_rate: the server's learning rate (e); 0.7 as in DiLoCo.
     outer_momentum: the server's momentum (beta); 0.9 as in DiLoCo.
     every: arrivals per momentum update (N); by default p.
-    decay: share of the momentum in the other steps (c), in 0..1/N; 1/N applies the same momentum in each step.
+    decay: share of the momentum applied at each of the other arrivals (c), in 0..1/N; at 1/N all shares are equal.
     period: steps per exchange (tau).
     workers: number of workers (p), for the default of `every`.
   """

@@ -21,11 +21,11 @@ def async_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
 
   Wb <- Wb + inner(g), one worker's g at a time; W <- Wb
 
-  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5; Downpour SGD (Dean et al. 2012) with one step. g is computed at
-  the worker's last reply, so it may be stale. First come, first served.
+  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5; Downpour SGD (Dean et al. 2012) with an exchange at every step.
+  g is computed at the model of the worker's last reply, so it may be stale. First come, first served.
 
   Args:
-    inner: the master's optimizer, with one state; its schedules follow the worker's step.
+    inner: the master's optimizer, with one state for all workers; its schedules depend on the sending worker's step.
   """
 
   def init(params: Tree) -> tuple[Tree, Master, Tree]:

@@ -26,7 +26,7 @@ def dc_asgd(
   adaptive: bool = False,
   workers: PositiveInt,
 ) -> ServerAlgorithm:
-  """Correct a stale gradient to first order for the center's movement since it was read (DC-ASGD).
+  """Correct a stale gradient to first order for changes of the center since the worker read it (DC-ASGD).
 
   z <- z + inner(g + lam g g (z - z_bak(i))), one worker's g at a time; adaptive: lam = lam0 / sqrt(ms + 1e-7),
   ms <- 0.95 ms + 0.05 g g
@@ -35,8 +35,8 @@ def dc_asgd(
   last reply to worker i, one backup per worker. lam = 0 is async SGD.
 
   Args:
-    inner: the server's optimizer, with one state; its schedules follow the worker's step.
-    compensation: strength of the compensation: lam (DC-ASGD-c), or lam0 if adaptive (DC-ASGD-a), 2 in the paper.
+    inner: the server's optimizer, with one state for all workers; its schedules depend on the sending worker's step.
+    compensation: strength of the compensation: lam (DC-ASGD-c), or lam0 if adaptive (DC-ASGD-a; 2 in the paper).
     adaptive: whether lam is divided by the root of a moving mean of the squared gradients.
     workers: number of workers (p); the server stores p + 1 models.
   """

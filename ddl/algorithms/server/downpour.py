@@ -26,8 +26,8 @@ def downpour(inner: optax.GradientTransformation, *, period: PositiveInt = 5) ->
   arXiv 1412.6651. With plain SGD and tau = 1 this is async SGD.
 
   Args:
-    inner: optimizer of each worker and of the server, each with its own state; the server's schedules use the middle
-      step of the worker's sum.
+    inner: optimizer of each worker and of the server, each with its own state; the server's schedules are evaluated at
+      the middle of the steps whose gradients were summed.
     period: steps per exchange (tau).
   """
 

@@ -27,8 +27,8 @@ def staleness_aware_sgd(inner: optax.GradientTransformation, *, workers: Positiv
   Zhang, Gupta, Lian, Liu 2015, arXiv 1511.05950. The staleness is the number of updates since the worker's last reply.
 
   Args:
-    inner: the server's optimizer, with one state, applied before the division; its schedules follow the worker's
-      step.
+    inner: the server's optimizer, with one state for all workers, applied before the division; its schedules depend on
+      the sending worker's step.
     workers: number of workers (p).
   """
 

@@ -11,7 +11,7 @@ from ddl.group import Group, Present
 
 
 class Compressor(NamedTuple):
-  """A compressed mean of lists of arrays, with a memory per worker and per mean of an algorithm."""
+  """A compressed mean, over workers, of a list of arrays. Each worker has a memory for each mean of an algorithm."""
 
   name: str  # the wrapper's name
   init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; uses only shapes and types of the arrays
@@ -30,7 +30,7 @@ def compressible(x: Any) -> bool:
 
 
 class ErrorFeedbackState(NamedTuple):
-  """Error-feedback memories of a compressor: one per mean or sum of a function, in order."""
+  """A compressor's memories for each function of an algorithm: one per mean or sum, in the order of the calls."""
 
   local: tuple[Tree, ...]
   launch: tuple[tuple[Tree, ...], ...]  # per exchange
@@ -43,7 +43,7 @@ class CompressedState(NamedTuple):
 
 
 def _rejected(operation: str) -> Callable[..., NoReturn]:
-  """Return a method that raises ValueError for a collective."""
+  """Return a method that raises ValueError with the name of a collective."""
 
   def rejected(self: "_Lossy", *args: Any) -> NoReturn:
     raise ValueError(f"{self.name}.algorithm must use only `mean` and `sum` of its group, got `{operation}`.")
@@ -52,7 +52,7 @@ def _rejected(operation: str) -> Callable[..., NoReturn]:
 
 
 class _Lossy(Group):
-  """A group that raises ValueError for all collectives but means and sums."""
+  """A group that raises ValueError for all collectives except means and sums."""
 
   def __init__(self, group: Group, name: str):
     super().__init__(group.axes)

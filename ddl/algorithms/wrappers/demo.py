@@ -25,9 +25,10 @@ def demo(
 
   Peng, Quesnelle, Kingma 2024, arXiv 2411.19870. k values and k uint16 indices per chunk are gathered from all workers.
   The paper's step, x <- (1 - eta wd) x - eta sign(mean), is left to the optimizer: `optax.sign_sgd`. The authors' code
-  adds eta g_i to the momentum; since q is linear in it and the step uses only signs, a constant eta has no effect. As
-  in that code a chunk is the largest divisor of each axis up to `chunk`, the DCT is orthonormal, an array [..., m] is
-  treated as the matrix [n, m], and small arrays are also sent this way, although they take more bytes than their mean.
+  adds eta g_i to the momentum; because q is linear in the momentum and the step uses only signs, a constant eta has no
+  effect. As in that code a chunk is the largest divisor of each axis up to `chunk`, the DCT is orthonormal, an array
+  [..., m] is treated as the matrix [n, m], and small arrays are also sent this way, although they take more bytes than
+  their mean.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums, of gradients or differences; with models the
@@ -72,12 +73,12 @@ class _Transform:
     self.bases = [jnp.asarray(_dct(n), self.wide) for n in self.sizes]
 
   def forward(self, x: jax.Array) -> jax.Array:
-    """Transform [...] -> [chunks, values]."""
+    """Return the DCT coefficients [chunks, values] of an array [...]."""
     out = self._apply("yaxb,ka,lb->yxkl", x.astype(self.wide).reshape(self.split))
     return out.reshape(-1, self.sizes[0] * self.sizes[1])
 
   def inverse(self, coefficients: jax.Array) -> jax.Array:
-    """Transform back: [chunks, values] -> [...]."""
+    """Return the array [...] with the given coefficients [chunks, values]."""
     chunks = coefficients.reshape(self.split[0], self.split[2], *self.sizes)
     return self._apply("yxkl,ka,lb->yaxb", chunks).reshape(self.shape).astype(self.dtype)
 
@@ -92,7 +93,11 @@ def _dct(n: int) -> np.ndarray:
 
 
 def _mean_of_senders(like: jax.Array, values: jax.Array, places: jax.Array) -> jax.Array:
-  """Return the mean [chunks, values] of [workers, chunks, k] values at their indices; 0 if no worker sent one."""
+  """Return the mean of each coefficient [chunks, values] over the workers that sent it; 0 if none did.
+
+  values, places: the values that the workers sent, and their indices, [workers, chunks, k]. like: an array with the
+  shape and type of the result.
+  """
   rows = jnp.arange(like.shape[0], dtype=jnp.int32)[:, None]
 
   def add(carry: tuple[jax.Array, jax.Array], message: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:

@@ -1,6 +1,7 @@
 """The quantized all-reduce of `int8` and `fp8`: blocks of a vector with a scale each, and stochastic rounding.
 
-For a block v, the code's largest number c, and R, which rounds y up or down to a number of the code with E R(y) = y:
+Let v be a block, c the largest number of the code, and R(y) the random choice between the numbers of the code just
+below and above y with E R(y) = y:
 scale = max|v| / c;  Q(v) = scale R(v / scale), hence E Q(v) = v.
 Worker j receives slice j from all workers, sums the slices in at least 32 bits, and sends Q of their mean to all:
 mean <- Q((1/p) sum_i Q(x_i)).
@@ -28,7 +29,7 @@ class Code(NamedTuple):
 
 
 def quantized(algorithm: Algorithm, name: str, code: Code, block: int) -> Algorithm:
-  """Compute the means and sums of an algorithm by a quantized all-reduce."""
+  """Return an algorithm whose means and sums are computed by a quantized all-reduce."""
 
   def quantize(v: jax.Array, key: Any) -> tuple[jax.Array, jax.Array]:
     scale = jnp.max(jnp.abs(v), axis=-1, keepdims=True) / code.largest  # max|v| / c

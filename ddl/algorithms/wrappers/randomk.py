@@ -27,8 +27,8 @@ def randomk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
   one seed, so the mean is an ordinary all-reduce of values. Values are not scaled by n / k, as error feedback
   compensates for the omitted values. x_i must be a gradient or a difference. An elastic algorithm sends x_i - z, which
   persists after it was sent, so that the error memory accumulates it. With a share c = k / n and m workers that pull z
-  in an exchange, z diverges in mean square if m alpha > 2 c / (2 - c), for small alpha and without gradients; with
-  momentum mu of z, as in `sma`, the limit is about 1 - mu times that.
+  in an exchange, z diverges in mean square if m alpha > 2 c / (2 - c), for small alpha and without gradients; if z
+  has momentum mu, as in `sma`, the limit is about (1 - mu) times this one.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums.

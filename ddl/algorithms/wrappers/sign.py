@@ -47,9 +47,7 @@ def sign(algorithm: Algorithm, *, momentum: Momentum = 0.0) -> Algorithm:
   def init(group: Group, params: Tree, key: Any) -> CompressedState:
     state = voting.init(group, params, key)
     if any(state.memory.launch) or any(state.memory.merge):
-      raise ValueError(
-        "sign.algorithm must average only gradients, as sync_sgd does, got one that averages in an exchange."
-      )
+      raise ValueError("sign.algorithm must average only gradients, like sync_sgd, got one that averages in exchanges.")
     return state
 
   return voting._replace(init=init)

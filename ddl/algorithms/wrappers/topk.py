@@ -47,7 +47,10 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
 
 
 def _add_up(size: int, values: jax.Array, places: jax.Array) -> jax.Array:
-  """Sum the values [workers, k] at their indices into a vector [size]."""
+  """Return a vector [size] with, at each index, the sum of the values that the workers sent for it.
+
+  values, places: the values and their indices, [workers, k].
+  """
   start = jnp.zeros(size, values.dtype).at[places[0]].set(values[0], unique_indices=True)
 
   def add(total: jax.Array, message: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:

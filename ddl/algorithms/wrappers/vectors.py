@@ -52,7 +52,7 @@ def of_vector(
 
 
 def all_to_all(group: Group, tree: Tree) -> Tree:
-  """Send row j of each array to worker j: [p, ...] -> [p, ...]; row d is from the worker d ranks lower.
+  """Send row j of each array [p, ...] to worker j; row d of the result is from the worker d ranks lower.
 
   It takes p - 1 messages, one per distance, each with 1/p of the tree.
   """
@@ -65,9 +65,9 @@ def all_to_all(group: Group, tree: Tree) -> Tree:
 
 
 def blocks(vector: jax.Array, parts: int, most: int) -> jax.Array:
-  """Split a vector into the fewest equal blocks, a multiple of `parts`, of up to `most` values; pad with zeros.
+  """Split a vector [n], padded with zeros, into [parts, blocks, values] with at most `most` values per block.
 
-  The shape changes from [n] to [parts, blocks, values].
+  The number of blocks is the smallest possible, and the same in each part.
   """
   strip = -(-vector.size // parts)
   count = -(-strip // most)
