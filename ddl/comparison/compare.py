@@ -73,8 +73,8 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     groups = dict.fromkeys(comparison.place(label).group for label in requested.experiments)
     if tuned and (untuned := [group for group in groups if not tuned.get(group, {}).get("keys")]):
       say(f"{comparison.tuned} has no settings for {listed(untuned)}: the config's settings are used")
-    what = pluralize(len(requested.experiments), "label" if comparison.grid else "algorithm")
-    what += " at points of the grid" * bool(comparison.grid)
+    what = pluralize(len(requested.experiments), "combination" if comparison.grid else "algorithm")
+    what += " of algorithms and grid values" * bool(comparison.grid)
     what += f" x {pluralize(len(comparison.seeds), 'seed')}" + f", plus {len(read)} from earlier runs" * bool(read)
     say(f"{what}; {data.meta['description']}")
     labels = label_runs.to_train(comparison, path, existing)
@@ -102,7 +102,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
 
 
 def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str:
-  """Return the metric of the target. Raises OptionError if the target is not a valid value of it."""
+  """Return the metric that the target refers to. Raises OptionError if the target is not a valid value of it."""
   (_, data, model, *_), target = next(iter(components.values())), comparison.target
   metric = comparison_metric(comparison.metric, model, data.test, data.meta.get("task", ""))
   is_valid, condition = {
@@ -116,16 +116,16 @@ def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str
 
 
 def _check_outputs(path: Path) -> None:
-  """Raise OptionError if an existing file or folder has the name of a file of the report, but another type."""
+  """Raise OptionError if a folder has the name of a file of the report, or a file the name of its folder."""
   names = (folder.COMPARISON, *REPORT_FILES)
   wrong = [name for name in names if (path / name).is_dir()] + ["figures"] * (path / "figures").is_file()
   if wrong:
     kind = "file" if wrong[0] == "figures" else "folder"
-    raise OptionError("workdir", f"a folder without a {kind} named {wrong[0]}", path, "The report has this name.")
+    raise OptionError("workdir", f"a folder without a {kind} named {wrong[0]}", path, "The report uses this name.")
 
 
 def _late(path: Path, error: Exception) -> str:
-  """Describe an error after the last run: what failed, what is complete, and how to write the report."""
+  """Return the message for an error after the last run: what failed, what is complete, how to write the report."""
   what = " ".join(f"{type(error).__name__}: {error}".split())
   tables = [name for name in ("table.csv", "pairs.csv") if (path / name).exists()]
   written = f", and so are {' and '.join(tables)}" if tables else ""

@@ -1,4 +1,4 @@
-"""Train the runs of one label of a comparison or sweep, several in one program where that is faster."""
+"""Train the runs of one algorithm label of a comparison or sweep, several in one program if that is faster."""
 
 import json
 import shutil
@@ -43,13 +43,16 @@ class ExistingRuns(NamedTuple):
   not_requested: Mapping[str, Sequence[str]]  # runs by label that this command does not train
 
   def done(self, path: Path) -> dict[str, Any]:
-    """Return {"runs": {relative folder: saved step, None if complete}}."""
+    """Return {"runs": {folder relative to `path`: step of the last checkpoint, None for a complete run}}."""
     steps = dict.fromkeys(self.complete) | {run: step for run, step in self.saved.items() if step >= 0}
     return {"runs": {str(run.relative_to(path)): steps[run] for run in sorted(steps)}}
 
 
 def existing_runs(path: Path, pattern: str, read: Mapping[str, Sequence[str]]) -> ExistingRuns:
-  """Find the runs in folders that match a pattern. Call it once, before any process creates new folders."""
+  """Find the runs in folders that match a pattern. Call it once, before any process creates new folders.
+
+  read: the runs of each algorithm label that this command does not train.
+  """
   files_of = (path.glob(f"{pattern}/{name}") for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED))
   begun, result, failed = ({file.parent for file in files} for files in files_of)
   return ExistingRuns(result | failed, {run: _saved(run) for run in begun - result - failed}, read)
@@ -68,7 +71,7 @@ def check_metrics(path: Path, existing: ExistingRuns) -> None:
 
 
 def to_train(comparison: Comparison, path: Path, existing: ExistingRuns) -> list[str]:
-  """Return the requested labels that have incomplete seeds."""
+  """Return the requested algorithm labels that do not have a complete run for each seed."""
   names = [f"seed-{seed}" for seed in comparison.seeds]
   requested = [label for label in comparison.experiments if label not in existing.not_requested]
   return [label for label in requested if any(path / slug(label) / name not in existing.complete for name in names)]
@@ -82,7 +85,10 @@ def run(
   options: RunOptions,
   all_fingerprints: Mapping[str, str],  # of the inputs of all labels, see `ddl.run.inputs`
 ) -> tuple[dict[str, list[str]], dict[str, str], int]:
-  """Train all runs of a comparison; return (folders by label, errors of diverged labels, number of complete runs)."""
+  """Train all runs of a comparison.
+
+  Return (run folders by algorithm label, errors of diverged labels, number of complete runs).
+  """
   runs, failed, ended, description = {}, {}, 0, ""
   first = components[next(iter(components))]
   evaluator = Evaluator(first.model, first.data.test)
@@ -121,7 +127,7 @@ def run(
 
 @dataclass(frozen=True)
 class LabelRuns:
-  """The runs of a label that one trainer executes; they differ in seeds and traced settings."""
+  """The runs of one algorithm label that share a trainer; they differ in seeds and traced settings."""
 
   command: str  # "compare" or "sweep"
   path: Path  # folder of the comparison or sweep
@@ -152,7 +158,10 @@ class LabelRuns:
   def outcomes(
     self, experiments: Mapping[Path, Experiment], hooks: Sequence[LoopHook] = ()
   ) -> Iterator[tuple[Path, dict[str, Any] | Diverged, RunClock | None]]:
-    """Train the runs; yield (folder, last line of metrics or `Diverged`, clock or None if already complete) of each."""
+    """Train the runs; yield (folder, last line of metrics or `Diverged`, clock) of each.
+
+    The clock is None if the run was complete before.
+    """
     for folder, experiment in experiments.items():
       if folder in self.existing.complete:
         yield folder, _read(RunFolder(folder), experiment), None
@@ -195,9 +204,10 @@ class LabelRuns:
       raise
 
   def _groups(self, folders: Sequence[Path]) -> list[list[Path]]:
-    """Divide the runs into batches.
+    """Divide the runs into batches, each of which one program trains.
 
-    They are recorded before training so that a resumed run has the same lane, which a bit-exact result requires.
+    The batches are written to GROUPS before training: for a bit-exact result, a resumed run must have the same lane,
+    its position in the batch.
     """
     parent, known = self.path / slug(self.label), self.existing
     file = parent / GROUPS
@@ -219,7 +229,7 @@ class LabelRuns:
 
 
 def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverged:
-  """Return the result of a complete run."""
+  """Return the last line of metrics of a complete run, or its `Diverged`."""
   folder.reopen(experiment)
   if (folder.path / run_dir.FAILED).exists():
     return Diverged(str(files.read_json(folder.path / run_dir.FAILED).get("diverged")))
@@ -227,5 +237,5 @@ def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverge
 
 
 def _saved(folder: Path) -> int:
-  """Return the step of the last checkpoint, -1 if none, without orbax, which would initialize the devices too early."""
+  """Return the step of the last checkpoint, or -1. It does not use orbax, which would initialize the devices."""
   return max((int(file.name) for file in RunFolder(folder).checkpoints.glob("*") if file.name.isdigit()), default=-1)

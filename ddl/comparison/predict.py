@@ -40,7 +40,7 @@ class Entrant(NamedTuple):
 def add_clusters(path: Path, names: Sequence[str], components: Mapping[str, Components], options: RunOptions) -> None:
   """Predict the seconds of a finished comparison on clusters, and add them to its comparison.json.
 
-  Only seeds common to all algorithms are predicted; without a common seed, all seeds of each algorithm.
+  Only the seeds that all algorithms have in common are predicted; if there are none, all seeds of each algorithm.
   """
   page = files.read_json(path / folder.COMPARISON)
   runs = {entry["label"]: entry["runs"] for entry in page["algorithms"]}
@@ -58,7 +58,7 @@ def add_clusters(path: Path, names: Sequence[str], components: Mapping[str, Comp
 
 
 def check_clusters(names: Sequence[str], experiments: Iterable[Experiment], options: RunOptions) -> dict[str, Cluster]:
-  """Return clusters by name. Raises ValueError if the experiments cannot be predicted on one of them."""
+  """Load clusters and return them by name. Raises ValueError if an experiment cannot be predicted on one of them."""
   clusters: dict[str, Cluster] = {}
   for experiment in experiments:
     clusters |= cluster_clock.clusters_by_name(names, experiment, options.members)
@@ -69,7 +69,10 @@ def _predict(
   path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, Sequence[str]],
   target: Mapping[str, Any], options: RunOptions,
 ) -> list[dict[str, Any]]:  # fmt: skip
-  """Return each cluster's entry of comparison.json. runs: folders by label; target: {"metric", "value"}."""
+  """Return the entries of all clusters in comparison.json.
+
+  runs: run folders by algorithm label; target: {"metric": name, "value": value to reach}.
+  """
   first = next(components[label] for label in runs)
   split = cluster_clock.of(first, options.members, options.sharding)
   entrants = {label: _entrant(path, components[label], runs[label], target, split) for label in runs}
@@ -95,7 +98,7 @@ def _entrant(
 
 
 def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
-  """Return a cluster's entry of comparison.json. nbytes: bytes of the parameters."""
+  """Return the entry of one cluster in comparison.json. nbytes: bytes of the parameters."""
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
     cluster_runs = [_on_cluster(entrant, seed, cluster, step) for seed in entrant.seeds]
@@ -130,7 +133,7 @@ def _on_cluster(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> Cl
 def _figures(
   entrant: Entrant, cluster_runs: Sequence[ClusterRun], clocks: Sequence[Callable[[float], float]]
 ) -> dict[str, Any]:
-  """Return the seconds of a step and its parts, and the staleness, averaged over the seeds."""
+  """Return the predicted seconds of a step and of its parts, and the staleness. All are means over the seeds."""
   algorithm, first = entrant.algorithm, cluster_runs[0].config  # the parts do not depend on the seed
   out: dict[str, Any] = {
     "step_seconds": first.times.seconds,
@@ -150,10 +153,11 @@ def _figures(
 
 
 def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
-  """Return the bandwidths at which other algorithms overtake the winner, and the ranking at both BANDWIDTHS.
+  """Return the bandwidths at which other algorithms overtake the winner, and the fastest two at each of BANDWIDTHS.
 
-  Algorithms are ranked by the geometric mean over seeds, as in the report. `bandwidths` has the break-even of each
-  seed, None if it has none. Return None for fewer than two algorithms, or if the target is met without training.
+  Algorithms are ranked by the geometric mean over seeds, as in the report. In the result, `bandwidths` lists the
+  break-even bandwidth of each seed, or None for a seed without one. Return None for fewer than two algorithms, or if
+  the target is met without training.
 
   Args:
     cluster: the predicted cluster.

@@ -29,7 +29,7 @@ NOTHING = "nothing"
 def describe_traffic(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
   """Return an experiment's communication pattern, and a text about its messages and their periods.
 
-  The pattern is the taxonomy's, except for a compressed algorithm, where it names the collectives in use.
+  The pattern is `taxonomy_pattern`; for a compressed algorithm it instead names the collectives that are used.
   """
   experiment = components.experiment
   pattern = pattern_of(components.algorithm, param_shapes(components.model), experiment.workers)
@@ -85,7 +85,7 @@ def _visits(visits: Visits) -> str:
 
 
 def write(file: Path, page: dict[str, Any]) -> None:
-  """Write comparison.json; print changes of target and title if it exists."""
+  """Write comparison.json; if it already exists, print changes of target and title."""
   changes = []
   with contextlib.suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # a damaged file is replaced
     old, new = ({"target": p["target"]["value"], "title": p["title"]} for p in (files.read_json(file), page))
@@ -99,7 +99,11 @@ def content(
   path: Path, comparison: Comparison, components: Mapping[str, Components], runs: Mapping[str, list[str]],
   failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions, metric: str,
 ) -> dict[str, Any]:  # fmt: skip
-  """Return the content of comparison.json without clusters. runs, failed: by label; tuned: by label or group."""
+  """Return the content of comparison.json without clusters.
+
+  runs, failed: run folders, and errors of diverged runs, by algorithm label.
+  tuned: tuned settings by algorithm label, or by label without grid keys (`Place.group`).
+  """
   first, title = comparison.first, comparison.title
   parts = next(iter(components.values()))
   virtual = any(experiment.in_virtual_time for experiment in comparison.experiments.values())
@@ -136,7 +140,7 @@ def _counted(comparison: Comparison) -> str:
 
 
 def entry(path: Path, label: str, components: Components, virtual: bool, place: Place) -> dict[str, Any]:
-  """Return a label's entry of comparison.json."""
+  """Return the entry of one algorithm label in comparison.json. virtual: whether to describe the virtual time."""
   experiment = components.experiment
   spec, wrapper = experiment.spec, experiment.wrapper_spec
   pattern, sends = describe_traffic(components, spec.taxonomy.pattern)
@@ -165,7 +169,7 @@ def model_text(model: Mapping[str, Any]) -> str:
 
 
 class Joined(NamedTuple):
-  """A comparison merged with the labels and clusters recorded in its folder."""
+  """A comparison merged with the algorithm labels and clusters recorded in its folder."""
 
   comparison: Comparison
   options: RunOptions  # with all labels in their command and record
@@ -174,10 +178,12 @@ class Joined(NamedTuple):
 
 
 def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
-  """Merge a comparison with the labels and clusters recorded in the folder to resume.
+  """Merge a comparison with the algorithm labels and clusters recorded in the folder to resume.
 
   Recorded labels that are not requested keep their settings and seeds. Recorded clusters are used if none are
-  requested. Without a resume nothing changes. Raises ValueError for labels with another model or budget.
+  requested. Without `options.resume` nothing changes.
+
+  Raises ValueError if recorded labels have another model or budget.
   """
   unchanged = Joined(comparison, options, {}, {})
   if not options.resume or not (path / folder.COMPARISON).exists():
@@ -196,13 +202,15 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
     return unchanged
   earlier = {label: experiment for label, experiment in recorded.items() if experiment is not None}
   if missing := [label for label in recorded if label not in earlier]:
-    say(f"{path} contains no runs of {', '.join(missing)}: the report omits them")
+    say(f"{path} contains no runs of {', '.join(missing)}: the report omits these algorithms")
   clusters = comparison.clusters or clusters
   if not earlier:
     return unchanged._replace(comparison=replace(comparison, clusters=clusters))
   if grid.keys() != comparison.grid.keys():
     keys = [", ".join(axes) or "no keys" for axes in (grid, comparison.grid)]
-    raise OptionError("workdir", f"the folder of a comparison over {keys[1]}", f"{path}, a comparison over {keys[0]}")
+    raise OptionError(
+      "workdir", f"the folder of a comparison with a grid over {keys[1]}", f"{path}, with a grid over {keys[0]}"
+    )
   merged = {}
   for key, values in comparison.grid.items():
     merged[key] = (*values, *(value for value in grid[key] if jsonable(value) not in jsonable(values)))
@@ -213,13 +221,15 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
   try:
     whole = replace(comparison, experiments=experiments, clusters=clusters, grid=merged, places=places)
   except ValueError as error:
-    raise ValueError(f"{path} contains other labels ({', '.join(earlier)}): {error}") from error
+    raise ValueError(
+      f"{path} contains {', '.join(earlier)}, which cannot be compared with the requested algorithms: {error}"
+    ) from error
   tuned = {label: entries[label].get("tuned") for label in earlier}
   return Joined(whole, _recording(options, whole), {label: entries[label]["runs"] for label in earlier}, tuned)
 
 
 def _experiment(path: Path, entry: Mapping[str, Any]) -> Experiment | None:
-  """Return the experiment of a label's first existing run, or None."""
+  """Return the experiment of the first existing run of an entry in comparison.json; None without an existing run."""
   configs = [config for run in entry["runs"] if (config := path / run / folder.CONFIG).exists()]
   return Experiment.from_json(files.read_json(configs[0])) if configs else None
 
@@ -229,7 +239,7 @@ def _place(entry: Mapping[str, Any]) -> Place:
 
 
 def _order(recorded: Sequence[str], requested: Sequence[str]) -> list[str]:
-  """Insert each new label into the recorded ones, after the label that precedes it in the request."""
+  """Return the recorded labels and, each after the label that precedes it in `requested`, the new ones."""
   labels = list(recorded)
   for number, label in enumerate(requested):
     if label not in labels:
@@ -238,7 +248,7 @@ def _order(recorded: Sequence[str], requested: Sequence[str]) -> list[str]:
 
 
 def _recording(options: RunOptions, whole: Comparison) -> RunOptions:
-  """Add all labels and clusters to the command and record of the options, to reproduce the whole comparison."""
+  """Return options whose command and record contain all labels and clusters, and so reproduce the whole comparison."""
   groups = list(dict.fromkeys(whole.place(label).group for label in whole.experiments))
   command, recorded = options.command, dict(options.recorded)
   flags = [f"--{name}={','.join(values)}" for name, values in (("only", groups), ("cluster", whole.clusters)) if values]

@@ -1,4 +1,4 @@
-"""The Optuna studies of a sweep: one per label, in a journal file in the sweep's folder.
+"""The Optuna studies of a sweep: one per algorithm label, in a journal file in the sweep's folder.
 
 A journal is an append-only text file. It needs no SQL and works on NFS, where SQLite's locks do not. Only the main
 process writes it; the other processes keep an identical copy in memory.
@@ -26,8 +26,8 @@ COMPLETE, PRUNED, DIVERGED, INVALID = "complete", "pruned", "diverged", "invalid
 class Halton(optuna.samplers.BaseSampler):
   """A sampler that returns the n-th Halton point for trial n.
 
-  Optuna's QMCSampler instead draws its first trial at random, uses a corner of the box as the second, and continues
-  with other points after a stop.
+  Optuna's QMCSampler instead draws its first trial at random, uses a corner of the box as the second, and a
+  resumed study would continue with other points.
   """
 
   def __init__(self, space: Space, trials: int):
@@ -35,23 +35,23 @@ class Halton(optuna.samplers.BaseSampler):
     self._points = points(space, trials)
 
   def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-    """Return {}: `sample_independent` returns all keys."""
+    """Return {}, because `sample_independent` samples all hyperparameters."""
     return {}
 
   def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
-    """Return {}: `sample_independent` returns all keys."""
+    """Return {}, because `sample_independent` samples all hyperparameters."""
     return {}
 
   def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-    """Return the value of a key at the trial's point."""
+    """Return the value of a hyperparameter at the trial's Halton point."""
     return self._points[trial.number][param_name]
 
 
 class LabelStudy:
-  """The trials of one label: `pending` returns unfinished and new ones, `tell` finishes one."""
+  """The trials of one algorithm label: `pending` returns unfinished and new trials, `tell` finishes a trial."""
 
   def __init__(self, storage: JournalStorage, sweep: Sweep, label: str, metric: str):
-    """Create or load the study of a label. metric: "accuracy" or "loss"."""
+    """Create or load the study of an algorithm label. metric: "accuracy" or "loss"."""
     self._space, self._trials, self.metric = sweep.spaces[label], sweep.trials, metric
     self._halton, self._tpe = Halton(self._space, sweep.trials), sweep.sampler == "tpe"
     self._key = f"{sweep.experiments[label].seed}/{label}"
@@ -77,7 +77,7 @@ class LabelStudy:
     return out
 
   def tell(self, trial: optuna.Trial, outcome: str, score: dict[str, float] | None, seeds: list[Any]) -> None:
-    """Finish a trial. score: the mean over seeds, None if incomplete; seeds: the score of each trained seed."""
+    """Finish a trial. score: the mean over seeds, or None if a seed is incomplete; seeds: the score of each seed."""
     trial.set_user_attr("outcome", outcome)
     trial.set_user_attr("score", score)
     trial.set_user_attr("seeds", seeds)
@@ -92,7 +92,7 @@ class LabelStudy:
     return [({key: trial.params[key] for key in self._space}, trial.user_attrs) for trial in trials]
 
   def judge(self, trial: optuna.Trial, line: dict[str, Any], steps: int) -> None:
-    """Report a line of metrics at a rung. Raises TrialPruned unless the trial is in the best third there."""
+    """Report a line of metrics at a rung (see RUNGS). Raises TrialPruned unless the trial is in the best third."""
     if not 0 < line["step"] < steps:
       return
     rung = max((rung for rung in RUNGS if 9 * line["step"] >= rung * steps), default=0)
@@ -142,12 +142,12 @@ def saved(folder: Path, sweep: Sweep) -> list[dict[str, Any]]:
       reason = f"{folder} contains a sweep with another config ({label}: {'; '.join(differ[:5])})"
       raise ValueError(f"{reason}; pass the recorded config to resume it")
     if (count := len(studies[label].trials)) > sweep.trials:
-      raise OptionError("trials", f"at least {count}, the number of trials of '{label}' in {folder}", sweep.trials)
+      raise OptionError("trials", f"at least {count} (the number of trials of '{label}' in {folder})", sweep.trials)
   return logs
 
 
 def storage(folder: Path, logs: list[dict[str, Any]], writes: bool) -> JournalStorage:
-  """Open the storage of all labels. logs: the result of `saved`, for processes that do not write."""
+  """Open the storage of all studies. logs: the result of `saved`; processes that do not write read only these."""
   if not writes:
     return JournalStorage(_Memory(logs))
   if (file := folder / STUDY).exists():
@@ -157,7 +157,7 @@ def storage(folder: Path, logs: list[dict[str, Any]], writes: bool) -> JournalSt
 
 
 def _suggest(trial: optuna.Trial, key: str, bounds: Bounds) -> Any:
-  """Let Optuna choose a trial's value of a key: one of a list of choices, or an int or float in a range."""
+  """Let Optuna choose the value of a hyperparameter: one of a list of choices, or an int or float in a range."""
   if isinstance(bounds, list):
     return trial.suggest_categorical(key, bounds)
   is_integer = all(isinstance(end, int) for end in bounds)

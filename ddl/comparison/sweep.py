@@ -34,7 +34,7 @@ Trial = tuple[Any, Point]  # an Optuna trial and its settings
 
 
 def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
-  """Run the trials of a sweep; return each label's result and write them to tuned.json.
+  """Run the trials of a sweep; return the result of each algorithm label, and write the results to tuned.json.
 
   A result has "best" (the best setting), "validation" (its score), "edges" ({key: "low" or "high"} if the best value
   is the smallest or largest one tried) and "trials" (each with "setting", "outcome", "validation" and the scores of
@@ -91,7 +91,7 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
 
 
 class _LabelSweep:
-  """The trials of one label; trials that differ only in traced settings share a compiled program."""
+  """The trials of one algorithm label; trials that differ only in traced settings share a compiled program."""
 
   def __init__(self, settings: Sweep, trials: study.LabelStudy, first_trial: LabelRuns):
     """Create the label's sweep. first_trial: the runs of its first trial."""
@@ -126,7 +126,7 @@ class _LabelSweep:
     return _result(self._study, sweep, label)
 
   def _components(self, point: Point) -> build.Components:
-    """Build the experiment of a trial, which checks it. Raises ValueError for invalid settings."""
+    """Build and check the components of a trial. Raises ValueError for invalid settings."""
     components = build.build(self._experiment_of(point), self._first_trial.components.data)
     build.check_options(components, self._first_trial.options)
     return components
@@ -135,7 +135,7 @@ class _LabelSweep:
     return self._experiment.changed(by_section(point))
 
   def _program(self, components: build.Components, traced: Sequence[str]) -> LabelRuns:
-    """Return the `LabelRuns` that train all trials with the same compiled-in settings."""
+    """Return the `LabelRuns` for all trials that differ from `components` only in the traced settings."""
     one_by_one = self._sweep.pruning or components.experiment.in_virtual_time
     trials = self._sweep.trials if traced and not self._one_by_one else 1
     max_runs = 1 if one_by_one else trials * self._first_trial.max_runs
@@ -197,7 +197,7 @@ def _score(outcome: dict[str, Any] | Diverged) -> dict[str, float]:
 
 
 def _load(sweep: Sweep) -> Data:
-  """Load the data of all labels; if it has no validation examples, split them off the training set."""
+  """Load the data set, the same for all algorithms; without a validation split, use part of the training set."""
   data = build.load(sweep.first)
   if data.validation is not None:
     return data
@@ -206,7 +206,7 @@ def _load(sweep: Sweep) -> Data:
 
 
 def _first(label: str, experiment: Experiment, tested: list[Point], data: Data) -> build.Components:
-  """Build the first valid trial. Raises ValueError if all trials are invalid, as the config must be wrong."""
+  """Build the components of the first valid trial. Raises ValueError if no trial is valid."""
   wrong: list[ValueError] = []
   for point in tested:
     try:

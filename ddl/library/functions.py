@@ -195,7 +195,10 @@ def sweep(
 def _prepared(
   command: str, config: Source, changes: Mapping[str, Any], workdir: str | Path, options: RunOptions | None
 ) -> Iterator[tuple[Config, RunOptions, Mapping[str, Any]]]:
-  """Yield (config, options, recorded options) of a call; a resume without config and changes uses the recorded ones."""
+  """Yield (config, options, recorded options) of a call.
+
+  A resume without `config` and `changes` uses the recorded config and options; otherwise the recorded options are {}.
+  """
   check_path("workdir", workdir)
   options = RunOptions() if options is None else options
   if not isinstance(options, RunOptions):
@@ -210,28 +213,28 @@ def _prepared(
 
 
 def _final(name: str, command: str, config: Config, options: RunOptions, **more: Any) -> RunOptions:
-  """Return the options with the folder and the record from which a resume restores the call."""
+  """Return the options, with the folder and with the record from which a resume restores this call."""
   path = folder_of(name, options).absolute()
   recorded = resume.record(command, config, options, **more)
   return replace(options, workdir=str(path), command=(f"ddl.{command}",), recorded=recorded)
 
 
 def _with_section(changes: dict[str, Any], name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-  """Add the values that are not None to a section of the changes."""
+  """Return the changes of a config, with the values that are not None added to the section `name`."""
   values = {key: value for key, value in values.items() if value is not None}
   section = changes.get(name, {})
   return changes | {name: {**section, **values}} if values and isinstance(section, Mapping) else changes
 
 
 def _names(argument: str, value: Any) -> Sequence[str]:
-  """Return a list of names. Raises OptionError for a string, which would be a list of letters."""
+  """Return the value if it is a list of names. Raises OptionError otherwise, also for a single string."""
   if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
     raise OptionError(argument, f"a list of names, such as {argument}=['a', 'b']", repr(value))
   return value
 
 
 def _hooked(options: RunOptions, hooks: Any, *more: Hook) -> RunOptions:
-  """Add hooks to the options; as addresses if other processes must import them."""
+  """Return the options with more hooks; if other processes run them, as import paths (FILE.py:NAME or MODULE:NAME)."""
   if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
     raise OptionError("hooks", "a list of functions that take a ddl.StepInfo", repr(hooks))
   if options.processes > 1 or options.max_restarts:

@@ -35,10 +35,10 @@ DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)  # errors for d
 
 
 class Named(dict[str, Value]):
-  """A dict with a KeyError that lists the known names."""
+  """A dict whose KeyError lists the known names."""
 
   def __init__(self, what: str, values: Mapping[str, Value], use: str):
-    """Create a dict. what: the noun for a value; use: a sentence on how to use a value."""
+    """Create a dict. what: a noun for its values, such as "figure"; use: a sentence on how to use a value."""
     super().__init__(values)
     self.what, self.use = what, use
 
@@ -51,7 +51,7 @@ class Named(dict[str, Value]):
 
 
 class Described:
-  """Base class of results in a folder, with a repr that does not fail for a damaged folder."""
+  """Base class of results in a folder; their repr does not fail if the folder is damaged."""
 
   folder: Path
 
@@ -95,7 +95,7 @@ class Run(Described):
 
   @cached_property
   def metrics(self) -> "pd.DataFrame":
-    """A row per evaluation: step, examples, epoch, train_loss, test_loss, bytes_sent, seconds, ..."""
+    """A table of evaluations, with columns step, examples, epoch, train_loss, test_loss, bytes_sent, seconds, ..."""
     import pandas as pd
 
     run_dir.metric_lines(self.folder / run_dir.METRICS)  # raises for a damaged file
@@ -122,7 +122,7 @@ class Run(Described):
 
   @property
   def step(self) -> int:
-    """Number of steps before the model was saved."""
+    """The step after which the model was saved."""
     return self._saved.step
 
   @property
@@ -153,7 +153,7 @@ class Compared(Described):
   trust_code: bool = False  # see `Run`
 
   def _text(self) -> str:
-    """Describe labels, seeds, target and findings, with the table if it is short."""
+    """Describe algorithms, seeds, target and findings, with the table if it is short."""
     results, comparison = self._results, self._results.comparison
     seeds = [str(seed) for seed in comparison.info["seeds"]]
     texts = [
@@ -176,7 +176,7 @@ class Compared(Described):
 
   @cached_property
   def info(self) -> dict[str, Any]:
-    """The content of comparison.json: target, seeds, versions and an entry per label."""
+    """The content of comparison.json: target, seeds, versions and an entry per algorithm label."""
     return files.read_json(self.folder / run_dir.COMPARISON)
 
   @property
@@ -186,7 +186,7 @@ class Compared(Described):
 
   @cached_property
   def runs(self) -> Named[list[Run]]:
-    """Label -> runs, one per seed."""
+    """Algorithm label -> list of runs, one per seed."""
     paths = {entry["label"]: entry["runs"] for entry in self.info["algorithms"]}
     runs = {label: [Run(self.folder / path, self.trust_code) for path in paths[label]] for label in paths}
     return Named("label", runs, "runs[label] is a list with a run per seed.")
@@ -197,17 +197,17 @@ class Compared(Described):
 
   @cached_property
   def metrics(self) -> "pd.DataFrame":
-    """All evaluations of all runs; docs/howto/results_in_python.md describes the columns."""
+    """A table with a row per evaluation of each run; docs/howto/results_in_python.md describes the columns."""
     return report.frames.metrics_frame(self._results.comparison)
 
   @cached_property
   def table(self) -> "pd.DataFrame":
-    """A row per label, with intervals; docs/howto/results_in_python.md describes the columns."""
+    """A table with a row per algorithm label, and intervals; docs/howto/results_in_python.md describes the columns."""
     return self._results.table
 
   @cached_property
   def pairs(self) -> "pd.DataFrame":
-    """A row per quantity and pair of labels; docs/howto/results_in_python.md describes the columns."""
+    """A table with a row per quantity and pair of algorithms; docs/howto/results_in_python.md describes the columns."""
     return self._results.pairs
 
   @cached_property
@@ -225,7 +225,7 @@ class Swept(Described):
   folder: Path
 
   def _text(self) -> str:
-    """Describe the best setting of each label with its score."""
+    """Describe the best setting of each algorithm, with its score."""
     lines = []
     for label, entry in self.info.items():
       best = {key: value for keys in entry["best"].values() for key, value in keys.items()}
@@ -238,7 +238,7 @@ class Swept(Described):
 
   @cached_property
   def info(self) -> dict[str, Any]:
-    """The content of tuned.json, by label."""
+    """The results in tuned.json, by algorithm label."""
     return files.read_json(self.folder / run_dir.TUNED)["algorithms"]
 
   @property
@@ -248,12 +248,12 @@ class Swept(Described):
 
   @property
   def best(self) -> dict[str, dict[str, Any]]:
-    """The best setting by label, such as {"optimizer": {"learning_rate": 0.1}}."""
+    """The best setting by algorithm label, such as {"optimizer": {"learning_rate": 0.1}}."""
     return {label: entry["best"] for label, entry in self.info.items()}
 
   @cached_property
   def trials(self) -> "pd.DataFrame":
-    """A row per label and trial: outcome, tuned hyperparameters, and metrics on the validation split."""
+    """A table with a row per trial: algorithm, outcome, tuned hyperparameters, and metrics on the validation split."""
     return report.frames.trials_frame(self.info)
 
 

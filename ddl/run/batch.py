@@ -79,7 +79,7 @@ class Batch:
     return [run for run in range(len(self.runs)) if run not in self.diverged]
 
   def for_active(self, do: Callable[[int], object]) -> None:
-    """Call `do` for each active run; mark runs that raise NotFinite as diverged, and re-raise if all have."""
+    """Call `do` for each active run; mark runs that raise NotFinite as diverged; re-raise if no run is left."""
     for run in self.active:
       try:
         do(run)
@@ -117,7 +117,9 @@ class Batch:
     return keys[0] if self.width == 1 else jnp.stack([keys[run] for run in self._in_lane])
 
   def feed(self, streams: Sequence[tuple[int, dict[str, Any]]] = (), joined: bool = False) -> Any:
-    """Return the function that loads the batches of all lanes: [workers, steps, ...] or [workers, lanes, steps, ...].
+    """Return the function that loads the batches of all lanes.
+
+    Batches are arrays [workers, steps, ...], or [workers, lanes, steps, ...] with several lanes.
 
     streams: each run's (step, stream states) to resume from; joined: whether some workers have just joined.
     """
@@ -169,7 +171,7 @@ class Batch:
 
 @dataclass
 class LoopStep:
-  """The argument of the loop's hooks: the state of a batch after a call."""
+  """The argument of the loop's hooks: the state of a batch after a call of the compiled program."""
 
   batch: Batch
   first: int  # the first step of the call
@@ -182,7 +184,7 @@ class LoopStep:
 
   @cached_property
   def models(self) -> list[Consensus]:
-    """The consensus model of each lane; requires the carry."""
+    """The consensus model of each lane; available only if `carry` is not None."""
     return self.batch.consensuses(self.step, self.carry)
 
 
@@ -190,9 +192,9 @@ class LoopHook(Protocol):
   """A hook that the loop calls after each call of the program; by default its methods do nothing."""
 
   def due(self, first: int, step: int) -> bool:
-    """Return whether the hook needs the carry after steps first..step-1, for which the loop then waits.
+    """Return whether the hook needs the carry after the steps first..step-1; if so, the loop waits for it.
 
-    The answer depends on the steps only: it must be the same in all processes and on a second call.
+    The answer must depend only on the arguments, because all processes must agree.
     """
     del first, step
     return False

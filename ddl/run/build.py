@@ -79,14 +79,14 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   algorithm = experiment.make_algorithm()
   if experiment.elastic and experiment.has_server:
     raise ValueError(
-      f"config.elastic must be False with {experiment.algorithm.short_name}, which already continues when a worker "
-      "fails, got True."
+      f"config.elastic must be False with {experiment.algorithm.short_name}, got True. This algorithm already "
+      "continues when a worker fails."
     )
   pull = _pull(experiment)
   if pull > 2:
     raise ValueError(
-      f"config.algorithm.alpha x {experiment.workers} workers must be at most 2, got {pull:g}. Above it the center "
-      "diverges; the authors use 0.9."
+      f"config.algorithm.alpha x {experiment.workers} workers must be at most 2, got {pull:g}. Above 2 the center "
+      "diverges; the authors of EASGD use 0.9."
     )
   data = data or load(experiment)
   _check_stream(experiment, data)
@@ -126,7 +126,7 @@ def make_model(experiment: Experiment, data: Data) -> Model:
     if error.args[0] in data.meta:
       raise
     raise ValueError(
-      f"meta of the data must contain '{error.args[0]}', which the model reads, got {', '.join(map(str, data.meta))}."
+      f"meta of the data must contain '{error.args[0]}', got {', '.join(map(str, data.meta))}. The model uses it."
     ) from error
   model = of_model(model)._replace(microbatches=experiment.microbatches)
   return in_bfloat16(model) if experiment.precision == "bfloat16" else model
@@ -148,7 +148,7 @@ def variant(components: Components, experiment: Experiment) -> Components:
 
 
 def _check_stream(experiment: Experiment, data: Data) -> None:
-  """Raise OptionError for settings that streamed training data does not support, or a streamed test set."""
+  """Raise OptionError for a streamed test set, or for settings that streamed training data does not support."""
   if data.test.stream or (data.validation and data.validation.stream):
     raise OptionError(
       "config.data.name", "a data set without streamed test or validation examples", experiment.data.short_name
@@ -177,9 +177,9 @@ def _order(experiment: Experiment, data: Data) -> ExampleSampler | None:
 
 
 def _pull(experiment: Experiment) -> float:
-  """Return workers x alpha, the joint pull on the center; 0 if workers update it one at a time.
+  """Return workers x alpha, by which all workers together pull the center; 0 if they update it one at a time.
 
-  Also 0 for a user-defined algorithm, where alpha may have another meaning.
+  It is also 0 for a user-defined algorithm, where alpha may have another meaning.
 
   Raises:
     OptionError: if workers update the center one at a time and alpha is outside [0, 1].
@@ -206,7 +206,7 @@ def make_trainer(
   """Build the trainer and clock of a run with runtime=simulator.
 
   Args:
-    recorded: the schedule (`Events`) or membership (`Presence`) to replay; None: draw it from the config.
+    recorded: the schedule (`Events`) or the presence of workers (`Presence`) to replay; None: draw it from the config.
     traced: settings that may differ between the runs of a batch, see `traced_settings`.
   """
   experiment, algorithm = components.experiment, components.algorithm
@@ -231,7 +231,8 @@ def make_trainer(
 def traced_settings(components: Components, paths: Iterable[str]) -> list[str]:
   """Return the settings ("section.key") that can be arguments of a compiled program instead of constants.
 
-  Empty for an algorithm with a server, an elastic run, or parameters that do not have JAX's default float type.
+  The list is empty for an algorithm with a server, an elastic run, or parameters that do not have JAX's default float
+  type.
   """
   experiment = components.experiment
   types = {x.dtype for x in jax.tree.leaves(param_shapes(components.model))}
@@ -241,17 +242,17 @@ def traced_settings(components: Components, paths: Iterable[str]) -> list[str]:
 
 
 def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = None) -> RunClock:
-  """Set the trainer's schedule or membership for an experiment's seed; return the run's clock.
+  """Set the trainer's schedule or presence of workers for an experiment's seed; return the run's clock.
 
   Raises:
-    ValueError: if the algorithm does not support the membership.
+    ValueError: if the algorithm cannot continue with the workers that are present.
   """
   if isinstance(trainer, Simulator):
     trainer.follow(*virtual_time.whole_run(experiment, trainer.algorithm))
     return EventClock(experiment.workers, trainer.events, trainer.plans.seconds)
   if not isinstance(trainer, elastic.ElasticTrainer):
     if recorded:
-      raise OptionError("config.elastic", "True to replay a membership", False)
+      raise OptionError("config.elastic", "True to replay the presence of workers", False)
     return LockstepClock(experiment, trainer.algorithm, trainer.traffic)
   every = trainer.all
   clock = LockstepClock(experiment, every.algorithm, every.traffic, recorded or True)
@@ -297,7 +298,7 @@ def vectorized(options: RunOptions, model: Model) -> RunOptions:
 def check_options(
   components: Components, options: RunOptions, replaceable: bool = False, clusters: Collection[str] = ()
 ) -> None:
-  """Check the options against an experiment: elastic training, and workers with several devices (members).
+  """Check that an experiment supports the options for elastic training and for several devices (members) per worker.
 
   Args:
     replaceable: whether Ray replaces failed processes.
@@ -310,11 +311,14 @@ def check_options(
   if experiment.elastic:
     deaths = experiment.times.get("death_rate")
     if clusters:
-      raise OptionError("cluster", "empty with config.elastic=True", clusters, "Failures cannot be predicted.")
+      raise OptionError("cluster", "empty with config.elastic=True", clusters, "Predictions exclude failures.")
     if members > 1:
       raise OptionError("members", "1 with config.elastic=True", members)
     if replaceable and deaths:
-      raise ValueError(f"config.times.death_rate must be 0 with several processes, got {deaths:g}.")
+      raise ValueError(
+        f"config.times.death_rate must be 0 with several processes, got {deaths:g}. Failures are simulated only in one "
+        "process."
+      )
     if not replaceable and max(options.processes, hosts.processes()) > 1:
       raise ValueError(
         f"processes must be 1 with config.elastic=True in compare and sweep, got "
@@ -324,11 +328,12 @@ def check_options(
       warnings.warn("config.elastic has no effect: config.times.death_rate is 0", stacklevel=2)
   for name, value in options.changed().items():
     if name in ON_RAY and options.runtime == "simulator" and not replaceable:
-      raise OptionError(name, "unset with config.elastic=False", value, "Ray runs processes only if they are elastic.")
+      raise OptionError(name, "unset with config.elastic=False", value, "Ray is used here only for elastic training.")
   if members == 1:
     return
   if experiment.has_server:
-    raise OptionError("members", f"1 with {experiment.algorithm.short_name}", members)
+    advice = "A worker of an algorithm with a server has one device."
+    raise OptionError("members", f"1 with {experiment.algorithm.short_name}", members, advice)
   if find_rules(with_auto(components.model, experiment, members), options.sharding).splits_batch:
     parts = experiment.microbatches * members
     if experiment.batch % parts:
@@ -360,7 +365,7 @@ AUTO = "auto"
 
 
 def with_auto(model: Model, experiment: Experiment, members: int) -> Model:
-  """Add the sharding rules "auto", optimized for workers and members, to a model that has "hybrid" rules."""
+  """Add the sharding rules "auto", optimized for this number of workers and members, to a model with "hybrid" rules."""
   if "hybrid" not in model.rules:
     return model
   return model._replace(rules={**model.rules, AUTO: _rules(model, experiment, members)})
@@ -382,7 +387,7 @@ def _least(layer: Layer, total: int, nodes: int, groups: int) -> float:
 
 
 def _inside(layer: Layer, total: int, nodes: int, groups: int) -> float:
-  """Return the bytes that a node sends if the members of each group split the layer by outputs."""
+  """Return the bytes that a node sends if the nodes of each group split the layer by outputs."""
   if groups == nodes or layer.outputs % (nodes // groups):  # a layer that does not divide is not split
     return _across(layer, total, nodes)
   return hybrid.volume(layer, total, nodes, groups).total

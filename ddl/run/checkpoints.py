@@ -87,7 +87,7 @@ class RunCheckpoints(Store):
   def restore(self, batch: Batch, resume: bool) -> Restored | None:
     """Return the newest intact state, or None to start at step 0.
 
-    Raises ValueError if no checkpoint can be read, or if they have another layout.
+    Raises ValueError if no checkpoint can be read, or if the run was saved with another layout.
     """
     self._folders, self._layout = [run.folder for run in batch.runs], batch.trainer.layout
     self._any_layout = self._any_layout and batch.trainer.portable
@@ -119,8 +119,10 @@ class RunCheckpoints(Store):
   def _newest(self, shapes: Callable[[int], Any]) -> tuple[int, list[dict[str, Any]], list[Any], bool] | None:
     """Return (step, counters, carries, whether the layout differs) of the newest intact checkpoint of all runs.
 
-    Delete damaged newer checkpoints. Return None, to start at step 0, if damaged metrics exclude all of them.
-    Raises as `restore` does. shapes: a function from a step to the shapes of the carry saved at that step.
+    Damaged newer checkpoints are deleted. Return None, to start at step 0, if no checkpoint is usable and one of them
+    only because of damaged metrics. Raises as `restore` does.
+
+    shapes: a function from a step to the shapes of the carry saved at that step.
     """
     damaged: list[int] = []
     errors: list[Damaged] = []
@@ -161,17 +163,19 @@ class RunCheckpoints(Store):
     moved = any(layout.get(key) != self._layout.get(key) for key in ("devices", "members", "sharding", "processes"))
     if layout != self._layout and not (self._any_layout and moved):
       raise ValueError(
-        f"{folder.path} was run with {_layout_text(layout)}, and cannot resume with {_layout_text(self._layout)}. "
+        f"{folder.path} was run with {_layout_text(layout)}, and cannot be resumed with {_layout_text(self._layout)}. "
         "Pass the original devices, members, virtual_grad, step_loop, steps_per_call, overlap and processes for "
-        "bit-exact results, or set devices to resume up to rounding."
+        "bit-exact results, or set devices to resume with results that are equal only up to rounding."
       )
     return figures
 
   def _resharded(self, step: int, layout: dict[str, Any]) -> bool:
-    """Return whether the layout differs from the checkpoint's; if so, print and record it."""
+    """Return whether the current layout differs from `layout` of the checkpoint; if so, print and record both."""
     if layout == self._layout:
       return False
-    say(f"resuming with {_layout_text(self._layout)} instead of {_layout_text(layout)}: exact only up to rounding")
+    say(
+      f"resuming with {_layout_text(self._layout)} instead of {_layout_text(layout)}: results are exact up to rounding"
+    )
     for folder in self._folders:
       folder.resharded(step, layout, self._layout | {"together": len(self._folders)})
     return True
@@ -214,7 +218,7 @@ def load(path: Path, model: Model) -> SavedModel:
   """
   file = path / MODEL if path.is_dir() else path
   if not file.exists():
-    writers = "train writes it with each checkpoint and at the end, compare if keep_models is set"
+    writers = "train writes it with each checkpoint and at the end; compare writes it only if keep_models is set"
     raise ValueError(f"{path} has no {MODEL}; {writers}")
   files.regular(file)
   try:
@@ -246,6 +250,6 @@ def _as(shapes: Tree, state: Any, file: Path) -> Tree:
   for name in [*expected, *saved]:
     if expected.get(name) != saved.get(name):
       has, needs = (f"{name} of shape {list(x[name])}" if name in x else f"no {name}" for x in (saved, expected))
-      raise ValueError(f"{file} does not fit the model: it has {has}, the model has {needs}")
+      raise ValueError(f"{file} does not fit the model: the file has {has}, but the model has {needs}")
   out = serialization.from_state_dict(shapes, state)
   return jax.tree.map(lambda shape, x: np.asarray(x, shape.dtype), shapes, out)

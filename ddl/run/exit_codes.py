@@ -78,7 +78,7 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> 
 
 
 def _thread_excepthook(args: threading.ExceptHookArgs) -> None:
-  """Print a thread's error, except the one that `_excepthook` ignores."""
+  """Print an error in a thread, except the one that `_excepthook` ignores."""
   if str(args.exc_value) != "Event loop is closed":
     threading.__excepthook__(args)
 

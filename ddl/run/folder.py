@@ -105,7 +105,7 @@ class RunFolder:
       temporary.replace(self.path / METRICS)
 
   def damage(self, lines: int, crc: int | None) -> str:
-    """Describe damage to the first lines of the metrics; "" if intact. crc: their checksum when written."""
+    """Describe damage to the first `lines` lines of the metrics; "" if intact. crc: recorded checksum, or None."""
     file = self.path / METRICS
     if not self.writes or not lines:  # only the main process checks
       return ""
@@ -192,9 +192,9 @@ def record(
 
 
 def record_inputs(folder: Path, inputs: Mapping[str, str], done: Mapping[str, Any]) -> None:
-  """Write INPUTS with the changes since the last time.
+  """Write INPUTS: the fingerprints of the inputs, and their changes since INPUTS was last written.
 
-  done: the progress with the previous inputs, {"step": n} or {"runs": {run: step}}.
+  done: the progress before the changes, {"step": n} or {"runs": {run: step}}.
   """
   before = _read_inputs(folder)
   known = before.get("inputs", {})

@@ -39,7 +39,7 @@ Hook = Callable[[StepInfo], object]
 
 
 def resolved(hooks: Sequence[Hook | str]) -> list[Hook]:
-  """Import the hooks that are addresses. Raises ValueError if one is not a function."""
+  """Import the hooks given as FILE.py:NAME or MODULE:NAME. Raises ValueError if one is not a function."""
   return [function_at(hook, "hooks") if isinstance(hook, str) else hook for hook in hooks]
 
 

@@ -120,7 +120,7 @@ def _paths(part: Part) -> list[Path]:
 
 
 def _existing(text: str) -> Path | None:
-  """Return the path with this text if it exists."""
+  """Return the text as a path if this file or folder exists."""
   try:
     return path if (path := Path(text)).exists() else None
   except (OSError, ValueError):  # too long, or contains a NUL
@@ -128,7 +128,7 @@ def _existing(text: str) -> Path | None:
 
 
 def _addresses(experiment: Experiment) -> set[str]:
-  """Return the addresses of an experiment's user-defined objects."""
+  """Return the import paths, FILE.py:NAME or MODULE:NAME, of an experiment's user-defined functions."""
   return {*filter(user_code.is_address, (getattr(experiment, kind).name for kind in KINDS))}
 
 

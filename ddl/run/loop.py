@@ -1,4 +1,4 @@
-"""The training loop: executes a trainer's calls and runs the hooks between them."""
+"""The training loop: executes the calls of a compiled program, and runs hooks between them."""
 
 import collections
 import contextlib
@@ -70,7 +70,7 @@ def run(
 ) -> list[dict[str, Any] | Diverged]:
   """Train the runs of a batch in their folders; return each run's last line of metrics or its `Diverged`.
 
-  label: shown with the progress; about: command and versions to record in the folders.
+  label: name shown with the progress; about: command and versions to record in the folders.
 
   Raises:
     Stopped: after SIGTERM or Ctrl-C; the runs are saved if the store supports it.
@@ -154,7 +154,7 @@ class StopRequest:
   """A handler of SIGTERM and Ctrl-C that lets the loop save first; the second Ctrl-C ends the process."""
 
   def __init__(self, then: Callable[[], object] = lambda: None):
-    """Create the handler. then: a function that it also calls."""
+    """Create the handler. then: a function to call after the first signal."""
     self._then = then
 
   def __enter__(self) -> "StopRequest":

@@ -135,7 +135,7 @@ class NoiseEstimator:
 
 
 def draw(size: int, *, batches: int, batch: int, seed: int, step: int) -> np.ndarray:
-  """Draw example indices from 0..size-1 with replacement for the evaluation after a step: [batches, batch]."""
+  """Return indices [batches, batch], drawn from 0..size-1 with replacement, for the evaluation after a step."""
   generator = np.random.default_rng(np.random.SeedSequence((seed, step, batches, batch)))
   return generator.integers(size, size=(batches, batch))
 
@@ -212,7 +212,7 @@ class Evaluation(LoopHook):
   """A hook that evaluates the consensus models and writes a line of metrics for each run."""
 
   def __init__(self, batch: Batch, evaluator: Evaluator, batch_stats: str = "mean"):
-    """Create the hook. batch_stats: the workers' "mean", or "reestimate" from training batches."""
+    """Create the hook. batch_stats: "mean" of the workers' statistics, or "reestimate" them from training batches."""
     self._evaluator, self._reestimate = evaluator, batch_stats == "reestimate"
     self._every, self._steps = batch.experiment.eval_every, batch.experiment.steps
     if self._reestimate and any(run.components.data.train.stream for run in batch.runs):

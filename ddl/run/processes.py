@@ -155,9 +155,9 @@ def _encoded(value: Any) -> Any:
 
 
 def _address(value: Any) -> str:
-  """Return MODULE:NAME of a class or function."""
+  """Return the import path MODULE:NAME of a class or function."""
   if "<" in value.__qualname__ or value.__module__ == "__main__":
-    raise OptionError("hooks", "module-level functions with several processes", value.__qualname__)
+    raise OptionError("hooks", "module-level functions if there are several processes", value.__qualname__)
   return f"{value.__module__}:{value.__qualname__}"
 
 
@@ -194,7 +194,7 @@ def check(
   Args:
     config: the command's config as JSON.
     inputs: fingerprints of the data and of files, see `ddl.run.inputs`.
-    first: the process to compare with, so that only differing processes fail; None: process 0, and all fail.
+    first: the process to compare with; only processes that differ from it fail. None: process 0; all processes fail.
 
   Raises:
     ValueError: with the first difference.

@@ -21,13 +21,13 @@ def has_bar() -> bool:
 
 
 class _Cell:
-  """A line of output in a notebook cell that is empty at the end; a widget or stream would leave its last text."""
+  """A line of output in a notebook cell, erased at the end; a widget or stream would keep its last text."""
 
   def __init__(self, ipython: Any) -> None:
     self._shown: Any = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
 
   def write(self, text: str) -> None:
-    """Replace the text of the line; tqdm ends with blanks."""
+    """Replace the text of the line, without the blanks that tqdm writes."""
     self._shown.update({"text/plain": text.strip()}, raw=True)
 
   def flush(self) -> None:

@@ -46,13 +46,13 @@ def check(experiment: Experiment, runtime: str) -> None:
   """Raise OptionError if the algorithm is collective; warn about settings that real time ignores."""
   if not experiment.has_server:
     name, advice = experiment.algorithm.short_name, f"Server algorithms are {', '.join(SERVER)}."
-    raise OptionError("runtime", f"simulator with {name}, a collective algorithm", runtime, advice)
+    raise OptionError("runtime", f"simulator with the collective algorithm {name}", runtime, advice)
   if ignored := ", ".join(f"config.times.{key}" for key in IGNORED if experiment.times.get(key)):
     warnings.warn(f"runtime={runtime} runs in real time and ignores {ignored} and config.network", stacklevel=3)
 
 
 class RunSnapshot(NamedTuple):
-  """The consensus model and the progress after a visit."""
+  """The consensus model and the progress after a worker's visit to the server."""
 
   consensus: Consensus
   progress: Progress
@@ -71,7 +71,7 @@ class Interval(NamedTuple):
 class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
   """Base class of real-time trainers, where each worker loads its batches.
 
-  An interval ends once the workers have completed its steps on average.
+  An interval between evaluations ends once the workers' mean number of completed steps reaches its end.
   """
 
   compile_seconds = 0.0
@@ -81,7 +81,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     config = components.experiment
     barrier = virtual_time.barrier_of(config)
     if isinstance(barrier, Quorum):
-      condition = "a barrier without dropped messages for runs in real time"
+      condition = "a barrier that drops no messages for a run in real time"
       raise OptionError("config.barrier.name", condition, config.barrier.short_name)
     self.components, self.barrier, self.folder, self.workers = components, barrier, folder, config.workers
     self.algorithm: ServerAlgorithm = components.algorithm  # pyright: ignore[reportAttributeAccessIssue]

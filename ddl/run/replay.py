@@ -28,9 +28,9 @@ def save(folder: Path, events: Events) -> None:
 
 
 def schedule(file: str, folder: Path | None, components: Components) -> Events | Presence | None:
-  """Read the schedule or presence of workers that a simulated run must follow; None: draw it from the config.
+  """Return the schedule or presence of workers that a simulated run must follow; None: draw it from the config.
 
-  file: the value of --replay. folder: of the run to resume, None for a new run.
+  file: the value of --replay; folder: the folder of the run to resume, or None for a new run.
 
   Raises ValueError if the file is not such a record, or the recorded run had other workers, algorithm or barrier.
   """
@@ -42,7 +42,7 @@ def schedule(file: str, folder: Path | None, components: Components) -> Events |
     return replayed
   resumed = record.load(saved)
   if replayed and not all(map(np.array_equal, replayed, resumed)):
-    raise ValueError(f"replay={file} must be the schedule of the run to resume, {saved}; omit replay")
+    raise ValueError(f"replay must be unset to resume a run that has its own schedule, {saved}, got {file}.")
   return resumed
 
 
@@ -52,7 +52,7 @@ def recorded(path: Path, components: Components) -> Events:
   config = components.experiment.to_json()
   if not components.experiment.has_server:
     name = config["algorithm"]["name"]
-    raise ValueError(f"replay must be a {PRESENCE} with {name}, a collective algorithm, got {path}.")
+    raise ValueError(f"replay must be a {PRESENCE} with the collective algorithm {name}, got {path}.")
   if not files.local(path).is_file():
     raise ValueError(f"replay={path} does not exist; each run of a server algorithm writes {EVENTS} to its folder")
   events = record.load(path)
@@ -64,13 +64,13 @@ def recorded(path: Path, components: Components) -> Events:
   differ = [f"{key} must be {original.get(key)}, got {current.get(key)}"
             for key in SAME if original.get(key) != current.get(key)]  # fmt: skip
   if differ:
-    raise ValueError(f"replay={path}: {'; '.join(differ)}. These settings must equal the recorded run's.")
+    raise ValueError(f"replay={path}: {'; '.join(differ)}. These settings must equal those of the recorded run.")
   try:
     record.check(events, config["workers"])
   except ValueError as error:
     raise ValueError(f"replay={path}: {error}") from error
   if algorithm.lock_free and read_json(run_folder / ABOUT).get("runtime", "simulator") != "simulator":
-    raise ValueError(f"replay={path}: lock-free runs cannot be replayed, as the order of their updates is not recorded")
+    raise ValueError(f"replay={path}: lock-free runs cannot be replayed: the order of their updates is not recorded")
   needed = visits(algorithm, config["workers"], config["steps"])
   if len(events.worker) < needed:
     raise ValueError(

@@ -1,4 +1,4 @@
-"""Start train, compare or sweep in each process: folder, compilation cache, devices, hooks and agreement."""
+"""Start train, compare or sweep in each process: folder, compilation cache, devices, hooks and consistency checks."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from ddl.run.workdir import resume_command, workdir
 def open_folder(command: str, name: str, options: RunOptions) -> Path:
   """Return a command's folder: options.workdir, or a new one named after the command and `name`.
 
-  Raises ValueError for an option that the command does not read, or an unusable folder.
+  Raises ValueError for an option that the command does not use, or an unusable folder.
   """
   check_read(command, options)
   path = workdir(f"{command}-{name}", options)
@@ -38,9 +38,9 @@ class Session:
   def agree(
     self, config: Mapping[str, Any], experiments: Collection[Experiment], data: Data, tuned: str = ""
   ) -> dict[str, str]:
-    """Check that all processes, and the run to resume, agree; return the fingerprints of the inputs.
+    """Check that all processes have the same config, data and code, and that a resume has the same inputs as before.
 
-    Raises ValueError if config, data or code differ.
+    Return the fingerprints of the inputs. Raises ValueError for a difference.
     """
     options = replace(self.options, resume=False, allow_changed_inputs=False, trust_code=False)
     fingerprints = inputs.fingerprints(experiments, data, options.init_from, tuned)

@@ -17,7 +17,7 @@ def warn(experiment: Experiment, algorithm: Any, pull: float) -> None:
     _of_momentum(experiment),
   ]
   if pull > 1:  # the center's coefficient is 1 - p alpha: above 2 it diverges
-    texts.append(f"p alpha = {pull:g} exceeds 1, so that the center overshoots; the authors use 0.9")
+    texts.append(f"workers x alpha = {pull:g} exceeds 1: the center overshoots; the authors of EASGD use 0.9")
   for text in filter(None, texts):
     warnings.warn(text, stacklevel=3)
 
@@ -63,7 +63,9 @@ def _of_silence(experiment: Experiment, algorithm: Any) -> str:
   late = [arrival for arrival in first.values() if arrival > experiment.steps]
   if not late:
     return ""
-  which, result = ("", "nothing is exchanged") if len(late) == len(first) else (" of one kind", "it never arrives")
+  which, result = ("the first exchange of trained values", "nothing is exchanged")
+  if len(late) < len(first):
+    which, result = "one of the exchanges of trained values", "it never arrives"
   return (
     f"{experiment.label}: the first exchange of trained values{which} takes {min(late)} steps, but the run has only "
     f"{experiment.steps}, so {result}; decrease config.algorithm.{experiment.length_key(min(late))} or increase "

@@ -1,4 +1,4 @@
-"""Train one algorithm: a function of its experiment and options."""
+"""Train one algorithm in the folder of its run, in one or several processes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from ddl.run.workdir import check_folder, resume_command
 
 
 def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str, Any]:
-  """Train one algorithm in its folder; return the last line of metrics.
+  """Train one algorithm in the folder of its run; return the last line of metrics.
 
   Raises:
     Diverged: if the loss is not finite; the last good checkpoint remains.
@@ -77,7 +77,7 @@ def _train(experiment: Experiment, options: RunOptions, path: Path, group: Any =
 def _run(
   components: Components, folder: RunFolder, started: Session, trainer: Any, store: Store, clock: Any = None
 ) -> dict[str, Any]:
-  """Run the training loop in a folder; return the last line of metrics. clock: None for the trainer's clock."""
+  """Run the training loop in a folder; return the last line of metrics. clock: None if the trainer is the clock."""
   options, experiment, clock = started.options, components.experiment, clock or trainer
   clock.keep(folder)
   if experiment.has_server and folder.writes:

@@ -82,7 +82,10 @@ class Charges(NamedTuple):
 
 
 def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
-  """Return communication seconds, from `exchange_seconds` or a tree of messages. deaths: whether workers may fail."""
+  """Return the communication seconds of `sent`: `network.exchange_seconds` if set, else those of a tree of messages.
+
+  deaths: whether workers may fail.
+  """
   network = config.network
 
   def price(ops: tuple[Sent, ...]) -> lockstep.Seconds | None:
@@ -98,7 +101,7 @@ def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
 
 
 def hops(ops: Sequence[Sent] | Sequence[Op]) -> lockstep.Hops:
-  """Return the sender to each worker, for each message; () if an operation involves all workers."""
+  """Return, for each message, the worker that sends to each worker; () if an operation involves all workers."""
   return tuple(op.sources for op in ops) if all(op.kind == "permute" and op.sources for op in ops) else ()
 
 
@@ -114,7 +117,7 @@ def messages(kind: str, workers: int) -> int:
 def lockstep_seconds(
   config: Experiment, algorithm: Algorithm, charged: Charges, present: Presence | bool = False
 ) -> Callable[[int], float]:
-  """Return a function from a step to a collective algorithm's virtual seconds. present: see `LockstepClock`."""
+  """Return a function that maps a step of a collective algorithm to virtual seconds. present: see `LockstepClock`."""
   costs = _lockstep(config, algorithm, charged, present)
   released = cache(lambda: lockstep.finish(steps=config.steps, **costs))  # lazy
   return lambda step: float(released()[step - 1]) if step else 0.0
@@ -123,7 +126,7 @@ def lockstep_seconds(
 def lockstep_record(
   config: Experiment, algorithm: Algorithm, charged: Charges, present: bool = False
 ) -> lockstep.StepTimes:
-  """Compute when each worker computes and waits in the first rounds of a collective algorithm: arrays [steps, ...]."""
+  """Return arrays [steps, ...]: when each worker computes and waits in the first rounds of a collective algorithm."""
   steps = min(config.steps, ROUNDS * max(_periods(algorithm), default=1))
   return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm, charged, present)))
 
@@ -151,7 +154,7 @@ def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges, presen
 
 
 def _periods(algorithm: Algorithm) -> list[int]:
-  """Return the period of each exchange; if it changes during the run, its limit."""
+  """Return the period of each exchange, or its limit if it changes during the run."""
   return [clock.period(LATE) for clock in Schedule(algorithm.exchanges).clocks]
 
 
@@ -187,7 +190,7 @@ class RunClock(Protocol):
     ...
 
   def keep(self, folder: RunFolder) -> None:
-    """Write the presence of workers to the run's folder, if it changes."""
+    """Write which workers are present to the run's folder, if this changes during the run."""
 
   def save(self, folder: Path) -> None:
     """Write the schedule, for replays and reports."""
@@ -209,7 +212,7 @@ class LockstepClock(FixedClock):
   def __init__(self, experiment: Experiment, algorithm: Algorithm, sent: Traffic, present: Presence | bool = False):
     """Create a clock.
 
-    present: the workers present by step; True: workers continue without failed ones; False: they wait for them.
+    present: the workers present at each step; True: workers continue without failed ones; False: workers wait for them.
     """
     self.workers, self._experiment, self._algorithm = experiment.workers, experiment, algorithm
     self._deaths = bool(present)
@@ -235,7 +238,7 @@ class EventClock(FixedClock):
   """The clock of a server algorithm in virtual time, which follows a schedule of visits."""
 
   def __init__(self, workers: int, events: Events, seconds: Callable[[int], float]):
-    """Create a clock. seconds: a function from the workers' mean step to virtual seconds."""
+    """Create a clock. seconds: maps the mean number of steps per worker to virtual seconds."""
     self.workers, self.events, self._seconds = workers, events, seconds
 
   def columns(self, step: int) -> dict[str, float]:

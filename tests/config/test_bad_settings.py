@@ -211,7 +211,7 @@ def test_delays_beyond_the_run(algorithm, key):
 def test_warning_for_exchanges_after_the_end_of_the_run(algorithm, steps, key, recwarn):
   """The warning contains the setting to decrease."""
   build(default_experiment(steps=steps, workers=4, algorithm=algorithm))
-  messages = [str(warning.message) for warning in recwarn.list if "the first exchange of" in str(warning.message)]
+  messages = [str(warning.message) for warning in recwarn.list if "of trained values takes" in str(warning.message)]
   assert len(messages) == (key is not None)
   assert not key or f"decrease config.algorithm.{key} or increase config.steps" in messages[0]
 
@@ -293,7 +293,7 @@ TUNED = [
   ({"algorithms": [{"label": "x"}]}, "tuned must be"),
   ({"algorithms": {}}, "tuned must be"),
   ({"algorithms": {"x": 3}}, "tuned must be"),
-  ([], "no object"),
+  ([], "not a JSON object"),
   ({"algorithms": {"x": {"best": 3}}}, "['x'] must", "got 3"),
   ({"algorithms": {"x": {"best": {"optimizer": 3}}}}, "['x'].optimizer must", "got 3"),
   ({"algorithms": {"x": {"best": {"algorithm": {"period": 2.5}}}}}, "['x'].algorithm.period must", "got 2.5", "int"),

@@ -137,4 +137,4 @@ def test_unsupported_elastic_settings_are_refused(arguments, words, wrong, tmp_p
 
 def test_a_replay_of_a_presence_requires_elastic(wrong, killed, tmp_path):
   wrong(["--config=configs/digits.py", f"--replay={killed[0] / 'presence.json'}", f"--workdir={tmp_path / 'run'}"],
-        "config.elastic must be True to replay a membership, got False")  # fmt: skip
+        "config.elastic must be True to replay the presence of workers, got False")  # fmt: skip
