@@ -1,4 +1,4 @@
-"""Stability of EASGD on a quadratic: Zhang et al. 2014, arXiv 1412.6651, compared with a round of ddl's algorithms.
+"""Stability limits of EASGD on a quadratic (Zhang et al. 2014, arXiv 1412.6651), compared with those of ddl's rounds.
 
   python run.py reproduce
 

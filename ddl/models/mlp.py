@@ -48,7 +48,7 @@ def linear(meta: Mapping[str, Any]) -> Model:
 def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), dropout: Fraction = 0.0) -> Model:
   """Build a multi-layer perceptron: x <- dropout(relu(W x + b)) for each hidden width, then z = W x + b.
 
-  Raises ValueError for text or layers that exceed the memory.
+  Raises ValueError for text, or if the layers exceed the memory.
   """
   return _split("mlp", _MLP(meta["num_outputs"], tuple(hidden), dropout), meta)
 
@@ -57,7 +57,7 @@ def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), 
 def cd_dnn(meta: Mapping[str, Any], *, width: PositiveInt = 2048, layers: PositiveInt = 7) -> Model:
   """Build the speech network of Das et al. 2016, arXiv 1602.06709: x <- sigmoid(W x + b) for each hidden layer.
 
-  45,122,648 parameters for 429 inputs and 9304 classes. Raises ValueError for text or layers that exceed the memory.
+  45,122,648 parameters for 429 inputs and 9304 classes. Raises ValueError for text, or if the layers exceed the memory.
   """
   hidden = (width,) * min(layers, MOST_LAYERS + 1)  # more layers raise an error
   return _split("cd_dnn", _MLP(meta["num_outputs"], hidden, activation=nn.sigmoid), meta, layers)

@@ -32,7 +32,7 @@ class Conv(NamedTuple):
 
 
 class Pool(NamedTuple):
-  """A max pooling over squares without padding."""
+  """A max pooling over square windows, without padding."""
 
   kernel: int
   stride: int

@@ -19,7 +19,7 @@ def hogwild_easgd(
 
   You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. A worker reads Wb coordinate by coordinate while other workers
   write it. Even with such torn reads the center gains what the worker loses: without gradients sum_i W^i + Wb is
-  conserved. With a lock it is async EASGD; `serve` is the rule with a lock.
+  conserved. With a lock it is async EASGD; `serve` applies the rule with a lock.
 
   Args:
     inner: optimizer of each worker; the elastic term is not part of its momentum.
