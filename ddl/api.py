@@ -18,7 +18,7 @@ Batch = Mapping[str, Any]  # {"x": [batch, ...], "y": [batch, ...]}
 class Exchange(NamedTuple):
   """A message among the workers and the steps at which it is sent and received.
 
-  After t finished steps, the message launched at t - delay arrives (`merge`); then a message that is due is sent
+  After t finished steps, the message launched at t - delay arrives (`merge`). Then, if a message is due, it is sent
   (`launch`). Launches are due at t = offset + period, offset + 2 period, ..., if t >= 0. With `delay` = 0 a message
   arrives at once. The steps between a launch and its merge do not depend on the message, so communication can overlap
   them. If the delay exceeds the period, several messages are in flight and arrive in the order of their launches. With
@@ -56,7 +56,7 @@ def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, param
 
 
 def inner_step(inner: optax.GradientTransformation) -> Callable[[Any, Tree, Any, Tree], tuple[Tree, Any]]:
-  """Return a `local` for algorithms with a state field `inner`: x_i <- x_i + inner(g_i)."""
+  """Return the function `local` of algorithms whose state has a field `inner`: x_i <- x_i + inner(g_i)."""
 
   def local(group: Any, grads: Tree, state: Any, params: Tree) -> tuple[Tree, Any]:
     params, inner_state = descend(inner, grads, state.inner, params)
@@ -77,7 +77,7 @@ IRREGULAR = (optax.MultiStepsState, optax.ConditionallyMaskState, optax.Conditio
 
 
 def at_step(state: Tree, step: Any) -> Tree:
-  """Set the step of the schedules in an optax state; the counts of moment estimates (Adam) stay.
+  """Set the step count of the schedules in an optax state; the counts of Adam's moment estimates do not change.
 
   As in optax, a schedule's state has `count` as its only field, or `count` and `hyperparams`.
   """
@@ -106,7 +106,7 @@ class Visit(NamedTuple):
 
 
 class Arrivals(NamedTuple):
-  """The order and the peers of visits to the server, which determine an event schedule (`ddl.events`)."""
+  """The order of the workers' visits to the server and the choice of peers, for an event schedule (`ddl.events`)."""
 
   order: str = "first_come"  # one of ORDERS
   peers: str = "none"  # one of PEERS

@@ -17,7 +17,7 @@ from ddl.schedule import Clock, check_in_flight
 
 
 class Queue(NamedTuple):
-  """The state of an exchange: messages in flight, oldest first, and, for a varying period, launch times."""
+  """The state of an exchange: its messages in flight (oldest first), and launch times if its period varies."""
 
   messages: tuple[Tree, ...]  # [slots]; slots that are not in flight hold stale values
   clock: Any  # (launches so far [], step of the next launch [], launch step of each message [slots], -1: free)
@@ -31,8 +31,8 @@ class AsOptaxState(NamedTuple):
   queues: tuple[Queue, ...]  # one per exchange
 
   def evaluate(self, params: Tree) -> Tree:
-    """Return the consensus model. Each transformation defines it in a subclass, which pickle does not preserve."""
-    raise ValueError("state of consensus must come from tx.init or tx.update, got an unpickled one.")
+    """Return the consensus model. `as_optax` overrides this method in a subclass, which is lost by pickling."""
+    raise ValueError("the state passed to consensus must come from tx.init or tx.update, got an unpickled state.")
 
   def __reduce__(self) -> tuple[Any, ...]:
     return AsOptaxState, tuple(self)
@@ -41,7 +41,7 @@ class AsOptaxState(NamedTuple):
 def consensus(state: Any, params: Tree) -> Tree:
   """Return the model to evaluate, equal on all workers: EASGD's center, or the mean of local SGD's models.
 
-  Call it where the workers' axis is bound, as `update`.
+  Like `update`, call it where the named axis of the workers is bound.
 
   Args:
     state: this worker's state of `as_optax`, or of a transformation that contains one, such as `optax.chain`.
@@ -53,7 +53,7 @@ def consensus(state: Any, params: Tree) -> Tree:
   nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, AsOptaxState))
   states = [node for node in nodes if isinstance(node, AsOptaxState)]
   if len(states) != 1:
-    raise OptionError("state", "an optimizer state with one state of as_optax", f"{len(states)} of them")
+    raise OptionError("state", "an optimizer state that contains one state of as_optax", f"one with {len(states)}")
   return states[0].evaluate(params)
 
 
@@ -99,7 +99,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
   def update(updates: Tree, state: Any, params: Tree | None = None, **extra_args: Any) -> tuple[Tree, AsOptaxState]:
     del extra_args
     if params is None:
-      raise ValueError("params of update must be set, got None. Call tx.update(grads, state, params).")
+      raise ValueError("params must be passed to update, got None. Call tx.update(grads, state, params).")
     # The maximum makes counters one value for all workers: a condition on a per-worker value would become a select
     # under vmap, and the collective would run at every step.
     times = (state.count, tuple(queue.clock for queue in state.queues))
@@ -132,7 +132,7 @@ class _Flight:
     self.messages: Any = queue.messages  # has `capacity` slots during the step
 
   def leave(self, state: Tree, params: Tree) -> Tree:
-    """Launch a message with a delay if one is due; return the state."""
+    """Launch the message of an exchange with a delay if it is due; return the state."""
     if not self.clock.delay:
       return state
     group, clock, launch = self.group, self.clock, self.clock.exchange.launch
@@ -152,7 +152,7 @@ class _Flight:
     return state
 
   def arrive(self, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    """Merge the oldest message if one is due."""
+    """Merge the oldest message of an exchange with a delay if it is due."""
     if not self.clock.delay:
       return params, state
     group, merge, arrived = self.group, self.clock.exchange.merge, self.count + 1 - self.clock.delay
@@ -169,7 +169,7 @@ class _Flight:
     return params, state
 
   def exchange(self, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    """Launch and merge a message without a delay if one is due."""
+    """Launch and merge the message of an exchange without a delay if it is due."""
     if self.clock.delay:
       return params, state
     group, (launch, merge, *_) = self.group, self.clock.exchange
@@ -186,7 +186,7 @@ class _Flight:
     return Queue(self.messages, self.times)
 
   def _launches(self, step: Any) -> tuple[Any, Any]:
-    """Record a launch that is due; return (whether it is due, messages in flight before)."""
+    """Record a launch if one is due; return (whether one is due, number of messages in flight before it)."""
     clock = self.clock
     if clock.steady:
       if clock.every_step:
@@ -200,12 +200,12 @@ class _Flight:
     return due, place
 
   def _launched(self, step: Any) -> jax.Array:
-    """Return the number of launches after `step` steps, for a constant period."""
+    """Return the number of launches that are due after at most `step` steps, for a constant period."""
     clock = self.clock
     return jnp.where(step < clock.first, 0, (step - clock.first) // clock.steady + 1)
 
   def _leaves(self, step: Any) -> Any:
-    """Return whether a launch is due after `step` steps: a Python bool if it is due at every step."""
+    """Return whether a launch is due after `step` steps; the Python bool True if one is due at every step."""
     clock = self.clock
     if clock.steady is None:
       left = self.times[2]
@@ -229,7 +229,7 @@ def _queue(group: Group, clock: Clock, state: Tree, params: Tree) -> Queue:
 
 
 def _message(group: Group, exchange: Exchange, state: Tree, params: Tree) -> Tree:
-  """Return zeros with the shapes of the message, traced without communication."""
+  """Return zeros with the shapes of the exchange's message, which is traced without communication."""
   try:
     workers = group.size()
   except NameError:
@@ -239,7 +239,7 @@ def _message(group: Group, exchange: Exchange, state: Tree, params: Tree) -> Tre
 
 
 def _uniform_cond(inputs: Tree) -> Callable[..., Any]:
-  """Return a `lax.cond` whose branches agree in varying axes, as `shard_map` checks by default."""
+  """Return a `lax.cond` whose branches' results vary over the same axes, which `shard_map` requires by default."""
   cast = _varying(inputs)
 
   def cond(due_now: Any, yes: Callable[..., Tree], no: Callable[..., Tree], *operands: Tree) -> Tree:
@@ -251,7 +251,7 @@ def _uniform_cond(inputs: Tree) -> Callable[..., Any]:
 
 
 def _varying(inputs: Tree) -> Callable[[Tree], Tree]:
-  """Return a function that casts a tree's leaves to vary over every axis that some input varies over."""
+  """Return a function that casts the leaves of a tree to vary over all axes over which any of `inputs` varies."""
   vary = frozenset().union(*(_varies(x) for x in jax.tree.leaves(inputs)))
 
   def cast(tree: Tree) -> Tree:

@@ -159,7 +159,7 @@ def of_model(model: Model) -> Model:
 
 
 def trace_model(model: Model, batch: Any) -> None:
-  """Trace the model's functions once on a batch [examples, ...]. Raises ValueError as `of_model` does."""
+  """Trace a model's functions once on a batch [examples, ...]. Raises ValueError if a check of `of_model` fails."""
 
   def trace_all(key: Any) -> None:
     params, extra = model.init(key)

@@ -34,7 +34,7 @@ CALLED = {"closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit
 
 
 class Elements(NamedTuple):
-  """The elements of an array [*lead, *rest]; over `rest` they are uniform or correspond to a parameter leaf."""
+  """The elements of an array [*lead, *rest]; along `rest` they are uniform or correspond to a parameter leaf."""
 
   expression: int
   lead: int  # number of leading axes that do not belong to the parameters
@@ -62,12 +62,12 @@ def is_elementwise(inner: optax.GradientTransformation, params: Tree) -> bool:
 def are_elementwise(calls: Calls, params: Tree) -> bool:
   """Return whether functions are element-wise in arguments and results that have the parameters' shapes.
 
-  These may have additional leading axes. All other arguments and results must be the same for every slice. Parameters
-  of mixed types are promoted to their common type, as in a vector. The result does not depend on the caller's promotion
-  settings.
+  These arrays may have additional leading axes. All other arguments and results must be the same for every slice.
+  Parameters of mixed types are promoted to their common type, as in a vector. The result does not depend on the
+  caller's promotion settings.
 
   Args:
-    calls: parameters -> functions with the shapes of their arguments, for the tree and for vectors.
+    calls: maps parameters, the tree or a vector, to a list of (function, shapes of its arguments).
     params: arrays or shapes.
   """
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -97,7 +97,10 @@ def _trace(function: Callable[..., Tree], arguments: tuple[Tree, ...]) -> Trace:
 
 
 def _lead(short: Any, long: Any) -> int:
-  """Return the number of leading axes before the parameters', or -1 if the array's size does not depend on them."""
+  """Return an array's number of axes before the parameter axis, or -1 if it has no parameter axis.
+
+  short, long: the array's shapes for parameter vectors of two lengths, which differ only in the parameter axis.
+  """
   return -1 if short.shape == long.shape else len(short.shape) - 1
 
 
@@ -109,7 +112,7 @@ class _Expressions:
     self._alive = list[Any]()  # constants that are named by their id
 
   def of(self, trace: Trace, lead_in: Tree, lead_out: Tree, leaves: Sequence[Any]) -> list[Any]:
-    """Describe the elements of each result; None: not element-wise. Raises ValueError if structures differ."""
+    """Describe each result's elements, or return None if not element-wise. Raises ValueError if structures differ."""
     inputs = []
     for place, (lead, arrays) in enumerate(_slots(lead_in, trace.arguments, leaves)):
       for leaf, x in enumerate(arrays):
@@ -185,14 +188,14 @@ class _Expressions:
 
 
 def _slots(leads: Tree, tree: Tree, leaves: Sequence[Any]) -> list[tuple[int, list[Any]]]:
-  """Return the arrays of each leaf of `leads`: one array, or one per parameter leaf with its shape."""
+  """Return (lead, arrays) for each leaf of `leads`: one array if lead is -1, else one array per parameter leaf."""
   slots = []
   for lead, part in zip(jax.tree.leaves(leads), jax.tree.structure(leads).flatten_up_to(tree), strict=True):
     arrays = jax.tree.leaves(part)
     if len(arrays) != (1 if lead < 0 else len(leaves)):
-      raise ValueError("the structure of a tree must equal the structure of the parameters.")
+      raise ValueError("a tree of arrays like the parameters must have the structure of the parameters.")
     if lead >= 0 and any(x.shape[lead:] != leaf.shape for x, leaf in zip(arrays, leaves, strict=True)):
-      raise ValueError("the shapes of arrays must equal the shapes of the parameters.")
+      raise ValueError("arrays like the parameters must have the parameters' shapes after their leading axes.")
     slots.append((lead, arrays))
   return slots
 

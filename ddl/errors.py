@@ -10,12 +10,12 @@ class OptionError(ValueError):
   Attributes:
     option: an argument, a field of `RunOptions` such as "workdir", or a key such as "config.algorithm.period".
     condition: the condition that the value violates, such as "an integer >= 1".
-    value: the value to show; None: the option is missing, or the condition is sufficient.
+    value: the value to show; None: show none, because the option is missing or the condition is sufficient.
     advice: at most one sentence.
   """
 
   def __init__(self, option: str, condition: str, value: object = None, advice: str = ""):
-    """Pass all four to `Exception.args`, which pickling restores."""
+    """Pass all four arguments to `Exception.args`, from which pickling restores the error."""
     super().__init__(option, condition, value, advice)
     self.option, self.condition, self.value, self.advice = option, condition, value, advice
 

@@ -28,7 +28,7 @@ def local(path: str | Path) -> Path:
   if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", str(path)):
     raise ValueError(f"{path} must be a path on this machine, not a URL. Mount or copy it first.")
   if "\0" in str(path) or any("\ud800" <= c <= "\udfff" for c in str(path)):
-    raise ValueError(f"{str(path)!a} must be text without NUL or undecodable bytes.")
+    raise ValueError(f"{str(path)!a} must be a path without NUL or undecodable bytes.")
   try:
     return Path(path).expanduser()
   except RuntimeError as error:
@@ -52,10 +52,10 @@ def regular(path: str | Path) -> Path:
 
 
 def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:
-  """Read the headers of those named arrays that a .npz file contains, without unpacking them.
+  """Read the headers of those arrays in `names` that a .npz file contains, without unpacking the arrays.
 
   Raises:
-    ValueError: if a member is not an array, or its size does not match its header.
+    ValueError: if an entry of the archive is not an array, or its size does not match its header.
     Exception: any error of zipfile or zlib for a damaged archive.
   """
   arrays = {}
@@ -70,7 +70,7 @@ def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:
         except ValueError as error:
           raise ValueError(f"{name} must be an array.") from error
         if version != (1, 0):
-          raise ValueError(f"{name} must be an array without fields or objects.")
+          raise ValueError(f"{name} must be an array of numbers (no structured or object array).")
         shape, _, dtype = np.lib.format.read_array_header_1_0(member)
         header = member.tell()
       nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
@@ -93,5 +93,5 @@ def read_json(path: Path, advice: str = "; train again in another workdir") -> d
   except (ValueError, RecursionError) as error:
     raise ValueError(f"{path} is damaged ({error}){advice}") from error
   if not isinstance(content, dict):
-    raise ValueError(f"{path} is damaged (it contains no object){advice}")
+    raise ValueError(f"{path} is damaged (its content is not a JSON object){advice}")
   return content

@@ -72,7 +72,9 @@ class Group:
 
     def one(x: jax.Array) -> jax.Array:
       if x.shape[0] % self.size():
-        raise ValueError(f"the leading axis must be a multiple of {self.size()} workers, got {x.shape[0]}.")
+        raise ValueError(
+          f"the size of the leading axis must be a multiple of {self.size()} (workers), got {x.shape[0]}."
+        )
       for name in self.axes:
         x = lax.psum_scatter(x, name, tiled=True)
       return x
@@ -80,7 +82,7 @@ class Group:
     return jax.tree.map(one, tree)
 
   def shift(self, tree: Tree, steps: int) -> Tree:
-    """Return the value of worker (rank - steps) mod p on a ring, with at most two permutes per level."""
+    """Return the value of worker (rank - steps) mod p on a ring, with at most two permutes per named axis."""
 
     def ring(x: jax.Array, name: Any, by: int) -> jax.Array:
       count = lax.axis_size(name)
@@ -100,14 +102,16 @@ class Group:
     return jax.tree.map(one, tree)
 
   def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
-    """Return the value of worker sources[rank], or zeros if that is None.
+    """Return the value of worker sources[rank], or zeros if sources[rank] is None.
 
     Raises:
       ValueError: if `sources` does not have one entry per worker, or contains a rank twice or outside 0..p-1.
     """
     senders = [s for s in sources if s is not None]
     if len(sources) != self.size() or len({*senders}) < len(senders) or not {*senders} <= {*range(self.size())}:
-      raise ValueError(f"sources of permute must be {self.size()} different ranks or None, got {list(sources)}.")
+      raise ValueError(
+        f"sources of permute must have {self.size()} entries (different ranks, or None), got {list(sources)}."
+      )
     if len(self.axes) == 1:
       rounds = [(_complete({s: i for i, s in enumerate(sources) if s is not None}, len(sources)), None, None)]
     else:
@@ -128,7 +132,7 @@ class Group:
 
 
 def _complete(targets: dict[int, int], count: int) -> list[tuple[int, int]]:
-  """Complete (source, target) pairs to a permutation, as `lax.ppermute` under vmap requires; prefer (i, i)."""
+  """Complete (source, target) pairs to a permutation, as `lax.ppermute` under vmap requires; add (i, i) if possible."""
   free = set(range(count)) - set(targets.values())
   left = [i for i in range(count) if i not in targets]
   unmoved = {i: i for i in left if i in free}
@@ -140,7 +144,8 @@ def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple
   """Split a permutation of workers into permutations of devices that move at most one worker per device.
 
   Returns:
-    Per round (device pairs, the slot that each device sends, the slot that receives or -1).
+    For each permutation of devices: (device pairs (source, target), for each device the index of its worker that
+    sends, for each device the index of its worker that receives, or -1).
   """
   from scipy.sparse import csr_array
   from scipy.sparse.csgraph import maximum_bipartite_matching

@@ -23,7 +23,7 @@ class Sent(NamedTuple):
   senders: int | None = None  # of an all-reduce: workers whose values are summed; None: all
 
   def per_worker(self, workers: int) -> float:
-    """Return the minimum number of bytes that each of p workers sends: n (p - 1) / p, twice that for an all-reduce.
+    """Return the minimum bytes that each of p workers sends, n = nbytes: n (p - 1) / p, twice that for an all-reduce.
 
     A sum over m < p workers counts as 2 n m / p per worker: m of them send to a server and receive the sum.
     """
@@ -53,32 +53,32 @@ class Recorder(Group):
     return jnp.int32(0)
 
   def sum(self, tree: Tree) -> Tree:
-    """Record an all-reduce; return the value."""
+    """Record an all-reduce; return `tree` unchanged."""
     return self._record("all_reduce", tree)
 
   mean = max = sum
 
   def partial_sum(self, tree: Tree, member: Any, count: int) -> Tree:
-    """Record a sum over `count` workers; return the value."""
+    """Record an all-reduce of the values of `count` workers; return `tree` unchanged."""
     del member
     return self._record("all_reduce", tree, senders=count if count < self.workers else None)
 
   def gather(self, tree: Tree) -> Tree:
-    """Record an all-gather; return the value p times."""
+    """Record an all-gather; return `tree` repeated p times along a new leading axis."""
     self._record("all_gather", tree, self.workers)
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (self.workers, *jnp.shape(x))), tree)
 
   def reduce_scatter(self, tree: Tree) -> Tree:
-    """Record a reduce-scatter; return the first slice."""
+    """Record a reduce-scatter; return the first of the p slices of `tree`."""
     self._record("reduce_scatter", tree)
     return jax.tree.map(lambda x: x[: x.shape[0] // self.workers], tree)
 
   def shift(self, tree: Tree, steps: int) -> Tree:
-    """Record a permute; return the value."""
+    """Record a permute; return `tree` unchanged."""
     return self.permute(tree, [(rank - steps) % self.workers for rank in range(self.workers)])
 
   def permute(self, tree: Tree, sources: Sequence[int | None]) -> Tree:
-    """Record a permute; return the value."""
+    """Record a permute; return `tree` unchanged."""
     moves = any(s not in (None, i) for i, s in enumerate(sources))
     return self._record("permute", tree, sources=tuple(sources)) if moves else tree
 
@@ -87,9 +87,9 @@ class Recorder(Group):
   ) -> Tree:
     self.used = True
     if get_opaque_trace_state(convention="flax") != self._trace:
-      condition = "outside JAX's loops, conditions and jit"
+      condition = "outside JAX's loops, conditionals and jit"
       raise OptionError(
-        "a collective of an algorithm", condition, advice="Use Python's loops and conditions around it."
+        "a collective of an algorithm", condition, advice="Use Python's loops and if statements instead."
       )
     leaves = jax.tree.leaves(tree)
     if leaves and self.workers > 1:

@@ -23,7 +23,7 @@ def short_name(name: str) -> str:
 
 
 def slug(text: str) -> str:
-  """Convert a label or another user-defined name to a valid file name, deterministically."""
+  """Convert an algorithm label or another user-defined name to a valid file name, deterministically."""
   name = "".join(c if c.isalnum() or c in "-_." else "_" for c in text)
   name = name if name.strip(".") else name.replace(".", "_")  # . and .. are folders
   if len(name.encode()) <= LONGEST:
@@ -32,14 +32,14 @@ def slug(text: str) -> str:
 
 
 class Place(NamedTuple):
-  """The position of a label in a grid: the label without grid keys, and the values of the keys that it reads."""
+  """The position of a compared algorithm in a grid: its label without grid keys, and the values of its grid keys."""
 
   group: str
   point: Mapping[str, Any]
 
 
 def comparable(one: Place, other: Place) -> bool:
-  """Return whether two labels differ only in the algorithm or only in one grid key.
+  """Return whether two entries of a comparison differ only in the algorithm or only in one grid key.
 
   Different algorithms are compared at grid points whose common keys agree.
   """
@@ -49,7 +49,7 @@ def comparable(one: Place, other: Place) -> bool:
 
 
 def words(key: str, keys: tuple[str, ...] | list[str]) -> str:
-  """Return a key's last part; add its section if it is ambiguous among `keys`, and use the section for `name` keys."""
+  """Return a key's last part, with its section if ambiguous among `keys`; for a key `<section>.name`, the section."""
   section, _, name = key.rpartition(".")
   alike = [other for other in keys if other.rpartition(".")[2] == name]
   word = section if name == "name" else name if len(alike) == 1 else f"{section} {name}"
@@ -57,7 +57,7 @@ def words(key: str, keys: tuple[str, ...] | list[str]) -> str:
 
 
 def quoted(label: str) -> str:
-  """Return a label, in quotation marks if it contains a comma."""
+  """Return an algorithm label, in quotation marks if it contains a comma."""
   return f'"{label}"' if "," in label else label
 
 

@@ -185,8 +185,8 @@ def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
 def checked(factory: Factory) -> Factory:
   """Make a factory reject keyword arguments outside their annotated ranges, as `<factory>.<key> must be ...`.
 
-  It also rejects arguments in ARGUMENTS of another type, and computes defaults that are `ByWorkers` from the argument
-  `workers`.
+  It also rejects arguments named in ARGUMENTS that have another type, and computes defaults that are `ByWorkers` from
+  the argument `workers`.
   """
   names = [*inspect.signature(factory).parameters]
 
@@ -202,7 +202,7 @@ def checked(factory: Factory) -> Factory:
     for key, parameter in parameters.items():
       if isinstance(parameter.default, ByWorkers) and key not in settings:
         if settings.get("workers") is None:
-          raise OptionError(f"{factory.__name__}.workers", f"set if {key} is not", "None")
+          raise OptionError(f"{factory.__name__}.workers", f"set because {key} is unset", "None")
         settings[key] = parameter.default.value(settings["workers"])
     return factory(*args, **settings)
 

@@ -1,4 +1,4 @@
-"""The steps at which an algorithm's exchanges launch and merge, as static Python."""
+"""The steps at which an algorithm's exchanges launch and merge, computed in Python."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Ids = tuple[int, ...]  # indices into `Algorithm.exchanges`
 
 
 class Due(NamedTuple):
-  """The exchanges of one step, by index."""
+  """The exchanges that are due at one step, as indices."""
 
   launch: Ids = ()  # sent before the step, arrive later
   merge: Ids = ()  # arrive after the step
@@ -46,12 +46,12 @@ class Clock:
     self.steady = None if callable(exchange.period) else int(exchange.period)  # the period, if it is constant
     self._times = [self.offset + self.period(0)]  # steps of the launches so far, if the period varies
     if self.first < (0 if self.delay else 1):
-      condition = f"such that the first launch is at step {0 if self.delay else 1} or later"
+      condition = f"large enough that the first launch is at step {0 if self.delay else 1} or later"
       value = f"{self.offset} with period {self.period(0)} and delay {self.delay}"
       raise OptionError("offset of an exchange", condition, value)
 
   def period(self, round_: int) -> int:
-    """Return the number of steps of round k. Raises ValueError if it is not a positive integer."""
+    """Return the number of steps of round number `round_`. Raises ValueError if it is not a positive integer."""
     if not callable(self.exchange.period):
       return self.exchange.period
     check(f"period of an exchange in round {round_}", period := self.exchange.period(round_), integers(1))
@@ -68,7 +68,7 @@ class Clock:
     return self.steady == 1 and self.delay <= 1 and self.first == 1 - self.delay
 
   def launches(self, step: int) -> int:
-    """Return the number of launches after up to `step` steps."""
+    """Return the number of launches that are due after at most `step` steps."""
     if self.steady:
       return max(0, (step - self.first) // self.steady + 1)
     while self._times[-1] <= step:
@@ -80,11 +80,11 @@ class Clock:
     return self.launches(step) > self.launches(step - 1)
 
   def in_flight(self, step: int) -> int:
-    """Return the number of messages sent before `step` steps were finished that have not arrived by then."""
+    """Return the number of messages in flight after `step` steps, before a launch that is due then."""
     return self.launches(step - 1) - self.launches(step - self.delay) if self.delay else 0
 
   def round_at(self, step: int) -> tuple[int, int]:
-    """Return (steps since the start of the round after `step` steps, its period)."""
+    """Return (steps since the current round began, its period), for the round after `step` steps."""
     done = self.launches(step)
     if self.steady:
       return (step - self.offset) % self.steady, self.steady
@@ -102,7 +102,7 @@ class Clock:
 
 
 def check_in_flight(clock: Clock, message: Tree) -> None:
-  """Raise ValueError if the messages in flight have too many arrays for a program. message: one, as shapes."""
+  """Raise ValueError if the messages in flight have too many arrays for a program. message: the shapes of one."""
   arrays = len(jax.tree.leaves(message))
   most = max(8, MOST_ARRAYS // max(arrays, 1))
   if clock.capacity > most:
@@ -148,7 +148,7 @@ class Schedule:
     return all(clock.steady and step >= clock.first + clock.delay for clock in self.clocks)
 
   def cycle(self, step: int) -> tuple[int, int]:
-    """Return (steps into the cycle after `step` steps, length of a cycle in steps)."""
+    """Return (steps since the current cycle began, length of a cycle in steps), for the cycle after `step` steps."""
     rounds = [clock.round_at(step) for clock in self.clocks]
     length = lcm(*(period for _, period in rounds))
     if all(clock.steady for clock in self.clocks):

@@ -123,7 +123,7 @@ def specs(rules: Rules, params: Any, members: int) -> Any:
     name = path_text(path)
     spec = next((spec for pattern, spec in rules.params if re.search(pattern, name)), WHOLE)
     if len(spec) > len(x.shape):
-      condition = f"a spec of at most {len(x.shape)} axes for the shape {list(x.shape)}"
+      condition = f"a spec of at most {len(x.shape)} axes (the parameter has shape {list(x.shape)})"
       raise OptionError(f"the sharding rule for {name}", condition, spec)
     for axis, over in enumerate(spec):
       if over is not None and x.shape[axis] % members:

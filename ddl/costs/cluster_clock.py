@@ -41,7 +41,7 @@ from ddl.schedule import Schedule
 def pattern_of(
   algorithm: Algorithm | ServerAlgorithm, params: Tree, workers: int, visit: tuple[float, float] | None = None
 ) -> Pattern:
-  """Trace the messages of an algorithm.
+  """Return the communication pattern of an algorithm, by tracing its messages.
 
   Args:
     algorithm: a collective, gossip or server algorithm.
@@ -64,7 +64,7 @@ def pattern_of(
 
 
 def vector(nbytes: float, *more: float) -> Tree:
-  """Return shapes of parameters, one float32 vector per layer, from the layers' sizes in bytes."""
+  """Return parameters as shapes: a float32 vector per layer, given the size in bytes of each layer."""
   sizes = {"w": nbytes} | {f"w{i:04d}": size for i, size in enumerate(more)}
   return {name: jax.ShapeDtypeStruct((math.ceil(size / 4),), np.float32) for name, size in sizes.items()}
 
@@ -90,7 +90,7 @@ ALONE = Members()
 
 
 def of(components: Components, members: int, sharding: str) -> Members:
-  """Compile a step over the members of a worker, and return their collectives.
+  """Compile a step of a worker with several devices (members), and return the collectives among them.
 
   Args:
     members: the number of devices per worker.
@@ -115,8 +115,8 @@ def of(components: Components, members: int, sharding: str) -> Members:
 def check_devices(members: int) -> None:
   """Raise OptionError unless this process, which compiles the step, has all devices of a worker."""
   if members > len(jax.local_devices()):
-    condition = f"so few with cluster that each process has all {members} devices of a worker (members)"
-    raise OptionError("processes", condition, advice="Or predict the finished comparison in one process.")
+    condition = f"few enough for each process to have all {members} devices (members) of a worker if cluster is set"
+    raise OptionError("processes", condition, advice="Alternatively, predict the finished comparison in one process.")
 
 
 def collective_seconds(collective: Collective, cluster: Cluster, devices: int) -> float:
@@ -136,8 +136,8 @@ def clusters_by_name(names: Sequence[str], config: Experiment, members: int = 1)
     members: devices per worker; each device counts as one worker of the cluster.
 
   Raises:
-    ValueError: for an unknown name, two names that give the same file name, a cluster with too few workers, or step
-      times without a setting `seconds`.
+    ValueError: for an unknown name, two names that give the same file name, a cluster with too few workers, or
+      `config.times` without a setting `seconds`.
   """
   model, files = str(config.model.name), dict[str, str]()
   for name in dict.fromkeys(names):
@@ -148,13 +148,13 @@ def clusters_by_name(names: Sequence[str], config: Experiment, members: int = 1)
     clusters[cluster_file.display_name(name)] = with_shares(cluster_file.named(name, model), model)
   for name, cluster in clusters.items():
     if cluster.workers is not None and cluster.workers < config.workers * members:
-      devices = "workers" if members == 1 else f"devices for workers of {members} members"
-      condition = f"at most {cluster.workers // members} on {name}, which has {cluster.workers} {devices}"
+      devices = "workers" if members == 1 else f"devices, {members} per worker"
+      condition = f"at most {cluster.workers // members} on {name} ({cluster.workers} {devices})"
       raise OptionError("config.workers", condition, config.workers)
   scaled = [name for name, factory in TIMES.items() if "seconds" in keywords(factory)]
   if clusters and config.times.name not in scaled:
-    condition = f"one of {', '.join(scaled)} with cluster, which sets config.times.seconds"
-    raise OptionError("config.times.name", condition, config.times.name)
+    advice = "A cluster sets config.times.seconds, which the others do not have."
+    raise OptionError("config.times.name", f"one of {', '.join(scaled)} if cluster is set", config.times.name, advice)
   return clusters
 
 
@@ -231,7 +231,7 @@ def clock(cluster_run: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Ca
 
 
 def has_consensus(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
-  """Return whether the consensus model after a step needs no further communication."""
+  """Return whether the consensus model after `step` steps is available without additional communication."""
   needed, clocks = Counter(pattern.evaluate), Schedule(algorithm.exchanges).clocks
   exchanged = (
     exchange.ops

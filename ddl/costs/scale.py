@@ -36,7 +36,7 @@ class ScaledJob(NamedTuple):
   title: str
 
   def at_end(self, job: Job) -> StepWork:
-    """Return the work of the job at one end of the efficiency range."""
+    """Return the work of `job`, the same job with the device efficiency at one end of its range."""
     return scaling.work_of(job.step, job.params_bytes) if job.table else self.work
 
 
@@ -44,7 +44,7 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
   """Return the work and memory of a layer table, or of a model of `ddl.models` on synthetic data as XLA counts them.
 
   Args:
-    name: a layer table, or a model, which gets its default sizes.
+    name: the name of a layer table, or of a model, which has its default sizes.
     examples: batch size of the step that XLA counts.
     cluster: the cluster.
   """
@@ -70,7 +70,9 @@ def large_enough(workers: Sequence[int], job: Job) -> list[int]:
   """Return the numbers of workers that can hold a job's sharded states. Raises ValueError if there are none."""
   counts = [count for count in workers if count >= job.split]
   if not counts:
-    raise OptionError("workers", f"at least {job.split} to shard the states of {job.title}", max(workers))
+    raise OptionError(
+      "workers", f"at least {job.split} to hold the sharded training state of {job.title}", max(workers)
+    )
   return counts
 
 
@@ -88,12 +90,12 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
   }
   for key, value in values.items():
     if not any(key in settings for settings in by_name.values()):
-      raise OptionError(key, f"unset for {', '.join(names)} (no such setting)", value)
+      raise OptionError(key, f"unset for algorithms without this setting ({', '.join(names)})", value)
   return by_name
 
 
 def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
-  """Return a function from the number of workers to the algorithm's messages.
+  """Return a function that maps a number of workers to the messages of the algorithm `name`.
 
   nbytes: bytes of the parameters of each layer; settings: hyperparameters that replace the algorithm's defaults.
   """
@@ -135,10 +137,12 @@ def curves(
       results.append(Curve(short_name(name), pattern(max(workers)), transport, points, largest=largest))
   if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in results)):
     names = ", ".join(curve.algorithm for curve in results)
-    raise OptionError("order", f"fifo for {names}, which do not send gradients layer by layer", transport.order)
+    raise OptionError(
+      "order", f"fifo if no algorithm sends gradients layer by layer (algorithms: {names})", transport.order
+    )
   last = results[0].points[-1]
   if not results[0].possible:
     most = largest if weak else largest * last.workers
-    condition = f"at most {most}, as {bytes_text(cluster.device.memory)} of memory hold {largest:,} examples"
-    raise OptionError("batch", condition, batch, "" if weak else "Or use more workers.")
+    condition = f"at most {most} (a device's {bytes_text(cluster.device.memory)} of memory hold {largest:,} examples)"
+    raise OptionError("batch", condition, batch, "" if weak else "Use a smaller batch or more workers.")
   return results

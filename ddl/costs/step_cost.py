@@ -65,10 +65,11 @@ def loss_jaxpr(model: Model, batch: Tree) -> Any:
 def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
   """Return the parameter arrays in the order of their first use; the backward pass computes gradients in reverse.
 
-  An array's share is that of its products among the multiply-accumulates of the forward pass, where each element is
-  used once per position of the result. Arrays that no product uses (biases, scales, embeddings) have share 0. Other
-  work (products of activations, elementwise operations) is distributed in the same proportion. If no product uses a
-  parameter array, the shares are proportional to the sizes. The backward pass takes twice as long as the forward pass.
+  The share of an array is its products' fraction of the multiply-accumulates of the forward pass; a product uses each
+  element of the array once per position of its result. Arrays that no product uses (biases, scales, embeddings) have
+  share 0. Other work (products of activations, elementwise operations) is distributed in the same proportion. If no
+  product uses a parameter array, the shares are proportional to the sizes. The backward pass takes twice as long as the
+  forward pass.
   """
   traced = loss_jaxpr(model, batch)
   arrays = jax.tree_util.tree_flatten_with_path(param_shapes(model))[0]
@@ -129,7 +130,7 @@ class Compiled(NamedTuple):
 
 
 def compiled_step(components: Components, examples: int, members: int = 1, sharding: str = "") -> Compiled:
-  """Return XLA's analysis of `step_program`; with several members, that of one device."""
+  """Return XLA's analysis of `step_program`; with several members, for one device."""
   return analyse(step_program(components, examples, members, sharding))
 
 
@@ -149,7 +150,7 @@ def step_program(components: Components, examples: int, members: int = 1, shardi
 
 
 def step_parts(components: Components, examples: int, members: int = 1, sharding: str = "") -> tuple[LayerWork, ...]:
-  """Return the work of a microbatch's step by parameter array, as XLA counts it, for `ddl.perf.device`'s roofline.
+  """Return the work of a step on one microbatch for each parameter array, as XLA counts it, for `ddl.perf.device`.
 
   Bytes that grow with the examples are distributed like the FLOP of `leaves`; the others, such as passes over
   parameters and the optimizer's update, in proportion to the arrays' sizes.
@@ -165,7 +166,7 @@ def step_parts(components: Components, examples: int, members: int = 1, sharding
 
 
 def batch_shapes(components: Components, examples: int) -> Tree:
-  """Return the shapes [examples, ...] of a batch with at least 1 example."""
+  """Return the shapes [examples, ...] of a batch. Raises ValueError for fewer than 1 example."""
   units.count("number of examples", examples)
   one = components.data.train.take(np.arange(1))
   return {name: jax.ShapeDtypeStruct((examples, *x.shape[1:]), x.dtype) for name, x in one.items()}
@@ -186,7 +187,7 @@ def analyse(compiled: Any) -> Compiled:
 
 
 def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
-  """Return the algorithm for a single worker, with collectives that send nothing."""
+  """Return the algorithm as run by one of `workers` workers, with collectives that send nothing."""
 
   def with_recorder(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda group, *args: fn(Recorder(workers), *args)
@@ -229,7 +230,7 @@ def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
 
 
 def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[int], float]:
-  """Return a function that runs a number of steps like `train`, including input, and returns their seconds."""
+  """Return a function that runs a number of steps, including their input, as `train` does, and returns the seconds."""
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
   carry, first = trainer.start(initial_key(0)), 0
 
@@ -269,7 +270,7 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
     return compiled_step(components, examples).peak + others
 
   if count > size:
-    raise OptionError("workers", f"at most {size}, the number of examples of {config.data.short_name}", count)
+    raise OptionError("workers", f"at most {size} (number of examples of {config.data.short_name})", count)
   return Job(
     title=f"{model_title(components)} on {config.data.short_name}",
     params_bytes=weights,

@@ -1,7 +1,7 @@
 """Overlap messages with steps on CPUs, where XLA does not overlap collectives with compute.
 
-A call is split into several programs, one boundary at each launch and merge of a message. A background thread runs the
-programs that communicate, in the same order in all processes, while the main thread runs steps that do not.
+A call is split into several programs, with a boundary at each launch and merge of a message. A background thread runs
+the programs that communicate, in the same order in all processes, while the main thread runs steps that do not.
 """
 
 import time
@@ -42,7 +42,7 @@ class BackgroundCalls:
   """The calls of `Rounds`, run as several programs with the same results."""
 
   def __init__(self, rounds: Rounds, algorithm: Algorithm, params: Tree):
-    """Determine which leaves of the state a step changes.
+    """Determine which leaves of a worker's state a local step changes.
 
     Args:
       algorithm: the algorithm of `rounds`.
@@ -57,7 +57,7 @@ class BackgroundCalls:
     self._programs: dict[Any, tuple[Program, bool]] = {}
 
   def make_call(self, kind: Kind) -> Callable[..., tuple[Carry, jax.Array]]:
-    """Return a function like that of `Rounds.make_call`, for a kind with a unit, but without donation."""
+    """Return a function like that of `Rounds.make_call`, but without donation. The kind's `unit` must not be empty."""
     return partial(self._call, kind)
 
   def _call(
@@ -101,7 +101,7 @@ class BackgroundCalls:
     return self._thread.submit(_finished, executable, *args).result() if communicates else executable(*args)
 
   def _program(self, name: str, number: int, *args: Any) -> tuple[Program, bool]:
-    """Compile `_on_device_NAME(number, ...)` for these arguments; return it and whether it communicates."""
+    """Compile the method `_on_device_<name>` for `number` and `args`; return (program, whether it communicates)."""
     key = (name, number, jax.tree.structure(args), *[(x.shape, x.dtype) for x in jax.tree.leaves(args)])
     if key not in self._programs:
       began = time.perf_counter()
@@ -140,7 +140,7 @@ class BackgroundCalls:
 
 
 def _unchanged_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:
-  """Return for each leaf of a worker's state whether local steps leave it unchanged, such as an outer momentum."""
+  """Return a tree of bools: whether local steps leave each leaf of a worker's state (an outer momentum) unchanged."""
   _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
   outputs: list[Tree] = []
 
@@ -152,7 +152,7 @@ def _unchanged_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tre
 
 
 def _changed(before: Tree, after: Tree, replication: Tree) -> Tree:
-  """Pack the leaves that a function changed; replace the others by None, as a program would copy them."""
+  """Pack the leaves that a function changed; replace the others by None, because a program would copy them."""
   return jax.tree.map(lambda x, y, packed: None if y is x else packed, before, after, pack(after, replication))
 
 

@@ -12,7 +12,7 @@ MOST_CALLS = 10**7  # maximum per run: listing them takes about a minute
 
 
 class Kind(NamedTuple):
-  """A compiled function: runs the steps of `unit` `repeat` times, or up to `longest` steps if `unit` is empty."""
+  """A compiled function: it runs the steps of `unit` `repeat` times or, without a `unit`, any steps up to `longest`."""
 
   unit: tuple[Due, ...]  # the exchanges due at each step
   repeat: int
@@ -47,7 +47,7 @@ def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, fl
 def plan_parts(
   schedule: Schedule, parts: Sequence[tuple[int, int]], every: int, longest: int, flexible: int
 ) -> list[Call]:
-  """Split parts of a run into calls of at most MOST_KINDS kinds, with a boundary at each multiple of `every`.
+  """Split parts of a run into calls, with a boundary at each multiple of `every` and at most MOST_KINDS kinds of calls.
 
   A call contains one or more whole cycles of the schedule, if they fit into `longest` steps. If this gives too many
   kinds, the three that cover the most steps remain. All other steps use one kind of call, which decides at run time
@@ -117,7 +117,7 @@ def _static(schedule: Schedule, first: int, last: int, every: int, longest: int)
 
 
 def _equal_cycles(schedule: Schedule, step: int, cycles: int) -> int:
-  """Return how many of the next cycles, at least one, have the same exchanges as the first of them."""
+  """Return the number of consecutive cycles from `step`, at most `cycles`, with the same exchanges as the first."""
   if schedule.settled(step):
     return cycles
   _, cycle = schedule.cycle(step)
@@ -130,6 +130,6 @@ def _equal_cycles(schedule: Schedule, step: int, cycles: int) -> int:
 
 
 def _share(total: int, longest: int) -> int:
-  """Return the length of the first of the fewest, nearly equal parts of `total`, each at most `longest`."""
+  """Split `total` into as few, nearly equal parts of at most `longest` as possible; return the length of the first."""
   parts = -(-total // longest)
   return -(-total // parts)

@@ -88,7 +88,7 @@ class Checkpoints:
     return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in _names(like)])
 
   def _read(self, step: int, item: str, handler: Any, args: Any) -> Any:
-    """Read an item, or raise Damaged in all processes if one fails; orbax's manager would wait for that one."""
+    """Read an item; if a process fails, raise Damaged in all processes. Orbax's manager would wait for that process."""
     path, restored, reason = self._manager.directory / str(step), None, ""
     try:
       with _patient_loops():
@@ -100,7 +100,7 @@ class Checkpoints:
     return restored
 
   def delete(self, step: int) -> None:
-    """Remove the checkpoint of `step`."""
+    """Delete the checkpoint of `step`."""
     self._manager.delete(step)
 
   def close(self) -> None:
@@ -125,7 +125,7 @@ class _PatientLoops(asyncio.DefaultEventLoopPolicy):
 
 @contextlib.contextmanager
 def _patient_loops() -> Iterator[None]:
-  """Make orbax wait for all reads; it closes their loop when one fails, and the others would then log errors."""
+  """Make orbax wait for all reads when one fails: it closes their event loop, and the other reads would log errors."""
   before = asyncio.get_event_loop_policy()
   asyncio.set_event_loop_policy(_PatientLoops())
   try:
@@ -160,5 +160,5 @@ def _names(tree: Any) -> list[str]:
 
 
 def _plain(tree: Any) -> dict[str, Any]:
-  """Return the leaves in order, so that a checkpoint does not depend on the names of optax states."""
+  """Return the leaves by their position in the tree, because the names in optax states may change."""
   return dict(zip(_names(tree), jax.tree.leaves(tree), strict=True))

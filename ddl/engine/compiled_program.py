@@ -54,7 +54,7 @@ class Instruction(NamedTuple):
 
   @property
   def called(self) -> list[str]:
-    """Return the names of the computations that it calls, except the condition of a loop."""
+    """Return the names of the computations that this instruction calls, except the condition of a loop."""
     return [name for names in CALLED.findall(self.attributes) for name in NAME.findall(names)]
 
 
@@ -86,7 +86,10 @@ class Collective(NamedTuple):
 
   @property
   def sent(self) -> float:
-    """Return the minimum bytes that a device sends: n (s - 1) / s, twice that for an all-reduce, n for a permute."""
+    """Return the minimum bytes that a device sends, with n = `nbytes` and s = `size`.
+
+    All-reduce: 2 n (s - 1) / s; permute: n; others: n (s - 1) / s.
+    """
     if self.kind == "collective-permute":
       return self.nbytes
     return (2 if self.kind == "all-reduce" else 1) * self.nbytes * (self.size - 1) / self.size
@@ -108,7 +111,7 @@ def parse(text: str) -> Program:
 
 
 def collectives(text: str, mesh: Mesh) -> list[Collective]:
-  """Return each collective of a compiled program once, also inside loops. text: `as_text` of the executable."""
+  """Return the collectives of a compiled program, those inside loops once. text: `as_text` of the executable."""
   program = parse(text)
   fusions = [line for lines in program.computations.values() for line in lines if line.opcode == "fusion"]
   # Count a chain only at its start.
@@ -118,7 +121,7 @@ def collectives(text: str, mesh: Mesh) -> list[Collective]:
 
 
 def collective_kind(instruction: Instruction) -> str:
-  """Return the kind of a collective or its start, "" for other instructions."""
+  """Return the kind of collective that an instruction runs or starts, "" for other instructions."""
   kind = instruction.opcode.removesuffix("-start")
   return kind if kind in KINDS else ""
 
@@ -138,7 +141,7 @@ def collective(instruction: Instruction, mesh: Mesh) -> Collective:
 
 
 def arrays(shape: str) -> list[tuple[str, str, str]]:
-  """Return (type, sizes, layout) of each array of a shape."""
+  """Return (type, sizes, layout) of each array in a shape, which may be a tuple."""
   return ARRAY.findall(shape)
 
 
@@ -148,7 +151,7 @@ def dims(sizes: str) -> list[int]:
 
 
 def nbytes(kind: str, sizes: str) -> int:
-  """Return the bytes of an array of this type and these sizes."""
+  """Return the bytes of an array. kind: its element type; sizes: its dimensions, such as "4,8"."""
   bits = BITS.get(kind) or BITS.get(re.sub(r"e\dm\d.*", "", kind), 8)
   return math.prod(dims(sizes)) * bits // 8
 
@@ -162,7 +165,7 @@ def _instruction(name: str, rest: str) -> Instruction:
 
 
 def _closings(text: str) -> Iterator[int]:
-  """Yield the positions after each closing bracket that balances the first bracket."""
+  """Yield the position after each closing bracket up to which all brackets are balanced."""
   depth = 0
   for match in re.finditer(r"[()]", text):
     depth += 1 if match[0] == "(" else -1
@@ -171,7 +174,7 @@ def _closings(text: str) -> Iterator[int]:
 
 
 def _groups(line: str, devices: int) -> list[list[int]]:
-  """Return the groups of devices, by position in the mesh; one group of all devices if a line has none."""
+  """Return the groups of devices (positions in the mesh) of a line; one group of all devices if it lists none."""
   if match := LISTED.search(line) or PAIRS.search(line):
     return [[int(n) for n in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", match[1])]
   if match := ALONG.search(line):
@@ -299,17 +302,17 @@ class Costs:
 
 
 def _memory_bytes(shape: str) -> int:
-  """Return the bytes of the arrays of a shape in memory."""
+  """Return the total bytes of those arrays of a shape that are not in a TPU's VMEM."""
   return sum(nbytes(kind, sizes) for kind, sizes, layout in arrays(shape) if VMEM not in layout)
 
 
 def _sizes(shape: str) -> list[int]:
-  """Return the dimensions of the first array."""
+  """Return the dimensions of the first array in a shape."""
   return dims(arrays(shape)[0][1])
 
 
 def _dot(instruction: Instruction, defined: Mapping[str, Instruction], contracting: re.Match[str] | None) -> int:
-  """Return the FLOP of a product: 2 per value of the result and of the contracted axes."""
+  """Return the FLOP of a product: 2 x (number of values in the result) x (size of the contracted axes)."""
   left = _sizes(defined[instruction.operands[0]].shape)
   axes = [int(axis) for axis in re.findall(r"\d+", contracting[1])] if contracting else []
   return 2 * math.prod(_sizes(instruction.shape)) * math.prod(left[axis] for axis in axes)
@@ -339,7 +342,7 @@ def _convolution(instruction: Instruction, defined: Mapping[str, Instruction]) -
 
 @cache
 def _taps(size: int, kernel: int, out: int, low: int, stride: int, spread: int, dilation: int) -> int:
-  """Return the number of (output position, kernel position) pairs that read an input value."""
+  """Return the number of (output, kernel) positions along one axis that read an input value instead of padding."""
   at = np.arange(out)[:, None] * stride + np.arange(kernel)[None] * dilation - low
   return int(np.count_nonzero((at >= 0) & (at % spread == 0) & (at // spread < size)))
 

@@ -37,8 +37,8 @@ class CompiledTrainer(SingleRunTrainer):
     """Determine the replication of each leaf and the traffic of each exchange.
 
     Raises:
-      ValueError: if a clock of the algorithm is invalid, an exchange can have too many messages in flight, or the
-        sharding does not fit the model.
+      ValueError: if the period, delay or offset of an exchange is invalid, an exchange can have too many messages in
+        flight, or the sharding does not fit the model.
     """
     algorithm, model = of_collective(algorithm), of_model(model)
     self.schedule = Schedule(algorithm.exchanges)
@@ -105,7 +105,7 @@ class CompiledTrainer(SingleRunTrainer):
     return self.workers.replicate(jax.random.key_data(key))
 
   def join(self, carries: Sequence[Carry]) -> Carry:
-    """Return the carry of a batch of these runs: [workers, runs, ...]; a single run's carry is unchanged."""
+    """Combine carries of runs into the carry of a batch, [workers, runs, ...]; return a single one unchanged."""
     return carries[0] if len(carries) == 1 else self._join(*carries)
 
   def part(self, carry: Carry, run: int) -> Carry:
@@ -192,7 +192,7 @@ class CompiledTrainer(SingleRunTrainer):
     return f"{describe_layout(w, self.execution, members)}, overlap {overlap}; {copies}"
 
   def compiled(self, kind: Kind, *args: Any, batched: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
-    """Return the executable of a kind of calls, compiled on first use."""
+    """Return the executable for calls of this kind, compiled at its first use. args: as for `lowered`."""
     if self._background and kind.unit and not batched:
       return self._background.make_call(kind)
     avals = jax.tree.map(lambda x: (x.shape, x.dtype), args)
@@ -204,7 +204,7 @@ class CompiledTrainer(SingleRunTrainer):
     return self._calls[key]
 
   def lowered(self, kind: Kind, *args: Any, batched: bool = False) -> jax.stages.Lowered:
-    """Lower a kind of calls. args: arrays, or shapes with shardings."""
+    """Lower the function that runs calls of this kind. args: its arguments, as arrays or shapes with shardings."""
     with warnings.catch_warnings():
       # A message slot that is only read or only written leaves a donated buffer unused.
       warnings.filterwarnings("ignore", message="Some donated buffers were not usable")

@@ -25,7 +25,7 @@ Messages = tuple[tuple[Tree, ...], ...]  # [copies, ...] for each exchange and s
 
 
 class Carry(NamedTuple):
-  """The state between two calls. [copies, ...]: one copy per worker, or per device if all workers agree."""
+  """The state between two calls. Leaves are [copies, ...]: one copy per worker, or per device if all workers agree."""
 
   params: Tree  # [copies, ...]
   state: Tree  # [copies, ...]
@@ -62,9 +62,10 @@ class DeviceFunctions:
     self.mean = self.vmap_workers(workers.group.mean, (0,), None)  # mean over all workers: [virtual, ...] -> [...]
 
   def steps(self, carry: Carry, batches: Tree, keys: jax.Array, overlapped: bool = False) -> tuple[Carry, jax.Array]:
-    """Run steps without exchanges. batches: [virtual, steps, batch, ...]; losses: [virtual, steps].
+    """Run steps without exchanges on all `virtual` workers of a device; return the carry and losses [virtual, steps].
 
-    overlapped: whether a message is in flight that the compiler should overlap with the steps.
+    batches: [virtual, steps, batch, ...]; keys: [virtual, steps]; overlapped: whether a message is in
+    flight that the compiler should overlap with the steps.
     """
     if overlapped and self._unrolled and keys.shape[1] > UNROLLED:
       cut = slice(UNROLLED), slice(UNROLLED, None)
@@ -97,7 +98,7 @@ class DeviceFunctions:
   def _joint_steps(
     self, algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
   ) -> Callable[..., Any]:
-    """Return a function that runs local steps that communicate: each step on all workers of a device at once."""
+    """Return a function for local steps that communicate: it runs each step on all workers of a device together."""
     in_params, in_state = axes(replication.params), axes(replication.state)
     per_worker = (replication.params, True, True, True)
     gradients = over_workers(gradient_of(model), execution.gradients, per_worker, True)

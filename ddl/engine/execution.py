@@ -47,7 +47,7 @@ class ExecutionConfig(NamedTuple):
 
 
 def layout_of(workers: Workers, execution: ExecutionConfig) -> dict[str, Any]:
-  """Return the settings that a bit-exact resume requires to be equal."""
+  """Return the settings of layout and execution that must be equal for a bit-exact resume."""
   return {"devices": workers.devices, "execution": list(execution[:4]), "processes": jax.process_count()}
 
 
@@ -73,7 +73,7 @@ def check_threads(option: str, count: int) -> None:
   limits = [int(text) for file in map(Path, THREADS) if file.is_file() and (text := file.read_text().strip()).isdigit()]
   limits += [soft for soft, _ in [resource.getrlimit(resource.RLIMIT_NPROC)] if soft > 0]
   if count >= min(limits, default=count + 1):
-    raise OptionError(option, f"below {min(limits)}, this machine's limit of threads", count)
+    raise OptionError(option, f"below {min(limits)} (this machine's limit of threads)", count)
 
 
 def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> ExecutionConfig:
@@ -96,8 +96,8 @@ def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> Executio
 def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
   """Return the number of runs with different seeds to train in one program: several if dispatch dominates.
 
-  call_bytes: input of one call of one run. The inputs of all runs take at most four times CALL_BYTES, and so do their
-  parameters.
+  call_bytes: bytes of input of one call of one run. The inputs of all runs take at most four times CALL_BYTES, and so
+  do their parameters.
   """
   size = nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
   fits = 4 * CALL_BYTES // max(call_bytes, workers * size, 1)
@@ -107,7 +107,8 @@ def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
 def packs(params: Tree) -> bool:
   """Return whether a server should store the parameters as one vector.
 
-  They must all have the same type. On CPUs their leaves must be small; on GPUs and TPUs copies are assumed to be cheap.
+  All parameters must have the same type. On CPUs the leaves must be small; on GPUs and TPUs copies are assumed to
+  be cheap.
   """
   leaves = jax.tree.leaves(params)
   small = jax.default_backend() != "cpu" or nbytes(params) < PACKED_BYTES * len(leaves)
@@ -153,7 +154,7 @@ def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, str] | None = None
 
 
 def exit_on_sigterm(before_exit: Callable[[], object] | None) -> None:
-  """Make SIGTERM exit the process during a compilation, which blocks Python's signal handlers, after GRACE seconds.
+  """Make the process exit GRACE seconds after SIGTERM if a compilation still blocks Python's signal handlers.
 
   before_exit: called before the process exits with code 143; None: restore the default.
   """

@@ -15,7 +15,7 @@ Local = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]  # (grads, state, params
 
 
 def gradient_of(model: Model) -> Callable[..., tuple[tuple[Any, Tree], Tree]]:
-  """Return (params, extra, batch, key) -> ((loss, extra), grads), averaged over `model.microbatches`.
+  """Return a function (params, extra, batch, key) -> ((loss, extra), grads) that averages over microbatches.
 
   Microbatch i of k contains examples i, i + k, i + 2k, ..., so that it is spread over all devices of a worker. Its key
   is fold_in(key, i), and it receives the `extra` (batch statistics) of the previous microbatch.
@@ -44,7 +44,7 @@ def gradient_of(model: Model) -> Callable[..., tuple[tuple[Any, Tree], Tree]]:
 
 
 def make_local_step(model: Model, local: Local) -> Callable[[Any, Any], tuple[Any, Any]]:
-  """Return step((params, state, extra), (batch, key)) -> ((params, state, extra), loss), for `lax.scan`."""
+  """Return a function ((params, state, extra), (batch, key)) -> ((params, state, extra), loss), for `lax.scan`."""
   gradient = gradient_of(model)
 
   def step(carry: Any, batch_and_key: Any) -> tuple[Any, Any]:

@@ -43,7 +43,7 @@ class Placement:
 
   @property
   def params(self) -> Tree:
-    """Return shapes and shardings of one worker's parameters, on the devices of each row."""
+    """Return the shapes of one worker's parameters with their shardings over the devices of a mesh row."""
     return placed(self._shapes, jax.tree.map(lambda spec: NamedSharding(self.workers.mesh, spec), self._specs))
 
   @property
@@ -57,11 +57,11 @@ class Placement:
     return placed(shapes, jax.tree.map(self.workers.split, like(one, self._shapes, self._specs)))
 
   def one_copy(self, x: jax.Array) -> jax.Array:
-    """View an array that is equal on all rows, [rows, ...], as [1, ...], replicated over the rows, without a copy."""
+    """View an array [rows, ...] that is equal on all mesh rows as a replicated array [1, ...], without a copy."""
     return _same_memory(x, 1, NamedSharding(self.workers.mesh, PartitionSpec(None, *_inside(x))))
 
   def copies(self, x: jax.Array) -> jax.Array:
-    """View an array [1, ...], replicated over the rows, as [rows, ...], without a copy."""
+    """View an array [1, ...] that is replicated over the mesh rows as [rows, ...], without a copy."""
     return _same_memory(x, self.workers.rows, self.workers.split(_inside(x)))
 
 
@@ -120,7 +120,7 @@ def gather(tree: Tree) -> Tree:
 
 
 def _inside(x: Any) -> tuple[str | None, ...]:
-  """Return an array's spec without its leading axis."""
+  """Return an array's partition spec without the leading axis."""
   return tuple(x.sharding.spec)[1:]
 
 

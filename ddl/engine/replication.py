@@ -22,7 +22,7 @@ class Replication(NamedTuple):
 
 
 def find_replication(algorithm: Algorithm, workers: Workers, params: Tree) -> tuple[Replication, tuple[Tree, ...]]:
-  """Return which leaves differ between workers, if their gradients do, and the shapes of one worker's messages.
+  """Return which leaves differ between workers that have different gradients, and the shapes of a worker's messages.
 
   params: one worker's parameters, as arrays or shapes.
   """
@@ -73,7 +73,7 @@ class _Trace:
     self._workers = workers
 
   def __call__(self, fn: Callable[..., Tree], *marked: tuple[Tree, Tree]) -> tuple[Any, Any]:
-    """Return (shapes, marks) of the result. marked: (shapes, marks) per argument; mark True: workers differ in it."""
+    """Return (shapes, marks) of the result. marked: (shapes, marks) per argument; a mark is True if workers differ."""
     differing: list[Tree] = []
 
     @jax.custom_batching.custom_vmap

@@ -1,7 +1,8 @@
 """A compiled call: steps of every worker with the algorithm's exchanges between them.
 
 Exchanges are known at compile time, or decided at run time by conditions on values that are equal on all devices. One
-function of the latter kind serves any steps of a run, if periods and pauses would cause too many kinds of calls.
+function with exchanges decided at run time serves any steps of a run, if periods and pauses would require too many
+compiled functions.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,13 +33,16 @@ class ConditionalExchanges:
     self._prompt = [i for i, clock in enumerate(clocks) if not clock.delay]
 
   def run(self, longest: int, carry: Carry, inputs: Any, clock: Any) -> tuple[Carry, jax.Array]:
-    """Run up to `longest` steps; return the carry and the losses [virtual, longest], padded with zeros.
+    """Run up to `longest` steps of a device's `virtual` workers; return (carry, losses [virtual, longest]).
+
+    The losses are padded with zeros.
 
     Args:
       longest: maximum number of steps.
       carry: with `Clock.slots` slots for the messages of each exchange.
       inputs: batches [virtual, longest, batch, ...] and keys [virtual, longest].
-      clock: number of steps [], messages in flight [exchanges], and [longest, exchanges] bool per field of `Due`.
+      clock: (number of steps [], number of messages in flight [exchanges], due), where `due` has a bool array
+        [longest, exchanges] for each field of `Due`.
     """
     steps, in_flight, due = clock
     losses = jnp.zeros((self.functions.workers.virtual, longest), jnp.result_type(float))
@@ -120,11 +124,11 @@ class Rounds:
     self._conditional = ConditionalExchanges(functions, clocks)
 
   def make_call(self, kind: Kind, batched: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
-    """Return the jitted function of a kind of calls: call(carry, batches, step, keys, clock) -> (carry, losses).
+    """Return the jitted function for calls of this kind: call(carry, batches, step, keys, clock) -> (carry, losses).
 
     The call donates the carry. batches: [workers, steps, batch, ...]; step: [] the first step; keys: [workers], as key
-    data; losses: [steps], means over the workers; clock: as in `ConditionalExchanges.run` if the kind has no unit,
-    else ().
+    data; losses: [steps], means over the workers; clock: as in `ConditionalExchanges.run` if `kind.unit` is
+    empty, else ().
     batched: whether the call runs a batch of runs: carry [workers, runs, ...], batches
     [workers, runs, steps, batch, ...], keys [workers, runs], losses [runs, steps].
     """
@@ -138,7 +142,7 @@ class Rounds:
   def _on_device(
     self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, keys: jax.Array, clock: Any
   ) -> tuple[Carry, jax.Array]:
-    """Run a device's part of the call; leaves that all workers share are [1, ...] outside and [...] inside."""
+    """Run a device's part of the call; leaves that all workers share are [1, ...] outside it and [...] inside."""
     carry = self._each_leaf(unpack, carry)
     inputs = batches, step_keys(keys, step, jax.tree.leaves(batches)[0].shape[1])
     if kind.unit:
@@ -188,7 +192,7 @@ class Rounds:
 
 
 def worker_keys(key: jax.Array, workers: Sequence[int]) -> jax.Array:
-  """Return the key data of workers with these IDs: [len(workers), *key.shape, ...]."""
+  """Return the key data [len(workers), *key.shape, ...] of the workers with these IDs."""
   ids = jnp.asarray(np.array(workers, np.int32))
   return jax.random.key_data(jax.vmap(lambda worker: _fold(key, worker))(ids))
 

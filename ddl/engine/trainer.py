@@ -33,12 +33,12 @@ class Trainer(Protocol):
   """The steps of a run, or of a batch of runs that differ in seeds and traced hyperparameters.
 
   A carry is the state between two calls; only its trainer knows its structure. A batch of one run has the same carry,
-  program and bits as that run.
+  program and bit-exact results as that run.
   """
 
   @property
   def layout(self) -> dict[str, Any]:
-    """Return the settings that a bit-exact resume requires to be equal."""
+    """Return the settings of layout and execution that must be equal for a bit-exact resume."""
     ...
 
   @property
@@ -60,12 +60,12 @@ class Trainer(Protocol):
     """Return the initial carry for a random key, or for a `RunKey` with hyperparameters.
 
     Raises:
-      ValueError: if it exceeds the memory.
+      ValueError: if the carry exceeds the memory.
     """
     ...
 
   def join(self, carries: Sequence[Any]) -> Any:
-    """Return the carry of a batch of these runs."""
+    """Combine the carries of several runs into the carry of a batch."""
     ...
 
   def part(self, carry: Any, run: int) -> Any:

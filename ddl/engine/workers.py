@@ -72,12 +72,12 @@ class Workers(NamedTuple):
 
   @property
   def packs(self) -> bool:
-    """Return whether messages in flight are packed (see `execution`); packing would gather sharded parameters."""
+    """Return whether messages in flight are packed (see `execution`): not if parameters are sharded over members."""
     return self.platform == "tpu" and self.members == 1
 
   @property
   def overlapped_group(self) -> Group:
-    """Return the group for messages in flight."""
+    """Return the group whose collectives overlap with steps, for messages in flight."""
     return PackedGroup(self.group.axes) if self.packs else self.group
 
   @property
@@ -151,7 +151,7 @@ class Workers(NamedTuple):
       if limit is None:
         memory.require(share * len(self.mesh.local_devices), what)
       elif share > limit:
-        more = " More members shard it further." if self.members > 1 else ""
+        more = " Use more members to shard it further." if self.members > 1 else ""
         raise ValueError(
           f"{what}, needs {share / 1e9:,.1f} GB per device, but a device has {limit / 1e9:,.1f} GB.{more}"
         )
@@ -177,10 +177,10 @@ def divisors(count: int) -> list[int]:
 def make_workers(count: int, devices: int | None = None, members: int = 1) -> Workers:
   """Spread `count` workers of `members` devices each over the first `devices` devices of all processes.
 
-  devices: by default as many as divide the workers evenly.
+  devices: by default the largest available number over which the workers spread evenly.
 
   Raises:
-    ValueError: if there are fewer devices, or they do not divide the workers.
+    ValueError: if there are fewer devices, or the workers do not spread evenly over them.
   """
   available = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
   if count < 1:
@@ -193,7 +193,7 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
   fits = even if jax.default_backend() == "cpu" else [d for d in even if d <= len(available)]  # any number of CPUs
   if devices not in fits:
     where = f" of {jax.process_count()} processes" * (jax.process_count() > 1)
-    what = f"{count} workers" + f" of {members} members" * (members > 1)
+    what = f"{count} workers" + f" of {members} members (devices) each" * (members > 1)
     raise ValueError(
       f"{what} must spread evenly over the devices, got {devices or len(available)} devices{where} "
       f"(available: {len(available)}). Valid numbers: {', '.join(map(str, fits)) or 'none'}."
@@ -204,7 +204,7 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
   ]
   if len(used) < devices:
     raise OptionError(
-      "devices", f"at most {len(used)}", devices, "JAX sets the number of CPU devices when it is first used."
+      "devices", f"at most {len(used)}", devices, "The number of CPU devices is fixed when JAX is first used."
     )
   return on_devices(count, used, members)
 
@@ -219,7 +219,7 @@ class PackedGroup(Group):
   """A group that sends means and sums as one vector per type, with the values of `Group`."""
 
   def __init__(self, axis: AxisName, below: float = math.inf):
-    """Bind to an axis as `Group` does. below: bytes from which a leaf is sent unpacked, as copying takes longer."""
+    """Bind to an axis as `Group` does. below: size in bytes from which a leaf is sent unpacked, to avoid a copy."""
     super().__init__(axis)
     self.below = below
 

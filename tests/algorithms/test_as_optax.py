@@ -174,7 +174,7 @@ def test_update_without_params_is_refused():
   tx = transformation("local_sgd")
   grads = jnp.zeros((8, 3))
   state = jax.vmap(tx.init, axis_name="w")(grads)
-  with pytest.raises(ValueError, match="params of update must be set"):
+  with pytest.raises(ValueError, match="params must be passed to update"):
     jax.vmap(tx.update, axis_name="w")(grads, state)
 
 
@@ -205,7 +205,7 @@ def test_the_consensus_inside_another_transformation(x64):
 @pytest.mark.parametrize("count", [0, 2])
 def test_consensus_needs_one_state(count):
   state = jax.vmap(transformation("easgd").init, axis_name="w")(jnp.zeros((8, 3)))
-  with pytest.raises(ValueError, match=rf"state must be .*, got {count} "):
+  with pytest.raises(ValueError, match=rf"state must be .*, got one with {count}"):
     consensus((optax.EmptyState(),) + (state,) * count, jnp.zeros((8, 3)))
 
 
@@ -216,7 +216,7 @@ def test_a_pickled_state_continues(x64):
   pickled = pickle.loads(pickle.dumps(state))
   update = jax.vmap(tx.update, axis_name="w")
   jax.tree.map(np.testing.assert_array_equal, *(tuple(update(params, s, params)[1]) for s in (state, pickled)))
-  with pytest.raises(ValueError, match=r"state of consensus must come from tx\.init"):
+  with pytest.raises(ValueError, match=r"the state passed to consensus must come from tx\.init"):
     consensus(pickled, params)
 
 

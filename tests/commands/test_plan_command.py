@@ -145,12 +145,12 @@ def test_a_step_of_microbatches_takes_the_sum_of_their_steps(planned, settings):
     (("--model=alexnet", "--cluster=fdr", "--workers=1000000000"), "from 1 to 65,536"),
     (
       (DIGITS, "--cluster=fdr", "--workers=5000"),
-      "workers must be at most 1437, the number of examples of digits, got 5000.",
+      "workers must be at most 1437 (number of examples of digits), got 5000.",
     ),
     (("--model=vgg_a", "--cluster=cori_fdr", "--exposed=nan"), "exposed must be a finite number, got nan."),
     (
       ("--model=vgg_a", "--cluster=asr", "--batch=100000"),
-      "examples per worker must be at most 2039, to fit in the device's",
+      "examples per worker must be at most 2039 to fit in the device's",
     ),
     (
       ("--model=vgg_a", "--cluster=cori_fdr", "--json=/no/such/file"),

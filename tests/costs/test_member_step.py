@@ -89,7 +89,7 @@ def test_a_step_includes_the_collectives_of_members_and_an_exchange_uses_their_l
 def test_a_cluster_needs_a_worker_for_each_device():
   config = config_of("sync_sgd", workers=8)
   assert cluster_clock.clusters_by_name(["pcie_8gpu"], config)
-  with pytest.raises(ValueError, match=r"config.workers must be at most 4 on pcie_8gpu, .* 2 members, got 8"):
+  with pytest.raises(ValueError, match=r"config.workers must be at most 4 on pcie_8gpu \(.* 2 per worker\), got 8"):
     cluster_clock.clusters_by_name(["pcie_8gpu"], config, 2)
 
 
