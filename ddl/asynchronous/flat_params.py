@@ -13,7 +13,7 @@ from ddl.precision import ravel
 
 
 class VisitTrees(NamedTuple):
-  """Shapes of a visit's message, reply and server state, for parameters stored as one vector [size]."""
+  """Shapes of the message and reply of a visit and of the server's state, with the parameters as one vector [size]."""
 
   message: Tree
   reply: Tree
@@ -21,14 +21,14 @@ class VisitTrees(NamedTuple):
 
 
 def visit_trees(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
-  """Return the shapes of a visit's message, reply and server state, for parameters of this size and type."""
+  """Return the shapes of `VisitTrees` for parameters stored as one vector of this size and type."""
   flat = jax.ShapeDtypeStruct((size,), dtype)
   state, server, reply = jax.eval_shape(algorithm.init, flat)
   return VisitTrees(jax.eval_shape(algorithm.request, state, flat), reply, server)
 
 
 def leading_axes(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
-  """Return each leaf's number of axes before the parameter axis in `visit_trees`; -1 for leaves of fixed size."""
+  """Return, for each leaf of `visit_trees`, the number of axes before its parameter axis; -1 if it has none."""
   trees, larger_trees = visit_trees(algorithm, size, dtype), visit_trees(algorithm, size + 1, dtype)
   return jax.tree.map(lambda a, b: -1 if a.shape == b.shape else len(a.shape) - 1, trees, larger_trees)
 
@@ -84,7 +84,7 @@ def is_elementwise(algorithm: ServerAlgorithm, params: Tree) -> bool:
 
 
 def check_lock_free(algorithm: ServerAlgorithm, params: Tree) -> None:
-  """Raise ValueError unless the lock-free increment is element-wise, which computing it block by block requires."""
+  """Raise ValueError unless the lock-free increment, which is computed block by block, is element-wise."""
   rule = algorithm.lock_free
   if rule and not are_elementwise(lambda params: [(rule.increment, (params, params))], params):
     raise ValueError(
@@ -93,7 +93,7 @@ def check_lock_free(algorithm: ServerAlgorithm, params: Tree) -> None:
 
 
 def _pack(tree: Tree, leads: Tree) -> Tree:
-  """Concatenate subtrees that match the parameters to one array [..., size]; leave other leaves unchanged."""
+  """Concatenate each subtree with the parameters' structure into one array [..., size]; keep the other leaves."""
 
   def concatenate(lead: int, part: Tree) -> Any:
     if lead < 0:

@@ -51,7 +51,7 @@ NO_BARRIER = Bounded(math.inf)  # asp
 
 
 def require(local: bool = False) -> Any:
-  """Import `ray` without starting it. local: accept no connections from other hosts. ValueError if not installed."""
+  """Import `ray` without starting it; ValueError if it is not installed. local: refuse connections from other hosts."""
   if local:
     os.environ.setdefault(ONE_HOST, "0")
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -67,7 +67,7 @@ def require(local: bool = False) -> Any:
 
 
 def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
-  """Start Ray on this machine, at loopback only, with `cpus` process slots; or join a cluster ("host:port").
+  """Join the Ray cluster at `address` (HOST:PORT); None: start Ray on this machine's loopback, for `cpus` processes.
 
   Raises ValueError if Ray is not installed or the cluster cannot be reached.
   """
@@ -81,7 +81,7 @@ def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
     _end_agents_with_ray()
     if ray.util.get_node_ip_address() != LOOPBACK:
       ray.shutdown()
-      raise OptionError(ONE_HOST, "0 before ray is imported, so that Ray opens no ports to the network")
+      raise OptionError(ONE_HOST, "0 before ray is imported; otherwise Ray opens ports to the network")
     return
   try:
     if address != "auto":
@@ -151,7 +151,7 @@ class RayCluster:
 
     Args:
       algorithm: a server algorithm with element-wise functions.
-      make: worker -> (model, take), called in the worker's process; must be picklable by cloudpickle.
+      make: worker -> (model, take), called in the worker's process; cloudpickle must be able to pickle it.
       workers: number of workers.
       shards: number of master processes.
       folder: folder of the checkpoints.
@@ -160,7 +160,7 @@ class RayCluster:
       checkpoint_every: visits between checkpoints; 0: only at the end.
       resume: continue from the newest checkpoint of all shards.
       seed: seed for the peers of gossip algorithms and the barrier's samples.
-      barrier: enforced by the first shard; workers do not wait for a dead worker until it restarts.
+      barrier: enforced by the first shard, which ignores a dead worker until that worker restarts.
     """
     self.ray = require(local=address is None)
     for name, value, least in ("workers", workers, 1), ("shards", shards, 1), ("checkpoint_every", checkpoint_every, 0):
@@ -175,7 +175,7 @@ class RayCluster:
       raise OptionError(str(self.folder), f"a folder with a checkpoint of all {shards} shards")
     if not resume and any(ray_master.labels(self.folder, k) for k in range(shards)):
       advice = "Resume that run, or use another folder."
-      raise OptionError(str(self.folder), "without checkpoints of an earlier run", advice=advice)
+      raise OptionError(str(self.folder), "a folder without checkpoints of an earlier run", advice=advice)
     self.needs = {"num_cpus": cpus, "num_gpus": gpus}
     self.started, self.local = not self.ray.is_initialized(), address is None
     if self.started:
@@ -185,19 +185,19 @@ class RayCluster:
       if needed > resources.get(name, 0):
         self.close()
         condition = f"at least {needed:g} for {workers} workers and {shards} master shards"
-        raise OptionError(f"{name}s of the Ray cluster", condition, f"{resources.get(name, 0):g}")
+        raise OptionError(f"the number of {name}s of the Ray cluster", condition, f"{resources.get(name, 0):g}")
     self.supervisor: RaySupervisor | None = None
     self.stopping = False
 
   def run(self, params: Tree, extra: Tree, visits: int, watch: Watch, marks: Iterable[int]) -> Events:
     """Train until `visits` visits are served or `stop` is called. Start from params and extra, or from a checkpoint.
 
-    `watch` receives a snapshot after each of the visits `marks` and at the end. Training does not wait for it: the
-    master stores snapshots until `watch` receives them. Each shard counts its own visits.
+    `watch` receives a snapshot after each number of visits in `marks`, and at the end. Training does not wait for it:
+    the master stores snapshots until `watch` receives them. The shards count visits independently.
 
     Returns:
       The first shard's record of the whole run, including the part before a resume. Times from workers' clocks are
-      clipped to the possible range; a worker that was killed or joined late counts as restarted.
+      clipped, so that no event precedes its cause; a worker that was killed or joined late counts as restarted.
 
     Raises:
       NotFinite: if a message or the center is not finite.
@@ -207,9 +207,8 @@ class RayCluster:
     of_server(self.algorithm, params)
     flat, unravel = ravel(params)
     if not is_elementwise(self.algorithm, params):
-      advice = "Use SGD or Adam without a mask, or runtime=threads."
-      condition = "element-wise on Ray, as each shard has a slice of the parameters"
-      raise OptionError("the optimizer", condition, "a layer-wise one", advice)
+      advice = "Each shard has a slice of the parameters: use SGD or Adam without a mask, or runtime=threads."
+      raise OptionError("the optimizer", "element-wise on Ray", "a layer-wise one", advice)
     parts, token = ray_transport.cut(flat.size, self.count), secrets.token_bytes(16)
     marks = [mark for mark in marks if (self.label or 0) < mark < visits]
     shards = self.shard_actors([np.asarray(flat[part]) for part in parts], extra, visits, token, marks)
@@ -236,7 +235,7 @@ class RayCluster:
         self.ray.kill(actor)
 
   def stop(self) -> None:
-    """End the run and save a checkpoint, without the current rounds; safe in a signal handler."""
+    """End the run and save a checkpoint, which excludes unfinished rounds; safe in a signal handler."""
     self.stopping = True
     if self.supervisor:
       self.supervisor.stopping = True
@@ -253,7 +252,7 @@ class RayCluster:
   def shard_actors(
     self, parts: list[np.ndarray], extra: Tree, visits: int, token: bytes, marks: list[int], shard: type[Shard] = Shard
   ) -> list[Any]:
-    """Start one actor per slice of the parameters. token: authenticates workers; marks: as in `run`."""
+    """Start and return one shard actor per slice in `parts`. token: authenticates workers; marks: as in `run`."""
     settings = {"visits": visits, "workers": self.workers, "marks": marks, "token": token, "folder": str(self.folder)}
     settings |= {"every": self.every, "barrier": self.barrier, "seed": self.seed}
     environment = process_environment(parts[0].dtype, 0, self.local)

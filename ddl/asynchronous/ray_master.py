@@ -23,7 +23,7 @@ from ddl.events.record import ROW, TYPES, Events, VisitRow, make_events
 
 
 class Snapshot(NamedTuple):
-  """Parameters (or a shard's slice) and progress after a visit. Only the first shard's other fields are valid."""
+  """Parameters (or a shard's slice) and progress after a visit. Only the first shard fills the other fields."""
 
   params: Any  # to evaluate
   extra: Tree
@@ -35,7 +35,7 @@ class Record:
   """The events recorded so far, and the clock of the run."""
 
   def __init__(self, workers: int, paired: bool):
-    """Create an empty record with a stopped clock. paired: whether only visits with a peer exchange models."""
+    """Create an empty record with a stopped clock. paired: whether only visits with a peer count as exchanges."""
     self._rows, self._peers, self._latest = list[VisitRow](), list[int](), [-1] * workers  # _latest: row of a worker
     self._restarts = dict[int, float]()  # worker -> when it restarted, before its next visit
     self._origin: float | None = None
@@ -55,7 +55,7 @@ class Record:
     self._restarts[worker] = self.now()
 
   def add(self, request: Any, arrival: float) -> None:
-    """Add a served visit. Times from clocks of other hosts are clipped to the possible range."""
+    """Add a served visit. Times from other hosts' clocks are clipped, so that no event precedes its cause."""
     worker, origin = int(request["worker"]), self._origin or 0.0
     start, released = float(request["start"]) - origin, float(request["released"]) - origin
     if restarted := worker in self._restarts:
@@ -102,7 +102,7 @@ class Record:
 
 
 def labels(folder: Path, shard: int) -> list[int]:
-  """Return the numbers of visits of this shard's complete checkpoints, in ascending order."""
+  """Return the numbers of visits after which this shard wrote its complete checkpoints, in ascending order."""
   matches = (re.fullmatch(rf"shard{shard}-(\d+)\.npz", path.name) for path in folder.glob(f"shard{shard}-*.npz"))
   return sorted(int(match[1]) for match in matches if match)
 
@@ -113,7 +113,7 @@ def newest(folder: Path, shards: int) -> int | None:
 
 
 def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, keep: int) -> None:
-  """Write a tree and the recorded visits as a checkpoint; delete checkpoints below `keep` visits."""
+  """Write a tree and the recorded visits as the checkpoint after `label` visits; delete those before `keep` visits."""
   folder.mkdir(parents=True, exist_ok=True)
   leaves = {f"leaf{i:04d}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(tree))}
   arrays.save(_path(folder, shard, label), leaves | events._asdict())
@@ -156,7 +156,7 @@ class ShardState:
     self._read = jax.jit(algorithm.read) if algorithm.read else None
 
   def warm_up(self) -> None:
-    """Compile the functions of a visit; twice, as types may change after the first call."""
+    """Compile the functions of a visit by calling them twice, because types may change after the first call."""
     server, visit = jax.tree.map(lambda x: jnp.array(x, copy=True), self.server), self._visit(0, -1, 0)
     message = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.like.message)
     for _ in range(2):
@@ -173,7 +173,7 @@ class ShardState:
     return [np.asarray(x) for x in jax.tree.leaves(self._replies[worker])]
 
   def read(self, worker: int, peer: int, round_: int) -> list[np.ndarray]:
-    """Read the server after other visits; return the reply's leaves."""
+    """Update a worker's reply by `ServerAlgorithm.read` after other visits; return its leaves."""
     assert self._read
     self.server, reply = self._read(self.server, self._replies[worker], self._visit(worker, peer, round_))
     return [np.asarray(x) for x in jax.tree.leaves(reply)]
@@ -210,7 +210,7 @@ class Shard:
     """Initialize the shard from its slice of the parameters and the non-trained state, for a run of `visits` visits.
 
     settings: workers (their maximum number), barrier (bounded), seed (of its samples), folder, every (visits per
-      checkpoint, 0: none), marks (visits after which a snapshot is stored until it is read), token.
+      checkpoint, 0: none), marks (numbers of visits after which a snapshot is stored until it is requested), token.
     """
     self.index, self.algorithm, self.visits = index, algorithm, visits
     self.workers, self.marks = settings["workers"], frozenset(settings["marks"])
@@ -248,7 +248,7 @@ class Shard:
     return os.getpid()
 
   def begin(self, worker: int) -> tuple[int, int, np.ndarray | None, Tree]:
-    """Return (status, round, slice of the parameters, extra) for a worker that starts. Slice None: initial ones."""
+    """Return (status, round, slice of the parameters, extra) for a starting worker. Slice None: initial parameters."""
     with self.changed:
       self.record.start()
       if self.active == worker:
@@ -284,7 +284,10 @@ class Shard:
       return self.snapshots.pop(visits) if visits in self.snapshots else self._snapshot()
 
   def progress(self, seconds: float) -> tuple[int, np.ndarray, list[int], str]:
-    """Wait up to `seconds` for news; return (visits, visits by worker, visits at stored snapshots, error or "")."""
+    """Wait up to `seconds` for a snapshot, the last visit or an error, and return the progress.
+
+    Returns (visits, visits of each worker, numbers of visits at the stored snapshots, error or "").
+    """
     with self.changed:
       is_first = self.index == 0  # only the first shard has snapshots
       self.changed.wait_for(
@@ -341,7 +344,7 @@ class Shard:
     """Wait until the worker may start a round; return whether its last reply is outdated by then.
 
     In a round robin a worker may start when it is next by rank and all others have finished. Otherwise the barrier
-    decides. It counts a round as finished when its worker requests the next one, since all shards have then served it.
+    decides; for it, a round ends when its worker requests the next one, because all shards have then served the round.
     """
     with self.changed:
       if self.algorithm.arrivals.round_robin:
@@ -360,7 +363,7 @@ class Shard:
       return outdated
 
   def read(self, request: Any) -> list[Any]:
-    """Return an updated reply to a worker, after visits of other workers."""
+    """Return the reply to a worker, updated because other workers have visited."""
     worker = int(request["worker"])
     with self.changed:
       reply = self.state.read(worker, int(request["peer"]), int(request["round"]) - 1)  # called before the next round

@@ -18,7 +18,7 @@ Watch = Callable[[Snapshot], None]
 
 
 def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
-  """Return the results of calls to the shards from `first` on. Raises ValueError if a shard died or raised."""
+  """Return the results of one call to each shard, from shard `first` on. ValueError if a shard died or raised."""
   results = []
   for k, ref in enumerate(refs, start=first):
     try:
@@ -43,7 +43,10 @@ class RaySupervisor:
   def __init__(
     self, ray: Any, new: Callable[[int], Any], actors: dict[int, Any], shards: list[Any], unravel: Callable[[Any], Tree]
   ):
-    """Set up without workers. new: rank -> a started actor; actors: filled with them; unravel: vector -> tree."""
+    """Set up without starting workers.
+
+    new: rank -> a new actor; actors: receives the current actor of each rank; unravel: vector -> tree.
+    """
     self.ray, self.new, self.actors, self.shards, self.unravel = ray, new, actors, shards, unravel
     self.preparing, self.working = dict[Any, int](), dict[Any, int]()  # call -> rank
     self.missing, self.ready = set[int](), list[int]()  # the first rounds start when no worker is missing
@@ -79,7 +82,7 @@ class RaySupervisor:
     return answers(self.ray, [self.shards[0].events.remote()])[0]
 
   def start(self, rank: int) -> None:
-    """Start a worker, which begins its rounds as soon as it is ready."""
+    """Start a worker. Its rounds begin when it is ready; the first workers wait until all are."""
     self.actors[rank] = self.new(rank)
     self.preparing[self.actors[rank].prepare.remote()] = rank
 

@@ -28,7 +28,7 @@ SECONDS = 10.0  # connection timeout
 def cut(size: int, shards: int) -> list[slice]:
   """Split the flat vector into slices whose sizes differ by at most one. OptionError for more shards than elements."""
   if not 1 <= shards <= size:
-    raise OptionError("shards", f"in [1, {size}], the number of parameters", shards)
+    raise OptionError("shards", f"in [1, {size}], at most one per parameter", shards)
   ends = [size * k // shards for k in range(shards + 1)]
   return [slice(a, b) for a, b in itertools.pairwise(ends)]
 
@@ -59,7 +59,7 @@ class ShardConnections:
     return self._replies()
 
   def ask(self, header: np.ndarray) -> bool:
-    """Wait until the first shard admits a round; return whether the last reply may be outdated."""
+    """Wait until the first shard admits the worker's next round; return whether the last reply may be outdated."""
     stream, _ = self._shards[0]
     _send(stream, [header])
     _receive(stream, [self._status])

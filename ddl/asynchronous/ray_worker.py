@@ -25,7 +25,7 @@ class RayWorker:
   """A Ray actor that runs one worker."""
 
   def __init__(self, worker: int, algorithm: ServerAlgorithm, make: Make, params: Tree, extra: Tree, **settings: Any):
-    """Set the initial model. settings: addresses and token of the shards, workers, seed (of peers), barrier."""
+    """Set the initial model. settings: addresses and token of the shards, workers (number), seed of peers, barrier."""
     self.worker, self.algorithm, self.settings, self.make = worker, algorithm, settings, make
     self.params, self.extra, self.peers = params, extra, np.zeros(0, np.int32)
     flat, self.unravel = ravel(params)
@@ -35,7 +35,7 @@ class RayWorker:
     self._request = jax.jit(lambda state, params: jax.tree.leaves(rule.request(state, params)))
 
   def prepare(self) -> None:
-    """Build the model and data, connect, and compile before the first round starts."""
+    """Build the model and data, connect to the shards, and compile, all before the first round."""
     model, self.take = self.make(self.worker)
     self._step = jax.jit(make_local_step(model, self.algorithm.local))
     addresses, token = self.settings["addresses"], self.settings["token"]

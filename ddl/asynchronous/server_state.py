@@ -20,7 +20,7 @@ class SentMessage(NamedTuple):
 
 
 class ServerState(NamedTuple):
-  """The server and its replies on a device. [slots]: one per worker of the device, and one for all other workers."""
+  """A device's copy of the server and its replies. [slots]: one per worker of the device, and one for all others."""
 
   server: Tree
   replies: Tree  # [slots, ...]
@@ -31,7 +31,7 @@ class ServerState(NamedTuple):
 
 
 class ServerOperations(NamedTuple):
-  """Server operations as arrays of one shape [...]."""
+  """Server operations as arrays [...], all of the same shape."""
 
   kind: Any  # int32
   worker: Any  # int32
@@ -44,7 +44,11 @@ class ServerOperations(NamedTuple):
 def open_server(
   algorithm: ServerAlgorithm, params: Tree, extra: Tree, kinds: frozenset[int], slots: int, workers: int, blocks: int
 ) -> ServerState:
-  """Return the state before the first operation. params, extra: the initial model."""
+  """Return the state before the first operation.
+
+  params, extra: the initial model; kinds: of the schedule's operations; slots: as in `ServerState`; blocks: of the
+  lock-free center.
+  """
   _, server, reply = algorithm.init(params)
   message = jax.eval_shape(algorithm.request, *jax.eval_shape(lambda p: (algorithm.init(p)[0], p), params))
 
@@ -58,7 +62,7 @@ def open_server(
 
 
 def nothing(sent: SentMessage) -> SentMessage:
-  """Return a message of zeros, the initial value of a sum."""
+  """Return zeros in the shapes of a message, the initial value of a sum."""
   return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), sent)
 
 
@@ -89,8 +93,8 @@ def make_serving(
 ) -> Callable[[ServerState, Tree, ServerOperations, Any, Any], ServerState]:
   """Return serving(state, messages, steps, count, first) -> state, which executes the first `count` operations.
 
-  messages: [workers, ...], as `SentMessage` for a quorum; steps: the operations [operations, ...]; first: rank of the
-  device's first worker.
+  messages: those of all workers, [workers, ...], of type `SentMessage` for a quorum; steps: the operations, as arrays
+  [operations]; first: rank of the device's first worker.
   """
   if LOOK in kinds:
     return _lock_free(algorithm, kinds, blocks)
@@ -165,7 +169,7 @@ def _lock_free(algorithm: ServerAlgorithm, kinds: frozenset[int], blocks: int) -
 
 
 def _choose(kind: Any, branches: dict[int, Callable[[], Any]], kinds: frozenset[int]) -> Any:
-  """Run the branch of this kind, without a condition if the schedule has only one kind."""
+  """Run the branch for this kind of operation, without `lax.switch` if the schedule has only one kind."""
   present = sorted(k for k in branches if k in kinds)
   if len(present) == 1:
     return branches[present[0]]()

@@ -90,13 +90,13 @@ class SharedCenter:
     self._pieces = [_pieces(block) for block in self._blocks]
 
   def add(self, block: int, increment: np.ndarray) -> int:
-    """Add [size] to a block; return the operation's place in the order of all operations."""
+    """Add an increment [size] to a block; return the operation's index in the order of all operations."""
     center = self._pieces[block]
     place, *_ = chain(islice(self._places, 1), map(np.add, center, _pieces(increment), center))
     return int(place)
 
   def look(self, block: int, out: np.ndarray) -> int:
-    """Copy a block to `out` [size]; return the operation's place in the order of all operations."""
+    """Copy a block to `out` [size]; return the operation's index in the order of all operations."""
     place, *_ = chain(islice(self._places, 1), map(np.positive, self._pieces[block], _pieces(out)))
     return int(place)
 
@@ -109,10 +109,10 @@ class SharedCenter:
 
 
 class RoundGate:
-  """A gate that admits workers to their next round, by the barrier or in a round robin, until the run ends."""
+  """A gate that admits workers to their next round, as the barrier or round robin allows, until the run ends."""
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, round_robin: bool):
-    """Admit all workers; in a round robin only rank 0."""
+    """Admit all workers to their first round; in a round robin only rank 0."""
     self._members = LiveBarrier(barrier, workers=workers, seed=seed)
     self.waiting_for = self._members.waiting_for  # waiting worker -> a worker that it waits for
     self._go = [threading.Event() for _ in range(workers)]
@@ -156,7 +156,7 @@ def _pieces(array: np.ndarray) -> list[np.ndarray]:
 
 
 def compiled(algorithm: ServerAlgorithm) -> ServerAlgorithm:
-  """Compile the functions of a visit. A lock-free rule receives the center as blocks; without blocks it is removed."""
+  """Compile the functions of a visit. The lock-free rule takes the center as blocks; without blocks it is removed."""
   blocks, rule, lock_free = algorithm.arrivals.blocks, algorithm.lock_free, None
   if rule and blocks:
     increment = jax.jit(lambda message, seen: rule.increment(to_blocks(message, blocks), seen))
@@ -198,7 +198,7 @@ class SharedServer:
     self._clock = RealTimeClock()
 
   def now(self) -> float:
-    """Return the seconds since the clock started, excluding callbacks."""
+    """Return the seconds since the clock started, excluding the time in callbacks."""
     return self._clock.now()
 
   def progress(self) -> Progress:
@@ -280,7 +280,7 @@ class SharedServer:
     return Visit(np.int32(row.worker), self._peers[row.worker][row.round], np.int32(step))
 
   def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
-    """Read and add to all blocks; return (place, kind, block) of each operation."""
+    """Add the increments to all blocks, and read these before or after; return [(index in the order, kind, block)]."""
     assert self._rule
     before = self._look(worker) if self._rule.reads_first else []
     increments = np.asarray(self._rule.increment(message, self._seen[worker]))
@@ -292,7 +292,7 @@ class SharedServer:
     return [(self._center.look(block, row), LOOK, block) for block, row in enumerate(seen)]
 
   def _log(self, operations: list[tuple[int, int, int]], worker: int, event: int) -> None:
-    """Record (place, kind, block) of each operation."""
+    """Record the operations, given as (index in the order, kind, block), of a worker's visit number `event`."""
     self._operations += [(place, kind, worker, event, block) for place, kind, block in operations]
 
   def _record_visit(self, row: VisitRow, on_served: Callable[[int], None]) -> None:
@@ -313,7 +313,7 @@ class SharedServer:
       self.gate.halt()
 
   def _answer(self, workers: list[int]) -> None:
-    """Reply to workers, with an updated reply if other visits happened. The caller must hold the lock."""
+    """Reply to workers; update replies that later visits have outdated. The caller must hold the lock."""
     for event, worker in sorted((self._latest[worker], worker) for worker in workers):
       row = self._rows[event]
       row.answered = len(self._rows)

@@ -1,7 +1,7 @@
 """Server algorithms in virtual time: the exact order of a schedule, at the speed of data-parallel training.
 
-Workers are spread over devices and virtual workers. Every device holds a copy of the server and executes all of its
-operations, as the device's workers need the replies. The server stores the parameters as one vector if this is faster
+Each device runs one or more (virtual) workers. It also holds a copy of the server and executes all server operations,
+because its workers need the replies. The server stores the parameters as one vector if this is faster
 (`execution.packs`) and its functions are known to be element-wise (`flat_params.is_elementwise`).
 """
 
@@ -54,7 +54,7 @@ class Simulator(SingleRunTrainer):
     self._extra = nbytes(extra)
 
   def follow(self, events: Events, operations: Operations) -> None:
-    """Set another schedule. Its calls reuse the compiled program if they fit its shape.
+    """Set another schedule. Its calls reuse the compiled program if they are not larger than that program's shape.
 
     Raises ValueError for a schedule with another number of workers, or without the peers of a gossip algorithm.
     """
@@ -70,7 +70,7 @@ class Simulator(SingleRunTrainer):
     self._consensus = jax.jit(self.workers.lift(self._program.consensus, True, False))
 
   def start(self, key: jax.Array) -> SimulatorCarry:
-    """Initialize the carry before the first step from a key. Raises ValueError if it exceeds the memory."""
+    """Initialize the carry before the first step from a key. Raises ValueError if the carry exceeds the memory."""
     shapes = jax.eval_shape(self.model.init, key)
     carry = placed(jax.eval_shape(self._start, *shapes), self.workers.split())
     self.workers.check_memory(carry, placed(shapes[0], self.workers.everywhere))
@@ -78,17 +78,17 @@ class Simulator(SingleRunTrainer):
     return self._start(self.workers.replicate(params), self.workers.replicate(extra))
 
   def saved(self, carry: SimulatorCarry) -> SimulatorCarry:
-    """Return the carry for a checkpoint, which only this layout can restore."""
+    """Return the carry to save in a checkpoint, which only a run with the same layout of workers can restore."""
     return carry
 
   def saved_shapes(self, key: jax.Array, step: int) -> SimulatorCarry:
-    """Return the shapes, types and shardings of a checkpoint's carry."""
+    """Return the shapes, types and shardings of the carry in a checkpoint."""
     del step
     carry = self.start(key)
     return placed(carry, shardings(carry))
 
   def restored(self, saved: SimulatorCarry, step: int = 0) -> SimulatorCarry:
-    """Restore the carry from that of a checkpoint."""
+    """Convert the carry in a checkpoint to the carry of this run."""
     del step
     return saved
 
@@ -113,14 +113,14 @@ class Simulator(SingleRunTrainer):
   ) -> Iterator[tuple[SimulatorCall, SimulatorCarry, jax.Array]]:
     """Run the calls and yield (call, carry after it, losses [workers, waves, period]).
 
-    One call is dispatched per iteration, at most two at a time (see `CompiledTrainer.run`). The next call donates a
-    yielded carry.
+    One call is dispatched per iteration, and at most two are in flight (see `CompiledTrainer.run`). A yielded carry is
+    donated to the next call.
     """
     key = self.workers.replicate(jax.random.key_data(key))
     before_last = last = None
     for call in calls:
       if self._shape is None:
-        raise ValueError("plan must be called before run.")
+        raise ValueError("Simulator.plan must be called before Simulator.run.")
       arrays = self.plans.arrays(call, self._shape)
       mine = self.workers.local
       rounds = self.workers.put((arrays.mode[mine], arrays.row[mine], arrays.first[mine]))
@@ -161,7 +161,7 @@ class Simulator(SingleRunTrainer):
     return f"{describe_layout(self.workers, self.execution)}, virtual time: {len(self.events.worker)} visits"
 
   def _rows(self, arrays: Arrays, feed: RoundFeed) -> dict[str, np.ndarray]:
-    """Return the batches of this process's devices: [devices, rows, period, batch, ...]."""
+    """Return the batches of this process's devices: [devices, rows, period, batch, ...], one row per worker round."""
     parts = []
     for device in sorted({worker // self.workers.virtual for worker in self.workers.local}):
       rounds = arrays.rounds[device] or [(device * self.workers.virtual, 0)]

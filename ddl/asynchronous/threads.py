@@ -39,17 +39,17 @@ STOP = -1
 class Threads:
   """One algorithm on one model, with a thread per worker.
 
-  After `run`, the attributes `server`, and `params`, `state` and `extra` per worker, are those after the last visit.
+  After `run`, the attributes `server` and, as lists by worker, `params`, `state` and `extra` hold the final values.
   """
 
   def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
     """Assign worker w to local device w modulo the number of devices.
 
-    algorithm: for this number of workers; a lock-free center has `arrivals.blocks` blocks, or a lock if that is 0.
-    seed: of the peers and the barrier's samples. barrier: a `Bounded` one; OptionError for a `Quorum`.
+    algorithm: for this number of workers; a center with a lock-free rule has `arrivals.blocks` blocks, or a lock if
+    that is 0. seed: of the peers and the barrier's samples. barrier: `Bounded`; OptionError for a `Quorum`.
     """
     if isinstance(barrier, Quorum):
-      raise OptionError("barrier", "asp, bsp, ssp or psp, as threads cannot drop late messages")
+      raise OptionError("barrier", "asp, bsp, ssp or psp with threads, which cannot drop late messages")
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
       raise OptionError("barrier", "asp for a round-robin algorithm")
     ranges.check("workers", workers, ranges.integers(1))
@@ -107,7 +107,7 @@ class Threads:
     return self._shared.progress()
 
   def stop(self) -> None:
-    """End the run after the visits in progress; safe in a signal handler, as SimpleQueue is."""
+    """End the run after the visits in progress; safe in a signal handler, because `SimpleQueue.put` is."""
     self._ended.put(STOP)
 
   def _run_worker(self, worker: int) -> None:
@@ -174,7 +174,7 @@ class Threads:
     return values
 
   def _warm_up(self, worker: int, me: Worker, reply: Tree) -> None:
-    """Compile the functions of a round; twice, as types may change after the first round."""
+    """Compile the functions of a round by calling them twice, because types may change after the first round."""
     for _ in range(2):
       me, _ = self._steps(worker, self._merged(me, reply), 0, 1)
       reply = self._shared.warm_up(worker, self._compiled.request(me.state, me.params), self.devices[worker])

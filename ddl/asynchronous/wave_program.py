@@ -1,4 +1,4 @@
-"""Simulated waves: a schedule split into compiled calls of one shape, and the program of such a call."""
+"""Simulated waves: a schedule split into compiled calls of equal shape, and the program that such a call runs."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -59,7 +59,7 @@ class Shape(NamedTuple):
 
 
 class Arrays(NamedTuple):
-  """The arrays of a call."""
+  """The arrays that describe a call to the compiled program."""
 
   mode: np.ndarray  # [workers, waves] int32
   row: np.ndarray  # [workers, waves] int32: index of the round among its device's batches
@@ -85,10 +85,10 @@ class WavePlan:
     self._mode = np.select([events.dropped, events.restarted, self.has_steps], [DROPPED, RESTART, FULL], REST)
 
   def visits(self, step: int) -> int:
-    """Return the visits that advance workers to `step` steps on average; ValueError beyond the schedule's end."""
+    """Return the number of visits after which workers have run `step` steps on average; ValueError if not scheduled."""
     count, scheduled = visits(self.algorithm, self.workers, step), len(self.events.worker)
     if count > scheduled:
-      raise OptionError("the schedule", f"of {count} visits for step {step}", scheduled)
+      raise OptionError("the number of visits of the schedule", f"at least {count} for step {step}", scheduled)
     return count
 
   def seconds(self, step: int) -> float:
@@ -145,7 +145,7 @@ class SimulatorCarry(NamedTuple):
 
 
 class WaveProgram(NamedTuple):
-  """The functions on one device, for schedules with these kinds of operations and this number of blocks."""
+  """The functions that run on each device, for schedules with operations of `kinds` on `blocks` blocks."""
 
   algorithm: ServerAlgorithm
   model: Model
@@ -165,7 +165,7 @@ class WaveProgram(NamedTuple):
     return SimulatorCarry(several, jax.tree.map(lambda x: x[None], server))
 
   def call(self, carry: SimulatorCarry, batches: Tree, rounds: Any, server: Any, key: jax.Array) -> Any:
-    """Execute some waves; return (carry, losses [workers, waves, period])."""
+    """Execute the waves of a call; return (carry, losses [workers, waves, period])."""
     virtual, period = self.workers.virtual, self.algorithm.period
     unrolled = self.gradients == "unroll"  # keep each worker's arrays separate, to avoid copies
     rank = lax.axis_index(AXIS[0]) * virtual
@@ -227,7 +227,7 @@ class WaveProgram(NamedTuple):
     return Consensus(self.algorithm.evaluate(server), extra, distance)
 
   def _replies(self, workers: Any, state: ServerState, rank: Any) -> Tree:
-    """Return the replies of each worker's last visit: [virtual, ...]."""
+    """Return the replies to the last visits of this device's workers: [virtual, ...]."""
     rule, virtual = self.algorithm.lock_free, self.workers.virtual
     if rule is None or LOOK not in self.kinds:
       return jax.tree.map(lambda x: x[:virtual], state.replies)
@@ -245,7 +245,7 @@ class WaveProgram(NamedTuple):
 
 
 def _of_each(workers: Any, fn: Callable[[Worker], Tree]) -> Tree:
-  """Apply a function to each worker: [virtual, ...]. workers: one stacked `Worker`, or a tuple of them."""
+  """Apply a function to each worker and stack the results: [virtual, ...]. workers: a stacked `Worker`, or a tuple."""
   if isinstance(workers, Worker):
     return jax.vmap(fn)(workers)
   return jax.tree.map(lambda *x: jnp.stack(x), *map(fn, workers))

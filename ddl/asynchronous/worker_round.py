@@ -23,12 +23,12 @@ class Worker(NamedTuple):
 
 
 def first_step(delay: int, round_: Any, period: int) -> Any:
-  """Return the first step that a worker computes before its visits `round_`; negative if there is none."""
+  """Return the first step that a worker computes for its visit number `round_`; negative if there is none."""
   return (round_ - 1 if delay else round_) * period
 
 
 def visit_step(delay: int, round_: Any, period: int) -> np.ndarray:
-  """Return `Visit.step` of the visits `round_`: [...] int32. Even periods alternate between their two middle steps."""
+  """Return `Visit.step` of visits number `round_`: [...] int32. Even periods alternate between two middle steps."""
   round_ = np.asarray(round_) - (delay > 0)
   return np.maximum(round_ * period + (period - 1 + round_ % 2) // 2, 0).astype(np.int32)
 

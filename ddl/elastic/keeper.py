@@ -41,7 +41,7 @@ class Keeper:
     self._membership, self._stop, self._text = -1, 0, ""
 
   def begin(self, membership: int, ranks: Sequence[int], step: int) -> None:
-    """Kill the processes of the previous membership; delete all states but those of these ranks after this step."""
+    """Kill the processes of the previous membership; keep only the states of these ranks after this step."""
     for pid in self._pids.values():
       with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)  # also ends suspended processes, unlike `ray.kill`
@@ -51,7 +51,8 @@ class Keeper:
   def store(self, membership: int, rank: int, step: int, record: str, leaves: Sequence[np.ndarray]) -> None:
     """Store the state of a process after a step.
 
-    record: its figures as JSON; leaves: copied, as Ray frees objects sent by a process that dies.
+    record: JSON without arrays, such as metrics and data positions; leaves: of the carry, which are copied because Ray
+    frees objects sent by a process that dies.
     """
     if membership == self._membership:
       states = self._states.setdefault(rank, {})
@@ -60,7 +61,7 @@ class Keeper:
         del states[oldest]
 
   def read(self, rank: int, step: int) -> tuple[str, list[np.ndarray]]:
-    """Return the arguments of `store`: the record and the leaves."""
+    """Return the record and the leaves passed to `store` for this rank and step."""
     return self._states[rank][step]
 
   def heartbeat(self, membership: int, rank: int, pid: int, text: str) -> int:
@@ -71,7 +72,7 @@ class Keeper:
     return self._stop
 
   def stop(self, number: int) -> None:
-    """Ask the processes to stop at their next heartbeat, as a signal would."""
+    """Ask the processes to stop at their next heartbeat, as the signal with this number would."""
     self._stop = number
 
   def report(self) -> Report:
@@ -88,7 +89,8 @@ class Keeper:
 class ProcessGroup:
   """A membership of an elastic job: the processes that train together until one fails or joins.
 
-  Each process has a copy with its own `rank`. Process r of N always has the p / N workers from r p / N on.
+  Each process has a copy with its own `rank`. Process r of N always has the workers r p / N to
+  (r + 1) p / N - 1, where p is the number of workers of the job.
   """
 
   processes: int  # number of processes of the job
@@ -105,7 +107,7 @@ class ProcessGroup:
   keepers: dict[int, Any] = field(default_factory=dict)  # survivor -> keeper of its state
 
   def ids(self, ranks: tuple[int, ...] | None = None) -> Ids:
-    """Return the workers of some processes of the job, by default those of this membership."""
+    """Return the IDs of the workers of some processes of the job, by default of this membership."""
     share = self.workers // self.processes
     return tuple(rank * share + i for rank in (self.ranks if ranks is None else ranks) for i in range(share))
 
@@ -116,7 +118,7 @@ class ProcessGroup:
 
   @property
   def own_ids(self) -> Ids:
-    """Return the workers of this process."""
+    """Return the IDs of the workers of this process."""
     return self.ids((self.rank,))
 
   @property
@@ -135,7 +137,7 @@ class ProcessGroup:
     return devices[: max(d for d in even if d <= len(devices))]
 
   def continued(self, before: Presence, step: int) -> Presence:
-    """Return a worker presence that changes at a step to the workers of this membership."""
+    """Return the presence `before` until `step`, followed by the workers of this membership."""
     changes = tuple(change for change in before.changes if change[0] < step)
     for ranks in (self.survivors, self.ranks):
       if ranks and (not changes or changes[-1][1] != self.ids(ranks)):
@@ -203,7 +205,7 @@ class KeeperStore:
     return self._restored(carry._replace(changes=len(now.changes)), [record["figures"]], 0, streams, True), now
 
   def due(self, first: int, step: int) -> bool:
-    """Return whether a round ends or a checkpoint is due."""
+    """Return whether a round ends at `step`, or a checkpoint is due after steps first..step-1."""
     return step % self._membership.round_steps == 0 or self._checkpoints.due(first, step)
 
   def __call__(self, state: Any) -> None:

@@ -105,7 +105,7 @@ def _read(pipe: int) -> bytes:
 
 
 class Outcome(NamedTuple):
-  """Results, errors and losses of the processes of one membership."""
+  """The outcome of one membership: how each process ended, and which processes can join."""
 
   results: dict[int, Any]  # rank -> result of `run`
   errors: dict[int, Exception]  # rank -> exception raised
@@ -153,7 +153,8 @@ class RayJob:
     """Run the job to its end; return the result of the first process.
 
     Raises:
-      JobFailed: if too few processes remain, training fails repeatedly at the same step, or is stopped early.
+      JobFailed: if too few processes remain, training fails repeatedly at the same step, or it is stopped before its
+        state can be saved.
       Exception: raised by a process, if no process was lost.
     """
     before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -181,7 +182,7 @@ class RayJob:
     self.signal = number
 
   def _create_actors(self, ranks: Iterable[int]) -> None:
-    """Create the missing actors of the next membership, those of survivors on the node of their keeper."""
+    """Create the missing actors of the next membership, placing those of survivors on the node of their keeper."""
     for rank in {*ranks} - {*self._starting}:
       node, strategy = self._nodes.get(rank), "SPREAD"
       if node in self._keepers:
@@ -324,6 +325,6 @@ def _names(ranks: Collection[int]) -> str:
 
 
 def _may_follow_from_loss(error: Exception) -> bool:
-  """Return whether an error may only result from another process's death or a lost connection."""
+  """Return whether an error may be a consequence of another process's death or a lost connection."""
   cause = getattr(error, "cause", error)
   return (isinstance(cause, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(cause)) or "Gloo" in str(cause)

@@ -38,7 +38,7 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) ->
     presence: the workers present at each step.
 
   Raises:
-    ValueError: if it does not, or from `make`.
+    ValueError: if it does not, or if `make` raises it.
   """
 
   def shapes(count: int) -> Tree:
@@ -59,7 +59,7 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) ->
 
 
 class LocalRows(NamedTuple):
-  """The rows of a carry that belong to this process, in host memory."""
+  """The rows of a carry, one per worker, that belong to this process, in host memory."""
 
   carry: Carry  # [local workers, ...], or [1, ...] if all workers agree
   per_worker: Carry  # True for leaves [local workers, ...]
@@ -67,7 +67,7 @@ class LocalRows(NamedTuple):
 
 
 def rows_of(trainer: CompiledTrainer, carry: Carry, ids: Ids) -> LocalRows:
-  """Return this process's rows of a carry; on a CPU they share its memory."""
+  """Return this process's rows of a carry; on a CPU they share the memory of the carry."""
 
   def leaf(per_worker: bool, x: jax.Array) -> np.ndarray:
     shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
@@ -152,21 +152,21 @@ class ElasticCarry(NamedTuple):
 
 
 class Folder(Protocol):
-  """The interface of a run's folder."""
+  """The part of the interface of a run's folder that this module uses."""
 
   path: Path
   writes: bool
 
 
 class StepClock(Protocol):
-  """The clock of a run in which all workers are present."""
+  """The interface of a clock of virtual seconds."""
 
   def columns(self, step: int) -> dict[str, float]:
-    """Return the time columns of a row of metrics."""
+    """Return the metrics columns with the times after `step` steps."""
     ...
 
   def save(self, folder: Path) -> None:
-    """Write the schedule for reports."""
+    """Write the schedule to a run's folder, for reports."""
     ...
 
 
@@ -196,7 +196,8 @@ class ElasticTrainer(SingleRunTrainer):
       presence: the workers present at each step.
       fed: workers for which the feed has batches; by default all.
       share: sends the model to the processes of workers that join.
-      reader: set of workers -> a trainer on this process's devices, which can read a checkpoint after some are lost.
+      reader: set of workers -> a trainer on this process's devices, which can read a checkpoint of workers whose
+        processes are lost.
 
     Raises:
       ValueError: as `make` does.
@@ -218,7 +219,7 @@ class ElasticTrainer(SingleRunTrainer):
       presence: the workers present at each step.
       round_steps: steps of a round, within which the membership must not change.
       make: number of workers -> their algorithm.
-      label: the algorithm's label, for messages.
+      label: name of the algorithm in error messages.
 
     Raises:
       ValueError: for an algorithm that does not support this membership.
@@ -247,16 +248,16 @@ class ElasticTrainer(SingleRunTrainer):
     return self._carry_at(step, lambda trainer: trainer.start(key))
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
-    """Return the shapes, types and shardings of a checkpoint's carry after a step."""
+    """Return the shapes, types and shardings of the carry in the checkpoint after `step` steps."""
     saved = self.saved(self.start(key, step))
     return placed(saved, shardings(saved))
 
   def saved(self, carry: ElasticCarry) -> Carry:
-    """Return the carry for a checkpoint, with a row per worker of the previous step."""
+    """Return the carry to save in a checkpoint, with a row per worker present in the last step."""
     return self._trainer_of(carry).saved(carry.carry)
 
   def restored(self, saved: Carry, step: int) -> ElasticCarry:
-    """Restore the carry from that of a checkpoint after a step."""
+    """Convert the carry in the checkpoint after `step` steps to the carry of this run."""
     return self._carry_at(step, lambda trainer: trainer.restored(saved))
 
   def consensus(self, carry: ElasticCarry) -> Consensus:
@@ -275,7 +276,7 @@ class ElasticTrainer(SingleRunTrainer):
   def run(
     self, carry: ElasticCarry, calls: list[Call], feed: Feed, key: jax.Array
   ) -> Iterator[tuple[Call, ElasticCarry, jax.Array]]:
-    """Dispatch the calls as `CompiledTrainer.run` does. feed: for the workers `fed`, including absent ones."""
+    """Dispatch the calls as `CompiledTrainer.run` does. feed: batches of the workers `fed`, including absent ones."""
     current = carry
     del carry
     for count, group in groupby(calls, lambda call: self.presence.count(call.first)):
@@ -383,7 +384,7 @@ class ElasticClock:
   """The clock of an elastic run."""
 
   def __init__(self, trainer: ElasticTrainer, clock: StepClock | None = None):
-    """Wrap the clock of virtual seconds; None: without virtual time."""
+    """Wrap the clock of virtual seconds; None for a run without virtual time."""
     self._trainer, self._clock = trainer, clock
 
   def worker_steps(self, step: int) -> int:
@@ -408,6 +409,6 @@ class ElasticClock:
       raise ValueError(f"{file} must have the membership of this run. Resume with workdir={folder.path}.")
 
   def save(self, folder: Path) -> None:
-    """Write the schedule for reports."""
+    """Write the schedule to a run's folder, for reports."""
     if self._clock:
       self._clock.save(folder)
