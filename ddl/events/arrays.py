@@ -26,7 +26,7 @@ def load(path: str | Path, types: Mapping[str, Any], what: str) -> dict[str, np.
   Args:
     path: the .npz file.
     types: array name -> dtype; arrays are cast with casting="safe".
-    what: name of the rows in error messages, such as "events".
+    what: what the arrays record, for error messages, such as "events".
 
   Raises:
     FileNotFoundError: if the file does not exist.

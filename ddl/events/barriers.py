@@ -29,7 +29,7 @@ ESTIMATORS = ("window", "elfving")
 
 
 def fit(logs: np.ndarray, seen: np.ndarray) -> tuple[float, float]:
-  """Fit the mean m and standard deviation s of a normal to right-censored data by maximum likelihood.
+  """Fit the mean m and standard deviation s of a normal distribution to right-censored data by maximum likelihood.
 
   In a = m / s, b = 1 / s, r = b x - a the log-likelihood, sum_seen (log b - r^2 / 2) + sum_censored log Phi(-r), is
   concave (Olsen 1978), so Newton's method converges to its maximum.
@@ -79,13 +79,13 @@ def _order_weights(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def order_statistics(mean: float, deviation: float, count: int) -> np.ndarray:
-  """Return E[x_(c)], c = 1..count, of independent log x ~ Normal(mean, deviation^2): [count] seconds."""
+  """Return E[x_(c)], c = 1..count, in seconds [count], for independent x with log x ~ Normal(mean, deviation^2)."""
   z, weights = _order_weights(count)
   return weights @ np.exp(mean + deviation * z)
 
 
 def elfving(mean: float, deviation: float, count: int) -> np.ndarray:
-  """Approximate `order_statistics` by m + s PhiInv((c - pi/8) / (n - pi/4 + 1)), with the mean m and std s of x."""
+  """Approximate `order_statistics` by m + s PhiInv((c - pi/8) / (n - pi/4 + 1)), n = count; x has mean m and std s."""
   average = np.exp(mean + deviation**2 / 2)
   c = np.arange(1, count + 1)
   return average * (1 + np.sqrt(np.expm1(deviation**2)) * ndtri((c - np.pi / 8) / (count - np.pi / 4 + 1)))
@@ -98,8 +98,8 @@ def best(seconds: np.ndarray, seen: np.ndarray, *, workers: int, estimator: str)
 
   Args:
     seconds: [k] times >= 0.
-    seen: [k] bool; False if the time is censored because the round closed first. Fitting only the others would favor
-      fast workers.
+    seen: [k] bool; False if the time is censored because the round closed first. A fit to the uncensored times alone
+      would favor fast workers.
     estimator: one of ESTIMATORS.
   """
   seconds = np.maximum(seconds, np.finfo(float).tiny)  # a step can be too short to change the float64 clock
@@ -168,7 +168,7 @@ def backup(*, spare: NonNegativeInt) -> Barrier:
   def take(workers: int, rounds: Sequence[Round]) -> int:
     del rounds
     if spare >= workers:
-      raise OptionError("backup.spare", f"below {workers}, the number of workers", spare)
+      raise OptionError("backup.spare", f"below the number of workers ({workers})", spare)
     return workers - spare
 
   return Quorum(take)
@@ -213,7 +213,7 @@ class LiveBarrier:
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, present: bool = True):
     """Start with all workers, or with none if not `present`. OptionError for a sample larger than `workers` - 1."""
     if barrier.sample is not None and barrier.sample > workers - 1:
-      raise OptionError("psp.sample", f"at most {workers - 1}, the number of other workers", barrier.sample)
+      raise OptionError("psp.sample", f"at most the number of other workers ({workers - 1})", barrier.sample)
     self._barrier, self._random = barrier, random.Random(seed)
     self._clocks, self._present = [0] * workers, set(range(workers) if present else ())
     self._others = [[other for other in range(workers) if other != worker]

@@ -40,7 +40,7 @@ class Rule(Protocol):
 
 
 class Work(NamedTuple):
-  """The timing of a worker round: points in time in seconds from 0, and the duration `rest`."""
+  """The timing of a worker round, in seconds. All fields are times since the start of the run, except for `rest`."""
 
   start: float  # computing begins, after any time lost to deaths
   leaves: float  # the worker sends its request
@@ -57,7 +57,7 @@ class VirtualCluster:
     if period < 1:
       raise OptionError("period", ">= 1", period)
     if not 0 <= delay <= period:
-      raise OptionError("delay", f"in [0, {period}], from 0 to the period", delay)
+      raise OptionError("delay", f"in [0, {period}], at most the period", delay)
     self.workers, self.period, self.delay, self._times = times.workers, period, delay, times
     self.message = _by_worker("message_seconds", message_seconds, times.workers)  # one way
     self.service = _by_worker("service_seconds", service_seconds, times.workers)
@@ -78,7 +78,7 @@ class VirtualCluster:
 
 
 def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals: VisitOrder, seed: int) -> np.ndarray:
-  """Draw each visit's peer as a pure function of (seed, worker, round): [events] int32, -1 for none.
+  """Return each visit's peer, a pure function of (seed, worker, round), or -1 for none: [events] int32.
 
   Raises a one-line ValueError if the workers cannot be paired as `arrivals` requires.
   """

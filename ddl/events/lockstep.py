@@ -40,7 +40,7 @@ class StepTimes(NamedTuple):
 
 
 def finish(*, steps: int, **settings: Any) -> np.ndarray:
-  """Return when the slowest worker finishes each step and its exchanges: [steps] seconds. Arguments as in `walk`."""
+  """Return the seconds [steps] when the slowest worker finished each step and its exchanges. Arguments as in `walk`."""
   finished = np.empty(max(steps, 0))
   with np.errstate(over="ignore"):  # checked below
     for number, step in enumerate(walk(steps=steps, **settings)):
@@ -76,7 +76,7 @@ def walk(
   overlap: bool = True,
   present: bool | Presence = False,
 ) -> Iterator[StepTimes]:
-  """Yield the times of each step in which the workers compute and wait.
+  """Yield, for each step, the times at which the workers compute and wait.
 
   A message is launched when the last worker reaches the exchange. Without a delay all workers wait for it. With a delay
   they continue and wait for it that many steps later; without `overlap` they wait immediately. The workers share one
@@ -117,7 +117,7 @@ def walk(
     attend = presence.replayed(present, round_steps) if isinstance(present, Presence) else presence.elastic(times)
 
   def send(seconds: Seconds, hops: Hops = ()) -> tuple[tuple[float, float], np.ndarray]:
-    """Return ((launch, arrival), when each worker has received its messages)."""
+    """Send a message to all, or along `hops`; return ((launch, arrival), last arrival at each worker)."""
     duration = _evaluate(seconds, int(present_now.sum()))
     if hops and present_now.all():
       return _pass_on(clock, link, duration, hops)
@@ -164,7 +164,7 @@ def walk(
 
 
 def _pass_on(clock: np.ndarray, link: np.ndarray, seconds: float, hops: Hops) -> tuple[tuple[float, float], np.ndarray]:
-  """Send messages from worker to worker; update `link` in place. Return ((launch, arrival), arrival at each worker)."""
+  """Send messages from worker to worker; update `link` in place. Return ((first launch, last arrival), arrivals)."""
   first, arrived = np.maximum(clock, link), clock.copy()
   for hop in hops:
     sources = np.array([rank if source is None else source for rank, source in enumerate(hop)])

@@ -39,21 +39,21 @@ class Operations(NamedTuple):
 def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrier, seed: int) -> Operations:
   """Return the server's operations, in order, for a computed or recorded schedule.
 
-  A worker that waited at a barrier READs if the algorithm has `read`; otherwise the
-  reply of its visit stays valid. With a quorum all workers READ. Without a lock each visit LOOKs at, and ADDs to,
-  `arrivals.blocks` blocks of the center between its arrival and the end of its service, concurrently with other visits
-  and at random times determined by `seed`.
+  A worker that waited at a barrier READs if the algorithm has `read`; otherwise the reply of its visit stays valid.
+  With a quorum all workers READ. Without a lock each visit LOOKs at, and ADDs to, `arrivals.blocks` blocks of the
+  center between its arrival and the end of its service, concurrently with other visits and at random times determined
+  by `seed`.
 
   Raises:
-    ValueError: if a quorum has no lock or the algorithm no `read`, or if blocks are negative or the algorithm has no
-      lock-free rule for them.
+    ValueError: for a quorum without a lock or with an algorithm without `read`, for a negative number of blocks, or for
+      blocks without a lock-free rule.
   """
   quorum, blocks, rule = isinstance(barrier, Quorum), algorithm.arrivals.blocks, algorithm.lock_free
   if blocks and not rule:
     raise OptionError("arrivals.blocks", "0 for an algorithm without a lock-free rule", blocks)
   if quorum and algorithm.read is None:
     advice = (
-      "Use backup and cutoff with an algorithm such as async_sgd, which starts each round from the server's reply."
+      "Use backup or cutoff only with an algorithm such as async_sgd, which starts rounds from the server's reply."
     )
     raise OptionError("barrier", "asp, bsp, ssp or psp for an algorithm without `read`", advice=advice)
   if blocks < 0 or (quorum and blocks):
@@ -126,7 +126,7 @@ def _lock_free(events: Events, blocks: int, reads_first: bool, seed: int) -> lis
 
 
 class Wave(NamedTuple):
-  """Operations first..last-1, and the visits with worker rounds that must be computed before them."""
+  """Operations first..last-1, and the visits whose worker rounds must be computed before these operations."""
 
   first: int
   last: int
@@ -176,7 +176,7 @@ def _is_work(operations: Operations) -> np.ndarray:
 
 
 def _begins(operations: Operations) -> np.ndarray:
-  """Return whether each operation is the first of its visit, which needs the worker round: [operations] bool."""
+  """Return a mask [operations]: whether an operation is the first of its visit, before which its round must run."""
   where = np.flatnonzero(_is_work(operations))
   _, first = np.unique(operations.event[where], return_index=True)
   out = np.zeros(len(operations.kind), bool)

@@ -30,7 +30,7 @@ class Segment(NamedTuple):
 class Presence(NamedTuple):
   """The workers that are present at each step.
 
-  Workers lost and replaced before the same step are two changes at this step: one without them and one with them.
+  If workers are lost and replaced before the same step, two changes have this step: one without them, one with them.
   """
 
   workers: int  # total number of workers
@@ -54,7 +54,7 @@ class Presence(NamedTuple):
     return sum((segment.last - segment.first) * len(segment.ids) for segment in self.segments(0, step))
 
   def describe(self, steps: int) -> str:
-    """Summarize losses and returns of workers in the first `steps` steps as one line."""
+    """Return a line with the numbers of workers that were lost and that returned in the first `steps` steps."""
     present = [{*ids} for step, ids in self.changes if step < steps]
     losses = sum(len(a - b) for a, b in pairwise(present))
     returns = sum(len(b - a) for a, b in pairwise(present))
@@ -82,10 +82,10 @@ def check(presence: Presence, round_steps: int = 1) -> None:
       condition = f"one or more increasing ids in 0..{presence.workers - 1}"
       raise OptionError(f"the workers present from step {step}", condition, list(ids))
     if step % round_steps:
-      raise OptionError("the steps at which presence changes", f"multiples of a round of {round_steps}", step)
+      raise OptionError("the steps at which presence changes", f"multiples of a round of {round_steps} steps", step)
   for (_, before), (step, after) in pairwise(presence.changes):
     if not {*before} & {*after}:
-      condition = f"at least one of the workers present before, {list(before)}, which have the model"
+      condition = f"a set with at least one of the workers present before ({list(before)}), which have the model"
       raise OptionError(f"the workers present from step {step}", condition, list(after))
 
 
@@ -102,7 +102,7 @@ def load(path: Path, workers: int) -> Presence:
     changes = json.loads(files.regular(path).read_text(encoding="utf-8"))
     whole = [x for step, ids in changes for x in (step, *ids)]
     if not all(type(x) is int and x >= 0 for x in whole):
-      raise ValueError("values must be integers >= 0")
+      raise ValueError("steps and ids must be integers >= 0")
     presence = Presence(workers, tuple((step, tuple(ids)) for step, ids in changes))
   except (ValueError, TypeError, RecursionError) as error:
     raise ValueError(f"{path} is not a record of membership changes ([[step, [ids]], ...]): {error}") from error
@@ -153,7 +153,7 @@ def elastic(times: Times) -> Attendance:
 
 
 def replayed(presence: Presence, round_steps: int) -> Attendance:
-  """Return the policy that replays a recorded membership without deaths. Raises the errors of `check`."""
+  """Return the policy that replays a recorded membership, without other deaths. Raises the errors of `check`."""
   check(presence, round_steps)
 
   def attend(first: int, present: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

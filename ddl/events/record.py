@@ -36,7 +36,7 @@ TYPES |= dict.fromkeys(("dropped", "restarted"), np.bool_)
 
 
 def previous(worker: np.ndarray) -> np.ndarray:
-  """Return the index of the previous event of each event's worker, -1 for none: [events]."""
+  """Return, for each event, the index of the previous event of the same worker, or -1 for none: [events]."""
   before = np.full(len(worker), -1)
   order = np.argsort(worker, kind="stable")
   same = np.flatnonzero(worker[order][1:] == worker[order][:-1])
@@ -97,7 +97,7 @@ def check(events: Events, workers: int) -> None:
   count = len(events.worker)
   for name, array in events._asdict().items():
     if array.shape != (count,):
-      raise OptionError(f"the shape of events.{name}", f"[{count}], as that of events.worker", list(array.shape))
+      raise OptionError(f"the shape of events.{name}", f"[{count}], the shape of events.worker", list(array.shape))
   for name in ("start", "arrival", "served", "released"):
     times = getattr(events, name)
     _refuse(~np.isfinite(times) | (times < 0), times, f"{name} must be finite seconds, at least 0")

@@ -31,7 +31,8 @@ def make_schedule(
 ) -> tuple[Events, Operations]:
   """Compute the events and server operations of a whole run, the schedule of a `Simulator`.
 
-  make_schedule(algorithm, workers=4, steps=100, times=lognormal(workers=4, seed=0)) has no barrier and no network.
+  Example without a barrier or network costs:
+  make_schedule(algorithm, workers=4, steps=100, times=lognormal(workers=4, seed=0)).
 
   Args:
     algorithm: a `ServerAlgorithm`.
@@ -50,7 +51,7 @@ def make_schedule(
     condition = f"enough for one visit of {workers} workers with a period of {algorithm.period} steps"
     raise OptionError("steps", condition, steps)
   if times.workers != workers:
-    raise OptionError("times.workers", f"{workers}, the number of workers", times.workers)
+    raise OptionError("times.workers", f"equal to the number of workers ({workers})", times.workers)
   costs = {"message_seconds": message_seconds, "service_seconds": service_seconds}
   cluster = VirtualCluster(times, period=algorithm.period, delay=algorithm.delay, **costs)
   events = schedule(cluster, algorithm.arrivals, num_visits=num_visits, barrier=barrier, seed=seed)
@@ -68,15 +69,15 @@ def visits(algorithm: Rule, workers: int, step: int) -> int:
 def check_schedule(algorithm: Rule, events: Events, operations: Operations, workers: int) -> None:
   """Raise a one-line ValueError if a schedule does not fit the algorithm or the number of workers.
 
-  Each visit has a peer with `peer_probability`. A schedule without any peers is invalid if the chance of that is below
-  1e-9.
+  Each visit has a peer with probability `peer_probability`. A schedule in which no visit has a peer is invalid if the
+  probability of such a schedule is below 1e-9.
   """
   count = max(operations.workers, int(events.worker.max(initial=-1)) + 1, int(events.peer.max(initial=-1)) + 1)
   if count != workers:
     raise OptionError("the number of workers of the schedule", f"{workers}", count)
   peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
   if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
-    condition = f"one with {peers} peers of probability {chance:g}, as the algorithm requires"
+    condition = f"one with {peers} peers (probability {chance:g} per visit), as the algorithm requires"
     raise OptionError("the schedule", condition, "one without peers")
 
 

@@ -1,4 +1,4 @@
-"""Step times of workers: distributions by name, stragglers and deaths, drawn by (seed, worker, step).
+"""Step times of workers: named distributions, stragglers and deaths, each a function of (seed, worker, step).
 
 The keyword-only arguments of a factory are its settings. All factories share these settings:
   slow: a multiplier of the step time per worker, () for none
@@ -110,7 +110,7 @@ class Times:
     return seconds * np.where(chain[first : first + count], self._slow[worker] * self._factor, self._slow[worker])
 
   def deaths(self, worker: int, first: int, seconds: np.ndarray) -> list[Death]:
-    """Return the deaths, in order, in a round that starts at step `first` and has steps of `seconds` [steps]."""
+    """Return the deaths, in order, in a round that starts at step `first` and whose steps take `seconds` [steps]."""
     if not self._death_rate:
       return []
     _, dies, share = self._chance.take(worker, first, len(seconds)).T
@@ -188,7 +188,7 @@ def gamma(*, seed: int, seconds: StepSeconds = 0.01, jitter: Jitter = 0.1) -> Pl
 
 @_step_times
 def trace(*, workers: PositiveInt, path: str) -> PlainTimes:
-  """Recorded step times from a file: a .npy array, or text with commas or blanks; [steps, workers] in seconds.
+  """Recorded step times [steps, workers] in seconds: a .npy file, or text with columns separated by commas or blanks.
 
   Raises FileNotFoundError for a missing file, and a one-line ValueError for a malformed file, for fewer columns than
   workers, or when a run needs more steps than the file has.
@@ -199,7 +199,7 @@ def trace(*, workers: PositiveInt, path: str) -> PlainTimes:
 
   def plain(worker: int, first: int, count: int) -> np.ndarray:
     if first + count > len(table):
-      condition = f"at least {first + count}, which worker {worker} needs"
+      condition = f"at least {first + count}, the number of steps of worker {worker}"
       raise OptionError(f"the number of rows of {path}", condition, len(table))
     return table[first : first + count, worker]
 
@@ -207,7 +207,7 @@ def trace(*, workers: PositiveInt, path: str) -> PlainTimes:
 
 
 def _square(jitter: float) -> float:
-  """Return jitter^2, the variance over the squared mean. Raises ValueError if it is subnormal."""
+  """Return jitter^2, the variance divided by the squared mean. Raises ValueError if it is subnormal."""
   if jitter and jitter**2 < sys.float_info.min:
     raise ValueError(f"times.jitter must be 0 or >= 1.5e-154, got {jitter:g}.")
   return jitter**2

@@ -94,7 +94,7 @@ def _exit(reason: str, code: int) -> NoReturn:
 
 
 def _redirect() -> int:
-  """Discard C++'s stdout and redirect its stderr to a file; return its descriptor. Python's streams are unchanged.
+  """Discard C++'s stdout and redirect its stderr to a file; return the file's descriptor. Python's streams still work.
 
   Gloo prints a line to stdout for each group that it connects.
   """

@@ -11,7 +11,7 @@ from ddl.hosts.join import wait_on_cpu
 
 
 def exchange(text: str) -> list[str]:
-  """All-gather texts by rank; a collective of all processes."""
+  """Return the texts of all processes, by rank. A collective: all processes must call it."""
   if jax.process_count() == 1:
     return [text]
   data = np.frombuffer(text.encode(), np.uint8)
@@ -23,7 +23,7 @@ def exchange(text: str) -> list[str]:
 
 
 def share(tree: Any, like: Any) -> Any:
-  """Broadcast a tree of host arrays from the process that has it. tree: None in other processes; like: its shapes."""
+  """Broadcast a tree of host arrays from the process that has it. tree: None in all others; like: the tree's shapes."""
   zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like)
   mine = zeros if tree is None else jax.tree.map(lambda x, y: np.asarray(x, y.dtype), tree, like)
   shared = multihost_utils.broadcast_one_to_all(mine, is_source=tree is not None)

@@ -74,7 +74,7 @@ def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT)
     devices = Counter(device.process_index for device in jax.devices())
     if len({*devices.values()}) > 1:
       got = ", ".join(f"{number} in process {rank}" for rank, number in sorted(devices.items())[:8])
-      raise OptionError("devices", "the same number in all processes", got, "Pass the same num_processes to all.")
+      raise OptionError("the device count", "the same in all processes", got, "Pass the same num_processes to all.")
     # Connect now: the first collective times out after 30 s, and later a process may still be compiling.
     multihost_utils.sync_global_devices("joined")
   except OptionError:
@@ -99,7 +99,7 @@ def _listen_address(me: ProcessInfo, host: str, port: int) -> str:
     socket.create_server((local, port), family=family).close()
   except OSError as error:
     if error.errno == errno.EADDRINUSE:
-      raise ValueError(f"coordinator must have a free port, got {me.coordinator}, which is in use.") from error
+      raise ValueError(f"coordinator must have a free port, got {me.coordinator}, whose port is in use.") from error
     value = f"{me.coordinator} ({error.strerror})"
     raise ValueError(f"coordinator must be an address at which process 0 can listen, got {value}.") from error
   return host_port(local, port)
@@ -156,7 +156,7 @@ def _first_line(text: str) -> str:
 
 
 def is_main() -> bool:
-  """Return whether this is the main process, which writes files and to the terminal."""
+  """Return whether this is the main process, the only one that writes files and to the terminal."""
   return member().rank == 0
 
 

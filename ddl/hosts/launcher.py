@@ -110,7 +110,7 @@ def launch(count: int, command: Sequence[str]) -> int:
 
 
 def _infos(count: int) -> list[ProcessInfo]:
-  """Return the rank, number and coordinator of each process to start."""
+  """Return, for each process to start, its rank, the number of processes and the coordinator."""
   if member().count > 1:
     return [member()]
   with socket.socket() as free:
@@ -119,9 +119,9 @@ def _infos(count: int) -> list[ProcessInfo]:
 
 
 class _Lines:
-  """Forwards a process's lines on stderr, prefixed with its rank, each when the next line or the end arrives.
+  """Forwards a process's lines on stderr, prefixed with its rank; each waits for the next line or the end.
 
-  An error of all processes, such as an invalid option, is the last line of each; only that of rank 0 is printed.
+  An error of all processes, such as an invalid option, is the last line of each process; only rank 0's is printed.
   """
 
   def __init__(self, rank: int, pipe: IO[bytes]):

@@ -48,7 +48,8 @@ def set_member(me: ProcessInfo) -> ProcessInfo:
     check_address(me.coordinator)
   if not 0 <= me.rank < me.count:
     if me.cluster:
-      raise ValueError(f"the rank of {me.cluster} must be below {me.count}, got {me.rank}. Pass {FLAGS}, or {SINGLE}.")
+      option, advice = f"the rank set by {me.cluster}", f"Pass {FLAGS}, or {SINGLE}."
+      raise OptionError(option, f"at least 0 and below the number of processes ({me.count})", me.rank, advice)
     raise OptionError("process_id", f"in [0, {me.count - 1}] with num_processes={me.count}", me.rank)
   _declared[:] = [me]
   return me
@@ -72,7 +73,7 @@ def check_seconds(flag: str, seconds: float) -> float:
 
 
 def cluster_advice(me: ProcessInfo) -> str:
-  """Return advice on unexpected processes if a cluster set their number; "" for flags and our launcher."""
+  """Return advice in case the cluster set the number of processes unexpectedly; "" without a cluster."""
   return f"; {me.cluster} started {me.count} processes; pass {SINGLE}" if me.cluster else ""
 
 
@@ -120,7 +121,7 @@ def _detect(coordinator: str, count: int | None, rank: int | None, kubernetes: b
 
 
 def _cluster(count: int | None, kubernetes: bool) -> tuple[ProcessInfo, int | None]:
-  """Return rank and number of processes in the cluster's environment, and the rank on this host."""
+  """Return rank and number of processes from the cluster's environment variables, and the rank on this host."""
   env = os.environ
   if "OMPI_COMM_WORLD_SIZE" in env:
     rank, size, local = (_number(f"OMPI_COMM_WORLD_{name}", "Open MPI") for name in ("RANK", "SIZE", "LOCAL_RANK"))
@@ -134,16 +135,16 @@ def _cluster(count: int | None, kubernetes: bool) -> tuple[ProcessInfo, int | No
   if kubernetes and "JOB_COMPLETION_INDEX" in env and "KUBERNETES_SERVICE_HOST" in env:
     rank = _number("JOB_COMPLETION_INDEX", "Kubernetes")
     if count is None:
-      raise OptionError("num_processes", "set to the Job's completions", None, f"Or pass {SINGLE}.")
+      raise OptionError("num_processes", "set to `completions` of the Kubernetes Job", None, f"Or pass {SINGLE}.")
     return ProcessInfo(rank, count, cluster="Kubernetes"), None
   return ProcessInfo(), None
 
 
 def _number(name: str, cluster: str) -> int:
-  """Return the number in a cluster's environment variable; raise ValueError if it is not a number."""
+  """Return the number in a cluster's environment variable; raise ValueError unless it is an integer >= 0."""
   text = os.environ.get(name, "")
   if not text.isascii() or not text.isdigit():
-    raise ValueError(f"{name} of {cluster} must be a number, got {text!r:.40}. Pass {FLAGS}, or {SINGLE}.")
+    raise ValueError(f"{name}, set by {cluster}, must be an integer >= 0, got {text!r:.40}. Pass {FLAGS}, or {SINGLE}.")
   return int(text)
 
 
@@ -154,4 +155,5 @@ def _open_mpi_coordinator(me: ProcessInfo) -> str:
     return ""
   if env.get("OMPI_COMM_WORLD_LOCAL_SIZE") == env["OMPI_COMM_WORLD_SIZE"]:
     return f"127.0.0.1:{20000 + zlib.crc32(env.get('PMIX_NAMESPACE', '').encode()) % 20000}"
-  raise OptionError("coordinator", "set, as Open MPI 5 does not provide the host of process 0, which needs a free port")
+  condition = "set to HOST:PORT of process 0 with a free port, because Open MPI 5 does not provide this address"
+  raise OptionError("coordinator", condition)

@@ -112,7 +112,7 @@ def test_contradictory_ranks_and_numbers_are_errors(tmp_path):
   same_rank = [start(tmp_path, addresses[2], rank, 3, *more) for rank in (0, 1, 1)]
   lines = [complaint(process.end()) for process in (*too_many, *devices, *same_rank)]
   assert lines[1].startswith(f"train: process 2 joined {addresses[0]}, but num_processes of process 0 is smaller")
-  assert lines[3].startswith("train: devices must be the same number in all processes, got 6 in process 0, 4 in ")
+  assert lines[3].startswith("train: the device count must be the same in all processes, got 6 in process 0, 4 in ")
   assert all("start all, each with its own process_id, " in line for line in lines[4:])
 
 
@@ -120,7 +120,7 @@ def test_a_port_in_use_is_an_error(tmp_path):
   with socket.create_server(("127.0.0.1", 0)) as used:
     where = f"127.0.0.1:{used.getsockname()[1]}"
     line = complaint(start(tmp_path, where, 0).end())
-  assert line == f"train: coordinator must have a free port, got {where}, which is in use."
+  assert line == f"train: coordinator must have a free port, got {where}, whose port is in use."
 
 
 STEP = {  # variables of an interactive step of Slurm, in a job with eight tasks
