@@ -5,10 +5,10 @@ finds the best convolution algorithms for the remaining memory. The model does n
 the smallest X with nearly the best examples per second. On a device with measured algorithms the step already uses the
 fastest algorithm of each layer; on others the savings of the 0-1 program are reported separately.
 
-A larger step sends as much and computes more, so the efficiency of every algorithm grows with X. Beyond the memory
-limit, gradients are accumulated over microbatches, and only the last microbatch exchanges them.
+A larger step sends the same number of bytes and computes more, so the efficiency of every algorithm grows with X.
+Beyond the memory limit, gradients are accumulated over microbatches, and only the last microbatch exchanges them.
 
-The cost of a global batch B in convergence, with tuned learning rates (arXiv 1812.06162), to the same loss:
+With a global batch B and tuned learning rates, a run reaches a given loss (arXiv 1812.06162) after
 steps = S_min (1 + B_c / B),   examples = E_min (1 + B / B_c),   E_min = B_c S_min,
 where B_c is the critical batch size, estimated by the gradient noise scale B_simple of a run. If it is unknown, the
 model uses a usual batch: the largest that published jobs of the same kind used without loss.
@@ -38,12 +38,12 @@ ExactSeconds = Callable[[int, int], float]  # (examples of a worker's step, micr
 
 
 def examples_factor(batch: float, critical: float) -> float:
-  """Return 1 + B / B_c: the examples to reach a loss, relative to those with very small batches."""
+  """Return 1 + B / B_c: the examples to reach a loss, relative to E_min, the examples with very small batches."""
   return 1 + units.positive("batch", batch) / units.positive("critical batch", critical)
 
 
 def seconds_factor(batch: float, critical: float, step: float) -> float:
-  """Return (1 / B + 1 / B_c) T: the seconds to reach a loss, over E_min, with steps of T seconds."""
+  """Return (1 / B + 1 / B_c) T: the seconds to reach a loss with steps of T seconds, divided by E_min."""
   return units.positive("step (s)", step) * examples_factor(batch, critical) / batch
 
 
@@ -86,16 +86,17 @@ class TriedSizes(NamedTuple):
 
 
 def tried_sizes(job: Job, cluster: Cluster, requested: int = 0) -> TriedSizes:
-  """Return the candidate mini-batches: powers of two that fit, the largest X that fits, and the requested or least X.
+  """Return the candidate mini-batches: powers of two that fit, the largest X that fits, and `requested`.
 
-  Raises a ValueError that names the largest X, if the requested X or even a single example does not fit.
+  `requested` = 0 stands for `job.least`. Raises a ValueError if the requested X does not fit (the message states the
+  largest X that fits), or if not even one example fits.
   """
   fits = largest_fitting(job, cluster.device.memory)
   largest = min(fits, job.most or fits)
   if units.count("examples per worker", requested, 0) > largest:
-    memory = f"to fit in the device's {bytes_text(cluster.device.memory)}"
-    limit = "the number of each worker's examples" if largest == job.most else memory
-    raise OptionError("examples per worker", f"at most {largest}, {limit}", requested)
+    memory = f"to fit in the device's memory of {bytes_text(cluster.device.memory)}"
+    limit = "(the number of examples that each worker has)" if largest == job.most else memory
+    raise OptionError("examples per worker", f"at most {largest} {limit}", requested)
   last = min(largest, max(LARGEST, job.least, requested))
   tried = sorted({*(2**i for i in range(last.bit_length())), min(requested or job.least, last), last})
   steps = {x: step_seconds(job.step, x, cluster.device, cluster.efficiency) for x in tried}
@@ -106,9 +107,9 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0) -> TriedSizes:
 
 
 def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) -> WorkerBatch:
-  """Return the requested mini-batch, or the smallest power of two >= `job.least` that reaches ENOUGH of the best rate.
+  """Return the requested mini-batch, or the smallest candidate whose rate is at least ENOUGH times the best rate.
 
-  requested: X, split evenly over `micro` microbatches; 0: automatic.
+  requested: X, split evenly over `micro` microbatches; 0: choose a candidate >= `job.least`.
   """
   sizes = tried_sizes(job, cluster, requested // micro)
   examples = requested // micro or sizes.enough
@@ -126,12 +127,13 @@ def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1)
 
 
 def largest_fitting(job: Job, limit: float) -> int:
-  """Return the largest X for which a step fits in `limit` bytes, by the compiled step or else by the layers' count.
+  """Return the largest X for which a step fits in `limit` bytes.
 
-  The compiled step is assumed to need the same number of bytes for each example.
+  The bytes are those of the compiled step if it is known, otherwise they are counted from the layers. The compiled step
+  is assumed to need the same number of bytes for each additional example.
 
   Raises:
-    ValueError: if even one example does not fit, with the bytes that it needs.
+    ValueError: if not even one example fits; the message states the bytes that one needs.
   """
   if not job.exact:
     return largest_batch(job.memory, limit)
@@ -163,7 +165,7 @@ def _program(job: Job, cluster: Cluster, tried: list[int], examples: int) -> Con
 
 
 class BatchSize(NamedTuple):
-  """Examples of a worker's step."""
+  """The number of examples in a worker's step, and in how many microbatches they are processed."""
 
   examples: int
   micro: int = 1  # microbatches of equal size
@@ -188,9 +190,10 @@ class EfficiencyRow(NamedTuple):
 def threshold(
   job: Job, sizes: TriedSizes, exact: ExactSeconds, least: float, accumulate: bool = True
 ) -> BatchSize | None:
-  """Return the smallest batch size from which on synchronous SGD has at least the efficiency `least`, or None.
+  """Return the smallest batch size at and above which synchronous SGD has at least the efficiency `least`, or None.
 
-  If memory is too small, the batch is split into microbatches, unless `accumulate` is False or the data limit it.
+  If memory is too small, the batch is split into microbatches, unless `accumulate` is False or a worker has too few
+  examples.
   """
   smallest = None
   for x in reversed(sizes.steps):
@@ -206,7 +209,7 @@ def threshold(
 
 
 def largest_usual(job: Job, sizes: TriedSizes, workers: int) -> int:
-  """Return the largest power of two that fits and does not exceed the usual global batch, but >= `sizes.enough`."""
+  """Return the largest power of two that fits within memory and the usual global batch, but at least `sizes.enough`."""
   most = min(sizes.largest, job.usual.examples // workers) if job.usual else 0
   return max(sizes.enough, 2 ** (most.bit_length() - 1) if most else 0)
 
@@ -255,7 +258,7 @@ def efficiency_table(
     exact: seconds of a step of synchronous SGD.
     steps: seconds of a worker's step without any exchange.
     share: largest share of a round spent waiting, which sets the periods.
-    sharded: whether the parameters are sharded, so that only synchronous SGD is shown.
+    sharded: whether the parameters are sharded; only synchronous SGD is then shown.
     critical: the critical batch size in examples; None: unknown.
   """
   partition, rows = islands(cluster, workers), []
@@ -274,7 +277,7 @@ def efficiency_table(
 
 
 def _flat(job: Job, cluster: Cluster, workers: int, step: float, share: float) -> dict[str, FamilyCell]:
-  """Return the cells of DaSGD and local SGD, whose averages are over all workers."""
+  """Return the efficiencies of DaSGD and local SGD, which average over all workers."""
   message = collectives.all_reduce(job.params_bytes, workers, cluster.network)
   period = smallest_period(message, step, share=share)
   cells = {"local_sgd": FamilyCell(step / averaged(step, message, period), period)}
@@ -284,7 +287,7 @@ def _flat(job: Job, cluster: Cluster, workers: int, step: float, share: float) -
 
 
 def _between(job: Job, partition: Islands, size: BatchSize, step: float, share: float) -> dict[str, FamilyCell]:
-  """Return the cells of Streaming DiLoCo and, if islands have several workers, hierarchical SGD."""
+  """Return the efficiency of Streaming DiLoCo and, if islands have several workers, that of hierarchical SGD."""
   inside = families.synchronous_seconds(job, partition.inside, partition.members, size.examples, micro=size.micro)
   seconds, delay = streaming(inside, partition.message_seconds, job.params_bytes, overlap=partition.inside.overlap)
   cells = {"streaming_diloco": FamilyCell(step / seconds, delay)}

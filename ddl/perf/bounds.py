@@ -44,13 +44,16 @@ def smallest_delay(message: float, step: float) -> int:
 def exposed_share(message: float, step: float, *, period: int, delay: int) -> float:
   """Return the share of a round spent waiting: e / (tau T_step + e), e = max(0, T_comm - d T_step), 0 <= d <= tau."""
   if not 0 <= delay <= period:
-    raise OptionError("delay", f"in [0, {period}], where {period} is the period", delay)
+    raise OptionError("delay", f"from 0 to the period ({period})", delay)
   whole = round_seconds(step=step, message=message, period=period, delay=delay)
   return (whole - period * step) / whole
 
 
 def smallest_period(message: float, step: float, *, share: float, delay: int = 0) -> int:
-  """Return the smallest period >= max(1, d) with at most this exposed share: tau >= e (1 - share) / (share T_step)."""
+  """Return the smallest period >= max(1, d) with which at most `share` of a round is spent waiting.
+
+  tau >= e (1 - share) / (share T_step), with e as in `exposed_share`.
+  """
   units.count("delay", delay, 0)
   if not 0 <= share < 1:
     raise OptionError("share of the round", "in [0, 1)", f"{share:g}")
@@ -63,7 +66,7 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
 
 
 def smallest_queued_period(served: float, step: float, *, share: float) -> int:
-  """Return the smallest period with at most this share of waiting in the servers' queue.
+  """Return the smallest period with which at most `share` of a round is spent waiting in the servers' queue.
 
   tau >= (1 - share) T_served / T_step, where T_served is how long the servers are busy with one visit of every worker.
   """
@@ -80,17 +83,23 @@ def efficiency(workers: float, overhead: float) -> float:
 
 
 def workers_for(share: float, overhead: float) -> float:
-  """Return the most workers with efficiency alpha: G = (1 + R_O - alpha) / (alpha R_O); infinite without overhead."""
+  """Return the largest number of workers with at least the efficiency `share`, alpha.
+
+  G = (1 + R_O - alpha) / (alpha R_O); infinite without overhead.
+  """
   units.amount("overhead over compute", overhead)
   units.positive("efficiency", units.share("efficiency", share))
   return (1 + overhead - share) / (share * overhead) if overhead else math.inf
 
 
 def overhead_for(share: float, workers: float) -> float:
-  """Return the overhead with which G workers have efficiency alpha > 1 / G: R_O = (1 - alpha) / (alpha G - 1)."""
+  """Return the overhead R_O with which G workers have the efficiency `share`, alpha > 1 / G.
+
+  R_O = (1 - alpha) / (alpha G - 1).
+  """
   units.positive("efficiency", units.share("efficiency", share))
   if not share * workers > 1:
-    raise OptionError("efficiency", f"above 1/{workers:g}, its lower bound for any overhead", f"{share:g}")
+    raise OptionError("efficiency", f"above 1/{workers:g} (its lower bound with {workers:g} workers)", f"{share:g}")
   return (1 - share) / (share * workers - 1)
 
 
@@ -102,7 +111,7 @@ def speedup_limit(overhead: float) -> float:
 def servers_for(
   params_bytes: float, workers: int, bandwidth: float, compute_seconds: float, duplex: float = 0.0
 ) -> int:
-  """Return the number of servers that hide a round's pulls and pushes: N_ps >= (2 - ov) S_p N_w / (B_ps T_C).
+  """Return the smallest number of servers that hides a round's pulls and pushes: N_ps >= (2 - ov) S_p N_w / (B_ps T_C).
 
   Args:
     params_bytes: bytes of the model, spread evenly over the servers (S_p).
@@ -117,13 +126,14 @@ def servers_for(
 
 
 def break_even(first: Seconds, second: Seconds, low: float, high: float) -> float | None:
-  """Return the bandwidth in [low, high], bytes/s, at which both take equally long; None if one is always faster.
+  """Return the bandwidth in [low, high], bytes/s, at which both algorithms take equally long, or None.
 
-  Finds the root of first(bandwidth) - second(bandwidth) in log(bandwidth) by Brent's method to 0.1 %. The difference is
-  assumed to change its sign at most once, because less bandwidth favors the algorithm that sends less.
+  The result is None if one algorithm is always faster. Otherwise it is the root of first(bandwidth) - second(bandwidth)
+  in log(bandwidth), by Brent's method to 0.1 %. The difference is assumed to change its sign at most once, because less
+  bandwidth favors the algorithm that sends less.
   """
   if not 0 < low < high < np.inf:
-    raise OptionError("bandwidths", "0 < low < high", f"{low:g} to {high:g} bytes/s")
+    raise OptionError("bandwidths", "positive, finite and ascending", f"{low:g} to {high:g} bytes/s")
 
   def difference(log: float) -> float:
     return first(float(np.exp(log))) - second(float(np.exp(log)))
@@ -137,9 +147,10 @@ def break_even(first: Seconds, second: Seconds, low: float, high: float) -> floa
 
 
 def overtaken(times: Mapping[str, Seconds], start: float, end: float) -> tuple[str, float] | None:
-  """Return (name, bandwidth) of the first algorithm that overtakes the fastest at `start`; None if none does by `end`.
+  """Return (name, bandwidth) of the first algorithm to overtake the one that is fastest at `start`, or None.
 
-  Searches two bandwidths per decade for a change of the fastest algorithm, then solves with `break_even`.
+  Searches two bandwidths per decade from `start` to `end` for a change of the fastest algorithm, then solves with
+  `break_even`.
   """
   units.positive("start bandwidth", start)
   units.positive("end bandwidth", end)

@@ -28,7 +28,7 @@ class Torus(NamedTuple):
   def share(self, workers: int) -> float:
     """Return the share of a chip's link bandwidth that an all-reduce along all axes at once uses.
 
-    The mean over the axes of 1 for a ring, 1 / 2 for a line (data also returns along the line), 0 for a single chip.
+    It is the mean over the axes of 1 for a ring, 1 / 2 for a line (data also returns along it), 0 for a single chip.
     """
     shares = (0.0 if length == 1 else 1.0 if length % self.ring == 0 else 0.5 for length in self.slice(workers))
     return sum(shares) / self.axes
@@ -122,7 +122,7 @@ def check_link(name: str, link: LinkModel) -> LinkModel:
 
 
 class Uplink(NamedTuple):
-  """Oversubscribed switches: the uplinks of a switch have a share of the bandwidth of the nodes under it."""
+  """Oversubscribed switches: the uplinks of a switch have only a share of the bandwidth of the nodes below it."""
 
   nodes: int  # per switch
   share: float  # 1 / 3 for a network that is oversubscribed 3 to 1
@@ -150,7 +150,7 @@ class NetworkModel(NamedTuple):
     return min(self.per_node, math.ceil(workers / self.sites))
 
   def grouped(self, members: int) -> "NetworkModel":
-    """Return the network between groups of `members` neighboring workers; each worker sends a piece of the message."""
+    """Return the network between groups of `members` neighbors; each worker sends one piece of its group's message."""
     near = min(members, self.per_node)  # members of a group in the same node
     inside = (self.inside or self.between) if self.per_node > members else None
     return self._replace(
@@ -161,11 +161,11 @@ class NetworkModel(NamedTuple):
     )
 
   def main_link(self, workers: int) -> LinkModel:
-    """Return the slowest level of links that the workers use: inside if one node holds them all, else between nodes."""
+    """Return the slowest link that the workers use: inside a node if one node holds all of them, else between nodes."""
     return self.inside if self.inside and self.nodes(workers) == 1 else self.between
 
   def worker_link(self, workers: int) -> LinkModel:
-    """Return the link available to one worker while the others do not send; between nodes it has one network card."""
+    """Return the link of one worker while the others do not send; between nodes, one network card limits it."""
     one_node = self.nodes(workers) == 1 and self.inside is not None
     return self.main_link(workers) if one_node or not self.card else self.between.at_most(self.card)
 

@@ -46,7 +46,7 @@ def _file_key(range: tuple[float, float] | None = None, unit: str = "", zero: bo
 
 
 def _tables() -> dict[str, dict[str, FileKey]]:
-  """Return the keys of each table; "" stands for the keys above all tables."""
+  """Return the keys of each table; "" stands for the top-level keys."""
   schema = tomllib.loads(Path(__file__).with_name("cluster_keys.toml").read_text(encoding="utf-8"))
   names, tables = {"cluster": [""], "link": ["link.device", "link.node", "link.site", "link.host"]}, {}
   for table, entries in schema.items():
@@ -76,7 +76,7 @@ def named(name: str, model: str = "") -> Cluster:
   `measured` uses the efficiency curve of the model's kind if one was fitted.
 
   Raises:
-    ValueError: in one line, for an unknown name, for `measured` without a calibration, or for an invalid file.
+    ValueError: with a one-line message, if the name is unknown, `measured` has no calibration, or the file is invalid.
     FileNotFoundError: if the file does not exist.
   """
   if name.endswith(SUFFIX):
@@ -89,12 +89,12 @@ def named(name: str, model: str = "") -> Cluster:
 
 
 def display_name(name: str) -> str:
-  """Return the name of a cluster for reports: the path of a file without its folder."""
+  """Return the name of a cluster for reports; for a file, its name without the folder."""
   return Path(name).name if name.endswith(SUFFIX) else name
 
 
 def absolute(names: Iterable[str]) -> list[str]:
-  """Return the names with absolute paths of files, so that they are valid in any working directory."""
+  """Replace paths of files by absolute paths, which are valid in any working directory; keep other names."""
   return [str(files.local(name).absolute()) if name.endswith(SUFFIX) else name for name in names]
 
 
@@ -117,7 +117,7 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
   """Build a cluster from a file's tables. Raises a one-line ValueError that names an invalid key."""
   links = tables.get("link", {})
   if not isinstance(links, Mapping):
-    raise OptionError("link", "a table, [link.node] with latency and bandwidth")
+    raise OptionError("link", "a table of links, such as [link.node] with latency and bandwidth")
   by_name = {"": {key: value for key, value in tables.items() if key not in TOP}}
   by_name |= {name: tables.get(name, {}) for name in ("device", "nodes")}
   by_name |= {name: tables[name] for name in ("uplink", "torus") if name in tables}
@@ -146,9 +146,9 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
 
 
 def _values(name: str, table: Any, keys: Mapping[str, FileKey]) -> dict[str, Any]:
-  """Check the values of a table and fill in defaults; the name "" stands for the keys above all tables."""
+  """Check the values of a table and fill in defaults; the name "" stands for the top-level keys."""
   if not isinstance(table, Mapping):
-    raise OptionError(name, f"a table, [{name}] with {', '.join(keys)}", f"{table!r:.40}")
+    raise OptionError(name, f"a table with the keys {', '.join(keys)}", f"{table!r:.40}")
   for key in table:
     units.choice(f"key of [{name}]" if name else "key", key, [*keys, *([] if name else TOP)])
   values = {}
@@ -176,14 +176,14 @@ def _network(
   """
   per_node, count, sites = (nodes[key] for key in ("devices", "count", "sites"))
   if count and sites > count:
-    raise OptionError("nodes.sites", f"at most nodes.count, {count}", sites)
+    raise OptionError("nodes.sites", f"at most nodes.count ({count})", sites)
   if per_node > 1 and "device" not in link:
     raise OptionError("[link.device]", f"set (latency and bandwidth), because a node has {per_node} devices")
   if "node" not in link and (count != 1 or per_node == 1):
     raise OptionError("[link.node]", "set (latency and bandwidth between nodes)")
   units.choice("nodes.library", nodes["library"], LIBRARIES)
   if not all(level in LEVELS for level in nodes["reduces"]):
-    raise OptionError("nodes.reduces", f"a list with only {' and '.join(LEVELS)}", f"{nodes['reduces']!r:.80}")
+    raise OptionError("nodes.reduces", "a list of 'inside', 'between' or both", f"{nodes['reduces']!r:.80}")
   if "torus" in values and per_node > 1:
     raise OptionError("nodes.devices", "1 with [torus]", per_node)
   network = NetworkModel(
@@ -209,10 +209,10 @@ def _with_sites(network: NetworkModel, count: int, site: LinkModel) -> NetworkMo
   """
   m, rest = divmod(count, network.sites)
   if network.sites == 1 or not count or rest:
-    condition = "two or more with [link.site], and a divisor of nodes.count"
+    condition = "at least 2 with [link.site], and a divisor of nodes.count"
     raise OptionError("nodes.sites", condition, f"{network.sites} with nodes.count {count}")
   if network.library or network.uplink or network.torus or network.reduces:
-    raise OptionError("[link.site]", "used without nodes.library, nodes.reduces, [uplink] and [torus]")
+    raise OptionError("[link.site]", "unset with nodes.library, nodes.reduces, [uplink] or [torus]")
   d, near, nodes = network.per_node, network.inside or network.between, network.between
   steps = d * m - 1
   if not steps:
@@ -224,7 +224,7 @@ def _with_sites(network: NetworkModel, count: int, site: LinkModel) -> NetworkMo
 
 
 def path() -> Path:
-  """Return the path of the calibration: ~/.cache/ddl/measured.json, or below XDG_CACHE_HOME."""
+  """Return the path of the calibration: ~/.cache/ddl/measured.json, or ddl/measured.json in XDG_CACHE_HOME."""
   return files.cache_folder() / "measured.json"
 
 
@@ -258,15 +258,15 @@ def load() -> tuple[Cluster, dict[str, Any]] | None:
   """
   if not path().exists():
     return None
-  advice = "; `python run.py calibrate` writes a new one"
-  figures = files.read_json(path(), advice)
+  advice = "`python run.py calibrate` writes a new one"
+  figures = files.read_json(path(), f"; {advice}")
   try:
     cluster = parse(_table(figures, "cluster"))
     figures.pop("cluster")
     check("overhead", figures.get("overhead", 0.0), Range(0, 1e9))
     _efficiencies(figures)
   except ValueError as error:
-    raise ValueError(f"{path()} must be a calibration: {error}{advice}") from error
+    raise ValueError(f"{path()} is not a valid calibration: {error} {advice}.") from error
   return cluster, figures
 
 
@@ -277,6 +277,6 @@ def _table(figures: Mapping[str, Any], key: str, default: Any = None) -> dict[st
 
 
 def _efficiencies(figures: Mapping[str, Any]) -> dict[str, Efficiency]:
-  """Return the efficiency curves of a calibration by the kind of model."""
+  """Return the efficiency curves of a calibration, by kind of model."""
   curves = _table(figures, "efficiencies", {})
   return {kind: Efficiency(**_values(f"efficiencies.{kind}", curve, EFFICIENCY)) for kind, curve in curves.items()}

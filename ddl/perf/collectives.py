@@ -59,7 +59,7 @@ def _halving_doubling(nbytes: float, workers: int, link: LinkModel) -> float:
   """Return the seconds of Rabenseifner's all-reduce: 2 log2 p L + 2 n G (2 - duplex) (p - 1) / p.
 
   If p is not a power of two, the workers beyond the largest power of two first send their n bytes to other workers and
-  finally receive the sum: 2 (L + n G) more.
+  finally receive the sum, which adds 2 (L + n G).
   """
   _levels(nbytes, workers, link)
   power = 1 << (int(workers).bit_length() - 1)
@@ -91,7 +91,7 @@ def _levels(nbytes: float, workers: int, link: LinkModel) -> int:
 
 
 def _exchange_seconds(nbytes: float, link: LinkModel) -> float:
-  """Return the seconds to send and receive `nbytes`, without the latency."""
+  """Return the seconds to send `nbytes` and receive as many, without the latency."""
   return link.busy_seconds(nbytes, nbytes)
 
 
@@ -100,7 +100,8 @@ def hierarchical(
 ) -> float:
   """Return the seconds of a hierarchical all-reduce: reduce-scatter in nodes, all-reduce between, all-gather in nodes.
 
-  The m workers of a node each all-reduce n / m bytes over the node's link, which takes as long as n bytes of a worker.
+  The m workers of a node each all-reduce n / m bytes over the node's link, which takes as long as an all-reduce of
+  n bytes by one worker per node.
   With inside = "tree", each node reduces to one worker, only this worker takes part in the all-reduce between nodes,
   and then broadcasts.
   """
@@ -110,7 +111,9 @@ def hierarchical(
 
 
 def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
-  """Return the seconds of an all-reduce with in-switch reduction, and the cheapest algorithm on the other level.
+  """Return the seconds of an all-reduce whose switches reduce on one level or both.
+
+  A level (inside or between nodes) without such switches uses its cheapest algorithm.
 
   Inside a node 2 L + n G (2 - duplex) (1 + 1 / m): a worker sends its vector and receives the sum of its m-th part,
   then sends this part and receives all parts. Between nodes 2 L + n G (2 - duplex): up and down the tree of switches.
@@ -131,9 +134,9 @@ def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
 
 
 def on_torus(nbytes: float, workers: int, network: NetworkModel) -> float:
-  """Return the seconds of an all-reduce on a torus, over all axes of k chips at once, each with a part of the n bytes.
+  """Return the seconds of an all-reduce on a torus that uses all axes at once, each for a part of the n bytes.
 
-  2 sum (k - 1) L + 2 n G (2 - duplex) (p - 1) / (p share).
+  With k chips along an axis, and share from `Torus.share`: 2 sum (k - 1) L + 2 n G (2 - duplex) (p - 1) / (p share).
   """
   if workers == 1 or network.torus is None:
     return 0.0
@@ -160,7 +163,10 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel, algorithm: st
 
 
 def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
-  """Return the seconds of each all-reduce algorithm of a network: torus, library, or else textbook and in-switch."""
+  """Return the seconds of the all-reduce algorithms of a network by name.
+
+  They are the algorithm of a torus, those of a library, or else textbook algorithms and reduction in switches.
+  """
   if network.torus:
     return {"torus": on_torus(nbytes, workers, network)}
   if network.library:
@@ -170,7 +176,7 @@ def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str,
 
 
 def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
-  """Return the seconds of ALL_REDUCE and, for several nodes of several workers, of the best hierarchical algorithm."""
+  """Return the seconds of all of ALL_REDUCE and, for several nodes of several workers, of the best hierarchical one."""
   per_node, nodes, link = _shape(workers, network)
   way, crossing = network.outgoing_link(workers), network.outgoing_link(workers, all_nodes=True)
   if nodes == 1 or per_node == 1:
@@ -190,7 +196,7 @@ def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, f
 
 
 def one_way(kind: str, nbytes: float, workers: int, network: NetworkModel) -> float:
-  """Return the seconds of the cheapest reduce_scatter, all_gather, reduce or broadcast."""
+  """Return the seconds of the cheapest algorithm for `kind`: reduce_scatter, all_gather, reduce or broadcast."""
   costs = _named(ONE_WAY, kind)
   per_node, nodes, link = _shape(workers, network)
   _levels(nbytes, workers, link)
@@ -237,7 +243,7 @@ def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequenc
 
 
 def network_bound(nbytes: float, workers: int, network: NetworkModel) -> float:
-  """Return the lower bound in seconds of any all-reduce on the links between nodes, or inside if there is one node.
+  """Return the lower bound in seconds of any all-reduce on the links between nodes, or inside the only node.
 
   If switches reduce, the bound is at most L + n G (2 - duplex), because each worker sends its vector only once.
   """
@@ -248,7 +254,7 @@ def network_bound(nbytes: float, workers: int, network: NetworkModel) -> float:
 
 
 def table(nbytes: float, workers: int, network: NetworkModel) -> dict[str, tuple[float, float]]:
-  """Return (seconds, ratio to the lower bound) of `all_reduces`, cheapest first; the ratio is 1 if both are 0."""
+  """Return (seconds, ratio to the lower bound) of each of `all_reduces`, cheapest first; 0 / 0 counts as 1."""
   bound = network_bound(nbytes, workers, network)
   seconds = all_reduces(nbytes, workers, network)
   return {
@@ -258,7 +264,7 @@ def table(nbytes: float, workers: int, network: NetworkModel) -> dict[str, tuple
 
 
 def _shape(workers: int, network: NetworkModel) -> tuple[int, int, LinkModel]:
-  """Check the numbers, and return (workers of a full node, nodes, link inside a node)."""
+  """Check the arguments, and return (workers of a full node, nodes, link inside a node)."""
   units.count("number of workers", workers)
   units.count("workers per node", network.per_node)
   units.count("number of sites", network.sites)
@@ -286,7 +292,7 @@ def library_all_reduces(
 
   Args:
     processes: True: one process per worker. False: one process drives all devices of a node and launches them one after
-      the other while the previous call is still running, so that the larger time counts.
+      the other while the previous call is still running; the larger of launch time and transfer time counts.
   """
   _levels(nbytes, workers, _shape(workers, network)[2])
   if workers == 1:

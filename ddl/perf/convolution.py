@@ -33,7 +33,7 @@ class DoesNotFit(ValueError):
 
 
 class AlgorithmCosts(NamedTuple):
-  """The cost of each algorithm in each layer for one mini-batch; infinite seconds if it does not apply."""
+  """The cost of each algorithm in each layer for one mini-batch; infinite seconds if the algorithm does not apply."""
 
   algorithms: tuple[str, ...]
   seconds: np.ndarray  # [layers, algorithms] (T_kl)
@@ -70,7 +70,7 @@ def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> Algo
   """
   seconds, workspace = costs.seconds, costs.workspace
   if not np.isfinite(seconds).any(axis=1).all():
-    raise ValueError("each layer must have an algorithm with finite seconds.")
+    raise ValueError("each layer must have at least one algorithm with finite seconds.")
   least = np.where(np.isfinite(seconds), workspace, np.inf).min(axis=1)
   needed = float(least.max(initial=0.0) if shared else least.sum())
   if not needed <= bound:
@@ -156,8 +156,8 @@ def direct(layer: Layer, examples: int) -> tuple[float, float, float]:
 def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
   """Return (FLOP, values moved, workspace values) of one pass by FFT; None if the stride is not 1.
 
-  A real transform of s points takes 2.5 s log2 s FLOP, a complex product 8; a row has s/2 + 1 complex values.
-  Transformed are X ifm inputs, ifm ofm / groups kernels, and X ofm outputs (back).
+  A real transform of s points takes 2.5 s log2 s FLOP, a complex product 8; a transformed row of s points has
+  s / 2 + 1 complex values. X ifm inputs and ifm ofm / groups kernels are transformed, and X ofm outputs back.
   """
   if not stride_one(layer):
     return None
@@ -189,7 +189,7 @@ ALGORITHMS = {"direct": direct, "fft": fft, "winograd": winograd}
 
 
 def stride_one(layer: Layer) -> bool:
-  """Return whether the output is large enough for a stride of 1: o = i + 2 pad - k + 1 >= i - k + 1."""
+  """Return whether the output is so large that the stride must be 1: o = i + 2 pad - k + 1 >= i - k + 1."""
   return all(o >= i - k + 1 for i, k, o in zip(layer.size_in, layer.kernel, layer.size_out, strict=True))
 
 

@@ -52,7 +52,7 @@ Step = float | Sequence[LayerWork]  # a number is the FLOP per example of a step
 
 
 def step_parts(step: Step) -> Sequence[LayerWork]:
-  """Return the parts of a step; a number becomes a single part."""
+  """Return the parts of a step; a number of FLOP becomes a single part."""
   return [LayerWork(step)] if isinstance(step, int | float) else step
 
 

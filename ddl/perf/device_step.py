@@ -120,7 +120,7 @@ def fastest(layer: Layer, shares: Shares) -> str:
 
 
 def cost(algorithm: str, shares: Shares) -> float:
-  """Return the seconds of an algorithm relative to the direct one; FFT reaches the same share of the peak."""
+  """Return the seconds of an algorithm relative to direct convolution; FFT has the same share of the peak."""
   if algorithm == "direct":
     return 1.0
   if not shares.winograd:
@@ -156,7 +156,7 @@ def measured_costs(
   Workspaces are those of `convolution`: an upper bound, because fused kernels keep the transforms on the chip.
 
   Args:
-    device: the device, whose `start` includes that of the layers.
+    device: the device; its `start` includes the launches of all layers.
     shares: the shares of its rates that kernels reach.
   """
   layers = [*filter(is_convolution, table)]
@@ -194,18 +194,18 @@ class ShareRange(NamedTuple):
 
 
 def kind_of(table: Table) -> str:
-  """Return the kind of a layer table."""
+  """Return the kind of network of a layer table: attention, convolution or dense."""
   return "attention" if has_attention(table) else "convolution" if any(map(is_convolution, table)) else "dense"
 
 
 def kind_of_model(name: str) -> str:
-  """Return the kind of a model of `ddl.models` or of a layer table; "" for any other."""
+  """Return the kind of network of a model in `ddl.models` or of a layer table, by name; "" for other names."""
   return kind_of(neural_networks.table(name)) if name in neural_networks.names() else MODEL_KINDS.get(name, "")
 
 
 @cache
 def known(generation: str, kind: str, form: str) -> Shares | None:
-  """Return the fitted shares of a device's generation for a kind of network in a number format, or None."""
+  """Return the fitted shares of a device generation for a kind of network in a number format, or None."""
   entry = device_data()["shares"].get(kind, {}).get(form, {}).get(generation)
   return Shares(**entry) if entry else None
 
@@ -243,7 +243,7 @@ def find(device: Device, kind: str) -> ShareRange | None:
 
 
 def _nearest(generation: str, kind: str, form: str) -> list[Shares]:
-  """Return two or more known shares: for the same kind of network, else also on the same device, else all."""
+  """Return at least two known shares of the same kind of network, else also of the same device, else all."""
   kinds, generations = ("convolution", "attention"), sorted({chip.generation for chip in chips().values()})
   same_device = [known(generation, other, form) for other in kinds]
   same_kind = [known(other, kind, form) for other in generations]

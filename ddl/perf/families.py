@@ -82,7 +82,7 @@ def synchronous_seconds(
 ) -> float:
   """Return the seconds of a step of synchronous SGD with gradients in a format of FORMATS.
 
-  examples: of a worker's step, over all of its `micro` microbatches.
+  examples: number of examples of a worker's step, in all `micro` microbatches together.
   """
   part = examples / micro
   computing = step_seconds(job.step, part, cluster.device, cluster.efficiency)
@@ -116,7 +116,7 @@ def sharded_seconds(
     micro: the number of microbatches, each of which gathers the parameters and scatters its gradients.
   """
   if shards < 1 or workers % shards:
-    raise OptionError("shards", f"a divisor of {workers} workers", shards)
+    raise OptionError("shards", f"a divisor of the number of workers ({workers})", shards)
   if workers == 1:
     return step
   step /= micro
@@ -141,7 +141,7 @@ def sharded_seconds(
 
 
 def shard_units(job: Job) -> list[float]:
-  """Return the float32 bytes of the FSDP units in forward order: consecutive layers with at least UNIT bytes."""
+  """Return the float32 bytes of the FSDP units in forward order; each is a run of layers of at least UNIT bytes."""
   sizes, gathered = [], 0.0
   for nbytes in scaling.work_of(job.step, job.params_bytes).nbytes:
     gathered += nbytes
@@ -152,7 +152,10 @@ def shard_units(job: Job) -> list[float]:
 
 
 def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
-  """Return the memory of a sharded step: 1 / shards of all copies plus AHEAD whole units in values of `width` bytes."""
+  """Return the memory of a sharded step: 1 / shards of all copies of the parameters, and AHEAD gathered units.
+
+  width: bytes of a gathered value.
+  """
   if shards == 1:
     return job.memory
   fixed, whole = job.memory.fixed * job.split / shards, AHEAD * max(shard_units(job)) / FLOAT * width
@@ -160,7 +163,7 @@ def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
 
 
 def shardings(network: NetworkModel, workers: int, shards: int = 1) -> dict[str, int]:
-  """Return the possible numbers of shards by name: all workers (fsdp) or those of a node (hybrid_fsdp), >= `shards`."""
+  """Return the possible numbers of shards >= `shards`: all workers (fsdp), the workers of a node (hybrid_fsdp)."""
   sizes = {"fsdp": workers} if workers >= max(2, shards) else {}
   per_node = network.workers_per_node(workers)
   if sizes and network.nodes(workers) > 1 and per_node >= max(2, shards) and workers % per_node == 0:
@@ -211,7 +214,7 @@ def islands(cluster: Cluster, workers: int) -> Islands:
 
 
 def averaged(step: float, message: float, period: int) -> float:
-  """Return the seconds per local step if the workers wait `message` seconds for an average after every period."""
+  """Return the seconds per local step if workers wait `message` seconds for an average after every `period` steps."""
   return round_seconds(step=step, message=message, period=period) / period
 
 
@@ -263,13 +266,13 @@ class Speed(NamedTuple):
 
 
 def speed(settings: FamilySettings, algorithm: str, setting: str, seconds: float, steps: int = 0) -> Speed:
-  """Compute efficiency and rate from the seconds per step."""
+  """Return the speed of an algorithm, with efficiency and rate computed from the seconds per step."""
   rate = settings.workers * settings.examples / seconds
   return Speed(algorithm, setting, seconds, settings.step / seconds, rate, steps)
 
 
 def families(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> tuple[Speed, ...]:
-  """Predict every possible algorithm family; `share` is the largest share of a round spent waiting."""
+  """Predict the speeds of all possible algorithm families; `share` is the largest share of a round spent waiting."""
   replicated = settings.shards == 1  # each worker holds all parameters
   return (
     *(synchronous(job, cluster, settings) if replicated else ()),
@@ -280,7 +283,7 @@ def families(job: Job, cluster: Cluster, settings: FamilySettings, share: float)
 
 
 def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
-  """Predict synchronous SGD with overlapped gradients in each number format, and with PowerSGD."""
+  """Predict the speeds of synchronous SGD with overlapped gradients in each number format, and with PowerSGD."""
   s = settings
   names = dict.fromkeys((s.gradients, *COMPRESSED) if s.workers > 1 else (s.gradients,))
   run = job, cluster, s.workers, s.examples
@@ -291,7 +294,7 @@ def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Sp
 
 
 def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
-  """Predict synchronous SGD with sharded parameters, for each of `shardings`."""
+  """Predict the speeds of synchronous SGD with sharded parameters, for each of `shardings`."""
   s = settings
   run, options = (job, cluster, s.workers, s.step), (s.gradients, s.micro)
   sizes = shardings(cluster.network, s.workers, s.shards)
@@ -299,7 +302,7 @@ def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]
 
 
 def between_islands(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> list[Speed]:
-  """Predict averaging between islands of synchronous workers: hierarchical SGD, DiLoCo, Streaming DiLoCo."""
+  """Predict the speeds of hierarchical SGD, DiLoCo and Streaming DiLoCo: averages between synchronous islands."""
   s, partition = settings, islands(cluster, settings.workers)
   if s.workers == 1 or partition.members < s.shards:
     return []
@@ -326,7 +329,10 @@ def inside_seconds(job: Job, partition: Islands, settings: FamilySettings) -> fl
 
 
 def averaging(settings: FamilySettings, cluster: Cluster) -> tuple[Speed, ...]:
-  """Predict local SGD, DaSGD, EASGD and two asynchronous algorithms by closed forms; parameters are sent in float32."""
+  """Predict the speeds of local SGD, DaSGD, EASGD and two asynchronous algorithms by closed forms.
+
+  Parameters are sent in float32.
+  """
   s = settings
   average = collectives.all_reduce(s.params_bytes, s.workers, cluster.network)
 

@@ -63,7 +63,7 @@ def fit_rates(
 ) -> tuple[dict[str, Rates], np.ndarray]:  # fmt: skip
   """Fit rates to measured steps; also return the relative errors, predicted / measured - 1.
 
-  Each kind of step has its own FLOP per second; the other rates are shared.
+  One rate of FLOP per second is fitted for each name in `kinds`; all steps share the other rates.
   """
   work, measured = _checked(seconds, flop, nbytes, *([fed] if any(fed) else []))
   names = list(dict.fromkeys(kinds))
@@ -103,7 +103,9 @@ def fit_efficiency(
 def _fit(
   predicted: Callable[[np.ndarray], np.ndarray], most: np.ndarray, seconds: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Fit positive coefficients from several starting points, as the problem is not convex; also return relative errors.
+  """Fit positive coefficients; also return the relative errors.
+
+  The problem is not convex, so the fit starts from several points.
 
   Args:
     predicted: coefficients -> predicted seconds.
@@ -124,7 +126,7 @@ def _fit(
 
 
 def _checked(seconds: Sequence[float], *others: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-  """Convert to (others, seconds) arrays and check them; others is [measurements] if there is one, else stacked."""
+  """Return the arrays (others, seconds) after checks; several `others` are stacked, a single one is [measurements]."""
   measured, rest = np.asarray(seconds, float), [np.asarray(o, float) for o in others]
   if any(o.shape != measured.shape for o in rest):
     raise ValueError(f"numbers of measurements must be equal, got {[*map(len, (measured, *rest))]}.")

@@ -42,26 +42,28 @@ def volume(layer: Layer, batch: float, workers: int, groups: int, duplex: float 
   """
   _check(batch, workers, duplex)
   if groups not in _divisors(workers):
-    raise OptionError("groups", f"one of the divisors of {workers} workers, {_divisors(workers)}", groups)
+    raise OptionError("groups", f"one of the divisors of the {workers} workers ({_divisors(workers)})", groups)
   model = 0.0 if groups == workers else 2 * FLOAT * layer.input_values * batch / groups
   data = 0.0 if groups == 1 else FLOAT * layer.weights * (2 - duplex) * groups / workers
   return Volume(model, data)
 
 
 def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
-  """Return the divisors of N with at least one example per group and one output map per node.
+  """Return the divisors of N that are possible numbers of groups.
+
+  Each group needs at least one example, and each node at least one output map.
 
   Raises ValueError if there is none.
   """
   groups = [g for g in _divisors(workers) if g <= batch and workers // g <= layer.outputs]
   if not groups:
-    condition = f"few enough to share {batch:g} examples and {layer.outputs} outputs"
+    condition = f"few enough for one of {batch:g} examples per group and one of {layer.outputs} outputs per node"
     raise OptionError(f"{layer.name}: workers", condition, workers)
   return groups
 
 
 def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> LayerGroups:
-  """Return the number of groups with the least `volume`; ties go to more groups (more data parallelism)."""
+  """Return the grouping with the least `volume`; of equal ones, the one with the most groups (data parallelism)."""
   _check(batch, workers, duplex)
   volumes = {g: volume(layer, batch, workers, g, duplex) for g in possible_groups(layer, batch, workers)}
   groups = min(volumes, key=lambda g: (volumes[g].total, -g))

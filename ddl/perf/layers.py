@@ -78,7 +78,7 @@ NOTHING = property(lambda layer: 0)
 
 
 class Embedding(Layer):
-  """An embedding with a matrix [inputs, outputs]: parameters and a look-up, but no products."""
+  """An embedding: a look-up in a matrix [inputs, outputs], which has parameters but takes no FLOP."""
 
   __slots__ = ()
   macs = NOTHING
@@ -89,14 +89,14 @@ class Embedding(Layer):
 
 
 class Tied(Layer):
-  """A dense layer on each token that shares another layer's weights: products, but no parameters."""
+  """A dense layer on each token with the weights of another layer: it takes FLOP but adds no parameters."""
 
   __slots__ = ()
   params = NOTHING
 
 
 class Pointwise(Layer):
-  """A pointwise function of each token without parameters: activation function, residual sum, loss."""
+  """A pointwise function of each token without parameters, such as an activation function, a residual sum or a loss."""
 
   __slots__ = ()
   weights = params = NOTHING

@@ -4,8 +4,8 @@ Zou et al. 2017, arXiv 1709.06622: feature maps M_FM grow with the mini-batch X;
 and of the classifier (M_C) are stored three times (weights, gradients, aggregated gradients). Only the layers of the
 table are counted, without the maps of pooling, normalization and separate activation functions.
 Transformers store parameter states in a format (arXiv 1910.02054) and activations; with recomputation only the inputs
-of the blocks (arXiv 1604.06174). The bytes of a block agree with arXiv 2205.05198: 34 and 5 heads tokens / width per
-value.
+of the blocks (arXiv 1604.06174). The bytes of a block agree with arXiv 2205.05198: 34 + 5 heads tokens / width per
+value of its input.
 """
 
 import math
@@ -54,7 +54,8 @@ def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> S
   """Count the memory of a step: M_FM = sum_{i=0..L} B_i H_i D_i (i = 0: input), M_MP + M_C = parameters * copies.
 
   Args:
-    extra_copies: copies of the parameters in addition to the paper's three: 1 for momentum, 2 for Adam, 1 for a center.
+    extra_copies: copies of the parameters in addition to the paper's three: 1 for momentum, 2 for Adam, 1 for EASGD's
+      center.
     width: bytes per value of the feature maps; copies of the parameters are in float32.
   """
   if not table:

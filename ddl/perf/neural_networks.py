@@ -129,7 +129,7 @@ def residual(blocks: Sequence[int], wider: int) -> Table:
 
   Args:
     blocks: number of blocks in each stage.
-    wider: maps of a block's output over those inside it: 4 for bottlenecks, 1 for blocks of two 3x3 convolutions.
+    wider: ratio of a block's output maps to those inside it: 4 for bottlenecks, 1 for blocks of two 3x3 convolutions.
   """
   layers: list[Layer] = []
 

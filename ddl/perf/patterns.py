@@ -32,7 +32,7 @@ class ExchangePattern(NamedTuple):
 
   @property
   def steady(self) -> int:
-    """Period in steps; if it changes, its value in round LATE."""
+    """Period in steps; if it changes from round to round, its value in round LATE."""
     return self.period(LATE) if callable(self.period) else self.period
 
 

@@ -20,7 +20,7 @@ MOST_SPLIT = 4096  # devices
 
 
 class UsualBatch(NamedTuple):
-  """A global batch size that published jobs used without loss, for when the critical batch size is unknown."""
+  """A global batch size that published jobs used without loss, for jobs with an unknown critical batch size."""
 
   examples: int
   source: str
@@ -121,7 +121,9 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
   least = next((2**i for i in range(MOST_SPLIT.bit_length()) if memory(2**i)), 0)
   if not least:
     need = training_memory(table, form, recomputed=True).per_example
-    raise OptionError("activations of a sequence", f"at most {bytes_text(limit)}", bytes_text(need))
+    raise OptionError(
+      "activations of a sequence", f"at most {bytes_text(limit)} (the memory of a device)", bytes_text(need)
+    )
   split, whole = least, training_memory(table, form)
   while split > 1 and whole.fixed > limit / 4 * split and (not workers or 2 * split <= workers):
     split *= 2
@@ -134,7 +136,7 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
 
 
 def place(job: Job, cluster: Cluster) -> PlacedJob:
-  """Return the job with the known efficiency of its kind of network, else that of the cluster."""
+  """Return the job with the known efficiency of its kind of network, or else with the efficiency of the cluster."""
   known = device_step.find(cluster.device, device_step.kind_of(job.table) if job.table else job.kind)
   if known is None:
     return PlacedJob(job._replace(source=f"{percent(cluster.efficiency.best)} of the peak, from the cluster"), cluster)
@@ -144,7 +146,7 @@ def place(job: Job, cluster: Cluster) -> PlacedJob:
 
 
 def with_shares(cluster: Cluster, model: str) -> Cluster:
-  """Return the cluster with the known efficiency for a model's kind, and its source."""
+  """Return the cluster with the known efficiency for a model's kind of network; its `source` then states the origin."""
   known = device_step.find(cluster.device, device_step.kind_of_model(model))
   if known is None:
     return cluster

@@ -96,7 +96,7 @@ def plan(
 
   Args:
     request: the requirements.
-    overhead: measured R_O of a single worker: its host's seconds over those of computation. None: the fixed part of a
+    overhead: measured R_O of a single worker: seconds of its host per second of computation. None: the fixed part of a
       step follows from the cluster's efficiency curve.
     configured: (name, messages) of an additional algorithm to predict with its configured settings.
   """
@@ -172,7 +172,7 @@ def plan(
 def _settings(
   job: Job, cluster: Cluster, request: PlanRequest, batch: WorkerBatch, workers: int, shards: int
 ) -> tuple[FamilySettings, list[PlanRow]]:
-  """Return servers, delay and periods for a batch, and their rows."""
+  """Return the settings (servers, delay, periods) for a batch, and the plan's rows about them."""
   step, share, network = batch.step, request.exposed, cluster.network
   visit, served, servers, serving = plan_rows.choose_servers(job, cluster, workers, step, requested=request.servers)
   message = collectives.all_reduce(job.params_bytes, workers, network)
@@ -192,7 +192,10 @@ def _settings(
 
 
 def _shards(job: Job, cluster: Cluster, workers: int) -> int:
-  """Return the smallest power of two of workers that together have enough memory for a step on one example each."""
+  """Return the smallest number of workers, a power of two, that can hold one copy of the parameters together.
+
+  Each of them must also have memory for a step on one example.
+  """
   limit = cluster.device.memory
   if job.split > 1:
     return job.split
@@ -219,7 +222,7 @@ def _configured_speed(
 def pick(speeds: Sequence[Speed], language: bool = True) -> Speed:
   """Return the first algorithm in ORDER that is nearly the fastest and has published results.
 
-  Only settings in SHOWN count as published, and a rate of at least NEARLY times the best one as nearly the fastest.
+  A rate of at least NEARLY times the best one is nearly the fastest. Published results exist for the settings in SHOWN.
 
   If the job is not a language model, algorithms of LANGUAGE are considered only if all others are slower than HALF of
   the best rate.

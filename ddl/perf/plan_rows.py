@@ -1,4 +1,4 @@
-"""Compute the rows of a plan: a quantity, its value, its formula and what limits it."""
+"""Compute the rows of the plan's table: a quantity, its value, its formula and what limits it."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ LONG = 500  # steps; a period that is not longer than DiLoCo's
 
 
 class PlanRow(NamedTuple):
-  """A row of a plan."""
+  """A row of the plan's table."""
 
   quantity: str
   value: str
@@ -47,7 +47,7 @@ def counts(cluster: Cluster, requested: int, least: float, first: int = 1) -> Wo
 
 
 def most_workers(efficiency: Callable[[int], float], counts: WorkerCounts) -> int:
-  """Return the largest number of `doubled` with the required efficiency, and at least `counts.first`."""
+  """Return the largest number in `doubled` up to which the efficiency is sufficient, but at least `counts.first`."""
   largest = counts.first
   for workers in (n for n in doubled(counts.most) if n >= counts.first):
     if efficiency(workers) < counts.least:
@@ -57,7 +57,7 @@ def most_workers(efficiency: Callable[[int], float], counts: WorkerCounts) -> in
 
 
 def doubled(most: int) -> list[int]:
-  """Return the powers of two up to `most`, and `most`."""
+  """Return the powers of two up to `most`, and `most` itself."""
   return sorted({*(2**i for i in range(most.bit_length())), most})
 
 
@@ -224,7 +224,7 @@ def all_workers(
 
 
 def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
-  """Return the row with the cheapest all-reduce, and the ratio of each algorithm to the lower bound."""
+  """Return the row about the all-reduce: the cheapest algorithm, and the ratio of each one to the lower bound."""
   table = collectives.table(nbytes, workers, network)
   costs = ", ".join(f"{name} {seconds_text(seconds)} ({ratio:.3g})" for name, (seconds, ratio) in table.items())
   bound, nodes = seconds_text(collectives.network_bound(nbytes, workers, network)), network.nodes(workers)
@@ -238,7 +238,7 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
 
 
 def messages(nbytes: Sequence[float], workers: int, network: NetworkModel) -> PlanRow:
-  """Return the row about one message for all layers or one per layer; packing saves latency (arXiv 1708.02983)."""
+  """Return the row that compares one packed message, which saves latency (arXiv 1708.02983), with one per layer."""
   packed = collectives.all_reduce(sum(nbytes), workers, network)
   separate = sum(collectives.all_reduce(size, workers, network) for size in nbytes)
   why = (
@@ -250,7 +250,7 @@ def messages(nbytes: Sequence[float], workers: int, network: NetworkModel) -> Pl
 
 
 def groups(table: Table, batch: float, workers: int, duplex: float) -> PlanRow:
-  """Return the row about data, model or hybrid parallelism by layer, by communication volume (arXiv 1602.06709)."""
+  """Return the row with the parallelism (data, model, hybrid) of least volume for each layer (arXiv 1602.06709)."""
   choices = hybrid.choices(table, batch, workers, duplex)
   whole = sum(sum(choice.volume) for choice in choices)
   data = sum(sum(hybrid.volume(layer, batch, workers, workers, duplex)) for layer in table)
@@ -264,7 +264,7 @@ def groups(table: Table, batch: float, workers: int, duplex: float) -> PlanRow:
 def choose_periods(
   message: float, visit: float, served: float, step: float, *, share: float, overlap: bool
 ) -> tuple[int, tuple[int, int, int, int], list[PlanRow]]:
-  """Return DaSGD's delay, the periods of DaSGD, local SGD, EASGD and asynchronous EASGD, and their rows.
+  """Return DaSGD's delay, the periods of DaSGD, local SGD, EASGD and asynchronous EASGD, and their plan rows.
 
   Args:
     message: seconds of an all-reduce.
@@ -321,10 +321,10 @@ def _too_slow(period: int) -> str:
 def choose_servers(
   job: Job, cluster: Cluster, workers: int, step: float, *, requested: int
 ) -> tuple[float, float, int, PlanRow]:
-  """Choose the number of servers; return (seconds of a visit, seconds of all workers' visits, servers, row).
+  """Choose the number of servers; return (seconds of a visit, seconds of all workers' visits, servers, plan row).
 
-  requested: the number of servers; 0: the smallest number for which more servers would not speed up async_sgd. Raises
-  ValueError if there are more servers than parameters.
+  requested: the number of servers; 0: the smallest number with which a round of async_sgd takes at most 1 % longer than
+  with any other. Raises ValueError if there are more servers than parameters.
   """
   link, size = cluster.server_link(workers), job.params_bytes
   needed = bounds.servers_for(size, workers, link.bandwidth, step, link.duplex)

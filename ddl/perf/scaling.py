@@ -67,7 +67,7 @@ def work(table: Table) -> StepWork:
 
 
 def work_of(step: Step, nbytes: float) -> StepWork:
-  """Return the work of a step, with the bytes of all parameters distributed over the layers like the parts' `held`.
+  """Return the work of a step, with `nbytes` of parameters spread over the layers in proportion to `LayerWork.held`.
 
   If there are more than MOST_LAYERS parts, consecutive parts are grouped, which bounds the cost of a timeline.
   """
@@ -83,7 +83,7 @@ def _sums(numbers: Sequence[float], size: int) -> list[float]:
 
 
 def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
-  """Return (seconds per step, share of them spent waiting for communication)."""
+  """Return (seconds per step, share of this time spent waiting for communication)."""
   if run.workers == 1:
     return step_pass(run.work, run.cluster, run.examples).seconds, 0.0
   if run.pattern.visits:
@@ -157,7 +157,7 @@ def timeline_of(run: Scenario) -> timeline.Timeline:
 
 
 def _visits(run: Scenario) -> tuple[float, float]:
-  """Return (seconds per step, share of waiting) for workers that visit servers or peers."""
+  """Return (seconds per step, share spent waiting) for workers that visit servers or peers."""
   visits, cluster, workers, transport = run.pattern.visits, run.cluster, run.workers, run.transport
   assert visits is not None
   up, down, period = visits.up, visits.down, visits.period
@@ -191,7 +191,10 @@ def _visits(run: Scenario) -> tuple[float, float]:
 
 
 def _check_jitter(steps: int, workers: int, events: int) -> None:
-  """Raise OptionError if a round has too many steps to simulate; `events` is the number per step in all rounds."""
+  """Raise OptionError if a round has too many steps to simulate.
+
+  events: number of events per worker and step of a round, summed over all simulated rounds.
+  """
   if steps > MOST_STEPS or events * steps * workers > MOST_EVENTS:
     condition = f"at most {MOST_STEPS:,} per worker and {MOST_EVENTS // events:,} over all workers"
     advice = "Use a shorter period, fewer workers or no jitter."
@@ -199,7 +202,7 @@ def _check_jitter(steps: int, workers: int, events: int) -> None:
 
 
 def _paces(steps: int, workers: int, jitter: float) -> np.ndarray:
-  """Draw lognormal paces with standard deviation `jitter`, scaled to mean 1 per worker: [steps, workers].
+  """Return random lognormal paces [steps, workers] with standard deviation `jitter` and mean 1 per worker.
 
   The seed is fixed, so that all calls return the same numbers.
   """
@@ -239,7 +242,7 @@ def curve(
     recorded: number of workers -> the algorithm's messages with the job's bytes.
     job: the work of a step.
     workers: numbers of workers.
-    batch: examples per step of all workers; with `weak`, of each worker.
+    batch: examples per step of all workers together; with `weak`, of each worker.
     weak: whether the batch per worker is fixed (weak scaling) instead of the global batch (strong scaling).
     transport: runtime options of the messages.
     jitter: standard deviation of a step's compute time over its mean, lognormal and independent.
@@ -286,7 +289,7 @@ def _at_pace(job: StepWork, cluster: Cluster, examples: int, batch: int) -> Clus
 
 
 def _with_links(cluster: Cluster, **change: float) -> Cluster:
-  """Return the cluster with another latency or bandwidth of all links; latency also makes its library instant."""
+  """Return the cluster with another latency or bandwidth of all links; with a new latency, its library has none."""
   network = cluster.network
   inside = network.inside and network.inside._replace(**change)
   network = network._replace(between=network.between._replace(**change), inside=inside)
@@ -306,7 +309,7 @@ def _check(
   if limit and most > limit:
     raise OptionError("workers", f"at most {limit} on this cluster", most)
   if not weak and batch < most:
-    raise OptionError("batch", f"at least {most}, one example per worker", batch)
+    raise OptionError("batch", f"at least {most} (one example per worker)", batch)
   if not 0 <= jitter <= MOST_JITTER:
     raise OptionError("jitter", f"in [0, {MOST_JITTER:g}]", f"{jitter:g}")
   if not transport.bucket >= 0:

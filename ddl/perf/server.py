@@ -65,7 +65,7 @@ def check_servers(servers: int, nbytes: float) -> int:
   units.count("number of servers", servers)
   most = max(1, int(units.amount("bytes of a message", nbytes)) // FLOAT)
   if servers > most:
-    raise OptionError("servers", f"at most {most}, the number of parameters", servers)
+    raise OptionError("servers", f"at most {most} (the number of parameters)", servers)
   return servers
 
 
@@ -80,7 +80,7 @@ def simulate(
   *, workers: int, servers: int, nbytes: float, bandwidth: float, compute_seconds: float | np.ndarray,
   service_seconds: float = 0.0, latency: float = 0.0, full_duplex: bool = False, overlap: float = 0.0, rounds: int = 40,
 ) -> QueueMeans:  # fmt: skip
-  """Simulate the servers' queue until the slowest worker has finished `rounds` rounds, and measure the second half.
+  """Simulate the servers' queue until the slowest worker has finished `rounds` rounds; return means of the second half.
 
   Args:
     servers: the number of servers.
@@ -102,11 +102,13 @@ def simulate(
   units.amount("latency", latency)
   units.share("overlap", overlap)
   if servers > units.positive("nbytes", nbytes):
-    raise OptionError("servers", f"at most {nbytes:g}, one per byte of a message", servers)
+    raise OptionError("servers", f"at most {nbytes:g} (one per byte of a message)", servers)
   computing = np.asarray(compute_seconds, np.float64)
   computing = computing if computing.ndim else np.full((1, workers), computing)
   if computing.ndim != 2 or computing.shape[1] != workers or not (np.isfinite(computing) & (computing > 0)).all():
-    raise OptionError("compute_seconds", f"a number or [rounds, {workers}], all > 0", list(computing.shape))
+    raise OptionError(
+      "compute_seconds", f"a number or an array [rounds, {workers}], all > 0", f"shape {list(computing.shape)}"
+    )
   line = nbytes / servers / bandwidth
   stages = (("in", line), ("processor", service_seconds), ("out" if full_duplex else "in", line))
   free = {part: 0.0 for part, _ in stages}

@@ -96,7 +96,15 @@ class SimulatedWorkers:
   def __init__(
     self, step: Pass, exchanges: Sequence[TimelineExchange], paces: np.ndarray, link: MessageQueue, overlap: bool
   ):
-    """Set paces: [steps, workers], multiples of the step's seconds, and whether messages overlap computation."""
+    """Start all workers at 0 seconds.
+
+    Args:
+      step: one step of one worker.
+      exchanges: exchanges of all parameters.
+      paces: multiples of the step's seconds, [steps, workers].
+      link: the link that all workers share.
+      overlap: whether messages overlap computation.
+    """
     self.step, self.exchanges, self.paces, self.link, self.overlap = step, exchanges, paces, link, overlap
     self.clock = np.zeros(paces.shape[1])  # [workers] seconds
     self.events = list[TimelineEvent]()
@@ -112,7 +120,7 @@ class SimulatedWorkers:
       self._compute("forward", number, layer, seconds)
 
   def backward(self, number: int, groups: Sequence[tuple[int, ...]], cost: Callable[[float], float]) -> None:
-    """Compute the gradients; send each group of layers when its first layer is done, or without overlap at the end."""
+    """Compute the gradients; send each group when its first layer is done, or at the end without overlap."""
     step = self.step
 
     def send(group: tuple[int, ...]) -> None:
@@ -127,7 +135,7 @@ class SimulatedWorkers:
       send(group)
 
   def exchange(self, number: int) -> None:
-    """Launch the exchanges after `number` + 1 steps; those without a delay go first."""
+    """Launch the exchanges that are due after `number` + 1 steps, those without a delay first."""
     for exchange in sorted(self.exchanges, key=lambda x: x.delay > 0):
       if exchange.launched(number + 1):
         self._send(number, tuple(range(len(self.step.forward))), exchange.seconds, (number + 1 + exchange.delay, 0))
@@ -195,7 +203,9 @@ def simulate(
   if paces is None:
     paces = np.ones((warm_up(exchanges) * 2 * period, 1))
   if paces.ndim != 2 or len(paces) < 2 * period or not (np.isfinite(paces) & (paces > 0)).all():
-    raise OptionError("paces", f"[steps, workers] with >= {2 * period} steps, all > 0", list(paces.shape))
+    raise OptionError(
+      "paces", f"an array [steps, workers] with at least {2 * period} steps, all > 0", f"shape {list(paces.shape)}"
+    )
   paces = np.asarray(paces[: len(paces) // period * period], np.float64)  # whole rounds
   link, groups, ends = MessageQueue(order), _groups(step.nbytes, bucket), list[np.ndarray]()
   workers = SimulatedWorkers(step, exchanges, paces, link, overlap)
@@ -249,7 +259,7 @@ def _check(step: Pass, exchanges: Sequence[TimelineExchange], order: str) -> Non
     units.count("period", exchange.period)
     units.count("delay", exchange.delay, 0)
   if len({len(values) for values in step}) != 1 or not len(step.forward):
-    raise OptionError("numbers of layers of a pass", "equal and > 0", [len(values) for values in step])
+    raise OptionError("numbers of layers in the sequences of a pass", "equal and > 0", [len(values) for values in step])
   figures = np.concatenate([np.asarray(values, np.float64) for values in step])
   if not (np.isfinite(figures) & (figures >= 0)).all() or not step.seconds > 0:
     raise OptionError("seconds and bytes of a pass", "finite and >= 0, with a total above 0 seconds")

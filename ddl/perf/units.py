@@ -68,7 +68,7 @@ def share(name: str, value: float) -> float:
 
 
 def choice(name: str, value: str, known: Iterable[str], advice: str = "") -> str:
-  """Return the value, or raise OptionError with the nearest known name unless it is one of `known`."""
+  """Return the value if it is in `known`, or else raise an OptionError that suggests the nearest known name."""
   known = [*known]
   if value not in known:
     advice = " ".join(filter(None, (nearest(value, known), advice)))

@@ -66,7 +66,7 @@ def test_a_damaged_calibration_file(cache, text):
     figures["cluster"]["link"]["node"]["bandwidth"] = 0.0
     text = json.dumps(figures)
   cache.write_text(text)
-  with pytest.raises(ValueError, match=r"measured\.json (is damaged|must be a calibration).*writes a new one"):
+  with pytest.raises(ValueError, match=r"measured\.json (is damaged|is not a valid calibration).*writes a new one"):
     cluster_file.named("measured")
 
 

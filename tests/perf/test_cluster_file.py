@@ -108,15 +108,15 @@ MISTAKES = {  # (text of the file, its replacement): message
   ('"NCCL"', '"nccl"'): "nodes.library must be one of NCCL, got 'nccl'",
   ('"v100"', '"v99"'): "device.chip must be one of a100.*got 'v99'",
   ("bfloat16", "bf16"): "device.format must be one of float32, bfloat16, float16, got 'bf16'",
-  ("count = 4", "count = 1\nsites = 2"): "nodes.sites must be at most nodes.count, 1, got 2",
+  ("count = 4", "count = 1\nsites = 2"): "nodes.sites must be at most nodes.count .1., got 2",
   ("count = 4", "count = 1048576"): "nodes.count x nodes.devices must be at most 1048576, got 2097152",
   ("[link.device]\nlatency = 1e-5\nbandwidth = 12e9\n", ""): r"\[link.device\] must be set.* a node has 2 devices",
   (NODE, ""): r"\[link.node\] must be set .latency and bandwidth between nodes",
   ("[link.host]", "[link.hots]"): r"one of \[device\], \[nodes\], .*got '\[link.hots\]'\. Did you mean '\[link.host\]'",
   ("[nodes]", "[node]"): "key must be one of title, .*got 'node'. Did you mean 'nodes'",
   ("[nodes]\n", "[device.nodes]\n"): r"key of \[device\] must be .*got 'nodes'",
-  (TEXT, 'title = "t"\nsource = "s"\ndevice = 3'): r"device must be a table, \[device\] with format, peak",
-  (TEXT, 'title = "t"\nsource = "s"\nlink = 3'): r"link must be a table, \[link.node\]",
+  (TEXT, 'title = "t"\nsource = "s"\ndevice = 3'): r"device must be a table with the keys format, peak",
+  (TEXT, 'title = "t"\nsource = "s"\nlink = 3'): r"link must be a table of links, such as \[link.node\]",
 }
 
 
@@ -167,9 +167,9 @@ def test_an_all_reduce_inside_a_site_costs_the_sum_of_its_levels(tmp_path, nbyte
 
 
 BETWEEN_MISTAKES = {  # replacement of "count = 4": message
-  "count = 4" + SITE: r"nodes.sites must be two or more with \[link.site\].*got 1 with",
+  "count = 4" + SITE: r"nodes.sites must be at least 2 with \[link.site\].*got 1 with",
   "count = 5\nsites = 2" + SITE: "got 2 with nodes.count 5",
-  'count = 4\nsites = 2\nreduces = ["inside"]' + SITE: r"\[link.site\] must be used without",
+  'count = 4\nsites = 2\nreduces = ["inside"]' + SITE: r"\[link.site\] must be unset with",
   'count = 4\nreduces = ["up"]': r"nodes.reduces must be a list .*, got \['up'\]",
   'count = 4\nreduces = "inside"': "nodes.reduces must be a list .*got 'inside'",
   "count = 4\n[torus]\naxes = 2\nring = 4": r"nodes.devices must be 1 with \[torus\], got 2",

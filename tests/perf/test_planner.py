@@ -87,7 +87,7 @@ def test_memory_limits_the_examples():
   result = choose_batch(PLAIN, cluster(half=1000, memory=memory))
   assert (result.examples, result.largest) == (80, 80)
   assert choose_batch(PLAIN, cluster(memory=memory), requested=80).examples == 80
-  with pytest.raises(ValueError, match=r"examples per worker must be at most 80, .* 1.28 GB, got 81"):
+  with pytest.raises(ValueError, match=r"examples per worker must be at most 80 .* 1.28 GB, got 81"):
     choose_batch(PLAIN, cluster(memory=memory), requested=81)
   with pytest.raises(ValueError, match=r"not even one example fits in 1 GB: a step on one needs 1.2 GB"):
     choose_batch(PLAIN, cluster(memory=1e9))
@@ -96,7 +96,7 @@ def test_memory_limits_the_examples():
 def test_data_limits_the_examples():
   few = PLAIN._replace(most=50)
   assert choose_batch(few, cluster(half=1000)).examples == 50
-  with pytest.raises(ValueError, match=r"examples per worker must be at most 50, .*got 64"):
+  with pytest.raises(ValueError, match=r"examples per worker must be at most 50 .*got 64"):
     choose_batch(few, cluster(), requested=64)
 
 
@@ -121,7 +121,7 @@ def test_workspaces_use_the_remaining_memory():
   assert roomy.program.shared.seconds <= roomy.program.separate.seconds
   assert roomy.program.step == pytest.approx(roomy.step - roomy.program.direct + roomy.program.shared.seconds)
   assert none.step == tight.step == roomy.step == step_seconds(net.step, 64, cluster().device, cluster().efficiency)
-  with pytest.raises(ValueError, match=r"examples per worker must be at most 63, .*got 64"):
+  with pytest.raises(ValueError, match=r"examples per worker must be at most 63 .*got 64"):
     choose_batch(net, cluster(memory=needed - 1), requested=64)
 
 
@@ -292,7 +292,7 @@ def test_the_number_of_servers_minimizes_the_round_of_async_sgd():
   assert advice.settings.servers <= needed
   assert plan(PLAIN, slow_cluster, PlanRequest(workers=16, servers=3)).settings.servers == 3
   tiny = PLAIN._replace(params_bytes=40.0)
-  with pytest.raises(ValueError, match="servers must be at most 10, the number of parameters, got 11"):
+  with pytest.raises(ValueError, match=r"servers must be at most 10 .the number of parameters., got 11"):
     plan(tiny, slow_cluster, PlanRequest(servers=11))
 
 

@@ -128,7 +128,7 @@ def test_invalid_arguments_are_rejected_in_one_line():
     ({"workers": 0}, "number of workers"),
     ({"servers": 0}, "number of servers"),
     ({"bandwidth": 0}, "bandwidth"),
-    ({"nbytes": 3, "servers": 4}, "servers must be at most 3, one per byte"),
+    ({"nbytes": 3, "servers": 4}, "servers must be at most 3 .one per byte"),
     ({"nbytes": math.nan}, "bytes"),
     ({"latency": -1}, "latency"),
     ({"overlap": 2}, "overlap"),
