@@ -1,4 +1,4 @@
-"""Create the default config, load config files, and rename sections of a config."""
+"""Create the default config, load config files, and replace the factories that config sections name."""
 
 import contextlib
 import copy
@@ -91,9 +91,9 @@ def base() -> Config:
 
 
 def with_user_keys(config: Config, sections: Any = None) -> Config:
-  """Add the settings of the user-defined functions that a config, or its new `sections`, names.
+  """Add the arguments of user-defined functions that are named in a config, or in its new `sections`.
 
-  Raises OptionError if there is no function at an address.
+  Raises OptionError if no function can be imported from such a name.
   """
   for kind in REGISTRIES:
     values, new = config.get(kind), (config if sections is None else sections).get(kind)
@@ -104,11 +104,11 @@ def with_user_keys(config: Config, sections: Any = None) -> Config:
 
 
 def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
-  """Copy a config with other factories (section -> name); return (copy, a line about dropped settings or "").
+  """Copy a config with other factories, `names` (section -> name); return (copy, note on dropped settings or "").
 
-  Keys that were set for the old name and are not read by the new one are dropped from the section, and from the
-  comparison's labels that do not set the name themselves, including their sweep space and grid. Raises ValueError for
-  an unknown name.
+  Settings that are valid only for the old factory are dropped from the section, and from all compared algorithms that
+  do not name another factory for this section: from their changes, their sweep spaces and the grid. Raises ValueError
+  for an unknown name.
   """
   out, notes = renamed(config, {kind: {"name": name} for kind, name in names.items()}), []
   labels = out.compare.algorithms
@@ -144,7 +144,7 @@ def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
 
 
 def _section(changes: Any, kind: str) -> Any:
-  """Return the changes of a section; a string means {"name": string}."""
+  """Return the changes of section `kind` in `changes`; a string means {"name": string}."""
   section = changes.get(kind, {}) if isinstance(changes, Mapping | ConfigDict) else {}
   return section if isinstance(section, Mapping | ConfigDict) else {"name": section}
 
@@ -156,9 +156,9 @@ def _grid_key(pair: Any, kind: str) -> str:
 
 
 def _is_valid(kind: str, old: str, new: str, key: str, value: Any) -> bool:
-  """Return whether a value set for the old name is also valid for the new name.
+  """Return whether a setting of factory `old` in section `kind` is also valid for factory `new`.
 
-  For models, the types must be equal too: hidden=(64, 64) does not carry over to hidden=128.
+  For models, the declared types must be equal too: hidden=128 is not converted to a tuple for another model.
   """
   if not takes(kind, new, key):
     return False
@@ -172,16 +172,17 @@ def _is_valid(kind: str, old: str, new: str, key: str, value: Any) -> bool:
 
 
 def _reads(kind: str, old: str, key: str) -> bool:
-  """Return whether a section with this name reads a key; False for an unknown name."""
+  """Return whether factory `old` of section `kind` takes a key; False for an unknown factory."""
   with contextlib.suppress(ValueError):
     return takes(kind, old, key)
   return False
 
 
 def renamed(config: Config, changes: Any) -> Config:
-  """Copy a config with the section names in `changes`, and with the settings that are valid for them.
+  """Copy a config with the factories that `changes` names, and keep the settings that are valid for them.
 
-  Keys that neither the old nor the new name reads are kept and refused later. Raises OptionError for an unknown name.
+  Keys that neither the old nor the new factory takes are kept and refused later. Raises OptionError for an unknown
+  factory.
   """
   out = copy.deepcopy(config)
   for kind in REGISTRIES:
@@ -199,7 +200,7 @@ def renamed(config: Config, changes: Any) -> Config:
 
 
 def _relative(address: str) -> str:
-  """Return an address with a path relative to the working directory, if the file is below it."""
+  """Make the file in an import path relative to the working directory, if the file is inside it."""
   file, _, attribute = address.rpartition(":")
   is_below = Path(file).is_relative_to(Path.cwd())
   return f"{Path(file).relative_to(Path.cwd())}:{attribute}" if is_below else address
@@ -220,7 +221,7 @@ PATHS = ("path", "data_dir")  # keys of a config that name files
 
 
 def load(file: Path) -> Config:
-  """Load and check the config that `get_config()` of a file returns. Raises ValueError with one line."""
+  """Load a config file, call its `get_config()` and check the result. Raises ValueError with a one-line message."""
   if not file.is_file() or file.suffix != ".py":
     raise _no_file(file)
   path = file.resolve()
@@ -269,7 +270,7 @@ def _cause(file: Path, error: BaseException) -> str:
 
 
 def absolute(config: Config) -> Config:
-  """Make the paths and addresses in a config absolute, in place; return the config."""
+  """Make the file paths and import paths in a config absolute, in place; return the config."""
   for key, value in config.items():
     if isinstance(value, ConfigDict):
       absolute(value)
@@ -289,6 +290,6 @@ def _absolute_name(name: Any) -> Any:
 
 
 def _absolute_pair(pair: Any) -> Any:
-  """Make addresses in a (key, values) pair of a grid absolute; return invalid pairs unchanged."""
+  """Make import paths in a (key, values) pair of a grid absolute; return invalid pairs unchanged."""
   of_name = isinstance(pair, tuple) and len(pair) == 2 and str(pair[0]).endswith(".name")
   return (pair[0], _absolute_name(pair[1])) if of_name else pair

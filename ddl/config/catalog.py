@@ -1,9 +1,9 @@
-"""The registries of factories that config sections refer to by name; a section's keys are keyword arguments.
+"""The registries of factories, such as optimizers and models, that config sections refer to by name.
 
-A section has `name` and every keyword argument of any factory of its kind; None means the factory's default. Setting a
-key that the section's factory does not take is an error, so that every key of a config has an effect.
+A section contains `name` and the keyword arguments of all factories in its registry; None means the default of the
+named factory. Setting a key that this factory does not take is an error, so that every key that is set has an effect.
 
-A `name` is an entry of ddl's registries or the address of a user-defined function, see `ddl.config.user_code`.
+A `name` is a key of ddl's registries or the import path of a user-defined function, see `ddl.config.user_code`.
 """
 
 import contextlib
@@ -69,9 +69,9 @@ FREE = ("config.compare.algorithms", "config.sweep.space")  # sections with user
 
 
 def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Sequence[str] = ()) -> Any:
-  """Look up a name in a registry. Raises OptionError for an unknown name, with the nearest and all known names.
+  """Look up a name in a registry. Raises OptionError for an unknown name; it suggests the nearest and lists all.
 
-  option: the key that has the name, such as "config.model.name"; user_defined: addresses that are valid too.
+  option: the setting that contains the name, such as "config.model.name"; user_defined: import paths to list too.
   """
   if name in registry:
     return registry[name]
@@ -83,9 +83,9 @@ def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Seq
 
 
 def entry(kind: str, name: str, user_defined: Sequence[str] = ()) -> Any:
-  """Return the Spec of an algorithm, the Wrapper of a wrapper, or the factory of another section.
+  """Return the Spec of an algorithm, the Wrapper of a wrapper, or the factory of another section, by its name.
 
-  Raises OptionError for an unknown name, or an address without such an object.
+  Raises OptionError for an unknown name, or an import path that does not lead to such an object.
   """
   if is_address(name):
     return user_code.find(kind, name)
@@ -93,7 +93,7 @@ def entry(kind: str, name: str, user_defined: Sequence[str] = ()) -> Any:
 
 
 def factory(kind: str, name: str) -> Any:
-  """Return the factory of a section with this name; its keyword-only arguments are the section's keys."""
+  """Return the factory `name` of section `kind`; its keyword-only arguments are keys of the section."""
   registered = entry(kind, name)
   return registered.factory if isinstance(registered, Spec | Wrapper) else registered
 
@@ -105,12 +105,12 @@ def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
 
 
 def takes(kind: str, name: str, key: str) -> bool:
-  """Return whether a section with this name reads a key."""
+  """Return whether factory `name` of section `kind` takes a key."""
   return (kind, key) == ("optimizer", "learning_rate") or key in keywords(factory(kind, name))
 
 
 def traceable(kind: str, name: str, key: str, value: Any) -> bool:
-  """Return whether a setting can be traced: all its nonzero values give the same compiled program."""
+  """Return whether JAX can trace a setting, because all its nonzero values give the same compiled program."""
   if is_address(name) or not value:
     return False
   if (kind, key) == ("optimizer", "learning_rate"):
@@ -132,7 +132,7 @@ def section(name: str, factories: Iterable[Factory]) -> Config:
 
 
 def with_keys(kind: str, values: Mapping[str, Any], default: Config) -> Config:
-  """Return the default section with these values, and with a function's settings if the name is its address."""
+  """Return the default section with these values; for a user-defined function, also with its arguments."""
   name, out = values["name"], copy.deepcopy(default)
   with out.unlocked(), out.ignore_type():
     if is_address(name):
@@ -196,7 +196,7 @@ def check_keys(config: Any, default: Config, where: str = "config") -> None:
 
 
 def unknown_key(key: str, where: str, kind: str, section: Config, name: str | None = None) -> OptionError:
-  """Return the error for a key that a section does not have. name: the section's new name, if it changes."""
+  """Return the error for a key that a section does not have. name: the factory that replaces the section's, if any."""
   name, known = str(name or section.get("name")), [*section]
   with contextlib.suppress(ValueError):  # a wrong name is reported elsewhere
     known = [other for other in section if kind not in REGISTRIES or other == "name" or takes(kind, name, other)]
@@ -233,13 +233,13 @@ def keyword_arguments(kind: str, section: Mapping[str, Any], workers: int = 1) -
   for key, parameter in parameters.items():
     default = parameter.default
     if key not in out and default is parameter.empty:
-      raise OptionError(f"config.{kind}.{key}", f"set with '{short_name(section['name'])}', as it has no default")
+      raise OptionError(f"config.{kind}.{key}", f"set for '{short_name(section['name'])}', which has no default")
     out.setdefault(key, default.value(workers) if isinstance(default, ByWorkers) else default)
   return out
 
 
 def make(kind: str, name: str, /, *arguments: Any, **settings: Any) -> Any:
-  """Call the factory with this name and return its result.
+  """Call factory `name` of section `kind` with these arguments and return its result.
 
   Raises OptionError as `entry` does, and if a user-defined factory fails or returns a wrong type.
   """
@@ -252,12 +252,12 @@ def make(kind: str, name: str, /, *arguments: Any, **settings: Any) -> Any:
       value = function(*arguments, **settings)
   except Exception as error:  # the user's function may raise anything
     advice = f"It raised {type(error).__name__}: {error}"
-    raise OptionError(option, "a function that does not fail", name, advice) from error
+    raise OptionError(option, "a function that runs without an exception", name, advice) from error
   if not isinstance(value, types):
     expected = " or ".join(expected_type.__name__ for expected_type in types)
-    raise OptionError(option, f"a function that returns {expected}", f"{type(value).__name__} from {name}")
+    raise OptionError(option, f"a function that returns {expected}", f"{name}, which returned {type(value).__name__}")
   if kind == "algorithm" and isinstance(value, ServerAlgorithm) != has_server(name):
-    raise OptionError(option, f"a function annotated with -> {type(value).__name__}", name)
+    raise OptionError(option, f"a function with the return annotation {type(value).__name__}", name)
   return value
 
 

@@ -1,4 +1,7 @@
-"""Comparisons: frozen experiments for each label and grid point, with equal budgets of examples."""
+"""Comparisons: an immutable experiment for each compared algorithm and grid point, with equal numbers of examples.
+
+A label is the name of a compared algorithm: a key of `config.compare.algorithms`, whose value changes the config.
+"""
 
 import copy
 import json
@@ -25,8 +28,8 @@ CHOICES = "[choices]"  # marks a list in a record, as JSON does not distinguish 
 COUNTED = ("eval_every", "schedule.warmup", "schedule.every", "schedule.at")  # numbers of steps, scaled with `steps`
 AXES = 3  # maximum number of keys with several values that the report can plot
 REFUSED = {  # sections and keys that a grid cannot vary, and why
-  "model": "All labels of a comparison have the same model.",
-  "data": "All labels of a comparison have the same data set.",
+  "model": "All algorithms of a comparison have the same model.",
+  "data": "All algorithms of a comparison have the same data set.",
   "seed": "Set seeds in config.compare.seeds.",
   "compare": "It does not affect a run.",
   "sweep": "It does not affect a run.",
@@ -34,7 +37,7 @@ REFUSED = {  # sections and keys that a grid cannot vary, and why
 
 
 def variants(config: Config, tuned: str = "") -> dict[str, Config]:
-  """Return each label's config: the common config with the label's changes and the best settings of a sweep.
+  """Return each algorithm label's config: the common config with the label's changes and a sweep's best settings.
 
   Without labels, a grid varies the config itself, and the label is the algorithm's name.
 
@@ -67,14 +70,14 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
 
 
 def experiment_of(label: str, config: Config) -> Experiment:
-  """Return the experiment of a label. Raises as `Experiment.from_config` does, with the label in the message."""
+  """Create the experiment of an algorithm label from its config. Raises as `Experiment.from_config`, with the label."""
   with naming(label):
     return Experiment.from_config(config)
 
 
 @contextmanager
 def naming(label: str) -> Iterator[None]:
-  """Add the label to the message of a ValueError."""
+  """Within this context, add the algorithm label to the message of a ValueError."""
   try:
     yield
   except ValueError as error:
@@ -82,7 +85,7 @@ def naming(label: str) -> Iterator[None]:
 
 
 def trials(tuned: str) -> dict[str, dict[str, Any]]:
-  """Return {label: {"keys": keys set by a sweep's tuned.json, "trials": number of trials}}; {} for ""."""
+  """Return, by algorithm label, the "keys" that a sweep's tuned.json sets and its number of "trials"; {} for ""."""
   return {
     label: {
       "keys": [f"{section}.{key}" for section, keys in entry["best"].items() for key in keys],
@@ -93,9 +96,9 @@ def trials(tuned: str) -> dict[str, dict[str, Any]]:
 
 
 def only(configs: Mapping[str, Config], names: Sequence[str], groups: Mapping[str, str] | None = None) -> list[str]:
-  """Select labels by name: a label, an algorithm, or a label without its grid point. No names select all labels.
+  """Return the labels of `configs` that match a name: a label, an algorithm, or a group; all labels without names.
 
-  Raises OptionError for an unknown name.
+  groups: algorithm label with a grid point -> without it. Raises OptionError for an unknown name.
   """
   groups = groups or {}
   known = {
@@ -115,7 +118,7 @@ def in_order(section: Config) -> dict[str, Any]:
 
 
 def recorded(config: Config) -> dict[str, Any]:
-  """Return the config as JSON, in insertion order and with marked lists; `restored` inverts this."""
+  """Convert a config to JSON in insertion order; mark lists to distinguish them from tuples. Inverse: `restored`."""
   values = jsonable(config.to_dict())
   values["compare"]["algorithms"] = jsonable(in_order(config.compare.algorithms))
   values["sweep"]["space"] = jsonable(_marked(config.sweep.space.to_dict()))
@@ -123,7 +126,7 @@ def recorded(config: Config) -> dict[str, Any]:
 
 
 def restored(value: Any) -> Any:
-  """Convert JSON lists back to a config's tuples, and marked lists to lists."""
+  """Convert JSON lists back to a config's tuples, and the lists that `recorded` marked to lists."""
   if isinstance(value, dict) and value.keys() == {CHOICES}:
     return list(value[CHOICES])
   if isinstance(value, dict):
@@ -138,14 +141,14 @@ def _marked(space: Any) -> Any:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-  """Raise OptionError if two labels would share a folder."""
+  """Raise OptionError for an empty algorithm label, or for two labels with the same folder name."""
   folders: dict[str, str] = {}
   for label in labels:
     if not label:
-      raise OptionError(f"labels of {LABELS}", "nonempty, as they name folders", "''")
+      raise OptionError(f"labels of {LABELS}", "nonempty, because they name folders", "''")
     other = folders.setdefault(slug(label), label)
     if other != label:
-      shared = f"'{other}' and '{label}', both {slug(label)}"
+      shared = f"'{other}' and '{label}', both with the folder {slug(label)}"
       raise OptionError(f"labels of {LABELS}", "distinct as folder names", shared, "Rename one of them.")
 
 
@@ -164,13 +167,13 @@ def apply(config: Config, base: Config, changes: Any, where: str) -> None:
       apply(config[key], base.get(key, {}), value, f"{where}.{key}")
       continue
     if value is None and base.get(key) is not None:
-      raise OptionError(f"{where}.{key}", "set, as it has no default", "None")
+      raise OptionError(f"{where}.{key}", "set, because it has no default", "None")
     with config.ignore_type():
       config[key] = value if value is None else as_type(value, config.get_type(key), f"{where}.{key}")
 
 
 def _read(path: str) -> dict[str, Any]:
-  """Read a sweep's tuned.json: label -> result with its "best" setting; {} for ""."""
+  """Read a sweep's tuned.json: algorithm label -> result with its "best" settings; {} for the path ""."""
   if not path:
     return {}
   expected = "a tuned.json written by sweep"
@@ -188,21 +191,21 @@ def _is_entry(value: Any) -> bool:
 
 
 class Variant(NamedTuple):
-  """A label at a point of the grid."""
+  """The config of an algorithm label at a grid point, and its position in the grid."""
 
   config: Config
   place: Place
 
 
 def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]:
-  """Return the variants of all labels at all grid points, ordered by label and then by point.
+  """Return the variants of all algorithm labels at all grid points, ordered by label and then by point.
 
-  A point's value overrides the label's. If a label's algorithm (or optimizer, ...) does not read a key, the key is
-  omitted from its points, and points that become equal are merged. Unless the grid varies `steps`, they follow from the
-  common budget of examples, workers x batch x steps, rounded to whole steps; eval_every and the schedule's steps are
-  scaled alike.
+  A point's values override those of the label. If a label's algorithm (or optimizer, ...) does not take a key, the key
+  is omitted from the label's points, and points that become equal are merged. Unless the grid varies `steps`, `steps`
+  is set so that all variants of a label train on the same number of examples, workers x batch x steps, up to rounding
+  to whole steps; eval_every and the schedule's steps are scaled by the same factor.
 
-  Raises OptionError for an unknown key, a key that no label reads, a value of the wrong type, or a repeated value.
+  Raises OptionError for an unknown key, a key that no label uses, a value of the wrong type, or a repeated value.
   """
   grid = values(config)
   if not grid:
@@ -221,7 +224,7 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
   for key, grid_values in grid.items():
     read = {repr(variant.place.point[key]) for variant in out.values() if key in variant.place.point}
     if not read:
-      raise OptionError(f"keys of {GRID}", f"read by a label ({', '.join(map(quoted, labels))})", key)
+      raise OptionError(f"keys of {GRID}", f"used by a compared algorithm ({', '.join(map(quoted, labels))})", key)
     if len(read) < len(grid_values):
       raise OptionError(f"values of {GRID}['{key}']", "distinct", ", ".join(map(str, grid_values)))
   check_labels(out)
@@ -243,7 +246,7 @@ def values(config: Config) -> dict[str, tuple[Any, ...]]:
 
 def _check_key(key: str, variants: Iterable[Config]) -> None:
   if reason := REFUSED.get(key.partition(".")[0]):
-    raise OptionError(f"keys of {GRID}", "settings that may differ between labels", f"'{key}'", reason)
+    raise OptionError(f"keys of {GRID}", "settings that may differ between compared algorithms", f"'{key}'", reason)
   known: dict[str, None] = {}
   for config in variants:
     for name, section in config.items():
@@ -255,7 +258,7 @@ def _check_key(key: str, variants: Iterable[Config]) -> None:
 
 
 def _variant_at(variant: Config, point: dict[str, Any], defaults: Config) -> tuple[Config, dict[str, Any]]:
-  """Return a label's config at a grid point, and the keys and values of the point that it reads."""
+  """Return the config `variant` changed to a grid point, and the settings of the point that it uses."""
   out, read = copy.deepcopy(variant), dict[str, Any]()
   for key in sorted(point, key=lambda key: not key.endswith(".name")):  # a name decides which keys are read
     section, _, name = key.rpartition(".")
@@ -270,7 +273,7 @@ def _variant_at(variant: Config, point: dict[str, Any], defaults: Config) -> tup
 
 
 def _keep_budget(config: Config, before: Config, point: Mapping[str, Any]) -> None:
-  """Set `steps` to keep the number of examples, and scale the settings in COUNTED by the same factor."""
+  """Set `steps` for the same number of examples as `before`; scale the settings in COUNTED by the same factor."""
   examples, step = before.workers * before.batch * before.steps, config.workers * config.batch
   if step == before.workers * before.batch or step < 1:  # a number below 1 is reported later
     return
@@ -287,7 +290,7 @@ def _keep_budget(config: Config, before: Config, point: Mapping[str, Any]) -> No
 
 @dataclass(frozen=True)
 class Comparison:
-  """Experiments by label, in the order of the report; each is run once per seed in `seeds`."""
+  """Experiments by algorithm label, in the order of the report; each is run once per seed in `seeds`."""
 
   experiments: Mapping[str, Experiment]
   title: str = ""
@@ -301,36 +304,36 @@ class Comparison:
   metric: str = ""  # see `config.compare.metric`
 
   def __post_init__(self) -> None:
-    """Raise OptionError for invalid seeds or expected pairs, or labels that cannot be compared."""
+    """Raise OptionError for invalid seeds or expected pairs, or experiments that cannot be compared."""
     if not isinstance(self.expected, tuple) or not all(isinstance(p, tuple) and len(p) == 2 for p in self.expected):
       condition = "pairs of labels, such as (('EASGD', 'local SGD'),)"
       raise OptionError("config.compare.expected", condition, repr(self.expected))
     check_fields(self, "config.compare.")
     if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-      advice = "Three seeds give an interval." * (not self.seeds)
+      advice = "Use three or more seeds to get a confidence interval." * (not self.seeds)
       raise OptionError("config.compare.seeds", "one or more distinct seeds", self.seeds, advice)
     for label, experiment in self.experiments.items():
       for part in ("model", "data"):
         if getattr(experiment, part) != getattr(self.first, part):
           raise OptionError(
-            f"config.{part}", "the same for all labels of a comparison", f"a different one for {quoted(label)}"
+            f"config.{part}", "the same for all compared algorithms", f"a different one for {quoted(label)}"
           )
     if "steps" not in self.grid:
       self._check_budget()
 
   def _check_budget(self) -> None:
-    """Raise OptionError if labels differ in their number of examples by more than a grid's rounding to whole steps."""
+    """Raise OptionError if numbers of examples differ by more than a grid's rounding to whole steps."""
     step = {label: experiment.workers * experiment.batch for label, experiment in self.experiments.items()}
     budgets = {label: step[label] * experiment.steps for label, experiment in self.experiments.items()}
     rounding = max(step.values()) if self.grid else 0
     if max(budgets.values()) - min(budgets.values()) > rounding:
       shown = ", ".join(f"{quoted(label)}: {budget}" for label, budget in budgets.items())
       advice = f"To compare different budgets, vary config.steps in {GRID}."
-      raise OptionError("workers x batch x steps", "the same for all labels", shown, advice)
+      raise OptionError("workers x batch x steps", "the same for all compared algorithms", shown, advice)
 
   @property
   def first(self) -> Experiment:
-    """The experiment of the first label; all labels have its model and data."""
+    """The first experiment, whose model and data are also those of all others."""
     return next(iter(self.experiments.values()))
 
   @classmethod
@@ -353,12 +356,12 @@ class Comparison:
     return out
 
   def place(self, label: str) -> Place:
-    """Return the place of a label in the grid."""
+    """Return an algorithm label's position in the grid: the label without grid values, and these values."""
     return self.places.get(label, Place(label, {}))
 
   @property
   def expected_labels(self) -> list[tuple[str, str]]:
-    """The pairs of `expected` at each point of the grid."""
+    """The pairs of algorithm labels (faster, slower) in `expected`, at each point of the grid."""
     pairs = []
     for sooner, later in self.expected:
       at = [[label for label in self.experiments if self.place(label).group == group] for group in (sooner, later)]
@@ -366,7 +369,7 @@ class Comparison:
     return pairs
 
   def to_json(self) -> dict[str, Any]:
-    """Return the comparison as JSON: settings common to all labels, and settings of each label."""
+    """Return the comparison as JSON: settings common to all algorithms, and the other settings by label."""
     flat = {label: _flat(experiment.to_json()) for label, experiment in self.experiments.items()}
     common = set.intersection(*[set(map(repr, values.items())) for values in flat.values()])
     differing = {label: {k: v for k, v in keys.items() if repr((k, v)) not in common} for label, keys in flat.items()}

@@ -38,7 +38,7 @@ PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrie
 
 @dataclass(frozen=True)
 class Part:
-  """The name of a factory with all its keyword arguments, which are also attributes."""
+  """A config section: the name of its factory and all keyword arguments, which are also attributes."""
 
   name: str
   settings: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Part:
     return self.settings.get(key, default)
 
   def to_json(self) -> dict[str, Any]:
-    """Return `name` and the settings."""
+    """Return the name and the settings as one JSON dictionary."""
     return {"name": self.name, **jsonable(self.settings)}
 
 
@@ -143,7 +143,7 @@ class Experiment:
   def from_json(cls, values: Mapping[str, Any]) -> "Experiment":
     """Create an experiment from the result of `to_json`; missing settings and None mean defaults.
 
-    Raises ValueError for an unknown name, a setting that its factory does not read, or a value of the wrong type.
+    Raises ValueError for an unknown name, a setting that its factory does not take, or a value of the wrong type.
     """
     check_all(PositiveInt, values["workers"], "config.workers")  # some defaults depend on it
     parts = {}
@@ -155,7 +155,7 @@ class Experiment:
     return cls(**parts, network=Network(**values["network"]), **{key: values[key] for key in SETTINGS})
 
   def to_json(self) -> dict[str, Any]:
-    """Return the experiment as JSON, which a run's folder stores and a resume compares."""
+    """Return the experiment as JSON, which is stored in a run's folder and compared when the run is resumed."""
     values = {item.name: getattr(self, item.name) for item in fields(self)}
     return {
       key: value.to_json() if isinstance(value, Part) else asdict(value) if key == "network" else value
@@ -168,7 +168,7 @@ class Experiment:
     return Experiment.from_json(values | {part: values[part] | dict(keys) for part, keys in changes.items()})
 
   def numbers(self, paths: Iterable[str]) -> dict[str, float]:
-    """Return the values of settings, by "section.key"."""
+    """Return the values of the settings at these paths, such as "optimizer.learning_rate"."""
     sections = {path: path.partition(".") for path in paths}
     return {path: getattr(self, section).settings[key] for path, (section, _, key) in sections.items()}
 
@@ -200,7 +200,7 @@ class Experiment:
 
   @property
   def in_virtual_time(self) -> bool:
-    """Whether runs are compared in virtual time: with a server or peers, or elastic."""
+    """Whether runs are compared in virtual time: if the algorithm has a server or peers, or training is elastic."""
     return self.has_server or self.elastic
 
   @property
@@ -225,7 +225,7 @@ class Experiment:
     if self.spec.taxonomy.pattern == STRIPS and known and not elementwise(inner):
       name = self.algorithm.short_name
       raise OptionError(
-        "config.optimizer.name", f"an element-wise optimizer with {name}, which shards the flattened parameters",
+        "config.optimizer.name", f"an element-wise optimizer for {name}, which shards the flattened parameters",
         f"{self.optimizer.short_name} with settings that depend on whole layers",
         "Use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True.",
       )  # fmt: skip
@@ -240,7 +240,7 @@ class Experiment:
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
 
   def _check_delays(self, clocks: Sequence[Clock]) -> None:
-    """Raise OptionError if several messages are in flight and none arrives within the run."""
+    """Raise OptionError for a delay longer than a period and the run: no message would arrive."""
     for clock in clocks:
       if clock.delay > max(self.steps, clock.period(0)):
         key = self.length_key(clock.delay)
@@ -250,13 +250,13 @@ class Experiment:
         )  # fmt: skip
 
   def length_key(self, steps: int) -> str:
-    """Return the algorithm's integer hyperparameter whose value is closest to a number of steps."""
+    """Return the key of the algorithm's integer setting whose value is closest to `steps`."""
     lengths = {key: value for key, value in self.algorithm.settings.items() if type(value) is int}
     return min(lengths, key=lambda key: abs(lengths[key] - steps), default="period")
 
   def _wrapped(self, algorithm: Algorithm | ServerAlgorithm) -> Algorithm:
     if isinstance(algorithm, ServerAlgorithm):
-      condition = f"{NO_WRAPPER} with {self.algorithm.short_name}, which has no collective"
+      condition = f"{NO_WRAPPER} for {self.algorithm.short_name}, which has no collective"
       raise OptionError("config.wrapper.name", condition, self.wrapper.short_name)
     wrapped = self.make_part("wrapper", algorithm)
     shape = {"x": jax.ShapeDtypeStruct((1,), np.float32)}

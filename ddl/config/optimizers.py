@@ -1,10 +1,9 @@
 """The inner optimizers of a config: those of optax, with their names and keyword arguments.
 
 All also take `weight_decay`, which skips arrays with fewer than two axes unless `decay_all` is set, and `clip_norm`,
-the maximum global norm of the optimizer's input. With `sync_sgd` and `pipe_sgd` that is the mean of the workers'
-gradients; with local steps or a server it is the gradient of one worker, after the correction in `scaffold` and
-`dc_asgd`; with a `barrier` that averages a round it is that average. `sharded_sync_sgd` and servers on Ray do not
-support `clip_norm`.
+the maximum global norm of the optimizer's input. With `sync_sgd` and `pipe_sgd` this input is the mean of the workers'
+gradients; with local steps or a server, the gradient of one worker, after the correction in `scaffold` and `dc_asgd`;
+with a `barrier` that averages a round, this average. `sharded_sync_sgd` and servers on Ray do not support `clip_norm`.
 """
 
 import inspect
@@ -33,7 +32,7 @@ RANGES = {  # annotations of the keyword arguments of optax's optimizers
 
 
 def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..., optax.GradientTransformation]:
-  """Return a factory (rate, *, settings), whose settings are the numbers and booleans of an optax function and COMMON.
+  """Return a factory (rate, *, settings): settings are COMMON and the numbers and booleans of an optax function.
 
   Weight decay is decoupled if the optax function supports it (AdamW, LAMB, Lion), else L2 regularization.
   """
@@ -77,7 +76,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _annotation(key: str, default: Any) -> Any:
-  """Return the annotation of a keyword argument: its type and range; eps may be 0 if its default is."""
+  """Return the annotation of a keyword argument: its type and range; eps may be 0 only if 0 is its default."""
   if isinstance(default, bool):
     return bool
   return NonNegativeFloat if key == "eps" and not default else RANGES.get(key, type(default))

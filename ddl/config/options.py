@@ -1,4 +1,4 @@
-"""Options of how a run is executed; unlike the experiment, they change results only by rounding."""
+"""Options for executing a run; unlike the experiment's settings, they change results only by rounding errors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ SAVED = ("checkpoint_every", "max_restarts", "resume")  # options that require c
 
 
 class Flag(NamedTuple):
-  """The help, choices and commands of an option's flag."""
+  """The command-line flag of an option: its help, valid values, and the commands that take it."""
 
   help: str
   choices: Sequence[str] = ()  # valid values; (): any value of the type
@@ -102,14 +102,16 @@ class RunOptions:
       if name in changed and self.runtime != "ray" and self.processes == 1:
         raise OptionError(name, f"unset with runtime={self.runtime} and processes=1", changed[name])
     if self.members == 1 and "sharding" in changed:
-      raise OptionError("sharding", "unset with members=1", self.sharding, "It shards a worker over its devices.")
+      raise OptionError(
+        "sharding", "unset with members=1", self.sharding, "Sharding needs members > 1, several devices per worker."
+      )
     for name in SAVED:
       if self.runtime == "threads" and name in changed:
         advice = "Only runtime=ray and runtime=simulator save checkpoints."
         raise OptionError(name, "unset with runtime=threads", changed[name], advice)
 
   def changed(self) -> dict[str, Any]:
-    """Return the options with a flag that differ from their defaults."""
+    """Return the options that have a flag and whose value differs from the default."""
     values = {name: getattr(self, name) for name in FLAGS}
     return {name: value for name, value in values.items() if value != getattr(RunOptions, name)}
 
@@ -122,7 +124,7 @@ FLAGS: dict[str, Flag] = {  # options with a flag
 
 
 def check_read(command: str, options: RunOptions) -> None:
-  """Raise OptionError for an option that the command does not have."""
+  """Raise OptionError if an option is set that the command does not take."""
   for name, value in options.changed().items():
     if command not in FLAGS[name].commands:
       raise OptionError(name, f"unset for {command}", value)

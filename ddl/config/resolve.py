@@ -28,7 +28,7 @@ EXAMPLES = {  # section: (example value, signature of a function in its place)
 
 
 def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) -> Config:
-  """Return the config with the changes applied. Raises OptionError for an unknown key or a value of a wrong type."""
+  """Return the config with the changes applied. Raises OptionError for an unknown key or a value of the wrong type."""
   if config is not None and not isinstance(config, str | Path | ConfigDict):
     raise OptionError("config", "a config file or a ConfigDict from ddl.config.base()", repr(config))
   out: Config = load(Path(config)) if isinstance(config, str | Path) else copy.deepcopy(config) or base()
@@ -76,7 +76,7 @@ def _labels(algorithms: Any) -> dict[str, Any]:
 
 
 def _label(changes: Any) -> dict[str, Any]:
-  """Convert a label's algorithm or sections to {section: changes}."""
+  """Convert a compared algorithm, given as a name or as changes by section, to {section: changes}."""
   if not isinstance(changes, Mapping | ConfigDict) or "name" in changes:
     changes = {"algorithm": changes}
   return {kind: _section(kind, value) for kind, value in changes.items()}

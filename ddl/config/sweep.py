@@ -1,4 +1,4 @@
-"""Sweeps as frozen dataclasses: an experiment and a search space per label, and the points of a space."""
+"""Sweeps: an experiment and a search space per algorithm label, and the points to try in a space."""
 
 import copy
 import math
@@ -28,7 +28,7 @@ STEP = 0.05  # how far beyond an edge of a linear range values are tested, as a 
 
 @dataclass(frozen=True)
 class Sweep:
-  """A search with `trials` trials per label, each of which is trained with all seeds."""
+  """A search with `trials` trials per algorithm label; each trial is trained once per seed."""
 
   experiments: Mapping[str, Experiment]
   spaces: Mapping[str, Space]
@@ -44,20 +44,22 @@ class Sweep:
     check_fields(self, "config.sweep.")
     if not self.validation or any(experiment.data.get("validation") == 0 for experiment in self.experiments.values()):
       raise OptionError(
-        "config.sweep.validation", "> 0, such as 0.2", advice="config.data.validation must not be 0 either."
+        "config.sweep.validation", "> 0 (for example, 0.2)", advice="config.data.validation must be unset or > 0."
       )
     if len(set(self.seeds)) < len(self.seeds):
       raise OptionError("config.sweep.seeds", "distinct seeds", self.seeds)
     named("config.sweep.sampler", dict.fromkeys(SAMPLERS), self.sampler)
     if self.pruning and any(experiment.eval_every >= experiment.steps for experiment in self.experiments.values()):
       condition = "less than config.steps with config.sweep.pruning"
-      raise OptionError("config.eval_every", condition, self.first.eval_every, "Pruning needs earlier evaluations.")
+      raise OptionError(
+        "config.eval_every", condition, self.first.eval_every, "Pruning needs evaluations before the last step."
+      )
     if self.pruning and len({experiment.eval_every / experiment.steps for experiment in self.experiments.values()}) > 1:
-      raise OptionError("config.eval_every / config.steps", "the same for all labels with config.sweep.pruning")
+      raise OptionError("config.eval_every / config.steps", "the same for all algorithms with config.sweep.pruning")
 
   @property
   def first(self) -> Experiment:
-    """The experiment of the first label; all labels have its model and data."""
+    """The first experiment, whose model and data are also those of all others."""
     return next(iter(self.experiments.values()))
 
   @classmethod
@@ -81,17 +83,17 @@ class Sweep:
     )  # fmt: skip
 
   def to_json(self, label: str) -> dict[str, Any]:
-    """Return the settings that determine the trials of a label; a resume must have the same ones."""
+    """Return the settings that determine an algorithm label's trials; resuming requires the same settings."""
     rules = {key: getattr(self, key) for key in ("sampler", "pruning", "validation", "seeds")}
     rules |= {"metric": self.metric} if self.metric else {}
     return jsonable({**self.experiments[label].to_json(), "sweep": {**rules, "space": self.spaces[label]}})
 
 
 def points(space: Space, trials: int) -> list[Point]:
-  """Return the first points of a Halton sequence, which are evenly spread and the same for every algorithm.
+  """Return the first `trials` points of a Halton sequence in a search space, evenly spread and deterministic.
 
-  The scale is logarithmic if the bounds span a decade, else linear. Values are integers if both bounds are, and are
-  otherwise rounded to four digits.
+  The scale is logarithmic if the bounds are positive and span a factor of 10 or more, else linear. Values are integers
+  if both bounds are integers, and are otherwise rounded to four significant digits.
   """
   memory.require(trials * (8 * len(space) + sys.getsizeof({})), f"{trials} trials")
   sequence = qmc.Halton(len(space), scramble=False)
@@ -103,7 +105,7 @@ def points(space: Space, trials: int) -> list[Point]:
 
 
 def logarithmic(bounds: tuple[float, float]) -> bool:
-  """Return whether the scale is logarithmic: positive bounds that span a decade."""
+  """Return whether the scale is logarithmic: bounds are positive and span a factor of 10 or more."""
   low, high = bounds
   return low > 0 and high / low >= 10
 
@@ -111,8 +113,8 @@ def logarithmic(bounds: tuple[float, float]) -> bool:
 def edges(experiment: Experiment, space: Space, point: Point, tried: Sequence[Point]) -> dict[str, str]:
   """Return {key: "low" or "high"} for keys whose value in the best `point` is the smallest or largest in `tried`.
 
-  Keys with a single tried value are omitted, and so are choices other than three or more numbers, and edges beyond
-  which the algorithm or optimizer allows no value, such as a delay of 0.
+  Keys with a single tried value are omitted. So are lists of choices, except three or more numbers, and edges beyond
+  which the algorithm or optimizer accepts no value, such as a delay of 1.
   """
   out = {}
   for key, bounds in space.items():
@@ -160,7 +162,7 @@ def _value_at(bounds: Bounds, u: float) -> Any:
 
 
 def _space(section: Config, label: str, experiment: Experiment) -> Space:
-  """Return a label's search space: the learning rate and the keys in config.sweep.space."""
+  """Return an algorithm label's search space: the learning rate and the label's keys in config.sweep.space."""
   space: dict[str, Bounds] = {RATE: _range("config.sweep.learning_rate", section.learning_rate, float)}
   for bound in space[RATE]:
     check_all(PositiveFloat, bound, "config.sweep.learning_rate")
@@ -178,7 +180,7 @@ def _section(where: str, value: Any) -> dict[str, Any]:
 
 
 def _searched(where: str, section: Mapping[str, Any], kind: str, name: str) -> dict[str, Bounds]:
-  """Return the bounds or choices of each key of a section."""
+  """Check one section of a search space; return the bounds or choices of each "kind.key"."""
   parameters, out = keywords(factory(kind, name)), dict[str, Bounds]()
   for key, bounds in section.items():
     if key not in parameters:
@@ -192,7 +194,7 @@ def _searched(where: str, section: Mapping[str, Any], kind: str, name: str) -> d
 def _range(where: str, bounds: Any, annotation: Any) -> tuple[float, float]:
   """Convert a pair low < high to the key's type. Raises OptionError for anything else."""
   if annotation not in (int, float):
-    raise OptionError(where, "a list of choices, such as ['a', 'b'], as it is not numeric", repr(bounds))
+    raise OptionError(where, "a list of choices, such as ['a', 'b'], because this key is not numeric", repr(bounds))
   if not isinstance(bounds, tuple) or len(bounds) != 2:
     raise OptionError(where, f"(low, high) of type {annotation.__name__}, or a list of choices", repr(bounds))
   low, high = (as_type(bound, annotation, where) for bound in bounds)

@@ -1,4 +1,4 @@
-"""Find and hash the files that importing a user-defined object runs, and check them before a resume."""
+"""Find and hash the files that run when a user-defined object is imported; check them before a run is resumed."""
 
 import ast
 import hashlib
@@ -16,11 +16,11 @@ LIBRARIES = {*_PATHS, *(path.resolve() for path in _PATHS), Path(site.getusersit
 
 
 class Untrusted(ValueError):
-  """Raised instead of importing code for a run folder without the user's consent."""
+  """Raised instead of importing code that a run folder refers to and the user has not approved."""
 
 
 def files(address: str) -> list[Path]:
-  """Return the file of an address, its packages, and the local files that these import, without importing any.
+  """Return the file of an import path, its packages, and the local files that these import, without importing any.
 
   Return [] for an object from a notebook, ddl or a built-in module.
   """
@@ -40,13 +40,13 @@ def digest(file: Path) -> str:
 
 
 def check(folder: Path, recorded: Mapping[str, str], changed: bool, advice: str) -> Callable[[str], None]:
-  """Return a function that raises Untrusted for addresses that the run folder must not import.
+  """Return a function that raises Untrusted for import paths that must not be imported to resume a run.
 
   Args:
     folder: the run folder.
     recorded: hash by file, as recorded in the folder.
     changed: whether files outside the folder may have changed since.
-    advice: how to import them nevertheless.
+    advice: how to import them nevertheless, for the message.
   """
   passed = set[str]()
   homes = {folder.absolute(), folder.resolve()}
@@ -74,19 +74,19 @@ def check(folder: Path, recorded: Mapping[str, str], changed: bool, advice: str)
 
 
 def installed(name: str, file: Path) -> bool:
-  """Return whether a module belongs to ddl or an installed library, whose names do not depend on the folder."""
+  """Return whether a module belongs to ddl or an installed library, and is thus the same in every working folder."""
   if name.partition(".")[0] in OURS or {"site-packages", "dist-packages"} & {*file.parts}:
     return True
   return not LIBRARIES.isdisjoint(file.parents)
 
 
 def _ours(address: str) -> bool:
-  """Return whether an address belongs to ddl."""
+  """Return whether an import path belongs to ddl."""
   return address.partition(":")[0].partition(".")[0] in OURS
 
 
 def _file(where: str) -> Path | None:
-  """Return the file of `path.py` or of a dotted module, without importing parent packages."""
+  """Return the file of `path.py` or `package.module`, without importing its parent packages; None without a file."""
   if where.endswith(".py"):
     return Path(where).expanduser().resolve()
   top, *rest = where.split(".")
@@ -109,7 +109,7 @@ def package_files(file: Path) -> Iterator[Path]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-  """Yield the local files that a file imports, from its folder or package."""
+  """Yield the local files that a file imports from its folder or packages."""
   try:
     tree = ast.parse(file.read_bytes())
   except (SyntaxError, ValueError, RecursionError, MemoryError):  # the import raises it later
@@ -128,7 +128,10 @@ def _imported(file: Path) -> Iterator[Path]:
 
 
 def _local(file: Path, name: str) -> Iterator[Path]:
-  """Yield the files of an absolute import if they are in the file's folder, its packages or a folder of that name."""
+  """Yield the possible files of the absolute import `name` in a file; nothing for ddl and installed libraries.
+
+  They are searched in the file's folder, next to its packages, and next to parent folders with the module's name.
+  """
   top, packages = name.partition(".")[0], [init.parent for init in package_files(file)]
   if top in OURS or (installed("", file) and top not in [folder.name for folder in packages]):
     return  # an import of ddl or inside a library
@@ -139,7 +142,7 @@ def _local(file: Path, name: str) -> Iterator[Path]:
 
 
 def _below(root: Path, name: str) -> Iterator[Path]:
-  """Yield the possible files of a dotted module below a folder, and of its packages."""
+  """Yield the possible files of the module `name`, such as a.b, in a folder, and the `__init__.py` of its packages."""
   *outer, last = name.split(".")
   for part in outer:
     root = root / part

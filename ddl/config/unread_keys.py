@@ -1,4 +1,4 @@
-"""Refuse flags for config keys that a command does not read. Config files may contain them, as commands share files."""
+"""Refuse flags for config keys that a command does not use; config files, shared by commands, may contain them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,22 +11,22 @@ from ddl.errors import OptionError
 from ddl.names import short_name
 
 UNREAD = {  # command: {config key that it does not read: why}
-  "train": {"compare": "only compare reads it", "sweep": "only sweep reads it"},
-  "compare": {"sweep": "only sweep reads it", "seed": "config.compare.seeds sets the seeds"},
+  "train": {"compare": "only compare uses it", "sweep": "only sweep uses it"},
+  "compare": {"sweep": "only sweep uses it", "seed": "config.compare.seeds sets the seeds"},
   "plan": {
-    "compare": "only compare reads it",
-    "sweep": "only sweep reads it",
+    "compare": "only compare uses it",
+    "sweep": "only sweep uses it",
     **dict.fromkeys(("times", "network", "barrier"), "times are predicted from the cluster"),
   },
   "sweep": {"optimizer.learning_rate": "it is tuned within config.sweep.learning_rate"}
-  | {f"compare.{key}": "only compare reads it" for key in ("title", "seeds", "target", "expected")}
-  | {"compare.grid": "each label is tuned once for all points of a grid"},
+  | {f"compare.{key}": "only compare uses it" for key in ("title", "seeds", "target", "expected")}
+  | {"compare.grid": "each algorithm is tuned once for all points of a grid"},
 }
 VIRTUAL = ("times", "network", "barrier")  # sections that affect only virtual time
 
 
 def check(command: str, path: str, labels: Iterable[Any]) -> None:
-  """Raise OptionError if a command does not read the key `path`. labels: the changes of each label."""
+  """Raise OptionError if a command does not use the key `path`. labels: config changes of each compared algorithm."""
   for key, why in UNREAD.get(command, {}).items():
     if within(path, key):
       raise _unread(command, path, why)
@@ -37,12 +37,12 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
   values = [keys.get(key) if isinstance(keys, Mapping) else keys if key == "name" else None for keys in sections]
   if values and all(value is not None for value in values):
     raise _unread(
-      command, path, "every label of config.compare.algorithms overrides it", "Select labels with only=LABELS."
+      command, path, "every entry of config.compare.algorithms overrides it", "Select labels with only=LABELS."
     )
 
 
 def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str]) -> None:
-  """Raise OptionError for a key of virtual time that none of the command's algorithms reads."""
+  """Raise OptionError for a virtual-time key in `paths` that none of the command's algorithms uses."""
   unread = [unread_by(command, name) for name in algorithms]
   for path in paths:
     why = [next((text for key, text in keys.items() if within(path, key)), "") for keys in unread]
@@ -51,22 +51,22 @@ def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str])
 
 
 def check_taken(command: str, paths: Sequence[str], experiments: Iterable[Experiment]) -> None:
-  """Raise OptionError for a setting that no label's factory has."""
+  """Raise OptionError for a setting in `paths` that none of the experiments' factories takes."""
   for path in paths:
     section, _, key = path.partition(".")
     if section in REGISTRIES and section not in VIRTUAL and key != "name":
       parts = [getattr(experiment, section) for experiment in experiments]
       if all(key not in part.settings for part in parts):
         names = ", ".join(dict.fromkeys(part.short_name for part in parts))
-        raise _unread(command, path, f"no label has a {section} that reads it ({names})")
+        raise _unread(command, path, f"no {section} takes it ({names})")
 
 
 def _unread(command: str, path: str, why: str, advice: str = "") -> OptionError:
-  return OptionError(f"config.{path}", f"unset for {command}, as {why}", advice=advice)
+  return OptionError(f"config.{path}", f"unset for {command}, because {why}", advice=advice)
 
 
 def unread_by(command: str, name: str) -> dict[str, str]:
-  """Return {key of virtual time that an algorithm does not read: why}."""
+  """Return {virtual-time key that an algorithm does not use: reason}."""
   short = short_name(name)
   if not has_server(name) and command == "sweep":
     return dict.fromkeys(VIRTUAL, f"{short} is tuned without virtual time")
@@ -81,7 +81,7 @@ def unread_by(command: str, name: str) -> dict[str, str]:
 
 
 def reads(config: Config, key: str, command: str = "compare") -> bool:
-  """Return whether a command with this config reads a key, such as "workers" or "algorithm.period"."""
+  """Return whether a command with this config uses a key, such as "workers" or "algorithm.period"."""
   section, _, name = key.rpartition(".")
   if section in VIRTUAL and any(within(key, unread) for unread in unread_by(command, config.algorithm.name)):
     return False
@@ -89,5 +89,5 @@ def reads(config: Config, key: str, command: str = "compare") -> bool:
 
 
 def within(path: str, key: str) -> bool:
-  """Return whether a path equals a key or is below it."""
+  """Return whether a config path equals a key or is inside it: "sweep.trials" is inside "sweep"."""
   return path == key or path.startswith(f"{key}.")

@@ -1,4 +1,4 @@
-"""Import user-defined functions by address: `path/to/file.py:name` or `package.module:name`.
+"""Import user-defined functions by import path (address): `path/to/file.py:name` or `package.module:name`.
 
 A file runs like a script: its folder is first on `sys.path`, so that it can import other files from there. A file in a
 package (a folder with `__init__.py`) is imported as a module of the package. A module that this process has already
@@ -32,17 +32,17 @@ _allow: ContextVar[Callable[[str], None]] = ContextVar("allow", default=lambda a
 
 
 class Unavailable(OptionError):
-  """Raised if a user-defined function cannot be imported from its address."""
+  """Raised if a user-defined function cannot be imported from its import path."""
 
 
 def is_address(name: Any) -> bool:
-  """Return whether a name is the address of a user-defined function."""
+  """Return whether a name is an import path, FILE.py:NAME or MODULE:NAME, of a user-defined function."""
   return isinstance(name, str) and ":" in name
 
 
 @contextlib.contextmanager
 def checked(allow: Callable[[str], None]) -> Iterator[None]:
-  """Within this context, call `allow` with each address before importing its file; it may raise."""
+  """Within this context, call `allow` with each import path before importing its file; `allow` may raise."""
   token = _allow.set(allow)
   try:
     yield
@@ -52,7 +52,7 @@ def checked(allow: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def importable(address: str) -> Iterator[None]:
-  """Within this context, put the folder of an address's file, and of its outermost package, first on `sys.path`."""
+  """Within this context, put the folders of the file FILE.py:NAME and of its outermost package first on `sys.path`."""
   where = address.rpartition(":")[0]
   file = Path(where).expanduser().resolve()
   folders = {str(file.parent), str(file.parents[len(_packages(file))])} if where.endswith(".py") else set[str]()
@@ -116,8 +116,8 @@ def _check_name(file: Path) -> None:
 def custom(value: Any, **settings: Any) -> dict[str, Any]:
   """Return a config section for a user-defined function: `config.model = custom(my_model, width=3)`.
 
-  Raises ValueError for a function that is not at the top level of a file, such as a lambda, as a resume could not
-  import it.
+  Raises ValueError for a function that is not at the top level of a file, such as a lambda, because it could not be
+  imported to resume a run.
 
   Args:
     value: the section's factory; for an algorithm or wrapper, also a Spec or Wrapper.
@@ -140,19 +140,19 @@ def custom(value: Any, **settings: Any) -> dict[str, Any]:
 
 
 def address(scope: Mapping[str, Any], name: str) -> str:
-  """Return the address of a name in a module: by file, or by dotted module for an installed package or a notebook."""
+  """Return the import path of a global name: FILE.py:NAME, or MODULE:NAME in an installed package or a notebook."""
   module, file = scope["__name__"], scope.get("__file__")  # a notebook has no file
   return f"{module}:{name}" if not file or installed(module, Path(file)) else f"{Path(file).resolve()}:{name}"
 
 
 def absolute(name: str) -> str:
-  """Make the path of an address absolute."""
+  """Make the file in an import path FILE.py:NAME absolute; return MODULE:NAME unchanged."""
   where, _, attribute = name.rpartition(":")
   return f"{Path(where).expanduser().resolve()}:{attribute}" if where.endswith(".py") else name
 
 
 def find(kind: str, name: str) -> Any:
-  """Import the object at an address: a Spec, Wrapper or function, depending on the section. Raises Unavailable."""
+  """Import the Spec, Wrapper or function, depending on the section, at an import path. Raises Unavailable."""
   value = _value(name, f"config.{kind}.name")
   expected = {"algorithm": Spec, "wrapper": Wrapper}.get(kind)
   if expected and isinstance(value, expected):
@@ -164,7 +164,7 @@ def find(kind: str, name: str) -> Any:
 
 
 def function_at(address: str, option: str) -> Callable[..., Any]:
-  """Import the function at an address. option: name of the setting, for errors. Raises Unavailable."""
+  """Import the function at an import path. option: name of the setting, for errors. Raises Unavailable."""
   value = _value(address, option)
   if not callable(value):
     raise OptionError(option, "a function", f"{type(value).__name__} at {address}")
@@ -172,7 +172,7 @@ def function_at(address: str, option: str) -> Callable[..., Any]:
 
 
 def _value(name: str, option: str) -> Any:
-  """Import the object at an address. Raises Unavailable."""
+  """Import the object at an import path. Raises Unavailable."""
   _allow.get()(name)
   where, _, attribute = name.rpartition(":")
   file = Path(where).expanduser().resolve() if where.endswith(".py") else None

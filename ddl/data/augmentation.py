@@ -83,9 +83,9 @@ def boxes(
 ) -> np.ndarray:  # fmt: skip
   """Return random crops of an image: (top, left, height, width) in pixels [count, 4] int.
 
-  The share of the area is uniform in `scale`, and the logarithm of width / height uniform between those of `ratio`. As
-  in torchvision, a crop is drawn up to ten times until it is inside the image; otherwise it is the largest centered one
-  with an allowed ratio.
+  A crop's share of the image area is uniform in `scale`, and log(width / height) is uniform between the logarithms of
+  `ratio`. As in torchvision, a crop is drawn up to ten times until it fits into the image; otherwise it is the largest
+  centered crop with an allowed ratio.
 
   Args:
     draws: [count, 2 TRIES + 2] from `uniform`.
@@ -106,7 +106,7 @@ def boxes(
 
 
 def _resampling(start: np.ndarray, length: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
-  """Return the weights [count, size, size] that resample segments, given by start and length, to `size` pixels."""
+  """Return weights [count, size, size] that resample pixels start to start + length - 1 of an axis to `size` pixels."""
   step = length[:, None, None] / size  # source pixels per target pixel
   center = start[:, None, None] + (np.arange(size)[:, None] + 0.5) * step - 0.5
   old = np.arange(size)
@@ -126,8 +126,8 @@ def preprocessed(data: Data, augment: str, normalize: str, pixels: bool = True) 
   """Augment the training images and normalize all parts of a data set.
 
   Args:
-    data: of images [height, width, channels]. With "resized_crop", a training source that has `augmented` crops images
-      itself when it decodes them.
+    data: a data set of images [height, width, channels]. With "resized_crop", a training source that has `augmented`
+      crops images itself when it decodes them.
     augment: "crop_flip" (He et al. 2015, arXiv 1512.03385, 4.2: a crop after padding with 4 pixels, a flip),
       "resized_crop" (Szegedy et al. 2014, arXiv 1409.4842: 8 to 100 % of the area, a flip) or "none".
     normalize: "unit" leaves pixels in [-1, 1]; "channels" normalizes each channel to mean 0 and deviation 1 over the

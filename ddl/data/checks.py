@@ -31,8 +31,8 @@ def checked(data: Data, complete: bool = False) -> Data:
   """Check a data set when it is loaded; check the remaining examples when they are read.
 
   Args:
-    complete: whether its factory has already checked all examples, as ddl's do; then only a sample and the labels are
-      read.
+    complete: whether the data set's factory has already checked all examples, as ddl's factories do; then only a
+      sample and the labels are read.
 
   Raises:
     OptionError: with the first bad index and value, for labels or tokens that are not integers from 0 to num_outputs -
@@ -62,7 +62,7 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
   def check(batch: Mapping[str, Any], count: int, name: Name) -> None:
     arrays = {key: np.asarray(value) for key, value in batch.items()}
     if not {"x", "y"} <= arrays.keys():
-      raise OptionError(f"batches {where}", "dicts of x and y", ", ".join(map(str, arrays)) or "nothing")
+      raise OptionError(f"batches {where}", "dicts with the keys x and y", f"the keys {[*arrays]}")
     for key, array in arrays.items():
       if array.shape[:1] != (count,):
         raise OptionError(f"{key} {where}", f"an array of {count} examples", f"shape {list(array.shape)}")
@@ -98,7 +98,7 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
 
 @contextlib.contextmanager
 def readable(what: str) -> Iterator[None]:
-  """Convert a library's errors when it reads `what` to a one-line OptionError."""
+  """Within this context, convert a library's errors while reading `what` to a one-line OptionError."""
   try:
     yield
   except OptionError:
@@ -142,7 +142,7 @@ def class_numbers(labels: np.ndarray, classes: int | None, what: str, name: Name
 def one_hot(labels: np.ndarray, what: str, classes: int | None = None, sequence: bool = False) -> None:
   """Raise OptionError for one-hot labels [n, classes].
 
-  sequence: whether examples are sequences of that length, so that [n, classes] may be one class per position.
+  sequence: whether an example has `classes` positions, so that [n, classes] may be one class per position.
   """
   if labels.ndim != 2 or labels.shape[1] < 2 or sequence or (classes is not None and labels.shape[1] != classes):
     return
@@ -156,7 +156,7 @@ def element(example: Any, what: str) -> None:
   if not isinstance(example, Mapping) or not {"x", "y"} <= {*example}:
     raise OptionError(f"elements of {what}", "dicts of x and y", type(example).__name__)
   if special := [key for key in example if any(word in str(key) for word in SPECIAL)]:
-    raise OptionError(f"elements of {what}", "dicts of x and y only", f"{special[0]}, which losses do not use")
+    raise OptionError(f"elements of {what}", "dicts of x and y only", f"the key {special[0]}, which losses do not use")
 
 
 def sample(part: Source | np.ndarray) -> np.ndarray:
@@ -165,7 +165,7 @@ def sample(part: Source | np.ndarray) -> np.ndarray:
 
 
 def same_inputs(one: np.ndarray, two: np.ndarray, where: str, names: tuple[str, str] = ("train", "test")) -> None:
-  """Raise OptionError if `sample`s of two parts differ in shape, type, or clearly in range.
+  """Raise OptionError if samples of two parts (see `sample`) differ in shape or type, or clearly in range.
 
   Ranges of images differ if the mean of one part exceeds four times the maximum of the other, as with 0..255 and 0..1;
   or if all values are within -1..1, and a quarter of one part's values but none of the other's are negative. Parts of
@@ -203,7 +203,7 @@ def _only_one_scaled(one: np.ndarray, two: np.ndarray) -> bool:
 
 
 def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -> tuple[Source, np.ndarray]:
-  """Check a part; return its source, which checks the remaining examples in `take`, and x of its `sample`."""
+  """Check a part; return (source that checks the remaining examples when it reads them, x of a `sample`)."""
   if not isinstance(source, Source):
     raise OptionError(f"the {part} set", "a ddl.Source", type(source).__name__)
   labels, size = None if source.labels is None else np.asarray(source.labels), source.size
@@ -221,7 +221,7 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
     y = np.asarray(batch["y"])
     if classes is not None and y.ndim == 1 and (wrong := np.flatnonzero(classes[indices] != y)).size:
       index, value = indices[wrong[0]], y[wrong[0]]
-      advice = f"To partition by other groups, number them from {outputs}."
+      advice = f"To partition by groups other than classes, number the groups from {outputs}."
       condition = f"equal to y, which is {value} at index {index}"
       raise OptionError(f"labels of the {part} set", condition, classes[index], advice)
 
@@ -255,7 +255,7 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
 
 
 def with_batches(source: Source, change: Callable[[dict[str, Any], np.ndarray], dict[str, Any]]) -> Source:
-  """Return a source whose batches are change(batch, indices), with or without augmentation."""
+  """Return a source that applies change(batch, indices) to its batches, with and without augmentation."""
   before = source.augmented
   return source._replace(
     take=lambda indices: change(source.take(indices), np.asarray(indices)),
@@ -287,7 +287,7 @@ def _check_elements(
   array: np.ndarray, good: np.ndarray, what: str, condition: str, name: Name,
   advice: Callable[[Any], str] = lambda value: "",
 ) -> None:  # fmt: skip
-  """Raise OptionError for the first invalid element, if any."""
+  """Raise OptionError for the first element whose entry in the mask `good` is False, if any."""
   if not good.all():
     first = np.unravel_index(good.argmin(), good.shape)
     value = array[first].item()

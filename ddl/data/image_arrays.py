@@ -54,9 +54,9 @@ def idx(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
 
 
 def _read(folder: Path, name: str, ndim: int) -> np.ndarray:
-  """Read an idx file: 0, 0, 8 (uint8), the number of dimensions, their sizes as big-endian uint32, and the data.
+  """Read an idx file: bytes 0, 0, 8 (uint8) and `ndim`, the sizes of the dimensions as big-endian uint32, and the data.
 
-  It does not unpack more than the header declares.
+  A compressed file is not unpacked beyond the size that its header declares.
   """
   names = [f"{name}{dot}idx{ndim}-ubyte{suffix}" for dot in "-." for suffix in ("", ".gz")]
   file = next((folder / name for name in names if (folder / name).is_file()), None)
@@ -66,8 +66,10 @@ def _read(folder: Path, name: str, ndim: int) -> np.ndarray:
   with checks.readable(str(file)), (gzip.open if file.suffix == ".gz" else open)(file, "rb") as opened:
     head = opened.read(header)
     if head[:4] != magic or len(head) < header:
-      condition = f"an idx file of bytes with {ndim} dimensions, which starts with {magic.hex()}"
-      raise OptionError(str(file), condition, f"{len(head)} bytes that start with {head[:4].hex()}")
+      condition = (
+        f"an idx file of uint8 with {ndim} dimensions: a header of {header} bytes that begins with {magic.hex()}"
+      )
+      raise OptionError(str(file), condition, f"a header of {len(head)} bytes that begins with {head[:4].hex()}")
     shape = np.frombuffer(head, ">u4", offset=4).tolist()
     expected = math.prod(shape)
     memory.require(expected * (5 if ndim > 1 else 1), str(file))  # images are also stored as float32
@@ -88,7 +90,7 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
   augmentation.check_names(augment, normalize)
   file = files.regular(source.existing(path, "FILE.npz"))
   if not zipfile.is_zipfile(file):
-    raise OptionError(path, "a .npz file, as np.savez writes", "a file of another format")
+    raise OptionError(path, "a .npz file, as written by np.savez", "a file of another format")
   with checks.readable(path):
     declared = files.npz_arrays(file, {*IMAGES, *LABELS})
   copies = sum(4 * math.prod(declared[key].shape) for key in IMAGES if key in declared)  # as float32
@@ -102,7 +104,7 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
     stored = [arrays[key] for key in keys]
     if stored[0].dtype != stored[1].dtype:
       condition = f"of the same type as x_train, {stored[0].dtype}"
-      raise OptionError(f"{path}: x_test", condition, stored[1].dtype, "Save both with one type.")
+      raise OptionError(f"{path}: x_test", condition, stored[1].dtype, "Save both with the same type.")
     train, test = (
       source.labelled(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}, {part}") for part in ("train", "test")
     )

@@ -132,7 +132,9 @@ def image_folder(
       warnings.warn(f"{path}: links add the images in {min(both)} to both the training and the test set", stacklevel=2)
     train, test = part(images), part(test_images)
     if train.take(np.arange(1))["x"].shape != test.take(np.arange(1))["x"].shape:
-      raise OptionError("config.data.size", f"set, such as 224, as training and test images in {path} differ in size")
+      raise OptionError(
+        "config.data.size", f"set (for example, to 224), because training and test images in {path} differ in size"
+      )
   else:
     train, test = source.sixth(part(images), path)
   if counts := ", ".join(f"{count} {name}" for name, count in sorted(skipped.items()) if count):
@@ -144,7 +146,7 @@ def image_folder(
 
 
 def _splits(folder: Path) -> tuple[Path | None, dict[str, Path]]:
-  """Return the folder of training images (None if the folders are classes), and other splits' folders by kind."""
+  """Return the training folder (None if the folders are classes), and those of the splits "test", "val" and "eval"."""
   splits, others = dict[str, Path](), list[str]()
   for name in _folders(folder):
     match, inner = SPLIT.fullmatch(name.lower()), folder / name
@@ -166,11 +168,11 @@ def _splits(folder: Path) -> tuple[Path | None, dict[str, Path]]:
 
 
 def _classes(folder: Path, skipped: Counter[str]) -> list[str]:
-  """Return the names of two or more class folders."""
+  """Return the names of the class folders, at least two; count skipped files in `skipped`."""
   classes = _folders(folder)
   if len(classes) < 2:
     value = f"only the folder {classes[0]}" if classes else "no folders"
-    raise OptionError(f"classes in {folder}", "two or more, each a folder CLASS/IMAGE.jpg", value)
+    raise OptionError(f"classes in {folder}", "two or more folders, CLASS/IMAGE.jpg", value)
   names = os.listdir(folder)
   skipped["hidden files or folders"] += sum(map(_hidden, names))
   skipped["images outside of class folders"] += sum(_is_image(name) and name not in classes for name in names)
@@ -196,7 +198,7 @@ class _Images(NamedTuple):
 
 
 def _images(folder: Path, classes: list[str], complete: bool, skipped: Counter[str]) -> _Images:
-  """List the images of a split, sorted. complete: whether each class must have one."""
+  """List the images of a split, sorted. complete: whether each class must have at least one image."""
   files, counts, folders, present = list[str](), list[int](), set[str](), _folders(folder)
   for name in classes:
     before = len(files)
@@ -211,7 +213,7 @@ def _images(folder: Path, classes: list[str], complete: bool, skipped: Counter[s
 
 
 def _walk(folder: Path, name: str, skipped: Counter[str]) -> Iterator[tuple[str, str, list[str]]]:
-  """Yield each folder of a class once, following links: its path below `folder`, its real path, its sorted images."""
+  """Yield (path within `folder`, real path, sorted images) of each folder of class `name` once, following links."""
   real = Path(os.path.realpath(folder / name))
   visited = {str(parent) for parent in (*real.parents, *Path(os.path.realpath(folder)).parents)}
   pending = [name]

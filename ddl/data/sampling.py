@@ -80,7 +80,7 @@ def _generator(seed: int) -> np.random.Generator:
 
 def _require_examples(size: int, workers: int) -> None:
   if workers > size:
-    raise OptionError("config.workers", f"at most {size}, the number of training examples", workers)
+    raise OptionError("config.workers", f"at most {size} (the number of training examples)", workers)
 
 
 class ExampleSampler:
@@ -92,19 +92,19 @@ class ExampleSampler:
   def __init__(self, shards: Sequence[np.ndarray], *, batch: int, seed: int, repeat: bool = False):
     """Set up the streams. shards: indices of each worker [size]; batch: examples per worker and step.
 
-    repeat: whether a batch larger than a shard repeats examples; otherwise it raises OptionError.
+    repeat: whether a batch larger than a shard repeats examples; otherwise such a batch raises OptionError.
     """
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if batch < 1 or (batch > len(shards[worker]) and not repeat):
       least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
-      condition = f"in [1, {least}], as worker {worker} has the smallest shard, of {least} examples"
+      condition = f"in [1, {least}], because the smallest shard (of worker {worker}) has {least} examples"
       advice = "Use a more even partition, or repeat=True to fill batches with repeated examples." * uneven
       raise OptionError("config.batch", condition, batch, advice)
     self.shards, self.batch, self.seed = shards, batch, seed
     self._latest: list[tuple[int, np.ndarray] | None] = [None] * len(shards)  # per worker: (epoch, permutation)
 
   def indices(self, worker: int, first_step: int, num_steps: int) -> np.ndarray:
-    """Return the examples of steps first_step to first_step + num_steps - 1: [num_steps, batch] int64."""
+    """Return example indices [num_steps, batch] int64 of steps first_step to first_step + num_steps - 1 of a worker."""
     size = len(self.shards[worker])
     start, stop = first_step * self.batch, (first_step + num_steps) * self.batch  # positions in the stream
     parts = [
@@ -132,9 +132,9 @@ def batches(
 def round_batches(
   source: Source, sampler: ExampleSampler, rounds: Sequence[tuple[int, int]], num_steps: int
 ) -> dict[str, np.ndarray]:
-  """Read the batches of worker rounds (worker, first step) in one `take`: [len(rounds), num_steps, batch, ...].
+  """Read num_steps batches from each (worker, first step) in one `take`: [len(rounds), num_steps, batch, ...].
 
-  If the source has `augmented`, it augments them with a generator per worker and step.
+  If the source has `augmented`, this replaces `take`, with a random generator per worker and step.
   """
   indices = np.stack([sampler.indices(worker, first, num_steps) for worker, first in rounds])
   if source.augmented is None:

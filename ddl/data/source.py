@@ -1,4 +1,4 @@
-"""Sources from arrays and grain data sets, splits, and classification data sets."""
+"""Create sources from arrays and grain data sets, split them, and build classification data sets."""
 
 import sys
 import warnings
@@ -75,7 +75,9 @@ def sixth(everything: Source, where: str) -> tuple[Source, Source]:
   """Split off a fixed random sixth as the test set; return (train, test). Raises OptionError if it is empty."""
   count = everything.size // 6
   if not count:
-    raise OptionError(f"number of examples in {where}", "at least 6, as a sixth is the test set", everything.size)
+    raise OptionError(
+      f"number of examples in {where}", "at least 6, because a sixth of them is the test set", everything.size
+    )
   order = np.random.default_rng(6).permutation(everything.size)
   return subset(everything, order[count:]), subset(everything, order[:count])
 
@@ -86,8 +88,8 @@ def classification(
   """Build the `Data` of a classification set whose examples all have the shape of the first.
 
   num_outputs: number of classes; None: the largest label + 1. validation: share of the training examples for
-  validation. Raises OptionError for over a million classes if there are fewer examples, and for examples without
-  values; warns of other unlikely labels.
+  validation. Raises OptionError for more than a million classes if there are fewer examples than classes, and for empty
+  examples; warns of other unlikely labels.
   """
   num_outputs = num_outputs or 1 + max(int(part.labels.max()) for part in (train, test) if part.labels is not None)
   count = train.size + test.size
@@ -117,20 +119,22 @@ def pixels(images: np.ndarray) -> np.ndarray:
 
 
 def stacked(images: Sequence[np.ndarray], name: Callable[[int], str]) -> np.ndarray:
-  """Stack images of one shape as `pixels`; raise OptionError if shapes differ. name: position -> image name."""
+  """Stack uint8 images as `pixels`; raise OptionError if their shapes differ. name: index -> image name."""
   other = next((k for k, image in enumerate(images) if image.shape != images[0].shape), None)
   if other is not None:
     sizes = [f"{image.shape[0]} x {image.shape[1]}" for image in (images[0], images[other])]
-    condition = "set, such as 224, for images of different sizes"
-    raise OptionError("config.data.size", condition, f"{sizes[0]} and {sizes[1]} in {name(other)}")
+    condition = (
+      f"set (for example, to 224), because images differ in size ({sizes[0]}, but {sizes[1]} in {name(other)})"
+    )
+    raise OptionError("config.data.size", condition)
   return pixels(np.stack(images))
 
 
 def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
   """Create a source from images (uint8, see `pixels`; or floating point, not scaled) and int32 class numbers.
 
-  images: [n, height, width(, channels)], or floating point [n, ...]; labels: [n] or [n, 1]; where: their origin. Raises
-  OptionError for other or no images.
+  images: [n, height, width(, channels)], or floating point [n, ...]; labels: [n] or [n, 1]; where: their origin, for
+  errors. Raises OptionError for other arrays, or without images.
   """
   labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels  # as in Keras's CIFAR
   checks.one_hot(labels, f"{where}: labels")
@@ -163,6 +167,6 @@ def existing(path: str, example: str) -> Path:
 
 
 def content(file: Path) -> bytes:
-  """Read a regular file that fits into memory; raise ValueError for others."""
+  """Read a regular file that fits into memory; raise ValueError for other files."""
   memory.require(files.regular(file).stat().st_size, str(file))
   return file.read_bytes()

@@ -33,7 +33,7 @@ def from_grain_stream(make: Make, *, size: int) -> Source:
 
 
 def first_examples(make: Make, count: int) -> list[Any]:
-  """Return up to `count` first examples of the stream of a single worker."""
+  """Return the first `count` examples, or fewer, of the stream of a run with one worker."""
   with contextlib.closing(_iterator(make(0, 1, 0))) as examples:
     return list(itertools.islice(examples, count))
 
@@ -44,7 +44,7 @@ class StreamFeed:
   def __init__(
     self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int, check: checks.Check | None = None
   ):
-    """Open the iterators of `workers` out of `count`; batch: examples per worker and step; seed: for `make`."""
+    """Open the iterators of some of `count` workers. batch: examples per worker and step; seed: passed to `make`."""
     self._step, self._started, self._check = 0, False, check
     self._iterators = {w: _iterator(make(w, count, seed).batch(batch, drop_remainder=True)) for w in workers}
 
@@ -71,12 +71,10 @@ class StreamFeed:
     return {str(worker): iterator.get_state() for worker, iterator in self._iterators.items()}
 
   def restore(self, step: int, states: Mapping[str, Any], begin: bool = False) -> None:
-    """Restore the iterators after `step` steps; begin: allow new workers, without a saved state."""
+    """Restore the iterators after `step` steps; begin: whether iterators without a saved state may begin."""
     if not begin and (missing := {*map(str, self._iterators)} - {*states}):
       value = f"none for worker {min(missing)}"
-      raise OptionError(
-        f"the checkpoint of step {step}", "one with every stream's state", value, "Train from the start."
-      )
+      raise OptionError(f"stream states in the checkpoint of step {step}", "complete", value, "Train from the start.")
     self._step = step
     for worker, iterator in self._iterators.items():
       if str(worker) in states:
@@ -111,7 +109,7 @@ def _iterator(dataset: Any) -> Any:
   from absl import flags
 
   if not isinstance(dataset, grain.IterDataset):
-    raise OptionError("stream", "a grain.IterDataset, such as to_iter_dataset() returns", repr(dataset))
+    raise OptionError("stream", "a grain.IterDataset (for example, of to_iter_dataset())", repr(dataset))
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()  # grain's mp_prefetch reads absl flags, which notebooks do not parse
   return iter(dataset)

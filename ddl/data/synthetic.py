@@ -89,7 +89,7 @@ def synthetic(
   if task not in TASKS:
     raise OptionError("synthetic.task", f"one of {', '.join(TASKS)}", repr(task))
   if not shape or (task == "language" and len(shape) != 1):
-    raise OptionError("synthetic.shape", "one or more lengths, exactly one for language", shape)
+    raise OptionError("synthetic.shape", "one or more lengths (exactly one for task=language)", shape)
   nbytes = 4 * (math.prod(shape) + num_outputs * (task == "regression"))  # per example
   count = min(examples, max(DIFFERENT // nbytes, 4))
   memory.require(3 * nbytes * count, f"synthetic examples of shape {shape}")

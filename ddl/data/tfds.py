@@ -85,12 +85,12 @@ def _records(builder: Any, dataset: str, split: str) -> Any:
     # `tfds build` of tensorflow-datasets 4.9 does not start without apache-beam.
     call = f'tfds.builder("{dataset}", data_dir="{root}", file_format="array_record").download_and_prepare()'
     command = f"python -c 'import tensorflow_datasets as tfds; {call}'"
-    needs = f"with tensorflow, importlib_resources and network access: {command}"
+    needs = f"in an environment with tensorflow, importlib_resources and network access: {command}"
     if not builder.is_prepared():
-      raise OptionError(dataset, f"prepared in {root}", advice=f"Run, {needs}") from error
+      raise OptionError(dataset, f"prepared in {root}", advice=f"Run {needs}") from error
     if isinstance(error, NotImplementedError):  # only TensorFlow reads this file format
       wrong = f"{folder}, which is {builder.info.file_format.value}"
-      raise OptionError(dataset, "prepared as array_record", wrong, f"Delete it and run, {needs}") from error
+      raise OptionError(dataset, "prepared as array_record", wrong, f"Delete it and run {needs}") from error
     splits = f"one of {', '.join(builder.info.splits)}, or their slices"
     raise OptionError(
       f"split of {dataset}", splits, repr(split), f"({checks.first_line(error) or type(error).__name__})"
@@ -130,7 +130,9 @@ def _source(records: Any, image: str, label: str, where: str, size: int, channel
   undecoded.decoders = {image: decode.SkipDecoding()}  # read only the classes, without decoding images
   labels = np.array(read(undecoded, np.arange(len(records)), label), np.int32)
   if not len(labels) or labels.min() < 0:
-    raise OptionError(where, "a split with class labels", "examples without a label (-1)" if len(labels) else "none")
+    raise OptionError(
+      where, "a split with class labels", "examples without a label (-1)" if len(labels) else "no examples"
+    )
   if size:
     return encoded(lambda index: undecoded[index][image], labels, lambda _: where, size, channels, crops)
   take(np.arange(min(PIECE, len(labels))))  # detect different sizes before training

@@ -67,13 +67,13 @@ def require_text(head: bytes, path: str) -> None:
 
 
 def not_utf8(name: str, error: UnicodeDecodeError, position: int) -> OptionError:
-  """Create the error for a text that cannot be decoded at a byte."""
+  """Create the error for a text that is not UTF-8. position: the first byte that cannot be decoded."""
   value = f"{error.reason} at byte {position}"
   return OptionError(name, "UTF-8 text", value, "level=byte reads any file.")
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-  """Read "dtype", "vocabulary" and "tokenizer" from meta.json, {} without it. Raises ValueError if it is damaged."""
+  """Return the "dtype", "vocabulary" and "tokenizer" in meta.json; {} without it. Raises ValueError if it is invalid."""
   file = folder / META
   if not file.exists():
     return {}
@@ -119,7 +119,7 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
       raise OptionError(str(file), plain, f"another kind of llm.c file (magic {magic}, version {version})")
     dtype = np.dtype(LLMC[magic, version])
     if declared not in (None, dtype.name):
-      raise OptionError(f'"dtype" in {file.parent / META}', f"the type in {file}, {dtype}", declared)
+      raise OptionError(f'"dtype" in {file.parent / META}', f"{dtype}, as declared in the header of {file}", declared)
     difference = nbytes - HEADER - count * dtype.itemsize
     if difference:
       stored = f"{max(0, nbytes - HEADER) // dtype.itemsize:,} in {nbytes:,} bytes"
@@ -134,7 +134,7 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
       head = opened.read(18)
     kind = MEGATRON.get(head[17]) if head.startswith(b"MMIDIDX\0\0") and len(head) == 18 else None
     if kind and kind not in (dtype.name, dtype.name.removeprefix("u")):
-      raise OptionError(str(file), f"tokens of {dtype}", f"{kind} (by {index})", _conversion(file, kind))
+      raise OptionError(str(file), f"tokens of {dtype}", f"{kind} (according to {index})", _conversion(file, kind))
   if nbytes % dtype.itemsize:
     advice = f"It is truncated, or {file.parent / META} should have another dtype."
     raise OptionError(f"size of {file}", f"a multiple of {dtype.itemsize} for {dtype}", f"{nbytes:,} bytes", advice)
@@ -145,12 +145,17 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
 
 
 def _other_type(tokens: np.ndarray) -> str:
-  """Return another type that these tokens look like, or "".
+  """Return the type that a file's bytes indicate if it is not the type of `tokens`; else "".
 
-  Floating-point numbers are detected by whole values. In wider integers every second token is an upper half: 0, or
-  below 4 next to others above 255. In uint8 both bytes of a uint16 take the same values, none above 200. In uint16 of
-  the wrong byte order the lower bytes are 0, or none is above 200 while all upper bytes occur, as below 51,456 tokens.
-  Texts of at least JUDGED tokens have none of these patterns; files of zeros are not checked.
+  Each type has a pattern that token files of the declared type, with at least JUDGED tokens of a text, do not have:
+
+  - Floating-point numbers: all values are whole numbers.
+  - Wider integers: every second token, the upper half of a number, is 0, or below 4 with lower halves above 255.
+  - uint8 read as uint16: the lower and the upper bytes take the same values, none above 200.
+  - Wrong byte order: all lower bytes are 0; or, with vocabularies below 51,456, the lower bytes of uint16 are at most
+    200 and the upper bytes take all values.
+
+  Files of zeros are not checked.
   """
   dtype = tokens.dtype
   if not tokens.any():

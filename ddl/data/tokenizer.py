@@ -1,6 +1,7 @@
 """Write token files from a text, by bytes or byte pair encoding (Sennrich et al. 2016, arXiv 1508.07909).
 
-Byte pair encoding uses Hugging Face's library tokenizers, at byte level and with GPT-2's word rule, without downloads.
+Byte pair encoding uses Hugging Face's library tokenizers, at byte level and with GPT-2's rule for splitting words,
+without downloads.
 """
 
 import codecs
@@ -39,7 +40,7 @@ class TokenFiles(NamedTuple):
 
 
 def _library() -> Any:
-  """Import tokenizers; raise ValueError if it is not installed."""
+  """Import the library tokenizers; raise ValueError if it is not installed."""
   try:
     return importlib.import_module("tokenizers")  # so that type checking works without it
   except ImportError as error:
@@ -91,10 +92,11 @@ def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
 def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
   """Decode pieces of UTF-8, and split the text between words, before the space of the next word.
 
-  Byte pairs also end there, so that the tokens are those of the whole text. A text longer than LONGEST without such a
-  place is split at the end of a piece.
+  Byte pairs never cross such a boundary, so that the tokens are those of the whole text. A text longer than LONGEST
+  characters without a boundary is split at the end of a piece.
 
-  Raises OptionError, with the text's name, for bytes that are not UTF-8; first: position of the first byte in the text.
+  name: the text's name for errors; first: position of the first byte in the text. Raises OptionError for bytes that are
+  not UTF-8.
   """
   decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""
 
@@ -128,7 +130,7 @@ def write(
     folder: folder for these files, none of which may exist.
     level: "byte", or "bpe" for byte pairs.
     vocabulary: number of tokens with byte pairs, at least 257; fewer if the text has fewer pairs.
-    tokenizer: a trained tokenizer.json to use instead.
+    tokenizer: a trained tokenizer.json to use instead of training one.
     validation: share of the text for tests.
   """
   _check(level, vocabulary, tokenizer, validation)
@@ -189,11 +191,11 @@ def _check(level: str, vocabulary: int, tokenizer: str, validation: float) -> No
   if tokenizer and vocabulary:
     raise OptionError("vocabulary", "unset with a tokenizer, which defines it", vocabulary)
   if not tokenizer and not BYTES < vocabulary <= MOST:
-    raise OptionError("vocabulary", f"in [{BYTES + 1}, {MOST:,}] with level=bpe, such as 4096", vocabulary)
+    raise OptionError("vocabulary", f"in [{BYTES + 1}, {MOST:,}] with level=bpe (for example, 4096)", vocabulary)
 
 
 def _pieces(file: Path, start: int, stop: int) -> Iterator[bytes]:
-  """Yield the bytes from `start` to `stop`."""
+  """Yield the bytes `start` to `stop` of a file, in pieces of at most PIECE bytes."""
   with file.open("rb") as opened:
     opened.seek(start)
     while start < stop and (piece := opened.read(min(PIECE, stop - start))):

@@ -48,7 +48,9 @@ def tokens(
   vocabulary = vocabulary or meta.get("vocabulary", 0)
   if not vocabulary:
     advice = f'You can also write {folder / META}: {{"dtype": "uint16", "vocabulary": 50257}}.'
-    raise OptionError("config.data.vocabulary", f"set for {path}, such as 50257 for GPT-2's tokens", advice=advice)
+    raise OptionError(
+      "config.data.vocabulary", f"set for {path} (for example, to 50257 for GPT-2's tokens)", advice=advice
+    )
   stored = [open_tokens(folder / name, meta.get("dtype"), vocabulary) for name in (TRAIN, TEST)]
   if vocabulary > 2**16 and any(file.dtype == np.uint16 for file in stored):
     advice = f'For uint32 tokens write {folder / META}: {{"dtype": "uint32"}}.'
@@ -65,14 +67,14 @@ def tokens(
 
 
 def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
-  """Create a source of a file's windows, which checks tokens against the vocabulary."""
+  """Create a source of the windows of a token file; it raises OptionError for tokens outside of the vocabulary."""
   file, dtype, offset, count = stored
   _require_window(str(file), count, length)
   tokens = np.memmap(file, dtype, "r", offset)
 
   def check(tokens: np.ndarray) -> None:
     if tokens.size and (largest := int(tokens.max())) >= vocabulary:
-      condition = f"below the tokenizer's vocabulary of {vocabulary:,}, stored as {dtype}"
+      condition = f"in [0, {vocabulary - 1:,}] for a vocabulary of {vocabulary:,}, when read as {dtype}"
       raise OptionError(f"tokens in {file}", condition, f"{largest:,}", _likely(tokens, vocabulary))
 
   every = max(PIECE, -(-count * dtype.itemsize // CHECKED) * PIECE)  # check evenly spaced pieces of a larger file
@@ -84,12 +86,12 @@ def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
 def _require_window(where: str, count: int, length: int) -> None:
   if count <= length:
     advice = f"Use length={count - 1} or less, or a longer text." if count > 1 else "Use a longer text."
-    condition = f"at least {length + 1}, a window and the next token"
+    condition = f"at least {length + 1} (a window and the next token)"
     raise OptionError(f"number of tokens in {where}", condition, f"{count:,}", advice)
 
 
 def _windows(tokens: np.ndarray, length: int, check: Callable[[np.ndarray], None] = lambda tokens: None) -> Source:
-  """Create a source of windows at stride `length` over tokens [n]; check: called on each batch."""
+  """Create a source of windows at stride `length` over tokens [n]; check: called on the tokens of each batch."""
   windows = np.lib.stride_tricks.sliding_window_view(tokens, length + 1)[::length]  # reads nothing
 
   def take(indices: np.ndarray) -> dict[str, np.ndarray]:
