@@ -23,7 +23,7 @@ class ModelCase(NamedTuple):
 
   @property
   def name(self) -> str:
-    """Label, such as mlp 512,512 x64."""
+    """Model, sizes and examples per worker as text, such as mlp 512,512 x64."""
     sizes = " ".join(",".join(map(str, v)) if isinstance(v, tuple) else f"{k}={v}" for k, v in self.sizes.items())
     return " ".join(filter(None, [self.model, sizes, f"x{self.batch}"]))
 
@@ -43,7 +43,7 @@ TOGETHER = (CASES[1], CURVES["dense"][1], *CURVES["convolution"][:2], CURVES["at
 
 
 class MeasuredStep(NamedTuple):
-  """Work of a case's step."""
+  """The FLOP, bytes and messages of a case's step."""
 
   flop: float  # per worker, from XLA's cost analysis
   moved: float  # bytes read and written, from XLA's cost analysis
@@ -53,7 +53,7 @@ class MeasuredStep(NamedTuple):
 
 
 class Measurements(NamedTuple):
-  """Work behind the measurements of a calibration, and the machine."""
+  """The work that a calibration measures, and a description of the machine."""
 
   steps: dict[str, MeasuredStep]  # by case name
   sizes: tuple[int, ...]  # bytes of messages
@@ -66,7 +66,7 @@ class Measurements(NamedTuple):
 
 
 class Calibration(NamedTuple):
-  """Result of a calibration."""
+  """The result of a calibration."""
 
   cluster: Cluster  # with the efficiency of dense models
   efficiencies: dict[str, Efficiency]  # by kind of model

@@ -51,16 +51,17 @@ CALL_LENGTH = 16  # maximum number of exchanges per compiled loop
 
 
 class TimedBlock(NamedTuple):
-  """A measured unit of work."""
+  """A function that times a number of calls, and the units of work in each call."""
 
   run: Callable[[int], float]  # number of calls -> seconds
   units: int = 1  # steps, exchanges or passes per call
 
 
 def interleaved(blocks: dict[str, TimedBlock], passes: int, seconds: float = BLOCK_SECONDS) -> dict[str, np.ndarray]:
-  """Measure the seconds per unit of each block: [passes, processes]. All processes call it with the same blocks.
+  """Return the measured seconds per unit of work of each block, [passes, processes].
 
-  The order is shuffled in each pass, so that a disturbance affects blocks of every kind.
+  All processes must pass the same blocks. The order is shuffled in each pass, so that a disturbance affects all kinds
+  of blocks.
   """
   several = jax.process_count() > 1
   counts = {}
@@ -123,7 +124,7 @@ def _keys(trainer: CompiledTrainer) -> jax.Array:
 def make_trainer(
   case: ModelCase, algorithm: str, hyper: dict[str, Any], workers: Workers, step: MeasuredStep | None = None
 ) -> tuple[CompiledTrainer, build.Components, MeasuredStep]:
-  """Build ddl's trainer of a case, with calls of up to about a tenth of a second; return also the step's work.
+  """Build ddl's trainer of a case, whose compiled calls take up to about 0.1 s; return also the step's work.
 
   step: the step's work, if already known; it is the same for all algorithms.
   """
@@ -145,7 +146,7 @@ _data = functools.cache(synthetic)
 
 
 def _measured_step(trainer: CompiledTrainer, components: build.Components, model: str) -> MeasuredStep:
-  """Count a step's FLOP and bytes by XLA's cost analysis of a one-step call, as XLA counts loop bodies only once."""
+  """Count a step's FLOP and bytes by XLA's cost analysis of a one-step call, because XLA counts loop bodies once."""
   carry = trainer.start(initial_key(0))
   batch = components.training_feed(trainer.workers.local)(0, 1)
   fed = sum(x.nbytes for x in jax.tree.leaves(batch)) / len(trainer.workers.local)
@@ -159,7 +160,7 @@ def _measured_step(trainer: CompiledTrainer, components: build.Components, model
 
 
 def messages(leaves: Sequence[int], group: Group) -> tuple[int, ...]:
-  """Return the message sizes in bytes of a mean over arrays; a packed mean concatenates the small arrays."""
+  """Return the bytes of each message of a mean over arrays of `leaves` bytes; a packed group joins small arrays."""
   if not isinstance(group, PackedGroup):
     return tuple(leaves)
   small = sum(n for n in leaves if n < group.below)
@@ -211,7 +212,7 @@ def _local(fn: Callable[[jax.Array], jax.Array], values: np.ndarray) -> TimedBlo
 def prepare(
   workers: Workers, cases: tuple[ModelCase, ...] = CASES, sizes: tuple[int, ...] = MESSAGES
 ) -> tuple[dict[str, TimedBlock], Measurements]:
-  """Compile all blocks of a calibration. cases: at least two of one kind in CURVES, and one of TOGETHER."""
+  """Compile all blocks of a calibration. cases: at least two of the same kind in CURVES, and one of TOGETHER."""
   blocks, steps = {}, {}
   for i, case in enumerate(cases):
     progress(f"compiling {case.name} ({i + 1} of {len(cases)} models)")
@@ -294,13 +295,13 @@ def measure_steps(
     command = [sys.executable, "-m", "experiments.bench.microbench", json.dumps(task), str(result)]
     process = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, env=hosts.launched())
     if process.returncode or not result.exists():
-      raise ValueError("the measurement failed, see the log above.")
+      raise ValueError("the measurement failed; see the log above.")
     seconds = json.loads(result.read_text())
   return {name: {1: seconds["single"], workers: seconds["full"][name]} for name in algorithms}
 
 
 def main(text: str, result: str) -> int:
-  """Run a task of `measure_steps` in each process; process 0 writes the result."""
+  """Run a task of `measure_steps` (JSON in `text`) in each process; process 0 writes the file `result`."""
   hosts.follow_launcher()
   task = json.loads(text)
   if hosts.processes() == 1 and task["workers"] > 1:

@@ -89,7 +89,7 @@ def _compared(
   case: ModelCase, step: MeasuredStep, algorithms: dict[str, Algorithm], calibrated: Calibration,
   seconds: dict[str, float],
 ) -> list[dict[str, Any]]:  # fmt: skip
-  """Compare prediction and measurement for each algorithm. seconds: label -> measured seconds per step."""
+  """Compare prediction and measurement for each algorithm. seconds: text of `_label` -> measured seconds per step."""
   computing = {
     "measured_step": seconds[_label(case, "independent", {})],
     "rates": calibrated.rates[step.kind].seconds(step.flop, step.moved, step.fed),

@@ -120,7 +120,7 @@ def jax_side(workload: Workload, algorithm: str, layout: str) -> Block:
 
 
 def torch_side(workload: Workload, algorithm: str) -> Block:
-  """Start one process per worker and run rank 0 here, which broadcasts the number of steps to the others."""
+  """Start one process per worker; this process is rank 0 and broadcasts the number of steps to the others."""
   import torch.multiprocessing as multiprocessing
 
   context = multiprocessing.get_context("spawn")
@@ -178,7 +178,7 @@ def _torch_rank(rank: int, workload: Workload, algorithm: str) -> Any:
 
 
 def _torch_model(workload: Workload) -> Any:
-  """Build the same layers as ddl's model of that name."""
+  """Build a PyTorch model with the same layers as ddl's model of the workload."""
   import torch
   from torch import nn
 

@@ -49,7 +49,7 @@ class CalledShard(Shard):
 
 
 class Exchanger:
-  """A worker without gradients."""
+  """A worker that only exchanges parameters and computes no gradients."""
 
   def __init__(self, algorithm: Any, size: int, shards: list[Any], addresses: list[tuple[str, int]]):
     """Connect to the shards. size: number of float32 parameters."""

@@ -57,7 +57,7 @@ def ddl_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
 
 
 def _waves(components: Any, trainer: Any) -> Block:
-  """Build blocks that cycle through the waves of one event schedule."""
+  """Build blocks that repeat the calls of one event schedule, each of which computes a wave of concurrent visits."""
   import jax
 
   from ddl.config.experiment import initial_key, training_key

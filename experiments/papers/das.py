@@ -89,12 +89,12 @@ def all_reduce_rate(processors: int, nbytes: float, seconds: float) -> float:
 
 
 def _sent(members: int) -> float:
-  """Return the share of a vector that a member sends in half an all-reduce: (p - 1) / p."""
+  """Return the share of a vector that each of `members` processes sends in half an all-reduce: (p - 1) / p."""
   return (members - 1) / members
 
 
 def group_work(layer: Layer, workers: int, groups: int) -> LayerWork:
-  """Return a node's work and memory traffic per example, of mb / N examples.
+  """Return a node's work and memory traffic per example, for mb / N examples per node.
 
   A node holds 1 / n of the weights and outputs, n = N / G, and all inputs of its group's mb / G examples.
   """
@@ -114,7 +114,7 @@ def terms(config: Config, cluster: str, larger: bool = False) -> Terms:
 
 
 def section(config: Config) -> Section:
-  """Build the section: speed-ups without a fit, in two variants, and with two fits to the same point."""
+  """Build the section: speed-ups in two variants without a fit, and with two alternative fits to one point."""
   half, start = _fitted(config)
   rows, steps, missing, spans = [], {}, {}, {}
   for name, inputs in config.rows.items():
@@ -141,7 +141,7 @@ def section(config: Config) -> Section:
 
 
 def _fitted(config: Config) -> tuple[float, float]:
-  """Fit `half` in examples, and alternatively additional seconds per step, so that the fitted row is exact."""
+  """Return (`half` in examples, additional seconds per step); either of them fits the fitted row exactly."""
   inputs = config.rows[config.fitted]
 
   def root(predicted: Callable[[float], float], most: float) -> float:
@@ -160,7 +160,7 @@ def _step(
 
 
 def _span(config: Config, inputs: Config) -> list[float]:
-  """Return the speed-ups with the terms for all choices of the unknown inputs and both measured rates."""
+  """Return the speed-ups with all terms for each combination of the unknown inputs and the two measured rates."""
   choices = itertools.product(inputs.networks, inputs.batches, config.shares, (False, True))
   return [
     _step({**inputs, "network": network, "batch": batch}, share, terms=terms(config, inputs.cluster, larger)).speedup

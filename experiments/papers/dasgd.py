@@ -44,7 +44,7 @@ def step_seconds(table: Table, examples: float, *, flattened: int = 1, device: D
 
 
 def _zeros(layer: Layer) -> float:
-  """Return the products of a full convolution over the padded inputs over the necessary products."""
+  """Return the ratio of the products of a full convolution over the padded input to the necessary products."""
   factor = 1.0
   for size, kernel, out in zip(layer.size_in, layer.kernel, layer.size_out, strict=True):
     stride = max(1, round((size - kernel) / (out - 1))) if out > 1 else 1

@@ -44,7 +44,7 @@ def synchronous(eta: Any, workers: int) -> Any:
 
 
 def radii(name: str, workers: int, etas: np.ndarray, alphas: np.ndarray) -> np.ndarray:
-  """Compute the spectral radii of a round, which has p steps (Sync EASGD: one): [etas, alphas]."""
+  """Return the spectral radii [etas, alphas] of a round, which has p steps (Sync EASGD: one)."""
   with jax.enable_x64(True):
     if name == "original_easgd":
       rounds = np.stack([_server_round(workers, etas, float(alpha)) for alpha in alphas], axis=1)
@@ -54,7 +54,10 @@ def radii(name: str, workers: int, etas: np.ndarray, alphas: np.ndarray) -> np.n
 
 
 def _server_round(workers: int, etas: np.ndarray, alpha: float) -> np.ndarray:
-  """Compute M of a server's round, workers in order of rank: [etas, p + 1, p + 1]. Each coordinate is one run."""
+  """Return M [etas, p + 1, p + 1] of a round in which a server serves the workers in order of rank.
+
+  Each coordinate of the parameters is an independent run from one unit vector.
+  """
   algorithm = original_easgd(optax.sgd(1.0), alpha=alpha, workers=workers)
   rate = jnp.asarray(etas)[:, None]
   unit = jnp.broadcast_to(jnp.eye(workers + 1), (len(etas), workers + 1, workers + 1))
@@ -94,7 +97,7 @@ def _collective_round(name: str, workers: int) -> Any:
 
 @cache
 def _map(name: str, workers: int, points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Compute a map: eta [points], alpha [points], and spectral radii [etas, alphas]."""
+  """Return a map: (eta [points], alpha [points], spectral radii [etas, alphas])."""
   etas, alphas = np.linspace(0, 2.4, points), np.linspace(0, 1.0, points)
   return etas, alphas, radii(name, workers, etas, alphas)
 

@@ -22,7 +22,7 @@ from experiments.papers.page import Config, Section
 
 
 class Decay(NamedTuple):
-  """Decay of the distance from the mean on one graph."""
+  """The decay of the workers' distance from their mean on one graph."""
 
   predicted: float  # second largest modulus of the eigenvalues of W; for a cycle of matrices, per round
   distances: np.ndarray  # [rounds + 1], measured

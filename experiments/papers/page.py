@@ -106,7 +106,10 @@ def errors(section: Section, column: str) -> list[float]:
 
 
 def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
-  """Return the rows that the headline median counts, with their errors: main columns, not fitted, not from memory."""
+  """Return (row, absolute relative error) of the rows that the headline median counts.
+
+  It counts predictions in the main columns, except those that are fitted or whose reported number is from memory.
+  """
   return [
     (row, abs(error(row, section.main)))
     for section in sections
@@ -138,5 +141,5 @@ def median_percent(errors: Sequence[float], digits: int = 1) -> str:
 
 
 def summed(errors: Sequence[float]) -> str:
-  """Format table cells with the number, the median and the maximum of errors."""
+  """Format table cells: the number of errors, their median and their maximum."""
   return f"{len(errors)} | {median_percent(errors)} | {percent(max(errors))}"

@@ -108,21 +108,21 @@ def network(name: str) -> Table:
 
 
 def known(generation: str, kind: str, form: str = "float32") -> Shares:
-  """Return the fitted shares of a device generation; they must exist."""
+  """Return the fitted shares of a device generation, which must exist in devices.toml."""
   shares = device_step.known(generation, kind, form)
   assert shares, (generation, kind, form)
   return shares
 
 
 def convolution_shares(generation: str, libraries: str = "2018", winograd: bool = True) -> Shares:
-  """Return the shares of convolutions in float32. winograd: whether the libraries have Winograd."""
+  """Return the shares of convolutions in float32. winograd: whether the libraries have Winograd convolutions."""
   shares = known(generation, "convolution")
   shares = shares._replace(memory=MEMORY_2016) if libraries == "2016" else shares
   return shares if winograd else shares._replace(winograd=0.0)
 
 
 def shares_of(point: PublishedStep) -> Shares:
-  """Return the shares of a point's device with its source's libraries."""
+  """Return the shares of a point's device with the libraries that its source used."""
   generation, kind = chips()[point.device].generation, kind_of(network(point.network))
   if (kind, point.form) == ("convolution", "float32"):
     winograd = (generation, point.source) != ("kepler", "torch_5.0")
@@ -131,7 +131,7 @@ def shares_of(point: PublishedStep) -> Shares:
 
 
 def predict(point: PublishedStep, shares: Shares | None = None) -> float:
-  """Predict the seconds of a point's step. shares: None: those of its device."""
+  """Predict the seconds of a point's step. shares: default: those of its device."""
   device, table = chips()[point.device].device(point.form), network(point.network)
   step = device_step.device_step(
     table, device, shares or shares_of(point), recomputed=point.recomputed, split=point.devices
@@ -194,7 +194,7 @@ def _program_points() -> list[PublishedStep]:
 
 
 def _half(point: PublishedStep, winograd: bool) -> float:
-  """Predict with HALF: the roofline of the layers, or with winograd the algorithms chosen by the 0-1 program."""
+  """Predict the seconds of a step with HALF: by the roofline, or if `winograd`, with the 0-1 program's algorithms."""
   layers, device = network(point.network), chips()[point.device].device(point.form)
   if not winograd:
     return step_seconds(parts(layers), point.examples, device, HALF)

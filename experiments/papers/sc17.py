@@ -43,12 +43,14 @@ class GpuRound(NamedTuple):
 
   @property
   def communication(self) -> float:
-    """Share of the round without computing."""
+    """Share of the round that is not computing."""
     return 1 - self.computing / self.total
 
 
 def rounds(config: Config, reading: str) -> dict[str, GpuRound]:
-  """Predict the round of each method; a message follows from the share of parameters, computing from the rest.
+  """Predict the round of each method from the published shares of Original EASGD's round.
+
+  The share of parameters gives the time of a message; the rest without the copies of examples is computing.
 
   TURNS: the workers of Original EASGD compute one after the other. STAGED: an exchange sends 2 (p - 1) / p messages,
   each copied twice through the host and once between GPUs, and only its broadcast half can be hidden.
@@ -71,7 +73,7 @@ def rounds(config: Config, reading: str) -> dict[str, GpuRound]:
 
 
 def gains(rounds: dict[str, GpuRound]) -> dict[str, float]:
-  """Return the speed-ups of Sync EASGD 1 over Original EASGD, 2 over 1, 3 over 2, and 3 over Original EASGD."""
+  """Return the speed-ups of Sync EASGD 1 over Original EASGD, of Sync EASGD 2 over 1, 3 over 2, and 3 over Original."""
   original, first, second, third = (rounds[name].total for name in (ORIGINAL, SYNC1, SYNC2, SYNC3))
   return {"first": original / first, "second": first / second, "third": second / third, "whole": original / third}
 
@@ -124,7 +126,7 @@ def amdahl(seconds: dict[int, float], fitted: int) -> dict[int, float]:
 
 
 def parts(config: Config) -> Section:
-  """Build the section on the seconds to the same accuracy with a chip divided into parts."""
+  """Build the section on a chip divided into parts: the seconds to reach the same accuracy."""
   seconds = dict(config.seconds)
   curve, other = amdahl(seconds, config.fitted), amdahl(seconds, config.other)
   rows = []

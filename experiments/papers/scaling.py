@@ -50,7 +50,7 @@ def section(config: Config) -> Section:
 
 
 def points(config: Config, system: Config) -> list[PublishedPoint]:
-  """Predict the points of a system after the first, which is the base."""
+  """Predict the points of a system after the first one, from which the step time is derived."""
   rate, scaled = system.rates[0] / system.devices[0], []
   steps = {overlap: _step(config, system, overlap) for overlap in (True, False)}
   for index, count in enumerate(system.devices[1:], 1):
@@ -77,7 +77,7 @@ def seconds(config: Config, system: Config, index: int, step: float, overlap: bo
 
 
 def network(config: Config, system: Config) -> NetworkModel:
-  """Build the network: NCCL, or servers on all nodes, which send and receive as many bytes as a ring of nodes."""
+  """Build the network with NCCL, or with servers on all nodes, which move as many bytes as a ring of nodes."""
   inside = LinkModel(NVLINK_LATENCY, system.nvlink)
   if system.library:
     return NetworkModel(LinkModel(INFINIBAND_LATENCY, system.between), inside, system.per_node, library=NCCL)
@@ -85,7 +85,7 @@ def network(config: Config, system: Config) -> NetworkModel:
 
 
 def _step(config: Config, system: Config, overlap: bool) -> float:
-  """Solve for the step time at which the base, with its exchanges, has its published throughput."""
+  """Solve for the step time with which the first point, including exchanges, has its published throughput."""
   base = step = system.devices[0] * system.batch / system.rates[0]
   if system.devices[0] == 1:
     return base

@@ -9,7 +9,7 @@ from experiments.papers.page import Config, Section
 
 
 class SitePoint(NamedTuple):
-  """Throughput on several sites in examples/s, or compute time in percent with several steps per exchange."""
+  """Throughput on several sites in examples/s, or the percentage of a round spent computing."""
 
   name: str
   published: float
@@ -44,7 +44,7 @@ def site_points(google: Config) -> list[SitePoint]:
 def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
   """Return the additional seconds of an exchange between sites, compared with one site. each: GPUs per site.
 
-  A site with `each` machines sends over `each` times its streams to all other sites; the slowest site counts.
+  Each machine of a site sends to all other sites at the measured rates of one stream; the slowest site counts.
   """
   nbytes, workers = google.parameters[network] * google.value_bytes, sites * each
   inside = LinkModel(google.inside.ping / 2, google.inside.bandwidth)

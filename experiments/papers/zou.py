@@ -10,7 +10,7 @@ from experiments.papers.page import Config, Section
 
 
 def section(config: Config) -> Section:
-  """Build the section with tables of GPUs, of an overhead that grows with the GPUs, and of servers."""
+  """Build the section with tables for GPUs, for an overhead that grows with the number of GPUs, and for servers."""
   gpus = {
     overhead: [(bounds.efficiency(g, overhead), simulated_efficiency(g, overhead)) for g in config.gpus]
     for overhead in config.overheads
@@ -43,7 +43,10 @@ def waiting(config: Config, gigabits: float, servers: int) -> float:
 
 
 def _grown(config: Config) -> list[tuple[float, ...]]:
-  """Return rows of G, R_O, and efficiencies: the lemma with R_O of the fewest GPUs and of G, and the cost model."""
+  """Return rows (G, R_O of G GPUs, three efficiencies).
+
+  The efficiencies are by the lemma with R_O of the fewest GPUs, by the lemma with R_O of G, and by the cost model.
+  """
   cluster, layers = cluster_file.named(config.cluster), neural_networks.table(config.network)
   single = step_seconds(parts(layers), config.batch, cluster.device, cluster.efficiency)
   overheads = {g: all_reduce(params_bytes(layers), g, cluster.network) / single for g in config.gpus}
