@@ -93,7 +93,7 @@ def base() -> Config:
 def with_user_keys(config: Config, sections: Any = None) -> Config:
   """Add the arguments of user-defined functions that are named in a config, or in its new `sections`.
 
-  Raises OptionError if no function can be imported from such a name.
+  Raises OptionError if such a function cannot be imported.
   """
   for kind in REGISTRIES:
     values, new = config.get(kind), (config if sections is None else sections).get(kind)

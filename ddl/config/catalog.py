@@ -233,7 +233,7 @@ def keyword_arguments(kind: str, section: Mapping[str, Any], workers: int = 1) -
   for key, parameter in parameters.items():
     default = parameter.default
     if key not in out and default is parameter.empty:
-      raise OptionError(f"config.{kind}.{key}", f"set for '{short_name(section['name'])}', which has no default")
+      raise OptionError(f"config.{kind}.{key}", f"set for '{short_name(section['name'])}', which has no default for it")
     out.setdefault(key, default.value(workers) if isinstance(default, ByWorkers) else default)
   return out
 

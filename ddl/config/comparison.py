@@ -70,7 +70,7 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
 
 
 def experiment_of(label: str, config: Config) -> Experiment:
-  """Create the experiment of an algorithm label from its config. Raises as `Experiment.from_config`, with the label."""
+  """Create the experiment of an algorithm label. Errors of `Experiment.from_config` also name the label."""
   with naming(label):
     return Experiment.from_config(config)
 
@@ -96,9 +96,9 @@ def trials(tuned: str) -> dict[str, dict[str, Any]]:
 
 
 def only(configs: Mapping[str, Config], names: Sequence[str], groups: Mapping[str, str] | None = None) -> list[str]:
-  """Return the labels of `configs` that match a name: a label, an algorithm, or a group; all labels without names.
+  """Return the labels of `configs` that match a name (a label, an algorithm or a group); all if `names` is empty.
 
-  groups: algorithm label with a grid point -> without it. Raises OptionError for an unknown name.
+  groups: label at a grid point -> label without grid values. Raises OptionError for an unknown name.
   """
   groups = groups or {}
   known = {
@@ -258,7 +258,7 @@ def _check_key(key: str, variants: Iterable[Config]) -> None:
 
 
 def _variant_at(variant: Config, point: dict[str, Any], defaults: Config) -> tuple[Config, dict[str, Any]]:
-  """Return the config `variant` changed to a grid point, and the settings of the point that it uses."""
+  """Apply a grid point to the config `variant`; return the result and the settings of the point that it uses."""
   out, read = copy.deepcopy(variant), dict[str, Any]()
   for key in sorted(point, key=lambda key: not key.endswith(".name")):  # a name decides which keys are read
     section, _, name = key.rpartition(".")
@@ -333,7 +333,7 @@ class Comparison:
 
   @property
   def first(self) -> Experiment:
-    """The first experiment, whose model and data are also those of all others."""
+    """The first experiment; all experiments have the same model and data."""
     return next(iter(self.experiments.values()))
 
   @classmethod

@@ -240,7 +240,7 @@ class Experiment:
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
 
   def _check_delays(self, clocks: Sequence[Clock]) -> None:
-    """Raise OptionError for a delay longer than a period and the run: no message would arrive."""
+    """Raise OptionError if a delay exceeds both a period and the run, because then no message would arrive."""
     for clock in clocks:
       if clock.delay > max(self.steps, clock.period(0)):
         key = self.length_key(clock.delay)

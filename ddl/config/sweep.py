@@ -44,7 +44,7 @@ class Sweep:
     check_fields(self, "config.sweep.")
     if not self.validation or any(experiment.data.get("validation") == 0 for experiment in self.experiments.values()):
       raise OptionError(
-        "config.sweep.validation", "> 0 (for example, 0.2)", advice="config.data.validation must be unset or > 0."
+        "config.sweep.validation", "> 0 (for example, 0.2)", advice="config.data.validation must also be unset or > 0."
       )
     if len(set(self.seeds)) < len(self.seeds):
       raise OptionError("config.sweep.seeds", "distinct seeds", self.seeds)
@@ -59,7 +59,7 @@ class Sweep:
 
   @property
   def first(self) -> Experiment:
-    """The first experiment, whose model and data are also those of all others."""
+    """The first experiment; all experiments have the same model and data."""
     return next(iter(self.experiments.values()))
 
   @classmethod

@@ -58,7 +58,7 @@ def check_taken(command: str, paths: Sequence[str], experiments: Iterable[Experi
       parts = [getattr(experiment, section) for experiment in experiments]
       if all(key not in part.settings for part in parts):
         names = ", ".join(dict.fromkeys(part.short_name for part in parts))
-        raise _unread(command, path, f"no {section} takes it ({names})")
+        raise _unread(command, path, f"it is not a setting of the selected {section} ({names})")
 
 
 def _unread(command: str, path: str, why: str, advice: str = "") -> OptionError:

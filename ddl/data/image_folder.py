@@ -172,7 +172,7 @@ def _classes(folder: Path, skipped: Counter[str]) -> list[str]:
   classes = _folders(folder)
   if len(classes) < 2:
     value = f"only the folder {classes[0]}" if classes else "no folders"
-    raise OptionError(f"classes in {folder}", "two or more folders, CLASS/IMAGE.jpg", value)
+    raise OptionError(f"classes in {folder}", "two or more folders of images (CLASS/IMAGE.jpg)", value)
   names = os.listdir(folder)
   skipped["hidden files or folders"] += sum(map(_hidden, names))
   skipped["images outside of class folders"] += sum(_is_image(name) and name not in classes for name in names)

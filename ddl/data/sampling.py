@@ -97,7 +97,7 @@ class ExampleSampler:
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if batch < 1 or (batch > len(shards[worker]) and not repeat):
       least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
-      condition = f"in [1, {least}], because the smallest shard (of worker {worker}) has {least} examples"
+      condition = f"in [1, {least}], because worker {worker} has the smallest shard ({least} examples)"
       advice = "Use a more even partition, or repeat=True to fill batches with repeated examples." * uneven
       raise OptionError("config.batch", condition, batch, advice)
     self.shards, self.batch, self.seed = shards, batch, seed

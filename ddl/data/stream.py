@@ -71,7 +71,7 @@ class StreamFeed:
     return {str(worker): iterator.get_state() for worker, iterator in self._iterators.items()}
 
   def restore(self, step: int, states: Mapping[str, Any], begin: bool = False) -> None:
-    """Restore the iterators after `step` steps; begin: whether iterators without a saved state may begin."""
+    """Restore the iterators after `step` steps; begin: whether new workers may lack a saved state."""
     if not begin and (missing := {*map(str, self._iterators)} - {*states}):
       value = f"none for worker {min(missing)}"
       raise OptionError(f"stream states in the checkpoint of step {step}", "complete", value, "Train from the start.")
@@ -109,7 +109,7 @@ def _iterator(dataset: Any) -> Any:
   from absl import flags
 
   if not isinstance(dataset, grain.IterDataset):
-    raise OptionError("stream", "a grain.IterDataset (for example, of to_iter_dataset())", repr(dataset))
+    raise OptionError("stream", "a grain.IterDataset (for example, from to_iter_dataset())", repr(dataset))
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()  # grain's mp_prefetch reads absl flags, which notebooks do not parse
   return iter(dataset)

@@ -73,7 +73,7 @@ def not_utf8(name: str, error: UnicodeDecodeError, position: int) -> OptionError
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-  """Return the "dtype", "vocabulary" and "tokenizer" in meta.json; {} without it. Raises ValueError if it is invalid."""
+  """Return the "dtype", "vocabulary" and "tokenizer" in meta.json; {} without it. Raises ValueError if it is wrong."""
   file = folder / META
   if not file.exists():
     return {}
@@ -145,9 +145,9 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
 
 
 def _other_type(tokens: np.ndarray) -> str:
-  """Return the type that a file's bytes indicate if it is not the type of `tokens`; else "".
+  """Return the type that the bytes of `tokens` indicate if it differs from their dtype; else "".
 
-  Each type has a pattern that token files of the declared type, with at least JUDGED tokens of a text, do not have:
+  These patterns indicate another type; no text of at least JUDGED tokens has one of them in its own type:
 
   - Floating-point numbers: all values are whole numbers.
   - Wider integers: every second token, the upper half of a number, is 0, or below 4 with lower halves above 255.

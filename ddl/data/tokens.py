@@ -74,7 +74,7 @@ def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
 
   def check(tokens: np.ndarray) -> None:
     if tokens.size and (largest := int(tokens.max())) >= vocabulary:
-      condition = f"in [0, {vocabulary - 1:,}] for a vocabulary of {vocabulary:,}, when read as {dtype}"
+      condition = f"in [0, {vocabulary - 1:,}] for the tokenizer's vocabulary of {vocabulary:,}, read as {dtype}"
       raise OptionError(f"tokens in {file}", condition, f"{largest:,}", _likely(tokens, vocabulary))
 
   every = max(PIECE, -(-count * dtype.itemsize // CHECKED) * PIECE)  # check evenly spaced pieces of a larger file

@@ -107,7 +107,7 @@ def test_the_folder_of_a_comparison_is_refused_without_resume(folder):
 def test_a_label_of_another_budget_is_refused_and_the_report_unchanged(folder):
   result, _ = folder
   page = result.report.read_bytes()
-  with pytest.raises(ValueError, match=r"sync, local, elastic.*the same for all labels") as error:
+  with pytest.raises(ValueError, match=r"sync, local, elastic.*the same for all compared algorithms") as error:
     compared(result.folder, ["other", *LABELS], only=["other"], steps=16)
   assert "\n" not in str(error.value) and result.report.read_bytes() == page
 

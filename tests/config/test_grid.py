@@ -146,8 +146,8 @@ def test_user_defined_schedule_receives_the_number_of_workers():
     ({"model.hidden": ((3,),)}, ("model.hidden", "same model")),
     ({"data.name": ("digits",)}, ("data.name", "same data set")),
     ({"seed": (1,)}, ("config.compare.seeds",)),
-    ({"algorithm.delay": (1,)}, ("must be read by a label", "got algorithm.delay")),
-    ({"barrier.name": ("ssp",)}, ("must be read by a label", "got barrier.name")),
+    ({"algorithm.delay": (1,)}, ("must be used by a compared algorithm", "got algorithm.delay")),
+    ({"barrier.name": ("ssp",)}, ("must be used by a compared algorithm", "got barrier.name")),
     ({"workers": (1, 2), "batch": (1, 2), "optimizer.momentum": (0, 0.5), "steps": (3, 4)}, ("got 4",)),
     ({"workers": (0, 2)}, ("config.workers must be an integer >= 1, got 0.",)),
     ({"optimizer.learning_rate": (-1.0,)}, ("sync SGD", "learning_rate")),
@@ -160,7 +160,7 @@ def test_invalid_grids(grid, words):
 
 def test_labels_that_change_the_data():
   labels = {"a": {}, "b": {"data": {"name": "least_squares"}}}
-  with pytest.raises(ValueError, match=r"config\.data must be the same for all labels .* b"):
+  with pytest.raises(ValueError, match=r"config\.data must be the same for all compared algorithms .* b"):
     comparison_of({}, labels)
 
 

@@ -102,7 +102,7 @@ def test_flags_for_the_new_section_are_checked(read):
 
 
 def test_flag_that_every_label_overrides(read):
-  with pytest.raises(ValueError, match=r"config\.algorithm\.name must be unset for compare, as every label"):
+  with pytest.raises(ValueError, match=r"config\.algorithm\.name must be unset for compare, because every entry"):
     read("compare", "algorithm.name=easgd", file=COMPARE)
 
 

@@ -170,7 +170,7 @@ def test_idx(tmp_path, dot, zipped):
   "content, words",
   [
     (idx_bytes(examples(20)[0], magic=0x0D03), ["images", "00000d03"]),
-    (idx_bytes(examples(20)[1]), ["images", "3 dimensions", "got 16 bytes"]),
+    (idx_bytes(examples(20)[1]), ["images", "3 dimensions", "got a header of 16 bytes"]),
     (idx_bytes(examples(20)[0])[:-1], ["415 bytes", "416"]),
     (idx_bytes(examples(20)[0]) + b"0", ["417 bytes", "416"]),
     (idx_bytes(examples(20)[0])[:10], ["10 bytes"]),
