@@ -19,7 +19,11 @@ PARTS = ("step", "exchange", "message", "service")
 
 
 def caveats(tables: Frames) -> dict[str, Any]:
-  """Return what the section's notes depend on: wrapped labels, whether updates are stale, clusters with short steps."""
+  """Return the facts on which the section's notes depend.
+
+  wrapped: the labels of algorithms with a wrapper; is_stale: whether any updates are stale; short: the clusters with
+  steps shorter than STARTING.
+  """
   wrappers = {info["label"]: info["settings"].get("wrapper") or {} for info in tables.comparison.infos}
   figures = {name: list(entry["algorithms"].values()) for name, entry in tables.comparison.clusters.items()}
   return {
@@ -30,7 +34,7 @@ def caveats(tables: Frames) -> dict[str, Any]:
 
 
 def columns(tables: Frames) -> tuple[dict[str, list[Cell]], dict[str, list[Cell]]]:
-  """Return the table columns by cluster: predicted times to the target, and times of a step with its parts."""
+  """Return two table columns for each cluster: predicted times to the target, and times of a step and its parts."""
   times, parts = {}, {}
   for name, entry in tables.comparison.clusters.items():
     times[name] = column(tables, frames.quantity(f"{PREDICTED}_{name}"))
@@ -57,7 +61,7 @@ def _sentence(tables: Frames, entry: Mapping[str, Any]) -> str:
 
 
 def _with_some_seeds(tables: Frames, quantity: Quantity, best: str) -> list[str]:
-  """Compare labels that reach the target with only some seeds to the best label, over these seeds, without a test."""
+  """Compare each algorithm that reaches the target with only some seeds to `best` over these seeds, without a test."""
   texts = []
   for row in tables.table.itertuples():
     pair = frames.pair(tables, quantity, row.label, best) if 0 < row.reached < row.seeds else None
@@ -70,7 +74,7 @@ def _with_some_seeds(tables: Frames, quantity: Quantity, best: str) -> list[str]
 
 
 def break_even(entry: Mapping[str, Any]) -> str:
-  """Describe the bandwidths at which another algorithm has the lowest mean, without a significance test."""
+  """Describe the bandwidths at which another algorithm would have the lowest mean time (no test is done)."""
   result, bandwidth = entry["break_even"], entry["bandwidth"]
   if result["crossings"]:
     text = "; ".join(_overtaking(crossing, bandwidth) for crossing in result["crossings"])
@@ -85,7 +89,7 @@ def break_even(entry: Mapping[str, Any]) -> str:
 
 
 def _overtaking(crossing: Mapping[str, Any], bandwidth: float) -> str:
-  """Describe the bandwidth below or above which another algorithm is fastest, with the interval over the seeds."""
+  """Describe the bandwidth below or above which another algorithm is fastest, with its interval over the seeds."""
   values = [value for value in crossing["bandwidths"] if value is not None]
   mean, low, high = log_summary(values or [crossing["mean"]])
   spread = "" if math.isnan(low) else f" ({rate(low)} to {rate(high)})"

@@ -1,4 +1,4 @@
-"""Learning curves: means over the seeds with 95 % bands, for print (with a panel per algorithm) and interactive."""
+"""Learning curves, which are means over the seeds with 95 % bands: figures for print, and an interactive chart."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,10 +25,10 @@ COSTS = ("examples", "bytes_sent", "step", "seconds", "virtual_seconds")  # colu
 def data(comparison: ComparisonRecord, y: str) -> tuple[DataFrame, bool]:
   """Return the curves of a metric, and whether its axis, mean and band are logarithmic (if values span a decade).
 
-  The frame has a row for each line and step. Columns: label; line, which is "mean", "seed 0" for thin lines, or "end of
-  seed 0" where a seed ended early; step and all costs, averaged over the seeds; y, low and high. Values are
-  interpolated between evaluations. A mean ends where its shortest seed ends. With two seeds, both are drawn without
-  a band.
+  The frame has a row for each line and step. Columns: label, of the algorithm; line, which is "mean", "seed 0" for thin
+  lines, or "end of seed 0" where a seed ended early; step and all costs, averaged over the seeds; y, low and high.
+  Values are interpolated between evaluations. A mean ends with the first seed that ends. With two seeds, both curves
+  are drawn, without a band.
   """
   linear = _curves(comparison, y, None)
   means = linear["y"][linear["line"] == "mean"].to_numpy()
@@ -39,7 +39,7 @@ def data(comparison: ComparisonRecord, y: str) -> tuple[DataFrame, bool]:
 
 
 def _curves(comparison: ComparisonRecord, y: str, floor: float | None) -> DataFrame:
-  """Return the rows of `data`. floor: the lower limit of a log axis, below which values are omitted; None: linear."""
+  """Return the frame of `data`. floor: the limit of a log axis below which values are omitted; None: a linear axis."""
   costs = [x for x in (*COSTS, *(f"{PREDICTED}_{name}" for name in comparison.clusters)) if _present(comparison, x)]
   parts = [pd.DataFrame([], columns=["label", "line", *costs, "y", "low", "high"])]
   for result in comparison.results:
@@ -72,7 +72,7 @@ def _present(comparison: ComparisonRecord, name: str) -> bool:
 
 
 def _valid(run: RunRecord, y: str, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
-  """Return the steps before a run diverged and its values, as logarithms if there is a floor."""
+  """Return the steps of a run until it diverged and their values of `y`, as log10 if there is a floor."""
   steps, values = run.columns["step"], run.columns[y]
   # The noise scale has gaps where the gradient does not differ significantly from zero.
   rows = np.flatnonzero(np.isfinite(values)) if y == "noise_scale" else finite_rows(values)
@@ -85,7 +85,7 @@ def _valid(run: RunRecord, y: str, floor: float | None) -> tuple[np.ndarray, np.
 def accuracy_limits(lines: DataFrame, targets: Sequence[float]) -> tuple[float, float]:
   """Return the limits of an accuracy axis: from just below the worst final value or the target to the best accuracy.
 
-  They exclude the initial rise of the curves, and final values far below all others.
+  The limits exclude the initial rise of the curves, and final values far below all others.
   """
   means = lines[lines["line"] == "mean"]
   ends = means.groupby("label")["y"].last().sort_values(ascending=False).to_numpy()
@@ -176,7 +176,7 @@ def target_of(comparison: ComparisonRecord, y: str) -> float | None:
 def _notes(
   tables: Frames, lines: DataFrame, hidden: Any, shown: Any, x: str, y: str, log_y: bool, limits: Any
 ) -> list[str]:
-  """Return the caption's sentences. hidden, shown: the final values of labels without and with points."""
+  """Return the caption's sentences. hidden, shown: final values of the algorithms without and with points to draw."""
   results, notes = tables.comparison.results, []
   if x == "bytes_sent" and len(hidden):
     silent = formats.listed(_ends(hidden, y, "{} (ends at {})"), labels=False)
@@ -201,7 +201,7 @@ def _notes(
 
 
 def _averaged(result: Any) -> bool:
-  """Return whether workers with local steps are equal at every evaluation."""
+  """Return whether an algorithm with local steps has equal workers at every evaluation."""
   settings, distances = result.info["settings"], [run.columns["distance"][1:] for run in result.runs]
   if result.info["taxonomy"]["payload"] == "gradients" or result.info["hyper"].get("period") == 1:
     return False
@@ -216,9 +216,9 @@ def _encodings(x: str, y: str, logs: tuple[bool, bool], limits: Any, across: Any
 
 
 def _layers(styles: DataFrame, bands: bool, singles: bool = False, clip: bool = False, **how: Any) -> list[alt.Chart]:
-  """Return the band and mean of each label as charts without data (fields x, y, low, high, label, line).
+  """Return charts of each algorithm's band and mean, without the data (fields x, y, low, high, label, line).
 
-  singles: add thin lines for single seeds, and crosses where they ended; how: legend and opacity.
+  singles: whether to add thin lines for single seeds, with crosses where these ended; how: the legend and opacity.
   """
   labels, front = styles["label"].tolist(), styles["label"][styles["front"]].tolist()
   legend = how.pop("legend")
@@ -242,7 +242,7 @@ def _layers(styles: DataFrame, bands: bool, singles: bool = False, clip: bool = 
 
 
 def _rule(target: float | None) -> list[alt.Chart]:
-  """Return the dotted line of the target."""
+  """Return the dotted line at the target; [] if there is no target."""
   if target is None:
     return []
   rule = alt.Chart(pd.DataFrame({"target": [target]})).mark_rule(strokeDash=[2, 3], color=INK)
@@ -252,7 +252,7 @@ def _rule(target: float | None) -> list[alt.Chart]:
 def _printed(
   tables: Frames, lines: DataFrame, x: str, y: str, logs: tuple[bool, bool], limits: Any, narrow: bool
 ) -> dict[str, Any]:
-  """Return the specification of the large axes with a small panel per algorithm; narrow: only the large axes."""
+  """Return the Vega-Lite specification: large axes and a small panel per algorithm; narrow: only the large axes."""
   styles, target = figure.styles(tables), target_of(tables.comparison, y)
   styles = styles[styles["label"].isin(set(lines["label"]))]
   lines = lines.astype({name: float for name in ("x", "y", "low", "high")})
@@ -358,7 +358,7 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
 
 
 def _thinned(rows: DataFrame) -> DataFrame:
-  """Return evenly spaced rows of each label, about POINTS values in total."""
+  """Thin out the curves: return evenly spaced rows of each algorithm, about POINTS values in total."""
   most = max(40, POINTS // (rows["label"].nunique() * len(rows.columns)))
   number, count = rows.groupby("label").cumcount(), rows.groupby("label")["label"].transform("size")
   return rows[(number % np.maximum(1, np.ceil(count / most)).astype(int) == 0) | (number == count - 1)]

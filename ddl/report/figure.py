@@ -58,7 +58,7 @@ SCREEN = CONFIG | {part: CONFIG[part] | {"labelFontSize": 12, "titleFontSize": 1
 
 @dataclass(frozen=True, repr=False)
 class Figure:
-  """A figure with title, alternative text, caption and data, which is drawn lazily."""
+  """A figure with title, alternative text, caption and data; it is drawn only when it is needed."""
 
   name: str  # file name without the suffix
   title: str  # the main finding
@@ -91,7 +91,7 @@ class Figure:
 
   @property
   def embedded(self) -> str:
-    """The figure for the page, as a data URI."""
+    """The SVG as a data URI, for the page."""
     svg = re.sub(
       r' (?:aria-\w+|role|pointer-events|class)="[^"<>]*"(?=[^<>]*>)', "", self.svg
     )  # the page has the alternative text
@@ -99,7 +99,7 @@ class Figure:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
   def content(self, kind: str, title: bool = True, narrow: bool = False, dpi: int = DPI) -> bytes:
-    """Return the content of a file. kind: one of FORMATS; other arguments: see `save`."""
+    """Return the content of the figure's file. kind: one of FORMATS; title, narrow: as in `save`; dpi: of a PNG."""
     if kind == "csv":
       return self.data.to_csv(index=False).encode()
     svg = self.svg if title and not narrow else vl_convert.vegalite_to_svg(self.spec(title, narrow))
@@ -142,22 +142,23 @@ def save_all(folder: Path, figures: Iterable[Figure]) -> None:
 
 
 def specification(chart: alt.TopLevelMixin, **data: DataFrame) -> dict[str, Any]:
-  """Return the Vega-Lite specification of a chart with named data, which is faster than embedding frames."""
+  """Return the Vega-Lite specification of a chart that refers to frames by name; this is faster than embedding them."""
   spec = chart.to_dict(validate=False)
   records = {name: frame.astype(object).where(frame.notna(), None).to_dict("records") for name, frame in data.items()}
   return spec | {"datasets": spec.get("datasets", {}) | records}
 
 
 def png(chart: alt.TopLevelMixin, **data: DataFrame) -> bytes:
-  """Draw a chart with named data as PNG, at twice the resolution of a screen."""
+  """Draw a chart that refers to frames by name as PNG, at twice the resolution of a screen."""
   return vl_convert.svg_to_png(vl_convert.vegalite_to_svg(specification(chart, **data) | {"config": CONFIG}), scale=2)
 
 
 def styles(tables: Frames) -> DataFrame:
-  """Return the line style of each label, which is the same in all figures of a comparison.
+  """Return the line style of each compared algorithm, the same in all figures of a comparison.
 
   Columns: label; colour; dash; front, whether the line stands out (of many lines, only the best few do). Colours
-  distinguish groups, and dashes the members of a group. In a grid with one group, colours show the first key's value.
+  distinguish groups, and dashes the labels within a group; a group is an algorithm with its points of the grid. In a
+  grid with one group, colours show the value of the grid's first key.
   """
   infos, front, grid = tables.comparison.infos, _front(tables), axes(tables.comparison)
   in_front = [info["group"] for info in infos if info["label"] in front]
@@ -178,7 +179,7 @@ def styles(tables: Frames) -> DataFrame:
 
 
 def _front(tables: Frames) -> set[str]:
-  """Return the labels with prominent lines: all if there are few, else the best in each quantity."""
+  """Return the labels of algorithms with prominent lines: all if there are few, else the best in each quantity."""
   if len(tables.table) <= MANY:
     return set(tables.labels)
   ranked = [frames.ranking(tables, quantity).ranked for quantity in frames.headline_quantities(tables.comparison)]
@@ -187,7 +188,7 @@ def _front(tables: Frames) -> set[str]:
 
 
 def axes(comparison: ComparisonRecord) -> dict[str, list[Any]]:
-  """Return the grid's keys that have several values among the labels, with these values; numbers are sorted."""
+  """Map each key of the grid that differs between the compared algorithms to its values; numbers are sorted."""
   keys = {}
   for key, values in comparison.info["grid"].items():
     used = [info["point"][key] for info in comparison.infos if key in info["point"]]
@@ -205,7 +206,7 @@ def numeric(values: Sequence[Any]) -> bool:
 def by_label(
   field: str, labels: Sequence[str], colours: Sequence[str] = (), dashes: Sequence[Any] = (), **legend: Any
 ) -> dict[str, Any]:
-  """Return the encodings of lines by label: colours, and dashes if there are more labels than colours."""
+  """Return encodings that distinguish lines by `field`: colours, and dashes if there are more labels than colours."""
   colours = colours or [COLOURS[number % len(COLOURS)] for number in range(len(labels))]
   dashes = dashes or [DASHES[number // len(COLOURS) % len(DASHES)] for number in range(len(labels))]
   return {
@@ -226,13 +227,13 @@ LABELS = {  # Vega expressions of axis labels
 
 
 def label_format(metric: str, log: bool = False) -> str:
-  """Return the Vega expression of an axis' labels with units; a log axis has labels at 1, 2, 3 and 5."""
+  """Return the Vega expression of tick labels with units; log: only labels whose leading digit is 1, 2, 3 or 5."""
   text = LABELS.get("seconds" if "seconds" in metric else metric, "format(datum.value, '~g')")
   return f"indexof([1, 2, 3, 5], {LOG_DIGIT}) < 0 ? '' : {text}" if log else text
 
 
 def axis(metric: str, title: str, log: bool, tick_count: int = 6, **scale: Any) -> dict[str, Any]:
-  """Return the scale and axis of a channel, with labels in the metric's unit."""
+  """Return the scale and axis of a Vega-Lite channel, with tick labels in the metric's unit."""
   return {
     "scale": alt.Scale(type="log" if log else "linear", nice=False, **scale),
     "axis": alt.Axis(title=title + ", log scale" * log, tickCount=tick_count, labelExpr=label_format(metric, log)),
@@ -240,6 +241,6 @@ def axis(metric: str, title: str, log: bool, tick_count: int = 6, **scale: Any) 
 
 
 def bundle() -> str:
-  """Return the JavaScript of Vega-Embed, Vega-Lite and Vega as base64 of gzip, so that the page works offline."""
+  """Return the JavaScript of Vega-Embed, Vega-Lite and Vega as base64 of gzip, for a page that works offline."""
   script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed")
   return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()

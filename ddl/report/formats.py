@@ -25,7 +25,7 @@ SAMPLED = (
 
 
 def decimals(value: float, significant: int) -> int:
-  """Return the number of decimals for a number of significant digits."""
+  """Return the number of decimals that shows a value with `significant` significant digits."""
   return max(0, significant - 1 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 0
 
 
@@ -48,14 +48,14 @@ def interval(kind: str, mean: float, ends: tuple[float, float]) -> str:
 
 
 def estimate(kind: str, scale: str, value: float) -> str:
-  """Format a ratio with three digits, or a difference with its unit (accuracies in points)."""
+  """Format a ratio with three digits, or a difference with its unit (accuracies in percentage points)."""
   if scale == "ratio":
     return f"{value:,.{decimals(value, 3)}f}"
   return figure(kind, value).replace(" %", " points")
 
 
 def _unit(kind: str, value: float) -> tuple[float, str, int]:
-  """Return (scale, name, decimals) of the unit for a value."""
+  """Return (scale, name, number of decimals) of the unit in which to show a value."""
   if kind == "test_accuracy":
     return 0.01, "%", 2
   if kind in ("step", "examples"):
@@ -82,12 +82,15 @@ def target(kind: str, value: float) -> str:
 
 
 def named(label: str) -> str:
-  """Return a label for use in a sentence, quoted if it contains a comma."""
+  """Return an algorithm label as written in a sentence: quoted if it contains a comma."""
   return quoted(label) if ", " in label else label
 
 
 def listed(names: Sequence[str], most: int = 12, labels: bool = True) -> str:
-  """Format "a, b and c", or the first names and the number of others. labels: quote names with commas."""
+  """Format names as "a, b and c"; if there are more than `most`, format the first names and the number of others.
+
+  labels: whether to quote names that contain commas.
+  """
   names = [named(name) if labels else name for name in names]
   if len(names) > most:
     names = [*names[: most - 1], f"{len(names) - most + 1} others"]

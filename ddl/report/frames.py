@@ -28,7 +28,7 @@ DETERMINED = ("step", "examples", "train_loss", "test_loss", "test_accuracy", "d
 
 
 class Quantity(NamedTuple):
-  """A number for each run: a score at the end of training, or a cost of reaching the target."""
+  """A quantity with one number per run: a score at the end of training, or a cost of reaching the target."""
 
   metric: str  # a column of the metrics frame
   cluster: str  # the cluster of predicted seconds, else ""
@@ -39,7 +39,7 @@ class Quantity(NamedTuple):
 
 
 def quantity(metric: str) -> Quantity:
-  """Return the quantity (score or cost) of a column of the metrics frame."""
+  """Return the quantity, a score or a cost, that is computed from a column of the metrics frame."""
   cluster = metric.removeprefix(f"{PREDICTED}_") if metric.startswith(PREDICTED) else ""
   is_score = metric in SCORES
   name = metric if is_score else f"{PREDICTED}_to_target_{cluster}" if cluster else f"{metric}_to_target"
@@ -57,17 +57,17 @@ class Frames(NamedTuple):
 
   @property
   def labels(self) -> list[str]:
-    """The labels in the order of the comparison."""
+    """The labels of the compared algorithms, in the order of the comparison."""
     return self.table["label"].tolist()
 
   @property
   def complete(self) -> list[str]:
-    """The labels that reached the target with every seed."""
+    """The labels of the algorithms that reached the target with every seed."""
     return self.table["label"][self.table["reached"] == self.table["seeds"]].tolist()
 
   @property
   def single(self) -> bool:
-    """Whether there is only one seed, so that there are no intervals and tests."""
+    """Whether there is only one seed, and therefore no intervals and tests."""
     return bool((self.table["seeds"] == 1).all())
 
 
@@ -89,7 +89,7 @@ def headline_quantities(comparison: ComparisonRecord) -> list[Quantity]:
 
 
 def quantities(comparison: ComparisonRecord) -> list[Quantity]:
-  """Return all scores, costs and predicted seconds."""
+  """Return all scores, all costs, and the predicted seconds to the target on each cluster."""
   clusters = [quantity(f"{PREDICTED}_{name}") for name in comparison.clusters]
   return [*scores(comparison), *costs(comparison), *clusters]
 
@@ -102,7 +102,7 @@ def build(comparison: ComparisonRecord) -> Frames:
 
 
 def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
-  """Return all evaluations: a row for each label, seed and step, in the order of the comparison."""
+  """Return all evaluations: a row for each algorithm label, seed and step, in the order of the comparison."""
   comparison = comparison.whole or comparison  # includes seeds that only some labels have
   keys, frames = comparison.info["grid"], []
   for result in comparison.results:
@@ -119,7 +119,7 @@ def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
 
 
 def _place(info: Mapping[str, Any], keys: Sequence[str], lines: int) -> dict[str, list[Any]]:
-  """Return the columns with a label's place in the grid, for a number of lines; {} without a grid."""
+  """Return columns with an algorithm's group and values of the grid's keys, for `lines` rows; {} without a grid."""
   if not keys:
     return {}
   values = {key: tuple(value) if isinstance(value := info["point"].get(key), list) else value for key in keys}
@@ -127,10 +127,11 @@ def _place(info: Mapping[str, Any], keys: Sequence[str], lines: int) -> dict[str
 
 
 def runs_frame(comparison: ComparisonRecord) -> DataFrame:
-  """Return the outcome of every run: a row for each label and requested seed.
+  """Return the outcome of every run: a row for each algorithm label and requested seed.
 
-  Columns: label; run, such as "seed 0"; problem, why it has no final score, "" if it is complete; early and fell_back,
-  as in the table; label_fell_back, whether the mean over the seeds that met the target missed it later, or each seed
+  Columns: label; run, such as "seed 0"; problem, the reason why the run has no final score, "" if it is complete;
+  early, whether it met the target before the first evaluation; fell_back, whether it missed the target again later;
+  label_fell_back, whether the mean over the label's runs that met the target missed it later, or each of these runs
   did; silent, whether the label's runs sent nothing; same, the first label with identical runs; and a column for each
   quantity.
   """
@@ -163,7 +164,7 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
 
 
 def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[str, Any]:
-  """Return the problem, scores and costs of a run. short: whether it used less than its budget."""
+  """Return the problem, scores and costs of a run. short: whether it used fewer examples than its budget."""
   values, steps = run.columns[comparison.metric], run.columns["step"]
   # The first line is from before training and has no training loss.
   bad = ~np.isfinite(values) | (~np.isfinite(run.columns["train_loss"]) & (steps > 0))
@@ -184,7 +185,7 @@ def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[
 
 
 def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
-  """Return whether the mean of the runs that met the target, or each run, misses it at a later evaluation."""
+  """Return whether the runs that met the target, in their mean or each of them, miss it at a later evaluation."""
   how = comparison.target, comparison.higher_is_better
   curves, again = [], []
   for steps, values in ((run.columns["step"], run.columns[comparison.metric]) for run in result.runs):
@@ -200,7 +201,7 @@ def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
 
 
 def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
-  """Compare all pairs of labels: a row for each quantity and pair, in the order of the comparison."""
+  """Compare pairs of algorithms: return a row for each quantity and comparable pair, in the order of the comparison."""
   places = {info["label"]: Place(info["group"], info["point"]) for info in comparison.infos}
   family = [pair for pair in combinations(places, 2) if comparable(*(places[label] for label in pair))]
   same = runs.groupby("label")["same"].first().to_dict() if len(runs) else {}
@@ -227,7 +228,7 @@ def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
 
 
 def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame) -> DataFrame:
-  """Return the table of results: a row for each label, in the order of the comparison."""
+  """Return the table of results: a row for each algorithm label, in the order of the comparison."""
   labels, keys = [info["label"] for info in comparison.infos], comparison.info["grid"]
   places = [_place(info, keys, 1) for info in comparison.infos]
   columns = ["group", *keys] if keys else []
@@ -253,7 +254,7 @@ def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame)
 
 
 def estimate(metric: str, values: Sequence[float]) -> tuple[float, float, float]:
-  """Return (mean, low, high) with the 95 % interval: Student's t, on logarithms for costs; NaN if undefined."""
+  """Return the mean and its 95 % interval (mean, low, high): Student's t, on logarithms for costs; NaN if undefined."""
   if not values:
     return math.nan, math.nan, math.nan
   if metric not in SCORES:
@@ -264,7 +265,7 @@ def estimate(metric: str, values: Sequence[float]) -> tuple[float, float, float]
 
 
 class Ranking(NamedTuple):
-  """A ranking of labels by their means, with the results of the tests."""
+  """Algorithm labels ranked by their means, with the results of the significance tests."""
 
   ranked: list[str]  # the labels with a value for every seed, best first
   best: list[str]  # the labels with the best mean
@@ -273,9 +274,9 @@ class Ranking(NamedTuple):
 
 
 def ranking(frames: Frames, quantity: Quantity) -> Ranking:
-  """Rank the labels that have a value for every seed by their mean; for bytes, only labels that send anything.
+  """Rank the algorithms that have a value for every seed by their means; for bytes, only those that send anything.
 
-  Among the best label and its rivals, no tested pair differs significantly.
+  No tested pair among the best label and its rivals differs significantly.
   """
   comparison, runs, table, _ = frames
   mean = dict(zip(table["label"], table[quantity.name], strict=True))
@@ -288,7 +289,7 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   tests, same = verdicts(frames, quantity), dict(zip(runs["label"], runs["same"], strict=True))
 
   def against(label: str, others: Sequence[str]) -> list[int | None]:
-    """Return the verdicts on other labels against a label and its twins, which have identical runs."""
+    """Return the verdicts of `others` against a label and against its twins, which are labels with identical runs."""
     equal = [other for other in ranked if same[label] and same[other] == same[label]]
     twins = [label, *(twin for twin in equal if twin != label and tests.get((twin, label)) is None)]
     return [tests[other, twin] for twin in twins for other in others if (other, twin) in tests]
@@ -299,7 +300,7 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
 
 
 def verdicts(frames: Frames, quantity: Quantity) -> dict[tuple[str, str], int | None]:
-  """Map each ordered pair to 1 if its first label is significantly larger, -1 if smaller, 0 if neither, None untested.
+  """Map ordered pairs of labels to 1 or -1 if the first is significantly larger or smaller, else 0; None if untested.
 
   With only one seed, the verdict is the order in that seed.
   """
@@ -314,14 +315,14 @@ def verdicts(frames: Frames, quantity: Quantity) -> dict[tuple[str, str], int | 
 
 
 def of_quantity(pairs: DataFrame, quantity: Quantity) -> DataFrame:
-  """Select the pairs of a quantity."""
+  """Select a quantity's rows of the pairs frame."""
   if quantity.cluster:
     return pairs[pairs["cluster"] == quantity.cluster]
   return pairs[pairs["quantity"] == quantity.metric]
 
 
 def pair(frames: Frames, quantity: Quantity, first: str, second: str) -> dict[str, Any] | None:
-  """Return the row of a pair of labels, inverted if the frame has the other order; None if there is no such pair."""
+  """Return the pairs frame's row for two labels, inverted if it has the other order; None if there is no such row."""
   lines, labels = of_quantity(frames.pairs, quantity), [first, second]
   lines = lines[lines["first"].isin(labels) & lines["second"].isin(labels)]
   if not len(lines):
@@ -335,9 +336,9 @@ def pair(frames: Frames, quantity: Quantity, first: str, second: str) -> dict[st
 
 
 def detectable_difference(frames: Frames) -> tuple[int, int, float] | None:
-  """Return (seeds, pairs of the largest family, detectable effect size), or None if there are no tests.
+  """Return (number of seeds, number of pairs in the largest family of tests, effect size); None without tests.
 
-  The power is 0.8. The effect size is in standard deviations of the paired differences.
+  The effect size is the smallest detected with a power of 0.8, in standard deviations of the paired differences.
   """
   seeds, tested = int(frames.table["seeds"].min()), frames.pairs.dropna(subset="p")
   most = max(tested.groupby(["quantity", "cluster"], dropna=False).size(), default=0)
@@ -345,7 +346,7 @@ def detectable_difference(frames: Frames) -> tuple[int, int, float] | None:
 
 
 def trials_frame(labels: Mapping[str, Any]) -> DataFrame:
-  """Return a sweep's trials: label, trial, outcome, validation scores and tuned hyperparameters."""
+  """Return a row per trial of a sweep: label, trial number, outcome, validation scores and tuned hyper-parameters."""
   rows = []
   for label, entry in labels.items():
     for number, trial in enumerate(entry["trials"]):

@@ -27,10 +27,10 @@ POINT = ["group", "panel", "label", "x", "tick", "y", "low", "high", "partial", 
 class Chart(NamedTuple):
   """A chart of a quantity, or of a speed-up in it, against a key of the grid.
 
-  `points` has a row for each label (two for a label that does not read the key). Columns: group; panel, the values of
-  the other keys; label; x, the value of the key, or its index if values are not numeric; tick, the value as text; y,
-  low, high; partial, whether only some seeds have a value; level, whether the label does not read the key; early,
-  whether the target was reached before the first evaluation.
+  `points` has a row for each algorithm label, or two, at both ends of x, if the algorithm does not use the key.
+  Columns: group, the algorithm; panel, the values of the other keys; label; x, the value of the key, or its index if
+  values are not numeric; tick, the value as text; y, low, high; partial, whether only some seeds have a value; level,
+  whether the algorithm does not use the key; early, whether the target was reached before the first evaluation.
   """
 
   word: str  # the key's name in texts
@@ -44,7 +44,7 @@ class Chart(NamedTuple):
 
 
 def charts(tables: Frames, key: str) -> list[Chart]:
-  """Return the charts of the final metric, of speed-ups if the key is `workers`, and of the costs of the target."""
+  """Return charts of the final metric, of speed-ups if the key is `workers`, and of the costs to reach the target."""
   comparison = tables.comparison
   sizes = {info["settings"]["workers"] * info["settings"]["batch"] for info in comparison.infos}
   step, *costs = frames.costs(comparison)
@@ -58,13 +58,13 @@ def charts(tables: Frames, key: str) -> list[Chart]:
 
 
 def _seeds(tables: Frames, quantity: Quantity) -> DataFrame:
-  """Return a quantity by label (rows) and run (columns), without costs of zero."""
+  """Return a quantity by algorithm label (rows) and run (columns), with NaN for costs of zero."""
   seeds = tables.runs.pivot(index="label", columns="run", values=quantity.name).reindex(tables.labels)
   return seeds if quantity.is_score else seeds.where(seeds > 0)
 
 
 def _speedup(tables: Frames, quantity: Quantity) -> Chart:
-  """Return the chart of costs with the fewest workers over costs with more, paired by seed."""
+  """Return the chart of the speed-up: the cost with the fewest workers divided by that with more, paired by seed."""
   least = min(axes(tables.comparison)["workers"])
   infos = {info["label"]: info for info in tables.comparison.infos}
   seeds = _seeds(tables, quantity)
@@ -83,7 +83,7 @@ def _early(tables: Frames) -> list[str]:
 
 
 def _chart(tables: Frames, key: str, quantity: Quantity, seeds: Any = None, speedup_over: int | None = None) -> Chart:
-  """Return the chart of a quantity. seeds: its values by label and seed; None: the quantity's column of the runs."""
+  """Return the chart of a quantity. seeds: the values to draw, by label and seed; None: those of the runs frame."""
   comparison, keys = tables.comparison, axes(tables.comparison)
   values, others = keys[key], [other for other in keys if other != key]
   seeds = _seeds(tables, quantity) if seeds is None else seeds
@@ -116,8 +116,8 @@ def _chart(tables: Frames, key: str, quantity: Quantity, seeds: Any = None, spee
 def slopes(chart: Chart) -> dict[str, list[float]]:
   """Return the slope d log y / d log x of each line by least squares: its mean and the ends of the 95 % interval.
 
-  A line has a slope if it has at least three points and none is missing; seeds with a missing point are left out. The
-  value is [] if a target was reached before the first evaluation.
+  A line has a slope if it has at least three points and none is missing; seeds with a missing point are left out. A
+  line's value is [] if the target was reached before the first evaluation at one of its points.
   """
   values = chart.values
   if not numeric(values) or min(values) <= 0 or len(values) < 3 or chart.quantity.metric == "test_accuracy":
@@ -136,7 +136,7 @@ def slopes(chart: Chart) -> dict[str, list[float]]:
 
 
 def is_log_key(values: Sequence[Any]) -> bool:
-  """Return whether increasing values suit a log axis: they span a decade, or each is at least twice the previous."""
+  """Return whether increasing values suit a log axis: they span a decade or each is at least twice the previous."""
   if not numeric(values) or min(values) <= 0:
     return False
   return max(values) >= DECADE * min(values) or (len(values) > 2 and all(b >= 2 * a for a, b in pairwise(values)))
@@ -197,7 +197,7 @@ def _notes(tables: Frames, chart: Chart) -> list[str]:
 
 
 def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
-  """Return the specification of lines with 95 % bars, with a panel for each combination of the other keys."""
+  """Return the Vega-Lite specification: lines with 95 % bars, and a panel for each combination of the other keys."""
   points, values = chart.points, chart.values
   groups = list(dict.fromkeys(info["group"] for info in tables.comparison.infos))
   log_x = is_log_key(values) or (bool(chart.speedup_over) and numeric(values))
@@ -241,7 +241,7 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
 
 
 def _limits(chart: Chart) -> list[float]:
-  """Return limits of y that contain all means, and the bars unless they are so long that they would hide the means."""
+  """Return y limits that contain all means, and error bars up to the range of the means beyond them on each side."""
   points = chart.points
   means = points["y"].to_numpy()
   ends = points[["y", "low", "high"]].stack().to_numpy()
@@ -259,7 +259,7 @@ def _limits(chart: Chart) -> list[float]:
 
 
 def section(tables: Frames, key: str) -> dict[str, Any]:
-  """Return the template's variables for a key: its figures, those of costs separately, and slopes."""
+  """Return the template's variables for a key of the grid: figures, with those of costs separate, and slopes."""
   drawn, title = charts(tables, key), words(key, list(axes(tables.comparison)))
   shown = [picture(tables, chart) for chart in drawn if chart.quantity.is_score or chart.speedup_over]
   costs = [picture(tables, chart) for chart in drawn if not (chart.quantity.is_score or chart.speedup_over)]
@@ -287,7 +287,7 @@ def notes(comparison: ComparisonRecord) -> list[str]:
 
 
 def slope_table(drawn: Sequence[Chart]) -> dict[str, Any]:
-  """Return the labels and columns of the table of slopes; {} if no line has a slope."""
+  """Return the row labels and the columns of the table of slopes; {} if no line has a slope."""
   fitted = {chart.title.partition(" against ")[0].lower(): slopes(chart) for chart in drawn if not chart.speedup_over}
   labels, columns = list(dict.fromkeys(line for lines in fitted.values() for line in lines)), {}
   for head, lines in fitted.items():

@@ -18,20 +18,20 @@ OLD = ("accuracy_on_*", "loss_on_*", "grid_*")  # figures to delete, as clusters
 
 
 def table(folder: Path) -> str:
-  """Return a comparison's table, with notes and sentences on clusters, as text. Raises as `write_report` does."""
+  """Return a comparison's table, with notes and sentences on clusters, as text. Raises the errors of `write_report`."""
   results = frames.build(reader.read(Path(folder)))
   return "\n\n".join([tables.text_table(results), *clusters.sentences_of(results)])
 
 
 def pictures(folder: Path, results: Frames) -> list[Figure]:
-  """Return the figures of a comparison's page, which are drawn lazily. Raises as `write_report` does."""
+  """Return the figures of a comparison's page, each drawn when it is needed. Raises the errors of `write_report`."""
   drawn = [picture for key in figure.axes(results.comparison) for picture in grid.section(results, key)["figures"]]
   schedules = schedule.pictures(folder, results.comparison)
   return [*drawn, *curves.pictures(results), *curves.on_clusters(results), *schedules]
 
 
 def write_tables(folder: Path) -> Frames:
-  """Write a comparison's frames and findings as CSV and JSON to its folder. Raises as `write_report` does."""
+  """Write a comparison's frames and findings as CSV and JSON to its folder. Raises the errors of `write_report`."""
   results = frames.build(reader.read(folder))
   findings = [*sentences.findings(results), *sentences.caveats(results)]
   marks = [(f"{meaning} ({sign})", text) for sign, meaning, text in sentences.marked_labels(results)]

@@ -25,7 +25,7 @@ BUDGET = "workers", "batch", "steps"  # their product is the number of examples
 
 
 class RunRecord(NamedTuple):
-  """The metrics of one seed of a label: `columns[name]` is [lines], NaN where a line has no value."""
+  """The metrics of one run, an algorithm with a seed: `columns[name]` is [lines], NaN where a line has no value."""
 
   name: str  # such as "seed 0"
   columns: dict[str, np.ndarray]  # COLUMNS, and PREDICTED_cluster
@@ -36,7 +36,7 @@ class RunRecord(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """The numbers of workers, devices, processes and seeds of a program."""
+  """The numbers of workers, devices and processes of a run, and of the seeds that share its compiled program."""
 
   workers: int
   devices: int
@@ -45,7 +45,7 @@ class Layout(NamedTuple):
 
 
 class Result(NamedTuple):
-  """A label: its entry in comparison.json and its runs with metrics."""
+  """The result of a compared algorithm: its entry in comparison.json and its runs with metrics."""
 
   info: dict[str, Any]
   runs: list[RunRecord]
@@ -63,23 +63,23 @@ class ComparisonRecord(NamedTuple):
 
   @property
   def infos(self) -> list[dict[str, Any]]:
-    """The entries of the labels in comparison.json."""
+    """The entries of the compared algorithms in comparison.json."""
     return [result.info for result in self.results]
 
   @property
   def layouts(self) -> list[Layout]:
-    """The distinct layouts of the runs of each label."""
+    """The layouts of the runs, without duplicates for each compared algorithm."""
     return [layout for result in self.results for layout in result.layouts]
 
   @property
   def disjoint(self) -> bool:
-    """Whether no seed is common to all labels, so that labels cannot be compared."""
+    """Whether no seed is common to all algorithms, which then cannot be compared."""
     runs = [names for names in self.seeds.values() if names]
     return bool(runs) and not set.intersection(*map(set, runs))
 
   @property
   def seeds(self) -> dict[str, list[str]]:
-    """The names of the requested runs, by label."""
+    """The names of the requested runs, such as "seed 0", by algorithm label."""
     return {result.info["label"]: list(map(run_name, result.info["runs"])) for result in self.results}
 
   @property
@@ -102,7 +102,7 @@ class ComparisonRecord(NamedTuple):
 
 
 def read_run(path: Path) -> RunRecord:
-  """Read `path`/metrics.jsonl. Raises as `metric_lines` does."""
+  """Read `path`/metrics.jsonl. Raises the errors of `metric_lines`."""
   lines = [list(map(line.get, COLUMNS)) for line in metric_lines(path / METRICS)]
   columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T  # None becomes NaN
   return RunRecord(run_name(path), dict(zip(COLUMNS, columns, strict=True)))
@@ -111,8 +111,8 @@ def read_run(path: Path) -> RunRecord:
 def read(folder: Path) -> ComparisonRecord:
   """Read a folder written by `python run.py compare`.
 
-  If labels have different seeds, as after `compare --resume --only=...`, the result has only the seeds common to all
-  labels, and `whole` has all of them. Without a common seed, the result has all seeds.
+  If algorithms have different seeds, as after `compare --resume --only=...`, the result has only the seeds common to
+  all algorithms, and `whole` has all seeds. Without a common seed, the result has all seeds.
 
   Raises FileNotFoundError if there is no comparison.json; ValueError for an unknown metric, a malformed file, or runs
   without virtual time.
@@ -131,7 +131,9 @@ def read(folder: Path) -> ComparisonRecord:
     runs = [run for run in map(read_run, paths) if len(run.columns["step"])]
     for run, columns in runs:
       if seconds == "virtual_seconds" and np.isnan(columns[seconds]).any():
-        raise ValueError(f"{path}: {entry['label']}, {run} lacks virtual_seconds; run the comparison again")
+        raise ValueError(
+          f"{path}: the metrics of {entry['label']}, {run} lack virtual_seconds; run the comparison again"
+        )
     results.append(Result(entry, runs, _layouts(entry["settings"]["workers"], paths)))
   _add_predicted_seconds(path, info, results)
   return _aligned(ComparisonRecord(info, metric, float(info["target"]["value"]), seconds, results, folder=folder))
@@ -151,20 +153,22 @@ def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[R
         count = len(run.columns["step"])
         clock = np.array(clock_of.get(run.name, [math.nan] * count), np.float64)
         if len(clock) != count:
-          text = f"{path}: the {len(clock)} times on {cluster['name']} do not match the {count} lines of metrics"
+          text = (
+            f"{path}: the {len(clock)} predicted times on {cluster['name']} do not match the {count} lines of metrics"
+          )
           raise ValueError(f"{text} of {label}, {run.name}; run compare --cluster again")
         run.columns[f"{PREDICTED}_{cluster['name']}"] = clock
 
 
 def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-  """Map each label to the folders of its runs with seeds that all labels have; labels without runs are ignored."""
+  """Map each algorithm label to its run folders of the seeds common to all labels that have runs."""
   names = [set(map(run_name, paths)) for paths in runs.values() if paths]
   common = set.intersection(*names) if names else set()
   return {label: [path for path in paths if run_name(path) in common] for label, paths in runs.items()}
 
 
 def _aligned(whole: ComparisonRecord) -> ComparisonRecord:
-  """Restrict a comparison to the seeds that all labels have; unchanged if all have the same, or none in common."""
+  """Restrict a comparison to the seeds common to all algorithms; return it unchanged if seeds are equal or disjoint."""
   names = {tuple(runs) for runs in whole.seeds.values() if runs}
   if len(names) < 2:
     return whole
@@ -187,14 +191,14 @@ def seed_of(run: str) -> int:
 
 
 def _completed(path: Path, info: dict[str, Any]) -> dict[str, Any]:
-  """Add keys that older versions did not write. Raises ValueError if their values cannot be derived."""
+  """Add the keys of comparison.json that older versions did not write. Raises ValueError for keys without a default."""
   missing, entries = set(NEEDED) - info.keys(), info.get("algorithms", [])
   missing = missing or {f"algorithms.{key}" for entry in entries for key in ENTRY if key not in entry}
   missing = missing or {f"algorithms.settings.{key}" for entry in entries for key in BUDGET
                         if key not in entry["settings"]}  # fmt: skip
   if missing:
     command = f"python run.py compare --resume --workdir={path.parent}"
-    text = f"{path} lacks {', '.join(sorted(missing))}, as an older version wrote it"
+    text = f"{path} lacks {', '.join(sorted(missing))} because an older version wrote it"
     raise ValueError(f"{text}; regenerate it with `{command}`")
   info = {"expected": [], "grid": {}} | info
   blank = {"virtual": None, "tuned": None, "events": None, "lockstep": None, "point": {}, "sends": ""}
@@ -207,7 +211,7 @@ def run_name(path: str | Path) -> str:
 
 
 def _layouts(workers: int, paths: Sequence[Path]) -> set[Layout]:
-  """Read the layouts of a label's runs from their folders."""
+  """Read the distinct layouts of an algorithm's runs from their folders."""
   layouts = [read_json(path / ABOUT).get("layout") for path in paths if (path / ABOUT).is_file()]
   known = [layout for layout in layouts if isinstance(layout, dict) and {"devices", "processes"} <= layout.keys()]
   return {Layout(workers, layout["devices"], layout["processes"], layout.get("together", 1)) for layout in known}

@@ -32,7 +32,7 @@ class Bar(NamedTuple):
 
 
 def bars(shown: Timeline) -> list[Bar]:
-  """Return the bars of one step in the steady state, from the start of the second to last backward pass."""
+  """Return the bars of one step in the steady state, beginning with the timeline's second to last backward pass."""
   step = max(event.step for event in shown.events) - 1
   parts = {"weights": ("backward", step), "inputs": ("backward", step), "forward": ("forward", step + 1)}
   computing = [e for e in shown.events if e.kind in parts and e.step == parts[e.kind][1]]
@@ -50,7 +50,7 @@ def bars(shown: Timeline) -> list[Bar]:
 
 
 def picture(curve: Curve, work: StepWork, cluster: Cluster) -> Figure | None:
-  """Return the timeline of the curve's last point, without jitter; None if gradients are not sent layer by layer."""
+  """Return the timeline of a step with the most workers, without jitter; None if gradients are not sent per layer."""
   point = curve.points[-1]
   if not curve.pattern.local or point.workers == 1:
     return None
@@ -65,7 +65,7 @@ def picture(curve: Curve, work: StepWork, cluster: Cluster) -> Figure | None:
 
 
 def _drawn_step(data: DataFrame) -> dict[str, Any]:
-  """Return the specification of a timeline with a row per layer: its computation above its message."""
+  """Return the Vega-Lite specification of a timeline with a row per layer, its computation above its message."""
   top, layers = data["layer"] - 0.42 + 0.42 * data["kind"].str.contains("message"), int(data["layer"].max())
   colours = alt.Scale(domain=list(KINDS), range=list(KINDS.values()))
   time = alt.Axis(title="from the start of the backward pass", labelExpr=label_format("seconds"), tickCount=6)
@@ -79,7 +79,7 @@ def _drawn_step(data: DataFrame) -> dict[str, Any]:
 
 
 class ScaleChart(NamedTuple):
-  """A chart of a quantity by number of workers."""
+  """A chart of a quantity against the number of workers."""
 
   name: str  # file name without the suffix
   title: str
@@ -98,7 +98,10 @@ CHARTS = (
 
 
 def write(folder: Path, curves: Sequence[Curve], cluster: Cluster, work: StepWork, **facts: Any) -> Path:
-  """Write scale.html and figures/; return the page's path. facts: title, weak, counted, jitter and command."""
+  """Write scale.html and figures/ to a folder and return the path of the page.
+
+  facts: other variables of the template, which are title, weak, counted, jitter and command.
+  """
   folder.mkdir(parents=True, exist_ok=True)
   steps = [picture(curve, work, cluster) for curve in curves]
   pictures = [*(picture_of(chart, curves) for chart in CHARTS), *filter(None, steps)]
@@ -110,7 +113,7 @@ def write(folder: Path, curves: Sequence[Curve], cluster: Cluster, work: StepWor
 
 
 def picture_of(chart: ScaleChart, curves: Sequence[Curve]) -> Figure:
-  """Return the figure of a chart."""
+  """Return the figure of a chart, with a line per algorithm."""
   ends = {curve.algorithm: [chart.value(point) for point in line_of(curve)] for curve in curves}
   texts = "; ".join(f"{name} {values[0]:.3g} to {values[-1]:.3g}" for name, values in ends.items())
   workers = [point.workers for point in line_of(curves[0])]
@@ -125,7 +128,7 @@ def picture_of(chart: ScaleChart, curves: Sequence[Curve]) -> Figure:
 
 
 def line_of(curve: Curve) -> list[ScalingPoint]:
-  """Return the points that fit into memory. A single point gets a second one at one worker, the base of speed-ups."""
+  """Return the points that fit into memory; a single point is preceded by one at one worker, with a speed-up of 1."""
   first = curve.possible[0]
   if len(curve.points) > 1 or first.workers == 1:
     return curve.possible
@@ -133,7 +136,7 @@ def line_of(curve: Curve) -> list[ScalingPoint]:
 
 
 def _drawn(chart: ScaleChart, curves: Sequence[Curve], data: DataFrame) -> dict[str, Any]:
-  """Return the specification of lines by number of workers, with rings at measured steps."""
+  """Return the Vega-Lite specification: lines against the number of workers, with rings at measured values."""
   workers = sorted({point.workers for point in (*curves[0].points, *line_of(curves[0]))})
   axis = alt.Axis(title="workers", values=workers, format=",d", labelOverlap="parity")
   x = alt.X("workers:Q", axis=axis, scale=alt.Scale(type="log", base=2, domain=[workers[0], workers[-1]], nice=False))
@@ -155,7 +158,7 @@ def _drawn(chart: ScaleChart, curves: Sequence[Curve], data: DataFrame) -> dict[
 
 
 def measured_points(chart: ScaleChart, curve: Curve) -> list[tuple[int, float]]:
-  """Return (workers, speed-up or efficiency) of measured runs; [] if one worker was not measured."""
+  """Return (workers, speed-up or efficiency) of measured runs; [] without a measurement of one worker, the baseline."""
   seconds, one = curve.measured.get(1), curve.points[0]
   if seconds is None or one.workers != 1 or chart.name == "communication":
     return []

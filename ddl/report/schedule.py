@@ -1,4 +1,4 @@
-"""Draw schedules as Gantt charts of the start of a run; for server algorithms also a histogram of the staleness."""
+"""Draw worker schedules: Gantt charts of the start of a run, and a histogram of the staleness for server algorithms."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +30,7 @@ class WorkerSchedule(NamedTuple):
 
 
 def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule]:
-  """Return the distinct schedules of a comparison in virtual time, in the order of the labels.
+  """Return the distinct worker schedules of a comparison in virtual time, in the order of its algorithms.
 
   Raises FileNotFoundError for a missing file, and ValueError for a malformed one.
   """
@@ -48,7 +48,7 @@ def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule
 
 
 def spans(record: Events | StepTimes) -> DataFrame:
-  """Return the time spans of every worker from 0 to the end of its last round; only those `beneath` overlap others.
+  """Return each worker's time spans from 0 to the end of its last round; only spans with `beneath` overlap others.
 
   Columns: worker; begin, end, in seconds; kind, a key of FILL; beneath, whether it is a message in flight while the
   worker computes.
@@ -69,7 +69,10 @@ def _asynchronous(events: Events) -> DataFrame:
 
 
 def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> DataFrame:
-  """Return the nonempty spans of parts (begin, end, kind, beneath). worker: the worker of each begin and end."""
+  """Return a frame of the nonempty spans of parts, which are tuples of arrays (begin, end, kind, beneath).
+
+  worker: the worker of each element of these arrays; rounding: spans of at most these seconds count as empty.
+  """
   names = ("worker", "begin", "end", "kind", "beneath")
   rows = [zip(names, map(np.ravel, np.broadcast_arrays(worker, *part)), strict=True) for part in parts]
   frame = pd.concat(map(pd.DataFrame, map(dict, rows)), ignore_index=True)
@@ -77,7 +80,10 @@ def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> DataFrame
 
 
 def _sent_after(events: Events, begun: np.ndarray, reply: np.ndarray) -> list[tuple]:
-  """Return parts of worker rounds as (begin, end, kind, beneath), assuming that requests take as long as replies."""
+  """Return the parts (begin, end, kind, beneath) of rounds whose request is sent after the steps.
+
+  They assume that a request takes as long as the reply.
+  """
   start, arrival, served, released = events.start, events.arrival, events.served, events.released
   is_served = ~events.dropped
   free = pd.Series(released).groupby(events.worker).shift(fill_value=0.0).to_numpy()
@@ -98,7 +104,7 @@ def _sent_after(events: Events, begun: np.ndarray, reply: np.ndarray) -> list[tu
 
 
 def _sent_before_the_steps(events: Events, begun: np.ndarray, rounding: float) -> list[tuple]:
-  """Return parts of worker rounds as (begin, end, kind, beneath), for requests that are sent before a round's steps.
+  """Return the parts (begin, end, kind, beneath) of rounds whose request is sent before the steps.
 
   The record does not say when a worker began to wait for a late reply, when it waited at a barrier after the round
   (counted as computing), or when a failure ended the steps after the reply (counted as lost).
@@ -127,9 +133,10 @@ def _service(events: Events, rounding: float) -> np.ndarray:
 
 
 def _synchronous(record: StepTimes) -> DataFrame:
-  """Return the time spans of a collective algorithm; `record` has arrays [steps, workers], for messages [steps, n, 2].
+  """Return the time spans of every worker of a collective algorithm.
 
-  The time of an absent worker counts as lost, until the end of the record if it does not rejoin.
+  The arrays of `record` are [steps, workers], and [steps, n, 2] for the start and arrival of n messages. The time of an
+  absent worker counts as lost, until the end of the record if the worker does not rejoin.
   """
   shape, computes = record.free.shape, record.begun + record.lost
   launched, met = (
@@ -149,7 +156,7 @@ def _synchronous(record: StepTimes) -> DataFrame:
 
 
 def _absent(record: StepTimes) -> tuple[np.ndarray, np.ndarray]:
-  """Return when workers leave and rejoin: [steps, workers], NaN except at the first step of an absence."""
+  """Return when workers leave and when they rejoin, both [steps, workers]; NaN except where an absence begins."""
   is_present = np.isfinite(record.free)
   leaves = ~is_present & np.vstack([np.ones_like(is_present[:1]), is_present[:-1]])
   before = np.vstack([np.zeros_like(record.free[:1]), record.released[:-1]])
@@ -158,12 +165,12 @@ def _absent(record: StepTimes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _beneath(message: np.ndarray, record: StepTimes) -> np.ndarray:
-  """Return whether a worker computes while the message [steps, 2, workers] is in flight: [steps, 1, workers]."""
+  """Return a mask [steps, 1, workers]: whether the worker computes while `message` [steps, 2, workers] is in flight."""
   return (record.begun < message[:, 1])[:, None]
 
 
 def _meetings(since: np.ndarray, messages: list[np.ndarray], until: np.ndarray) -> list[tuple]:
-  """Divide the time from `since` to `until` into waiting, and messages during which no worker computes."""
+  """Divide the time from `since` to `until` into spans of waiting and of messages during which no worker computes."""
   parts = []
   for message in messages:
     leaves, arrives = message[:, 0], message[:, 1]
@@ -173,7 +180,7 @@ def _meetings(since: np.ndarray, messages: list[np.ndarray], until: np.ndarray) 
 
 
 def shares(timeline: DataFrame) -> dict[str, float]:
-  """Return the share of the workers' time by kind, largest first."""
+  """Return the share of each kind of span in the workers' time, largest first."""
   spans = timeline[~timeline["beneath"]]
   parts = (spans["end"] - spans["begin"]).groupby(spans["kind"]).sum().sort_values(ascending=False)
   return (parts / parts.sum()).to_dict()
@@ -195,7 +202,7 @@ def draw(info: "StepInfo") -> None:
 
 
 def pictures(folder: Path, comparison: ComparisonRecord) -> list[Figure]:
-  """Return a figure for each distinct schedule. Raises as `schedules` does."""
+  """Return a figure for each distinct schedule. Raises the errors of `schedules`."""
   return [_picture(schedule) for schedule in schedules(folder, comparison)]
 
 
@@ -241,7 +248,7 @@ def end_of(shown: WorkerSchedule) -> float:
 
 
 def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, clock: str) -> dict[str, Any]:
-  """Return the specification of a row of bars per worker, with the histogram of the staleness."""
+  """Return the Vega-Lite specification: a row of bars per worker, and if there are events a histogram of staleness."""
   rows, beneath = int(spans["worker"].max()) + 1, spans["beneath"]
   top = spans["worker"] + np.where(beneath, 0.24, -0.34)
   bottom = top + np.where(beneath, 0.16, 0.56 if beneath.any() else 0.68)
@@ -267,7 +274,7 @@ def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, cl
 
 
 def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
-  """Return marks at dropped messages and at restarts of failed workers."""
+  """Return a chart that marks dropped messages and restarts of failed workers; [] if there are none."""
   visits: DataFrame = pd.DataFrame(events._asdict())
   marks = pd.concat([visits[visits["restarted"]].assign(mark="back from a failure", begin=visits["start"]),
                      visits[visits["dropped"]].assign(mark="message dropped", begin=visits["released"])])  # fmt: skip
@@ -281,7 +288,7 @@ def _marks(events: Events, end: float, rows: int) -> list[alt.Chart]:
 
 
 def _histogram(events: Events) -> alt.Chart:
-  """Return the histogram of visits by staleness."""
+  """Return the histogram of the staleness over all visits of workers to the server."""
   visits = events.staleness[~events.dropped]
   width = -(-(int(visits.max()) + 1) // BARS)
   parts = np.bincount(visits // width) / len(visits)

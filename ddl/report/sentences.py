@@ -1,4 +1,4 @@
-"""Sentences of a report: up to five findings, notes on single labels, and the meaning of seconds."""
+"""Sentences of a report: up to five findings, notes on single algorithms, and the meaning of seconds."""
 
 import math
 import shlex
@@ -25,7 +25,11 @@ COUNTED = ("examples", "bytes_sent", "step")  # quantities that are counted ("ti
 
 
 def findings(tables: Frames) -> list[Sentence]:
-  """Return up to five findings: the best in examples, bytes, time and the metric, and pairs without a difference."""
+  """Return at most five findings as (subject, text).
+
+  They state which algorithms are best in examples, bytes, time and the target's metric, and which pairs of algorithms
+  do not differ significantly.
+  """
   comparison, table = tables.comparison, tables.table
   if not (table["finished"] + table["reached"]).any():
     return [("Result", "No algorithm has a result.")]
@@ -45,18 +49,18 @@ def findings(tables: Frames) -> list[Sentence]:
 
 
 def headline(tables: Frames, quantity: Quantity) -> str:
-  """Return the best labels in a quantity, for the title of a figure."""
+  """Return a text on the best algorithms in a quantity, for the title of a figure."""
   none = "no algorithm has a result" if quantity.is_score else "no algorithm reaches it with every seed"
   return f"{claim(tables, quantity)}: {[*ranking_text(tables, quantity), none][0]}"
 
 
 def headlines(tables: Frames) -> list[str]:
-  """Return a sentence each on the best labels in examples, bytes, time and the metric."""
+  """Return one sentence on the best algorithms for each of examples, bytes, time and the target's metric."""
   return [f"{headline(tables, quantity)}." for quantity in frames.headline_quantities(tables.comparison)]
 
 
 def claim(tables: Frames, quantity: Quantity) -> str:
-  """Return the claim about the best label in a quantity, such as "Fewest examples to 95 %"."""
+  """Return what the best algorithm in a quantity achieves, such as "Fewest examples to 95 %"."""
   comparison = tables.comparison
   if quantity.is_score:
     return f"{'Highest' if comparison.higher_is_better else 'Lowest'} final {quantity.title}"
@@ -72,7 +76,7 @@ def claim(tables: Frames, quantity: Quantity) -> str:
 
 
 def ranking_text(tables: Frames, quantity: Quantity) -> list[str]:
-  """Return texts on the best labels and on how another label compares to them; [] if no label is ranked."""
+  """Return texts on the best algorithms in a quantity and on how another one compares; [] if none is ranked."""
   ranking = frames.ranking(tables, quantity)
   if not ranking.ranked:
     return []
@@ -98,7 +102,7 @@ def ranking_text(tables: Frames, quantity: Quantity) -> list[str]:
 
 
 def difference(tables: Frames, quantity: Quantity, label: str, best: str) -> str:
-  """Compare a label to the best one, such as "B takes 1.30 times as many (95 % interval 1.10 to 1.54)"."""
+  """Compare an algorithm to the best one, as in "B takes 1.30 times as many (95 % interval 1.10 to 1.54)"."""
   pair = frames.pair(tables, quantity, label, best)
   if pair is None:
     return f"{formats.named(label)} is not tested against it"
@@ -149,7 +153,7 @@ def expected(tables: Frames) -> list[Sentence]:
 
 
 def order(tables: Frames, first: str, second: str) -> int:
-  """Return -1 if the first label reaches the target significantly sooner, 1 if the second does, else 0."""
+  """Return -1 if the first algorithm reaches the target significantly sooner, 1 if the second does, else 0."""
   reached, complete = dict(zip(tables.labels, tables.table["reached"], strict=True)), tables.complete
   if first in complete and second in complete:
     return frames.verdicts(tables, frames.costs(tables.comparison)[-1]).get((first, second)) or 0
@@ -159,13 +163,13 @@ def order(tables: Frames, first: str, second: str) -> int:
 
 
 def signs(tables: Frames) -> dict[str, str]:
-  """Return the marks (EARLY, FELL) to append to each label's costs."""
+  """Map each algorithm label to the marks (EARLY, FELL) to append to its costs."""
   runs = tables.runs.groupby("label")[["early", "label_fell_back"]].any()
   return {label: EARLY * bool(line.early) + FELL * bool(line.label_fell_back) for label, line in runs.iterrows()}
 
 
 def marked_labels(tables: Frames) -> list[tuple[str, str, str]]:
-  """Return (mark, meaning, labels with the mark) for each mark of costs in use."""
+  """Return (mark, meaning, text on the algorithms with the mark) for each mark of costs that is in use."""
   early = "the cost is mostly interpolated, from the untrained start; "
   marks = (
     (EARLY, EARLY_TEXT, "early", "early", early + "decrease config.eval_every."),
@@ -181,7 +185,7 @@ def marked_labels(tables: Frames) -> list[tuple[str, str, str]]:
 
 
 def notes(tables: Frames) -> list[str]:
-  """Return sentences on marks, failures and equal runs of labels, and on the meaning of seconds."""
+  """Return sentences on marks, identical runs, bytes and failures of algorithms, and on the meaning of seconds."""
   comparison, runs = tables.comparison, tables.runs
   infos = comparison.infos
   texts = [f"{sign} {meaning}: {text}" for sign, meaning, text in marked_labels(tables)]
@@ -213,7 +217,7 @@ def _by_key(pairs: Iterable[tuple[Any, str]]) -> dict[Any, list[str]]:
 
 
 def seed_counts(comparison: ComparisonRecord) -> dict[str, int]:
-  """Return the number of seeds of each label; {} if all labels have the same seeds."""
+  """Map each algorithm label to its number of seeds; {} if all have the same seeds."""
   whole = comparison.whole or comparison
   if not (comparison.whole or whole.disjoint):
     return {}
@@ -221,7 +225,7 @@ def seed_counts(comparison: ComparisonRecord) -> dict[str, int]:
 
 
 def different_seeds(comparison: ComparisonRecord) -> list[Sentence]:
-  """Return a sentence on the seeds of labels and the command to train missing ones; [] if all have the same seeds."""
+  """Return a sentence on the seeds of each algorithm and the command to train missing ones; [] if seeds are equal."""
   if not seed_counts(comparison):
     return []
   whole = comparison.whole or comparison
@@ -266,7 +270,7 @@ def layout(comparison: ComparisonRecord) -> str:
 
 
 def method(tables: Frames) -> str:
-  """Return a sentence on intervals and tests."""
+  """Return a sentence on how intervals and tests are computed."""
   if tables.single:
     return "There is only one seed, so there are no intervals and tests, and any difference may be due to chance."
   cut = ", cut at 0 and 100 %" if tables.comparison.metric == "test_accuracy" else ""
@@ -283,5 +287,5 @@ def plain(sentence: Sentence) -> str:
 
 
 def caveats(tables: Frames) -> list[Sentence]:
-  """Return sentences on labels with different seeds and on expected orderings."""
+  """Return sentences on algorithms with different seeds and on expected orderings."""
   return different_seeds(tables.comparison) + expected(tables)

@@ -1,4 +1,4 @@
-"""The settings of a comparison for the report: those common to all labels, and a table of the others."""
+"""The settings of a comparison for the report: those common to all algorithms, and a table of the others."""
 
 import math
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Settings(NamedTuple):
 
 
 def settings(info: Mapping[str, Any]) -> Settings:
-  """Return the settings in a comparison.json."""
+  """Return the settings in the content of comparison.json, common ones and differing ones."""
   entries = info["algorithms"]
   left_out = () if info.get("clusters") or any(entry["virtual"] for entry in entries) else CLOCKS
   leaves = [_texts({k: v for k, v in entry["settings"].items() if k not in left_out}) for entry in entries]
@@ -57,7 +57,7 @@ def settings(info: Mapping[str, Any]) -> Settings:
 
 
 def of_labels(info: Mapping[str, Any], key: str) -> list[Any]:
-  """Return the value of a setting for each label."""
+  """Return the value of a setting for each compared algorithm."""
   return [entry["settings"][key] for entry in info["algorithms"]]
 
 
@@ -67,7 +67,7 @@ def without_unset(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _texts(tree: Mapping[str, Any]) -> dict[str, str]:
-  """Flatten a tree to {"section.key": text}; names of user-defined functions lose their file."""
+  """Flatten a tree to {"section.key": text}; the name of a user-defined function appears without its file."""
   return {key: _text(short_name(value) if key.endswith(".name") else value) for key, value in flat(tree).items()}
 
 

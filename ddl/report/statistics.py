@@ -1,6 +1,6 @@
 """Statistics of curves and seeds: Student's t intervals, target crossings, and paired tests with Holm's correction.
 
-For labels a and b, the t-test is on d_s = x_as - x_bs over their common seeds s. For costs, which scale with the
+For algorithms a and b, the t-test is on d_s = x_as - x_bs over their common seeds s. For costs, which scale with the
 difficulty of a seed, it is on d_s = log x_as - log x_bs. All algorithms share a seed's initial parameters, order of
 examples and step times, which correlates their results and reduces the variance of the differences.
 
@@ -35,7 +35,7 @@ def half_width(values: np.ndarray) -> np.ndarray:
 
 
 def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
-  """Return the mean and the half-width of its 95 % interval, None for fewer than two values."""
+  """Return the mean and the half-width of its 95 % interval (None for fewer than two values)."""
   values = np.asarray(values, np.float64)
   if values.size < 2:
     return (float(values[0]) if values.size else math.nan), None
@@ -43,7 +43,7 @@ def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
 
 
 def interval_ends(metric: str, mean: Any, half: Any) -> tuple[Any, Any]:
-  """Return mean -+ half, clipped to RANGE, which contains the true mean and so preserves the coverage."""
+  """Return mean -+ half, clipped to the metric's RANGE, which preserves the coverage: it contains the true mean."""
   least, most = RANGE.get(metric, (-math.inf, math.inf))
   return np.clip(mean - half, least, most), np.clip(mean + half, least, most)
 
@@ -89,20 +89,20 @@ def crossing(steps: np.ndarray, values: np.ndarray, target: float, higher_is_bet
 
 
 def finite_rows(values: np.ndarray) -> np.ndarray:
-  """Return the indices from the first finite value to the next value that is not finite."""
+  """Return the indices of the first consecutive finite values."""
   rows = np.flatnonzero(np.isfinite(values))
   return rows[: np.argmax(np.append(np.diff(rows), 2) > 1) + 1]
 
 
 def common_grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-  """Return all x [points] in the common range of the curves (x, y), and the interpolated y [curves, points]."""
+  """Return all x [points] in the range common to the curves (x, y), and their interpolated y [curves, points]."""
   grid = np.unique(np.concatenate([x for x, _ in curves]))
   grid = grid[(grid >= max(x[0] for x, _ in curves)) & (grid <= min(x[-1] for x, _ in curves))]
   return grid, np.array([np.interp(grid, x, y) for x, y in curves])
 
 
 class Pair(NamedTuple):
-  """The comparison of two labels over their common seeds; the fields are columns of the frame of pairs."""
+  """The comparison of two algorithms over their common seeds; the fields are columns of the pairs frame."""
 
   scale: str  # "difference", the first minus the second, or "ratio", the first over the second
   estimate: float  # the mean difference or geometric mean ratio; NaN without a common seed
@@ -120,11 +120,11 @@ def paired_tests(
   figures: Mapping[str, Mapping[str, float]], ratio: bool, family: Iterable[tuple[str, str]], resolution: float = 0.0,
   untested: Collection[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], Pair]:  # fmt: skip
-  """Test pairs of labels as one family: the probability of any false positive is at most 5 %.
+  """Test pairs of algorithms as one family: the probability of any false positive is at most 5 %.
 
   Args:
-    figures: the values by label and seed; a pair is tested over the common seeds.
-    ratio: test the ratio of two labels if all their values are positive, else the difference.
+    figures: the values by algorithm label and seed; a pair is tested over the common seeds.
+    ratio: whether to test the ratio of two algorithms (if all their values are positive) instead of the difference.
     family: the pairs, chosen before the values are known.
     resolution: the unit of rounded values, such as 1 / 360 for accuracies on 360 examples. Rounding adds a variance of
       2 resolution^2 / 12 to a difference, which is a lower bound on the variance in the test.
@@ -146,7 +146,7 @@ def paired_tests(
 def _paired(
   first: Mapping[str, float], second: Mapping[str, float], ratio: bool, resolution: float
 ) -> tuple[Pair, float]:
-  """Return the uncorrected pair, and |mean| / s of its differences, which is 0 if the mean or the spread is 0."""
+  """Return the comparison before Holm's correction, and |mean| / s of the differences (0 if the mean or s is 0)."""
   common = [seed for seed in first if seed in second]
   a, b = (np.array([values[seed] for seed in common], np.float64) for values in (first, second))
   ratio = ratio and (not common or min(a.min(), b.min()) > 0)
@@ -184,7 +184,7 @@ def share_resolution(values: Sequence[float]) -> float:
 
 
 def holm(values: Sequence[Any]) -> list[float]:
-  """Return Holm's adjusted p-values: for the k-th smallest of m, from 0, min(1, max over j <= k of (m - j) p_j)."""
+  """Return Holm's adjusted p-values: min(1, max over j <= k of (m - j) p_j) for the k-th smallest of m, k from 0."""
   p = np.asarray(values, np.float64)
   order = np.argsort(p, kind="stable")
   adjusted = np.empty_like(p)
@@ -193,7 +193,10 @@ def holm(values: Sequence[Any]) -> list[float]:
 
 
 def hedges_gz(size: float, seeds: int) -> float | None:
-  """Return Hedges' g_z = J mean(d) / s(d), J = G(m/2) / (sqrt(m/2) G((m-1)/2)), m = n - 1; None for two seeds."""
+  """Return Hedges' effect size g_z = J mean(d) / s(d) of n seeds; None for two seeds.
+
+  J = G(m/2) / (sqrt(m/2) G((m-1)/2)), where G is the gamma function and m = n - 1. size: mean(d) / s(d).
+  """
   m = seeds - 1
   if m < 2:
     return None
@@ -201,7 +204,10 @@ def hedges_gz(size: float, seeds: int) -> float | None:
 
 
 def power(size: float, seeds: int, level: float) -> float:
-  """Return P(|T| > t(1 - level / 2, n - 1)), T noncentral t with n - 1 degrees of freedom around size sqrt(n)."""
+  """Return the power of the paired t-test with n seeds: P(|T| > t(1 - level / 2, n - 1)).
+
+  T has the noncentral t distribution with n - 1 degrees of freedom and noncentrality size sqrt(n).
+  """
   df, center = seeds - 1, size * math.sqrt(seeds)
   critical = special.stdtrit(df, 1 - level / 2)
   below, lower = np.nan_to_num(special.nctdtr(df, center, [critical, -critical]))  # NaN where too small for a float

@@ -52,7 +52,7 @@ def column(tables: Frames, quantity: Quantity, intervals: bool = True) -> list[C
 
 
 def varying(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
-  """Return the columns "workers", "batch" and "seeds run" that differ between labels and are not keys of the grid."""
+  """Return those of the columns "workers", "batch" and "seeds run" that differ and are not keys of the grid."""
   keys = [key for key in ("workers", "batch") if key not in comparison.info["grid"]]
   columns = _differing({key: list(map(str, of_labels(comparison.info, key))) for key in keys})
   if counts := sentences.seed_counts(comparison):
@@ -75,19 +75,19 @@ def of_texts(columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
 
 
 def _differing(columns: Mapping[str, Sequence[str]]) -> dict[str, list[Cell]]:
-  """Return the columns whose texts differ between labels."""
+  """Return the columns whose texts differ between the algorithms."""
   return of_texts({head: texts for head, texts in columns.items() if len(set(texts)) > 1})
 
 
 def taxonomy(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Cell]]:
-  """Return the columns of the table of algorithms."""
+  """Return the columns of the table of algorithms: taxonomy, and what a worker sends."""
   columns = {axis: [entry["taxonomy"][axis] for entry in entries] for axis in TAXONOMY}
   columns |= {"a worker sends": [entry["sends"] for entry in entries]} if any(e["sends"] for e in entries) else {}
   return {"algorithm": [Cell(entry["title"], "", (entry["citation"],)) for entry in entries]} | of_texts(columns)
 
 
 def pair_tables(tables: Frames) -> list[dict[str, Any]]:
-  """Return the template's variables for a table of pairs per quantity, sorted by p; [] without tests."""
+  """Return the template's variables for one table of pairs per quantity, sorted by p-value; [] without tests."""
   if tables.single or len(tables.table) < 2:
     return []
   return [_pair_table(tables, quantity) for quantity in frames.quantities(tables.comparison)]
@@ -131,7 +131,7 @@ def _p(adjusted: float | None, p: float | None) -> Cell:
 
 
 def _seeds(row: Any) -> Cell:
-  """Return the number of common seeds, and how many seeds each label lacks."""
+  """Return the cell with the number of common seeds, and how many seeds each of the two algorithms lacks."""
   missing = {row.first: row.missing_first, row.second: row.missing_second}
   return Cell(str(row.seeds), details=tuple(f"{label} lacks {count}" for label, count in missing.items() if count))
 
@@ -151,7 +151,7 @@ def text_table(tables: Frames) -> str:
 
 
 def text_lines(tables: Frames) -> list[str]:
-  """Return the table's header, a rule and a line per label; MARKS explains its marks."""
+  """Return the table's header, a rule and a line per algorithm; MARKS explains the marks."""
   comparison = tables.comparison
   points, keys = [info["point"] for info in comparison.infos], list(comparison.info["grid"])
   columns = _differing({words(key, keys): [value_text(point[key]) if key in point else "-" for point in points]
@@ -178,6 +178,6 @@ def text_lines(tables: Frames) -> list[str]:
 
 
 def _marked(cells: Sequence[Cell]) -> list[str]:
-  """Format cells as text, with marks."""
+  """Format cells as text, with the marks that MARKS explains."""
   texts = [f"({cell.text})" if cell.details else "-" if cell.kind == "partial" else cell.text for cell in cells]
   return [text + {"best": "*", "tied": "~"}.get(cell.kind, " ") for text, cell in zip(texts, cells, strict=True)]

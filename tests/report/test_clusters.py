@@ -116,7 +116,7 @@ def test_cluster_seconds_must_match_the_metrics(folder, tmp_path):
   info = json.loads((path / "comparison.json").read_text())
   info["clusters"][0]["algorithms"]["sync SGD"]["seconds"][1].pop()
   (path / "comparison.json").write_text(json.dumps(info))
-  with pytest.raises(ValueError, match=r"3 times on ethernet_10g .* sync SGD, seed 1"):
+  with pytest.raises(ValueError, match=r"3 predicted times on ethernet_10g .* sync SGD, seed 1"):
     reader.read(path)
 
 
