@@ -57,15 +57,15 @@ def _run(command: str, arguments: list[str]) -> int:
 
 
 def key_flags(command: str) -> list[flags.Flag[Any]]:
-  """Return the flags that a command reads, sorted by name."""
+  """Return the flags that a command accepts, sorted by name."""
   return sorted(flags.FLAGS.get_key_flags_for_module(f"experiments.commands.{command}"), key=lambda flag: flag.name)
 
 
 def parse(command: str, arguments: Sequence[str]) -> list[str]:
-  """Set all flags except --config and its overrides, and return these unparsed.
+  """Parse and set all flags except --config and its overrides, and return the arguments for these unparsed.
 
   Raises:
-    ValueError: for an argument that is not a flag, a flag that the command does not read, a value of the wrong type,
+    ValueError: for an argument that is not a flag, a flag that the command does not accept, a value of the wrong type,
       or a flag with two values.
   """
   _check(command, arguments)
@@ -83,7 +83,7 @@ def parse(command: str, arguments: Sequence[str]) -> list[str]:
 
 
 def _check(command: str, arguments: Sequence[str]) -> None:
-  """Raise OptionError for a flag that the command does not read, an invalid value, or a flag with two values."""
+  """Raise OptionError for a flag that the command does not accept, an invalid value, or a flag with two values."""
   readable = {flag.name for flag in key_flags(command)}
   modules = flags.FLAGS.flags_by_module_dict()  # includes libraries
   of_commands = {flag.name for name in modules if name.startswith("experiments") for flag in modules[name]} | {*FLAGS}
@@ -97,7 +97,7 @@ def _check(command: str, arguments: Sequence[str]) -> None:
     if name not in flags.FLAGS and negated in flags.FLAGS and flags.FLAGS[negated].boolean:
       name, equals, value = negated, "=", "false"
     if name in of_commands - readable:
-      raise OptionError(name, f"unset for {command}, which does not read it")
+      raise OptionError(name, f"unset for {command}, which does not use it")
     flag: Any = flags.FLAGS[name] if name in flags.FLAGS else None  # noqa: SIM401 (its get gives the value)
     if not equals:
       value = "true" if flag is not None and flag.boolean else next(words, "")
@@ -121,7 +121,7 @@ def _parsed(flag: Any, text: str) -> Any:
 
 
 def _check_json() -> None:
-  """Raise OptionError if the --json file cannot be written, before any slow work."""
+  """Raise OptionError before any slow work if the --json file cannot be written."""
   name = flags.FLAGS["json"].value if "json" in flags.FLAGS else None
   if not name:
     return

@@ -16,11 +16,11 @@ from ddl.config.catalog import REGISTRIES, TYPES, Config, unknown_key
 from ddl.config.comparison import GRID, in_order
 from ddl.errors import OptionError
 
-FILE = "--config=FILE, such as --config=configs/digits_compare.py"
+FILE = "set by --config=FILE, such as --config=configs/digits_compare.py"
 
 
 class CommandLine(NamedTuple):
-  """Name, arguments and config of a command."""
+  """The name, arguments and config of a command."""
 
   command: str
   arguments: Sequence[str] = ()
@@ -34,7 +34,7 @@ class CommandLine(NamedTuple):
 
 
 def split_config_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-  """Split arguments into --config flags and the rest; one dash, and a space for =, are valid as in absl.
+  """Split arguments into --config flags and the rest; as in absl, -config and a space instead of = are valid.
 
   Raises:
     OptionError: for --config without a value.
@@ -54,10 +54,11 @@ def split_config_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def read(command: str, config_args: Sequence[str], stored: Config | None = None) -> tuple[Config, list[str]]:
-  """Apply the overrides to the stored config or to that of the file; return the config and the overridden keys.
+  """Apply the overrides to `stored`, or else to the config of the file; return the config and the overridden keys.
 
   Raises:
-    ValueError: for a missing or invalid file, an unknown or unread key, or a value of the wrong type.
+    ValueError: for a missing or invalid file, a key that is unknown or that the command does not use, or a value of the
+      wrong type.
   """
   files = [a.partition("=")[2] for a in config_args if a.startswith("--config=")]
   if stored is None and not (files and files[-1]):
@@ -85,7 +86,7 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
 
 
 def as_keys(name: str, arguments: Sequence[str]) -> str:
-  """Return a hint with the config keys that have the name of an unknown flag, or "" if there are none."""
+  """Return a hint that names the config keys with the same name as an unknown flag, or "" if there are none."""
   config: Any = base()
   places = [[""] * (name not in SECTIONS), REGISTRIES, SECTIONS]  # by priority: the first match counts
   known = [[f"{s}.{name}" if s else name for s in group if name in (config[s] if s else config)] for group in places]
@@ -129,7 +130,7 @@ def _set(config: Config, path: str, text: str) -> Config:
 
 
 def _check(config: Any, path: str, names: Mapping[str, str]) -> None:
-  """Raise OptionError for an unknown config key. names: section -> the entry that a flag selects."""
+  """Raise OptionError for an unknown config key. names: such as {"algorithm": "easgd"}, as selected by flags."""
   node: Any = config
   for i, key in enumerate(path.split(".")):
     if not isinstance(node, ConfigDict) or key not in node:

@@ -1,7 +1,8 @@
 """Flags that several commands share, including those of `RunOptions`.
 
-A command calls the function of each flag that it reads. These are its key flags in absl's sense: its help lists them
-and its command line may set them. The first call defines a flag, so that one process can import several commands.
+Each function defines a flag, and a command calls the functions of the flags that it uses. These become its key flags in
+absl's sense: the help of the command lists them, and its command line may set them. Only the first call of a function
+defines the flag; therefore one process can import several commands.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,14 +64,13 @@ def declare_process() -> None:
   """Set rank and number of processes from the flags. Raises ValueError for an invalid combination."""
   place: dict[str, Any] = {name: flags.FLAGS[name].value for name in ("coordinator", "num_processes", "process_id")}
   if flags.FLAGS.processes > 1 and (conflicts := [name for name, value in place.items() if value not in ("", None)]):
-    raise OptionError(
-      conflicts[0], "unset with processes, which starts all processes on this host", place[conflicts[0]]
-    )
+    advice = "--processes starts all processes on this host."
+    raise OptionError(conflicts[0], "unset with processes", place[conflicts[0]], advice)
   hosts.declare(**place)
 
 
 def run_options(line: CommandLine | None = None, **more: Any) -> RunOptions:
-  """Build `RunOptions` from the flags. more: further values that a resume needs, see `resume.record`."""
+  """Build `RunOptions` from the flags. more: other values that a resumed run needs, see `resume.record`."""
   values: dict[str, Any] = {name: flags.FLAGS[name].value for name in FLAGS if name in flags.FLAGS}
   values["overlap"] = values.get("overlap", "on") == "on"
   values["hooks"] = tuple(map(absolute, values.get("hooks", ())))

@@ -1,7 +1,8 @@
 """`python run.py bench`: examples per second of each workload and algorithm, against a plain optax loop.
 
-Each side runs in a separate process, as a user would start it, and their blocks of steps alternate. The ratio is the
-median over pairs of consecutive blocks, so that other load on the machine affects both. It is a report, not a test.
+ddl and the plain loop run in separate processes, as a user would start them, and take turns with blocks of steps. The
+ratio of their rates is the median over pairs of consecutive blocks, because other load on the machine affects both
+blocks of a pair. The command only reports: no ratio is an error.
 """
 
 import itertools
@@ -40,13 +41,13 @@ for name in PASSED_ON:
 
 
 class Side(NamedTuple):
-  """A running `experiments.bench.timed_process`, with the figures that it reported after warm-up."""
+  """A running `experiments.bench.timed_process`, with the figures that it reported after its warm-up."""
 
   process: subprocess.Popen[str]
   figures: dict[str, Any]
 
   def rate(self) -> float:
-    """Measure one more block; return its examples per second."""
+    """Run one more block of steps and return its examples per second."""
     assert self.process.stdin
     self.process.stdin.write("go\n")
     self.process.stdin.flush()
@@ -79,9 +80,9 @@ def main(line: CommandLine) -> int:
     raise OptionError(kinds[1], f"unset with {kinds[0]}")
   unread = [name for name in ("only", "turns", *PASSED_ON) if absl_flags.FLAGS[name].present]
   if PERF.value and unread:
-    raise OptionError(unread[0], "unset with perf, which has its own cases")
+    raise OptionError(unread[0], "unset with perf", advice="The benchmark of the cost model has fixed cases.")
   if PROCESSES.present and not PERF.value:
-    raise OptionError("processes", "unset without perf, as the other benchmarks start one process per side")
+    raise OptionError("processes", "unset without perf", advice="Other benchmarks start one process per program.")
   if PERF.value:
     return predictions.main(JSON.value, PROCESSES.value if PROCESSES.present else 2, line.words)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS
@@ -92,7 +93,7 @@ def main(line: CommandLine) -> int:
     if not ONLY.value or any(part.strip() in f"{workload} {algorithm}" for part in ONLY.value)
     if workload not in IN_PARTS or algorithm == "sync_sgd"
   ]
-  _check(cases, f"parts of a workload ({', '.join(WORKLOADS)}) and an algorithm ({', '.join(algorithms)})")
+  _check(cases, f"part of 'WORKLOAD ALGORITHM' with one of {', '.join(WORKLOADS)} and one of {', '.join(algorithms)}")
   options = run_options()
   passed = json.dumps({name: getattr(options, name) for name in PASSED_ON})
   measure = _against_rivals if RIVALS.value else _against_synchronous if ASYNC.value else _against_plain
@@ -108,7 +109,7 @@ def _check(cases: list[tuple[str, str]], condition: str) -> None:
 
 
 def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """Measure each case against a plain optax loop, which runs once per workload."""
+  """Measure each case against a plain optax loop, which is started once per workload."""
   print(f"{'case':41}{'examples/s':>11}{'plain':>9}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
   results = []
   for workload, group in itertools.groupby(cases, key=lambda case: case[0]):
@@ -133,7 +134,7 @@ def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, 
 def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
   """Measure ddl and each rival alternately, on cases with two workers, one device each."""
   cases = [(w, a) for w, a in cases if a in rivals.PERIODS and WORKLOADS[w].workers == 2]
-  _check(cases, f"a case of two workers under {' or '.join(rivals.PERIODS)} with rivals, such as 'mlp 2x64'")
+  _check(cases, f"a case with two workers and {' or '.join(rivals.PERIODS)} for --rivals, such as 'mlp 2x64'")
   names = [name for name in rivals.RIVALS if name != "torch" or find_spec("torch")]
   if "torch" not in names:
     print("PyTorch is not installed and is skipped (pip install torch)")
@@ -142,9 +143,9 @@ def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str,
 
 
 def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """Measure server algorithms in waves, their synchronous counterparts, and one event at a time; 10 % jitter."""
+  """Measure server algorithms in waves and event by event, and their synchronous counterparts, with 10 % jitter."""
   cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
-  _check(cases, "a case of eight workers with asynchronous, such as 'mlp 8x64'")
+  _check(cases, "a case with eight workers for --asynchronous, such as 'mlp 8x64'")
   sides = {
     (w, a): {
       "waves": ("ddl", w, a, passed), "synchronous": ("ddl", w, COUNTERPARTS[a], passed), "one": ("one", w, a, passed)
@@ -155,9 +156,9 @@ def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict
 
 
 def _side_by_side(cases: dict[tuple[str, str], dict[str, tuple[str, ...]]], heads: list[str]) -> list[dict[str, Any]]:
-  """Measure all sides of each case and print a row with rates and ratios of the first side to each other one.
+  """Measure all programs ("sides") of each case; print a row with their rates and the first rate over each other.
 
-  cases: (workload, algorithm) -> side -> the arguments of its process. heads: column headings, one per side.
+  cases: for each (workload, algorithm), the process arguments of each side. heads: column headings, one per side.
   """
   print(f"{'case':32}{heads[0]:>11}" + "".join(f"{head:>13}{'ratio':>7}" for head in heads[1:]) + "   (examples/s)")
   results = []
@@ -172,7 +173,7 @@ def _side_by_side(cases: dict[tuple[str, str], dict[str, tuple[str, ...]]], head
 
 
 def _alternate(sides: dict[str, Side]) -> tuple[dict[str, float], dict[str, float]]:
-  """Measure the sides alternately; return their median rates and the first side's median ratio to each other one."""
+  """Measure the sides alternately; return their median rates and the first side's median ratio to each other side."""
   rounds = [{name: side.rate() for name, side in sides.items()} for _ in range(TURNS.value)]
   rates = {name: statistics.median(r[name] for r in rounds) for name in sides}
   first, *others = sides

@@ -37,7 +37,7 @@ def main(line: CommandLine) -> int:
   if ALGORITHMS.value == []:
     raise OptionError("algorithms", "one or more names, such as sync_sgd,dasgd")
   if not TOPOLOGY.value:
-    raise OptionError("topology", "set, such as v5e:4x4 or h200:2x8")
+    raise OptionError("topology", "set (for example, to v5e:4x4 or h200:2x8)")
   jax.config.update("jax_platforms", "cpu")  # a dry run needs no local accelerator
   from experiments.dryrun import compiled, report, target  # not at the top: the platform must be set first
 
@@ -67,20 +67,22 @@ def main(line: CommandLine) -> int:
     if not compiled.fits(figures, cluster):
       other = compiled.smallest_that_fits(label, experiments[label], job, cluster)
       raise ValueError(report.too_large(figures, cluster.device.memory, other, topology.name))
-  print(f"\nall fit into the {bytes_text(cluster.device.memory)} of a device")
+  print(f"\nall algorithms fit into the {bytes_text(cluster.device.memory)} of a device")
   return 0
 
 
 def _data(experiment: Experiment) -> Data:
-  """Load the config's data set. Raises ValueError, which recommends synthetic data, if it is missing."""
+  """Load the config's data set. Raises ValueError, which recommends synthetic data, if the set is missing."""
   try:
     return load(experiment)
   except (OSError, ValueError) as error:
-    raise ValueError(f"{error}; for a dry run, config.data.name=synthetic with a task and shape is enough") from error
+    raise ValueError(
+      f"{error}; for a dry run, config.data.name=synthetic with a task and shape is sufficient"
+    ) from error
 
 
 def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
-  """Return label -> experiment; unless --config.workers is set, the devices determine the number of workers."""
+  """Map each algorithm label to its experiment; the devices determine the number of workers if the flags do not."""
   config = line.config
   if ALGORITHMS.value:
     experiments = {name: _with_algorithm(config, name, line.paths) for name in dict.fromkeys(ALGORITHMS.value)}
@@ -95,7 +97,7 @@ def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
 
 
 def _with_algorithm(config: Config, name: str, paths: Sequence[str]) -> Config:
-  """Return the config with another algorithm, without keys set by flags that only other algorithms take."""
+  """Return the config with another algorithm; keys that flags set but only other algorithms have become None."""
   renamed_config = renamed(config, {"algorithm": {"name": name}})
   keys = {path.removeprefix("algorithm.") for path in paths if path.startswith("algorithm.")} - {"name"}
   with renamed_config.ignore_type():

@@ -20,9 +20,9 @@ MARKDOWN = flags.DEFINE_string("markdown", "", "write the reference pages to thi
 
 
 def main(line: CommandLine | None = None) -> int:
-  """Print the lists, or a config's user-defined objects and comparison labels; return the exit code."""
+  """Print the lists, or a config's user-defined objects and compared algorithms; return the exit code."""
   if line and line.config is not None and MARKDOWN.value:
-    raise OptionError("markdown", "unset with config, as the pages do not depend on a config")
+    raise OptionError("markdown", "unset with config", advice="The pages do not depend on a config.")
   if line and line.config is not None:
     user_defined = _user_defined(line.config) or ["the config has no user-defined objects"]
     print(*user_defined, *_labels(line.config), sep="\n")
@@ -35,7 +35,7 @@ def main(line: CommandLine | None = None) -> int:
 
 
 def _user_defined(config: Config) -> list[str]:
-  """Describe each user-defined object of the config and of its comparison's labels, as lines of text."""
+  """Describe each user-defined object of the config and of its compared algorithms, as lines of text."""
   addresses: dict[tuple[str, str], None] = {}
   for variant in [config, *(variants(config).values() if config.compare.algorithms else [])]:
     addresses |= {(kind, variant[kind].name): None for kind in catalog.REGISTRIES if is_address(variant[kind].name)}
@@ -49,7 +49,7 @@ def _user_defined(config: Config) -> list[str]:
 
 
 def _labels(config: Config) -> list[str]:
-  """Describe the labels of the config's comparison with their settings, as lines of text."""
+  """Describe the algorithms of the config's comparison with the settings that differ, as lines of text."""
   if not config.compare.algorithms and not config.compare.grid:
     return []
   labels = Comparison.from_config(config).to_json()["algorithms"]

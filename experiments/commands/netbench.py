@@ -36,7 +36,7 @@ def main(line: CommandLine) -> int:
     raise OptionError("bandwidth", "one or more bandwidths, such as 50mbit,200mbit,1gbit")
   names = ALGORITHMS.value or list(CASES)
   if unknown := [name for name in names if name not in CASES]:
-    raise OptionError("algorithms", f"names among {', '.join(CASES)}", ",".join(unknown))
+    raise OptionError("algorithms", f"one or more of {', '.join(CASES)}", ",".join(unknown))
   network.check_rights()
   if WORKDIR.value:
     writable(Path(WORKDIR.value)).mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ from experiments.command_line.config_flag import CommandLine
 
 
 def read(folder: str) -> float:
-  """Read the last gradient noise scale B_simple of a run, in examples; it grows in training (arXiv 1812.06162).
+  """Read the last gradient noise scale B_simple of a run, in examples; it grows during training (arXiv 1812.06162).
 
   Raises:
     OptionError: for a folder without a run or without a measured noise scale.
@@ -73,7 +73,7 @@ def main(line: CommandLine) -> int:
   if not batch and config is not None:
     batch, origin = config.batch, "config.batch, which --batch overrides"
   if BATCH.value and batch % micro:
-    raise OptionError("batch", f"a multiple of config.microbatches, {micro}", batch)
+    raise OptionError("batch", f"a multiple of config.microbatches ({micro})", batch)
   noise = read(RUN.value) if RUN.value else 0.0
   request = PlanRequest(
     batch, workers, SERVERS.value or 0, EFFICIENCY.value, EXPOSED.value, origin, GRADIENTS.value, noise, micro
@@ -101,7 +101,7 @@ def main(line: CommandLine) -> int:
 
 
 def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
-  """Return the config's experiment as a job, and its algorithm's label and message pattern."""
+  """Return the config's experiment as a job, its algorithm's label, and a function workers -> message pattern."""
   from ddl.costs.cluster_clock import pattern_of, vector
   from ddl.costs.step_cost import experiment_job  # imports the models, which a layer table does not need
   from ddl.run.build import build

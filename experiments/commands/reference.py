@@ -42,7 +42,7 @@ def text(template: str) -> str:
 
 
 def pages() -> dict[str, str]:
-  """Return file name -> text of each page."""
+  """Map the file name of each page to its text."""
   return {name: text(name) for name in ("algorithms.md", "config.md", "commands.md")}
 
 
@@ -57,7 +57,7 @@ def write(folder: Path) -> list[Path]:
 
 
 def rows() -> list[tuple[str, ...]]:
-  """Return one table row per algorithm: the columns of HEAD."""
+  """Return one table row per algorithm, with the columns of HEAD."""
   out = []
   for name, spec in (COLLECTIVE | SERVER).items():
     names = (f"{key} ({spec.symbols[key]})" if key in spec.symbols else key for key in keywords(spec.factory))
@@ -72,7 +72,7 @@ def settings(factory: Callable[..., Any]) -> list[str]:
 
 
 def _described(registry: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-  """Return name -> (record, summary, equations, table of hyper-parameters) from the factories' docstrings."""
+  """Map each name to (registry entry, summary, equations, table of hyper-parameters), from its factory's docstring."""
   described = {}
   for name, spec in registry.items():
     summary, equations, *_ = str(inspect.getdoc(spec.factory)).split("\n\n")
@@ -91,13 +91,13 @@ def _default(parameter: inspect.Parameter) -> str:
 
 
 def _comments(section: str) -> dict[str, str]:
-  """Return key -> its trailing comment in the source of `base`, for one section."""
+  """Map each key of a config section to its trailing comment in the source of `base`."""
   text = inspect.getsource(base).partition(f"config.{section} = ")[2].partition("\n  )\n")[0]
   return dict(re.findall(r"^\s+\"(\w+)\": [^#\n]*(?:# (.*))?$", text, re.MULTILINE))
 
 
 def _commands() -> dict[str, tuple[str, list[Any]]]:
-  """Return command -> (description, flags)."""
+  """Map each command to (description, flags)."""
   import run  # run.py in the repository's root
 
   modules = {command: importlib.import_module(f"experiments.commands.{command}") for command in run.COMMANDS}

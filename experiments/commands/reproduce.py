@@ -18,7 +18,7 @@ CHECK = flags.DEFINE_bool("check", False, "write nothing; exit with code 1 if a 
 
 
 def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
-  """Write the pages and their pictures, or check the pages; return the exit code. check: default --check."""
+  """Write the pages and their pictures, or check the pages; return the exit code. check: None for --check."""
   check = CHECK.value if check is None else check
   if not check:
     writable(FOLDER, "the folder of the pages")
@@ -58,5 +58,5 @@ def sections() -> list[Section]:
 
 
 def pages(all_sections: Sequence[Section]) -> dict[str, str]:
-  """Return file name -> text of each page."""
+  """Map the file name of each page to its text."""
   return {"reproduction.md": markdown(all_sections), "device_steps.md": published_steps.steps_page()}

@@ -82,8 +82,8 @@ def main(line: CommandLine) -> int:
   if MEASURE.value:
     processes = cluster.workers or 1
     if workers[0] != 1 or processes not in workers:
-      condition = f"1,{processes} with measure, which uses the {processes} calibrated processes"
-      raise OptionError("nodes", condition, ",".join(map(str, workers)))
+      advice = f"A measurement uses the {processes} calibrated processes."
+      raise OptionError("nodes", f"1,{processes} with measure", ",".join(map(str, workers)), advice)
     from experiments.bench import microbench
 
     share = batch if weak else max(1, batch // processes)
@@ -125,15 +125,14 @@ def _check_measure(cluster: str, model: str) -> None:
     return
   if cluster != cluster_file.MEASURED or model not in MODELS:
     models = ", ".join(MODELS)
-    raise OptionError(
-      "measure", f"unset unless cluster is measured and model is one of {models}", f"{model} on {cluster}"
-    )
+    advice = f"It requires --cluster={cluster_file.MEASURED} and one of the models {models}."
+    raise OptionError("measure", f"unset with --cluster={cluster} and --model={model}", advice=advice)
   if server := [name for name in _algorithms() if name not in COLLECTIVE]:
-    raise OptionError("algorithms", "collective algorithms with measure", ", ".join(server))
+    raise OptionError("algorithms", "collective when measure is set", ", ".join(server))
 
 
 def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
-  """Return the numbers of workers: by default powers of 2 up to 128 nodes, the whole cluster, or `most`."""
+  """Return the numbers of workers: by default powers of 2 up to the least of 128 nodes, the cluster and `most`."""
   per_node, limit = cluster.network.per_node, cluster.workers or math.inf
   if NODES.value and WORKERS.value:
     raise OptionError("nodes", "unset with workers", NODES.value)
@@ -151,7 +150,7 @@ def _checked(flag: str, text: str, most: float, has: str) -> list[int]:
   numbers = counts(flag, text)
   if numbers[-1] > most:
     fit = [n for n in numbers if n <= most] or [most]
-    raise OptionError(flag, f"at most {most:,}, as {has}", text, f"{','.join(map(str, fit))} fits.")
+    raise OptionError(flag, f"at most {most:,}", text, f"The cluster {has}; {','.join(map(str, fit))} fits.")
   return numbers
 
 
@@ -173,7 +172,7 @@ def counts(flag: str, text: str) -> list[int]:
 
 
 def _between(flag: str, first: int, second: int, last: int) -> list[int]:
-  """Return the numbers after `second`, up to and including `last`."""
+  """Return the numbers after `second` up to and including `last`, by doubling or by equal steps."""
   if first > 0 and second == 2 * first:
     doubled = [second * 2**i for i in range(1, last.bit_length())]
     if last in doubled:

@@ -26,7 +26,7 @@ VALIDATION = flags.DEFINE_float("validation", 0.1, "share of the text, at its en
 def main(_line: CommandLine) -> int:
   """Write the token files and print their sizes; return the exit code."""
   if not TEXT.value or not OUT.value:
-    raise OptionError("text and out", "set, as --text=FILE and --out=FOLDER")
+    raise OptionError("text and out", "set by --text=FILE and --out=FOLDER")
   writable(Path(OUT.value), "out")
   began = time.perf_counter()
   tokens = tokenizer.write(

@@ -1,4 +1,4 @@
-"""Compile an experiment for target devices, and find how many members per worker fit into their memory."""
+"""Compile an experiment for target devices, and find the devices per worker ("members") whose memory suffices."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,15 +41,17 @@ class CompiledJob(NamedTuple):
 
 
 def check_workers(target: Target, workers: int, members: int) -> None:
-  """Raise OptionError, with valid values, unless the workers and their members divide the devices evenly."""
+  """Raise OptionError, which lists valid values, unless the workers and their members use all devices evenly."""
   count = len(target.devices)
   if count % members:
     fits = ", ".join(map(str, divisors(count)))
-    raise OptionError("members", f"one of {fits}, which divide the {count} devices of {target.name}", members)
+    raise OptionError(
+      "members", f"one of {fits}", members, f"It must divide the {count} devices of {target.name} evenly."
+    )
   rows = count // members
   if workers % rows:
-    condition = f"a multiple of {rows}, as {target.name} has {count} devices and a worker has {members} members"
-    raise OptionError("config.workers", condition, workers)
+    advice = f"{target.name} has {count} devices, and --members={members} is the number of devices per worker."
+    raise OptionError("config.workers", f"a multiple of {rows}", workers, advice)
 
 
 def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
@@ -87,12 +89,12 @@ def cache(where: str) -> Path | None:
 
 
 def fits(needed: Figures, cluster: Cluster) -> bool:
-  """Return whether the program fits into the memory of a device."""
+  """Return whether the compiled program fits into the memory of one device of the cluster."""
   return not needed.refused and needed.peak <= cluster.device.memory
 
 
 def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, cluster: Cluster) -> Figures | None:
-  """Find by trial the smallest number of members that fits; return its `Figures`, or None if none fits."""
+  """Try increasing numbers of members; return the `Figures` of the first that fits into memory, None if none fits."""
   count = len(job.target.devices)
   for members in TRIED:
     even = experiment.batch % members == 0 and count % members == 0
@@ -109,7 +111,7 @@ def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, clu
 
 
 def explain(info: StepInfo) -> None:
-  """Print the memory and collectives of a run's compiled program at its start (a hook); seconds for known devices."""
+  """A hook: print the memory and collectives of a run's compiled program at its start, with seconds for known devices."""
   if not info.first:
     return
   components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all workers

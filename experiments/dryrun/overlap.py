@@ -1,9 +1,10 @@
 """Predict the seconds of a compiler's schedule: compute, and the exposed and hidden time of each collective.
 
-Compute and the links are one resource each. An operation takes the larger of FLOP / (peak * efficiency) and bytes /
-(memory bandwidth * efficiency); a collective takes the time of the cheapest algorithm in `ddl.perf`. Collectives in
-flight use the links one after the other during compute; the time left when a result is needed is exposed. On TPUs, a
-chained collective (see `ddl.engine.compiled_program`) advances only while the kernels that drive it run.
+Compute is one resource, and all links together are another. An operation takes the larger of FLOP / (peak *
+efficiency) and bytes / (memory bandwidth * efficiency); a collective takes the time of the cheapest algorithm in
+`ddl.perf`. Collectives in flight use the links one after the other during compute; the part of a collective that is
+left when its result is needed is exposed. On TPUs, a chained collective (see `ddl.engine.compiled_program`) advances
+only while the kernels that drive it run.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ class Transfer(NamedTuple):
 
 
 class Seconds(NamedTuple):
-  """Seconds of one run of a schedule."""
+  """Predicted seconds of a schedule that is executed once."""
 
   compute: float
   transfers: dict[int, Transfer]  # by the collective's id
@@ -50,7 +51,7 @@ class _InFlight:
 
 
 def price(events: Events, collectives: Sequence[Collective], cluster: Cluster, devices: int) -> Seconds:
-  """Predict the seconds of a schedule. collectives: indexed by id; devices: number in the whole program."""
+  """Predict the seconds of a schedule. collectives: indexed by id; devices: their number in the whole program."""
   compute, driving, products, transfers = 0.0, 0.0, 0, {}
   flights: dict[int, _InFlight] = {}
 

@@ -31,7 +31,7 @@ VERSIONS = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin")
 
 
 class DryRunProgram(NamedTuple):
-  """A compiled call as one device runs it; memory in bytes per device."""
+  """The program of a compiled call, as one device runs it; memory in bytes per device."""
 
   steps: int  # per call
   events: Events
@@ -44,10 +44,10 @@ class DryRunProgram(NamedTuple):
 
 
 def steady(trainer: CompiledTrainer, steps: int, every: int) -> list[tuple[Call, int]]:
-  """Return representative calls of a run of `steps` steps, each with its count.
+  """Return representative calls to compiled programs of a run of `steps` steps, each with its count.
 
-  This is the call that covers most steps, if it contains whole cycles of the schedule; otherwise the calls of one
-  cycle. If a cycle is longer than MOST_STEPS, these are the calls of the run itself.
+  The result is the one call that covers most steps, if it contains whole cycles of the schedule; otherwise the calls of
+  one cycle. If a cycle is longer than MOST_STEPS, the calls are from the run itself.
   """
   schedule = trainer.schedule
   least = [clock.first + clock.delay for clock in schedule.clocks if clock.steady]  # steps until the steady state

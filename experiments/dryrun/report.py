@@ -126,7 +126,7 @@ def _rows(
 
 
 def _predicted(experiment: Experiment, trainer: CompiledTrainer, cluster: Cluster, flop: float, moved: float) -> float:
-  """Predict the seconds of a step as `compare --cluster` does, from the algorithm instead of the schedule."""
+  """Predict the seconds of a step like `compare --cluster`: from the algorithm instead of the compiler's schedule."""
   members = trainer.workers.members
   pattern = pattern_of(trainer.algorithm, param_shapes(trainer.model), experiment.workers)
 
@@ -200,7 +200,7 @@ def verdict(figures: Figures, cluster: Cluster) -> str:
 
 
 def too_large(figures: Figures, limit: float, other: Figures | None, target: str) -> str:
-  """Describe in a line which parts exceed the memory `limit`, and what would fit."""
+  """Describe in one line which parts need the most memory, if `limit` is exceeded, and what would fit."""
   total = sum(figures.parts.values())
   rest = {"gradients, activations and other temporaries": figures.peak - total}
   parts = {name: size for name, size in (figures.parts | rest).items() if size > 0}
@@ -212,7 +212,7 @@ def too_large(figures: Figures, limit: float, other: Figures | None, target: str
   if other:
     ways.append(f"--members={other.members} fits ({pluralize(other.workers, 'worker')}, {bytes_text(other.peak)} each)")
   if total < limit:
-    ways.append("or a smaller config.batch, config.microbatches above 1 or config.model.remat for the activations")
+    ways.append("a smaller config.batch, config.microbatches above 1 or config.model.remat reduces the activations")
   return line + (
-    ", ".join(ways) or "no number of members up to 16 fits; use a smaller model or devices with more memory"
+    ", or ".join(ways) or "no number of members up to 16 fits; use a smaller model or devices with more memory"
   )

@@ -97,4 +97,4 @@ def _gpu(name: str, kind: str, hosts: int, per_host: int) -> Target:
 
 def _missing(name: str, what: str, file: str) -> OptionError:
   advice = f"Install it with python -m pip install -r {file} -c constraints.txt"
-  return OptionError("topology", f"a topology with an installed compiler ({what})", name, advice)
+  return OptionError("topology", f"a topology whose compiler ({what}) is installed", name, advice)

@@ -19,7 +19,7 @@ Curves = Mapping[str, list[tuple[float, float]]]  # label: (seconds, test accura
 
 
 def train(network: NamespaceNetwork, measured: Measured, names: Sequence[str], folder: Path) -> Curves:
-  """Train each named case in a separate folder; return label -> accuracy curve."""
+  """Train each named case in a separate folder; return the accuracy curve of each algorithm label."""
   period = CASES["local_sgd"](measured).period  # also for Sync EASGD, so that all runs have the same number of steps
   settings = {
     "batch": 256, "optimizer": {"momentum": 0.9, "learning_rate": LEARNING_RATE},

@@ -1,4 +1,4 @@
-"""Predict the seconds of a round: of the link for its messages, and of the whole round by the cost model."""
+"""Predict the seconds of the link for the messages of a round, and of the whole round by the cost model."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ class Expected:
   """Messages and predicted seconds of a round of an experiment's algorithm."""
 
   def __init__(self, experiment: Experiment, params: Tree, link: LinkModel, period: int, overlap: bool):
-    """Find a round's messages. params: shapes; link: of a host; period: in steps; overlap: whether steps hide them."""
+    """Find a round's messages. params: shapes; link: of a host; period: steps; overlap: whether steps hide messages."""
     self._experiment, self._period, self._overlap = experiment, period, overlap
     self._algorithm: Any = experiment.make_algorithm()
     pattern = messages(self._algorithm, params, experiment.workers)
@@ -39,11 +39,11 @@ class Expected:
 
   @property
   def link(self) -> float:
-    """Seconds of the link for the messages of a round."""
+    """Seconds that the link takes for the messages of a round."""
     return self._period * self._local + sum(self.messages)
 
   def predicted(self, step: float) -> float:
-    """Return the seconds per round by the cost model. step: seconds of a step without communication."""
+    """Return the seconds of a round that the cost model predicts. step: seconds of a step without communication."""
     last = ROUNDS * self._period
     times = replace(
       self._experiment.times, settings={**self._experiment.times.settings, "seconds": step, "jitter": 0.0}

@@ -55,7 +55,7 @@ class ProcessGroup(NamedTuple):
   errors: list[IO[bytes]]
 
   def request(self, request: Mapping[str, Any], what: str, seconds: float) -> list[dict[str, Any]]:
-    """Send a request to all hosts and return their replies. what: its name in errors; seconds: timeout."""
+    """Send a request to all hosts and return their replies. what: its name in error messages; seconds: timeout."""
     line = json.dumps(request) + "\n"
     for process in self.processes:
       assert process.stdin
@@ -75,7 +75,9 @@ class ProcessGroup(NamedTuple):
       assert process.stdout
       ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
       if not ready:
-        raise ValueError(f"timed out after {seconds:.0f} s waiting for host {host} during {what}; all hosts stopped")
+        raise ValueError(
+          f"timed out after {seconds:.0f} s waiting for host {host} during {what}; all hosts were stopped"
+        )
       line = process.stdout.readline()
       if not line:
         self.errors[host].seek(0)

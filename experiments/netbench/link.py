@@ -2,7 +2,7 @@
 
 python -I -S link.py RATE LATENCY FD:ADDRESS ...   (bits per second; seconds one way; one tun device per host)
 
-Each host has one link to all others, as to a switch: its packets leave one after the other at the bandwidth and
+Each host has one link, as if connected to a switch: its packets leave one after the other at the bandwidth and
 arrive after the latency. A line `RATE LATENCY` on standard input changes both; the process exits when standard input
 is closed. It uses only the standard library, so that it starts quickly and stays small.
 """
@@ -22,7 +22,7 @@ HEADER = 10  # bytes of the virtio header before each packet (checksum not compu
 
 
 class Shaper:
-  """Departure and arrival times of packets, on any clock."""
+  """Departure and arrival times of packets, in seconds of the caller's clock."""
 
   def __init__(self, rate: float, latency: float, hosts: int):
     """Create idle links. rate: bits per second of each host, one way; latency: seconds, one way."""
@@ -71,7 +71,7 @@ class Link:
     return commands in readable
 
   def _take(self, host: int, device: int, now: float) -> None:
-    """Read the packets of a host that depart within AHEAD."""
+    """Read the packets of a host that depart within AHEAD seconds from now."""
     while self.shaper.reads_at(host) <= now:
       try:
         packet = os.read(device, PACKET)

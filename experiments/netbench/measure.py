@@ -33,14 +33,14 @@ def bandwidth(text: str) -> float:
 
 def latency(text: str) -> float:
   """Parse a latency such as "5ms" to seconds."""
-  return _number("latency", text, TIMES, (0.0, 1.0), "at most 1s, one way, such as 5ms")
+  return _number("latency", text, TIMES, (0.0, 1.0), "and at most 1s (one way), such as 5ms")
 
 
 def _number(option: str, text: str, units: dict[str, float], limits: tuple[float, float], condition: str) -> float:
   match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([a-z]+)", text.strip().lower())
   value = float(match[1]) * units[match[2]] if match and match[2] in units else math.nan
   if not limits[0] <= value <= limits[1]:
-    raise OptionError(option, f"a number with a unit ({', '.join(units)}), {condition}", text)
+    raise OptionError(option, f"a number with a unit ({', '.join(units)}) {condition}", text)
   return value
 
 
@@ -98,7 +98,7 @@ def probe(network: NamespaceNetwork, seconds: float = 0.5) -> dict[str, float]:
 def clocks(
   network: NamespaceNetwork, joined: ProcessGroup, isolated: ProcessGroup, turns: int
 ) -> tuple[SpeedRow, Measured]:
-  """Measure synchronous SGD on the current link; return its row, and the seconds of a step and of exchanges."""
+  """Measure synchronous SGD on the current link; return its table row, and the seconds of a step and of exchanges."""
   first = row(network, joined, isolated, SYNCHRONOUS, turns)
   exchange = max(first.exposed, first.link)
   measured = Measured(first.alone, exchange, exchange)

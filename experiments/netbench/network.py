@@ -209,7 +209,7 @@ def _killed_at_exit(process: subprocess.Popen[str]) -> Any:
 
 
 def _run(*words: str, pid: int | None = None) -> None:
-  """Run a command, with `pid` in that process's network namespace. Raises ValueError with its output on failure."""
+  """Run a command, in the network namespace of process `pid` if given. Raises ValueError with its output on failure."""
   inside = ("nsenter", f"--target={pid}", "--net") if pid else ()
   done = subprocess.run((*inside, *words), capture_output=True, text=True, check=False)
   if done.returncode:

@@ -225,7 +225,7 @@ def test_a_tpu_slice_hides_a_delayed_average_only_with_options_for_overlap(on_tp
   flop = 1024 * (6 * math.fsum(np.multiply(widths[:-1], widths[1:])) - 2 * 64 * 2048)
   assert result["dasgd"]["flop"] == flop
   assert result["dasgd"]["hidden"] > 0.95 * (result["dasgd"]["hidden"] + result["dasgd"]["exposed"])
-  assert "all fit into the 16 GB" in out
+  assert "all algorithms fit into the 16 GB" in out
   plain, _ = on_tpus("v5e:2x4", *words, "--compiler_defaults")
   assert plain["dasgd"]["hidden"] == 0
 
