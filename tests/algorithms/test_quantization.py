@@ -218,11 +218,11 @@ def test_sparta_with_share_one_keeps_the_workers_equal(x64, name):
 
 REFUSED = ("sharded_sync_sgd", "d_psgd", "sgp", "overlap_sgp", "noloco", "hierarchical_sgd")
 ROUNDED = [("int8", {"block": 8}), ("fp8", LOSSY["fp8"]), ("qsgd", RANDOM["qsgd"])]
-CASES = [(*ROUNDED[i % 3], name) for i, name in enumerate(name for name in COLLECTIVE if name not in REFUSED)]
+CASES = [(*ROUNDED[i % 3], name) for i, name in enumerate([name for name in COLLECTIVE if name not in REFUSED][::2])]
 
 
 @pytest.mark.parametrize("wrapper, hyper, name", CASES)
-@pytest.mark.sampled(19)
+@pytest.mark.sampled(10)
 def test_algorithms_train_with_rounded_means(x64, wrapper, hyper, name):
   x0, grad = reference.problem(3, 4)
   result = drive(wrapped(wrapper, name, hyper={wrapper: hyper}), x0, grad, workers=3, steps=4)[0]
@@ -246,12 +246,11 @@ def test_the_layout_changes_nothing(x64, wrapper):
 
   name = "independent" if wrapper == "sparta" else "sync_sgd"
   runs = []
-  for devices in (1, 2, 8):
+  for devices in (1, 2):
     how = ExecutionConfig("vmap", "scan", 4)
     trainer = CompiledTrainer(wrapped(wrapper, name), Model(init, loss), make_workers(8, devices), how)
     carry = trainer.start(jax.random.key(0))
     for _, after, _ in trainer.run(carry, trainer.plan(0, 4, 4), feed, jax.random.key(1)):
       runs.append(np.asarray(after.params["x"])[:: 1 if wrapper == "sparta" else devices])
-  assert [run.shape for run in runs] == [(8 if wrapper == "sparta" else 1, 5, 8)] * 3
+  assert [run.shape for run in runs] == [(8 if wrapper == "sparta" else 1, 5, 8)] * 2
   close(runs[1], runs[0])
-  close(runs[2], runs[0])

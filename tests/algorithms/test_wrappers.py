@@ -105,8 +105,8 @@ def test_compiled_rounds_equal_the_reference(x64, wrapper, devices, how):
   close(result.params, history.params[np.array(result.ends) - 1])
 
 
-@pytest.mark.parametrize("wrapper", [*OF_DIFFERENCES, "sparta"])
-@pytest.mark.sampled(8)
+@pytest.mark.parametrize("wrapper", ["topk", "powersgd", "int8", "sparta"])
+@pytest.mark.sampled(4)
 def test_compiled_rounds_keep_the_memory_of_each_exchange(x64, wrapper):
   algorithm = wrapped(wrapper, "streaming_diloco")
   expected = run(as_started(algorithm), steps=STEPS)[0]
