@@ -69,7 +69,7 @@ def _ops(ops: Sequence[Op]) -> str:
     word, size = kind.replace("_", "-"), formats.figure("bytes_sent", sum(nbytes))
     one, several = ("message to a peer", "messages to peers") if kind == "permute" else (word, f"{word}s")
     text = f"{one} of {size}" if len(nbytes) == 1 else f"{len(nbytes)} {several} of {size} together"
-    texts.append(text + f" among {senders} of the workers" * bool(senders))
+    texts.append(text + (f" from {pluralize(senders, 'worker')}" if senders else ""))
   return " and ".join(texts)
 
 

@@ -36,9 +36,9 @@ def test_messages_and_their_periods(algorithm, text):
 @pytest.mark.parametrize(
   "algorithm, text",
   [
-    ({"name": "round_robin_easgd"}, "at each step: all-reduce of 4.84 kB among 1 of the workers"),
-    ({"name": "fedavg", "share": 0.5}, "every 10 steps: all-reduce of 4.84 kB among 2 of the workers"),
-    ({"name": "scaffold", "share": 0.25}, "every 10 steps: all-reduce of 9.68 kB among 1 of the workers"),
+    ({"name": "round_robin_easgd"}, "at each step: all-reduce of 4.84 kB from 1 worker"),
+    ({"name": "fedavg", "share": 0.5}, "every 10 steps: all-reduce of 4.84 kB from 2 workers"),
+    ({"name": "scaffold", "share": 0.25}, "every 10 steps: all-reduce of 9.68 kB from 1 worker"),
   ],
 )
 def test_a_sum_over_sampled_workers_includes_a_note(algorithm, text):
