@@ -201,7 +201,7 @@ def _notes(
 
 
 def _averaged(result: Any) -> bool:
-  """Return whether an algorithm with local steps has equal workers at every evaluation."""
+  """Return whether the workers of an algorithm with local steps are equal at every evaluation."""
   settings, distances = result.info["settings"], [run.columns["distance"][1:] for run in result.runs]
   if result.info["taxonomy"]["payload"] == "gradients" or result.info["hyper"].get("period") == 1:
     return False

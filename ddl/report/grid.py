@@ -241,7 +241,10 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
 
 
 def _limits(chart: Chart) -> list[float]:
-  """Return y limits that contain all means, and error bars up to the range of the means beyond them on each side."""
+  """Return limits of y that contain all means and most of the error bars.
+
+  Bars are cut where they extend beyond the means by more than the range of the means.
+  """
   points = chart.points
   means = points["y"].to_numpy()
   ends = points[["y", "low", "high"]].stack().to_numpy()

@@ -68,7 +68,7 @@ class ComparisonRecord(NamedTuple):
 
   @property
   def layouts(self) -> list[Layout]:
-    """The layouts of the runs, without duplicates for each compared algorithm."""
+    """The layouts of the runs, without duplicates within each compared algorithm."""
     return [layout for result in self.results for layout in result.layouts]
 
   @property

@@ -26,7 +26,7 @@ class Settings(NamedTuple):
 
 
 def settings(info: Mapping[str, Any]) -> Settings:
-  """Return the settings in the content of comparison.json, common ones and differing ones."""
+  """Return a comparison's settings, common and differing ones. info: the content of comparison.json."""
   entries = info["algorithms"]
   left_out = () if info.get("clusters") or any(entry["virtual"] for entry in entries) else CLOCKS
   leaves = [_texts({k: v for k, v in entry["settings"].items() if k not in left_out}) for entry in entries]

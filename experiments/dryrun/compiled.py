@@ -111,7 +111,7 @@ def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, clu
 
 
 def explain(info: StepInfo) -> None:
-  """A hook: print the memory and collectives of a run's compiled program at its start, with seconds for known devices."""
+  """Print memory and collectives of a run's compiled program at its start, with seconds for known devices (a hook)."""
   if not info.first:
     return
   components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all workers

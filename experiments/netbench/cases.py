@@ -30,12 +30,12 @@ class Case(NamedTuple):
 
   @property
   def delay(self) -> int:
-    """Steps that overlap an exchange."""
+    """Number of steps that overlap with an exchange."""
     return 1 if self.algorithm["name"] == "easgd" else self.algorithm.get("delay", 0)
 
   @property
   def steps(self) -> int:
-    """Steps per block."""
+    """Steps per measured block."""
     return self.rounds * self.period
 
 
