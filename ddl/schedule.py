@@ -84,7 +84,7 @@ class Clock:
     return self.launches(step - 1) - self.launches(step - self.delay) if self.delay else 0
 
   def round_at(self, step: int) -> tuple[int, int]:
-    """Return (steps since the current round began, its period), for the round after `step` steps."""
+    """Return (steps completed in the current round, its period) after `step` steps of the run."""
     done = self.launches(step)
     if self.steady:
       return (step - self.offset) % self.steady, self.steady
@@ -148,7 +148,10 @@ class Schedule:
     return all(clock.steady and step >= clock.first + clock.delay for clock in self.clocks)
 
   def cycle(self, step: int) -> tuple[int, int]:
-    """Return (steps since the current cycle began, length of a cycle in steps), for the cycle after `step` steps."""
+    """Return (steps completed in the current cycle, its length in steps) after `step` steps of the run.
+
+    A cycle is the least common multiple of the current periods of all exchanges.
+    """
     rounds = [clock.round_at(step) for clock in self.clocks]
     length = lcm(*(period for _, period in rounds))
     if all(clock.steady for clock in self.clocks):

@@ -42,7 +42,7 @@ class Rules(NamedTuple):
 
   @property
   def splits_batch(self) -> bool:
-    """Return whether the devices share a worker's examples."""
+    """Return whether a worker's examples are split over its devices."""
     return tuple(self.batch)[:1] == (MEMBER,)
 
 

@@ -154,9 +154,11 @@ def one_hot(labels: np.ndarray, what: str, classes: int | None = None, sequence:
 def element(example: Any, what: str) -> None:
   """Raise OptionError unless an element of a grain data set is a dict of x and y, without masks or weights."""
   if not isinstance(example, Mapping) or not {"x", "y"} <= {*example}:
-    raise OptionError(f"elements of {what}", "dicts of x and y", type(example).__name__)
+    raise OptionError(f"elements of {what}", "dicts with the keys x and y", type(example).__name__)
   if special := [key for key in example if any(word in str(key) for word in SPECIAL)]:
-    raise OptionError(f"elements of {what}", "dicts of x and y only", f"the key {special[0]}, which losses do not use")
+    raise OptionError(
+      f"elements of {what}", "dicts with only the keys x and y", f"the key {special[0]}, which losses do not use"
+    )
 
 
 def sample(part: Source | np.ndarray) -> np.ndarray:

@@ -87,7 +87,7 @@ def _records(builder: Any, dataset: str, split: str) -> Any:
     command = f"python -c 'import tensorflow_datasets as tfds; {call}'"
     needs = f"in an environment with tensorflow, importlib_resources and network access: {command}"
     if not builder.is_prepared():
-      raise OptionError(dataset, f"prepared in {root}", advice=f"Run {needs}") from error
+      raise OptionError(dataset, f"prepared in {root}", advice=f"To prepare it, run this command {needs}") from error
     if isinstance(error, NotImplementedError):  # only TensorFlow reads this file format
       wrong = f"{folder}, which is {builder.info.file_format.value}"
       raise OptionError(dataset, "prepared as array_record", wrong, f"Delete it and run {needs}") from error

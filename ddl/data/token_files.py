@@ -108,9 +108,9 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
   nbytes = files.regular(file).stat().st_size
   with file.open("rb") as opened:
     head = opened.read(HEAD)
-  plain = f"plain tokens of {declared or 'uint16 or uint32'}"
+  plain = f"a file of raw {declared or 'uint16 or uint32'} tokens"
   if format_ := _other_format(head):
-    raise OptionError(str(file), plain, format_, "Convert it with NumPy's tofile.")
+    raise OptionError(str(file), plain, format_, "Convert it with numpy.ndarray.tofile.")
   if _is_text(head):
     raise OptionError(str(file), plain, "text", "Convert it with `python run.py tokenize`.")
   if len(head) >= 12 and any(int.from_bytes(head[:4], order) in LLMC_MAGIC for order in ("little", "big")):

@@ -189,7 +189,7 @@ def _check(level: str, vocabulary: int, tokenizer: str, validation: float) -> No
     return
   _library()
   if tokenizer and vocabulary:
-    raise OptionError("vocabulary", "unset with a tokenizer, which defines it", vocabulary)
+    raise OptionError("vocabulary", "unset when tokenizer is set", vocabulary, "The tokenizer defines it.")
   if not tokenizer and not BYTES < vocabulary <= MOST:
     raise OptionError("vocabulary", f"in [{BYTES + 1}, {MOST:,}] with level=bpe (for example, 4096)", vocabulary)
 

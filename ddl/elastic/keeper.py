@@ -87,7 +87,7 @@ class Keeper:
 
 @dataclass
 class ProcessGroup:
-  """A membership of an elastic job: the processes that train together until one fails or joins.
+  """The processes of an elastic job that train together until one of them fails or another one joins.
 
   Each process has a copy with its own `rank`. Process r of N always has the workers r p / N to
   (r + 1) p / N - 1, where p is the number of workers of the job.
@@ -171,7 +171,7 @@ class KeeperStore:
     self._sent: Any = None  # the last state sent
 
   def restore(self, batch: Any, resume: bool) -> Any:
-    """Restore the survivors' state, or else the newest checkpoint; return None to start at step 0."""
+    """Return the survivors' state, else with `resume` that of the newest checkpoint, else None: start at step 0."""
     membership, trainer, folder = self._membership, batch.trainer, batch.runs[0].folder
     state, file, now = self._checkpoints.restore(batch, False), folder.path / PRESENCE, membership.presence
     if membership.survivors:

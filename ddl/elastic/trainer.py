@@ -327,7 +327,7 @@ class ElasticTrainer(SingleRunTrainer):
     """
     stay = tuple(i for i in before if i in ids)
     if not stay:
-      raise ValueError(f"at least one of the workers {[*before]} must stay at step {step}")
+      raise ValueError(f"at least one of the workers present before step {step} ({[*before]}) must remain after it")
     among, after, leaving = self.trainer_for(stay), self.trainer_for(ids), None
     if stay == ids:
       assert rows
@@ -381,7 +381,7 @@ def in_virtual_time(make: Callable[[Workers], CompiledTrainer], workers: Workers
 
 
 class ElasticClock:
-  """The clock of an elastic run."""
+  """Count the worker steps of an elastic run, and its virtual seconds if it has a clock."""
 
   def __init__(self, trainer: ElasticTrainer, clock: StepClock | None = None):
     """Wrap the clock of virtual seconds; None for a run without virtual time."""

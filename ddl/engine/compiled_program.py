@@ -372,7 +372,7 @@ def flop(events: Events) -> float:
 
 
 def memory_traffic(events: Events) -> float:
-  """Return the bytes read from and written to memory, including all iterations of loops, without collectives."""
+  """Return the bytes read from and written to memory over all loop iterations, excluding collectives."""
   counts = {"work": lambda event: event[2], "copy": lambda event: event[1], "loop": lambda e: _times(e, memory_traffic)}
   return sum(counts[event[0]](event) for event in events if event[0] in counts)
 

@@ -24,6 +24,7 @@ from ddl.hosts.process_info import (
   set_member,
 )
 
+SAME_DEVICES = "Give each process the same number of devices and the same num_processes."
 JOIN_TIMEOUT = 60.0  # seconds
 PEER_TIMEOUT = 30.0  # seconds without a heartbeat until a process counts as lost
 LATE = 5.0  # seconds by which JAX may exceed its initialization_timeout
@@ -74,7 +75,7 @@ def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT)
     devices = Counter(device.process_index for device in jax.devices())
     if len({*devices.values()}) > 1:
       got = ", ".join(f"{number} in process {rank}" for rank, number in sorted(devices.items())[:8])
-      raise OptionError("the device count", "the same in all processes", got, "Pass the same num_processes to all.")
+      raise OptionError("the device count", "the same in all processes", got, SAME_DEVICES)
     # Connect now: the first collective times out after 30 s, and later a process may still be compiling.
     multihost_utils.sync_global_devices("joined")
   except OptionError:

@@ -50,7 +50,7 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
   def outputs(params: Tree, extra: Tree, batch: Batch, train: bool, key: Any) -> tuple[jax.Array, Tree]:
     if special := [key for key in batch if "mask" in key or "weight" in key]:
       raise OptionError(
-        "batches", "dicts of x and y only", f"a dict with {special[0]}", "This model's loss would ignore it."
+        "batches", "dicts with only the keys x and y", f"a dict with {special[0]}", "This model's loss would ignore it."
       )
     x = jnp.asarray(batch["x"], jnp.int32 if task == "language" else jax.tree.leaves(params)[0].dtype)
     # Normalization layers use promote_types(dtype, float32), which strict promotion rejects in float64.

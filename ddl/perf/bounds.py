@@ -60,7 +60,7 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
   if smallest_delay(message, step) <= delay:
     return max(1, delay)
   if not share:
-    raise OptionError("delay", f">= {smallest_delay(message, step)} for an exposed share of 0", delay)
+    raise OptionError("delay", f">= {smallest_delay(message, step)} if the message must be hidden completely", delay)
   exposed = message - delay * step
   return max(1, delay, math.ceil(exposed * (1 - share) / (share * step) * ROUNDING))
 

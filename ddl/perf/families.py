@@ -302,7 +302,7 @@ def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]
 
 
 def between_islands(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> list[Speed]:
-  """Predict the speeds of hierarchical SGD, DiLoCo and Streaming DiLoCo: averages between synchronous islands."""
+  """Predict the speeds of hierarchical SGD, DiLoCo and Streaming DiLoCo, which average between synchronous islands."""
   s, partition = settings, islands(cluster, settings.workers)
   if s.workers == 1 or partition.members < s.shards:
     return []

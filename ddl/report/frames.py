@@ -130,10 +130,10 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
   """Return the outcome of every run: a row for each algorithm label and requested seed.
 
   Columns: label; run, such as "seed 0"; problem, the reason why the run has no final score, "" if it is complete;
-  early, whether it met the target before the first evaluation; fell_back, whether it missed the target again later;
-  label_fell_back, whether the mean over the label's runs that met the target missed it later, or each of these runs
-  did; silent, whether the label's runs sent nothing; same, the first label with identical runs; and a column for each
-  quantity.
+  early, whether it met the target by the first evaluation after the start; fell_back, whether a later evaluation
+  missed the target; label_fell_back, whether the mean of the label's runs that met the target missed it later, or all
+  of these runs missed it; silent, whether the label's runs sent nothing; same, the first label with identical runs;
+  and a column for each quantity.
   """
   ends, gap = {}, 0.0  # as shares of the label's budget
   for result in comparison.results:

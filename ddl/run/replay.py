@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ddl import files
+from ddl.errors import OptionError
 from ddl.events import presence, record
 from ddl.events.presence import Presence
 from ddl.events.record import Events
@@ -52,7 +53,8 @@ def recorded(path: Path, components: Components) -> Events:
   config = components.experiment.to_json()
   if not components.experiment.has_server:
     name = config["algorithm"]["name"]
-    raise ValueError(f"replay must be a {PRESENCE} with the collective algorithm {name}, got {path}.")
+    advice = f"{name} is a collective algorithm, of which only elastic runs can be replayed."
+    raise OptionError("replay", f"a {PRESENCE}", path, advice)
   if not files.local(path).is_file():
     raise ValueError(f"replay={path} does not exist; each run of a server algorithm writes {EVENTS} to its folder")
   events = record.load(path)

@@ -182,7 +182,7 @@ class RunClock(Protocol):
   """The clock of a run, which also counts the steps of its workers."""
 
   def worker_steps(self, step: int) -> int:
-    """Return the total steps of all workers up to a step of the run."""
+    """Return the total number of worker steps after `step` steps of the run."""
     ...
 
   def columns(self, step: int) -> dict[str, float]:
@@ -202,7 +202,7 @@ class FixedClock(RunClock):
   workers: int
 
   def worker_steps(self, step: int) -> int:
-    """Return the total steps of all workers up to a step of the run."""
+    """Return the total number of worker steps after `step` steps of the run."""
     return step * self.workers
 
 

@@ -65,7 +65,7 @@ def declare_process() -> None:
   place: dict[str, Any] = {name: flags.FLAGS[name].value for name in ("coordinator", "num_processes", "process_id")}
   if flags.FLAGS.processes > 1 and (conflicts := [name for name, value in place.items() if value not in ("", None)]):
     advice = "--processes starts all processes on this host."
-    raise OptionError(conflicts[0], "unset with processes", place[conflicts[0]], advice)
+    raise OptionError(conflicts[0], "unset when processes is set", place[conflicts[0]], advice)
   hosts.declare(**place)
 
 

@@ -77,12 +77,12 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, Any]:
 def main(line: CommandLine) -> int:
   """Run the benchmark and print its table; return the exit code."""
   if len(kinds := [name for name in KINDS if absl_flags.FLAGS[name].value]) > 1:
-    raise OptionError(kinds[1], f"unset with {kinds[0]}")
+    raise OptionError(kinds[1], f"unset when {kinds[0]} is set")
   unread = [name for name in ("only", "turns", *PASSED_ON) if absl_flags.FLAGS[name].present]
   if PERF.value and unread:
-    raise OptionError(unread[0], "unset with perf", advice="The benchmark of the cost model has fixed cases.")
+    raise OptionError(unread[0], "unset when perf is set", advice="The benchmark of the cost model has fixed cases.")
   if PROCESSES.present and not PERF.value:
-    raise OptionError("processes", "unset without perf", advice="Other benchmarks start one process per program.")
+    raise OptionError("processes", "unset unless perf is set", advice="Other benchmarks start one process per program.")
   if PERF.value:
     return predictions.main(JSON.value, PROCESSES.value if PROCESSES.present else 2, line.words)
   algorithms = ASYNCHRONOUS if ASYNC.value else ALGORITHMS

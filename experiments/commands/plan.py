@@ -65,7 +65,7 @@ def main(line: CommandLine) -> int:
   if config is None and not MODEL.value:
     raise OptionError("model", f"one of {', '.join(neural_networks.names())}, unless config is set")
   if config is not None and MODEL.value:
-    raise OptionError("model", "unset with config", MODEL.value)
+    raise OptionError("model", "unset when config is set", MODEL.value)
   if WORKERS.value and not (WORKERS.value.isdecimal() and int(WORKERS.value)):
     raise OptionError("workers", "an integer >= 1", WORKERS.value)
   workers = int(WORKERS.value or 0) or (config.workers if config is not None else 0)

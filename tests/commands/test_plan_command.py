@@ -131,7 +131,7 @@ def test_a_step_of_microbatches_takes_the_sum_of_their_steps(planned, settings):
     (("--model=vgg_a", "--cluster=cori"), "Did you mean 'cori_fdr'?"),
     (("--model=vgg", "--cluster=cori_fdr"), "got 'vgg'. Did you mean"),
     (("--cluster=cori_fdr",), "model must be one of"),
-    ((DIGITS, "--model=vgg_a", "--cluster=cori_fdr"), "model must be unset with config, got vgg_a"),
+    ((DIGITS, "--model=vgg_a", "--cluster=cori_fdr"), "model must be unset when config is set, got vgg_a"),
     (
       ("--model=vgg_a", "--cluster=knl_16_parts", "--workers=1"),
       "not even one example fits in 1.07 GB: a step on one needs",

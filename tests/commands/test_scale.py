@@ -364,7 +364,7 @@ def test_a_measurement_on_this_machine(tmp_path, monkeypatch):
     (["--model=vgg_b"], "got 'vgg_b'. Did you mean 'vgg_a'?"),
     (["--nodes=1,2,...,7,9"], "got 1,2,...,7,9"),
     (["--nodes=0,1"], "nodes must be increasing numbers from 1"),
-    (["--nodes=1,2", "--workers=1,2"], "nodes must be unset with workers"),
+    (["--nodes=1,2", "--workers=1,2"], "nodes must be unset when workers is set"),
     (["--nodes=1,2,...,128", "--batch=64"], "batch must be at least 128"),
     (["--batch=0"], "batch"),
     (["--algorithms=sgd"], "got 'sgd'"),

@@ -380,7 +380,7 @@ def test_the_axis_of_a_single_output_is_optional():
 def test_a_mask_is_rejected():
   model = MODELS["linear"](VECTOR)
   batch = {"x": np.zeros((8, 784), np.float32), "y": np.zeros(8, np.int32), "mask": np.ones(8)}
-  with pytest.raises(ValueError, match="x and y only, got a dict with mask"):
+  with pytest.raises(ValueError, match="only the keys x and y, got a dict with mask"):
     model.loss(*model.init(jax.random.key(0)), batch, jax.random.key(0))
 
 

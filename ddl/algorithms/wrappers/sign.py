@@ -47,7 +47,9 @@ def sign(algorithm: Algorithm, *, momentum: Momentum = 0.0) -> Algorithm:
   def init(group: Group, params: Tree, key: Any) -> CompressedState:
     state = voting.init(group, params, key)
     if any(state.memory.launch) or any(state.memory.merge):
-      raise ValueError("sign.algorithm must average only gradients, like sync_sgd, got one that averages in exchanges.")
+      raise ValueError(
+        "sign.algorithm must average only gradients, like sync_sgd, got one with means in launch or merge."
+      )
     return state
 
   return voting._replace(init=init)
