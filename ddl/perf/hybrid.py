@@ -57,7 +57,8 @@ def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
   """
   groups = [g for g in _divisors(workers) if g <= batch and workers // g <= layer.outputs]
   if not groups:
-    condition = f"few enough for one of {batch:g} examples per group and one of {layer.outputs} outputs per node"
+    nodes = f"at most {layer.outputs} nodes per group (one per output)"
+    condition = f"a product of at most {batch:g} groups (one per example) and {nodes}"
     raise OptionError(f"{layer.name}: workers", condition, workers)
   return groups
 

@@ -97,7 +97,7 @@ def test_workspaces_of_exactly_the_bound_fit(shared, needed):
 
 
 def test_each_layer_needs_an_algorithm():
-  with pytest.raises(ValueError, match="each layer must have an algorithm"):
+  with pytest.raises(ValueError, match="each layer must have at least one algorithm"):
     choose(AlgorithmCosts(NAMES[:2], np.array([[math.inf, math.inf]]), np.ones((1, 2))), 10)
 
 

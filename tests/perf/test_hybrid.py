@@ -139,7 +139,7 @@ def test_invalid_arguments_are_rejected():
     best(FC6, float("nan"), 4)
   with pytest.raises(ValueError, match=r"duplex must be .*got 2"):
     best(FC6, 256, 4, 2.0)
-  with pytest.raises(ValueError, match=r"dense: workers must be .*2 examples and 10 outputs, got 64"):
+  with pytest.raises(ValueError, match=r"dense: workers must be .*at most 2 groups .* at most 10 nodes .*, got 64"):
     best(Layer("dense", 10, 10), 2, 64)
 
 

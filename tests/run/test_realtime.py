@@ -122,7 +122,7 @@ def test_a_replay_of_the_schedule_of_a_comparison_has_the_same_loss(call, tmp_pa
     ),
     (("--config.algorithm.period=2",), "algorithm.period must be 4, got 2"),
     (("--config.steps=48",), "visits for config.steps=48"),
-    (("--config.algorithm.name=sync_sgd", "--config.algorithm.period=None"), "with sync_sgd"),
+    (("--config.algorithm.name=sync_sgd", "--config.algorithm.period=None"), "replay must be a presence.json, got"),
     (("--runtime=threads",), "Only runtime=simulator"),
   ],
 )
