@@ -37,6 +37,7 @@ SMALLER = {  # command: flags that replace those of the page
 TWO = "--only=local_sgd,dasgd"
 SPECIAL = {  # part of a command: flags instead of those of SMALLER
   "--resume": (),
+  "--workdir=runs/points": (*SMALLER["compare"], "--config.compare.seeds=0,", "--only=dasgd"),  # a grid
   "train --config=configs/text_transformer.py": (*SMALLER["train"], "--config.schedule.warmup=4"),
   "sweep --config=configs/digits_compare.py": (*SMALLER["sweep"], TWO),
   "compare --config=configs/digits_compare.py": (*SMALLER["compare"], TWO),
