@@ -1,4 +1,4 @@
-# make demo: the main job on a fresh machine. make test: what CI runs. make docs: the generated pages of docs/.
+# make demo: the main job on a fresh machine. make test: what CI runs. make docs: the generated pages.
 # Each makes its own environment first.
 PYTHON ?= python3
 VENV ?= .venv

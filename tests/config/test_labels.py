@@ -1,5 +1,6 @@
 """Settings that a label of a comparison inherits from the config, and the names of user-defined functions in it."""
 
+import pickle
 import re
 
 import pytest
@@ -31,6 +32,12 @@ LABELS = {
 
 def compared(labels=LABELS, **changes):
   return Comparison.from_config(resolve(None, {"compare": {"algorithms": labels}, **changes}))
+
+
+def test_experiments_are_pickled():
+  """Ray and `--processes` send experiments to other processes."""
+  experiments = compared().experiments
+  assert pickle.loads(pickle.dumps(experiments)) == experiments
 
 
 def test_labels_inherit_settings_that_their_algorithm_reads():
