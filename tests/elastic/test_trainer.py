@@ -220,5 +220,5 @@ def test_algorithms_that_need_all_workers_are_errors():
     check("d_psgd", CHANGES["a loss"], graph="one_peer_exponential")
   check("sgp", CHANGES["a loss"])
   trainer, _ = make("local_sgd", CHANGES["a loss"])
-  with pytest.raises(ValueError, match="must stay"):
+  with pytest.raises(ValueError, match="must remain"):
     trainer.regroup(trainer.start(jax.random.key(0)), (), 3)
