@@ -193,13 +193,17 @@ def test_the_consensus_is_the_trainers(x64, name):
 
 
 def test_the_consensus_inside_another_transformation(x64):
-  """A chain's state contains that of `as_optax`, also after a compiled update."""
+  """A chain's state contains that of `as_optax`, also after compiled updates."""
   tx = optax.chain(optax.scale(2.0), transformation("easgd"), optax.scale(0.5))
   params = jnp.arange(24.0).reshape(8, 3)
   state = jax.vmap(tx.init, axis_name="w")(params)
-  _, state = jax.jit(jax.vmap(tx.update, axis_name="w"))(params, state, params)
+  update = jax.jit(jax.vmap(tx.update, axis_name="w"))
+  for _ in range(3):  # the third step ends a round
+    updates, state = update(params, state, params)
+    params = optax.apply_updates(params, updates)
   evaluated = jax.jit(jax.vmap(consensus, axis_name="w"))(state, params)
   np.testing.assert_array_equal(evaluated, state[1].algorithm.center)
+  assert not np.allclose(evaluated, params)  # the center differs from the workers
 
 
 @pytest.mark.parametrize("count", [0, 2])
