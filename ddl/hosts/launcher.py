@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -55,11 +56,12 @@ def launch(count: int, command: Sequence[str]) -> int:
 
   If this process is itself one of several, it starts a single child with its rank.
 
-  The first process to fail stops the others. SIGTERM and Ctrl-C are forwarded; if a process then fails, the exit code
-  is that of the signal. Only the first process writes to stdout; lines of the others on stderr get their rank as a
-  prefix, `[1] ...`.
+  If a process fails, the others are stopped. SIGTERM and Ctrl-C are forwarded; if a process then fails, the exit code
+  is that of the signal. Only the first process writes to stdout; what the others write to stderr is printed at the end,
+  with their rank as a prefix, `[1] ...`.
   """
-  infos, children, lines, signals = _infos(count), list[subprocess.Popen[bytes]](), list[_Lines](), list[int]()
+  infos, children, signals = _infos(count), list[subprocess.Popen[bytes]](), list[int]()
+  outputs = [tempfile.TemporaryFile("w+", errors="replace") for _ in infos[1:]]  # noqa: SIM115 (closed below)
 
   def send(number: int) -> None:
     for child in children:
@@ -78,12 +80,10 @@ def launch(count: int, command: Sequence[str]) -> int:
         command,
         env=launched() | {JOINED: str(info)},
         stdout=None if info is infos[0] else subprocess.DEVNULL,
-        stderr=None if info is infos[0] else subprocess.PIPE,
+        stderr=None if info is infos[0] else outputs[len(children) - 1],
         start_new_session=True,  # otherwise they receive Ctrl-C twice, and the second kills
       )
       children.append(child)
-      if child.stderr:
-        lines.append(_Lines(info.rank, child.stderr))
     while any(child.poll() is None for child in children):
       failed = [index for index, child in enumerate(children) if child.poll()]
       if failed and kill_at == float("inf"):
@@ -97,8 +97,9 @@ def launch(count: int, command: Sequence[str]) -> int:
     for number, handler in handlers.items():
       signal.signal(number, handler)
   codes = [child.wait() for child in children]
-  for line, code in zip(lines, codes[1:], strict=True):
-    line.end(repeated=code == codes[0] > 1)
+  for info, stderr, code in zip(infos[1:], outputs, codes[1:], strict=True):
+    _print_lines(info.rank, stderr, repeated=code == codes[0] > 1)
+    stderr.close()
   code = codes[first] or next(filter(None, codes), 0)
   if code < 0:
     name = f"process {infos[first].rank} of {infos[first].count}" if infos[first].count > 1 else "the process"
@@ -118,29 +119,12 @@ def _infos(count: int) -> list[ProcessInfo]:
     return [ProcessInfo(rank, count, f"127.0.0.1:{free.getsockname()[1]}") for rank in range(count)]
 
 
-class _Lines:
-  """Forwards a process's lines on stderr, prefixed with its rank; each waits for the next line or the end.
+def _print_lines(rank: int, stderr: IO[str], repeated: bool) -> None:
+  """Print what a process wrote to stderr, with its rank before each line.
 
-  An error of all processes, such as an invalid option, is the last line of each process; only rank 0's is printed.
+  repeated: omit the last line, because rank 0 has printed the same error, such as an invalid option.
   """
-
-  def __init__(self, rank: int, pipe: IO[bytes]):
-    self._rank, self._pipe, self._newest = rank, pipe, b""
-    self._thread = threading.Thread(target=self._read, daemon=True)
-    self._thread.start()
-
-  def end(self, repeated: bool) -> None:
-    """Forward the last line, unless rank 0 has printed the same error."""
-    self._thread.join(1.0)  # the pipe may stay open in a child of the ended process
-    if not repeated:
-      self._write()
-
-  def _read(self) -> None:
-    for line in self._pipe:
-      if line.strip():
-        self._write()
-        self._newest = line
-
-  def _write(self) -> None:
-    if self._newest:
-      print_error(f"[{self._rank}] {self._newest.decode(errors='replace').rstrip()}")
+  stderr.seek(0)
+  lines = [line for line in stderr.read().splitlines() if line.strip()]
+  for line in lines[: len(lines) - repeated]:
+    print_error(f"[{rank}] {line}")

@@ -1,8 +1,9 @@
 """Read and write the folder of a run: config, versions and metrics. Only the main process writes."""
 
-import contextlib
+import functools
 import json
 import platform
+import re
 import shlex
 import subprocess
 import zlib
@@ -27,6 +28,7 @@ TUNED = "tuned.json"  # the best settings of a sweep
 STUDY = "study.journal"  # the trials of a sweep
 COMPARISON = "comparison.json"  # the data of a report
 LOCKSTEP = "lockstep.npz"  # when each worker computes and waits, for a collective algorithm in virtual time
+PACKAGES = re.compile("jax(lib|-cuda.*|-rocm.*)?|libtpu|flax|optax|numpy|orbax-checkpoint")  # that affect results
 
 
 @dataclass
@@ -227,21 +229,27 @@ def change_text(change: Mapping[str, Any]) -> str:
 def _read_inputs(folder: Path) -> dict[str, Any]:
   if not (folder / INPUTS).exists():
     return {}
-  content = files.read_json(folder / INPUTS, "; remove it to resume without this check")
+  content = files.read_json(folder / INPUTS, "; remove it to resume without checking for changed inputs")
   inputs, changes = content.get("inputs"), content.get("changes", [])
   good = isinstance(inputs, dict) and isinstance(changes, list)
   if not good or not all(isinstance(change, dict) and isinstance(change.get("changed"), list) for change in changes):
-    raise ValueError(f"{folder / INPUTS} is damaged (it contains no inputs); remove it to resume without this check")
+    raise ValueError(
+      f"{folder / INPUTS} is damaged (it contains no inputs); remove it to resume without checking for changed inputs"
+    )
   return content
 
 
 def about(command: Sequence[str], **more: Any) -> dict[str, Any]:
   """Return the command, git commit and package versions, to document and reproduce a run."""
-  versions = {"python": platform.python_version(), "ddl": __version__}
-  for name in ("jax", "jaxlib", "flax", "optax", "numpy", "orbax-checkpoint"):
-    with contextlib.suppress(metadata.PackageNotFoundError):
-      versions[name] = metadata.version(name)
-  return {"command": shlex.join(command), "git": git_commit(), "versions": versions, **more}
+  return {"command": shlex.join(command), "git": git_commit(), "versions": package_versions(), **more}
+
+
+@functools.cache
+def package_versions() -> dict[str, str]:
+  """Return the versions of Python, ddl, and the packages that affect results, including JAX's accelerator plugins."""
+  installed = {(package.name or "").lower().replace("_", "-"): package.version for package in metadata.distributions()}
+  names = sorted(filter(PACKAGES.fullmatch, installed))
+  return {"python": platform.python_version(), "ddl": __version__} | {name: installed[name] for name in names}
 
 
 def git_commit() -> str | None:

@@ -7,7 +7,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,14 +19,13 @@ from ddl.engine.calls import Call
 from ddl.engine.compiled_program import Collective, Events
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.run.exit_codes import EXHAUSTED
-from ddl.run.folder import write_whole
+from ddl.run.folder import package_versions, write_whole
 
 NEEDS = re.compile(r"(?:Used |HLO temporaries \()([\d.]+)([KMGT]?)\b")  # from the TPU compiler's out-of-memory error
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 EDITION = 3  # version of the cached format
 MOST = 500  # maximum number of cached analyses
 MOST_STEPS = 100_000  # maximum number of steps to plan until the rounds repeat
-VERSIONS = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin")
 
 
 class DryRunProgram(NamedTuple):
@@ -44,10 +42,11 @@ class DryRunProgram(NamedTuple):
 
 
 def steady(trainer: CompiledTrainer, steps: int, every: int) -> list[tuple[Call, int]]:
-  """Return representative calls to compiled programs of a run of `steps` steps, each with its count.
+  """Return the compiled calls that represent a run of `steps` steps in the steady state, each with its count.
 
-  The result is the one call that covers most steps, if it contains whole cycles of the schedule; otherwise the calls of
-  one cycle. If a cycle is longer than MOST_STEPS, the calls are from the run itself.
+  This is the single call that covers the most steps, if it contains whole cycles of the schedule; otherwise the calls
+  of one cycle. Steps after the end of the run are included if the steady state needs no more than MOST_STEPS.
+  every: steps per evaluation.
   """
   schedule = trainer.schedule
   least = [clock.first + clock.delay for clock in schedule.clocks if clock.steady]  # steps until the steady state
@@ -76,7 +75,7 @@ def steady(trainer: CompiledTrainer, steps: int, every: int) -> list[tuple[Call,
 def analyse(
   trainer: CompiledTrainer, batch: Tree, steps: int, every: int, options: Mapping[str, str], cache: Path | None
 ) -> list[DryRunProgram]:
-  """Compile and analyze the representative calls of a run of `steps` steps with evaluations every `every` steps.
+  """Compile and analyze the calls that represent a run, see `steady`.
 
   batch: shapes [batch, ...] of one worker and step; options: XLA compiler options; cache: a folder, or None.
   """
@@ -94,7 +93,7 @@ def analyse(
 
 
 def of_run(trainer: CompiledTrainer, batch: Tree, steps: int, every: int) -> list[DryRunProgram]:
-  """Analyze the representative calls as compiled for a run on this machine's devices; arguments as in `analyse`."""
+  """Analyze the calls that represent a run, as compiled for this machine's devices; arguments as in `analyse`."""
   return [
     _read(trainer.compiled(call.kind, *trainer.shapes(call, batch)), trainer, call)._replace(count=count)
     for call, count in steady(trainer, steps, every)
@@ -130,12 +129,8 @@ def device_bytes(tree: Any) -> float:
 
 def _key(lowered: Any, trainer: CompiledTrainer, options: Mapping[str, str]) -> str:
   device, mesh = trainer.workers.device, trainer.workers.mesh
-  versions = []
-  for name in VERSIONS:
-    with contextlib.suppress(metadata.PackageNotFoundError):
-      versions.append(f"{name} {metadata.version(name)}")
   ids = [device.id for device in mesh.devices.flat]
-  about = [EDITION, versions, sorted(options.items()), device.device_kind, mesh.devices.shape, ids]
+  about = [EDITION, package_versions(), sorted(options.items()), device.device_kind, mesh.devices.shape, ids]
   return hashlib.sha256(json.dumps(about).encode() + lowered.as_text().encode()).hexdigest()[:32]
 
 
