@@ -3,7 +3,7 @@
 Zou et al. 2017, arXiv 1709.06622, step 1: memory bounds the mini-batch X, and for each X that fits, the 0-1 program
 finds the best convolution algorithms for the remaining memory. The model does not cover convergence, so it recommends
 the smallest X with nearly the best examples per second. On a device with measured algorithms the step already uses the
-fastest algorithm of each layer; on others the savings of the 0-1 program are reported separately.
+fastest algorithm of each layer; on other devices the savings of the 0-1 program are reported separately.
 
 A larger step sends the same number of bytes and computes more, so the efficiency of every algorithm grows with X.
 Beyond the memory limit, gradients are accumulated over microbatches, and only the last microbatch exchanges them.
@@ -31,6 +31,7 @@ from ddl.perf.placement import Job
 from ddl.perf.units import bytes_text
 
 ENOUGH = 0.9  # share of the best rate that a recommended batch must reach
+FULL = 0.9  # share of the memory that the largest batch of a compiled step must use
 LARGEST = 2**14  # the largest number of examples that is tried
 MOST_ROWS = 5
 
@@ -38,7 +39,7 @@ ExactSeconds = Callable[[int, int], float]  # (examples of a worker's step, micr
 
 
 def examples_factor(batch: float, critical: float) -> float:
-  """Return 1 + B / B_c: the examples to reach a loss, relative to E_min, the examples with very small batches."""
+  """Return 1 + B / B_c: the examples to reach a loss divided by E_min, their number with very small batches."""
   return 1 + units.positive("batch", batch) / units.positive("critical batch", critical)
 
 
@@ -129,21 +130,30 @@ def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1)
 def largest_fitting(job: Job, limit: float) -> int:
   """Return the largest X for which a step fits in `limit` bytes.
 
-  The bytes are those of the compiled step if it is known, otherwise they are counted from the layers. The compiled step
-  is assumed to need the same number of bytes for each additional example.
+  The bytes are those of the compiled step if it is known, otherwise they are counted from the layers. The bytes of a
+  compiled step grow unevenly with the examples, so X is interpolated between compiled steps until one fits and uses at
+  least FULL of `limit`, or the next larger X that was tried does not fit.
 
   Raises:
-    ValueError: if not even one example fits; the message states the bytes that one needs.
+    ValueError: if not even one example fits; the message states the bytes that one example needs.
   """
   if not job.exact:
     return largest_batch(job.memory, limit)
   several = max(job.least, 2)
-  one, more = job.exact(1), job.exact(several)
-  per_example = max((more - one) / (several - 1), 1.0)
-  largest = largest_batch(StepMemory(per_example, one - per_example), limit)
-  while 1 < largest <= LARGEST and job.exact(largest) > limit:
-    largest = largest * 9 // 10
-  return largest
+  needed = {x: job.exact(x) for x in (1, several)}  # examples -> bytes
+  per_example = max((needed[several] - needed[1]) / (several - 1), 1.0)
+  examples = max(2, largest_batch(StepMemory(per_example, needed[1] - per_example), limit))
+  while examples <= LARGEST:
+    needed[examples] = job.exact(examples)
+    fits = max(x for x, nbytes in needed.items() if nbytes <= limit)
+    exceeds = min((x for x in needed if x > fits), default=None)
+    if needed[fits] >= FULL * limit or (exceeds and fits >= FULL * exceeds - 1):
+      return fits
+    low, high = (fits, exceeds) if exceeds else sorted(needed)[-2:]
+    per_example = max((needed[high] - needed[low]) / (high - low), 1.0)
+    examples = fits + max(1, int((limit - needed[fits]) / per_example))
+    examples = min(examples, exceeds - 1) if exceeds else examples
+  return examples
 
 
 def _program(job: Job, cluster: Cluster, tried: list[int], examples: int) -> ConvolutionProgram:
@@ -165,7 +175,7 @@ def _program(job: Job, cluster: Cluster, tried: list[int], examples: int) -> Con
 
 
 class BatchSize(NamedTuple):
-  """The number of examples in a worker's step, and in how many microbatches they are processed."""
+  """The number of examples in a worker's step, and the number of microbatches that process them."""
 
   examples: int
   micro: int = 1  # microbatches of equal size
@@ -184,7 +194,7 @@ class EfficiencyRow(NamedTuple):
   size: BatchSize
   step: float  # seconds without any exchange
   cells: dict[str, FamilyCell]
-  relative: float | None = None  # synchronous SGD's seconds to a loss over the least of all rows, if B_c is known
+  relative: float | None = None  # synchronous SGD's seconds to a loss / the smallest of all rows, if B_c is known
 
 
 def threshold(
@@ -287,7 +297,7 @@ def _flat(job: Job, cluster: Cluster, workers: int, step: float, share: float) -
 
 
 def _between(job: Job, partition: Islands, size: BatchSize, step: float, share: float) -> dict[str, FamilyCell]:
-  """Return the efficiency of Streaming DiLoCo and, if islands have several workers, that of hierarchical SGD."""
+  """Return the efficiency of Streaming DiLoCo and, if the islands have several workers, that of hierarchical SGD."""
   inside = families.synchronous_seconds(job, partition.inside, partition.members, size.examples, micro=size.micro)
   seconds, delay = streaming(inside, partition.message_seconds, job.params_bytes, overlap=partition.inside.overlap)
   cells = {"streaming_diloco": FamilyCell(step / seconds, delay)}

@@ -144,6 +144,7 @@ def test_optimizers_inside_algorithms(x64, name, inner):
   strips = [lambda flat: flat] if name == "sharded_sync_sgd" else []
   hyper = {key: 2 if value is None else value for key, value in hyper.items()}
   hyper |= {"share": 1.0} if "share" in hyper else {}  # the reference does not sample workers
+  hyper |= {"start": 2} if name == "post_local_sgd" else {}  # has no default
   x0, grad = reference.problem(workers, steps)
   expected = reference.TWINS[name](x0, grad, workers=workers, steps=steps, inner=inner_rule(tx, *strips), **hyper)
   params, _, _ = drive(build(name, tx, workers, **hyper), x0, grad, workers=workers, steps=steps)

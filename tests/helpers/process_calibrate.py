@@ -16,7 +16,8 @@ from experiments.bench import calibration, microbench
 def main() -> None:
   """Calibrate in one of the processes."""
   flags.FLAGS(sys.argv[:1])
-  blocks, work = microbench.prepare(microbench.join(), calibration.CURVES["dense"], (2**10, 2**20))
+  cases = calibration.CASES[1], *calibration.CURVES["dense"]  # as many as there are rates to fit
+  blocks, work = microbench.prepare(microbench.join(), cases, (2**10, 2**20))
   seconds = microbench.interleaved(blocks, 3, 0.02)
   result = calibration.solve(work, seconds)
   if hosts.is_main():

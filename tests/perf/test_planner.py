@@ -89,7 +89,7 @@ def test_memory_limits_the_examples():
   assert choose_batch(PLAIN, cluster(memory=memory), requested=80).examples == 80
   with pytest.raises(ValueError, match=r"examples per worker must be at most 80 .* 1.28 GB, got 81"):
     choose_batch(PLAIN, cluster(memory=memory), requested=81)
-  with pytest.raises(ValueError, match=r"not even one example fits in 1 GB: a step on one needs 1.2 GB"):
+  with pytest.raises(ValueError, match=r"not even one example fits in 1 GB: a step on one example needs 1.2 GB"):
     choose_batch(PLAIN, cluster(memory=1e9))
 
 
@@ -104,7 +104,7 @@ def test_the_memory_of_the_compiled_step_limits_the_examples():
   exact = PLAIN._replace(exact=lambda examples: 5e8 + 1e8 * examples + 1e6 * max(0, examples - 50) ** 2)
   result = choose_batch(exact, cluster(half=1000, memory=11e9))
   assert result.exact == exact.exact(result.examples) <= 11e9  # a linear extrapolation gives 105
-  assert result.examples == result.largest == 84  # 105, repeatedly reduced by a tenth
+  assert result.examples == result.largest and result.exact >= 0.9 * 11e9
   with pytest.raises(ValueError, match="not even one example"):
     choose_batch(exact, cluster(memory=4e8))
 
@@ -362,8 +362,8 @@ def test_invalid_requests_are_rejected_in_one_line():
     (cluster(), PlanRequest(workers=65_537), "workers must be .*65,536 .*got 65537"),
     (cluster(), PlanRequest(batch=-1), "examples per worker must be .*got -1"),
     (cluster(), PlanRequest(servers=-1), "number of servers must be .*got -1"),
-    (cluster(), PlanRequest(efficiency=0), r"must be shares between 0 and 1, got 0 and"),
-    (cluster(), PlanRequest(exposed=math.nan), r"must be shares between 0 and 1, got 0.8 and nan"),
+    (cluster(), PlanRequest(efficiency=0), r"efficiency must be in \(0, 1\], got 0"),
+    (cluster(), PlanRequest(exposed=math.nan), r"exposed must be in \(0, 1\), got nan"),
     (cluster(memory=0), PlanRequest(), "not even one example"),
     (cluster(memory=math.nan), PlanRequest(), "not even one example"),
   ):
