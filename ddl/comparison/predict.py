@@ -13,10 +13,10 @@ from ddl.config.experiment import Experiment
 from ddl.config.options import RunOptions
 from ddl.costs import cluster_clock, step_cost
 from ddl.costs.cluster_clock import ALONE, ClusterRun, Members, pattern_of
-from ddl.perf import bounds, cluster_file
+from ddl.perf import bounds, cluster_file, scaling
 from ddl.perf.cluster import Cluster
-from ddl.perf.device import Step, step_parts
 from ddl.perf.patterns import Pattern
+from ddl.perf.scaling import StepWork
 from ddl.report.reader import common_runs, read_run
 from ddl.report.statistics import crossing, log_summary
 from ddl.run import folder, virtual_time
@@ -69,7 +69,7 @@ def _predict(
   path: Path, clusters: Mapping[str, Cluster], components: Mapping[str, Components], runs: Mapping[str, Sequence[str]],
   target: Mapping[str, Any], options: RunOptions,
 ) -> list[dict[str, Any]]:  # fmt: skip
-  """Return the entries of all clusters in comparison.json.
+  """Predict the runs on each cluster; return one entry of comparison.json per cluster.
 
   runs: run folders by algorithm label; target: {"metric": name, "value": value to reach}.
   """
@@ -77,9 +77,9 @@ def _predict(
   split = cluster_clock.of(first, options.members, options.sharding)
   entrants = {label: _entrant(path, components[label], runs[label], target, split) for label in runs}
   batch = first.experiment.batch // first.experiment.microbatches
-  step = step_cost.step_parts(first, batch, options.members, options.sharding)
-  nbytes = params_bytes(first.model)
-  return [entry(name, cluster, entrants, step, nbytes) for name, cluster in clusters.items()]
+  parts, nbytes = step_cost.step_parts(first, batch, options.members, options.sharding), params_bytes(first.model)
+  work = scaling.work_of(parts, nbytes)
+  return [entry(name, cluster, entrants, work, nbytes) for name, cluster in clusters.items()]
 
 
 def _entrant(
@@ -97,11 +97,13 @@ def _entrant(
   return Entrant(components.experiment, components.algorithm, pattern, seeds, steps, hits, members)
 
 
-def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: Step, nbytes: float) -> dict[str, Any]:
-  """Return the entry of one cluster in comparison.json. nbytes: bytes of the parameters."""
+def entry(
+  name: str, cluster: Cluster, entrants: Mapping[str, Entrant], work: StepWork, nbytes: float
+) -> dict[str, Any]:
+  """Return one cluster's entry of comparison.json. nbytes: bytes of the parameters."""
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
-    cluster_runs = [_on_cluster(entrant, seed, cluster, step) for seed in entrant.seeds]
+    cluster_runs = [_on_cluster(entrant, seed, cluster, work) for seed in entrant.seeds]
     clocks = [cluster_clock.clock(cluster_run, entrant.algorithm) for cluster_run in cluster_runs]
     seconds = [[clock(step) for step in steps] for clock, steps in zip(clocks, entrant.steps, strict=True)]
     if not np.isnan(entrant.hits).any():
@@ -114,26 +116,26 @@ def entry(name: str, cluster: Cluster, entrants: Mapping[str, Entrant], step: St
     "name": name,
     "title": cluster.title,
     "source": cluster.source,
-    "flop_per_example": sum(part.flop for part in step_parts(step)),
+    "flop_per_example": sum(part.flop for part in work.parts),
     "params_bytes": nbytes,
     "link": "between nodes" if link == cluster.network.between else "inside a node",
     "latency": link.latency,
     "bandwidth": link.bandwidth,
     "algorithms": algorithms,
     "members": {"count": members.count, "seconds": members.seconds(cluster)},
-    "break_even": break_even(cluster, devices, complete, step),
+    "break_even": break_even(cluster, devices, complete, work),
   }
 
 
-def _on_cluster(entrant: Entrant, seed: int, cluster: Cluster, step: Step) -> ClusterRun:
-  cluster_run = cluster_clock.on(entrant.experiment, entrant.pattern, cluster, step, entrant.members)
+def _on_cluster(entrant: Entrant, seed: int, cluster: Cluster, work: StepWork) -> ClusterRun:
+  cluster_run = cluster_clock.on(entrant.experiment, entrant.pattern, cluster, work, entrant.members)
   return cluster_run._replace(config=replace(cluster_run.config, seed=seed))
 
 
 def _figures(
   entrant: Entrant, cluster_runs: Sequence[ClusterRun], clocks: Sequence[Callable[[float], float]]
 ) -> dict[str, Any]:
-  """Return the predicted seconds of a step and of its parts, and the staleness. All are means over the seeds."""
+  """Return the predicted seconds of a step and of its messages, and the staleness, averaged over the seeds."""
   algorithm, first = entrant.algorithm, cluster_runs[0].config  # the parts do not depend on the seed
   out: dict[str, Any] = {
     "step_seconds": first.times.seconds,
@@ -152,18 +154,20 @@ def _figures(
   return out | parts | {"staleness": {key: float(np.mean(values)) for key, values in stale.items()}}
 
 
-def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], step: Step) -> dict[str, Any] | None:
-  """Return the bandwidths at which other algorithms overtake the winner, and the fastest two at each of BANDWIDTHS.
+def break_even(
+  cluster: Cluster, devices: int, complete: Mapping[str, Entrant], work: StepWork
+) -> dict[str, Any] | None:
+  """Return the bandwidths at which another algorithm becomes the fastest, and the fastest two at each of BANDWIDTHS.
 
-  Algorithms are ranked by the geometric mean over seeds, as in the report. In the result, `bandwidths` lists the
-  break-even bandwidth of each seed, or None for a seed without one. Return None for fewer than two algorithms, or if
-  the target is met without training.
+  Algorithms are ranked by seconds to the target, as the geometric mean over seeds. In the result, `bandwidths` lists
+  the break-even bandwidth of each seed, or None for a seed without one. Return None for fewer than two algorithms, or
+  if the target is met without training.
 
   Args:
     cluster: the predicted cluster.
     devices: the number of devices of all workers.
     complete: the algorithms that reach the target with every seed, fastest first.
-    step: the cost of a local step.
+    work: the work of a local step.
   """
   if len(complete) < 2 or any(0.0 in entrant.hits for entrant in complete.values()):
     return None
@@ -176,7 +180,7 @@ def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], 
 
     @cache
     def at(bandwidth: float) -> float:
-      run = _on_cluster(entrant, entrant.seeds[index], cluster.with_bandwidth(devices, bandwidth), step)
+      run = _on_cluster(entrant, entrant.seeds[index], cluster.with_bandwidth(devices, bandwidth), work)
       run = run._replace(config=replace(run.config, steps=int(around[-1])))
       clock = cluster_clock.clock(run, entrant.algorithm)
       return float(np.interp(hit, around, [clock(evaluated) for evaluated in around]))
@@ -205,5 +209,5 @@ def break_even(cluster: Cluster, devices: int, complete: Mapping[str, Entrant], 
     "winner": winner,
     "crossings": changes,  # with less bandwidth, then with more
     "searched": list(BANDWIDTHS),
-    "ends": [{"first": a[1], "second": b[1], "ratio": a[0] / b[0]} for a, b in ends],  # at both of searched
+    "ends": [{"first": a[1], "second": b[1], "ratio": a[0] / b[0]} for a, b in ends],  # at both ends of "searched"
   }

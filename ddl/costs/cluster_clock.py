@@ -27,11 +27,12 @@ from ddl.events.schedule import visits
 from ddl.events.times import TIMES
 from ddl.group_recorder import Sent
 from ddl.names import slug
-from ddl.perf import cluster_file, patterns, server
+from ddl.perf import cluster_file, patterns, scaling, server
 from ddl.perf.cluster import Cluster
-from ddl.perf.device import Step, step_seconds
+from ddl.perf.device import step_seconds
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.placement import with_shares
+from ddl.perf.scaling import Scenario, StepWork, Transport
 from ddl.run import virtual_time
 from ddl.run.build import Components, with_auto
 from ddl.run.virtual_time import Charges
@@ -64,7 +65,7 @@ def pattern_of(
 
 
 def vector(nbytes: float, *more: float) -> Tree:
-  """Return parameters as shapes: a float32 vector per layer, given the size in bytes of each layer."""
+  """Return the shapes of float32 parameters: a vector for each layer, given its size in bytes."""
   sizes = {"w": nbytes} | {f"w{i:04d}": size for i, size in enumerate(more)}
   return {name: jax.ShapeDtypeStruct((math.ceil(size / 4),), np.float32) for name, size in sizes.items()}
 
@@ -115,7 +116,7 @@ def of(components: Components, members: int, sharding: str) -> Members:
 def check_devices(members: int) -> None:
   """Raise OptionError unless this process, which compiles the step, has all devices of a worker."""
   if members > len(jax.local_devices()):
-    condition = f"few enough for each process to have all {members} devices (members) of a worker if cluster is set"
+    condition = f"few enough that each process has all {members} devices (members) of a worker if cluster is set"
     raise OptionError("processes", condition, advice="Alternatively, predict the finished comparison in one process.")
 
 
@@ -153,7 +154,7 @@ def clusters_by_name(names: Sequence[str], config: Experiment, members: int = 1)
       raise OptionError("config.workers", condition, config.workers)
   scaled = [name for name, factory in TIMES.items() if "seconds" in keywords(factory)]
   if clusters and config.times.name not in scaled:
-    advice = "A cluster sets config.times.seconds, which the others do not have."
+    advice = "A cluster sets config.times.seconds, which other models of the step times do not have."
     raise OptionError("config.times.name", f"one of {', '.join(scaled)} if cluster is set", config.times.name, advice)
   return clusters
 
@@ -167,36 +168,48 @@ class ClusterRun(NamedTuple):
   mean: float  # seconds of the collectives that form the consensus model before an evaluation
 
 
-def on(config: Experiment, pattern: Pattern, cluster: Cluster, step: Step, members: Members = ALONE) -> ClusterRun:
+def on(config: Experiment, pattern: Pattern, cluster: Cluster, work: StepWork, members: Members = ALONE) -> ClusterRun:
   """Return the experiment with the step, message and service times of a cluster.
 
-  Each collective uses the cheapest algorithm of `ddl.perf.collectives`. The service time of a visit is the time for
-  which its bytes occupy the server's link, which may send and receive at the same time. The rest of the visit is
-  message time, half in each direction. Visits to peers do not queue, but the workers of a node share its link, so that
-  a round of a worker takes at least `server.node_seconds`.
+  Each collective uses the cheapest algorithm of `ddl.perf.collectives`. Those of every step are sent layer by layer
+  during the backward pass, as in `ddl.perf.scaling`, unless the config or the cluster forbids overlap.
+
+  The service time of a visit is the time for which its bytes occupy the server's link, which may send and receive at
+  the same time. The rest of the visit is message time, half in each direction. Visits to peers do not queue, but the
+  workers of a node share its link, so that a round of a worker takes at least `server.node_seconds`.
 
   Args:
     cluster: a cluster with at least as many workers as the experiment.
-    step: FLOP and memory traffic of a microbatch on each device of a worker.
+    work: FLOP, memory traffic and gradients of a microbatch on each device of a worker.
     members: the devices of a worker. Their collectives do not overlap with compute; an exchange uses all their links.
   """
   workers, visits = config.workers, pattern.visits
   part = config.batch // config.microbatches
-  seconds = config.microbatches * float(step_seconds(step, part, cluster.device, cluster.efficiency))
+  seconds = config.microbatches * float(step_seconds(work.parts, part, cluster.device, cluster.efficiency))
   seconds += members.seconds(cluster)
   grouped = cluster.network.grouped(members.count) if members.count > 1 else cluster.network
   times = replace(config.times, settings={**config.times.settings, "seconds": seconds})
   network = replace(config.network, overlap=config.network.overlap and cluster.overlap)
 
+  def sent(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    return tuple(op._replace(nbytes=op.nbytes * members.share) for op in ops)
+
   def price(ops: tuple[Op, ...]) -> float | None:
-    sent = [op._replace(nbytes=op.nbytes * members.share) for op in ops]
-    return patterns.seconds(sent, workers, grouped) if ops else None
+    return patterns.seconds(sent(ops), workers, grouped) if ops else None
 
   def cluster_run(**costs: float) -> ClusterRun:
+    gradients = None
+    if pattern.local:
+      target, whole = cluster._replace(network=grouped), work._replace(micro=config.microbatches)
+      step = Scenario(
+        Pattern(sent(pattern.local)), whole, target, workers, config.batch, Transport(overlap=network.overlap)
+      )
+      gradients = scaling.gradients_of(step)
     charged = Charges(
-      price(pattern.local),
+      gradients and gradients.exposed + gradients.hidden,
       tuple(price(exchange.ops) for exchange in pattern.exchanges),
-      tuple(virtual_time.hops(exchange.ops) for exchange in pattern.exchanges),
+      tuple(patterns.hops(exchange.ops) for exchange in pattern.exchanges),
+      gradients.hidden if gradients else 0.0,
     )
     run = replace(config, times=times, network=replace(network, **costs))
     return ClusterRun(run, pattern, charged, price(pattern.evaluate) or 0.0)
@@ -244,8 +257,8 @@ def has_consensus(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
 def schedule(config: Experiment, algorithm: ServerAlgorithm) -> Events:
   """Return the events of a run on a cluster.
 
-  `service_seconds` are those of the server's link, so that visits queue even without a lock. Updates take no additional
-  time (see `ddl.perf.server`).
+  `service_seconds` is the time for which a visit occupies the server's link, so that visits queue even if the algorithm
+  has no lock. Updates take no additional time (see `ddl.perf.server`).
   """
   locked = algorithm._replace(lock_free=None, arrivals=algorithm.arrivals._replace(blocks=0))
   return virtual_time.whole_run(config, locked)[0]

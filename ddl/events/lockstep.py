@@ -36,11 +36,11 @@ class StepTimes(NamedTuple):
   done: np.ndarray  # end of its computation
   released: np.ndarray  # end of the step, after the messages that it waits for
   launched: np.ndarray  # [delayed, 2] (launch, arrival) of delayed messages launched before the step; NaN for none
-  met: np.ndarray  # [others, 2] (launch, arrival) of messages that all workers wait for; the local step's come first
+  met: np.ndarray  # [others, 2] (launch, arrival) of messages without delay, the local step's first; NaN for none
 
 
 def finish(*, steps: int, **settings: Any) -> np.ndarray:
-  """Return the seconds [steps] when the slowest worker finished each step and its exchanges. Arguments as in `walk`."""
+  """Return when the slowest worker finishes each step and its exchanges: seconds [steps]. Arguments as in `walk`."""
   finished = np.empty(max(steps, 0))
   with np.errstate(over="ignore"):  # checked below
     for number, step in enumerate(walk(steps=steps, **settings)):
@@ -73,6 +73,7 @@ def walk(
   times: Times,
   exchanges: Sequence[ExchangeSeconds] = (),
   local_seconds: Seconds | None = None,
+  local_lead: float = 0.0,
   overlap: bool = True,
   present: bool | Presence = False,
 ) -> Iterator[StepTimes]:
@@ -80,16 +81,18 @@ def walk(
 
   A message is launched when the last worker reaches the exchange. Without a delay all workers wait for it. With a delay
   they continue and wait for it that many steps later; without `overlap` they wait immediately. The workers share one
-  link, which carries one message at a time. In an exchange with hops each worker has its own link, sends when it
-  reaches the exchange, and waits only for the messages that it receives; while any worker is absent, such an exchange
-  is timed as one among all workers. After a step the collectives of the local step come first, then the delayed
-  messages, then the exchanges without a delay, each in the order of `exchanges`.
+  link, which carries one message at a time. In an exchange with `hops` (peer-to-peer) each worker has its own link,
+  sends when it reaches the exchange, and waits only for the messages that it receives; while any worker is absent, such
+  an exchange is timed as one among all workers. After a step the collectives of the local step come first, then the
+  delayed messages, then the exchanges without a delay, each in the order of `exchanges`.
 
   Args:
-    round_steps: steps of a round. A worker that dies repeats its round; workers leave and join at its start.
+    round_steps: steps of a round. A worker that dies repeats its round; workers leave and join between rounds.
     times: step times and deaths.
     exchanges: the exchanges that send something.
     local_seconds: seconds of the collectives in each local step; None: there are none.
+    local_lead: seconds by which these collectives start before the last worker ends its step, because gradients are
+      sent layer by layer during the backward pass.
     overlap: whether delayed messages overlap computation.
     present: False: all workers wait for a worker that dies. True: the others continue, as in `presence.elastic`; a
       worker that joins starts when the last remaining worker reaches the round. A `Presence`: a recorded membership,
@@ -106,6 +109,7 @@ def walk(
     if exchange.delay < 0:
       raise OptionError("delay", ">= 0 steps", exchange.delay)
   not_negative("local_seconds", _evaluate(local_seconds or 0.0, workers))
+  not_negative("local_lead", local_lead)
   span = min(round_steps, steps)
   memory.require(8 * workers * span, f"a round of {span} steps of {workers} workers")
   late, prompt = [x for x in exchanges if x.delay], [x for x in exchanges if not x.delay]
@@ -116,12 +120,12 @@ def walk(
   if present:
     attend = presence.replayed(present, round_steps) if isinstance(present, Presence) else presence.elastic(times)
 
-  def send(seconds: Seconds, hops: Hops = ()) -> tuple[tuple[float, float], np.ndarray]:
+  def send(seconds: Seconds, hops: Hops = (), lead: float = 0.0) -> tuple[tuple[float, float], np.ndarray]:
     """Send a message to all, or along `hops`; return ((launch, arrival), last arrival at each worker)."""
     duration = _evaluate(seconds, int(present_now.sum()))
     if hops and present_now.all():
       return _pass_on(clock, link, duration, hops)
-    leaves = max(float(clock[present_now].max()), float(link.max()))
+    leaves = max(float(clock[present_now].max()) - lead, float(link.max()))
     link[:] = leaves + duration
     return (leaves, leaves + duration), link.copy()
 
@@ -145,9 +149,9 @@ def walk(
     begun = clock
     done = clock = clock + durations[:, index]
     if local_seconds is not None:
-      message, arrived = send(local_seconds)
+      message, arrived = send(local_seconds, lead=local_lead)
       met.append(message)
-      clock = np.where(present_now, arrived, np.nan)
+      clock = np.where(present_now, np.maximum(arrived, np.nanmax(clock)), np.nan)
     for queue in in_flight:
       if queue and queue[0][0] == step + 1:
         clock = np.maximum(clock, queue.popleft()[1])
@@ -173,6 +177,27 @@ def _pass_on(clock: np.ndarray, link: np.ndarray, seconds: float, hops: Hops) ->
     link[sources[receives]] += seconds / len(hops)
     arrived = np.where(receives, np.maximum(arrived, link[sources]), arrived)
   return (float(first.min()), float(arrived.max())), arrived
+
+
+def waiting_for_messages(record: StepTimes, first: int = 0) -> float:
+  """Return the seconds, averaged over the workers, that they wait from step `first` while a message is being sent.
+
+  record: stacked steps; all workers are present.
+  """
+  spans = np.concatenate([record.launched.reshape(-1, 2), record.met.reshape(-1, 2)])
+  spans = spans[np.isfinite(spans).all(axis=1)]
+  if not len(spans):
+    return 0.0
+  starts, ends = spans[np.argsort(spans[:, 0])].T
+  ends = np.maximum.accumulate(ends)
+  starts[1:] = np.clip(starts[1:], ends[:-1], ends[1:])  # messages of neighbors overlap
+  edges = np.stack([starts, ends], axis=1).ravel()
+  sending = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))])
+
+  def within(start: np.ndarray, end: np.ndarray) -> float:
+    return float(np.sum(np.interp(end[first:], edges, sending) - np.interp(start[first:], edges, sending)))
+
+  return (within(record.done, record.released) + within(record.free, record.begun)) / record.done.shape[1]
 
 
 def presence_of(workers: int, steps: Iterable[StepTimes]) -> Presence:

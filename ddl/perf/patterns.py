@@ -5,7 +5,7 @@ collectives of a step or an exchange run one after the other, so their seconds a
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddl.perf import collectives
 from ddl.perf.cluster import NetworkModel
@@ -34,6 +34,10 @@ class ExchangePattern(NamedTuple):
   def steady(self) -> int:
     """Period in steps; if it changes from round to round, its value in round LATE."""
     return self.period(LATE) if callable(self.period) else self.period
+
+  def launched(self, step: int) -> bool:
+    """Return whether the exchange is launched after `step` steps, with the steady period."""
+    return step >= self.offset + self.steady and (step - self.offset) % self.steady == 0
 
 
 class Visits(NamedTuple):
@@ -71,3 +75,8 @@ def seconds(ops: Sequence[Op], workers: int, network: NetworkModel) -> float:
     return collectives.one_way(op.kind, op.nbytes, workers, network)
 
   return sum(map(cost, ops), 0.0)
+
+
+def hops(ops: Sequence[Any]) -> tuple[tuple[int | None, ...], ...]:
+  """Return, for each permute, the worker that sends to each worker; () if a collective involves all workers."""
+  return tuple(op.sources for op in ops) if all(op.kind == "permute" and op.sources for op in ops) else ()

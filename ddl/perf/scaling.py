@@ -14,15 +14,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddl.errors import OptionError
+from ddl.events import lockstep
+from ddl.events.lockstep import ExchangeSeconds
+from ddl.events.times import Times
 from ddl.perf import patterns, server, timeline, units
 from ddl.perf.cluster import Cluster, check_link
 from ddl.perf.device import LayerWork, Step, part_seconds, step_parts, step_seconds
 from ddl.perf.layers import Table, params_bytes, parts
-from ddl.perf.patterns import Pattern
-from ddl.perf.timeline import Pass, TimelineExchange
+from ddl.perf.patterns import ExchangePattern, Pattern
+from ddl.perf.timeline import Pass, Timeline
 
 MOST_LAYERS = 200  # layers of a timeline; deeper networks are grouped
 MOST_STEPS = 5_000  # steps of a round that is simulated step by step
+MOST_ROUND = 2000  # steps after which exchanges with different periods must repeat
 GROUPED = 1000  # simulated steps of a longer round, each of which represents several steps
 QUEUED = 20  # largest delay that is simulated, in periods
 MOST_EVENTS = 2 * 10**7  # layer events of all workers in a simulation with jitter: 1 GB
@@ -32,7 +36,7 @@ LOSSES = ("latency", "bandwidth", "small batches", "stragglers", "serialized acc
 
 
 class StepWork(NamedTuple):
-  """The computation and gradients of a step, by layers in the order of the forward pass."""
+  """The computation and gradient bytes of a step, by layers in the order of the forward pass."""
 
   parts: tuple[LayerWork, ...]  # of the step's roofline
   nbytes: tuple[float, ...]  # float32 bytes of the parameters per layer; one number if the parts have no parameters
@@ -58,16 +62,16 @@ class Scenario(NamedTuple):
   workers: int
   examples: float  # per worker and step
   transport: Transport
-  jitter: float = 0.0  # standard deviation of a step's compute time over its mean, lognormal and independent
+  jitter: float = 0.0  # std / mean of a step's compute time, which is lognormal and independent
 
 
 def work(table: Table) -> StepWork:
-  """Return the work of a layer table: 6 macs FLOP per example and 4 params bytes for each layer."""
+  """Return the work of a layer table: for each layer, its FLOP and traffic in training and its 4-byte parameters."""
   return work_of(parts(table), params_bytes(table))
 
 
 def work_of(step: Step, nbytes: float) -> StepWork:
-  """Return the work of a step, with `nbytes` of parameters spread over the layers in proportion to `LayerWork.held`.
+  """Return the work of a step, splitting `nbytes` of parameters over the layers in proportion to `LayerWork.held`.
 
   If there are more than MOST_LAYERS parts, consecutive parts are grouped, which bounds the cost of a timeline.
   """
@@ -89,15 +93,16 @@ def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
   if run.pattern.visits:
     return _visits(run)
   run, unit = _shortened(run)
-  simulated = timeline_of(run)
-  return simulated.seconds / (simulated.steps * unit), simulated.exposed / simulated.seconds
+  seconds, waiting = _lockstep(run)
+  return seconds / unit, waiting
 
 
 def _shortened(run: Scenario) -> tuple[Scenario, int]:
   """Shorten rounds that are too long to simulate; also return how many steps each simulated step represents.
 
   If the longest period exceeds MOST_STEPS, steps are grouped so that it becomes about GROUPED. If a delay exceeds its
-  period, several messages share the link and a longer delay hides no more, so delays are limited to QUEUED periods.
+  period, several messages share the link, and a longer delay does not hide more of them: delays are limited to QUEUED
+  periods.
   """
   exchanges, longest = [], max((exchange.steady for exchange in run.pattern.exchanges), default=1)
   unit = 1 if run.jitter or run.pattern.local or longest <= MOST_STEPS else math.ceil(longest / GROUPED)
@@ -111,9 +116,9 @@ def _shortened(run: Scenario) -> tuple[Scenario, int]:
 
 
 def step_pass(job: StepWork, cluster: Cluster, examples: float) -> Pass:
-  """Return the passes of a step: its seconds are distributed over the layers, a third for each of the three passes.
+  """Distribute the seconds of a step over the layers: a third each for forward, weight gradient and input gradient.
 
-  With several microbatches only the last one sends gradients; the others are computed before its backward pass.
+  With several microbatches, only the last one sends gradients; the others run completely before its backward pass.
   """
   device, efficiency, examples = cluster.device, cluster.efficiency, examples / job.micro
   seconds = step_seconds(job.parts, examples, device, efficiency)
@@ -123,37 +128,65 @@ def step_pass(job: StepWork, cluster: Cluster, examples: float) -> Pass:
   return Pass(forward, thirds, thirds, job.nbytes)
 
 
-def timeline_of(run: Scenario) -> timeline.Timeline:
-  """Simulate the timeline of a collective algorithm.
-
-  Collectives of each step are sent layer by layer, and each exchange as one message.
-  """
-  pattern, workers, network = run.pattern, run.workers, run.cluster.network
-  step, total = step_pass(run.work, run.cluster, run.examples), sum(run.work.nbytes)
-  if not pattern.local:
-    step = Pass([step.seconds / 3], [step.seconds * 2 / 3], [0.0], [0.0])
+def gradients_of(run: Scenario) -> Timeline:
+  """Simulate a step whose collectives (`pattern.local`) are sent layer by layer, without other exchanges or jitter."""
+  total = sum(run.work.nbytes)
 
   @cache
   def cost(nbytes: float) -> float:
-    share = [op._replace(nbytes=op.nbytes * nbytes / total) for op in pattern.local]
-    return patterns.seconds(share, workers, network)
+    share = [op._replace(nbytes=op.nbytes * nbytes / total) for op in run.pattern.local]
+    return patterns.seconds(share, run.workers, run.cluster.network)
 
-  exchanges = [
-    TimelineExchange(patterns.seconds(exchange.ops, workers, network), exchange.steady, exchange.delay, exchange.offset)
-    for exchange in pattern.exchanges
-    if exchange.ops
-  ]
-  paces = None
-  if run.jitter:
-    steps = timeline.round_steps(exchanges)
-    rounds = max(30, min(150, 20_000 // workers), timeline.warm_up(exchanges))
-    layers, least = len(step.forward), max(4, min(30, timeline.warm_up(exchanges)))
-    _check_jitter(steps, workers, 2 * least * layers)
-    rounds = max(2, min(rounds, 3 * MOST_STEPS // steps, MOST_EVENTS // (2 * steps * workers * layers)))
-    paces = _paces(rounds * steps, workers, run.jitter)
-    paces = np.tile(paces, (2, 1))  # only the second half is measured
   settings: Any = {key: getattr(run.transport, key) for key in ("bucket", "order", "overlap")}
-  return timeline.simulate(step, cost, exchanges, paces=paces, **settings)
+  return timeline.simulate(step_pass(run.work, run.cluster, run.examples), cost, **settings)
+
+
+def _lockstep(run: Scenario) -> tuple[float, float]:
+  """Return (seconds per step, share spent waiting for communication) of a collective algorithm in the steady state.
+
+  Without jitter all workers are equal, so one is simulated.
+  """
+  step, network = step_pass(run.work, run.cluster, run.examples).seconds, run.cluster.network
+  exchanges = [
+    ExchangeSeconds(
+      exchange.launched, exchange.delay, patterns.seconds(exchange.ops, run.workers, network),
+      patterns.hops(exchange.ops) if run.jitter else (),
+    )
+    for exchange in run.pattern.exchanges
+    if exchange.ops
+  ]  # fmt: skip
+  sent = [exchange for exchange in run.pattern.exchanges if exchange.ops]
+  period, warm_up = _round_steps(sent), _warm_up(sent)
+  workers, rounds = (run.workers, max(30, min(150, 20_000 // run.workers), warm_up)) if run.jitter else (1, warm_up)
+  if run.jitter:
+    _check_jitter(period, workers, 2 * max(4, min(30, warm_up)))
+    rounds = max(2, min(rounds, 3 * MOST_STEPS // period, MOST_EVENTS // (2 * period * workers)))
+  half = rounds * period
+  paces = step * (np.tile(_paces(half, workers, run.jitter), (2, 1)) if run.jitter else np.ones((2 * half, 1)))
+  gradients = gradients_of(run) if run.pattern.local else None
+  times = Times(lambda worker, first, count: paces[first : first + count, worker], workers=workers, seed=0)
+  steps = lockstep.walk(
+    workers=workers, steps=2 * half, round_steps=period, times=times, exchanges=exchanges,
+    overlap=run.transport.overlap, local_seconds=gradients and gradients.exposed + gradients.hidden,
+    local_lead=gradients.hidden if gradients else 0.0,
+  )  # fmt: skip
+  record = lockstep.stack(steps)
+  ends = record.released.max(axis=1)
+  seconds = float(ends[-1] - ends[half - 1]) / half
+  return seconds, lockstep.waiting_for_messages(record, half) / (half * seconds)
+
+
+def _round_steps(exchanges: Sequence[ExchangePattern]) -> int:
+  """Return the number of steps after which all exchanges repeat, or the longest period if that exceeds MOST_ROUND."""
+  length = math.lcm(*(exchange.steady for exchange in exchanges))
+  return length if length <= MOST_ROUND else max(exchange.steady for exchange in exchanges)
+
+
+def _warm_up(exchanges: Sequence[ExchangePattern]) -> int:
+  """Return the number of rounds until the steady state; queues of several messages take longer to fill."""
+  several = len(exchanges) > 1 or any(x.delay > x.steady for x in exchanges)
+  steps = max((x.steady + x.offset + (20 if several else 1) * x.delay for x in exchanges), default=0)
+  return 1 + max(1, math.ceil(steps / _round_steps(exchanges)))
 
 
 def _visits(run: Scenario) -> tuple[float, float]:
@@ -193,7 +226,7 @@ def _visits(run: Scenario) -> tuple[float, float]:
 def _check_jitter(steps: int, workers: int, events: int) -> None:
   """Raise OptionError if a round has too many steps to simulate.
 
-  events: number of events per worker and step of a round, summed over all simulated rounds.
+  steps: steps per round. events: a worker's events for each of these steps, over all simulated rounds.
   """
   if steps > MOST_STEPS or events * steps * workers > MOST_EVENTS:
     condition = f"at most {MOST_STEPS:,} per worker and {MOST_EVENTS // events:,} over all workers"
@@ -236,16 +269,16 @@ def curve(
   recorded: Recorded, job: StepWork, cluster: Cluster, workers: Sequence[int], *, batch: int, weak: bool = False,
   transport: Transport | None = None, jitter: float = 0.0,
 ) -> list[ScalingPoint]:  # fmt: skip
-  """Return a point for each number of workers.
+  """Predict the step time, speed-up and losses for each number of workers.
 
   Args:
     recorded: number of workers -> the algorithm's messages with the job's bytes.
     job: the work of a step.
     workers: numbers of workers.
-    batch: examples per step of all workers together; with `weak`, of each worker.
+    batch: examples per step, of each worker with `weak`, of all workers together otherwise.
     weak: whether the batch per worker is fixed (weak scaling) instead of the global batch (strong scaling).
     transport: runtime options of the messages.
-    jitter: standard deviation of a step's compute time over its mean, lognormal and independent.
+    jitter: std / mean of a step's compute time, which is lognormal and independent.
   """
   transport = transport or Transport()
   transport = transport._replace(overlap=transport.overlap and cluster.overlap)
@@ -272,7 +305,7 @@ def curve(
 
 
 def stops(points: Sequence[ScalingPoint], least: float = 0.5) -> ScalingPoint | None:
-  """Return the first point with less than `least` of the ideal gain from its additional workers, or None."""
+  """Return the first point whose additional workers gain less than `least` of the ideal speed-up, or None."""
   for before, point in pairwise(points):
     if point.speedup - before.speedup < least * (point.workers / before.workers - 1) * before.speedup:
       return point
@@ -280,7 +313,7 @@ def stops(points: Sequence[ScalingPoint], least: float = 0.5) -> ScalingPoint | 
 
 
 def _at_pace(job: StepWork, cluster: Cluster, examples: int, batch: int) -> Cluster:
-  """Return a cluster with a device that is as efficient on `examples` as the original one on the whole batch."""
+  """Return the cluster with a device that is as efficient on `examples` as the original device is on `batch`."""
   device = cluster.device
   whole, part = (step_seconds(job.parts, x / job.micro, device, cluster.efficiency) for x in (batch, examples))
   pace = part * batch / (whole * examples)
@@ -289,7 +322,7 @@ def _at_pace(job: StepWork, cluster: Cluster, examples: int, batch: int) -> Clus
 
 
 def _with_links(cluster: Cluster, **change: float) -> Cluster:
-  """Return the cluster with another latency or bandwidth of all links; with a new latency, its library has none."""
+  """Return the cluster with a changed latency or bandwidth of all links; with `latency`, the library has latency 0."""
   network = cluster.network
   inside = network.inside and network.inside._replace(**change)
   network = network._replace(between=network.between._replace(**change), inside=inside)

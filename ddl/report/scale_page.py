@@ -36,12 +36,12 @@ def bars(shown: Timeline) -> list[Bar]:
   step = max(event.step for event in shown.events) - 1
   parts = {"weights": ("backward", step), "inputs": ("backward", step), "forward": ("forward", step + 1)}
   computing = [e for e in shown.events if e.kind in parts and e.step == parts[e.kind][1]]
-  zero = min(float(e.start[0]) for e in computing)
-  out = [Bar(parts[e.kind][0], e.layers[0], float(e.start[0]) - zero, float(e.end[0]) - zero) for e in computing]
+  zero = min(e.start for e in computing)
+  out = [Bar(parts[e.kind][0], e.layers[0], e.start - zero, e.end - zero) for e in computing]
   edges = sorted((bar.start, bar.end) for bar in out)
   waits = [(a[1], b[0]) for a, b in pairwise(edges) if b[0] > a[1]]
-  for event in (e for e in shown.events if e.kind == "exchange" and e.step == step):
-    start, end = float(event.start[0]) - zero, float(event.end[0]) - zero
+  for event in (e for e in shown.events if e.kind == "message" and e.step == step):
+    start, end = event.start - zero, event.end - zero
     cuts = sorted({start, end, *(t for wait in waits for t in wait if start < t < end)})
     for a, b in pairwise(cuts):
       waited = any(since <= (a + b) / 2 < until for since, until in waits)
@@ -54,7 +54,7 @@ def picture(curve: Curve, work: StepWork, cluster: Cluster) -> Figure | None:
   point = curve.points[-1]
   if not curve.pattern.local or point.workers == 1:
     return None
-  shown = scaling.timeline_of(Scenario(curve.pattern, work, cluster, point.workers, point.examples, curve.transport))
+  shown = scaling.gradients_of(Scenario(curve.pattern, work, cluster, point.workers, point.examples, curve.transport))
   subtitle = f"A step of {curve.algorithm} on {point.workers:,} workers, layer by layer"
   step, sent, hidden = map(seconds_text, (shown.seconds, shown.hidden + shown.exposed, shown.hidden))
   caption = f"A step takes {step}; its messages take {sent}, of which {hidden} are hidden behind computation."
@@ -128,7 +128,7 @@ def picture_of(chart: ScaleChart, curves: Sequence[Curve]) -> Figure:
 
 
 def line_of(curve: Curve) -> list[ScalingPoint]:
-  """Return the points that fit into memory; a single point is preceded by one at one worker, with a speed-up of 1."""
+  """Return the points that fit into memory; before a curve's only point, add one worker with a speed-up of 1."""
   first = curve.possible[0]
   if len(curve.points) > 1 or first.workers == 1:
     return curve.possible

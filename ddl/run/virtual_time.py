@@ -1,7 +1,7 @@
 """Compute the virtual time of an experiment from its config's step times, message times and barrier."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,7 +17,8 @@ from ddl.events.presence import Presence
 from ddl.events.record import Events
 from ddl.events.schedule import make_schedule
 from ddl.group_recorder import Sent
-from ddl.perf.patterns import LATE, Op
+from ddl.perf import patterns
+from ddl.perf.patterns import LATE
 from ddl.run.folder import EVENTS, LOCKSTEP, RunFolder
 from ddl.schedule import Schedule
 
@@ -79,6 +80,7 @@ class Charges(NamedTuple):
   local: lockstep.Seconds | None  # at each step
   exchanges: tuple[lockstep.Seconds | None, ...]  # of each exchange
   hops: tuple[lockstep.Hops, ...] = ()  # of each exchange: the senders to each worker if peer to peer, else ()
+  lead: float = 0.0  # seconds by which the collectives of a step start before it ends
 
 
 def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
@@ -97,12 +99,7 @@ def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
 
     return seconds if deaths else seconds(config.workers)
 
-  return Charges(price(sent.local), tuple(map(price, sent.exchanges)), tuple(map(hops, sent.exchanges)))
-
-
-def hops(ops: Sequence[Sent] | Sequence[Op]) -> lockstep.Hops:
-  """Return, for each message, the worker that sends to each worker; () if an operation involves all workers."""
-  return tuple(op.sources for op in ops) if all(op.kind == "permute" and op.sources for op in ops) else ()
+  return Charges(price(sent.local), tuple(map(price, sent.exchanges)), tuple(map(patterns.hops, sent.exchanges)))
 
 
 def messages(kind: str, workers: int) -> int:
@@ -148,6 +145,7 @@ def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges, presen
       if seconds is not None
     ],
     "local_seconds": charged.local,
+    "local_lead": charged.lead,
     "overlap": config.network.overlap,
     "present": present,
   }
@@ -190,7 +188,7 @@ class RunClock(Protocol):
     ...
 
   def keep(self, folder: RunFolder) -> None:
-    """Write which workers are present to the run's folder, if this changes during the run."""
+    """Write the presence of workers to the run's folder, if it changes during the run."""
 
   def save(self, folder: Path) -> None:
     """Write the schedule, for replays and reports."""
@@ -220,7 +218,7 @@ class LockstepClock(FixedClock):
     self._seconds = lockstep_seconds(experiment, algorithm, self._charged, present)
 
   def drawn_presence(self) -> Presence:
-    """Return the workers that are present by step, precomputed from the config's step times and failures."""
+    """Return the workers present at each step, precomputed from the config's step times and failures."""
     experiment = self._experiment
     steps = lockstep.walk(steps=experiment.steps, **_lockstep(experiment, self._algorithm, self._charged, self._deaths))
     return lockstep.presence_of(experiment.workers, steps)

@@ -13,12 +13,13 @@ from ddl.engine import compiled_program as hlo_schedule
 from ddl.engine.compiled_program import Collective
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.names import pluralize
+from ddl.perf import scaling
 from ddl.perf.cluster import Cluster
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
 from ddl.perf.patterns import Op
 from ddl.perf.units import bytes_text, columns, percent, seconds_text
-from ddl.run.build import param_shapes
+from ddl.run.build import param_shapes, params_bytes
 from experiments.dryrun import overlap
 from experiments.dryrun.program import DryRunProgram, device_bytes
 
@@ -126,7 +127,7 @@ def _rows(
 
 
 def _predicted(experiment: Experiment, trainer: CompiledTrainer, cluster: Cluster, flop: float, moved: float) -> float:
-  """Predict the seconds of a step like `compare --cluster`: from the algorithm instead of the compiler's schedule."""
+  """Predict the seconds of a step from the algorithm's messages, as `compare --cluster` does, without the schedule."""
   members = trainer.workers.members
   pattern = pattern_of(trainer.algorithm, param_shapes(trainer.model), experiment.workers)
 
@@ -135,11 +136,12 @@ def _predicted(experiment: Experiment, trainer: CompiledTrainer, cluster: Cluste
 
   exchanges = tuple(exchange._replace(ops=shared(exchange.ops)) for exchange in pattern.exchanges)
   pattern = pattern._replace(local=shared(pattern.local), exchanges=exchanges)
-  step = [LayerWork(flop / experiment.batch, held=moved / cluster.device.width)]
+  part = LayerWork(flop / experiment.batch, held=moved / cluster.device.width)
+  work = scaling.work_of([part], params_bytes(trainer.model) / members)
   config = replace(
     experiment, times=ConfigPart("constant", {}), steps=min(experiment.steps, MOST_STEPS), microbatches=1
-  )  # microbatches=1, because `step` covers the whole step
-  cluster_run = cluster_clock.on(config, pattern, cluster, step)
+  )  # microbatches=1, because `work` covers the whole step
+  cluster_run = cluster_clock.on(config, pattern, cluster, work)
   return cluster_clock.clock(cluster_run, trainer.algorithm)(config.steps) / config.steps
 
 
@@ -200,7 +202,7 @@ def verdict(figures: Figures, cluster: Cluster) -> str:
 
 
 def too_large(figures: Figures, limit: float, other: Figures | None, target: str) -> str:
-  """Describe in one line which parts need the most memory, if `limit` is exceeded, and what would fit."""
+  """Describe in one line which parts of a program that exceeds `limit` need the most memory, and what would fit."""
   total = sum(figures.parts.values())
   rest = {"gradients, activations and other temporaries": figures.peak - total}
   parts = {name: size for name, size in (figures.parts | rest).items() if size > 0}

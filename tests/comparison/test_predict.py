@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers.cluster_configs import FLOP, NBYTES, config_of
+from helpers.cluster_configs import NBYTES, WORK, config_of
 
 from ddl.comparison import predict
 from ddl.costs import cluster_clock
@@ -23,26 +23,26 @@ def test_the_break_even_of_each_seed_equals_the_solution_by_hand():
   cluster = named("ethernet_10g")
   cluster = cluster._replace(network=cluster.network._replace(between=cluster.network.between._replace(latency=0.0)))
   entrants, hits = {}, {"often": (20, 24), "seldom": (32, 36)}
-  for label, settings in (("often", {}), ("seldom", {"period": 4})):
-    config = config_of("sync_sgd" if label == "often" else "local_sgd", **settings)
+  for label, settings in (("often", {"period": 1}), ("seldom", {"period": 4})):
+    config = config_of("local_sgd", **settings)
     steps = [np.array([0, hit, 100]) for hit in hits[label]]  # of the evaluations
     entrants[label] = entrant(config, [0, 1], steps, list(hits[label]))
-  step = cluster_clock.on(entrants["often"].experiment, entrants["often"].pattern, cluster, FLOP).config
+  step = cluster_clock.on(entrants["often"].experiment, entrants["often"].pattern, cluster, WORK).config
   expected = [
     2 * 3 / 4 * NBYTES / ((m - h) / (h - m / 4) * step.times.seconds) for h, m in zip(*hits.values(), strict=True)
   ]
   assert max(expected) < cluster.network.between.bandwidth  # below both bandwidths, the second label is faster
-  result = predict.break_even(cluster, 4, entrants, FLOP)
+  result = predict.break_even(cluster, 4, entrants, WORK)
   (crossing,) = result["crossings"]
   assert crossing["other"] == "seldom" and crossing["bandwidths"] == pytest.approx(expected, rel=2e-3)
   assert min(expected) < crossing["mean"] < max(expected)
   assert [end["first"] for end in result["ends"]] == ["seldom", "often"]
   between = cluster.with_bandwidth(4, math.sqrt(crossing["mean"] * max(expected)))
-  (crossing,) = predict.break_even(between, 4, entrants, FLOP)["crossings"]
+  (crossing,) = predict.break_even(between, 4, entrants, WORK)["crossings"]
   assert crossing["bandwidths"] == pytest.approx(expected, rel=2e-3)  # though the order of one seed differs
-  assert predict.break_even(cluster, 4, {"often": entrants["often"]}, FLOP) is None
+  assert predict.break_even(cluster, 4, {"often": entrants["often"]}, WORK) is None
   at_once = entrants | {"often": entrants["often"]._replace(hits=[0.0, 24])}  # reached by the untrained model of a seed
-  assert predict.break_even(cluster, 4, at_once, FLOP) is None
+  assert predict.break_even(cluster, 4, at_once, WORK) is None
 
 
 @pytest.mark.parametrize("name", ["sync_sgd", "async_sgd"])
@@ -52,7 +52,7 @@ def test_the_seconds_of_a_step_are_a_mean_over_seeds(name):
   results = []
   for seeds in ([0], [1], [0, 1]):
     entrants = {"a": entrant(config, seeds, [np.array([40])] * len(seeds), [20] * len(seeds))}
-    figures = predict.entry("c", cluster, entrants, FLOP, NBYTES)["algorithms"]["a"]
+    figures = predict.entry("c", cluster, entrants, WORK, NBYTES)["algorithms"]["a"]
     results.append([figures["seconds_per_step"], *figures.get("staleness", {}).values()])
   assert len(results[0]) == (3 if name == "async_sgd" else 1) and results[0][0] != results[1][0]
   assert results[2] == pytest.approx(np.mean(results[:2], axis=0))
@@ -65,5 +65,5 @@ def test_seconds_to_a_target_between_evaluations_are_interpolated():
     {"fast": entrant(fast, [0], [steps], [40]), "slow": entrant(slow, [0], [steps], [hit])}
     for steps, hit in ((np.array([0, 60]), 60), (np.array([0, 40, 80]), 60.0))
   )
-  ratios = [predict.break_even(cluster, 4, entrants, FLOP)["ends"][1]["ratio"] for entrants in (exact, between)]
+  ratios = [predict.break_even(cluster, 4, entrants, WORK)["ends"][1]["ratio"] for entrants in (exact, between)]
   assert ratios[0] == pytest.approx(ratios[1], rel=1e-6)  # the clock is linear in equal steps

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.cluster_configs import NBYTES, config_of
+from helpers.cluster_configs import NBYTES, WORK, config_of
 
 from ddl.config import default_experiment
 from ddl.costs import cluster_clock
@@ -76,8 +76,8 @@ def test_a_step_includes_the_collectives_of_members_and_an_exchange_uses_their_l
   config = config_of("sync_sgd")
   pattern = pattern_of(config.make_algorithm(), vector(NBYTES), config.workers)
   inside = Collective("all-reduce", 4096, 2, "member", False)
-  plain = cluster_clock.on(config, pattern, cluster, 1e9)
-  result = cluster_clock.on(config, pattern, cluster, 1e9, Members(2, (inside, inside), share))
+  plain = cluster_clock.on(config, pattern, cluster, WORK)
+  result = cluster_clock.on(config, pattern, cluster, WORK, Members(2, (inside, inside), share))
   more = 2 * collectives.all_reduce(4096, 2, cluster.network)
   assert result.config.times.seconds == pytest.approx(plain.config.times.seconds + more, rel=1e-12)
   wide = cluster.network.between._replace(bandwidth=2 * cluster.network.between.bandwidth)

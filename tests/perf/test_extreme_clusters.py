@@ -121,5 +121,5 @@ def test_predictions_are_finite(cluster, seconds):
     algorithm = config.make_algorithm()
     pattern = pattern_of(algorithm, vector(NBYTES), config.workers, (NBYTES, NBYTES))
     entrants[name] = predict.Entrant(config, algorithm, pattern, [0], [np.array([0, 20, 40])], [float(seconds)])
-  result = predict.entry("name", cluster, entrants, PARTS, NBYTES)
+  result = predict.entry("name", cluster, entrants, work_of(PARTS, NBYTES), NBYTES)
   assert finite(result)

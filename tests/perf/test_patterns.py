@@ -23,7 +23,7 @@ from ddl.perf.memory import StepMemory
 from ddl.perf.patterns import Op, Pattern, Visits
 from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest, plan
-from ddl.perf.scaling import StepWork, Transport
+from ddl.perf.scaling import StepWork, Transport, work_of
 from ddl.run import virtual_time
 from ddl.schedule import Schedule
 
@@ -248,7 +248,7 @@ def test_virtual_clocks_of_user_defined_algorithms():
 def test_clocks_of_user_defined_algorithms_on_a_cluster():
   def target(algorithm, steps):
     config, pattern = config_of(steps), pattern_of(algorithm, vector(N), P)
-    charged = cluster_clock.on(config, pattern, CLUSTER, 1e9)
+    charged = cluster_clock.on(config, pattern, CLUSTER, work_of(1e9, N))
     assert charged.config.times.seconds == STEP
     clock = cluster_clock.clock(charged, algorithm)
     return [clock(step) for step in range(steps + 1)], charged

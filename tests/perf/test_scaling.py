@@ -21,7 +21,7 @@ from ddl.perf.memory import step_memory
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest, plan
-from ddl.perf.scaling import LOSSES, Scenario, StepWork, Transport, step_pass, stops, timeline_of, work
+from ddl.perf.scaling import LOSSES, Scenario, StepWork, Transport, gradients_of, step_pass, stops, work
 
 JOB = StepWork(tuple(map(LayerWork, (3e9, 6e9, 6e9, 1e9))), (1e5, 4e6, 2e6, 4e7))
 FLOP = 16e9
@@ -292,7 +292,7 @@ def test_work_of_vgg_a_equals_the_published_numbers():
   job = work(neural_networks.table("vgg_a"))
   assert sum(part.flop for part in job.parts) == pytest.approx(6 * (7485.5e6 + 123.634e6), rel=1e-3)
   assert sum(job.nbytes) == pytest.approx(4 * 132.86e6, rel=1e-3)
-  shown = timeline_of(
+  shown = gradients_of(
     Scenario(recorded("sync_sgd", sum(job.nbytes))(64), job, named("cori_fdr"), 64, 4, Transport(bucket=0.0))
   )
   assert shown.hidden + shown.exposed == pytest.approx(
