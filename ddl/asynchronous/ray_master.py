@@ -23,7 +23,7 @@ from ddl.events.record import ROW, TYPES, Events, VisitRow, make_events
 
 
 class Snapshot(NamedTuple):
-  """Parameters (or a shard's slice) and progress after a visit. Only the first shard fills the other fields."""
+  """Parameters (or a shard's slice) and progress after a visit. Only the first shard tracks more than `params`."""
 
   params: Any  # to evaluate
   extra: Tree
@@ -113,7 +113,7 @@ def newest(folder: Path, shards: int) -> int | None:
 
 
 def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, keep: int) -> None:
-  """Write a tree and the recorded visits as the checkpoint after `label` visits; delete those before `keep` visits."""
+  """Write a tree and the visits as the checkpoint after `label` visits; delete checkpoints before `keep` visits."""
   folder.mkdir(parents=True, exist_ok=True)
   leaves = {f"leaf{i:04d}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(tree))}
   arrays.save(_path(folder, shard, label), leaves | events._asdict())
@@ -143,7 +143,7 @@ class ShardState:
   """The server, its last reply to each worker, and each worker's non-trained model state."""
 
   def __init__(self, algorithm: ServerAlgorithm, part: np.ndarray, extra: Tree):
-    """Initialize from the server's slice of the initial parameters and the initial non-trained state."""
+    """Initialize from the shard's slice of the initial parameters and the initial non-trained state."""
     _, server, self.first_reply = algorithm.init(jnp.asarray(part))
     self.server = jax.tree.map(lambda x: jnp.array(x, copy=True), server)  # donated leaves must not share buffers
     self.like = visit_trees(algorithm, part.size, part.dtype)
@@ -179,7 +179,7 @@ class ShardState:
     return [np.asarray(x) for x in jax.tree.leaves(reply)]
 
   def begin(self, worker: int, round_: int) -> np.ndarray:
-    """Return the parameters with which a worker restarts at this round."""
+    """Return the shard's slice of the parameters with which a worker restarts at this round."""
     if self._read:
       self.server, _ = self._read(self.server, self.first_reply, self._visit(worker, -1, round_))
     return self.center()
@@ -209,8 +209,8 @@ class Shard:
   ):
     """Initialize the shard from its slice of the parameters and the non-trained state, for a run of `visits` visits.
 
-    settings: workers (their maximum number), barrier (bounded), seed (of its samples), folder, every (visits per
-      checkpoint, 0: none), marks (numbers of visits after which a snapshot is stored until it is requested), token.
+    settings: workers (their maximum number), barrier (bounded), seed (of its samples), folder, every (visits between
+      checkpoints, 0: none), marks (numbers of visits after which a snapshot is stored until it is requested), token.
     """
     self.index, self.algorithm, self.visits = index, algorithm, visits
     self.workers, self.marks = settings["workers"], frozenset(settings["marks"])
@@ -248,7 +248,7 @@ class Shard:
     return os.getpid()
 
   def begin(self, worker: int) -> tuple[int, int, np.ndarray | None, Tree]:
-    """Return (status, round, slice of the parameters, extra) for a starting worker. Slice None: initial parameters."""
+    """Return (status, round, slice of the parameters or None for the initial ones, extra) for a starting worker."""
     with self.changed:
       self.record.start()
       if self.active == worker:
@@ -314,8 +314,8 @@ class Shard:
     if not all(np.isfinite(x).all() for x in (*message, *reply)):
       step = number * self.algorithm.period
       self.failure = (
-        f"visit {self.served}: the message of worker {worker}'s round {number} (its step {step}) or the center is not "
-        "finite"
+        f"visit {self.served}: the message of worker {worker}'s round {number} (after {step} of its steps) "
+        "or the center is not finite"
       )
     if self.failure:
       self.changed.notify_all()
@@ -344,7 +344,7 @@ class Shard:
     """Wait until the worker may start a round; return whether its last reply is outdated by then.
 
     In a round robin a worker may start when it is next by rank and all others have finished. Otherwise the barrier
-    decides; for it, a round ends when its worker requests the next one, because all shards have then served the round.
+    decides. It counts a round as finished when the worker requests the next one, as all shards have then served it.
     """
     with self.changed:
       if self.algorithm.arrivals.round_robin:
@@ -363,7 +363,7 @@ class Shard:
       return outdated
 
   def read(self, request: Any) -> list[Any]:
-    """Return the reply to a worker, updated because other workers have visited."""
+    """Update the reply to a worker after visits of other workers, and return it."""
     worker = int(request["worker"])
     with self.changed:
       reply = self.state.read(worker, int(request["peer"]), int(request["round"]) - 1)  # called before the next round

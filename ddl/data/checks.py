@@ -1,7 +1,7 @@
 """Checks of every data set: types, shapes and values of inputs, labels, tokens, targets and masks.
 
-`checked` reads READ bytes of each part, and all labels of a source, when a data set is loaded. Other examples are
-checked batch by batch on the host.
+When a data set is loaded, `checked` reads up to READ bytes of examples and all labels of each part (training, test,
+validation). The remaining examples are checked on the host, batch by batch, when they are read.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ SAMPLE = 32  # evenly spaced examples that determine a part's type and range
 FEWEST = 16  # minimum number of examples for comparing the ranges of two parts
 SECONDS = 2.0  # maximum time for reading a slow source
 PIECE = 2**18  # bytes to read at a time
-SPECIAL = ("mask", "weight")  # substrings of the names of loss weight arrays
+SPECIAL = ("mask", "weight")  # substrings of the names of arrays that mask or weight losses
 IGNORED = -100  # PyTorch's default label for ignored positions
 
 Name = Callable[[int], Any]  # position in a batch -> the example's index, for errors
-Check = Callable[[Mapping[str, Any], int, Name], None]  # (batch, its examples, name)
+Check = Callable[[Mapping[str, Any], int, Name], None]  # (batch, number of examples, name)
 
 
 def checked(data: Data, complete: bool = False) -> Data:
@@ -35,8 +35,8 @@ def checked(data: Data, complete: bool = False) -> Data:
       sample and the labels are read.
 
   Raises:
-    OptionError: with the first bad index and value, for labels or tokens that are not integers from 0 to num_outputs -
-      1, targets of another shape, values that are not finite, or parts of different types or ranges.
+    OptionError: if labels or tokens are not integers from 0 to num_outputs - 1, or values are not finite (it names the
+      first bad index and value); if targets have the wrong shape; or if parts differ in type or range.
   """
   if not isinstance(data.meta, Mapping):
     raise OptionError("meta of the data set", "a dict", type(data.meta).__name__)
@@ -62,7 +62,7 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
   def check(batch: Mapping[str, Any], count: int, name: Name) -> None:
     arrays = {key: np.asarray(value) for key, value in batch.items()}
     if not {"x", "y"} <= arrays.keys():
-      raise OptionError(f"batches {where}", "dicts with the keys x and y", f"the keys {[*arrays]}")
+      raise OptionError(f"batches {where}", "dicts with the keys 'x' and 'y'", f"the keys {[*arrays]}")
     for key, array in arrays.items():
       if array.shape[:1] != (count,):
         raise OptionError(f"{key} {where}", f"an array of {count} examples", f"shape {list(array.shape)}")
@@ -71,7 +71,7 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
       raise OptionError(f"x {where}", f"of shape {_shape(*shape)}", _shape(*x.shape[1:]))
     if task == "language":
       if y.shape != x.shape:
-        raise OptionError(f"y {where}", f"of the same shape as x, {list(x.shape)}", list(y.shape))
+        raise OptionError(f"y {where}", f"of the same shape as x ({list(x.shape)})", list(y.shape))
       class_numbers(x, outputs, f"tokens x {where}", name)
       class_numbers(y, outputs, f"tokens y {where}", name)
     else:
@@ -90,7 +90,7 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
     for key, array in arrays.items():
       if any(word in key for word in SPECIAL):
         finite(array, f"{key} {where}", name)
-        most, condition = (1, "0 or 1") if "mask" in key else (np.inf, "at least 0")
+        most, condition = (1, "in [0, 1]") if "mask" in key else (np.inf, "at least 0")
         _check_elements(array, (array >= 0) & (array <= most), f"{key} {where}", condition, name)
 
   return check
@@ -98,7 +98,7 @@ def batch_check(meta: Mapping[str, Any], part: str) -> Check:
 
 @contextlib.contextmanager
 def readable(what: str) -> Iterator[None]:
-  """Within this context, convert a library's errors while reading `what` to a one-line OptionError."""
+  """Convert the errors that a library raises while it reads `what` to a one-line OptionError."""
   try:
     yield
   except OptionError:
@@ -115,7 +115,7 @@ def first_line(error: Exception) -> str:
 def class_numbers(labels: np.ndarray, classes: int | None, what: str, name: Name) -> None:
   """Raise OptionError unless labels are integers from 0 to classes - 1.
 
-  labels: [n, ...]; classes: the number of classes or tokens in the vocabulary; None: any int32.
+  labels: [n, ...]; classes: number of classes, or of tokens in the vocabulary; None: any int32 >= 0.
   """
   most, kind = (classes or 2**31) - 1, labels.dtype.kind
   condition = f"integers from 0 to {most}" + " (int32)" * (classes is None)
@@ -142,7 +142,7 @@ def class_numbers(labels: np.ndarray, classes: int | None, what: str, name: Name
 def one_hot(labels: np.ndarray, what: str, classes: int | None = None, sequence: bool = False) -> None:
   """Raise OptionError for one-hot labels [n, classes].
 
-  sequence: whether an example has `classes` positions, so that [n, classes] may be one class per position.
+  sequence: whether an example has `classes` positions; then [n, classes] may be one class per position instead.
   """
   if labels.ndim != 2 or labels.shape[1] < 2 or sequence or (classes is not None and labels.shape[1] != classes):
     return
@@ -154,10 +154,10 @@ def one_hot(labels: np.ndarray, what: str, classes: int | None = None, sequence:
 def element(example: Any, what: str) -> None:
   """Raise OptionError unless an element of a grain data set is a dict of x and y, without masks or weights."""
   if not isinstance(example, Mapping) or not {"x", "y"} <= {*example}:
-    raise OptionError(f"elements of {what}", "dicts with the keys x and y", type(example).__name__)
+    raise OptionError(f"elements of {what}", "dicts with the keys 'x' and 'y'", type(example).__name__)
   if special := [key for key in example if any(word in str(key) for word in SPECIAL)]:
     raise OptionError(
-      f"elements of {what}", "dicts with only the keys x and y", f"the key {special[0]}, which losses do not use"
+      f"elements of {what}", "dicts with only the keys 'x' and 'y'", f"the key '{special[0]}', which losses do not use"
     )
 
 
@@ -169,16 +169,18 @@ def sample(part: Source | np.ndarray) -> np.ndarray:
 def same_inputs(one: np.ndarray, two: np.ndarray, where: str, names: tuple[str, str] = ("train", "test")) -> None:
   """Raise OptionError if samples of two parts (see `sample`) differ in shape or type, or clearly in range.
 
-  Ranges of images differ if the mean of one part exceeds four times the maximum of the other, as with 0..255 and 0..1;
-  or if all values are within -1..1, and a quarter of one part's values but none of the other's are negative. Parts of
-  one image set do not differ like this by chance. Ranges of other floating-point numbers, and of uint8, differ if one
-  part is within 0..1, and the other has a mean above 4 and a twentieth of its values above 1.
+  Ranges differ clearly in these cases, which do not occur by chance in one data set:
+
+  - Images: the mean |x| of one part exceeds four times the largest |x| of the other, as with 0..255 and 0..1.
+  - Images: all values are within -1..1, and a quarter of one part's values but none of the other's are negative.
+  - Floating-point numbers or uint8: neither part has negative values; one is within 0..1, and the other has a mean
+    above 4 and a twentieth of its values above 1.
   """
   option = f"{where}: x of {names[1]}"
   if one.shape[1:] != two.shape[1:]:
-    raise OptionError(option, f"of the same shape as in {names[0]}, {list(one.shape[1:])}", list(two.shape[1:]))
+    raise OptionError(option, f"of the same shape as in {names[0]} ({list(one.shape[1:])})", list(two.shape[1:]))
   if (one.dtype.kind == "f") != (two.dtype.kind == "f"):
-    raise OptionError(option, f"of the same type as in {names[0]}, {one.dtype}", two.dtype)
+    raise OptionError(option, f"of the same type as in {names[0]} ({one.dtype})", two.dtype)
   if min(len(one), len(two)) < FEWEST or not one.size:
     return
   images = one.ndim == 4 and one.dtype.kind == "f"
@@ -186,7 +188,7 @@ def same_inputs(one: np.ndarray, two: np.ndarray, where: str, names: tuple[str, 
   if (images and _ranges_differ(one, two)) or (numbers and (_only_one_scaled(one, two) or _only_one_scaled(two, one))):
     ranges = [f"{x.min():.3g} to {x.max():.3g}" for x in (one, two)]
     raise OptionError(
-      option, f"in the same range as in {names[0]}, {ranges[0]}", ranges[1], "Scale both parts equally."
+      option, f"in the same range as in {names[0]} ({ranges[0]})", ranges[1], "Scale both parts equally."
     )
 
 
@@ -278,7 +280,7 @@ def _shape(*sizes: Any) -> str:
 
 
 def finite(x: np.ndarray, what: str, name: Name, kinds: str = "biuf") -> None:
-  """Raise OptionError for types that are not numeric, or values that are not finite."""
+  """Raise OptionError unless x has a numeric type and finite values."""
   if x.dtype.kind not in kinds and not x.dtype.name.startswith(("bfloat16", "float8")):
     raise OptionError(what, "real numbers", x.dtype)
   if x.dtype.kind == "f":

@@ -23,12 +23,12 @@ def in_memory(x: np.ndarray, y: np.ndarray, labels: np.ndarray | None = None) ->
 
 
 def from_grain(dataset: Any, labels: np.ndarray | None = None) -> Source:
-  """Create a source from a `grain.MapDataset` of {"x": ..., "y": ...} of fixed shapes, read by grain's threads.
+  """Create a source from a `grain.MapDataset` of {"x": ..., "y": ...} with fixed shapes; grain's threads read it.
 
   ddl draws the order of examples and reads them by index. The data set's own shuffle and random maps are the same in
   every epoch; use `ddl.data.augmentation.with_augmentation` for augmentation.
 
-  dataset: without `repeat()`, filters and batches (otherwise OptionError); labels: see `Source`.
+  dataset: must not be batched; an infinite `repeat()` or a filter raises OptionError. labels: see `Source`.
   """
   import grain
 
@@ -65,7 +65,7 @@ def split(train: Source, validation: float) -> tuple[Source, Source | None]:
     return train, None
   count = round(validation * train.size)
   if not 0 < count < train.size:
-    condition = f"0, or in [{1 / train.size:.2g}, {1 - 1 / train.size:.2g}] for {train.size} training examples"
+    condition = f"0, or a share that leaves at least one of the {train.size} training examples in either part"
     raise OptionError("config.data.validation", condition, f"{validation:g}")
   order = np.random.default_rng(0).permutation(train.size)
   return subset(train, np.sort(order[count:])), subset(train, np.sort(order[:count]))
@@ -85,11 +85,11 @@ def sixth(everything: Source, where: str) -> tuple[Source, Source]:
 def classification(
   train: Source, test: Source, *, num_outputs: int | None = None, description: str, validation: float
 ) -> Data:
-  """Build the `Data` of a classification set whose examples all have the shape of the first.
+  """Build the `Data` of a classification set; all examples must have the shape of the first.
 
   num_outputs: number of classes; None: the largest label + 1. validation: share of the training examples for
-  validation. Raises OptionError for more than a million classes if there are fewer examples than classes, and for empty
-  examples; warns of other unlikely labels.
+  validation. Raises OptionError if examples are empty, or if there are more than a million classes and fewer examples
+  than classes; warns of other unlikely labels.
   """
   num_outputs = num_outputs or 1 + max(int(part.labels.max()) for part in (train, test) if part.labels is not None)
   count = train.size + test.size
@@ -119,7 +119,7 @@ def pixels(images: np.ndarray) -> np.ndarray:
 
 
 def stacked(images: Sequence[np.ndarray], name: Callable[[int], str]) -> np.ndarray:
-  """Stack uint8 images as `pixels`; raise OptionError if their shapes differ. name: index -> image name."""
+  """Stack uint8 images and scale them by `pixels`; OptionError if shapes differ. name: index -> image name."""
   other = next((k for k, image in enumerate(images) if image.shape != images[0].shape), None)
   if other is not None:
     sizes = [f"{image.shape[0]} x {image.shape[1]}" for image in (images[0], images[other])]
@@ -131,10 +131,10 @@ def stacked(images: Sequence[np.ndarray], name: Callable[[int], str]) -> np.ndar
 
 
 def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
-  """Create a source from images (uint8, see `pixels`; or floating point, not scaled) and int32 class numbers.
+  """Create a source from images and class numbers; uint8 images are scaled by `pixels`, floating point is not.
 
-  images: [n, height, width(, channels)], or floating point [n, ...]; labels: [n] or [n, 1]; where: their origin, for
-  errors. Raises OptionError for other arrays, or without images.
+  images: uint8 [n, height, width(, channels)], or floating point [n, ...]; labels: [n] or [n, 1]; where: their origin,
+  for errors. Raises OptionError for other types and shapes, and for empty arrays.
   """
   labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels  # as in Keras's CIFAR
   checks.one_hot(labels, f"{where}: labels")
@@ -157,7 +157,7 @@ def labelled(images: np.ndarray, labels: np.ndarray, where: str) -> Source:
 
 
 def existing(path: str, example: str) -> Path:
-  """Expand ~ in a path that must exist; example: a value for the error message."""
+  """Expand ~ in a path; raise an error if it is empty or does not exist. example: a valid value, for the error."""
   if not path:
     raise OptionError("config.data.path", f"set to {example}")
   local = files.local(path)

@@ -1,10 +1,10 @@
 """The planner: choose examples, workers, servers, delay and period for a job on a cluster, with reasons and limits.
 
 Follows the guidelines of Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemmas on workers and servers) and
-the hiding condition of DaSGD, arXiv 2006.00441. The number of examples also takes the exchange into account.
+the hiding condition of DaSGD, arXiv 2006.00441. The choice of examples per worker also takes the exchange into account.
 
 Among the algorithms that are nearly the fastest, the planner recommends the one closest to SGD: exact algorithms first,
-then gradients in fewer bits, messages delayed by a few steps, averages between islands, and long periods.
+then gradients in fewer bits, messages delayed by a few steps, averages between islands (sites or nodes), long periods.
 """
 
 import math
@@ -14,6 +14,7 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ddl.errors import OptionError
 from ddl.names import pluralize
 from ddl.perf import batch_size as batches
 from ddl.perf import collectives, families, plan_rows, scaling
@@ -29,7 +30,7 @@ SHORTEST = 1e-5  # seconds; no machine launches a step faster
 WORTH = 1.5  # least speed-up for which several workers are recommended
 NEARLY = 0.9  # share of the best rate at which a simpler algorithm is preferred
 ORDER = ("sync_sgd", "fsdp", "hybrid_fsdp", "dasgd", "hierarchical_sgd", "local_sgd", "streaming_diloco", "diloco")
-HALF = 0.5  # other models use algorithms of LANGUAGE only if all others are below this share of the best rate
+HALF = 0.5  # non-language models use LANGUAGE algorithms only if all others are below this share of the best rate
 LANGUAGE = ("streaming_diloco", "diloco")  # published results only for language models
 SHOWN = {  # longest period or delay with published results, and their source
   "dasgd": (4, "its authors used a delay of 1 and a period of 4 (arXiv 2006.00441)"),
@@ -100,10 +101,10 @@ def plan(
       step follows from the cluster's efficiency curve.
     configured: (name, messages) of an additional algorithm to predict with its configured settings.
   """
-  if not 0 < request.efficiency <= 1 or not 0 < request.exposed < 1:
-    raise ValueError(
-      f"efficiency and exposed must be shares between 0 and 1, got {request.efficiency:g} and {request.exposed:g}."
-    )
+  if not 0 < request.efficiency <= 1:
+    raise OptionError("efficiency", "in (0, 1]", f"{request.efficiency:g}")
+  if not 0 < request.exposed < 1:
+    raise OptionError("exposed", "in (0, 1)", f"{request.exposed:g}")
   families.message_bytes(job.params_bytes, request.gradients)  # raises ValueError for an unknown format
   shards, critical = _shards(job, cluster, request.workers), request.critical or None
   most_examples = critical or (job.usual.examples if job.usual else math.inf)  # largest step without much loss
@@ -239,7 +240,7 @@ def recommend(
   job: Job, settings: FamilySettings, speeds: Sequence[Speed], enough: BatchSize | None, *, share: float, single: float,
   critical: float | None, small: tuple[FamilySettings, Sequence[Speed]] | None,
 ) -> Recommendation:  # fmt: skip
-  """Recommend an algorithm, the number of examples at which synchronous SGD suffices, and its cost in convergence.
+  """Recommend an algorithm; state how many examples synchronous SGD needs, and how the batch slows convergence.
 
   Args:
     settings: the settings of all predictions.
@@ -248,7 +249,7 @@ def recommend(
     share: largest share of a step spent waiting.
     single: seconds that one worker takes for the examples of all workers.
     critical: the critical batch size in examples; None: unknown.
-    small: settings and predictions with fewer examples, if the device could be used well with fewer.
+    small: settings and predictions with fewer examples, if fewer suffice to use the device well.
   """
   best = pick(speeds, job.language)
   several = f"With several workers: {_described(best, settings)}"
@@ -331,7 +332,8 @@ def text(
     name: the cluster's name.
     result: the plan.
     sends: a sentence about the messages of the config's algorithm.
-    ends: description of the device's efficiency -> plan with the same settings, for both ends of an efficiency range.
+    ends: description of the device's efficiency -> plan with the batch, workers and servers of `result`, for both ends
+      of an efficiency range.
   """
   lines = [f"{job.title} on {cluster.title}", *textwrap.wrap(f"source: {cluster.source}", WIDTH)]
   if result.settings.step < SHORTEST:

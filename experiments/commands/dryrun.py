@@ -46,7 +46,7 @@ def main(line: CommandLine) -> int:
   if "workers" not in line.paths and len(topology.devices) % options.members == 0:
     line.config.workers = rows
   compiled.check_workers(topology, line.config.workers, options.members)
-  experiments = _experiments(line, rows)
+  experiments = _experiments(line)
   first = next(iter(experiments.values()))
   if topology.cluster:
     topology = topology._replace(cluster=with_shares(topology.cluster, str(first.model.name)))
@@ -81,7 +81,7 @@ def _data(experiment: Experiment) -> Data:
     ) from error
 
 
-def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
+def _experiments(line: CommandLine) -> dict[str, Experiment]:
   """Map each algorithm label to its experiment; the devices determine the number of workers if the flags do not."""
   config = line.config
   if ALGORITHMS.value:
@@ -97,7 +97,7 @@ def _experiments(line: CommandLine, workers: int) -> dict[str, Experiment]:
 
 
 def _with_algorithm(config: Config, name: str, paths: Sequence[str]) -> Config:
-  """Return the config with another algorithm; keys that flags set but only other algorithms have become None."""
+  """Return the config with another algorithm, and None for keys set by flags that only other algorithms take."""
   renamed_config = renamed(config, {"algorithm": {"name": name}})
   keys = {path.removeprefix("algorithm.") for path in paths if path.startswith("algorithm.")} - {"name"}
   with renamed_config.ignore_type():
