@@ -5,7 +5,7 @@ You, Buluc and Demmel 2017, arXiv 1708.02983; Zhang, Choromanska and LeCun 2014,
   python run.py train --config=configs/async_easgd_digits.py
   python run.py compare --config=configs/async_easgd_digits.py
 
-Expected: 96 % test accuracy after 400 steps of each worker; seconds on two cores.
+Expected: 96 % test accuracy after 400 steps per worker; takes seconds on two cores.
 """
 
 from ddl.config import base

@@ -1,12 +1,12 @@
-"""Published times of NCCL's all-reduce over size (nccl-tests), and the cost model, fitted to nine of these curves.
+"""Published times of NCCL's all-reduce by message size (nccl-tests), and a cost model fitted to nine of these curves.
 
   python run.py reproduce
 
 The other curves test the model. The split into fitted and held-out curves is by system: no cluster has curves in both
-sets. Six held-out curves were looked up after the fit, and are marked as such. Excluded are curves with a forced
-protocol or algorithm, with a reported fault, and between devices that are connected only through the host. Times are
-in-place, because out-of-place times include connection setup. Expected: a median error under 15 % on held-out curves,
-after a second.
+sets. Six held-out curves were looked up after the fit, and are marked as such. Curves with a forced protocol or
+algorithm, with a reported fault, or between devices that are connected only through the host are excluded. Times are
+in-place, because out-of-place times include connection setup. Expected: a median error under 15 % on held-out curves.
+Takes a second.
 """
 
 import ml_collections
@@ -23,7 +23,7 @@ DSTACK, OKE = "dstackai/dstack, docs, examples of clusters", "oracle-quickstart/
 def get_config():
   config = ml_collections.ConfigDict()
   config.sizes = SIZES
-  config.constants = 18  # fitted constants in ddl.perf.cluster.NCCL; shares of 1, hops of 0 and trips of 1 are not
+  config.constants = 18  # fitted constants in ddl.perf.cluster.NCCL; values of 0 and 1 are not fitted
   rows = {
     "12 V100, DGX-2": one("V100", "log of host seville (Tesla V100-SXM3)", 12, True, fitted=True, us=(
       60.42, 62.83, 61.31, 65.13, 68.60, 88.14, 184.0, 487.1, 1052, 4036.7, 15989)),

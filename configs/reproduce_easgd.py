@@ -1,8 +1,9 @@
-"""Stability limits of EASGD on a quadratic (Zhang et al. 2014, arXiv 1412.6651), compared with those of ddl's rounds.
+"""Stability limits of EASGD on a quadratic: published (Zhang et al. 2014, arXiv 1412.6651), and of three ddl variants.
 
   python run.py reproduce
 
-Expected: one worker is stable exactly up to the published alpha, several workers at least up to it. Takes seconds.
+Expected: with one worker, `original_easgd` is stable exactly up to the published alpha; with several workers, it and
+`round_robin_easgd` are stable at least up to it, but the limit of `easgd` is lower. Takes seconds.
 """
 
 import ml_collections

@@ -2,8 +2,8 @@
 
   python run.py reproduce
 
-Expected: fitted to two nodes, a bandwidth-optimal all-reduce is close to the reported efficiency of 64 nodes; a tree is
-not.
+Expected: with costs fitted to two nodes, a bandwidth-optimal all-reduce gives nearly the reported efficiency of 64
+nodes; a tree does not.
 """
 
 import ml_collections

@@ -1,4 +1,4 @@
-"""Published throughput of synchronous training on several devices, predicted from the smallest system.
+"""Published throughput of synchronous training on several devices, compared with predictions from the fewest devices.
 
   python run.py reproduce
 
@@ -63,7 +63,7 @@ def row(source, network, batch, rates, nvlink=A100, between=DGXA, per_node=8, li
   """Describe a system, measured with several numbers of devices.
 
   network: the name of a layer table, or the bytes of the gradients. rates: number of devices -> examples per second,
-  from the fewest devices on. each: gradient accumulation steps per exchange, for each number of devices.
+  starting with the fewest devices. each: gradient accumulation steps per exchange, for each number of devices.
   """
   return {
     "network": network, "batch": batch, "devices": tuple(rates), "rates": tuple(map(float, rates.values())),

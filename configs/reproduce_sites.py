@@ -2,8 +2,8 @@
 
   python run.py reproduce
 
-For GPUs at several sites, the throughput is predicted from that of as many GPUs at one site; for four hosts, the share
-of time that they compute is predicted for each bandwidth of their network. Nothing is fitted. Expected: a median error
+The throughput of GPUs at several sites is predicted from that of as many GPUs at one site. For four hosts on one
+network, the share of time spent computing is predicted for each bandwidth. Nothing is fitted. Expected: a median error
 under 15 % for both. Takes a second.
 """
 
@@ -12,8 +12,8 @@ import ml_collections
 GOOGLE = "arXiv 2306.03163 and its repository (cirquit/hivemind-multi-cloud)"
 SHAPED = "repository Adnan082/diloco-measured, results of August 2026"
 CV, NLP = "ConvNeXt-L", "RoBERTa-XLM"
-# Number of GPUs -> examples per second in one site. The values for 3 and 6 GPUs, and for NLP with 4, are the paper's
-# speed-ups per GPU (two digits) times the throughput of one GPU that its speed-up for 8 implies.
+# Number of GPUs -> examples per second at one site. The values for 3 and 6 GPUs, and for NLP with 4, are the paper's
+# speed-ups per GPU (two digits) times the throughput of one GPU, which follows from the speed-up for 8 GPUs.
 ONE_SITE = {
   CV: {2: 70.1, 3: 103.1, 4: 140.4, 6: 201.0, 8: 261.9},
   NLP: {2: 211.4, 3: 294.8, 4: 376.4, 6: 501.8, 8: 575.1},

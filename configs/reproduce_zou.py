@@ -10,7 +10,7 @@ import ml_collections
 
 def get_config():
   config = ml_collections.ConfigDict()
-  config.overheads = (0.05, 0.10, 0.20)  # R_O: overhead of a step on one GPU over its compute
+  config.overheads = (0.05, 0.10, 0.20)  # R_O: ratio of overhead to computation in a step on one GPU
   config.gpus = (2, 4, 8, 16)
   config.share = 0.8  # required efficiency
   config.grown = {"network": "alexnet", "batch": 1024, "cluster": "pcie_8gpu", "gpus": (2, 4, 8)}  # nothing overlapped

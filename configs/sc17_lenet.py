@@ -1,8 +1,8 @@
 """The comparison of You, Buluc and Demmel 2017 (arXiv 1708.02983) with LeNet, in virtual time.
 
-It covers Original EASGD, the asynchronous and lock-free methods, and Sync EASGD 1 to 3. The last three are one
-algorithm on three networks: through the host (1), between devices (2), and overlapped with the steps (3). As in the
-paper, every step is followed by an exchange. The paper does not report learning rates, batch sizes and step times; here
+It covers Original EASGD, the asynchronous and lock-free methods, and Sync EASGD 1 to 3, which are one algorithm on
+three networks: through the host (1), between devices (2), and overlapped with the steps (3). As in the paper,
+every step is followed by an exchange. The paper does not report learning rates, batch sizes and step times; here
 a message takes 0.4 times as long as a step.
 
   python run.py compare --config=configs/sc17_lenet.py

@@ -18,12 +18,12 @@ Batch = Mapping[str, Any]  # {"x": [batch, ...], "y": [batch, ...]}
 class Exchange(NamedTuple):
   """A message among the workers and the steps at which it is sent and received.
 
-  After t finished steps, the message launched at t - delay arrives (`merge`). Then, if a message is due, it is sent
+  After t finished steps, the message launched at t - delay arrives (`merge`). Then, if one is due, a message is sent
   (`launch`). Launches are due at t = offset + period, offset + 2 period, ..., if t >= 0. With `delay` = 0 a message
   arrives at once. The steps between a launch and its merge do not depend on the message, so communication can overlap
   them. If the delay exceeds the period, several messages are in flight and arrive in the order of their launches. With
-  an offset of -period the first launch precedes the first step. A varying period is a function of the round k = 0, 1,
-  ...: t = offset + period(0), offset + period(0) + period(1), ...
+  an offset of -period the first launch precedes the first step. If the period is a function of the round k = 0, 1,
+  ..., launches are due at t = offset + period(0), offset + period(0) + period(1), ...
   """
 
   launch: Callable[[Any, Tree, Tree], tuple[Tree, Tree]]  # (group, state, params) -> (message, state): communicates
@@ -39,8 +39,8 @@ MOST_EXCHANGES = 64  # per algorithm: tracing and compiling each takes time
 class Algorithm(NamedTuple):
   """One worker's side of a collective algorithm: pure functions of the `ddl.group.Group` of workers.
 
-  Each step runs `local`, then the merges and launches of the `exchanges` that are due, in their order. All workers pass
-  the same key to `init`.
+  Each step runs `local`, then all due merges of delayed messages, all due exchanges without a delay, and all due
+  launches of delayed messages, each of these in the order of `exchanges`. All workers pass the same key to `init`.
   """
 
   init: Callable[[Any, Tree, Any], Tree]  # (group, params, key) -> state
@@ -79,7 +79,8 @@ IRREGULAR = (optax.MultiStepsState, optax.ConditionallyMaskState, optax.Conditio
 def at_step(state: Tree, step: Any) -> Tree:
   """Set the step count of the schedules in an optax state; the counts of Adam's moment estimates do not change.
 
-  As in optax, a schedule's state has `count` as its only field, or `count` and `hyperparams`.
+  A state counts steps if `count` is its only field, if it has the fields `count` and `hyperparams`, or if its type is
+  in STEP_COUNTS.
   """
 
   def with_step(node: Any) -> Any:
@@ -102,7 +103,7 @@ class Visit(NamedTuple):
 
   worker: Any
   peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 if `Arrivals.peers` is "none"
-  step: Any = 0  # for schedules: index, from 0, of the middle step covered by the message
+  step: Any = 0  # for schedules: index (from 0) of the middle one of the message's steps
 
 
 class Arrivals(NamedTuple):
@@ -115,7 +116,7 @@ class Arrivals(NamedTuple):
 
   @property
   def round_robin(self) -> bool:
-    """Whether workers are served in rank order, each starting after the previous one has finished."""
+    """Return whether workers are served in rank order, each starting when the previous one has finished."""
     return self.order == "round_robin"
 
 
@@ -129,8 +130,8 @@ class LockFree(NamedTuple):
   A visit reads the center and adds to it block by block, concurrently with other visits.
   """
 
-  increment: Callable[[Tree, Tree], Tree]  # (message, seen) -> increment
-  reply: Callable[[Tree, Tree], Tree]  # (message, seen) -> reply
+  increment: Callable[[Tree, Tree], Tree]  # (message, center as read) -> increment of the center
+  reply: Callable[[Tree, Tree], Tree]  # (message, center as read) -> reply
   reads_first: bool  # whether each block is read before it is updated; False: after
 
 
@@ -138,15 +139,15 @@ class ServerAlgorithm(NamedTuple):
   """An algorithm whose workers exchange with a server one at a time: pure functions without collectives.
 
   A worker round is `period` steps and one request, which begins a visit to the server. With `delay` = 0 a worker sends
-  the request after its last step and waits for the reply, which `merge` takes before the first step of the next round.
-  With `delay` = d > 0 it sends the request before its first step and merges the reply after d steps, which can hide the
+  the request after its last step and waits for the reply, which it merges before the first step of the next round. With
+  `delay` = d > 0 it sends the request before its first step and merges the reply after d steps, which can hide the
   exchange. Visits may happen in any order. In peer-to-peer algorithms the "server" holds the models of all workers, and
   a visit changes two of them.
 
-  Schedules count a worker's steps, also when the server runs the optimizer. A server with an optimizer sets the step of
-  its schedules to that of the visit: `descend(inner, message, at_step(server.inner, visit.step), server.center)`. This
-  is the middle step of the worker's period, or alternately one of the two middle steps, at which a linear schedule has,
-  on average, the mean rate of the period.
+  Schedules count a worker's steps, even if the server runs the optimizer. A server with an optimizer sets the step of
+  its schedules to that of the visit: `descend(inner, message, at_step(server.inner, visit.step), server.center)`.
+  `visit.step` is the middle step of the worker's period; if the period is even, it alternates between the two middle
+  steps. At these steps a linear schedule has, on average, the mean rate of the period.
   """
 
   init: Callable[[Tree], tuple[Tree, Tree, Tree]]  # params -> (worker state, server, initial reply)
@@ -208,7 +209,7 @@ class Model(NamedTuple):
       computed with a fixed key.
     dense: whether gradients stay fast under vmap and scan on a CPU, unlike those of XLA's convolutions (see
       `ddl.models.cpu.convolve`).
-    rules: name -> how a worker's devices may shard the model, in addition to "fsdp", which any model supports.
+    rules: sharding rules over a worker's devices, by name. Every model also supports "fsdp".
     microbatches: number of parts of a batch whose gradients are computed sequentially, to save memory. The mean of
       their losses must equal the loss of the batch.
     compute_dtype: type in which the loss is computed; None: the type of the parameters.
@@ -226,12 +227,12 @@ class Model(NamedTuple):
 class Source(NamedTuple):
   """Examples by index: `take([k]) -> {"x": [k, ...], "y": [k, ...]}` in NumPy.
 
-  `take` returns test examples. `augmented` returns randomly augmented training examples: for each of n generators a
-  batch [b], in order, {"x": [n * b, ...], "y": [n * b, ...]}. A batch may depend only on its generator and examples.
-  Both functions must be thread-safe.
+  `take` returns examples without augmentation. `augmented(generators [n], indices [n, b])` returns n randomly augmented
+  training batches of b examples, in order: {"x": [n * b, ...], "y": [n * b, ...]}. Batch i may depend only on generator
+  i and its b examples. Both functions must be thread-safe.
 
-  `stream` yields training examples in a fixed order (see `ddl.data.stream`): (worker, workers, seed) -> a
-  `grain.IterDataset`. Then `size` is the length of an epoch, and `take` repeats one example to provide its shapes.
+  `stream(worker, workers, seed)` returns a `grain.IterDataset` of training examples in a fixed order (see
+  `ddl.data.stream`). With a stream, `size` is the length of an epoch, and `take` repeats one example to provide shapes.
   """
 
   size: int

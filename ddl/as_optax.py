@@ -31,7 +31,7 @@ class AsOptaxState(NamedTuple):
   queues: tuple[Queue, ...]  # one per exchange
 
   def evaluate(self, params: Tree) -> Tree:
-    """Return the consensus model. `as_optax` overrides this method in a subclass, which is lost by pickling."""
+    """Return the consensus model. `as_optax` overrides this method in a subclass, which pickling does not preserve."""
     raise ValueError("the state passed to consensus must come from tx.init or tx.update, got an unpickled state.")
 
   def __reduce__(self) -> tuple[Any, ...]:
@@ -48,26 +48,26 @@ def consensus(state: Any, params: Tree) -> Tree:
     params: this worker's parameters.
 
   Raises:
-    ValueError: the state does not contain exactly one state of `as_optax`, or it was pickled.
+    ValueError: if the state does not contain exactly one state of `as_optax`, or was unpickled.
   """
   nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, AsOptaxState))
   states = [node for node in nodes if isinstance(node, AsOptaxState)]
   if len(states) != 1:
-    raise OptionError("state", "an optimizer state that contains one state of as_optax", f"one with {len(states)}")
+    raise OptionError("state", "an optimizer state with exactly one state of as_optax", f"one with {len(states)}")
   return states[0].evaluate(params)
 
 
 def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> optax.GradientTransformationExtraArgs:
   """Wrap a collective algorithm as an optax transformation; call `update` once per step and worker.
 
-  `update(grads, state, params)` takes this worker's gradients and returns new params - params. It must run where
-  `axis_name` is bound: under `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`. So must `init` if the state
-  depends on the number of workers (`sharded_sync_sgd`) or messages stay in flight between steps.
+  `update(grads, state, params)` takes this worker's gradients and returns the updates, (new params) - params. It must
+  run where `axis_name` is bound: under `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`. So must `init` if the
+  state depends on the number of workers (`sharded_sync_sgd`) or messages stay in flight between steps.
 
   Since the length of the run is unknown, the state always has room for every message in flight. A message that would
   arrive after the last step costs memory and compile time but has no effect.
 
-  If an algorithm sets params to a mean, the result is old + (mean - old), equal on all workers only up to rounding.
+  If an algorithm sets params to a mean, they become old + (mean - old), equal on all workers only up to rounding.
 
   Args:
     algorithm: from a factory such as `ddl.dasgd`. A period that is a function must also accept a traced round.
@@ -78,7 +78,8 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
     A transformation. `ddl.consensus(state, params)` returns the model to evaluate.
 
   Raises:
-    ValueError: from `update` without params, for an invalid clock, or from `init` with too many messages in flight.
+    ValueError: if a period, delay or offset is invalid; from `init`, if too many messages are in flight; from `update`,
+      if params are missing.
   """
   group, algorithm = Group(axis_name), of_collective(algorithm)
   clocks = [Clock(exchange) for exchange in algorithm.exchanges]
@@ -92,7 +93,7 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
     state = algorithm.init(group, params, jax.random.key(seed))
     # The types must be those that `update` returns, so that the state can be a scan's carry.
     vary = _varying((state, params))
-    state = state if always else vary(state)  # the branches of a condition have all leaves cast, including counters
+    state = state if always else vary(state)  # conditions cast all leaves of their branches, including counters
     queues = tuple(vary(_queue(group, clock, state, params)) for clock in clocks)
     return State(jnp.zeros((), jnp.int32), state, queues)
 
@@ -132,7 +133,7 @@ class _Flight:
     self.messages: Any = queue.messages  # has `capacity` slots during the step
 
   def leave(self, state: Tree, params: Tree) -> Tree:
-    """Launch the message of an exchange with a delay if it is due; return the state."""
+    """Launch a message if one is due and the exchange has a delay; return the state."""
     if not self.clock.delay:
       return state
     group, clock, launch = self.group, self.clock, self.clock.exchange.launch
@@ -152,7 +153,7 @@ class _Flight:
     return state
 
   def arrive(self, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    """Merge the oldest message of an exchange with a delay if it is due."""
+    """Merge the oldest message if it is due and the exchange has a delay."""
     if not self.clock.delay:
       return params, state
     group, merge, arrived = self.group, self.clock.exchange.merge, self.count + 1 - self.clock.delay
@@ -169,7 +170,7 @@ class _Flight:
     return params, state
 
   def exchange(self, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-    """Launch and merge the message of an exchange without a delay if it is due."""
+    """Launch and merge a message if one is due and the exchange has no delay."""
     if self.clock.delay:
       return params, state
     group, (launch, merge, *_) = self.group, self.clock.exchange
@@ -205,7 +206,7 @@ class _Flight:
     return jnp.where(step < clock.first, 0, (step - clock.first) // clock.steady + 1)
 
   def _leaves(self, step: Any) -> Any:
-    """Return whether a launch is due after `step` steps; the Python bool True if one is due at every step."""
+    """Return whether a message is launched after `step` steps; the Python bool True if one is at every step."""
     clock = self.clock
     if clock.steady is None:
       left = self.times[2]
@@ -239,7 +240,7 @@ def _message(group: Group, exchange: Exchange, state: Tree, params: Tree) -> Tre
 
 
 def _uniform_cond(inputs: Tree) -> Callable[..., Any]:
-  """Return a `lax.cond` whose branches' results vary over the same axes, which `shard_map` requires by default."""
+  """Return a `lax.cond` that casts both results to vary over the same axes, as `shard_map` requires by default."""
   cast = _varying(inputs)
 
   def cond(due_now: Any, yes: Callable[..., Tree], no: Callable[..., Tree], *operands: Tree) -> Tree:

@@ -1,7 +1,8 @@
-"""Checks of user-defined algorithms and models whenever JAX traces one of their functions.
+"""Check what the functions of user-defined algorithms and models return, whenever JAX traces one of them.
 
 `of_collective`, `of_server` and `of_model` return the same object with checked functions. If a function returns another
-structure, shape or type than `ddl.api` requires, a one-line error names it. Compiled programs run without checks.
+structure, shape or type than `ddl.api` requires, a one-line error names the function. Compiled programs run without
+checks.
 """
 
 from collections.abc import Callable, Mapping
@@ -211,10 +212,10 @@ def _same(name: str, what: str, returned: Tree, expected: Tree) -> Tree:
   """Check that a tree has the structure, shapes and types of the expected one; return it."""
   if jax.tree.structure(returned) != jax.tree.structure(expected):
     returned_names, expected_names = _names(returned), _names(expected)
-    differ = [f"without {key}" for key in expected_names if key not in returned_names]
-    differ += [f"with {key}" for key in returned_names if key not in expected_names]
+    differ = [f"a tree without {key}" for key in expected_names if key not in returned_names]
+    differ += [f"a tree with {key}" for key in returned_names if key not in expected_names]
     detail = differ[0] if differ else f"{type(returned).__name__} instead of {type(expected).__name__}"
-    raise ValueError(f"{name} must return {what} with the structure of its argument, got a tree {detail}.")
+    raise ValueError(f"{name} must return {what} with the structure of its argument, got {detail}.")
   pairs = zip(jax.tree.leaves_with_path(returned), jax.tree.leaves(expected), strict=True)
   for (path, x), like in pairs:
     if jnp.shape(x) != jnp.shape(like) or jnp.result_type(x) != jnp.result_type(like):

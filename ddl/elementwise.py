@@ -62,12 +62,13 @@ def is_elementwise(inner: optax.GradientTransformation, params: Tree) -> bool:
 def are_elementwise(calls: Calls, params: Tree) -> bool:
   """Return whether functions are element-wise in arguments and results that have the parameters' shapes.
 
-  These arrays may have additional leading axes. All other arguments and results must be the same for every slice.
+  These arrays may have additional leading axes. All other arguments and results must be equal for every slice of the
+  parameter vector.
   Parameters of mixed types are promoted to their common type, as in a vector. The result does not depend on the
   caller's promotion settings.
 
   Args:
-    calls: maps parameters, the tree or a vector, to a list of (function, shapes of its arguments).
+    calls: maps the parameters, as a tree or as one vector, to a list of (function, shapes of its arguments).
     params: arrays or shapes.
   """
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -112,7 +113,7 @@ class _Expressions:
     self._alive = list[Any]()  # constants that are named by their id
 
   def of(self, trace: Trace, lead_in: Tree, lead_out: Tree, leaves: Sequence[Any]) -> list[Any]:
-    """Describe each result's elements, or return None if not element-wise. Raises ValueError if structures differ."""
+    """Describe each result's elements; None: not element-wise. Raises ValueError if structures or shapes differ."""
     inputs = []
     for place, (lead, arrays) in enumerate(_slots(lead_in, trace.arguments, leaves)):
       for leaf, x in enumerate(arrays):
@@ -193,15 +194,15 @@ def _slots(leads: Tree, tree: Tree, leaves: Sequence[Any]) -> list[tuple[int, li
   for lead, part in zip(jax.tree.leaves(leads), jax.tree.structure(leads).flatten_up_to(tree), strict=True):
     arrays = jax.tree.leaves(part)
     if len(arrays) != (1 if lead < 0 else len(leaves)):
-      raise ValueError("a tree of arrays like the parameters must have the structure of the parameters.")
+      raise ValueError("a tree must have one array per parameter, or a single array if it has no parameter axis.")
     if lead >= 0 and any(x.shape[lead:] != leaf.shape for x, leaf in zip(arrays, leaves, strict=True)):
-      raise ValueError("arrays like the parameters must have the parameters' shapes after their leading axes.")
+      raise ValueError(f"each array must have the shape of its parameter after {lead} leading axes.")
     slots.append((lead, arrays))
   return slots
 
 
 def _fits(x: Elements, lead: int, leaf: int) -> bool:
-  """Return whether a result is uniform or has the shape of leaf number `leaf`; with lead -1 it must be uniform."""
+  """Return whether a result is uniform or has the shape of leaf number `leaf`; if `lead` is -1, it must be uniform."""
   if lead < 0:
     return x.leaf is None
   return x.lead <= lead if x.leaf is None else (x.lead, x.leaf) == (lead, leaf)

@@ -1,4 +1,4 @@
-"""Checks of paths given by a user, JSON files, and the user's cache folder."""
+"""Check user-given paths, read JSON files and .npz headers, and locate the user's cache folder."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:
         header = member.tell()
       nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
       if info.file_size != header + nbytes and not dtype.hasobject:
-        raise ValueError(f"{name} unpacks to {info.file_size:,} bytes, but its header declares {header + nbytes:,}")
+        raise ValueError(f"{name} unpacks to {info.file_size:,} bytes, but its header declares {header + nbytes:,}.")
       arrays[name] = Declared(shape, dtype, nbytes)
   return arrays
 

@@ -13,7 +13,7 @@ from ddl.api import AxisName, Tree
 
 
 class Group:
-  """p workers along a named axis, or along a pair of them: worker id = outer index * inner size + inner index.
+  """p workers along one named axis, or along a pair of axes: worker id = outer index * inner size + inner index.
 
   Every worker calls the same methods in the same order. Trees are sent leaf by leaf.
   """
@@ -41,7 +41,7 @@ class Group:
     return lax.pmean(tree, self.axes)
 
   def partial_sum(self, tree: Tree, member: Any, count: int) -> Tree:
-    """Return on all workers the sum over the `count` workers whose `member` ([] bool) is true.
+    """Return, on all workers, the sum over the `count` workers whose `member` ([] bool) is true.
 
     All workers take part in the collective. Its traffic is counted as if only the `count` workers sent x_i to a server
     and received the sum.

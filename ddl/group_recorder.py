@@ -23,9 +23,10 @@ class Sent(NamedTuple):
   senders: int | None = None  # of an all-reduce: workers whose values are summed; None: all
 
   def per_worker(self, workers: int) -> float:
-    """Return the minimum bytes that each of p workers sends, n = nbytes: n (p - 1) / p, twice that for an all-reduce.
+    """Return the minimum bytes that a worker sends, with n = `nbytes` and p = `workers`.
 
-    A sum over m < p workers counts as 2 n m / p per worker: m of them send to a server and receive the sum.
+    All-reduce: 2 n (p - 1) / p; permute: n; others: n (p - 1) / p. A sum over m < p workers counts as 2 n m / p, as if
+    m workers sent to a server and received the sum.
     """
     if self.kind == "permute":
       return float(self.nbytes)

@@ -31,8 +31,8 @@ def require(nbytes: float, what: str) -> None:
 def keep_freed() -> None:
   """Make glibc's malloc keep freed memory for reuse, in one arena. Call before threads start.
 
-  Otherwise each program requests its arrays from the system, which has to zero them. This takes a tenth of a
-  step with large batches, if a step calls many programs. Does nothing with other C libraries.
+  Otherwise each program requests memory for its arrays from the system, which zeroes it. With large batches this takes
+  a tenth of a step that calls many programs. Does nothing with other C libraries.
   """
   with contextlib.suppress(OSError, AttributeError):
     mallopt = ctypes.CDLL(None).mallopt

@@ -95,8 +95,8 @@ NonNegativeFloat = Annotated[float, Range(0, LARGEST_FLOAT)]
 Share = Annotated[float, Range(0, 1, open_low=True), STATIC]  # a share of workers or entries; determines their number
 UnitInterval = Annotated[float, Range(0, 1)]
 Momentum = Annotated[float, Range(0, 1, open_high=True)]
-Fraction = Annotated[float, Range(0, 1, open_high=True)]  # dropped or split off
-ElasticRate = Annotated[float, Range(0, 2)]  # times the number of workers at most 2, otherwise the center diverges
+Fraction = Annotated[float, Range(0, 1, open_high=True)]  # such as a dropout rate or a share of examples
+ElasticRate = Annotated[float, Range(0, 2)]  # alpha; p alpha must be at most 2, otherwise the center diverges
 Seconds = Annotated[float, Range(0, LARGEST_SECONDS)]
 
 
@@ -143,7 +143,7 @@ def range_of(annotation: Any) -> Range | None:
 
 
 def is_static(annotation: Any) -> bool:
-  """Return whether a setting determines the structure of a program: all but floats that are not marked STATIC."""
+  """Return whether a setting determines a program's structure; all do except floats without the mark STATIC."""
   return plain(annotation) is not float or STATIC in getattr(annotation, "__metadata__", ())
 
 
@@ -183,10 +183,10 @@ def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
 
 
 def checked(factory: Factory) -> Factory:
-  """Make a factory reject keyword arguments outside their annotated ranges, as `<factory>.<key> must be ...`.
+  """Make a factory reject keyword arguments outside their annotated ranges: `<factory>.<key> must be ...`.
 
-  It also rejects arguments named in ARGUMENTS that have another type, and computes defaults that are `ByWorkers` from
-  the argument `workers`.
+  It also rejects arguments that do not have the type in ARGUMENTS, and computes `ByWorkers` defaults from the argument
+  `workers`.
   """
   names = [*inspect.signature(factory).parameters]
 

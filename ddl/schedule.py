@@ -35,8 +35,8 @@ class Clock:
     """Check the exchange's period, delay and offset.
 
     Raises:
-      ValueError: for a period below 1, a negative delay, an offset below -period, or an exchange without a delay
-        before the first step.
+      ValueError: for a period below 1, a negative delay, or a first launch before step 0 (before step 1 if the delay
+        is 0).
     """
     if not callable(exchange.period):
       check("period of an exchange", exchange.period, integers(1))
@@ -51,7 +51,7 @@ class Clock:
       raise OptionError("offset of an exchange", condition, value)
 
   def period(self, round_: int) -> int:
-    """Return the number of steps of round number `round_`. Raises ValueError if it is not a positive integer."""
+    """Return the period of round `round_`, in steps. Raises ValueError if it is not a positive integer."""
     if not callable(self.exchange.period):
       return self.exchange.period
     check(f"period of an exchange in round {round_}", period := self.exchange.period(round_), integers(1))
@@ -80,7 +80,7 @@ class Clock:
     return self.launches(step) > self.launches(step - 1)
 
   def in_flight(self, step: int) -> int:
-    """Return the number of messages in flight after `step` steps, before a launch that is due then."""
+    """Return the number of messages in flight after `step` steps, not counting a launch due at that time."""
     return self.launches(step - 1) - self.launches(step - self.delay) if self.delay else 0
 
   def round_at(self, step: int) -> tuple[int, int]:
@@ -102,13 +102,13 @@ class Clock:
 
 
 def check_in_flight(clock: Clock, message: Tree) -> None:
-  """Raise ValueError if the messages in flight have too many arrays for a program. message: the shapes of one."""
+  """Raise ValueError if the messages in flight have too many arrays for a program. message: one message's shapes."""
   arrays = len(jax.tree.leaves(message))
   most = max(8, MOST_ARRAYS // max(arrays, 1))
   if clock.capacity > most:
     raise ValueError(
-      f"delay must keep at most {most} messages of {arrays} arrays in flight, got {clock.delay} steps with "
-      f"{clock.capacity} messages. Use a shorter delay or a longer period."
+      f"delay must keep at most {most} messages of {arrays} arrays in flight, got {clock.delay} steps, "
+      f"which keep {clock.capacity}. Use a shorter delay or a longer period."
     )
 
 
@@ -116,7 +116,7 @@ class Schedule:
   """The exchanges that are due at each step of an algorithm."""
 
   def __init__(self, exchanges: Sequence[Exchange]):
-    """Check all clocks. Raises ValueError unless there are at most MOST_EXCHANGES valid `Exchange`s."""
+    """Create and check a clock per exchange. Raises ValueError unless there are at most MOST_EXCHANGES valid ones."""
     if not isinstance(exchanges, tuple | list) or not all(isinstance(item, Exchange) for item in exchanges):
       items = exchanges if isinstance(exchanges, tuple | list) and not isinstance(exchanges, Exchange) else [exchanges]
       kinds = ", ".join("None" if item is None else type(item).__name__ for item in items)
@@ -150,7 +150,7 @@ class Schedule:
   def cycle(self, step: int) -> tuple[int, int]:
     """Return (steps completed in the current cycle, its length in steps) after `step` steps of the run.
 
-    A cycle is the least common multiple of the current periods of all exchanges.
+    The length is the least common multiple of the current periods of all exchanges.
     """
     rounds = [clock.round_at(step) for clock in self.clocks]
     length = lcm(*(period for _, period in rounds))

@@ -24,14 +24,14 @@ SMALL = 2**10  # `fsdp` does not split parameters with fewer values: latency wou
 class Rules(NamedTuple):
   """Sharding rules over the devices of a worker; the first pattern that matches a parameter's path applies.
 
-  A path is "Dense_0/kernel". Parameters and activations without a rule are replicated. The activation "batch" stands
-  for all inputs, [batch, ...]. With `gather`, parameters are gathered where they are used, as in `fsdp`.
+  A path is "Dense_0/kernel". Parameters and activations without a rule are replicated. The activation named "batch"
+  stands for all inputs, [batch, ...]. With `gather`, parameters are gathered where they are used, as in `fsdp`.
   """
 
   params: tuple[tuple[str, PartitionSpec], ...] = ()  # (regular expression, spec)
   activations: Mapping[str, PartitionSpec] = {}  # name -> spec
   gather: bool = False
-  if_even: bool = False  # replicate a parameter whose axis the devices do not divide; False: raise an error
+  if_even: bool = False  # replicate a parameter if the number of devices does not divide its axis; False: raise
   layers: tuple[str, ...] = ()  # the dense layers that `columns` splits
   note: str = ""  # how the rules were chosen
 
@@ -54,7 +54,7 @@ def columns(layers: Sequence[str], batch: PartitionSpec = SPLIT, split: Sequence
 
   Args:
     layers: the dense layers, in order.
-    batch: spec of the model's inputs; by default the layers before the dense ones split the batch.
+    batch: spec of the model's inputs; by default split along the batch, for data-parallel layers before the dense ones.
     split: the dense layers to split, by default all. The other layers are data parallel over the devices.
   """
   sharded = [name for name in layers if split is None or name in split]
@@ -100,7 +100,7 @@ def activations(rules: Rules) -> Iterator[None]:
 
 
 def fsdp(params: Any, members: int) -> Any:
-  """Return specs that split each large parameter along its longest axis that `members` divides."""
+  """Return specs that split each large parameter along its longest axis divisible by `members` (devices)."""
 
   def one(x: Any) -> PartitionSpec:
     fits = [axis for axis, size in enumerate(x.shape) if size % members == 0]
@@ -116,7 +116,7 @@ def specs(rules: Rules, params: Any, members: int) -> Any:
   """Return the tree of `PartitionSpec` that the rules assign to parameters, given as arrays or shapes.
 
   Raises:
-    ValueError: if a rule names more axes than a parameter has, or an axis that `members` does not divide.
+    ValueError: if a rule names more axes than a parameter has, or an axis that `members` (devices) does not divide.
   """
 
   def one(path: Any, x: Any) -> PartitionSpec:
@@ -141,8 +141,8 @@ def specs(rules: Rules, params: Any, members: int) -> Any:
 def like(tree: Any, params: Any, of_params: Any) -> Any:
   """Return the specs of a tree that contains copies of the parameters (momentum, a center, a message).
 
-  A leaf is a copy if its path ends with that of a parameter of its shape; it gets that parameter's spec. Other leaves
-  are replicated.
+  A leaf whose path ends with the path of a parameter of the same shape gets that parameter's spec. Other leaves are
+  replicated.
   """
   by_path = {
     path_text(path): (x.shape, spec)

@@ -101,4 +101,4 @@ WRAPPERS = {
   "demo": demo.SPEC,
   "sparta": sparta.SPEC,
 }
-"""Wrappers: each takes an algorithm and returns one that sends less. SPARTA also averages parameters."""
+"""Wrappers: compressors of an algorithm's means, and SPARTA, which also averages parameters."""

@@ -13,7 +13,7 @@ from ddl.precision import ravel
 
 
 class VisitTrees(NamedTuple):
-  """Shapes of the message and reply of a visit and of the server's state, with the parameters as one vector [size]."""
+  """Shapes of a visit's message and reply and of the server's state, with the parameters as one vector [size]."""
 
   message: Tree
   reply: Tree

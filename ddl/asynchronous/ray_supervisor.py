@@ -82,7 +82,7 @@ class RaySupervisor:
     return answers(self.ray, [self.shards[0].events.remote()])[0]
 
   def start(self, rank: int) -> None:
-    """Start a worker. Its rounds begin when it is ready; the first workers wait until all are."""
+    """Start a worker. Its rounds begin when it is ready or, at the start of the run, when all workers are."""
     self.actors[rank] = self.new(rank)
     self.preparing[self.actors[rank].prepare.remote()] = rank
 

@@ -1,4 +1,4 @@
-"""Sending arrays of fixed sizes between workers and shards over sockets, without pickling or copying."""
+"""Send arrays of fixed sizes between workers and shards over sockets, without pickling or copying."""
 
 import hmac
 import io
@@ -28,7 +28,7 @@ SECONDS = 10.0  # connection timeout
 def cut(size: int, shards: int) -> list[slice]:
   """Split the flat vector into slices whose sizes differ by at most one. OptionError for more shards than elements."""
   if not 1 <= shards <= size:
-    raise OptionError("shards", f"in [1, {size}], at most one per parameter", shards)
+    raise OptionError("shards", f"from 1 to {size} (the number of parameters)", shards)
   ends = [size * k // shards for k in range(shards + 1)]
   return [slice(a, b) for a, b in itertools.pairwise(ends)]
 
@@ -66,7 +66,7 @@ class ShardConnections:
     return len(self._shards) > 1 or int(self._status[0]) == OLD  # a shard only knows its own visits
 
   def read(self, header: np.ndarray) -> Tree:
-    """Return the shards' current reply."""
+    """Request and return the current reply of all shards."""
     for stream, _ in self._shards:
       _send(stream, [header])
     return self._replies()[1]

@@ -20,7 +20,7 @@ class SentMessage(NamedTuple):
 
 
 class ServerState(NamedTuple):
-  """A device's copy of the server and its replies. [slots]: one per worker of the device, and one for all others."""
+  """A device's copy of the server and its replies. [slots]: one per worker of the device, and a last one for others."""
 
   server: Tree
   replies: Tree  # [slots, ...]
@@ -46,8 +46,8 @@ def open_server(
 ) -> ServerState:
   """Return the state before the first operation.
 
-  params, extra: the initial model; kinds: of the schedule's operations; slots: as in `ServerState`; blocks: of the
-  lock-free center.
+  params, extra: the initial model; kinds: those of the schedule's operations; slots: their number (see `ServerState`);
+  blocks: number of blocks of a lock-free center.
   """
   _, server, reply = algorithm.init(params)
   message = jax.eval_shape(algorithm.request, *jax.eval_shape(lambda p: (algorithm.init(p)[0], p), params))
@@ -93,7 +93,7 @@ def make_serving(
 ) -> Callable[[ServerState, Tree, ServerOperations, Any, Any], ServerState]:
   """Return serving(state, messages, steps, count, first) -> state, which executes the first `count` operations.
 
-  messages: those of all workers, [workers, ...], of type `SentMessage` for a quorum; steps: the operations, as arrays
+  messages: one per worker, [workers, ...], of type `SentMessage` for a quorum; steps: the operations, as arrays
   [operations]; first: rank of the device's first worker.
   """
   if LOOK in kinds:

@@ -76,8 +76,8 @@ class SharedCenter:
   """One NumPy buffer [blocks, size] that all threads read and add to in place, block by block, without a lock.
 
   `np.add(a, u, out=a)` can lose increments of single elements: above 500 elements NumPy releases the GIL, and two
-  threads that add to an element simultaneously can both start from the same value (2 threads on 2 cores, 5,000 to
-  1,000,000 elements: 1e-5 to 5e-4 of the increments, and 6 to 18 % for the worst element). So a block is added in
+  threads that add to an element simultaneously can both start from the same value (lost with 2 threads on 2 cores and
+  5,000 to 1,000,000 elements: 1e-5 to 5e-4 of all increments, 6 to 18 % of the worst element's). So a block is added in
   pieces of at most 500 elements, in a C loop without Python code in between: CPython (with the GIL) then runs no other
   thread, no increment is lost, and `places` numbers the operations in their order, at 2 ms per million elements. Visits
   do not wait for each other, and the blocks of concurrent visits interleave. A free-threaded Python may lose elements
@@ -156,7 +156,7 @@ def _pieces(array: np.ndarray) -> list[np.ndarray]:
 
 
 def compiled(algorithm: ServerAlgorithm) -> ServerAlgorithm:
-  """Compile the functions of a visit. The lock-free rule takes the center as blocks; without blocks it is removed."""
+  """Compile the functions of a visit. The lock-free rule takes the center as blocks, and is removed without blocks."""
   blocks, rule, lock_free = algorithm.arrivals.blocks, algorithm.lock_free, None
   if rule and blocks:
     increment = jax.jit(lambda message, seen: rule.increment(to_blocks(message, blocks), seen))
@@ -280,7 +280,7 @@ class SharedServer:
     return Visit(np.int32(row.worker), self._peers[row.worker][row.round], np.int32(step))
 
   def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
-    """Add the increments to all blocks, and read these before or after; return [(index in the order, kind, block)]."""
+    """Add the increments to all blocks and read them, before or after; return [(index in the order, kind, block)]."""
     assert self._rule
     before = self._look(worker) if self._rule.reads_first else []
     increments = np.asarray(self._rule.increment(message, self._seen[worker]))

@@ -1,4 +1,4 @@
-"""Server algorithms in virtual time: the exact order of a schedule, at the speed of data-parallel training.
+"""Server algorithms in virtual time, in the exact order of a schedule, at the speed of data-parallel training.
 
 Each device runs one or more (virtual) workers. It also holds a copy of the server and executes all server operations,
 because its workers need the replies. The server stores the parameters as one vector if this is faster
@@ -70,7 +70,7 @@ class Simulator(SingleRunTrainer):
     self._consensus = jax.jit(self.workers.lift(self._program.consensus, True, False))
 
   def start(self, key: jax.Array) -> SimulatorCarry:
-    """Initialize the carry before the first step from a key. Raises ValueError if the carry exceeds the memory."""
+    """Return the initial carry for a random key. Raises ValueError if it exceeds the memory."""
     shapes = jax.eval_shape(self.model.init, key)
     carry = placed(jax.eval_shape(self._start, *shapes), self.workers.split())
     self.workers.check_memory(carry, placed(shapes[0], self.workers.everywhere))
@@ -78,7 +78,7 @@ class Simulator(SingleRunTrainer):
     return self._start(self.workers.replicate(params), self.workers.replicate(extra))
 
   def saved(self, carry: SimulatorCarry) -> SimulatorCarry:
-    """Return the carry to save in a checkpoint, which only a run with the same layout of workers can restore."""
+    """Return the carry to save in a checkpoint; only a run with the same layout of workers can restore it."""
     return carry
 
   def saved_shapes(self, key: jax.Array, step: int) -> SimulatorCarry:

@@ -1,9 +1,9 @@
 """Server algorithms in real time: one thread and one device per worker, the server in host memory.
 
 The record of a run has the format of a schedule, in real seconds, and can be replayed in virtual time. With a lock, a
-replay event by event is bit-exact if the workers' devices and the host's are of one kind. Without a lock, it repeats
-the blocks' operations in their order, and differs by rounding if a compiler fuses the increment's product into the
-addition.
+replay of one event at a time is bit-exact if the workers' devices and the host's are of one kind. Without a lock, a
+replay repeats the operations on blocks in their order, and differs by rounding if a compiler fuses the increment's
+product into the addition.
 """
 
 import itertools
@@ -45,8 +45,8 @@ class Threads:
   def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
     """Assign worker w to local device w modulo the number of devices.
 
-    algorithm: for this number of workers; a center with a lock-free rule has `arrivals.blocks` blocks, or a lock if
-    that is 0. seed: of the peers and the barrier's samples. barrier: `Bounded`; OptionError for a `Quorum`.
+    algorithm: for this number of workers; with a lock-free rule, the center has `arrivals.blocks` blocks, or a lock if
+    there are 0. seed: of the peers and the barrier's samples. barrier: `Bounded`; OptionError for a `Quorum`.
     """
     if isinstance(barrier, Quorum):
       raise OptionError("barrier", "asp, bsp, ssp or psp with threads, which cannot drop late messages")
@@ -70,7 +70,7 @@ class Threads:
 
     watch: called after each visit; no other visit ends before it returns.
 
-    Raises NotFinite, which names the worker and its step, or a thread's other exception with a note of worker and step.
+    Raises NotFinite if a loss is not finite, and re-raises other exceptions of threads; a note names worker and step.
     All threads have ended when `run` returns or raises, also after KeyboardInterrupt.
     """
     ranges.check("visits", visits, ranges.integers(1))

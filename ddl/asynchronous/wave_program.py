@@ -1,4 +1,4 @@
-"""Simulated waves: a schedule split into compiled calls of equal shape, and the program that such a call runs."""
+"""Split a schedule into calls of equal shape, and define the compiled program that runs the waves of a call."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -85,7 +85,7 @@ class WavePlan:
     self._mode = np.select([events.dropped, events.restarted, self.has_steps], [DROPPED, RESTART, FULL], REST)
 
   def visits(self, step: int) -> int:
-    """Return the number of visits after which workers have run `step` steps on average; ValueError if not scheduled."""
+    """Return the number of visits after `step` steps per worker on average. ValueError beyond the schedule's end."""
     count, scheduled = visits(self.algorithm, self.workers, step), len(self.events.worker)
     if count > scheduled:
       raise OptionError("the number of visits of the schedule", f"at least {count} for step {step}", scheduled)
@@ -97,7 +97,7 @@ class WavePlan:
     return float(self.events.served[count - 1]) if count else 0.0
 
   def calls(self, boundaries: Sequence[int], widest: int) -> list[SimulatorCall]:
-    """Return the calls between successive steps in `boundaries`, from 0 on. ValueError beyond the schedule's end."""
+    """Return the calls between successive `boundaries` (steps, from 0). ValueError beyond the schedule's end."""
     cuts = stops(self.operations, [self.visits(step) for step in boundaries[1:]])
     parts = waves(self.operations, cuts, widest)
     return [SimulatorCall(a, b, tuple(part)) for a, b, part in zip(boundaries[:-1], boundaries[1:], parts, strict=True)]

@@ -28,7 +28,7 @@ def first_step(delay: int, round_: Any, period: int) -> Any:
 
 
 def visit_step(delay: int, round_: Any, period: int) -> np.ndarray:
-  """Return `Visit.step` of visits number `round_`: [...] int32. Even periods alternate between two middle steps."""
+  """Return `Visit.step` for visit numbers `round_`: [...] int32. With even periods, the two middle steps alternate."""
   round_ = np.asarray(round_) - (delay > 0)
   return np.maximum(round_ * period + (period - 1 + round_ % 2) // 2, 0).astype(np.int32)
 
@@ -39,11 +39,11 @@ def make_worker_round(
   """Return worker_round(mode, first, worker, reply, fresh, take) -> (worker, losses [period]).
 
   mode: [] int32, one of REST, FULL, DROPPED, RESTART; first: [] int32, the round's first step, as from `first_step`;
-  reply: that of the last visit; fresh: the model for a restarting worker, None if no worker restarts; take() returns
+  reply: the last visit's; fresh: the model for a restarting worker, None if no worker restarts; take() returns
   the batches [period, batch, ...] and keys [period]. Losses of steps that did not run are 0. After a restart or a
   dropped round the worker's optimizer schedules continue at its next step.
 
-  steps: "scan" or "unroll". drops: whether some workers are DROPPED: they merge the last reply and run no steps.
+  steps: how steps are compiled, "scan" or "unroll". drops: whether mode can be DROPPED: merge the last reply, no steps.
   """
   step, delay = make_local_step(model, algorithm.local), algorithm.delay
 

@@ -28,11 +28,11 @@ REPORT_FILES = ("report.html", "metrics.csv", "table.csv", "pairs.csv", "finding
 
 
 def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
-  """Run a comparison and write its report; return the content of comparison.json, with its folder as "folder".
+  """Run a comparison and write its report; return the content of comparison.json and the path of its "folder".
 
   Raises:
     Stopped: after SIGTERM or Ctrl-C; all progress is saved.
-    Failed: if every run diverged, or one of several processes failed.
+    Failed: if every run diverged, one of several processes failed, or the report could not be written.
     ValueError: for an invalid folder, options or comparison.
   """
   options, began = options or RunOptions(), time.perf_counter()
@@ -116,7 +116,7 @@ def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str
 
 
 def _check_outputs(path: Path) -> None:
-  """Raise OptionError if a folder has the name of a file of the report, or a file the name of its folder."""
+  """Raise OptionError if a folder is in the place of a report file, or a file in the place of the figures folder."""
   names = (folder.COMPARISON, *REPORT_FILES)
   wrong = [name for name in names if (path / name).is_dir()] + ["figures"] * (path / "figures").is_file()
   if wrong:

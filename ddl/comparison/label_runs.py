@@ -32,7 +32,7 @@ from ddl.run.processes import say
 from ddl.run.virtual_time import RunClock
 from ddl.run.workdir import resume_command
 
-GROUPS = "together.json"  # a label's batches of runs, ordered by lane
+GROUPS = "together.json"  # a label's batches of runs; the position of a run in its batch is its lane
 
 
 class ExistingRuns(NamedTuple):
@@ -40,7 +40,7 @@ class ExistingRuns(NamedTuple):
 
   complete: set[Path]
   saved: dict[Path, int]  # the step of the last checkpoint of incomplete runs, -1 without one
-  not_requested: Mapping[str, Sequence[str]]  # runs by label that this command does not train
+  not_requested: Mapping[str, Sequence[str]]  # algorithm label -> runs that this command does not train
 
   def done(self, path: Path) -> dict[str, Any]:
     """Return {"runs": {folder relative to `path`: step of the last checkpoint, None for a complete run}}."""
@@ -87,7 +87,7 @@ def run(
 ) -> tuple[dict[str, list[str]], dict[str, str], int]:
   """Train all runs of a comparison.
 
-  Return (run folders by algorithm label, errors of diverged labels, number of complete runs).
+  Return (run folders by algorithm label, error of each label with a diverged run, number of complete runs).
   """
   runs, failed, ended, description = {}, {}, 0, ""
   first = components[next(iter(components))]
@@ -206,8 +206,8 @@ class LabelRuns:
   def _groups(self, folders: Sequence[Path]) -> list[list[Path]]:
     """Divide the runs into batches, each of which one program trains.
 
-    The batches are written to GROUPS before training: for a bit-exact result, a resumed run must have the same lane,
-    its position in the batch.
+    The batches are written to GROUPS before training: for a bit-exact result, a resumed run must keep its lane,
+    which is its position in the batch.
     """
     parent, known = self.path / slug(self.label), self.existing
     file = parent / GROUPS
@@ -237,5 +237,5 @@ def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverge
 
 
 def _saved(folder: Path) -> int:
-  """Return the step of the last checkpoint, or -1. It does not use orbax, which would initialize the devices."""
+  """Return the step of a run's last checkpoint, or -1, without orbax, which would initialize the devices."""
   return max((int(file.name) for file in RunFolder(folder).checkpoints.glob("*") if file.name.isdigit()), default=-1)

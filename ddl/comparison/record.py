@@ -101,8 +101,8 @@ def content(
 ) -> dict[str, Any]:  # fmt: skip
   """Return the content of comparison.json without clusters.
 
-  runs, failed: run folders, and errors of diverged runs, by algorithm label.
-  tuned: tuned settings by algorithm label, or by label without grid keys (`Place.group`).
+  runs: algorithm label -> run folders. failed: algorithm label -> error of a diverged run.
+  tuned: tuned settings by algorithm label, or by label without grid values (`Place.group`).
   """
   first, title = comparison.first, comparison.title
   parts = next(iter(components.values()))
@@ -133,7 +133,7 @@ def content(
 
 
 def _counted(comparison: Comparison) -> str:
-  """Return the default title, such as "3 algorithms over workers and period"."""
+  """Return the start of the default title, such as "3 algorithms over workers and period"."""
   groups = {comparison.place(label).group for label in comparison.experiments}
   keys = [words(key, list(comparison.grid)) for key, values in comparison.grid.items() if len(values) > 1]
   return pluralize(len(groups), "algorithm") + f" over {' and '.join(keys)}" * bool(keys)
@@ -183,7 +183,7 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
   Recorded labels that are not requested keep their settings and seeds. Recorded clusters are used if none are
   requested. Without `options.resume` nothing changes.
 
-  Raises ValueError if recorded labels have another model or budget.
+  Raises ValueError if recorded labels have another model, data set, budget or grid.
   """
   unchanged = Joined(comparison, options, {}, {})
   if not options.resume or not (path / folder.COMPARISON).exists():
@@ -239,7 +239,7 @@ def _place(entry: Mapping[str, Any]) -> Place:
 
 
 def _order(recorded: Sequence[str], requested: Sequence[str]) -> list[str]:
-  """Return the recorded labels and, each after the label that precedes it in `requested`, the new ones."""
+  """Insert each new label into `recorded` after the label that precedes it in `requested`; return the result."""
   labels = list(recorded)
   for number, label in enumerate(requested):
     if label not in labels:
@@ -248,7 +248,7 @@ def _order(recorded: Sequence[str], requested: Sequence[str]) -> list[str]:
 
 
 def _recording(options: RunOptions, whole: Comparison) -> RunOptions:
-  """Return options whose command and record contain all labels and clusters, and so reproduce the whole comparison."""
+  """Return options whose command and record reproduce the whole comparison, with all labels and clusters."""
   groups = list(dict.fromkeys(whole.place(label).group for label in whole.experiments))
   command, recorded = options.command, dict(options.recorded)
   flags = [f"--{name}={','.join(values)}" for name, values in (("only", groups), ("cluster", whole.clusters)) if values]

@@ -19,15 +19,15 @@ from ddl.errors import OptionError
 from ddl.run.folder import STUDY, differences
 
 STARTUP = 4  # Halton points before TPE, which needs earlier results
-RUNGS = (1, 3)  # ninths of the steps, after each of which about a third of the trials continue
+RUNGS = (1, 3)  # in ninths of the steps; about a third of the trials continue after each rung
 COMPLETE, PRUNED, DIVERGED, INVALID = "complete", "pruned", "diverged", "invalid"
 
 
 class Halton(optuna.samplers.BaseSampler):
   """A sampler that returns the n-th Halton point for trial n.
 
-  Optuna's QMCSampler instead draws its first trial at random, uses a corner of the box as the second, and a
-  resumed study would continue with other points.
+  Optuna's QMCSampler instead draws the first trial at random and uses a corner of the box as the second; a resumed
+  study would continue with other points.
   """
 
   def __init__(self, space: Space, trials: int):
@@ -92,7 +92,7 @@ class LabelStudy:
     return [({key: trial.params[key] for key in self._space}, trial.user_attrs) for trial in trials]
 
   def judge(self, trial: optuna.Trial, line: dict[str, Any], steps: int) -> None:
-    """Report a line of metrics at a rung (see RUNGS). Raises TrialPruned unless the trial is in the best third."""
+    """Report the first line of metrics after each rung (see RUNGS). Raises TrialPruned unless in the best third."""
     if not 0 < line["step"] < steps:
       return
     rung = max((rung for rung in RUNGS if 9 * line["step"] >= rung * steps), default=0)
@@ -147,7 +147,7 @@ def saved(folder: Path, sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def storage(folder: Path, logs: list[dict[str, Any]], writes: bool) -> JournalStorage:
-  """Open the storage of all studies. logs: the result of `saved`; processes that do not write read only these."""
+  """Open the storage of all studies. logs: the result of `saved`, which processes with writes=False keep in memory."""
   if not writes:
     return JournalStorage(_Memory(logs))
   if (file := folder / STUDY).exists():

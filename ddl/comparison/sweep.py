@@ -197,7 +197,7 @@ def _score(outcome: dict[str, Any] | Diverged) -> dict[str, float]:
 
 
 def _load(sweep: Sweep) -> Data:
-  """Load the data set, the same for all algorithms; without a validation split, use part of the training set."""
+  """Load the data set of all algorithms; if it has no validation split, split off part of the training set."""
   data = build.load(sweep.first)
   if data.validation is not None:
     return data

@@ -56,7 +56,7 @@ class Pairs(config_dict.FieldReference):
 
 
 def base() -> Config:
-  """Return a config with all keys of an experiment; None means the default of the section's factory."""
+  """Return a config with all keys of an experiment; None means that the section's factory uses its default."""
   config: Config = ConfigDict()
   for kind, name in DEFAULTS.items():
     config[kind] = section(name, [factory(kind, factory_name) for factory_name in REGISTRIES[kind]])
@@ -91,7 +91,7 @@ def base() -> Config:
 
 
 def with_user_keys(config: Config, sections: Any = None) -> Config:
-  """Add the arguments of user-defined functions that are named in a config, or in its new `sections`.
+  """Add keys for the arguments of the user-defined functions that `sections` names; default: the config itself.
 
   Raises OptionError if such a function cannot be imported.
   """
@@ -104,11 +104,11 @@ def with_user_keys(config: Config, sections: Any = None) -> Config:
 
 
 def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
-  """Copy a config with other factories, `names` (section -> name); return (copy, note on dropped settings or "").
+  """Copy a config and replace factories by `names` (section -> name); return (copy, note on dropped settings or "").
 
-  Settings that are valid only for the old factory are dropped from the section, and from all compared algorithms that
-  do not name another factory for this section: from their changes, their sweep spaces and the grid. Raises ValueError
-  for an unknown name.
+  Settings that are valid only for the old factory are dropped from the section. They are also dropped from the changes
+  and sweep spaces of compared algorithms that name no factory for this section, and from the grid if none names one.
+  Raises ValueError for an unknown name.
   """
   out, notes = renamed(config, {kind: {"name": name} for kind, name in names.items()}), []
   labels = out.compare.algorithms
@@ -150,7 +150,7 @@ def _section(changes: Any, kind: str) -> Any:
 
 
 def _grid_key(pair: Any, kind: str) -> str:
-  """Return the key that a (key, values) pair of the grid varies, if it is in section `kind`; else ""."""
+  """Return the key, without its section, of a (key, values) pair of the grid; "" for `name` or another section."""
   section, _, key = str(pair[0]).partition(".") if isinstance(pair, tuple) and pair else ("", "", "")
   return key if section == kind and key != "name" else ""
 

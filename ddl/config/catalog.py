@@ -83,7 +83,7 @@ def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Seq
 
 
 def entry(kind: str, name: str, user_defined: Sequence[str] = ()) -> Any:
-  """Return the Spec of an algorithm, the Wrapper of a wrapper, or the factory of another section, by its name.
+  """Look up a name in section `kind`; return a Spec for an algorithm, a Wrapper for a wrapper, else the factory.
 
   Raises OptionError for an unknown name, or an import path that does not lead to such an object.
   """
@@ -110,7 +110,7 @@ def takes(kind: str, name: str, key: str) -> bool:
 
 
 def traceable(kind: str, name: str, key: str, value: Any) -> bool:
-  """Return whether JAX can trace a setting, because all its nonzero values give the same compiled program."""
+  """Return whether JAX can trace a nonzero setting: whether all nonzero values give the same compiled program."""
   if is_address(name) or not value:
     return False
   if (kind, key) == ("optimizer", "learning_rate"):
@@ -132,7 +132,7 @@ def section(name: str, factories: Iterable[Factory]) -> Config:
 
 
 def with_keys(kind: str, values: Mapping[str, Any], default: Config) -> Config:
-  """Return the default section with these values; for a user-defined function, also with its arguments."""
+  """Return a copy of section `default` with these values; for a user-defined function, add keys for its arguments."""
   name, out = values["name"], copy.deepcopy(default)
   with out.unlocked(), out.ignore_type():
     if is_address(name):

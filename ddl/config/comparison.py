@@ -31,8 +31,8 @@ REFUSED = {  # sections and keys that a grid cannot vary, and why
   "model": "All algorithms of a comparison have the same model.",
   "data": "All algorithms of a comparison have the same data set.",
   "seed": "Set seeds in config.compare.seeds.",
-  "compare": "It does not affect a run.",
-  "sweep": "It does not affect a run.",
+  "compare": "This section does not affect a run.",
+  "sweep": "This section does not affect a run.",
 }
 
 
@@ -85,7 +85,7 @@ def naming(label: str) -> Iterator[None]:
 
 
 def trials(tuned: str) -> dict[str, dict[str, Any]]:
-  """Return, by algorithm label, the "keys" that a sweep's tuned.json sets and its number of "trials"; {} for ""."""
+  """Return {label: {"keys": settings in a sweep's tuned.json, "trials": number of trials}}; {} for the path ""."""
   return {
     label: {
       "keys": [f"{section}.{key}" for section, keys in entry["best"].items() for key in keys],
@@ -126,7 +126,7 @@ def recorded(config: Config) -> dict[str, Any]:
 
 
 def restored(value: Any) -> Any:
-  """Convert JSON lists back to a config's tuples, and the lists that `recorded` marked to lists."""
+  """Undo `recorded`: convert JSON lists to tuples, and the lists that it marked to lists."""
   if isinstance(value, dict) and value.keys() == {CHOICES}:
     return list(value[CHOICES])
   if isinstance(value, dict):
@@ -273,7 +273,7 @@ def _variant_at(variant: Config, point: dict[str, Any], defaults: Config) -> tup
 
 
 def _keep_budget(config: Config, before: Config, point: Mapping[str, Any]) -> None:
-  """Set `steps` for the same number of examples as `before`; scale the settings in COUNTED by the same factor."""
+  """Set `steps` to train on as many examples as `before`; scale the settings in COUNTED by the same factor."""
   examples, step = before.workers * before.batch * before.steps, config.workers * config.batch
   if step == before.workers * before.batch or step < 1:  # a number below 1 is reported later
     return

@@ -2,8 +2,9 @@
 
 All also take `weight_decay`, which skips arrays with fewer than two axes unless `decay_all` is set, and `clip_norm`,
 the maximum global norm of the optimizer's input. With `sync_sgd` and `pipe_sgd` this input is the mean of the workers'
-gradients; with local steps or a server, the gradient of one worker, after the correction in `scaffold` and `dc_asgd`;
-with a `barrier` that averages a round, this average. `sharded_sync_sgd` and servers on Ray do not support `clip_norm`.
+gradients. With local steps or a server it is the gradient of one worker, which `scaffold` and `dc_asgd` correct first.
+With a `barrier` that averages a round it is this average. `sharded_sync_sgd` and servers on Ray do not support
+`clip_norm`.
 """
 
 import inspect
@@ -32,7 +33,7 @@ RANGES = {  # annotations of the keyword arguments of optax's optimizers
 
 
 def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..., optax.GradientTransformation]:
-  """Return a factory (rate, *, settings): settings are COMMON and the numbers and booleans of an optax function.
+  """Return a factory (rate, *, settings) for an optax function; settings: its numbers and booleans, and COMMON.
 
   Weight decay is decoupled if the optax function supports it (AdamW, LAMB, Lion), else L2 regularization.
   """

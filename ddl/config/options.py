@@ -32,17 +32,17 @@ class RunOptions:
   workdir: Annotated[str, Flag("output folder; default: runs/<command>-<name>-<time>")] = ""
   resume: Annotated[bool, Flag("resume the run, comparison or sweep in --workdir")] = False
   allow_changed_inputs: Annotated[bool, Flag("resume although data or code files have changed")] = False
-  trust_code: Annotated[bool, Flag("resume with user-defined code inside the folder, or without a recorded hash")] = (
+  trust_code: Annotated[bool, Flag("resume even if user-defined code is inside the folder or has no recorded hash")] = (
     False
   )
   devices: Annotated[NonNegativeInt, Flag("number of devices over all processes; 0: automatic")] = 0
   members: Annotated[PositiveInt, Flag("devices per worker, over which its model is sharded")] = 1
-  sharding: Annotated[str, Flag("sharding over members: fsdp, auto, or the model's rules such as tensor")] = "fsdp"
+  sharding: Annotated[str, Flag("sharding of a worker: fsdp, auto, or the model's rules such as tensor")] = "fsdp"
   processes: Annotated[PositiveInt, Flag("local processes, joined by jax.distributed")] = 1
   join_timeout: Annotated[float, Range(1, 1e6), Flag("seconds within which all processes must join")] = 60.0
-  peer_timeout: Annotated[float, Range(3, 1e6), Flag("seconds without heartbeat after which a process is lost")] = 30.0
+  peer_timeout: Annotated[float, Range(3, 1e6), Flag("seconds without heartbeat until a process counts as lost")] = 30.0
   max_restarts: Annotated[
-    NonNegativeInt, Flag("restarts from the last checkpoint, or replacements, after a process has failed")
+    NonNegativeInt, Flag("maximum restarts from the last checkpoint after a process fails; if elastic, replacements")
   ] = 0
   virtual_grad: Annotated[
     str, Flag("gradients of a device's workers: unrolled, vmapped or a loop", ("auto", "unroll", "vmap", "map"))
@@ -60,7 +60,7 @@ class RunOptions:
     str, Flag("runtime of server algorithms: virtual time, threads or Ray", ("simulator", "threads", "ray"), ("train",))
   ] = "simulator"
   replay: Annotated[
-    str, Flag("events.npz of a run, whose schedule is replayed in virtual time", commands=("train",))
+    str, Flag("events.npz or presence.json of a run, to replay its schedule in virtual time", commands=("train",))
   ] = ""
   init_from: Annotated[
     str, Flag("initial parameters: the folder of a run with the same model, or a model.msgpack", commands=RUNS)

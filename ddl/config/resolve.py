@@ -45,7 +45,7 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
       out.compare.algorithms = ConfigDict(labels)
   if type(seeds := compare.get("seeds")) is int:
     if seeds < 1:
-      raise OptionError("seeds", "a number of seeds >= 1, or a sequence of seeds", seeds)
+      raise OptionError("seeds", "a positive number of seeds, or a sequence of seeds", seeds)
     compare["seeds"] = tuple(range(seeds))
   if isinstance(grid := compare.get("grid"), Mapping):
     compare["grid"] = tuple(grid.items())

@@ -26,14 +26,14 @@ def constant(rate: float, steps: int, *, warmup: NonNegativeInt = 0) -> Rate:
 
 @checked
 def cosine(rate: float, steps: int, *, warmup: NonNegativeInt = 0, floor: Fraction = 0.0) -> Rate:
-  """Return a cosine decay from the rate to its floor at the last step."""
+  """Return a cosine decay from the rate to floor * rate at the end of the run."""
   _check(warmup, steps)
   return _warm(optax.cosine_decay_schedule(rate, steps - warmup, floor), rate, steps, warmup)
 
 
 @checked
 def linear(rate: float, steps: int, *, warmup: NonNegativeInt = 0, floor: Fraction = 0.0) -> Rate:
-  """Return a linear decay from the rate to its floor at the last step."""
+  """Return a linear decay from the rate to floor * rate at the end of the run."""
   _check(warmup, steps)
   return _warm(optax.linear_schedule(rate, floor * rate, steps - warmup), rate, steps, warmup)
 
@@ -48,7 +48,10 @@ def exponential(
   every: NonNegativeInt = 0,
   floor: Fraction = 0.0,
 ) -> Rate:
-  """Return rate * factor^(t / every), never below its floor. every: in steps; 0: the length of the run."""
+  """Return an exponential decay: max(rate * factor^(t / every), floor * rate), t steps after the warm-up.
+
+  every: steps; 0: the length of the run without the warm-up.
+  """
   _check(warmup, steps)
   falling = optax.exponential_decay(rate, every or steps - warmup, factor, end_value=floor * rate)
   return _warm(falling, rate, steps, warmup)
@@ -64,7 +67,7 @@ def decay(
   warmup: NonNegativeInt = 0,
   floor: Fraction = 0.0,
 ) -> Rate:
-  """Return a step decay: the rate is multiplied by `factor` at each of the steps `at`, down to its floor."""
+  """Return a step decay: the rate is multiplied by `factor` at each of the steps `at`, but stays >= floor * rate."""
   _check(warmup, steps)
   if any(a >= b for a, b in pairwise(at)):
     raise OptionError("config.schedule.at", "a tuple of increasing steps, such as (100, 150)", at)

@@ -23,7 +23,7 @@ Space = Mapping[str, Bounds]  # by key, such as "optimizer.learning_rate"
 Point = dict[str, Any]
 SAMPLERS = ("halton", "tpe")
 RATE = "optimizer.learning_rate"
-STEP = 0.05  # how far beyond an edge of a linear range values are tested, as a share of the range
+STEP = 0.05  # distance beyond the edge of a linear range at which a value is tested, as a share of the range
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ def logarithmic(bounds: tuple[float, float]) -> bool:
 def edges(experiment: Experiment, space: Space, point: Point, tried: Sequence[Point]) -> dict[str, str]:
   """Return {key: "low" or "high"} for keys whose value in the best `point` is the smallest or largest in `tried`.
 
-  Keys with a single tried value are omitted. So are lists of choices, except three or more numbers, and edges beyond
-  which the algorithm or optimizer accepts no value, such as a delay of 1.
+  Omitted are keys with a single tried value, lists of choices other than three or more numbers, and edges beyond which
+  the algorithm or optimizer accepts no value, such as delay=1.
   """
   out = {}
   for key, bounds in space.items():

@@ -20,7 +20,7 @@ class Untrusted(ValueError):
 
 
 def files(address: str) -> list[Path]:
-  """Return the file of an import path, its packages, and the local files that these import, without importing any.
+  """Return the file of an import path, its packages' files and all local files that they import, importing none.
 
   Return [] for an object from a notebook, ddl or a built-in module.
   """
@@ -45,8 +45,8 @@ def check(folder: Path, recorded: Mapping[str, str], changed: bool, advice: str)
   Args:
     folder: the run folder.
     recorded: hash by file, as recorded in the folder.
-    changed: whether files outside the folder may have changed since.
-    advice: how to import them nevertheless, for the message.
+    changed: whether files outside the folder may have changed since it was written.
+    advice: how to import the code nevertheless, for the message.
   """
   passed = set[str]()
   homes = {folder.absolute(), folder.resolve()}
@@ -86,7 +86,7 @@ def _ours(address: str) -> bool:
 
 
 def _file(where: str) -> Path | None:
-  """Return the file of `path.py` or `package.module`, without importing its parent packages; None without a file."""
+  """Return the file of `path.py` or `package.module`, or None, without importing its parent packages."""
   if where.endswith(".py"):
     return Path(where).expanduser().resolve()
   top, *rest = where.split(".")
@@ -109,7 +109,7 @@ def package_files(file: Path) -> Iterator[Path]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-  """Yield the local files that a file imports from its folder or packages."""
+  """Yield the local files that a file imports, from its own folder or from the packages that contain it."""
   try:
     tree = ast.parse(file.read_bytes())
   except (SyntaxError, ValueError, RecursionError, MemoryError):  # the import raises it later
@@ -130,7 +130,8 @@ def _imported(file: Path) -> Iterator[Path]:
 def _local(file: Path, name: str) -> Iterator[Path]:
   """Yield the possible files of the absolute import `name` in a file; nothing for ddl and installed libraries.
 
-  They are searched in the file's folder, next to its packages, and next to parent folders with the module's name.
+  The search covers the file's folder, the folders that contain its packages, and those that contain a parent folder
+  named like the top-level module.
   """
   top, packages = name.partition(".")[0], [init.parent for init in package_files(file)]
   if top in OURS or (installed("", file) and top not in [folder.name for folder in packages]):

@@ -1,4 +1,4 @@
-"""Refuse flags for config keys that a command does not use; config files, shared by commands, may contain them."""
+"""Refuse flags for config keys that a command does not use; config files may set them, as commands share the files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -66,7 +66,7 @@ def importable(address: str) -> Iterator[None]:
 
 
 def load(file: Path) -> ModuleType:
-  """Import a file (an absolute path) as a module; it runs once per process and content."""
+  """Import a file (an absolute path) as a module; its code runs once per process unless the file's content changes."""
   content = file.read_bytes()
   name = f"{file.stem}{LOADED}{hashlib.sha256(str(file).encode() + content).hexdigest()[:16]}"
   if module := sys.modules.get(name) or _imported(file):
@@ -152,7 +152,7 @@ def absolute(name: str) -> str:
 
 
 def find(kind: str, name: str) -> Any:
-  """Import the Spec, Wrapper or function, depending on the section, at an import path. Raises Unavailable."""
+  """Import the object at an import path: depending on the section, a Spec, Wrapper or function. Raises Unavailable."""
   value = _value(name, f"config.{kind}.name")
   expected = {"algorithm": Spec, "wrapper": Wrapper}.get(kind)
   if expected and isinstance(value, expected):

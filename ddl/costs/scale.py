@@ -36,7 +36,7 @@ class ScaledJob(NamedTuple):
   title: str
 
   def at_end(self, job: Job) -> StepWork:
-    """Return the work of `job`, the same job with the device efficiency at one end of its range."""
+    """Return the work of `job`, a copy of `placed.job` with the lowest or the highest device efficiency."""
     return scaling.work_of(job.step, job.params_bytes) if job.table else self.work
 
 
@@ -44,7 +44,7 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
   """Return the work and memory of a layer table, or of a model of `ddl.models` on synthetic data as XLA counts them.
 
   Args:
-    name: the name of a layer table, or of a model, which has its default sizes.
+    name: the name of a layer table, or of a model with default sizes.
     examples: batch size of the step that XLA counts.
     cluster: the cluster.
   """
@@ -77,7 +77,7 @@ def large_enough(workers: Sequence[int], job: Job) -> list[int]:
 
 
 def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:
-  """Return the given period and delay for each algorithm that has these settings.
+  """Map each algorithm to those of the given settings (period, delay) that it has.
 
   Raises:
     ValueError: if a setting is given that none of the algorithms has.

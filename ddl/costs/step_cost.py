@@ -1,6 +1,6 @@
 """Count the FLOP, bytes and memory of an experiment's step with XLA, in total and per parameter array.
 
-The program is one step of a single worker on one device, including its exchange, with collectives replaced by the
+The program is one step of a single worker, including its exchange, with the collectives among workers replaced by the
 identity. XLA counts the body of a loop only once, so the step has one microbatch; k microbatches cost k times as much.
 """
 
@@ -50,26 +50,29 @@ class Leaf(NamedTuple):
 
 
 def synthetic(model: str, pixels: int = 28, size: int = 8192) -> Data:
-  """Return `size` random examples: images [pixels, pixels, 1] in 10 classes, or 64 tokens of a vocabulary of 64."""
+  """Return `size` random examples for a model.
+
+  They are images [pixels, pixels, 1] of 10 classes or, for the transformer, 64 tokens of a vocabulary of 64.
+  """
   if model == "transformer":
     return DATA["synthetic"](task="language", shape=(64,), num_outputs=64, examples=size)
   return DATA["synthetic"](shape=(pixels, pixels, 1), examples=size)
 
 
 def loss_jaxpr(model: Model, batch: Tree) -> Any:
-  """Trace the loss on a batch of these shapes; the first inputs of the jaxpr are the parameters."""
+  """Return the jaxpr of the loss on a batch with the shapes of `batch`; its first inputs are the parameters."""
   key = jax.random.key(0)
   return jax.make_jaxpr(model.loss)(*jax.eval_shape(model.init, key), batch, key).jaxpr
 
 
 def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
-  """Return the parameter arrays in the order of their first use; the backward pass computes gradients in reverse.
+  """Return the parameter arrays in the order of their first use, the reverse of the order of their gradients.
 
-  The share of an array is its products' fraction of the multiply-accumulates of the forward pass; a product uses each
-  element of the array once per position of its result. Arrays that no product uses (biases, scales, embeddings) have
-  share 0. Other work (products of activations, elementwise operations) is distributed in the same proportion. If no
-  product uses a parameter array, the shares are proportional to the sizes. The backward pass takes twice as long as the
-  forward pass.
+  An array's share is the fraction of the forward pass's multiply-accumulates that are in products with this array. Such
+  a product uses each element of the array once per position of its result. Arrays that are in no product (biases,
+  scales, embeddings) have share 0. Other work (products of activations, elementwise operations) is distributed in the
+  same proportion. If no array is in a product, the shares are proportional to the sizes. The backward pass is assumed
+  to take twice as long as the forward pass.
   """
   traced = loss_jaxpr(model, batch)
   arrays = jax.tree_util.tree_flatten_with_path(param_shapes(model))[0]
@@ -130,16 +133,16 @@ class Compiled(NamedTuple):
 
 
 def compiled_step(components: Components, examples: int, members: int = 1, sharding: str = "") -> Compiled:
-  """Return XLA's analysis of `step_program`; with several members, for one device."""
+  """Return XLA's analysis of `step_program`. If a worker has several devices (members), all figures are per device."""
   return analyse(step_program(components, examples, members, sharding))
 
 
 def step_program(components: Components, examples: int, members: int = 1, sharding: str = "") -> Any:
   """Compile the step of the experiment's algorithm, optimizer and model on one microbatch of `examples`.
 
-  The parameters are sharded over the members, the first devices of this process, by the model's rules named `sharding`.
-  A collective algorithm with a delay has its message in flight during the step. The worker of a server algorithm merges
-  a reply, computes the step and sends a request.
+  If a worker has several devices (members), they are the first ones of this process, and the model's rules named
+  `sharding` shard the parameters over them. A collective algorithm with a delay has its message in flight during the
+  step. The worker of a server algorithm merges a reply, computes the step and sends a request.
   """
   batch, model = batch_shapes(components, examples), components.model._replace(microbatches=1)
   if isinstance(components.algorithm, Algorithm):
@@ -150,10 +153,10 @@ def step_program(components: Components, examples: int, members: int = 1, shardi
 
 
 def step_parts(components: Components, examples: int, members: int = 1, sharding: str = "") -> tuple[LayerWork, ...]:
-  """Return the work of a step on one microbatch for each parameter array, as XLA counts it, for `ddl.perf.device`.
+  """Return XLA's count of a step's work on one microbatch, split by parameter array, for `ddl.perf.device`.
 
-  Bytes that grow with the examples are distributed like the FLOP of `leaves`; the others, such as passes over
-  parameters and the optimizer's update, in proportion to the arrays' sizes.
+  The FLOP and the bytes that grow with the examples are distributed by `Leaf.share`; the remaining bytes, such as those
+  of the optimizer's update, in proportion to the arrays' sizes.
   """
   arrays = leaves(components.model, batch_shapes(components, examples))
   one, two = (compiled_step(components, n, members, sharding) for n in (examples, 2 * examples))
@@ -230,7 +233,7 @@ def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
 
 
 def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[int], float]:
-  """Return a function that runs a number of steps, including their input, as `train` does, and returns the seconds."""
+  """Return a function that runs a number of steps as `train` does, with their input, and returns the seconds."""
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
   carry, first = trainer.start(initial_key(0)), 0
 
@@ -309,6 +312,6 @@ def counted(components: Components) -> StepMemory:
 
 
 def feature_maps(model: Model, batch: Tree) -> int:
-  """Return the bytes of the outputs of all matrix products and convolutions in the loss on a batch of these shapes."""
+  """Return the bytes of the outputs of all matrix products and convolutions in the loss on a batch like `batch`."""
   equations = products(loss_jaxpr(model, batch).eqns)
   return sum(times * nbytes([x.aval for x in product.outvars]) for product, times in equations)

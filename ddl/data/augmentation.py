@@ -1,7 +1,7 @@
 """Augmentation and normalization of images on the host, in NumPy, batch by batch.
 
-An augmentation is a function (generator, batch) -> batch, `Augment`. It depends only on its generator, which
-`ddl.data.sampling` seeds with (seed, worker, step).
+An augmentation, `Augment`, is a function (generator, batch) -> batch. All its randomness comes from the generator,
+which `ddl.data.sampling` seeds with (seed, worker, step).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ TRIES = 10  # draws of a random-resized crop until it is inside the image
 
 
 def with_augmentation(source: Source, *changes: Augment) -> Source:
-  """Append augmentations to those of a source's training batches; `take` does not change."""
+  """Add augmentations to a source's training batches, after its existing ones; `take` does not change."""
   before = source.augmented
 
   def augmented(rngs: Sequence[np.random.Generator], indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -84,12 +84,12 @@ def boxes(
   """Return random crops of an image: (top, left, height, width) in pixels [count, 4] int.
 
   A crop's share of the image area is uniform in `scale`, and log(width / height) is uniform between the logarithms of
-  `ratio`. As in torchvision, a crop is drawn up to ten times until it fits into the image; otherwise it is the largest
+  `ratio`. As in torchvision, the first of ten drawn crops that fits into the image is used; if none fits, the largest
   centered crop with an allowed ratio.
 
   Args:
     draws: [count, 2 TRIES + 2] from `uniform`.
-    scale: bounds of the share of the area.
+    scale: bounds of the crop's share of the image area.
     ratio: bounds of width / height.
   """
   area = (scale[0] + (scale[1] - scale[0]) * draws[:, :TRIES]) * height * width
@@ -106,7 +106,7 @@ def boxes(
 
 
 def _resampling(start: np.ndarray, length: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
-  """Return weights [count, size, size] that resample pixels start to start + length - 1 of an axis to `size` pixels."""
+  """Return weights [count, size, size] that resample `length` pixels from `start` along an axis to `size` pixels."""
   step = length[:, None, None] / size  # source pixels per target pixel
   center = start[:, None, None] + (np.arange(size)[:, None] + 0.5) * step - 0.5
   old = np.arange(size)
@@ -127,12 +127,13 @@ def preprocessed(data: Data, augment: str, normalize: str, pixels: bool = True) 
 
   Args:
     data: a data set of images [height, width, channels]. With "resized_crop", a training source that has `augmented`
-      crops images itself when it decodes them.
+      must already draw the random crops, as `image_folder.encoded` does.
     augment: "crop_flip" (He et al. 2015, arXiv 1512.03385, 4.2: a crop after padding with 4 pixels, a flip),
       "resized_crop" (Szegedy et al. 2014, arXiv 1409.4842: 8 to 100 % of the area, a flip) or "none".
-    normalize: "unit" leaves pixels in [-1, 1]; "channels" normalizes each channel to mean 0 and deviation 1 over the
-      training set (or 10,000 images of it); "imagenet" uses ImageNet's means and deviations.
-    pixels: whether x is in the range of `ddl.data.source.pixels`, whose black is -1; other images are padded with 0.
+    normalize: "unit" leaves pixels in [-1, 1]; "channels" normalizes each channel to mean 0 and standard deviation 1
+      over the training set (or 10,000 of its images); "imagenet" uses ImageNet's means and standard deviations.
+    pixels: whether x is in [-1, 1], as from `ddl.data.source.pixels`; if so, images are padded with -1 (black), else
+      with 0.
   """
   check_names(augment, normalize)
   shape = data.meta["shape"]

@@ -19,7 +19,7 @@ def digits(*, validation: Fraction = 0.0) -> Data:
   """Load scikit-learn's 1,797 handwritten digits: x [8, 8, 1] float32 in [0, 1].
 
   Alpaydin and Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI machine learning repository. A fixed
-  shuffled stratified split has 1,437 training and 360 test images.
+  random split, stratified by class, has 1,437 training and 360 test images.
   """
   from sklearn.datasets import load_digits
   from sklearn.model_selection import train_test_split
@@ -82,10 +82,11 @@ def _read(folder: Path, name: str, ndim: int) -> np.ndarray:
 
 @checked
 def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", normalize: str = "unit") -> Data:
-  """Read images from a .npz file: uint8 as float32 in [-1, 1] with a channel axis, floating point unchanged.
+  """Read images from a .npz file as float32: uint8 is scaled to [-1, 1], floating point is not scaled.
 
-  It contains x_train, y_train, x_test, y_test; or image (or x) and label (or y), of which a fixed random sixth is the
-  test set. For augment and normalize see `ddl.data.augmentation`.
+  The file contains x_train, y_train, x_test and y_test; or image (or x) and label (or y), of which a fixed random sixth
+  becomes the test set. Arrays [n, height, width] get a channel axis. For augment and normalize see
+  `ddl.data.augmentation`.
   """
   augmentation.check_names(augment, normalize)
   file = files.regular(source.existing(path, "FILE.npz"))
@@ -103,7 +104,7 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
     keys = "x_train", "x_test"
     stored = [arrays[key] for key in keys]
     if stored[0].dtype != stored[1].dtype:
-      condition = f"of the same type as x_train, {stored[0].dtype}"
+      condition = f"of the same type as x_train ({stored[0].dtype})"
       raise OptionError(f"{path}: x_test", condition, stored[1].dtype, "Save both with the same type.")
     train, test = (
       source.labelled(arrays[f"x_{part}"], arrays[f"y_{part}"], f"{path}, {part}") for part in ("train", "test")

@@ -1,4 +1,4 @@
-"""Image folders by class, train/CLASS/IMAGE and test/CLASS/IMAGE, and sources that decode image files."""
+"""Read image folders, train/CLASS/IMAGE and test/CLASS/IMAGE, and create sources that decode image files."""
 
 import io
 import os
@@ -27,7 +27,7 @@ FIRST = 32  # images to read at the start, to detect different sizes before trai
 def encoded(
   read: Callable[[int], bytes], labels: np.ndarray, where: Callable[[int], str], size: int, channels: int, crops: bool
 ) -> Source:
-  """Create a source that decodes images at each `take`, in the range of `ddl.data.source.pixels`.
+  """Create a source that decodes images at each `take`, to float32 in [-1, 1].
 
   Raises ValueError, also from `take`, if an image cannot be read, or if sizes differ and no size is set.
 
@@ -35,10 +35,10 @@ def encoded(
     read: index -> content of an image file; called from several threads.
     labels: class numbers [n] int32.
     where: index -> origin of the image, for errors.
-    size: side to which the central square is resized; 0: all images have the same size and are not resized.
+    size: side in pixels to which an image's central square is resized; 0: no resizing, all images have the same size.
     channels: 3, or 1 for gray.
     crops: whether training uses random-resized crops of the whole image (`ddl.data.augmentation.boxes`), and tests use
-      7/8 of its shorter side (He et al. 2015, arXiv 1512.03385, 3.4: 224 of 256 pixels); requires a size.
+      a square of 7/8 of the shorter side (He et al. 2015, arXiv 1512.03385, 3.4: 224 of 256); requires a size.
   """
   from PIL import Image
 
@@ -97,17 +97,17 @@ def image_folder(
 ) -> Data:  # fmt: skip
   """Read images from a folder: x [size, size, channels] float32 in [-1, 1], decoded at each `take`.
 
-  The classes are the folders in train/, sorted by name, with images at any depth. The test set is test/, val/ or eval/,
-  the first that has class folders. Without train/ the classes are the folders in `path`, and a fixed random sixth of
-  all images is the test set. SPLITS lists other names of train/, test/, val/ and eval/, which ignore case. Links are
-  followed; hidden files and folders, pipes and other files are skipped, and a warning counts them.
+  The classes are the folders in train/, sorted by name, with images at any depth. The test set is the first of
+  test/, val/ and eval/ that has class folders. Without train/ the classes are the folders in `path`, and a fixed random
+  sixth of all images is the test set. SPLITS lists alternatives to the names train, test, val and eval; case is
+  ignored. Links are followed; hidden files and folders, pipes and other files are skipped, and a warning counts them.
 
   Args:
-    size: side of the squares to which the images' central parts are resized; 0: all images have the same size.
+    size: side in pixels to which an image's central square is resized; 0: no resizing, all images have the same size.
     channels: 3, or 1 for gray.
     validation: share of the training images to use for validation.
     augment: see `ddl.data.augmentation`; with resized_crop and a size, training uses random crops of the whole images,
-      and tests use 7/8 of the shorter side.
+      and tests use the central square of 7/8 of the shorter side.
     normalize: see `ddl.data.augmentation`.
   """
   augmentation.check_names(augment, normalize)
@@ -146,7 +146,7 @@ def image_folder(
 
 
 def _splits(folder: Path) -> tuple[Path | None, dict[str, Path]]:
-  """Return the training folder (None if the folders are classes), and those of the splits "test", "val" and "eval"."""
+  """Return the training folder (None without one), and the folders of the splits "test", "val" and "eval" by name."""
   splits, others = dict[str, Path](), list[str]()
   for name in _folders(folder):
     match, inner = SPLIT.fullmatch(name.lower()), folder / name
@@ -192,8 +192,8 @@ def _tests(folder: Path, training: Path, testing: Mapping[str, Path], classes: l
 class _Images(NamedTuple):
   """The images of a split."""
 
-  files: list[str]  # paths by class and folder
-  counts: list[int]  # per class
+  files: list[str]  # paths, sorted by class and folder
+  counts: list[int]  # images per class
   folders: set[str]  # real paths of the folders with images
 
 

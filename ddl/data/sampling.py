@@ -16,7 +16,7 @@ AUGMENTATION = 1  # last element of the generators' seeds, to separate them from
 
 @checked
 def iid(size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: int) -> list[np.ndarray]:
-  """Give each worker the whole set, which it visits in a separate random order."""
+  """Give each worker the whole set, in a different random order."""
   return [np.arange(size, dtype=np.int64)] * workers
 
 
@@ -42,13 +42,13 @@ def dirichlet(
   concentration: PositiveFloat,
   repeat: bool = False,
 ) -> list[np.ndarray]:
-  """Split the set into disjoint shards with skewed labels: each class in proportions ~ Dirichlet(concentration).
+  """Split the set into disjoint, label-skewed shards: each class in proportions ~ Dirichlet(concentration).
 
   Hsu, Qi, Brown 2019, arXiv 1909.06335, with the proportions drawn per class, as in Yurochkin et al. 2019, arXiv
   1905.12022: concentration -> 0 gives each class to one worker, concentration -> infinity gives iid shards. A worker
   that draws no examples gets one from the largest shard.
 
-  concentration: of the symmetric Dirichlet distribution. repeat: whether a batch larger than a shard repeats examples.
+  concentration: of the symmetric Dirichlet. repeat: whether a batch larger than a shard repeats its examples.
   Raises ValueError without labels, or with more workers than examples.
   """
   if labels is None:
@@ -84,27 +84,28 @@ def _require_examples(size: int, workers: int) -> None:
 
 
 class ExampleSampler:
-  """Each worker's infinite stream of random permutations of its shard, split into batches.
+  """Sampler of each worker's batches, from an infinite stream of random permutations of its shard.
 
-  A batch may span two epochs, so that each epoch contains each example of the shard exactly once. It is thread-safe.
+  A batch may span two epochs, so that each epoch contains each example of the shard exactly once. The sampler is
+  thread-safe.
   """
 
   def __init__(self, shards: Sequence[np.ndarray], *, batch: int, seed: int, repeat: bool = False):
-    """Set up the streams. shards: indices of each worker [size]; batch: examples per worker and step.
+    """Set up the streams. shards: each worker's example indices [size]; batch: examples per worker and step.
 
     repeat: whether a batch larger than a shard repeats examples; otherwise such a batch raises OptionError.
     """
     worker = min(range(len(shards)), key=lambda w: len(shards[w]))
     if batch < 1 or (batch > len(shards[worker]) and not repeat):
       least, uneven = len(shards[worker]), len(shards[worker]) < max(map(len, shards))
-      condition = f"in [1, {least}], because worker {worker} has the smallest shard ({least} examples)"
+      condition = f"from 1 to {least} (the size of worker {worker}'s shard, the smallest)"
       advice = "Use a more even partition, or repeat=True to fill batches with repeated examples." * uneven
       raise OptionError("config.batch", condition, batch, advice)
     self.shards, self.batch, self.seed = shards, batch, seed
     self._latest: list[tuple[int, np.ndarray] | None] = [None] * len(shards)  # per worker: (epoch, permutation)
 
   def indices(self, worker: int, first_step: int, num_steps: int) -> np.ndarray:
-    """Return example indices [num_steps, batch] int64 of steps first_step to first_step + num_steps - 1 of a worker."""
+    """Return a worker's example indices [num_steps, batch] int64 for the `num_steps` steps from `first_step`."""
     size = len(self.shards[worker])
     start, stop = first_step * self.batch, (first_step + num_steps) * self.batch  # positions in the stream
     parts = [
@@ -125,16 +126,16 @@ class ExampleSampler:
 def batches(
   source: Source, sampler: ExampleSampler, workers: Sequence[int], first_step: int, num_steps: int
 ) -> dict[str, np.ndarray]:
-  """Read the batches of these workers and steps in one `take`: [len(workers), num_steps, batch, ...] per array."""
+  """Read each worker's batches from `first_step` in one `take`: arrays [len(workers), num_steps, batch, ...]."""
   return round_batches(source, sampler, [(worker, first_step) for worker in workers], num_steps)
 
 
 def round_batches(
   source: Source, sampler: ExampleSampler, rounds: Sequence[tuple[int, int]], num_steps: int
 ) -> dict[str, np.ndarray]:
-  """Read num_steps batches from each (worker, first step) in one `take`: [len(rounds), num_steps, batch, ...].
+  """Read the batches of each round (worker, first step) in one `take`: arrays [len(rounds), num_steps, batch, ...].
 
-  If the source has `augmented`, this replaces `take`, with a random generator per worker and step.
+  If the source has `augmented`, it is called instead of `take`, with one random generator per worker and step.
   """
   indices = np.stack([sampler.indices(worker, first, num_steps) for worker, first in rounds])
   if source.augmented is None:

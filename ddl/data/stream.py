@@ -18,14 +18,14 @@ Make = Callable[[int, int, int], Any]  # (worker, number of workers, seed) -> gr
 
 
 def from_grain_stream(make: Make, *, size: int) -> Source:
-  """Create a source of training examples from `grain.IterDataset`s of {"x": ..., "y": ...}, in their order.
+  """Create a source that reads training examples in order from `grain.IterDataset`s of {"x": ..., "y": ...}.
 
-  make(worker, workers, seed) returns the examples of a worker one by one: its shard, shuffled by the seed, repeated
-  infinitely, and the same in each call. Filters, window shuffles, packing and `mp_prefetch` belong in `make`, batching
+  make(worker, workers, seed) returns a data set of single examples: the worker's shard, shuffled by the seed, repeated
+  infinitely, and the same in each call. Filters, window shuffles, packing and `mp_prefetch` belong in `make`; batching
   does not. size: number of examples per epoch. Raises OptionError for other data sets.
   """
   if size < 1:
-    raise OptionError("size", "a number of examples per epoch >= 1", size)
+    raise OptionError("size", ">= 1 (the number of examples per epoch)", size)
   example: Any = next(iter(first_examples(make, 1)), None)
   checks.element(example, "the stream")
   one = {name: np.array(example[name])[None] for name in ("x", "y")}
@@ -33,7 +33,7 @@ def from_grain_stream(make: Make, *, size: int) -> Source:
 
 
 def first_examples(make: Make, count: int) -> list[Any]:
-  """Return the first `count` examples, or fewer, of the stream of a run with one worker."""
+  """Return the first `count` examples (fewer if the stream ends) of a run with one worker and seed 0."""
   with contextlib.closing(_iterator(make(0, 1, 0))) as examples:
     return list(itertools.islice(examples, count))
 
@@ -44,12 +44,12 @@ class StreamFeed:
   def __init__(
     self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int, check: checks.Check | None = None
   ):
-    """Open the iterators of some of `count` workers. batch: examples per worker and step; seed: passed to `make`."""
+    """Open the iterators of `workers`, out of `count`. batch: examples per worker and step; seed: passed to `make`."""
     self._step, self._started, self._check = 0, False, check
     self._iterators = {w: _iterator(make(w, count, seed).batch(batch, drop_remainder=True)) for w in workers}
 
   def __call__(self, first: int, steps: int) -> dict[str, np.ndarray]:
-    """Return the batches of steps first, first + 1, ...: [workers, steps, batch, ...]; OptionError if a stream ends."""
+    """Return the batches of the next `steps` steps: [workers, steps, batch, ...]. OptionError if a stream ends."""
     assert first == self._step, f"step {first} of a stream that is at {self._step}"
     with contextlib.nullcontext() if self._started else _ignored_interrupts():
       rows = [[self._next(worker, step) for step in range(first, first + steps)] for worker in self._iterators]
@@ -71,7 +71,7 @@ class StreamFeed:
     return {str(worker): iterator.get_state() for worker, iterator in self._iterators.items()}
 
   def restore(self, step: int, states: Mapping[str, Any], begin: bool = False) -> None:
-    """Restore the iterators after `step` steps; begin: whether new workers may lack a saved state."""
+    """Restore the iterators' states after `step` steps. begin: whether workers without a saved state may join."""
     if not begin and (missing := {*map(str, self._iterators)} - {*states}):
       value = f"none for worker {min(missing)}"
       raise OptionError(f"stream states in the checkpoint of step {step}", "complete", value, "Train from the start.")

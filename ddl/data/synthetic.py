@@ -23,7 +23,7 @@ def least_squares(
 ) -> Data:
   """Draw a least-squares problem: y = x w* + noise * N(0, 1), x ~ N(0, C), eigenvalues of C from 1 to 1 / condition.
 
-  x: [features], y: [1]. The test set has a quarter as many new examples. meta["optimum"] is the exact minimizer
+  x: [features], y: [1]. The test set has examples / 4 further draws. meta["optimum"] is the exact minimizer
   w [features, 1] of the training loss f(w) = mean 0.5 (x w - y)^2 (float64), and meta["optimal_loss"] is f(optimum).
 
   Args:
@@ -31,7 +31,7 @@ def least_squares(
     features: length of x.
     noise: standard deviation of y around x w*.
     condition: condition number of C, at least 1.
-    validation: share of the examples to use for validation; the optimum is that of the rest.
+    validation: share of the examples to use for validation; the optimum is for the rest.
   """
   nbytes = 8 * features * (examples + features)  # float64
   memory.require(nbytes, f"least_squares of {examples} examples and {features} features")

@@ -33,14 +33,14 @@ def tfds(
   """Read images of tensorflow-datasets: x [height, width, channels] float32 in [-1, 1], decoded at each `take`.
 
   Args:
-    dataset: a name of tensorflow-datasets, "mnist" or "name/config:version".
+    dataset: a name in tensorflow-datasets, such as "mnist" or "name/config:version".
     data_dir: the folder of prepared data sets; "": ~/tensorflow_datasets.
     train_split: split to train on; slices such as "train[:50%]" work.
     test_split: split to test on ("validation" in sets that publish no test labels).
     validation: share of the training examples to use for validation.
-    size: side of the squares to which the images' central parts are resized; 0: all images have the same size.
+    size: side in pixels to which an image's central square is resized; 0: no resizing, all images have the same size.
     augment: see `ddl.data.augmentation`; with resized_crop and a size, training uses random crops of the whole images,
-      and tests use 7/8 of the shorter side.
+      and tests use the central square of 7/8 of the shorter side.
     normalize: see `ddl.data.augmentation`.
   """
   import tensorflow_datasets
@@ -68,7 +68,7 @@ def _builder(dataset: str, data_dir: str) -> Any:
     return tensorflow_datasets.builder(dataset, data_dir=data_dir or None)
   except tensorflow_datasets.core.DatasetNotFoundError as error:
     known = tensorflow_datasets.list_builders(with_community_datasets=False)
-    condition = f"a data set of tensorflow-datasets or in {data_dir or 'its data folder'}"
+    condition = f"a data set of tensorflow-datasets, or one in {data_dir or 'its data folder'}"
     raise OptionError("config.data.dataset", condition, repr(dataset), nearest(dataset, known)) from error
   except Exception as error:  # a wrong version or configuration: AssertionError, ValueError
     raise ValueError(

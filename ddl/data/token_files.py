@@ -16,7 +16,7 @@ HEAD = 4096  # bytes of a file that identify its format
 PIECE = 2**22  # tokens to check at a time
 HEADER = 1024  # bytes of llm.c's header, int32[256]: a magic number, its version, the number of tokens
 LLMC = {(20240520, 1): "uint16", (20240801, 7): "uint32"}  # (magic number, version) -> type, as in data_common.py
-LLMC_MAGIC = {20240520, 20240801, 20240522, 20240326, 20240327, 20240328}  # with evaluations, models, tokenizers
+LLMC_MAGIC = {20240520, 20240801, 20240522, 20240326, 20240327, 20240328}  # also of evaluations, models, tokenizers
 MEGATRON = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
 JUDGED = 32  # files with more tokens are checked for byte patterns of another type
 SIGNATURES = {  # at least 5 bytes each, or fixed fields after a shorter magic number
@@ -61,7 +61,7 @@ def _is_text(head: bytes) -> bool:
 
 
 def require_text(head: bytes, path: str) -> None:
-  """Raise OptionError for an empty or binary file, which is not text to learn from."""
+  """Raise OptionError if a file is empty or, by its first bytes, of a binary format."""
   if not head or (format_ := _other_format(head)):
     raise OptionError(path, "plain text", format_ if head else "an empty file")
 
@@ -73,7 +73,7 @@ def not_utf8(name: str, error: UnicodeDecodeError, position: int) -> OptionError
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-  """Return the "dtype", "vocabulary" and "tokenizer" in meta.json; {} without it. Raises ValueError if it is wrong."""
+  """Return "dtype", "vocabulary" and "tokenizer" from meta.json, if present. Raises ValueError for invalid values."""
   file = folder / META
   if not file.exists():
     return {}
@@ -101,7 +101,7 @@ class TokenFile(NamedTuple):
 
 
 def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
-  """Detect the type, offset and number of a file's tokens; raise OptionError if its first bytes are of another format.
+  """Detect the type, offset and number of a file's tokens; raise OptionError for other formats and types.
 
   declared: the type in meta.json, if any; vocabulary: number of different tokens, for advice.
   """
@@ -124,7 +124,7 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
     if difference:
       stored = f"{max(0, nbytes - HEADER) // dtype.itemsize:,} in {nbytes:,} bytes"
       advice = "The file is truncated." if difference < 0 else "The header is wrong, or data was appended."
-      condition = f"{count:,}, as its llm.c header declares"
+      condition = f"{count:,} (declared in its llm.c header)"
       raise OptionError(f"number of {dtype} tokens in {file}", condition, stored, advice)
     return TokenFile(file, dtype, HEADER, count)
   dtype = np.dtype(declared or TYPES[0])
@@ -134,26 +134,29 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
       head = opened.read(18)
     kind = MEGATRON.get(head[17]) if head.startswith(b"MMIDIDX\0\0") and len(head) == 18 else None
     if kind and kind not in (dtype.name, dtype.name.removeprefix("u")):
-      raise OptionError(str(file), f"tokens of {dtype}", f"{kind} (according to {index})", _conversion(file, kind))
+      raise OptionError(
+        f"the token type of {file}", dtype.name, f"{kind} (according to {index})", _conversion(file, kind)
+      )
   if nbytes % dtype.itemsize:
     advice = f"It is truncated, or {file.parent / META} should have another dtype."
-    raise OptionError(f"size of {file}", f"a multiple of {dtype.itemsize} for {dtype}", f"{nbytes:,} bytes", advice)
+    raise OptionError(f"size of {file}", f"a multiple of {dtype.itemsize} bytes ({dtype})", f"{nbytes:,} bytes", advice)
   count = nbytes // dtype.itemsize
   if count > JUDGED and (other := _other_type(np.memmap(file, dtype, "r", shape=min(count, PIECE)))):
-    raise OptionError(str(file), f"tokens of {dtype}", other, _conversion(file, other, vocabulary))
+    raise OptionError(f"the token type of {file}", dtype.name, other, _conversion(file, other, vocabulary))
   return TokenFile(file, dtype, 0, count)
 
 
 def _other_type(tokens: np.ndarray) -> str:
   """Return the type that the bytes of `tokens` indicate if it differs from their dtype; else "".
 
-  These patterns indicate another type; no text of at least JUDGED tokens has one of them in its own type:
+  These patterns indicate another type; no text of at least JUDGED tokens has any of them if it is read correctly:
 
-  - Floating-point numbers: all values are whole numbers.
-  - Wider integers: every second token, the upper half of a number, is 0, or below 4 with lower halves above 255.
+  - Floating-point numbers: read as such, all values are whole numbers.
+  - Wider integers: every second token (the upper half of an integer) is 0, or all are below 4 and a lower half is above
+    255.
   - uint8 read as uint16: the lower and the upper bytes take the same values, none above 200.
-  - Wrong byte order: all lower bytes are 0; or, with vocabularies below 51,456, the lower bytes of uint16 are at most
-    200 and the upper bytes take all values.
+  - Wrong byte order: all lower halves of tokens are 0; or, with vocabularies below 51,456, the lower bytes of uint16
+    are at most 200 and the upper bytes take all values.
 
   Files of zeros are not checked.
   """

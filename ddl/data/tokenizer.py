@@ -1,7 +1,7 @@
 """Write token files from a text, by bytes or byte pair encoding (Sennrich et al. 2016, arXiv 1508.07909).
 
-Byte pair encoding uses Hugging Face's library tokenizers, at byte level and with GPT-2's rule for splitting words,
-without downloads.
+Byte pair encoding uses Hugging Face's `tokenizers`, at byte level and with GPT-2's rule for splitting words. Nothing is
+downloaded.
 """
 
 import codecs
@@ -40,7 +40,7 @@ class TokenFiles(NamedTuple):
 
 
 def _library() -> Any:
-  """Import the library tokenizers; raise ValueError if it is not installed."""
+  """Import Hugging Face's `tokenizers`; raise ValueError if it is not installed."""
   try:
     return importlib.import_module("tokenizers")  # so that type checking works without it
   except ImportError as error:
@@ -48,7 +48,7 @@ def _library() -> Any:
 
 
 def _trained(texts: Iterable[str], vocabulary: int) -> Any:
-  """Train a tokenizer on texts: the 256 bytes and the most frequent pairs, up to `vocabulary` tokens."""
+  """Train a tokenizer whose tokens are the 256 bytes and the most frequent pairs, up to `vocabulary` tokens."""
   tokenizers = _library()
   tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
   tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -61,7 +61,7 @@ def _trained(texts: Iterable[str], vocabulary: int) -> Any:
 
 def _loaded(path: Path) -> Any:
   """Load a tokenizer.json without its truncation and padding; raise OptionError for any other file."""
-  with readable(f"{path}, a tokenizer.json of the library tokenizers,"):
+  with readable(f"{path}, a tokenizer.json of Hugging Face's tokenizers,"):
     tokenizer = _library().Tokenizer.from_file(str(path))
   tokenizer.no_truncation()  # the file may store a model's context length, which would truncate every piece
   tokenizer.no_padding()
@@ -71,11 +71,11 @@ def _loaded(path: Path) -> Any:
 def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
   """Yield the tokens of each text; encode several texts in parallel.
 
-  Raises ValueError if the tokenizer fails, or drops more than MISSED of the first text's characters.
+  Raises ValueError if the tokenizer fails, or drops more than a share MISSED of the first text's characters.
   """
   iterator, first = iter(texts), True
   while batch := list(islice(iterator, AT_ONCE)):
-    with readable("the text by the tokenizer"):
+    with readable("the text for the tokenizer"):
       encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
       if first:  # the tokens' character spans must cover the text except for spaces
         text, offsets = batch[0], tokenizer.encode(batch[0], add_special_tokens=False).offsets
@@ -90,10 +90,10 @@ def encoded(tokenizer: Any, texts: Iterable[str]) -> Iterator[np.ndarray]:
 
 
 def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
-  """Decode pieces of UTF-8, and split the text between words, before the space of the next word.
+  """Decode pieces of UTF-8 and yield the text in parts that end between words, before a space or newline.
 
-  Byte pairs never cross such a boundary, so that the tokens are those of the whole text. A text longer than LONGEST
-  characters without a boundary is split at the end of a piece.
+  Byte pairs never cross such a boundary, so that the tokens are those of the whole text. LONGEST or more characters
+  without a boundary are split at the end of a piece.
 
   name: the text's name for errors; first: position of the first byte in the text. Raises OptionError for bytes that are
   not UTF-8.
@@ -121,15 +121,15 @@ def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
 def write(
   text: str, folder: str, *, level: str = "byte", vocabulary: int = 0, tokenizer: str = "", validation: float = 0.1
 ) -> TokenFiles:
-  """Write train.bin, val.bin and meta.json, and tokenizer.json for byte pairs.
+  """Encode a text to train.bin, val.bin and meta.json, with tokenizer.json for byte pairs.
 
-  The last part of the text is for tests. Byte pairs are trained only on the first part.
+  The last part of the text becomes val.bin, the test set. Byte pairs are trained only on the rest.
 
   Args:
     text: a file; UTF-8 unless level is "byte".
     folder: folder for these files, none of which may exist.
     level: "byte", or "bpe" for byte pairs.
-    vocabulary: number of tokens with byte pairs, at least 257; fewer if the text has fewer pairs.
+    vocabulary: number of tokens for level "bpe", at least 257; fewer are used if the text has fewer pairs.
     tokenizer: a trained tokenizer.json to use instead of training one.
     validation: share of the text for tests.
   """
@@ -181,7 +181,7 @@ def _check(level: str, vocabulary: int, tokenizer: str, validation: float) -> No
   if level not in LEVELS:
     raise OptionError("level", " or ".join(LEVELS), repr(level))
   if not 0 < validation < 1:
-    raise OptionError("validation", "in (0, 1), a share of the text", f"{validation:g}")
+    raise OptionError("validation", "a share of the text in (0, 1)", f"{validation:g}")
   if level == "byte":
     if vocabulary or tokenizer:
       option = "vocabulary" if vocabulary else "tokenizer"
@@ -191,7 +191,7 @@ def _check(level: str, vocabulary: int, tokenizer: str, validation: float) -> No
   if tokenizer and vocabulary:
     raise OptionError("vocabulary", "unset when tokenizer is set", vocabulary, "The tokenizer defines it.")
   if not tokenizer and not BYTES < vocabulary <= MOST:
-    raise OptionError("vocabulary", f"in [{BYTES + 1}, {MOST:,}] with level=bpe (for example, 4096)", vocabulary)
+    raise OptionError("vocabulary", f"from {BYTES + 1} to {MOST:,} with level=bpe (for example, 4096)", vocabulary)
 
 
 def _pieces(file: Path, start: int, stop: int) -> Iterator[bytes]:

@@ -37,7 +37,7 @@ def tokens(
     path: a folder with train.bin and val.bin; the tokens are uint16 unless its meta.json has "dtype": "uint32" or
       llm.c's header declares uint32.
     length: tokens per example.
-    vocabulary: number of different tokens; 0: that of meta.json. GPT-2's is 50257.
+    vocabulary: number of different tokens, 50257 for GPT-2; 0: the number in meta.json.
     test_windows: number of test windows, evenly spaced over val.bin; 0: all.
     validation: share of the training windows to use for validation.
   """
@@ -54,7 +54,7 @@ def tokens(
   stored = [open_tokens(folder / name, meta.get("dtype"), vocabulary) for name in (TRAIN, TEST)]
   if vocabulary > 2**16 and any(file.dtype == np.uint16 for file in stored):
     advice = f'For uint32 tokens write {folder / META}: {{"dtype": "uint32"}}.'
-    raise OptionError("config.data.vocabulary", "in [1, 65,536] for uint16 tokens", vocabulary, advice)
+    raise OptionError("config.data.vocabulary", "from 1 to 65,536 for uint16 tokens", vocabulary, advice)
   train, test = (_file_windows(file, length, vocabulary) for file in stored)
   if 0 < test_windows < test.size:
     test = source.subset(test, np.arange(test_windows) * test.size // test_windows)
@@ -74,7 +74,7 @@ def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
 
   def check(tokens: np.ndarray) -> None:
     if tokens.size and (largest := int(tokens.max())) >= vocabulary:
-      condition = f"in [0, {vocabulary - 1:,}] for the tokenizer's vocabulary of {vocabulary:,}, read as {dtype}"
+      condition = f"below the tokenizer's vocabulary of {vocabulary:,} (read as {dtype})"
       raise OptionError(f"tokens in {file}", condition, f"{largest:,}", _likely(tokens, vocabulary))
 
   every = max(PIECE, -(-count * dtype.itemsize // CHECKED) * PIECE)  # check evenly spaced pieces of a larger file
@@ -104,7 +104,7 @@ def _windows(tokens: np.ndarray, length: int, check: Callable[[np.ndarray], None
 
 
 def _likely(tokens: np.ndarray, vocabulary: int) -> str:
-  """Return advice to use a type for which all of these tokens are in the vocabulary, or ""."""
+  """Return advice that names a type with which all these tokens would be in the vocabulary, or ""."""
   tokens = np.ascontiguousarray(tokens).reshape(-1)
   others = {
     f"big-endian {tokens.dtype}": tokens.byteswap(),
@@ -119,7 +119,7 @@ def _likely(tokens: np.ndarray, vocabulary: int) -> str:
 def text(*, path: str = "", level: str = "byte", length: PositiveInt = 64, validation: Fraction = 0.0) -> Data:
   """Read windows of a text: x [length] int32, and the next tokens y [length] int32.
 
-  The last tenth of the text is the test set. Windows do not overlap or cross this boundary.
+  The last tenth of the text is the test set. No window overlaps another or extends into the test set.
 
   Args:
     path: a text file; "": CPython's language reference (`pydoc_data.topics`).

@@ -1,4 +1,4 @@
-"""Elastic training: runs whose membership changes, in virtual time or with real processes."""
+"""Elastic training: runs whose set of workers changes, in virtual time or with real processes."""
 
 from ddl.elastic.keeper import KeeperStore, ProcessGroup, trainer_of_process
 from ddl.elastic.trainer import PRESENCE, ElasticCarry, ElasticClock, ElasticTrainer, LocalRows, check, in_virtual_time

@@ -20,11 +20,11 @@ from ddl.engine.workers import Workers, divisors, on_devices
 from ddl.events import presence
 from ddl.events.presence import Ids, Presence
 
-ROUNDS = 3  # stored per process, as one process can be a round ahead of another whose newest state is still being sent
+ROUNDS = 3  # stored per process, as one process can be a round ahead of another that is still sending its state
 
 
 class Report(NamedTuple):
-  """A keeper's report to the driver."""
+  """The report of a node's `Keeper` to the driver."""
 
   silence: dict[int, float]  # rank -> seconds since its last heartbeat
   steps: dict[int, list[int]]  # rank -> steps after which its state is stored
@@ -41,7 +41,7 @@ class Keeper:
     self._membership, self._stop, self._text = -1, 0, ""
 
   def begin(self, membership: int, ranks: Sequence[int], step: int) -> None:
-    """Kill the processes of the previous membership; keep only the states of these ranks after this step."""
+    """Kill the processes of the previous membership; discard all states except those of `ranks` after `step`."""
     for pid in self._pids.values():
       with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)  # also ends suspended processes, unlike `ray.kill`
@@ -51,8 +51,8 @@ class Keeper:
   def store(self, membership: int, rank: int, step: int, record: str, leaves: Sequence[np.ndarray]) -> None:
     """Store the state of a process after a step.
 
-    record: JSON without arrays, such as metrics and data positions; leaves: of the carry, which are copied because Ray
-    frees objects sent by a process that dies.
+    record: JSON of the state other than arrays, such as metrics and data positions. leaves: the arrays of the carry,
+    copied because Ray frees objects sent by a process that dies.
     """
     if membership == self._membership:
       states = self._states.setdefault(rank, {})
@@ -89,7 +89,7 @@ class Keeper:
 class ProcessGroup:
   """The processes of an elastic job that train together until one of them fails or another one joins.
 
-  Each process has a copy with its own `rank`. Process r of N always has the workers r p / N to
+  Each process has a copy of this object with its own `rank`. Process r of N always has the workers r p / N to
   (r + 1) p / N - 1, where p is the number of workers of the job.
   """
 
@@ -113,7 +113,7 @@ class ProcessGroup:
 
   @property
   def reference(self) -> int:
-    """Return the index in `ranks` of the process that all others are compared with: the first survivor."""
+    """Return the index in `ranks` of the process to compare all others with: the first survivor, if any."""
     return self.ranks.index((self.survivors or self.ranks)[0])
 
   @property
@@ -123,7 +123,7 @@ class ProcessGroup:
 
   @property
   def presence(self) -> Presence:
-    """Return the worker presence of a run that starts with this membership and does not change."""
+    """Return the presence of workers in a run that keeps this membership from its first step."""
     return Presence(self.workers, ((0, self.ids()),))
 
   def layout(self, ids: Ids) -> Workers:
@@ -137,7 +137,7 @@ class ProcessGroup:
     return devices[: max(d for d in even if d <= len(devices))]
 
   def continued(self, before: Presence, step: int) -> Presence:
-    """Return the presence `before` until `step`, followed by the workers of this membership."""
+    """Return the presence of workers: `before` until `step`, and this membership from then on."""
     changes = tuple(change for change in before.changes if change[0] < step)
     for ranks in (self.survivors, self.ranks):
       if ranks and (not changes or changes[-1][1] != self.ids(ranks)):
@@ -171,7 +171,7 @@ class KeeperStore:
     self._sent: Any = None  # the last state sent
 
   def restore(self, batch: Any, resume: bool) -> Any:
-    """Return the survivors' state, else with `resume` that of the newest checkpoint, else None: start at step 0."""
+    """Return the survivors' state; without survivors, the newest checkpoint's if `resume`, else None (step 0)."""
     membership, trainer, folder = self._membership, batch.trainer, batch.runs[0].folder
     state, file, now = self._checkpoints.restore(batch, False), folder.path / PRESENCE, membership.presence
     if membership.survivors:
@@ -187,7 +187,7 @@ class KeeperStore:
     return state
 
   def _read(self, trainer: ElasticTrainer, key: jax.Array) -> tuple[Any, Presence]:
-    """Return the state from which the survivors continue, and the presence. key: initializes workers that join."""
+    """Return the state from which this membership continues, and the presence. key: initializes workers that join."""
     import ray
 
     membership = self._membership

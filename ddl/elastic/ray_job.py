@@ -24,7 +24,7 @@ from ddl.asynchronous import ray_cluster
 from ddl.elastic.keeper import Keeper, ProcessGroup, Report
 from ddl.names import pluralize
 
-ATTEMPTS = 3  # successive memberships that may end after the same step without losing a process
+ATTEMPTS = 3  # successive memberships that end after the same step, without losing a process, until the job fails
 HEARTBEAT = 0.5  # seconds between heartbeats of a process, and between reports of a keeper
 GRACE = 3.0  # seconds to wait until the other processes detect a failure
 REPLACEMENT = 10.0  # seconds to wait for a replacement to start; a later one joins the survivors
@@ -192,7 +192,7 @@ class RayJob:
       self._starting[rank] = actor, actor.node.remote()
 
   def _ready(self, ranks: Collection[int], seconds: float) -> set[int]:
-    """Return the ranks with a new actor that is ready within `seconds`."""
+    """Return those of `ranks` whose new actor becomes ready within `seconds`."""
     nodes = {self._starting[rank][1]: rank for rank in ranks}
     ready = self._ray.wait([*nodes], num_returns=len(nodes), timeout=seconds)[0] if nodes else []
     return {nodes[node] for node in ready}

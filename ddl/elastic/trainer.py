@@ -38,7 +38,7 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) ->
     presence: the workers present at each step.
 
   Raises:
-    ValueError: if it does not, or if `make` raises it.
+    ValueError: if the algorithm does not support them, or as `make` does.
   """
 
   def shapes(count: int) -> Tree:
@@ -148,7 +148,7 @@ class ElasticCarry(NamedTuple):
   carry: Carry
   ids: Ids  # one worker per row
   changes: int = 1  # number of memberships so far
-  read: bool = False  # read from a checkpoint of other workers, by each process separately
+  read: bool = False  # whether each process has read it, separately, from a checkpoint of other workers
 
 
 class Folder(Protocol):
@@ -310,14 +310,14 @@ class ElasticTrainer(SingleRunTrainer):
     return rows_of(self._trainer_of(current), current.carry, current.ids)
 
   def placed(self, rows: LocalRows | None, before: Ids, ids: Ids, step: int, key: jax.Array) -> ElasticCarry:
-    """Return the state of these workers before a step, from the rows of the previous workers.
+    """Return the carry of the workers `ids` before a step, built from the rows of the previous workers.
 
     Workers that stay keep their state. Workers that join start with the consensus model of those that stay
     (`Algorithm.evaluate`), a newly initialized state, and the mean of their statistics. Leaves on which all workers
-    agree are unchanged. Workers that join get copies of the messages in flight of the first worker that stays.
+    agree are unchanged. Workers that join copy the messages in flight from the first worker that stays.
 
     Args:
-      rows: rows of this process; None if none of its workers stays.
+      rows: this process's rows of the previous carry; None if it has none.
       before, ids: the previous and the current workers of all processes.
       step: the next step.
       key: for initializing workers that join.

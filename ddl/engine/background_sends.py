@@ -32,7 +32,7 @@ Program = Callable[..., Any]
 def is_needed(algorithm: Algorithm, workers: Workers, independent: bool) -> bool:
   """Return whether messages overlap with steps only if a background thread sends them.
 
-  independent: whether local steps do not communicate.
+  independent: whether local steps run without communication.
   """
   delayed = any(exchange.delay for exchange in algorithm.exchanges)
   return independent and delayed and workers.members == 1 and workers.platform == "cpu" and workers.processes > 1
@@ -140,7 +140,7 @@ class BackgroundCalls:
 
 
 def _unchanged_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:
-  """Return a tree of bools: whether local steps leave each leaf of a worker's state (an outer momentum) unchanged."""
+  """Return a tree of bools: whether local steps leave each leaf of a worker's state unchanged (e.g. outer momentum)."""
   _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
   outputs: list[Tree] = []
 
@@ -161,7 +161,7 @@ def _filled(changed: Tree, before: Tree) -> Tree:
 
 
 def _finished(program: Program, *args: Any) -> Any:
-  """Run a program and wait for its result, so that the thread's next program starts only then."""
+  """Run a program and wait for its result, so that the thread's next program starts only afterwards."""
   return jax.block_until_ready(program(*args))
 
 

@@ -12,7 +12,7 @@ MOST_CALLS = 10**7  # maximum per run: listing them takes about a minute
 
 
 class Kind(NamedTuple):
-  """A compiled function: it runs the steps of `unit` `repeat` times or, without a `unit`, any steps up to `longest`."""
+  """A compiled function: runs the steps of `unit`, `repeat` times; without a `unit`, any `longest` steps or fewer."""
 
   unit: tuple[Due, ...]  # the exchanges due at each step
   repeat: int
@@ -50,8 +50,8 @@ def plan_parts(
   """Split parts of a run into calls, with a boundary at each multiple of `every` and at most MOST_KINDS kinds of calls.
 
   A call contains one or more whole cycles of the schedule, if they fit into `longest` steps. If this gives too many
-  kinds, the three that cover the most steps remain. All other steps use one kind of call, which decides at run time
-  which exchanges are due. Messages may be in flight between two calls.
+  kinds, only the MOST_KINDS - 1 that cover the most steps remain. All other steps use one kind of call, which decides
+  at run time which exchanges are due. Messages may be in flight between two calls.
 
   Args:
     schedule: the algorithm's schedule.

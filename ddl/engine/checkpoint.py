@@ -18,7 +18,7 @@ from jax import lax
 from ddl.hosts import exchange
 
 MAX_TO_KEEP = 2  # a run resumes from the second newest checkpoint if the newest is damaged
-MARGIN = 2**17  # bytes that a checkpoint needs at most in addition to its arrays
+MARGIN = 2**17  # maximum bytes of a checkpoint in addition to its arrays
 
 
 class Damaged(ValueError):
@@ -59,7 +59,7 @@ class Checkpoints:
       self._wait()
 
   def _wait(self) -> None:
-    """Wait for pending writes. If this process's write failed, raise at once: waiting for the others would deadlock."""
+    """Wait for pending writes. If this process's write failed, raise at once: waiting would deadlock the processes."""
     while self._manager.is_saving_in_progress():
       self._manager.check_for_errors()
       time.sleep(0.002)
@@ -125,7 +125,7 @@ class _PatientLoops(asyncio.DefaultEventLoopPolicy):
 
 @contextlib.contextmanager
 def _patient_loops() -> Iterator[None]:
-  """Make orbax wait for all reads when one fails: it closes their event loop, and the other reads would log errors."""
+  """Make orbax wait for all reads if one fails; otherwise it closes their event loop, and pending reads log errors."""
   before = asyncio.get_event_loop_policy()
   asyncio.set_event_loop_policy(_PatientLoops())
   try:

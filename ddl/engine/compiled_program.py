@@ -2,10 +2,10 @@
 
 A schedule is a list of events that is also JSON:
 
-    ["work", FLOP, bytes, drives]   an operation; drives: a chained collective progresses within it (TPU)
+    ["work", FLOP, bytes, drives]   an operation; drives: whether it advances a chained collective (TPU)
     ["copy", bytes]                 a copy between memories, overlapped with compute
-    ["start", id, chain]            start of a collective; chain: whether it progresses in the kernels that drive it
-    ["done", id]                    end of a collective; what follows needs its result
+    ["start", id, chain]            start of a collective; chain: whether it advances only in operations that drive it
+    ["done", id]                    end of a collective; later events need its result
     ["loop", times, events]
 
 A synchronous collective starts and ends at once.
@@ -49,7 +49,7 @@ class Instruction(NamedTuple):
 
   @property
   def operands(self) -> list[str]:
-    """Return names of instructions in the same computation."""
+    """Return the names of the operands, which are instructions of the same computation."""
     return NAME.findall(self.arguments)
 
   @property
@@ -111,7 +111,7 @@ def parse(text: str) -> Program:
 
 
 def collectives(text: str, mesh: Mesh) -> list[Collective]:
-  """Return the collectives of a compiled program, those inside loops once. text: `as_text` of the executable."""
+  """Return the collectives in the text of an executable (`as_text`), counting those inside loops once."""
   program = parse(text)
   fusions = [line for lines in program.computations.values() for line in lines if line.opcode == "fusion"]
   # Count a chain only at its start.
@@ -165,7 +165,7 @@ def _instruction(name: str, rest: str) -> Instruction:
 
 
 def _closings(text: str) -> Iterator[int]:
-  """Yield the position after each closing bracket up to which all brackets are balanced."""
+  """Yield the position after each closing bracket at which all brackets so far are balanced."""
   depth = 0
   for match in re.finditer(r"[()]", text):
     depth += 1 if match[0] == "(" else -1
@@ -234,7 +234,7 @@ CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
 
 class Costs:
-  """The FLOP and bytes of a program's instructions. Only products and convolutions count as FLOP."""
+  """The FLOP and bytes of a program's instructions. Only matrix products and convolutions count as FLOP."""
 
   def __init__(self, program: Program):
     self._program = program
@@ -256,7 +256,7 @@ class Costs:
   def nbytes(self, where: str, instruction: Instruction, drives: bool = False) -> int:
     """Return the bytes that an instruction reads and writes; of a sliced operand, only the slice counts.
 
-    drives: whether it is a step of a chain. The chain's message is passed on in place, without being read.
+    drives: whether the instruction advances a chained collective, whose message is passed on in place and not read.
     """
     if instruction.opcode in FREE:
       return 0
@@ -302,7 +302,7 @@ class Costs:
 
 
 def _memory_bytes(shape: str) -> int:
-  """Return the total bytes of those arrays of a shape that are not in a TPU's VMEM."""
+  """Return the total bytes of the arrays in a shape, except those in a TPU's VMEM."""
   return sum(nbytes(kind, sizes) for kind, sizes, layout in arrays(shape) if VMEM not in layout)
 
 
@@ -312,7 +312,7 @@ def _sizes(shape: str) -> list[int]:
 
 
 def _dot(instruction: Instruction, defined: Mapping[str, Instruction], contracting: re.Match[str] | None) -> int:
-  """Return the FLOP of a product: 2 x (number of values in the result) x (size of the contracted axes)."""
+  """Return the FLOP of a matrix product: 2 x (number of values in the result) x (size of the contracted axes)."""
   left = _sizes(defined[instruction.operands[0]].shape)
   axes = [int(axis) for axis in re.findall(r"\d+", contracting[1])] if contracting else []
   return 2 * math.prod(_sizes(instruction.shape)) * math.prod(left[axis] for axis in axes)
@@ -365,7 +365,7 @@ def read(text: str, mesh: Mesh) -> InstructionSchedule:
 
 
 def flop(events: Events) -> float:
-  """Return the FLOP of products and convolutions, including all iterations of loops."""
+  """Return the FLOP of matrix products and convolutions, including all iterations of loops."""
   return sum(
     _times(event, flop) if event[0] == "loop" else event[1] for event in events if event[0] in ("work", "loop")
   )

@@ -26,7 +26,7 @@ from ddl.schedule import Due, Schedule, check_in_flight
 
 
 class CompiledTrainer(SingleRunTrainer):
-  """One collective algorithm on one model and layout, for any number of runs; compiles each kind of call once.
+  """Trainer of a collective algorithm on one model and layout, for any number of runs; compiles each kind of call once.
 
   Implements `ddl.engine.trainer.Trainer`.
   """
@@ -120,7 +120,7 @@ class CompiledTrainer(SingleRunTrainer):
     return jax.tree.map(lambda per_worker, x: x if per_worker else self.placement.one_copy(x), self.per_worker, carry)
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
-    """Return the shapes, types and shardings of a checkpoint's carry."""
+    """Return the shapes, types and shardings of the carry in a checkpoint."""
     del step
     saved = self.saved(self.start(key))
     return placed(saved, shardings(saved))
@@ -152,11 +152,13 @@ class CompiledTrainer(SingleRunTrainer):
   ) -> Iterator[tuple[Call, Carry, jax.Array]]:
     """Run the calls and yield (call, carry after it, losses on the device); the next call donates the carry.
 
-    Each iteration dispatches one call and prepares the input of the next while it runs, without a thread, which would
-    slow down a CPU by a tenth. At most two calls run at a time, as the collectives of more can deadlock on XLA:CPU.
+    Each iteration dispatches one call and, while it runs, prepares the input of the next call. It uses no thread,
+    because that would slow down a CPU by a tenth. At most two calls run at a time, as the collectives of more can
+    deadlock on XLA:CPU.
 
-    A batch of runs takes the carry of `join`, batches [local workers, runs, steps, batch, ...] and one key per run. One
-    dispatch serves all runs, and each has the same result as when run separately, up to rounding.
+    For several runs at once, the carry is that of `join`, batches are [local workers, runs, steps, batch, ...], and
+    there is one key per run. One dispatch serves all runs; each has the same result as when run separately, up to
+    rounding.
 
     ids: worker IDs, from which the keys are derived; by default the positions in the mesh.
     """

@@ -21,7 +21,7 @@ class Consensus(NamedTuple):
 
 
 def host_distance(model: Consensus) -> float | None:
-  """Return the distance between workers as a float; None if it is unknown."""
+  """Return the distance between the workers as a float on the host; None if it is unknown."""
   return None if model.distance is None else float(np.asarray(model.distance.addressable_data(0)))
 
 

@@ -45,7 +45,7 @@ class DeviceFunctions:
     replication: Replication,
     independent: bool,
   ):
-    """Lift the functions. independent: whether local steps do not communicate."""
+    """Lift the functions. independent: whether local steps run without communication."""
     self.workers = workers
     make_steps = self._independent_steps if independent else self._joint_steps
     self._steps = make_steps(algorithm, model, execution, replication)
@@ -122,7 +122,7 @@ class DeviceFunctions:
   def _independent_steps(
     self, algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
   ) -> Callable[..., Any]:
-    """Return a function that runs all steps up to the next exchange for one worker after the other."""
+    """Return a function that runs all steps up to the next exchange for one worker after another."""
     step = make_local_step(model, partial(algorithm.local, self.workers.group))
 
     def steps(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:

@@ -1,13 +1,13 @@
 """Compiler and execution options for a backend and a model, with defaults measured by `python run.py bench`.
 
 Collectives should overlap with compute. XLA:GPU makes them asynchronous by default, XLA:CPU never does. XLA:TPU makes
-all-reduces asynchronous only with these options (openxla.org/xla/flags_guidance; MaxText's
-benchmarks/xla_flags_library.py, CF_FOR_ALL_REDUCE), and not for arrays that its combiner has merged into one
-all-reduce, so the combiner is disabled.
+all-reduces asynchronous only with the options ASYNC (openxla.org/xla/flags_guidance; MaxText's
+benchmarks/xla_flags_library.py, CF_FOR_ALL_REDUCE), but not all-reduces that its combiner has merged into one, so the
+combiner is disabled.
 
 Compiled schedules show two more effects, which the programs take into account. XLA:TPU hides one long all-reduce better
-than several simultaneous ones, even in a loop, so messages in flight are packed (`Workers.overlapped_group`). XLA:GPU,
-and XLA:TPU with leaves that cannot be packed, does not overlap collectives with a loop: the steps around a message are
+than several simultaneous ones, even in a loop, so messages in flight are packed (`Workers.overlapped_group`). XLA:GPU
+does not overlap collectives with a loop, nor does XLA:TPU if leaves cannot be packed: the steps around a message are
 unrolled (`DeviceFunctions.steps`). See docs/reference/dryrun.md for measurements.
 """
 
@@ -30,7 +30,7 @@ from ddl.names import pluralize
 
 CALL_BYTES = 32 * 2**20  # maximum input of a call; the inputs of two calls are in memory at a time
 PACKED_BYTES = 2**17  # mean leaf size below which packing into one vector saves more calls than it costs in copies
-TOGETHER_BYTES = 2**17  # parameter size above which batching runs loses more in caches than it saves in dispatch
+TOGETHER_BYTES = 2**17  # parameter size above which batching of runs loses more in caches than it saves in dispatch
 MAX_RUNS = 16  # per program; each then pays a sixteenth of the dispatch, so that more would save little
 THREADS = ("/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max", "/sys/fs/cgroup/pids.max")
 LONGEST_CALL = 64  # steps; dispatch then takes less than 1 % of the time, even if a step takes only 0.1 ms
@@ -52,7 +52,7 @@ def layout_of(workers: Workers, execution: ExecutionConfig) -> dict[str, Any]:
 
 
 def describe_layout(workers: Workers, execution: ExecutionConfig, members: str = "") -> str:
-  """Describe workers, devices and execution in one line. members: describes how devices share a worker's parameters."""
+  """Describe workers, devices and execution in one line. members: text on how devices share a worker's parameters."""
   devices = pluralize(workers.devices, f"{jax.devices()[0].platform} device")
   return (
     f"{pluralize(workers.count, 'worker')}{members} on {devices} of {pluralize(jax.process_count(), 'process')}, "
@@ -62,7 +62,10 @@ def describe_layout(workers: Workers, execution: ExecutionConfig, members: str =
 
 
 def cpu_devices(workers: int, processes: int = 1, members: int = 1) -> int:
-  """Return the number of CPU devices for this process: at most one per core, but enough for one worker."""
+  """Return the number of CPU devices for this process: at most one per core, but enough for one worker.
+
+  members: devices per worker.
+  """
   even = [d * members // processes for d in divisors(max(workers, 1)) if d * members % processes == 0] or [members]
   cores = len(os.sched_getaffinity(0)) // processes
   return max((d for d in even if d <= cores), default=even[0])
@@ -96,8 +99,8 @@ def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> Executio
 def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
   """Return the number of runs with different seeds to train in one program: several if dispatch dominates.
 
-  call_bytes: bytes of input of one call of one run. The inputs of all runs take at most four times CALL_BYTES, and so
-  do their parameters.
+  call_bytes: input bytes of a call for one run. For all runs together, the inputs take at most four times CALL_BYTES,
+  and so do the parameters.
   """
   size = nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
   fits = 4 * CALL_BYTES // max(call_bytes, workers * size, 1)

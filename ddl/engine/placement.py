@@ -1,4 +1,4 @@
-"""Placement of a run on devices: workers over mesh rows, a worker's parameters by the model's rules."""
+"""Placement of a run on devices: workers over mesh rows, and parameters within a row by the model's sharding rules."""
 
 from functools import cache, partial
 from typing import Any
@@ -28,7 +28,7 @@ class Placement:
       sharding: "fsdp" or a key of `Model.rules`; ignored if each worker has only one device.
 
     Raises:
-      ValueError: if the model does not have these rules or they do not fit it.
+      ValueError: if the model has no such rules or they do not fit its parameters.
     """
     self.workers, self.sharding, self.rules = workers, sharding, Rules()
     self._shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
@@ -92,7 +92,7 @@ def is_split(params: Tree) -> bool:
 
 
 def place_like(batch: Any, params: Tree) -> Any:
-  """Place examples on the devices of parameters from `local`, sharded if their number divides evenly.
+  """Place examples on the devices of parameters from `local`, sharded if the examples divide evenly among them.
 
   batch: host arrays [examples, ...], equal in all processes.
   """

@@ -1,7 +1,7 @@
 """Replication: a device stores one copy of each leaf that tracing shows to be equal on all workers.
 
-Examples are synchronous SGD's model, EASGD's center and a mean in flight. Nothing is declared: a function of one worker
-is batched over the workers, and JAX determines which of its results depend on batched arguments.
+Examples are synchronous SGD's model, EASGD's center and a mean in flight. Algorithms declare nothing: a function of
+one worker is batched over the workers, and JAX determines which of its results depend on batched arguments.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """A compiled call: steps of every worker with the algorithm's exchanges between them.
 
-Exchanges are known at compile time, or decided at run time by conditions on values that are equal on all devices. One
-function with exchanges decided at run time serves any steps of a run, if periods and pauses would require too many
-compiled functions.
+Exchanges are known at compile time, or decided at run time by conditions on values that are equal on all devices. If a
+run would require too many compiled functions, its rarer calls share one function that decides exchanges at run time.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from ddl.schedule import Clock, Due
 
 
 class ConditionalExchanges:
-  """Calls that take the schedule of their exchanges as an argument at run time."""
+  """Calls whose exchanges are decided at run time, by a schedule passed as an argument."""
 
   def __init__(self, functions: DeviceFunctions, clocks: list[Clock]):
     """Set the clocks of the algorithm's exchanges."""
@@ -91,7 +90,7 @@ class ConditionalExchanges:
     return _with_slots(carry, i, slots), in_flight.at[i].add(1)
 
   def _merge(self, i: int, carry: Carry, in_flight: jax.Array) -> tuple[Carry, jax.Array]:
-    """Merge the message in the first slot, and move the others forward by one."""
+    """Merge the message in the first slot, and move the other messages forward by one slot."""
     oldest, *rest = carry.messages[i]
     carry = self.functions.merge(i, oldest, carry)
     return _with_slots(carry, i, (*rest, oldest)), in_flight.at[i].add(-1)
@@ -129,7 +128,7 @@ class Rounds:
     The call donates the carry. batches: [workers, steps, batch, ...]; step: [] the first step; keys: [workers], as key
     data; losses: [steps], means over the workers; clock: as in `ConditionalExchanges.run` if `kind.unit` is
     empty, else ().
-    batched: whether the call runs a batch of runs: carry [workers, runs, ...], batches
+    batched: whether the call trains several runs at once: carry [workers, runs, ...], batches
     [workers, runs, steps, batch, ...], keys [workers, runs], losses [runs, steps].
     """
     call = partial(self._on_device, kind)

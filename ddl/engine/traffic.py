@@ -23,14 +23,14 @@ class Traffic(NamedTuple):
   local_uses_group: bool  # whether a local step communicates or reads the worker's rank
 
   def nbytes(self, due: Iterable[Due]) -> float:
-    """Return a lower bound of the bytes that a worker sends in these steps."""
+    """Return a lower bound on the bytes that a worker sends in these steps. due: the exchanges at each step."""
     total = 0.0
     for now in due:
       total += self.sent(self.local) + sum(self.sent(self.exchanges[i]) for i in (*now.launch, *now.exchange))
     return total
 
   def sent(self, ops: tuple[Sent, ...]) -> float:
-    """Return a lower bound of the bytes that a worker sends in these collectives."""
+    """Return a lower bound on the bytes that a worker sends in these collectives."""
     return sum(op.per_worker(self.workers) for op in ops)
 
 
@@ -54,8 +54,8 @@ def of(algorithm: Algorithm, params: Tree, workers: int) -> Traffic:
 def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
   """Return the bytes of a visit's (message, reply); for gossip, of the models (pushed, pulled).
 
-  Whether a gossip algorithm moves a model is determined by running a visit with a peer: if the reply changes, the model
-  was pulled; if the peer's model changes, it was pushed.
+  For gossip, one visit is run with a peer and one without. If the replies differ, a model is pulled; if the peer's
+  models differ, a model is pushed.
   """
   state, _, reply = jax.eval_shape(algorithm.init, params)
   if algorithm.arrivals.peers == "none":

@@ -32,8 +32,8 @@ class TrainerCall(Protocol):
 class Trainer(Protocol):
   """The steps of a run, or of a batch of runs that differ in seeds and traced hyperparameters.
 
-  A carry is the state between two calls; only its trainer knows its structure. A batch of one run has the same carry,
-  program and bit-exact results as that run.
+  A carry is the state between two calls; only its trainer knows its structure. A batch of one run has the same carry
+  and program as that run, and bit-identical results.
   """
 
   @property
@@ -79,7 +79,8 @@ class Trainer(Protocol):
   def run(self, carry: Any, calls: Any, feed: Any, key: jax.Array) -> Iterator[tuple[Any, Any, Any]]:
     """Run the calls and yield (call, carry after it, losses); the next call may donate a yielded carry.
 
-    For a batch of runs, batches are [local workers, runs, steps, batch, ...] and the keys [runs].
+    For several runs at once, batches from `feed` have shape [local workers, runs, steps, batch, ...] and `key` has
+    shape [runs].
     """
     ...
 
@@ -88,7 +89,7 @@ class Trainer(Protocol):
     ...
 
   def nbytes(self, call: Any) -> float:
-    """Return the bytes that a worker sends and receives in a call, on average."""
+    """Return the mean bytes that a worker sends in a call, plus those that a server sends to it."""
     ...
 
   def seconds(self, carry: Any) -> float | None:
@@ -100,11 +101,11 @@ class Trainer(Protocol):
     ...
 
   def saved(self, carry: Any) -> Tree:
-    """Return the carry of one run in the form in which a checkpoint stores it."""
+    """Convert the carry of one run to the form that a checkpoint stores."""
     ...
 
   def saved_shapes(self, key: jax.Array, step: int) -> Tree:
-    """Return the shapes, types and shardings of a checkpoint's carry after `step` steps."""
+    """Return the shapes, types and shardings of the carry in a checkpoint after `step` steps."""
     ...
 
   def restored(self, saved: Tree, step: int) -> Any:

@@ -72,12 +72,12 @@ class Workers(NamedTuple):
 
   @property
   def packs(self) -> bool:
-    """Return whether messages in flight are packed (see `execution`): not if parameters are sharded over members."""
+    """Return whether messages in flight are packed (see `execution`): on TPUs, unless members shard the parameters."""
     return self.platform == "tpu" and self.members == 1
 
   @property
   def overlapped_group(self) -> Group:
-    """Return the group whose collectives overlap with steps, for messages in flight."""
+    """Return the group for messages in flight; its collectives may overlap with steps."""
     return PackedGroup(self.group.axes) if self.packs else self.group
 
   @property
@@ -92,7 +92,7 @@ class Workers(NamedTuple):
     return [i for i, row in enumerate(self.mesh.devices) if any(d.process_index == rank for d in row)]
 
   def split(self, spec: Sequence[str | None] = ()) -> NamedSharding:
-    """Return the sharding of arrays [workers, ...]: the leading axis over the rows, the others as in `spec`."""
+    """Return the sharding of arrays [workers, ...]: the leading axis over the rows, the other axes by `spec`."""
     return NamedSharding(self.mesh, PartitionSpec(AXIS[0], *spec))
 
   @property
@@ -210,13 +210,13 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
 
 
 def on_devices(count: int, devices: Sequence[Any], members: int) -> Workers:
-  """Spread workers over all these devices, in this order; they must divide evenly."""
+  """Spread `count` workers evenly over all these devices, in this order. members: devices per worker."""
   mesh = Mesh(np.array(devices).reshape(-1, members), (AXIS[0], MEMBER), axis_types=(AxisType.Auto,) * 2)
   return Workers(mesh, count * members // len(devices))
 
 
 class PackedGroup(Group):
-  """A group that sends means and sums as one vector per type, with the values of `Group`."""
+  """A group that sends means and sums as one vector per type, with the same results as `Group`."""
 
   def __init__(self, axis: AxisName, below: float = math.inf):
     """Bind to an axis as `Group` does. below: size in bytes from which a leaf is sent unpacked, to avoid a copy."""

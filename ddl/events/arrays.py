@@ -1,4 +1,4 @@
-"""Save and load named arrays of equal length as one .npz file."""
+"""Save and load named arrays as one .npz file."""
 
 import os
 from collections.abc import Mapping
@@ -48,4 +48,4 @@ def load(path: str | Path, types: Mapping[str, Any], what: str) -> dict[str, np.
 def _not_a_record(path: str | Path, what: str, error: Exception) -> ValueError:
   first = next(iter(str(error).splitlines()), type(error).__name__)
   reason = "not an .npz file" if "pickle" in first else first  # NumPy's text advises allowing pickles
-  return ValueError(f"{path}: not a record of {what}: {reason}")
+  return ValueError(f"{path} is not a record of {what}: {reason}")

@@ -1,8 +1,8 @@
 """Barriers by name: when a worker may start its next round.
 
-A *bounded* barrier lets a worker that has finished `clock` rounds continue if clock - min(clocks of the workers that it
-is compared with) is at most the bound. A *quorum* barrier synchronizes all workers: the server applies the mean of the
-first messages of a round, drops the others, and every worker starts its next round from the reply.
+At a *bounded* barrier a worker waits until it is at most `bound` finished rounds ahead of the slowest worker that it is
+compared with. A *quorum* barrier synchronizes all workers: the server applies the mean of the first messages of a
+round, drops the others, and every worker starts its next round from the reply.
 
 A dropped worker abandons its round, as in Chen et al. 2016 (arXiv 1604.00981): none of its steps counts. Its parameters
 are reset to those at the start of the round; like a served worker, it then merges the reply. Its inner optimizer state
@@ -79,7 +79,10 @@ def _order_weights(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def order_statistics(mean: float, deviation: float, count: int) -> np.ndarray:
-  """Return E[x_(c)], c = 1..count, in seconds [count], for independent x with log x ~ Normal(mean, deviation^2)."""
+  """Return the expected c-th smallest time E[x_(c)], c = 1..count: seconds [count].
+
+  The `count` times x are independent, with log x ~ Normal(mean, deviation^2).
+  """
   z, weights = _order_weights(count)
   return weights @ np.exp(mean + deviation * z)
 
@@ -97,8 +100,8 @@ def best(seconds: np.ndarray, seen: np.ndarray, *, workers: int, estimator: str)
   The times are modeled as independent and lognormal.
 
   Args:
-    seconds: [k] times >= 0.
-    seen: [k] bool; False if the time is censored because the round closed first. A fit to the uncensored times alone
+    seconds: [k] arrival times >= 0.
+    seen: [k] bool; False if the time is censored because the round closed first. A fit to only the uncensored times
       would favor fast workers.
     estimator: one of ESTIMATORS.
   """
@@ -178,8 +181,10 @@ def backup(*, spare: NonNegativeInt) -> Barrier:
 def cutoff(*, window: PositiveInt, estimator: str = "window") -> Barrier:
   """Dynamic cutoff (arXiv 1803.04209): a round waits for the first c messages; c maximizes c / E[x_(c)].
 
-  window: number of past rounds from which one distribution of the times x is estimated for all workers; the first
-    `window` rounds wait for all workers.
+  x_(c) is the c-th smallest of the workers' arrival times x in a round, modeled as independent and lognormal.
+
+  window: number of past rounds to which one distribution is fitted for all workers; the first `window` rounds wait for
+    all workers.
   estimator: "window" uses the order statistics of the fitted lognormal, "elfving" Elfving's normal approximation.
   """
   if estimator not in ESTIMATORS:
@@ -222,7 +227,7 @@ class LiveBarrier:
     self.waiting_for = dict[int, int]()  # waiting worker -> a worker that it waits for
 
   def join(self, worker: int) -> None:
-    """Add a worker. Its clock becomes at least that of the slowest worker present."""
+    """Add a worker, and set its number of finished rounds to at least that of the slowest worker present."""
     slowest = min((self._clocks[other] for other in self._present - {worker}), default=0)
     self._clocks[worker] = max(self._clocks[worker], slowest)
     self._present.add(worker)

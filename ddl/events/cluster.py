@@ -40,7 +40,7 @@ class Rule(Protocol):
 
 
 class Work(NamedTuple):
-  """The timing of a worker round, in seconds. All fields are times since the start of the run, except for `rest`."""
+  """The timing of a worker round: seconds since the start of the run, except for the duration `rest`."""
 
   start: float  # computing begins, after any time lost to deaths
   leaves: float  # the worker sends its request
@@ -57,7 +57,7 @@ class VirtualCluster:
     if period < 1:
       raise OptionError("period", ">= 1", period)
     if not 0 <= delay <= period:
-      raise OptionError("delay", f"in [0, {period}], at most the period", delay)
+      raise OptionError("delay", f"from 0 to the period ({period})", delay)
     self.workers, self.period, self.delay, self._times = times.workers, period, delay, times
     self.message = _by_worker("message_seconds", message_seconds, times.workers)  # one way
     self.service = _by_worker("service_seconds", service_seconds, times.workers)

@@ -1,4 +1,4 @@
-"""Convert a schedule to operations on the server's state, and group these into waves that run in parallel.
+"""Convert a schedule to operations on the server's state, and group them into waves of parallel worker rounds.
 
 Between two visits a worker's round depends only on its own last reply. A wave is the longest sequence of operations in
 which no round needs a reply from the same wave: its rounds are computed first, in any order, then its operations run
@@ -45,8 +45,8 @@ def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrie
   by `seed`.
 
   Raises:
-    ValueError: for a quorum without a lock or with an algorithm without `read`, for a negative number of blocks, or for
-      blocks without a lock-free rule.
+    ValueError: if the number of blocks is negative, if there are blocks without a lock-free rule, or if a quorum is
+      combined with blocks or with an algorithm without `read`.
   """
   quorum, blocks, rule = isinstance(barrier, Quorum), algorithm.arrivals.blocks, algorithm.lock_free
   if blocks and not rule:
@@ -140,7 +140,7 @@ def waves(operations: Operations, stops: Sequence[int], widest: int) -> list[lis
 
   Args:
     operations: all operations.
-    stops: increasing numbers of operations; the first part starts at 0.
+    stops: numbers of operations after which a part ends, increasing; the first part starts at operation 0.
     widest: the largest number of visits in a wave; 1 puts each visit into its own wave.
   """
   begins, workers, events = _begins(operations), operations.worker.tolist(), operations.event.tolist()
@@ -176,7 +176,7 @@ def _is_work(operations: Operations) -> np.ndarray:
 
 
 def _begins(operations: Operations) -> np.ndarray:
-  """Return a mask [operations]: whether an operation is the first of its visit, before which its round must run."""
+  """Return a mask [operations] of the first operation of each visit, before which the visit's round must run."""
   where = np.flatnonzero(_is_work(operations))
   _, first = np.unique(operations.event[where], return_index=True)
   out = np.zeros(len(operations.kind), bool)

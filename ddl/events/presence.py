@@ -30,7 +30,8 @@ class Segment(NamedTuple):
 class Presence(NamedTuple):
   """The workers that are present at each step.
 
-  If workers are lost and replaced before the same step, two changes have this step: one without them, one with them.
+  If workers are lost and replaced before the same step, `changes` has the step twice: without them, then with their
+  replacements.
   """
 
   workers: int  # total number of workers
@@ -54,7 +55,7 @@ class Presence(NamedTuple):
     return sum((segment.last - segment.first) * len(segment.ids) for segment in self.segments(0, step))
 
   def describe(self, steps: int) -> str:
-    """Return a line with the numbers of workers that were lost and that returned in the first `steps` steps."""
+    """Describe in one line how many workers were lost and how many returned in the first `steps` steps."""
     present = [{*ids} for step, ids in self.changes if step < steps]
     losses = sum(len(a - b) for a, b in pairwise(present))
     returns = sum(len(b - a) for a, b in pairwise(present))
@@ -128,8 +129,8 @@ def waiting(times: Times) -> Attendance:
 def elastic(times: Times) -> Attendance:
   """Return the policy in which the other workers continue without a worker that dies.
 
-  The worker loses the round in which it dies, and rejoins at the first round that the slowest remaining worker starts
-  after its restart. If all workers present die, the first one to restart repeats its round, and all wait for it.
+  The dead worker loses its round, and rejoins at the first round that the slowest remaining worker starts after the
+  restart. If all workers present die, the first one to restart repeats its round, and the run waits for it.
   """
   restart = np.zeros(times.workers)  # when each absent worker restarts
 

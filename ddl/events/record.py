@@ -14,7 +14,8 @@ from ddl.events import arrays
 class Events(NamedTuple):
   """Visits in the order in which the server finished them, as arrays [events]; times in seconds from 0.
 
-  A dropped message never arrives: `served` is when the server stopped waiting, `arrival` when its worker gave up.
+  A dropped message never arrives: `served` is when the server stopped waiting, `arrival` when the worker abandoned its
+  round.
   """
 
   worker: np.ndarray  # int32
@@ -22,7 +23,7 @@ class Events(NamedTuple):
   start: np.ndarray  # float64: the round's computation begins
   arrival: np.ndarray  # float64: the request reaches the server
   served: np.ndarray  # float64: the service ends
-  answered: np.ndarray  # int32: events served when the server replied: index + 1, or more after waiting at a barrier
+  answered: np.ndarray  # int32: number of events served before the reply: index + 1, or more after waiting at a barrier
   released: np.ndarray  # float64: the worker continues with the reply; with delay 0 its next round starts
   staleness: np.ndarray  # int32: visits of other workers since the worker's last reply
   peer: np.ndarray  # int32: the other worker of a peer-to-peer exchange, -1 for none
@@ -110,7 +111,7 @@ def check(events: Events, workers: int) -> None:
   _refuse(events.round != count_of_worker, events.round, "a worker's rounds must be 0, 1, 2, ... in this order")
   _refuse(np.diff(events.served, prepend=0.0) < 0, events.served, "served must not decrease")
   wrong = (events.answered <= np.arange(count)) | (events.answered > count)
-  _refuse(wrong, events.answered, f"answered must be in [index + 1, {count}]")
+  _refuse(wrong, events.answered, f"answered must be from index + 1 to {count}")
   arrives = ~events.dropped
   _refuse(events.arrival < events.start, events.arrival, "arrival must not be before start")
   _refuse(arrives & (events.served < events.arrival), events.served, "served must not be before arrival")

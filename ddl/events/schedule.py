@@ -1,4 +1,4 @@
-"""Event schedules of whole asynchronous runs, computed before training, as event times do not depend on parameters."""
+"""Event schedules of whole asynchronous runs, computed before training: event times do not depend on parameters."""
 
 import heapq
 from collections import deque
@@ -48,7 +48,7 @@ def make_schedule(
   """
   num_visits = visits(algorithm, workers, steps)
   if num_visits < 1:
-    condition = f"enough for one visit of {workers} workers with a period of {algorithm.period} steps"
+    condition = f"enough for one visit ({workers} workers, period of {algorithm.period} steps)"
     raise OptionError("steps", condition, steps)
   if times.workers != workers:
     raise OptionError("times.workers", f"equal to the number of workers ({workers})", times.workers)
@@ -194,7 +194,7 @@ def first_come(
 
 
 def round_robin(cluster: VirtualCluster, *, num_visits: int) -> list[VisitRow]:
-  """Simulate round-robin arrivals: worker t mod p starts its round only after visit t - 1 has ended."""
+  """Simulate round-robin arrivals: visit t is by worker t mod p, which starts its round after visit t - 1 ends."""
   rows: list[VisitRow] = []
   time = 0.0
   for index in range(num_visits):

@@ -44,9 +44,9 @@ def format_exit(line: Callable[[str, int], str]) -> None:
 
 
 def exit_process(code: int, text: str = "") -> None:
-  """Exit at once if this is one of several processes; an ordinary exit would wait for all others.
+  """Print `text`, if any; with several processes, exit at once, as an ordinary exit would wait for all others.
 
-  text: printed first, unless another thread is already reporting an error.
+  If another thread is already reporting an error, wait for it to end this process, without printing.
   """
   joined = jax.distributed.is_initialized()
   if joined:

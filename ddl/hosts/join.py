@@ -113,7 +113,7 @@ def _explain(log: str, me: ProcessInfo, join_timeout: float, peer_timeout: float
   if "different incarnation" in log or "already in error" in log:
     return f"another process joined {where} with a process_id that is already in use", 1
   if unexpected := re.search(r"Unexpected task registered with task=(\d+)", log):
-    return f"process {unexpected[1]} joined {where}, but num_processes of process 0 is smaller", 2
+    return f"process {unexpected[1]} joined {where}, but process 0 has a smaller num_processes", 2
   if "RegisterTask" in log:
     reason = f"not all {me.count} processes joined at {where} within {join_timeout:g} s"
     return (

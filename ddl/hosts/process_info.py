@@ -56,7 +56,7 @@ def set_member(me: ProcessInfo) -> ProcessInfo:
 
 
 def member() -> ProcessInfo:
-  """Return this process's rank: as declared, or from our launcher, Open MPI or Slurm."""
+  """Return this process's rank and group: as declared, or from our launcher, Open MPI or Slurm."""
   return _declared[0] if _declared else _detect("", None, None, kubernetes=False)
 
 
@@ -66,7 +66,7 @@ def processes() -> int:
 
 
 def check_seconds(flag: str, seconds: float) -> float:
-  """Check a timeout and return it; raise ValueError unless it is positive and finite."""
+  """Return a timeout; raise ValueError unless it is positive and at most MAX_SECONDS."""
   if not 0 < seconds <= MAX_SECONDS:
     raise OptionError(flag, f"in (0, {MAX_SECONDS:g}] seconds", seconds)
   return seconds

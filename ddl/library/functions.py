@@ -234,7 +234,7 @@ def _names(argument: str, value: Any) -> Sequence[str]:
 
 
 def _hooked(options: RunOptions, hooks: Any, *more: Hook) -> RunOptions:
-  """Return the options with more hooks; if other processes run them, as import paths (FILE.py:NAME or MODULE:NAME)."""
+  """Return the options with more hooks, as import paths FILE.py:NAME or MODULE:NAME if other processes run them."""
   if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
     raise OptionError("hooks", "a list of functions that take a ddl.StepInfo", repr(hooks))
   if options.processes > 1 or options.max_restarts:

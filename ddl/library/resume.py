@@ -34,7 +34,7 @@ def record(
   command: str, config: Config, options: RunOptions, arguments: Sequence[str] = (), *,
   only: Sequence[str] = (), cluster: Sequence[str] = (), tuned: str | Path = "",
 ) -> dict[str, Any]:  # fmt: skip
-  """Return the record of a call as JSON. Its file names refer to copies in the folder of the call."""
+  """Return the record of a call as JSON; `tuned` and `replay` name the copies in the call's folder."""
   values = {name: value for name, value in options.changed().items() if name not in UNRECORDED}
   if options.init_from:
     values["init_from"] = str(files.local(options.init_from).absolute())

@@ -24,7 +24,7 @@ MODULES = {
   "5a": (256, 160, 320, 32, 128, 128),
   "5b": (384, 192, 384, 48, 128, 128),
 }
-HALVED = ("3b", "4e")  # modules before a pooling
+HALVED = ("3b", "4e")  # modules followed by a pooling
 
 
 class _GoogLeNet(nn.Module):
@@ -57,7 +57,7 @@ class _GoogLeNet(nn.Module):
 
 @checked
 def googlenet(meta: Mapping[str, Any], *, dropout: Fraction = 0.4) -> Model:
-  """Build GoogLeNet without auxiliary classifiers and local response normalization.
+  """Build GoogLeNet without auxiliary classifiers or local response normalization.
 
   It has 6,998,552 parameters for 1000 classes. Raises ValueError unless the data is images of 32 x 32 or more.
   """

@@ -37,7 +37,7 @@ class _MLP(nn.Module):
 def linear(meta: Mapping[str, Any]) -> Model:
   """Build a linear model z = W x + b, initialized to W = 0. Raises ValueError for text.
 
-  For regression b is omitted, so that W is comparable to meta["optimum"] [features, outputs].
+  For regression b is omitted, so that W is comparable to meta["optimum"], of shape [features, outputs].
   """
   require("linear", meta)
   bias = meta["task"] != "regression"
@@ -57,7 +57,8 @@ def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), 
 def cd_dnn(meta: Mapping[str, Any], *, width: PositiveInt = 2048, layers: PositiveInt = 7) -> Model:
   """Build the speech network of Das et al. 2016, arXiv 1602.06709: x <- sigmoid(W x + b) for each hidden layer.
 
-  45,122,648 parameters for 429 inputs and 9304 classes. Raises ValueError for text, or if the layers exceed the memory.
+  It has 45,122,648 parameters for 429 inputs and 9304 classes. Raises ValueError for text, or if the layers exceed the
+  memory.
   """
   hidden = (width,) * min(layers, MOST_LAYERS + 1)  # more layers raise an error
   return _split("cd_dnn", _MLP(meta["num_outputs"], hidden, activation=nn.sigmoid), meta, layers)

@@ -123,10 +123,10 @@ class _ResNet20(nn.Module):
 
 @checked
 def resnet20(meta: Mapping[str, Any], *, width: PositiveInt = 16, blocks: PositiveInt = 3) -> Model:
-  """Build ResNet-20 for CIFAR: three stages of `blocks` basic blocks with width, 2 width and 4 width channels.
+  """Build ResNet-20 for CIFAR: stages of `width`, 2 `width` and 4 `width` channels, with `blocks` basic blocks each.
 
-  Shortcuts have no parameters (option A). Running statistics keep 0.9 of the old value per step. Raises
-  ValueError unless the data is images of at least 4 x 4, or if the blocks exceed the memory.
+  Shortcuts have no parameters (option A). Running statistics keep 0.9 of the old value per step. Raises ValueError if
+  the data is not images of at least 4 x 4, or if the blocks exceed the memory.
   """
   require("resnet20", meta, image=True, side=4)
   weights = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # without the first block of each stage

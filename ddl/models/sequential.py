@@ -71,7 +71,7 @@ def sequential(
 ) -> Model:
   """Build a network of these operations, followed by dense layers of widths `hidden` and num_outputs.
 
-  Weights are He-initialized. Dropout follows each hidden dense layer. The sharding rules named hybrid split the dense
+  Weights are He-initialized. Dropout follows each hidden dense layer. The sharding rules "hybrid" split the dense
   layers over a worker's devices. Raises ValueError if the data is not images, if the images are too small, or if the
   network exceeds the memory.
   """
@@ -131,7 +131,7 @@ def lenet(
 ) -> Model:  # fmt: skip
   """Build LeNet: a "same" convolution, 2x2 max pooling and relu per entry of `channels`, then two dense layers.
 
-  Raises ValueError unless the data is images that are large enough for the poolings, or if `channels` is empty.
+  Raises ValueError if `channels` is empty, if the data is not images, or if the images are too small for the poolings.
   """
   if not channels:
     raise OptionError("lenet.channels", "a non-empty tuple, such as (16, 32)", "()")
@@ -162,7 +162,7 @@ def overfeat_fast(
 ) -> Model:  # fmt: skip
   """Build OverFeat's fast network: five convolutions and three dense layers.
 
-  145,920,872 parameters for 1000 classes of 231 x 231 images. Raises the errors of `sequential`.
+  It has 145,920,872 parameters for 1000 classes of 231 x 231 images. Raises the errors of `sequential`.
   """
   operations = (
     Conv(96, 11, 4, same=False), Pool(2, 2), Conv(256, 5, same=False), Pool(2, 2),

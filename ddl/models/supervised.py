@@ -24,8 +24,9 @@ def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Map
   1/2 |z - y|^2. Parameters are created in JAX's default float type (float32, or float64 under jax_enable_x64), and
   floating-point inputs are cast to the parameters' type.
 
-  The metrics are "loss" [batch] and, except for regression, "accuracy" [batch] (for text the mean over tokens, computed
-  on parts of the batch to bound the memory); with at least 100 classes also "accuracy_top5" [batch].
+  The metrics are "loss" [batch] and, except for regression, "accuracy" [batch]; for classification with at least 100
+  classes also "accuracy_top5" [batch]. For text they are means over tokens, computed on parts of the batch to bound the
+  memory.
 
   Args:
     init: key -> (params, extra).

@@ -129,7 +129,7 @@ def transformer(
 ) -> Model:
   """Build a decoder-only transformer with logits [batch, tokens, vocabulary].
 
-  Each layer computes x <- x + attention(norm(x)), x <- x + W gelu(W norm(x)), with the tanh form of gelu.
+  Each layer computes x <- x + attention(norm(x)), x <- x + W2 gelu(W1 norm(x)), with the tanh form of gelu.
   meta["shape"] sets the number of positions.
 
   Args:

@@ -1,4 +1,4 @@
-"""Closed forms for round times, hidden delays and periods, speed-ups, numbers of servers and break-even bandwidths.
+"""Closed forms for round times, sufficient delays and periods, speed-ups, numbers of servers, break-even bandwidths.
 
 Delayed averaging (DaSGD, arXiv 2006.00441): a message launched at the start of a round is merged d steps later, so it
 is hidden if T_comm <= d T_step; only one message is in flight at a time, so d <= tau.
@@ -75,7 +75,7 @@ def smallest_queued_period(served: float, step: float, *, share: float) -> int:
 
 
 def efficiency(workers: float, overhead: float) -> float:
-  """Return alpha = (1 + R_O) / (1 + G R_O), in (0, 1]: the speed-up (T_C + T_O) / (T_C / G + T_O) over G."""
+  """Return the efficiency (1 + R_O) / (1 + G R_O): the speed-up (T_C + T_O) / (T_C / G + T_O) divided by G."""
   if not workers >= 1:
     raise OptionError("number of workers", ">= 1", f"{workers:g}")
   units.amount("overhead over compute", overhead)
@@ -83,7 +83,7 @@ def efficiency(workers: float, overhead: float) -> float:
 
 
 def workers_for(share: float, overhead: float) -> float:
-  """Return the largest number of workers with at least the efficiency `share`, alpha.
+  """Return the largest number of workers G whose efficiency is at least `share` (alpha).
 
   G = (1 + R_O - alpha) / (alpha R_O); infinite without overhead.
   """
@@ -93,7 +93,7 @@ def workers_for(share: float, overhead: float) -> float:
 
 
 def overhead_for(share: float, workers: float) -> float:
-  """Return the overhead R_O with which G workers have the efficiency `share`, alpha > 1 / G.
+  """Return the overhead R_O with which G workers have the efficiency `share` (alpha), which must exceed 1 / G.
 
   R_O = (1 - alpha) / (alpha G - 1).
   """

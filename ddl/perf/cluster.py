@@ -28,7 +28,7 @@ class Torus(NamedTuple):
   def share(self, workers: int) -> float:
     """Return the share of a chip's link bandwidth that an all-reduce along all axes at once uses.
 
-    It is the mean over the axes of 1 for a ring, 1 / 2 for a line (data also returns along it), 0 for a single chip.
+    It is the mean over the axes: 1 for a ring, 1 / 2 for a line (along which data also returns), 0 for a single chip.
     """
     shares = (0.0 if length == 1 else 1.0 if length % self.ring == 0 else 0.5 for length in self.slice(workers))
     return sum(shares) / self.axes
@@ -129,7 +129,7 @@ class Uplink(NamedTuple):
 
 
 class NetworkModel(NamedTuple):
-  """Workers in nodes of up to `per_node`; the workers of a node share its link to the other nodes."""
+  """Nodes of up to `per_node` workers, which share their node's link to other nodes."""
 
   between: LinkModel  # between nodes: all network cards of a node together
   inside: LinkModel | None = None  # inside a node; None: as between nodes
@@ -150,7 +150,7 @@ class NetworkModel(NamedTuple):
     return min(self.per_node, math.ceil(workers / self.sites))
 
   def grouped(self, members: int) -> "NetworkModel":
-    """Return the network between groups of `members` neighbors; each worker sends one piece of its group's message."""
+    """Return the network between groups of `members` neighboring workers, each of which sends a part of a message."""
     near = min(members, self.per_node)  # members of a group in the same node
     inside = (self.inside or self.between) if self.per_node > members else None
     return self._replace(
@@ -165,7 +165,7 @@ class NetworkModel(NamedTuple):
     return self.inside if self.inside and self.nodes(workers) == 1 else self.between
 
   def worker_link(self, workers: int) -> LinkModel:
-    """Return the link of one worker while the others do not send; between nodes, one network card limits it."""
+    """Return the link of a worker while no other worker sends; between nodes, its network card limits the link."""
     one_node = self.nodes(workers) == 1 and self.inside is not None
     return self.main_link(workers) if one_node or not self.card else self.between.at_most(self.card)
 

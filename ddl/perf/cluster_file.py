@@ -73,7 +73,7 @@ def names() -> list[str]:
 def named(name: str, model: str = "") -> Cluster:
   """Load a cluster by its name or the path of a .toml file.
 
-  `measured` uses the efficiency curve of the model's kind if one was fitted.
+  `measured` uses the efficiency curve of the model's kind of network if one was fitted.
 
   Raises:
     ValueError: with a one-line message, if the name is unknown, `measured` has no calibration, or the file is invalid.
@@ -229,7 +229,7 @@ def path() -> Path:
 
 
 def save(cluster: Cluster, figures: dict[str, Any]) -> None:
-  """Save the calibration of this machine and replace an earlier one.
+  """Save the calibration of this machine, replacing an earlier one.
 
   Args:
     cluster: a cluster with one worker per node and a single link.

@@ -5,16 +5,16 @@ all-gather. L is the latency, G = 1 / bandwidth. A round in which a worker sends
 m G (2 - duplex) (arXiv 1602.06709); one in which it only sends or only receives, m G. The arithmetic of the reduction
 is free. The costs on a single link are those of Thakur, Rabenseifner, Gropp 2005 and the survey arXiv 1802.09941.
 
-A library uses the cheapest of its algorithms and protocols. An algorithm has numbers of steps inside and between nodes,
-and bytes that a worker's link and a node's link carry in each direction concurrently, so that the slower one counts:
+A library uses the cheapest of its algorithms and protocols. An algorithm takes steps inside and between nodes. In each
+direction it sends bytes over a worker's link (inside) and a node's link (between) concurrently; the slower one counts:
 
   seconds = call + steps inside * hop + steps between * (hop + trips * L) + max(inside, between) of bytes G / share
 
-For m workers in each of q nodes, p in total:
+For m workers in each of q nodes, p in total (steps inside and between nodes; bytes inside and between nodes):
 
-  ring      2 (p - q) and 2 (q - 1) steps; 2 n (p - 1) / p inside and between
-  tree      2 (m - 1) and 2 ceil(log2 q) steps, a chain in each node: 2 n inside (n of two), 2 n between (n of two)
-  switches  2 and 2 ceil(log2 q) steps; n (1 + 1 / m) inside, between as the tree
+  ring      2 (p - q) and 2 (q - 1) steps; 2 n (p - 1) / p and the same number of bytes
+  tree      2 (m - 1) (a chain) and 2 ceil(log2 q) steps; 2 n (n if m = 2) and 2 n (n if q = 2) bytes
+  switches  2 and 2 ceil(log2 q) steps; n (1 + 1 / m) bytes, and between nodes those of the tree
 
 If the switches between nodes reduce: 2 steps and n bytes between nodes.
 """
@@ -80,7 +80,7 @@ ALL_GATHER = REDUCE_SCATTER  # the same rounds in reverse order
 REDUCE: dict[str, Cost] = {"tree": _tree_one_way}
 BROADCAST = REDUCE  # the same rounds in reverse order
 ONE_WAY = {"reduce_scatter": REDUCE_SCATTER, "all_gather": ALL_GATHER, "reduce": REDUCE, "broadcast": BROADCAST}
-INSIDE = REDUCE_SCATTER | REDUCE  # hierarchical all-reduce: this in each node, all-reduce between nodes, the reverse
+INSIDE = REDUCE_SCATTER | REDUCE  # first phase of a hierarchical all-reduce, in each node; the last is its reverse
 
 
 def _levels(nbytes: float, workers: int, link: LinkModel) -> int:
@@ -91,7 +91,7 @@ def _levels(nbytes: float, workers: int, link: LinkModel) -> int:
 
 
 def _exchange_seconds(nbytes: float, link: LinkModel) -> float:
-  """Return the seconds to send `nbytes` and receive as many, without the latency."""
+  """Return the seconds to send `nbytes` and to receive `nbytes`, without the latency."""
   return link.busy_seconds(nbytes, nbytes)
 
 
@@ -102,8 +102,8 @@ def hierarchical(
 
   The m workers of a node each all-reduce n / m bytes over the node's link, which takes as long as an all-reduce of
   n bytes by one worker per node.
-  With inside = "tree", each node reduces to one worker, only this worker takes part in the all-reduce between nodes,
-  and then broadcasts.
+  With inside = "tree", each node reduces to one worker, which takes part in the all-reduce between nodes and then
+  broadcasts the result.
   """
   per_node, nodes, link = _shape(workers, network)
   middle = _named(ALL_REDUCE, between)(nbytes, nodes, network.outgoing_link(workers, between not in NEAR))
@@ -111,11 +111,11 @@ def hierarchical(
 
 
 def in_switches(nbytes: float, workers: int, network: NetworkModel) -> float:
-  """Return the seconds of an all-reduce whose switches reduce on one level or both.
+  """Return the seconds of an all-reduce with switches that reduce inside nodes, between nodes, or both.
 
   A level (inside or between nodes) without such switches uses its cheapest algorithm.
 
-  Inside a node 2 L + n G (2 - duplex) (1 + 1 / m): a worker sends its vector and receives the sum of its m-th part,
+  Inside a node 2 L + n G (2 - duplex) (1 + 1 / m): a worker sends its vector and receives the sum of one m-th of it,
   then sends this part and receives all parts. Between nodes 2 L + n G (2 - duplex): up and down the tree of switches.
   """
   per_node, nodes, link = _shape(workers, network)
@@ -176,7 +176,7 @@ def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str,
 
 
 def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
-  """Return the seconds of all of ALL_REDUCE and, for several nodes of several workers, of the best hierarchical one."""
+  """Return the seconds of each of ALL_REDUCE, and of the best hierarchical one for several nodes of several workers."""
   per_node, nodes, link = _shape(workers, network)
   way, crossing = network.outgoing_link(workers), network.outgoing_link(workers, all_nodes=True)
   if nodes == 1 or per_node == 1:
@@ -221,7 +221,7 @@ def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequenc
   Args:
     nbytes: bytes of each message.
     workers: the number of workers; a single worker sends nothing.
-    sources: the rank from which each worker receives (None: none); (): all partners are in other nodes.
+    sources: the rank from which each worker receives (None: it receives nothing); (): all partners are in other nodes.
   """
   per_node, nodes, link = _shape(workers, network)
   _levels(nbytes, workers, link)
@@ -243,7 +243,7 @@ def permute(nbytes: float, workers: int, network: NetworkModel, sources: Sequenc
 
 
 def network_bound(nbytes: float, workers: int, network: NetworkModel) -> float:
-  """Return the lower bound in seconds of any all-reduce on the links between nodes, or inside the only node.
+  """Return a lower bound in seconds for any all-reduce: of the links between nodes, or inside the only node.
 
   If switches reduce, the bound is at most L + n G (2 - duplex), because each worker sends its vector only once.
   """
@@ -291,8 +291,8 @@ def library_all_reduces(
   """Return the seconds of an all-reduce by algorithm and protocol, such as "ring/LL".
 
   Args:
-    processes: True: one process per worker. False: one process drives all devices of a node and launches them one after
-      the other while the previous call is still running; the larger of launch time and transfer time counts.
+    processes: whether each worker is a process. If False, one process drives all devices of a node and launches the
+      call on one after the other while the previous call is still running; the larger of launch and transfer counts.
   """
   _levels(nbytes, workers, _shape(workers, network)[2])
   if workers == 1:

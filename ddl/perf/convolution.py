@@ -8,8 +8,8 @@ Costs are modeled from a layer's shape, regardless of a kernel's implementation.
 (forward, gradient of the inputs, gradient of the weights) with the same products. A pass takes
 max(FLOP / (peak * efficiency), bytes moved / memory bandwidth); each operand is moved once, the workspace twice.
   direct    products without a workspace, like cuDNN's implicit GEMM; the same as in `device.step_seconds`.
-  fft       Mathieu et al. 2013, arXiv 1312.5851: all maps and kernels are padded to a power of two; stride 1.
-  winograd  F(2x2, 3x3), Lavin & Gray 2015, arXiv 1509.09308: 16 products instead of 36 for 4 outputs; 3x3, stride 1.
+  fft       Mathieu et al. 2013, arXiv 1312.5851: all maps and kernels are padded to a power of two; only stride 1.
+  winograd  F(2x2, 3x3), Lavin & Gray 2015, arXiv 1509.09308: 16 products, not 36, for 4 outputs; only 3x3, stride 1.
 """
 
 import math
@@ -62,8 +62,8 @@ def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> Algo
   Args:
     costs: seconds and workspaces of all algorithms.
     bound: available bytes.
-    shared: True: all layers share one workspace, so the largest one counts and layers are independent. False: each
-      layer has its own, so their sum counts; solved by SciPy's mixed-integer solver.
+    shared: whether all layers share one workspace, so that the largest one counts and layers are independent. If False,
+      each layer has a workspace, so that their sum counts and SciPy's mixed-integer solver is needed.
 
   Raises:
     DoesNotFit: if no choice fits; the message names the bytes needed.
@@ -125,7 +125,7 @@ def best_batch(
 
   Args:
     memory: memory of a step.
-    limit: bytes of the device.
+    limit: bytes of the device's memory.
     batches: the mini-batches to try.
     costs: X -> seconds and workspaces of all algorithms.
     other_seconds: X -> seconds of all other layers.
@@ -149,7 +149,7 @@ def best_batch(
 
 
 def direct(layer: Layer, examples: int) -> tuple[float, float, float]:
-  """Return (FLOP, values moved, workspace values) of one pass of direct convolution: 2 macs X, no workspace."""
+  """Return (FLOP, values moved, workspace values) of one pass of direct convolution: 2 macs X FLOP, no workspace."""
   return 2 * layer.macs * examples, pass_bytes(layer, examples, 1), 0.0
 
 
@@ -157,7 +157,8 @@ def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
   """Return (FLOP, values moved, workspace values) of one pass by FFT; None if the stride is not 1.
 
   A real transform of s points takes 2.5 s log2 s FLOP, a complex product 8; a transformed row of s points has
-  s / 2 + 1 complex values. X ifm inputs and ifm ofm / groups kernels are transformed, and X ofm outputs back.
+  s / 2 + 1 complex values. X ifm inputs and ifm ofm / groups kernels are transformed, and X ofm outputs are
+  transformed back.
   """
   if not stride_one(layer):
     return None
@@ -199,7 +200,7 @@ Work = Callable[[str, Layer, tuple[float, float, float], int], LayerWork | None]
 def tabulated(
   layers: Sequence[Layer], device: Device, efficiency: Efficiency, work: Work
 ) -> Callable[[int], AlgorithmCosts]:
-  """Return a function from X to the seconds and workspaces of convolutions; the three passes share a workspace.
+  """Return a function: mini-batch X -> costs of the convolutions, whose three passes share a workspace.
 
   Args:
     layers: convolutions.
@@ -222,7 +223,7 @@ def tabulated(
 
 
 def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], AlgorithmCosts]:
-  """Return a function from X to the costs of convolutions, with the same share of the peak for all algorithms."""
+  """Return a function: mini-batch X -> costs of the convolutions, for the same share of the peak in all algorithms."""
 
   def work(_name: str, _layer: Layer, counts: tuple[float, float, float], examples: int) -> LayerWork:
     return LayerWork(PASSES * counts[0] / examples, PASSES * counts[1] / examples)
@@ -231,6 +232,6 @@ def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[
 
 
 def other_seconds(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], float]:
-  """Return a function from X to the seconds of a step without its convolutions."""
+  """Return a function: mini-batch X -> seconds of a step without its convolutions."""
   rest = [part(layer) for layer in table if not is_convolution(layer)]
   return lambda examples: step_seconds(rest, examples, device, efficiency)

@@ -1,7 +1,7 @@
 """Devices: peak rates, efficiency as a function of the examples, and the roofline model of a step's seconds.
 
 Each part of a step is bound by computation or by memory traffic (Williams et al. 2009, CACM 52(4); PALEO, Qi, Sparks,
-Talwalkar, ICLR 2017). All predictions of this package use the step's seconds of this module.
+Talwalkar, ICLR 2017). All predictions of this package use `step_seconds`.
 """
 
 import math
@@ -57,7 +57,10 @@ def step_parts(step: Step) -> Sequence[LayerWork]:
 
 
 def part_terms(part: LayerWork, examples: float, device: Device, efficiency: Efficiency) -> tuple[float, float]:
-  """Return (seconds of computation, seconds of memory traffic) of a part; the part takes the larger one."""
+  """Return (seconds of computation, seconds of memory traffic) of a part; the part takes the larger one.
+
+  F b / (peak * efficiency(b)), and width (moved b + held + update) / (memory bandwidth * efficiency.memory).
+  """
   computing = part.flop * (examples + efficiency.half) / (device.peak * efficiency.best)
   moving = (
     device.width * (part.moved * examples + part.held + part.update) / (device.memory_bandwidth * efficiency.memory)
@@ -66,7 +69,7 @@ def part_terms(part: LayerWork, examples: float, device: Device, efficiency: Eff
 
 
 def part_seconds(part: LayerWork, examples: float, device: Device, efficiency: Efficiency) -> float:
-  """Return the seconds of a part: max(F b / (peak * efficiency(b)), width (moved b + held) / (bandwidth * share))."""
+  """Return the seconds of a part: the larger one of `part_terms`."""
   return max(part_terms(part, examples, device, efficiency))
 
 

@@ -29,7 +29,7 @@ from ddl.perf.units import percent
 
 TILE = 128  # output maps per tile of a convolution kernel
 NORMALIZED, BIASED = 13, 8  # values moved per output of a convolution by the layers that follow it
-GAIN = {"direct": 1.0, "winograd": 36 / 16, "fft": 2.0}  # products of the direct algorithm over those of this one
+GAIN = {"direct": 1.0, "winograd": 36 / 16, "fft": 2.0}  # products of the direct algorithm divided by those of this one
 UPDATE = 28  # bytes read and written per parameter by Adam in mixed precision: gradient, both moments and master copy
 KINDS = {
   "convolution": "convolutional networks",
@@ -46,7 +46,7 @@ FORMS = {"float32": "float32", "tf32": "TF32", "bfloat16": "16 bits"}
 
 
 class Shares(NamedTuple):
-  """The shares of a data sheet's rates that kernels reach."""
+  """The shares of a device's rates, as in its data sheet, that kernels reach."""
 
   product: float  # share of the peak in matrix products and direct convolutions
   memory: float = 1.0  # share of the memory bandwidth for the traffic that is counted
@@ -87,7 +87,7 @@ def device_step(
   """Return the step of a layer table on a device.
 
   Args:
-    shares: the shares of its rates that kernels reach.
+    shares: the shares of the device's rates that kernels reach.
     algorithms: layer name -> convolution algorithm; other layers use the fastest algorithm that applies.
     recomputed: share of the forward pass that is recomputed in the backward pass.
     split: number of devices over which the optimizer state and its update are sharded.
@@ -120,7 +120,10 @@ def fastest(layer: Layer, shares: Shares) -> str:
 
 
 def cost(algorithm: str, shares: Shares) -> float:
-  """Return the seconds of an algorithm relative to direct convolution; FFT has the same share of the peak."""
+  """Return an algorithm's time divided by that of direct convolution; infinity if the libraries do not have it.
+
+  FFT is assumed to reach the same share of the peak as direct convolution.
+  """
   if algorithm == "direct":
     return 1.0
   if not shares.winograd:
@@ -129,7 +132,10 @@ def cost(algorithm: str, shares: Shares) -> float:
 
 
 def flop(layer: Layer, first: bool) -> float:
-  """Return the FLOP of a training step, rounded up to whole tiles; the first layer needs no input gradient."""
+  """Return a layer's FLOP per example in training, with its maps rounded up to whole tiles.
+
+  first: whether it is the network's first layer, which needs no input gradient.
+  """
   if is_map_scale(layer):
     return 0.0  # bound by memory traffic
   if not is_convolution(layer):
@@ -151,13 +157,13 @@ def extra(layer: Layer) -> float:
 def measured_costs(
   table: Table, device: Device, shares: Shares
 ) -> tuple[Callable[[int], AlgorithmCosts], Callable[[int], float]]:
-  """Return (X -> costs of convolutions, X -> seconds of everything else) with a device's measured shares.
+  """Return two functions of the mini-batch X: the costs of all convolutions, and the seconds of everything else.
 
-  Workspaces are those of `convolution`: an upper bound, because fused kernels keep the transforms on the chip.
+  The workspace sizes of `ddl.perf.convolution` are upper bounds, because fused kernels keep the transforms on the chip.
 
   Args:
     device: the device; its `start` includes the launches of all layers.
-    shares: the shares of its rates that kernels reach.
+    shares: the measured shares of the device's rates that kernels reach.
   """
   layers = [*filter(is_convolution, table)]
 
@@ -177,7 +183,7 @@ class ShareRange(NamedTuple):
   """The known shares, or their range, for a kind of network on a device."""
 
   ends: tuple[Shares, ...]  # one entry, or the lowest and the highest
-  source: str  # a sentence with the error, or why it is a range
+  source: str  # a sentence with the error of the shares, or with the reason for a range
 
   @property
   def middle(self) -> Shares:
@@ -243,7 +249,10 @@ def find(device: Device, kind: str) -> ShareRange | None:
 
 
 def _nearest(generation: str, kind: str, form: str) -> list[Shares]:
-  """Return at least two known shares of the same kind of network, else also of the same device, else all."""
+  """Return the known shares of the same kind of network on all devices.
+
+  If there are fewer than two, add those of other kinds on the same device; if still fewer than two, return all shares.
+  """
   kinds, generations = ("convolution", "attention"), sorted({chip.generation for chip in chips().values()})
   same_device = [known(generation, other, form) for other in kinds]
   same_kind = [known(other, kind, form) for other in generations]

@@ -16,9 +16,9 @@ where T_fwd is a third of the step, and G and R are the gathers and the reduce-s
 are inside a node; the all-reduce of gradients between nodes runs concurrently on its own link, each worker with its
 piece.
 
-Islands are sites, else nodes, else single workers. Inside an island SGD is synchronous (or sharded); between islands
-parameters are averaged every tau steps: hierarchical SGD (arXiv 1808.07217), DiLoCo (arXiv 2311.08105) and Streaming
-DiLoCo (arXiv 2501.18512). Each worker of an island sends its piece.
+An island is a group of workers with faster links: a site, else a node, else a single worker. Inside an island SGD is
+synchronous (or sharded); between islands parameters are averaged every tau steps: hierarchical SGD (arXiv 1808.07217),
+DiLoCo (arXiv 2311.08105) and Streaming DiLoCo (arXiv 2501.18512). Each worker of an island sends its part of them.
 """
 
 import math
@@ -141,7 +141,7 @@ def sharded_seconds(
 
 
 def shard_units(job: Job) -> list[float]:
-  """Return the float32 bytes of the FSDP units in forward order; each is a run of layers of at least UNIT bytes."""
+  """Return the float32 bytes of the FSDP units in forward order: consecutive layers of at least UNIT bytes."""
   sizes, gathered = [], 0.0
   for nbytes in scaling.work_of(job.step, job.params_bytes).nbytes:
     gathered += nbytes
@@ -163,7 +163,7 @@ def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
 
 
 def shardings(network: NetworkModel, workers: int, shards: int = 1) -> dict[str, int]:
-  """Return the possible numbers of shards >= `shards`: all workers (fsdp), the workers of a node (hybrid_fsdp)."""
+  """Return the possible numbers of shards, at least `shards`: all workers (fsdp), those of a node (hybrid_fsdp)."""
   sizes = {"fsdp": workers} if workers >= max(2, shards) else {}
   per_node = network.workers_per_node(workers)
   if sizes and network.nodes(workers) > 1 and per_node >= max(2, shards) and workers % per_node == 0:
@@ -175,7 +175,7 @@ def exact_seconds(
   job: Job, cluster: Cluster, workers: int, examples: float, micro: int = 1, *, shards: int = 1,
   gradients: str = "float32",
 ) -> float:  # fmt: skip
-  """Return the seconds of a step of synchronous SGD; with shards > 1, those of the faster sharding.
+  """Return the seconds of a step of synchronous SGD; if `shards` > 1, with the faster one of `shardings`.
 
   The result is infinite for fewer workers than shards.
   """
@@ -187,7 +187,7 @@ def exact_seconds(
 
 
 class Islands(NamedTuple):
-  """A partition of the workers into islands."""
+  """A partition of the workers into islands: sites, nodes or single workers."""
 
   kind: str  # "sites", "nodes" or "workers"
   count: int
@@ -222,8 +222,8 @@ def streaming(step: float, message: Callable[[float], float], nbytes: float, *, 
   """Return (seconds per local step, smallest delay that hides the exchange) of Streaming DiLoCo.
 
   Each of P = FRAGMENTS fragments is sent in int4 every H = STREAMING steps:
-  T = T_step + P max(0, T_message(n / P) - d T_step) / H, d = ceil(T_message / T_step), at most H / P, when the next
-  fragment is sent.
+  T = T_step + P max(0, T_message(n / P) - d T_step) / H, d = min(ceil(T_message(n / P) / T_step), H / P), because the
+  next fragment is sent after H / P steps.
 
   Args:
     message: bytes -> seconds of an average.
@@ -329,9 +329,9 @@ def inside_seconds(job: Job, partition: Islands, settings: FamilySettings) -> fl
 
 
 def averaging(settings: FamilySettings, cluster: Cluster) -> tuple[Speed, ...]:
-  """Predict the speeds of local SGD, DaSGD, EASGD and two asynchronous algorithms by closed forms.
+  """Predict the speeds of local SGD, DaSGD, EASGD, async_sgd and async_easgd by closed forms.
 
-  Parameters are sent in float32.
+  Messages are in float32.
   """
   s = settings
   average = collectives.all_reduce(s.params_bytes, s.workers, cluster.network)

@@ -19,7 +19,7 @@ from ddl.perf.device import Efficiency
 
 SCALE = 0.1  # relative error above which a measurement counts as an outlier
 STARTS = (1e-2, 1.0)  # initial coefficients, as shares of the largest value that any measurement allows
-LEAST = 1e-9  # smallest coefficient, as the same share: keeps undetermined coefficients above 0
+LEAST = 1e-9  # smallest coefficient, as a share of that value: keeps undetermined coefficients above 0
 
 
 class Rates(NamedTuple):
@@ -41,7 +41,7 @@ def fit_link(
   """Fit a link to measured seconds; also return the relative errors, predicted / measured - 1.
 
   Args:
-    nbytes: bytes of each measurement.
+    nbytes: message size of each measurement.
     seconds: measured seconds.
     cost: (bytes, link) -> predicted seconds; None: one message, latency + n / bandwidth.
   """
@@ -126,7 +126,7 @@ def _fit(
 
 
 def _checked(seconds: Sequence[float], *others: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-  """Return the arrays (others, seconds) after checks; several `others` are stacked, a single one is [measurements]."""
+  """Check measurements, and return (others, seconds) as arrays; several `others` are stacked."""
   measured, rest = np.asarray(seconds, float), [np.asarray(o, float) for o in others]
   if any(o.shape != measured.shape for o in rest):
     raise ValueError(f"numbers of measurements must be equal, got {[*map(len, (measured, *rest))]}.")

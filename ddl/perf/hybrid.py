@@ -64,7 +64,7 @@ def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
 
 
 def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> LayerGroups:
-  """Return the grouping with the least `volume`; of equal ones, the one with the most groups (data parallelism)."""
+  """Return the grouping with the least `volume`; among equal ones, the one with the most groups (data parallelism)."""
   _check(batch, workers, duplex)
   volumes = {g: volume(layer, batch, workers, g, duplex) for g in possible_groups(layer, batch, workers)}
   groups = min(volumes, key=lambda g: (volumes[g].total, -g))

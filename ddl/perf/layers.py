@@ -103,7 +103,7 @@ class Pointwise(Layer):
 
 
 class Residual(Pointwise):
-  """A residual sum; its output replaces the branch's output, so it saves nothing more for the backward pass."""
+  """A residual sum; its output replaces the branch's output, so nothing additional is saved for the backward pass."""
 
   __slots__ = ()
   saved = NOTHING
@@ -141,7 +141,7 @@ class Attention(Pointwise):
 
   @property
   def moved(self) -> int:
-    """Number of values moved: as other layers, plus the scores, which are read and written 8 times.
+    """Number of values moved: as in other layers, plus the scores, each read 8 times and written 8 times.
 
     The operations on the scores are: product, scale and mask, softmax, dropout, product.
     """
@@ -221,7 +221,7 @@ def pass_bytes(layer: Layer, examples: float, width: int = FLOAT) -> float:
 
 
 def part(layer: Layer) -> LayerWork:
-  """Return the work of a layer in training: 6 macs FLOP and the traffic of three passes."""
+  """Return the work of a layer in training: its FLOP, and the traffic of the three passes."""
   return LayerWork(layer.train_flop, layer.moved, 3 * layer.params)
 
 

@@ -3,9 +3,9 @@
 Zou et al. 2017, arXiv 1709.06622: feature maps M_FM grow with the mini-batch X; the parameters of convolutions (M_MP)
 and of the classifier (M_C) are stored three times (weights, gradients, aggregated gradients). Only the layers of the
 table are counted, without the maps of pooling, normalization and separate activation functions.
-Transformers store parameter states in a format (arXiv 1910.02054) and activations; with recomputation only the inputs
-of the blocks (arXiv 1604.06174). The bytes of a block agree with arXiv 2205.05198: 34 + 5 heads tokens / width per
-value of its input.
+Transformers store parameter states (arXiv 1910.02054) and activations; with recomputation, only those activations that
+are inputs of blocks (arXiv 1604.06174). The bytes of a block agree with arXiv 2205.05198: 34 + 5 heads tokens / width
+per value of its input.
 """
 
 import math
@@ -89,7 +89,8 @@ def largest_batch(memory: StepMemory, limit: float) -> int:
   """Return the largest X with fixed + per_example X <= limit (bytes). Raises ValueError if even X = 1 does not fit."""
   if not memory.total(1) <= limit:
     raise ValueError(
-      f"not even one example fits in {bytes_text(limit)}: a step on one needs {bytes_text(memory.total(1))} "
-      f"({memory.total(1):.0f} bytes), of which {bytes_text(memory.fixed)} are copies of the parameters."
+      f"not even one example fits in {bytes_text(limit)}: a step on one example needs "
+      f"{bytes_text(memory.total(1))} ({memory.total(1):.0f} bytes), of which "
+      f"{bytes_text(memory.fixed)} are copies of the parameters."
     )
   return math.floor((units.positive("memory (bytes)", limit) - memory.fixed) / memory.per_example)

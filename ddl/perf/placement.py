@@ -42,7 +42,7 @@ def usual_language_batch(params: float, length: int) -> UsualBatch:
 
 
 class Job(NamedTuple):
-  """A training job; all figures are per worker."""
+  """A training job. All figures are per worker; X is the number of examples of a worker's step."""
 
   title: str
   params_bytes: float
@@ -109,7 +109,7 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
   """Choose how to shard a transformer's parameter states, and whether to recompute its activations.
 
   The states are not sharded if a sequence fits without sharding. Otherwise they are sharded over enough devices that
-  three quarters of the memory remain for activations, or over all workers if these are fewer, but at least over the
+  three quarters of the memory remain for activations, or over all workers if there are fewer, but at least over the
   smallest number that fits. Activations are recomputed only if a sequence does not fit otherwise.
   """
   form, limit = MIXED if cluster.device.width == 2 else SINGLE, cluster.device.memory
@@ -136,7 +136,7 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
 
 
 def place(job: Job, cluster: Cluster) -> PlacedJob:
-  """Return the job with the known efficiency of its kind of network, or else with the efficiency of the cluster."""
+  """Return the job with its kind of network's known efficiency on the device, or else with the cluster's efficiency."""
   known = device_step.find(cluster.device, device_step.kind_of(job.table) if job.table else job.kind)
   if known is None:
     return PlacedJob(job._replace(source=f"{percent(cluster.efficiency.best)} of the peak, from the cluster"), cluster)
@@ -146,7 +146,7 @@ def place(job: Job, cluster: Cluster) -> PlacedJob:
 
 
 def with_shares(cluster: Cluster, model: str) -> Cluster:
-  """Return the cluster with the known efficiency for a model's kind of network; its `source` then states the origin."""
+  """Return the cluster with the known efficiency of a model's kind of network, if any, and its origin in `source`."""
   known = device_step.find(cluster.device, device_step.kind_of_model(model))
   if known is None:
     return cluster

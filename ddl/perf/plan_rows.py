@@ -37,7 +37,10 @@ class WorkerCounts(NamedTuple):
 
 
 def counts(cluster: Cluster, requested: int, least: float, first: int = 1) -> WorkerCounts:
-  """Return the range of numbers of workers for a cluster and the requested number (0: automatic)."""
+  """Return the range of numbers of workers from which a plan can choose.
+
+  requested: the number of workers; 0: automatic. least, first: fields of `WorkerCounts`.
+  """
   limit = cluster.workers or MOST_WORKERS
   if not 0 <= requested <= limit:
     raise OptionError("workers", f"from 1 to {limit:,} on this cluster", requested)

@@ -53,7 +53,7 @@ def node_seconds(up: float, down: float, workers: int, network: NetworkModel, pe
 def served_seconds(nbytes: float, workers: int, link: LinkModel, network: NetworkModel, servers: int = 1) -> float:
   """Return the seconds for which links are busy with one visit of every worker: a lower bound for a worker round.
 
-  It is the larger one of the servers' links, p (n G / S) (2 - duplex), and the link of a full node.
+  It is the larger one of two times: of the servers' links, p (n G / S) (2 - duplex), and of a full node's link.
   """
   check_servers(servers, nbytes)
   busy = check_link("a server's link", link).busy_seconds(nbytes, nbytes)
@@ -84,13 +84,13 @@ def simulate(
 
   Args:
     servers: the number of servers.
-    nbytes: bytes of the request and of the reply of a worker round (S_p); each server has nbytes / servers.
-    bandwidth: bytes per second of one server's line (B_ps); the workers' lines are no limit.
-    compute_seconds: compute time of a worker round (T_C), or [rounds, workers], which is repeated.
+    nbytes: bytes of a worker round's request, and of its reply (S_p), spread evenly over the servers.
+    bandwidth: bytes per second of one server's line (B_ps); the workers' lines are not a limit.
+    compute_seconds: compute time of a worker round (T_C): a number, or an array [rounds, workers] that is repeated.
     service_seconds: processing time of a server per message, before the reply.
-    latency: seconds of a message in flight, during which the line is free for others.
+    latency: seconds of a message in flight, during which the line is free for other messages.
     full_duplex: whether requests and replies have separate lines.
-    overlap: share of a round, in [0, 1], that a worker computes between its request and waiting for the reply.
+    overlap: share of a round's computation, in [0, 1], between a worker's request and its wait for the reply.
     rounds: number of rounds, at least 4.
   """
   units.count("number of workers", workers)
@@ -107,7 +107,7 @@ def simulate(
   computing = computing if computing.ndim else np.full((1, workers), computing)
   if computing.ndim != 2 or computing.shape[1] != workers or not (np.isfinite(computing) & (computing > 0)).all():
     raise OptionError(
-      "compute_seconds", f"a number or an array [rounds, {workers}], all > 0", f"shape {list(computing.shape)}"
+      "compute_seconds", f"a number > 0 or a [rounds, {workers}] array of them", f"shape {list(computing.shape)}"
     )
   line = nbytes / servers / bandwidth
   stages = (("in", line), ("processor", service_seconds), ("out" if full_duplex else "in", line))

@@ -61,7 +61,7 @@ def _sentence(tables: Frames, entry: Mapping[str, Any]) -> str:
 
 
 def _with_some_seeds(tables: Frames, quantity: Quantity, best: str) -> list[str]:
-  """Compare each algorithm that reaches the target with only some seeds to `best` over these seeds, without a test."""
+  """Compare each algorithm that reaches the target on only some seeds with `best` on those seeds, without a test."""
   texts = []
   for row in tables.table.itertuples():
     pair = frames.pair(tables, quantity, row.label, best) if 0 < row.reached < row.seeds else None

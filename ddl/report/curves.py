@@ -72,7 +72,7 @@ def _present(comparison: ComparisonRecord, name: str) -> bool:
 
 
 def _valid(run: RunRecord, y: str, floor: float | None) -> tuple[np.ndarray, np.ndarray]:
-  """Return the steps of a run until it diverged and their values of `y`, as log10 if there is a floor."""
+  """Return a run's steps until it diverged, and `y` at these steps (as log10 if there is a floor)."""
   steps, values = run.columns["step"], run.columns[y]
   # The noise scale has gaps where the gradient does not differ significantly from zero.
   rows = np.flatnonzero(np.isfinite(values)) if y == "noise_scale" else finite_rows(values)

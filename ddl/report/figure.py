@@ -142,7 +142,7 @@ def save_all(folder: Path, figures: Iterable[Figure]) -> None:
 
 
 def specification(chart: alt.TopLevelMixin, **data: DataFrame) -> dict[str, Any]:
-  """Return the Vega-Lite specification of a chart that refers to frames by name; this is faster than embedding them."""
+  """Return a chart's Vega-Lite specification with the rows of the frames that it names, faster than by Altair."""
   spec = chart.to_dict(validate=False)
   records = {name: frame.astype(object).where(frame.notna(), None).to_dict("records") for name, frame in data.items()}
   return spec | {"datasets": spec.get("datasets", {}) | records}
@@ -157,8 +157,8 @@ def styles(tables: Frames) -> DataFrame:
   """Return the line style of each compared algorithm, the same in all figures of a comparison.
 
   Columns: label; colour; dash; front, whether the line stands out (of many lines, only the best few do). Colours
-  distinguish groups, and dashes the labels within a group; a group is an algorithm with its points of the grid. In a
-  grid with one group, colours show the value of the grid's first key.
+  distinguish groups, and dashes the labels within a group; a group is an algorithm with all its points of the grid. In
+  a grid with one group, colours show the value of the grid's first key.
   """
   infos, front, grid = tables.comparison.infos, _front(tables), axes(tables.comparison)
   in_front = [info["group"] for info in infos if info["label"] in front]

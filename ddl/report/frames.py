@@ -67,7 +67,7 @@ class Frames(NamedTuple):
 
   @property
   def single(self) -> bool:
-    """Whether there is only one seed, and therefore no intervals and tests."""
+    """Whether there is only one seed, and therefore no intervals or tests."""
     return bool((self.table["seeds"] == 1).all())
 
 
@@ -131,9 +131,9 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
 
   Columns: label; run, such as "seed 0"; problem, the reason why the run has no final score, "" if it is complete;
   early, whether it met the target by the first evaluation after the start; fell_back, whether a later evaluation
-  missed the target; label_fell_back, whether the mean of the label's runs that met the target missed it later, or all
-  of these runs missed it; silent, whether the label's runs sent nothing; same, the first label with identical runs;
-  and a column for each quantity.
+  missed the target; label_fell_back, whether a later evaluation missed it in the mean of the label's runs that met it,
+  or in all of these runs; silent, whether the label's runs sent nothing; same, the first label with identical runs; and
+  a column for each quantity.
   """
   ends, gap = {}, 0.0  # as shares of the label's budget
   for result in comparison.results:
@@ -185,7 +185,7 @@ def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[
 
 
 def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
-  """Return whether the runs that met the target, in their mean or each of them, miss it at a later evaluation."""
+  """Return whether, of the runs that met the target, the mean or every run missed it at a later evaluation."""
   how = comparison.target, comparison.higher_is_better
   curves, again = [], []
   for steps, values in ((run.columns["step"], run.columns[comparison.metric]) for run in result.runs):
@@ -269,14 +269,15 @@ class Ranking(NamedTuple):
 
   ranked: list[str]  # the labels with a value for every seed, best first
   best: list[str]  # the labels with the best mean
-  rivals: list[str]  # other labels with the best mean, or tested against it and not significantly worse than any label
-  unjudged: list[str]  # labels without a test against the best, as a grid does not test all pairs
+  rivals: list[str]  # other labels that may be as good as the best, see `ranking`
+  unjudged: list[str]  # labels that could be rivals but have no test against the best; a grid does not test all pairs
 
 
 def ranking(frames: Frames, quantity: Quantity) -> Ranking:
-  """Rank the algorithms that have a value for every seed by their means; for bytes, only those that send anything.
+  """Rank by mean the algorithms that have a value for every seed; for bytes, only those that send anything.
 
-  No tested pair among the best label and its rivals differs significantly.
+  The rivals of the best label have the same mean, or are tested against it and not significantly worse than any label.
+  So no tested pair among the best label and its rivals differs significantly.
   """
   comparison, runs, table, _ = frames
   mean = dict(zip(table["label"], table[quantity.name], strict=True))

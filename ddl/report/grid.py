@@ -20,7 +20,7 @@ from ddl.report.sentences import EARLY, EARLY_TEXT
 from ddl.report.statistics import summary
 from ddl.report.tables import MINUS, Cell
 
-DECADE, HALF = 10, 5  # an axis of a key (of a quantity) is logarithmic if its largest / smallest value is at least this
+DECADE, HALF = 10, 5  # least ratio of largest to smallest value for a log axis: of a key, of a quantity
 POINT = ["group", "panel", "label", "x", "tick", "y", "low", "high", "partial", "level", "early"]
 
 
@@ -64,7 +64,7 @@ def _seeds(tables: Frames, quantity: Quantity) -> DataFrame:
 
 
 def _speedup(tables: Frames, quantity: Quantity) -> Chart:
-  """Return the chart of the speed-up: the cost with the fewest workers divided by that with more, paired by seed."""
+  """Return the chart of the speed-up: the cost with the fewest workers divided by the cost with more, by seed."""
   least = min(axes(tables.comparison)["workers"])
   infos = {info["label"]: info for info in tables.comparison.infos}
   seeds = _seeds(tables, quantity)
@@ -262,7 +262,7 @@ def _limits(chart: Chart) -> list[float]:
 
 
 def section(tables: Frames, key: str) -> dict[str, Any]:
-  """Return the template's variables for a key of the grid: figures, with those of costs separate, and slopes."""
+  """Return the template's variables for a key of the grid: figures (costs also separately) and slopes."""
   drawn, title = charts(tables, key), words(key, list(axes(tables.comparison)))
   shown = [picture(tables, chart) for chart in drawn if chart.quantity.is_score or chart.speedup_over]
   costs = [picture(tables, chart) for chart in drawn if not (chart.quantity.is_score or chart.speedup_over)]

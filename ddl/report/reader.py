@@ -73,7 +73,7 @@ class ComparisonRecord(NamedTuple):
 
   @property
   def disjoint(self) -> bool:
-    """Whether no seed is common to all algorithms, which then cannot be compared."""
+    """Whether the algorithms cannot be compared, because no seed is common to all of them."""
     runs = [names for names in self.seeds.values() if names]
     return bool(runs) and not set.intersection(*map(set, runs))
 
@@ -161,7 +161,7 @@ def _add_predicted_seconds(path: Path, info: dict[str, Any], results: Sequence[R
 
 
 def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-  """Map each algorithm label to its run folders of the seeds common to all labels that have runs."""
+  """Map each algorithm label to its run folders, for the seeds shared by all labels that have runs."""
   names = [set(map(run_name, paths)) for paths in runs.values() if paths]
   common = set.intersection(*names) if names else set()
   return {label: [path for path in paths if run_name(path) in common] for label, paths in runs.items()}

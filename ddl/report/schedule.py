@@ -69,7 +69,7 @@ def _asynchronous(events: Events) -> DataFrame:
 
 
 def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> DataFrame:
-  """Return a frame of the nonempty spans of parts, which are tuples of arrays (begin, end, kind, beneath).
+  """Return a frame of the nonempty spans in `parts`, which are tuples of arrays (begin, end, kind, beneath).
 
   worker: the worker of each element of these arrays; rounding: spans of at most these seconds count as empty.
   """
@@ -82,7 +82,7 @@ def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> DataFrame
 def _sent_after(events: Events, begun: np.ndarray, reply: np.ndarray) -> list[tuple]:
   """Return the parts (begin, end, kind, beneath) of rounds whose request is sent after the steps.
 
-  They assume that a request takes as long as the reply.
+  The request is assumed to take as long as the reply.
   """
   start, arrival, served, released = events.start, events.arrival, events.served, events.released
   is_served = ~events.dropped

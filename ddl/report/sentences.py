@@ -17,7 +17,7 @@ EARLY = "\N{DAGGER}"  # marks costs of a target that is reached before the first
 FELL = "\N{DOUBLE DAGGER}"  # marks costs of a target that is met and missed again later
 EARLY_TEXT = "Reached before the first evaluation"
 FELL_TEXT = (
-  "Met but missed again at a later evaluation, by the mean over the seeds that met it or by each of these seeds"
+  "Missed again at a later evaluation, by the mean over the seeds that had met the target or by each of these seeds"
 )
 DIFFERENT_SEEDS = "Not all labels have the same seeds"
 CLAIMS = {"examples": "Fewest examples", "bytes_sent": "Fewest bytes per worker"}

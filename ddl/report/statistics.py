@@ -43,7 +43,7 @@ def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
 
 
 def interval_ends(metric: str, mean: Any, half: Any) -> tuple[Any, Any]:
-  """Return mean -+ half, clipped to the metric's RANGE; this contains the true mean, so the coverage is kept."""
+  """Return mean -+ half, clipped to the metric's RANGE, which contains the true mean and so keeps the coverage."""
   least, most = RANGE.get(metric, (-math.inf, math.inf))
   return np.clip(mean - half, least, most), np.clip(mean + half, least, most)
 

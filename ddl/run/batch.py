@@ -117,9 +117,9 @@ class Batch:
     return keys[0] if self.width == 1 else jnp.stack([keys[run] for run in self._in_lane])
 
   def feed(self, streams: Sequence[tuple[int, dict[str, Any]]] = (), joined: bool = False) -> Any:
-    """Return the function that loads the batches of all lanes.
+    """Return the function that loads the training examples of all lanes.
 
-    Batches are arrays [workers, steps, ...], or [workers, lanes, steps, ...] with several lanes.
+    It returns arrays [workers, steps, ...], or [workers, lanes, steps, ...] with several lanes.
 
     streams: each run's (step, stream states) to resume from; joined: whether some workers have just joined.
     """

@@ -50,7 +50,7 @@ class Components(NamedTuple):
   def feed(self, workers: list[int]) -> Feed:
     """Return the function (first step, steps) -> batches of these workers: arrays [len(workers), steps, batch, ...].
 
-    For a stream it is a new `StreamFeed`.
+    If the training set is a stream, return a new `StreamFeed`.
     """
     train, order, experiment = self.data.train, self.order, self.experiment
     if train.stream:
@@ -177,7 +177,7 @@ def _order(experiment: Experiment, data: Data) -> ExampleSampler | None:
 
 
 def _pull(experiment: Experiment) -> float:
-  """Return workers x alpha, by which all workers together pull the center; 0 if they update it one at a time.
+  """Return workers x alpha, the joint pull of all workers on the center; 0 if they update it one at a time.
 
   It is also 0 for a user-defined algorithm, where alpha may have another meaning.
 
@@ -279,7 +279,7 @@ def _compiled(components: Components, options: RunOptions, workers: Workers) -> 
 def round_trainer(components: Components, options: RunOptions, every: Workers, workers: Workers) -> CompiledTrainer:
   """Build an elastic run's trainer for some of its workers, with at most one round per call.
 
-  An elastic run has several such trainers, and each one compiles.
+  An elastic run has several such trainers, and each one compiles. every: all workers; workers: those of this trainer.
   """
   round_steps = virtual_time.round_steps(cast(Algorithm, components.algorithm))
   longest = min(execution(components, every, options).steps_per_call, round_steps)
@@ -365,7 +365,7 @@ AUTO = "auto"
 
 
 def with_auto(model: Model, experiment: Experiment, members: int) -> Model:
-  """Add the sharding rules "auto", optimized for this number of workers and members, to a model with "hybrid" rules."""
+  """Add the rules "auto", the best sharding for this number of devices per worker, to a model with "hybrid" rules."""
   if "hybrid" not in model.rules:
     return model
   return model._replace(rules={**model.rules, AUTO: _rules(model, experiment, members)})
@@ -399,6 +399,6 @@ def _across(layer: Layer, total: int, nodes: int) -> float:
 
 
 def _table(model: Model) -> Table:
-  """Return the dense layers that the hybrid rules split."""
+  """Return the table of dense layers that hybrid (data- and model-parallel) sharding may split."""
   params = param_shapes(model)
   return tuple(Layer(name, *params[name]["kernel"].shape) for name in model.rules["hybrid"].layers)

@@ -59,7 +59,7 @@ class RunCheckpoints(Store):
 
     Args:
       steps: the length of the run.
-      every: the number of steps between checkpoints; 0: none. Before a stop the state is always saved.
+      every: the number of steps between checkpoints; 0: no periodic ones. Before a stop the state is always saved.
       final: whether to save after the last step.
       any_layout: whether to also restore checkpoints of another layout, which is exact only up to rounding.
     """
@@ -119,8 +119,8 @@ class RunCheckpoints(Store):
   def _newest(self, shapes: Callable[[int], Any]) -> tuple[int, list[dict[str, Any]], list[Any], bool] | None:
     """Return (step, counters, carries, whether the layout differs) of the newest intact checkpoint of all runs.
 
-    Damaged newer checkpoints are deleted. Return None, to start at step 0, if no checkpoint is usable and one of them
-    only because of damaged metrics. Raises as `restore` does.
+    Damaged newer checkpoints are deleted. Return None, to start at step 0, if no checkpoint is usable, but at least one
+    is intact and only the metrics before it are damaged. Raises as `restore` does.
 
     shapes: a function from a step to the shapes of the carry saved at that step.
     """

@@ -64,7 +64,7 @@ def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
   """Compare the inputs with those recorded in a folder to resume. Raises ValueError for changes unless allowed."""
   before = recorded_inputs(folder)
   if not before and (folder / ABOUT).exists():
-    say(f"{folder} has no {INPUTS} because an older version wrote it; changes of data and code cannot be detected")
+    say(f"{folder} has no {INPUTS} because an older ddl wrote it; changes of data and code cannot be detected")
   changed = [name for name in inputs if before.get(name, inputs[name]) != inputs[name]]
   if changed and not allowed:
     raise ValueError(

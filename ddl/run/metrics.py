@@ -62,7 +62,7 @@ class Evaluator:
     return [{name: x / self._source.size for name, x in total.items()} for total in totals]
 
   def reestimated(self, model: Consensus, batches: Sequence[dict[str, np.ndarray]]) -> Consensus:
-    """Return the model with batch statistics re-estimated from these batches."""
+    """Return the model with batch-norm statistics re-estimated from these batches."""
     params, extra = local(model[:2])
     for batch in batches:
       extra = self._train(params, extra, place_like(batch, params))
@@ -84,7 +84,7 @@ class Evaluator:
 def comparison_metric(requested: str, model: Model, source: Source, task: str) -> str:
   """Return the metric that compares runs: "accuracy", "loss" or "perplexity"; the model is only traced.
 
-  requested: one of them; "": accuracy if defined, else loss. Raises ValueError if the metric is not available.
+  requested: one of these names, or "" for the accuracy if defined, else the loss. Raises ValueError if not available.
   """
   figures = jax.eval_shape(lambda: _metrics_of(model)(*model.init(jax.random.key(0)), source.take(np.arange(1))))
   known = ["accuracy"] * ("accuracy" in figures) + ["loss"] + ["perplexity"] * (task == "language")
@@ -212,7 +212,7 @@ class Evaluation(LoopHook):
   """A hook that evaluates the consensus models and writes a line of metrics for each run."""
 
   def __init__(self, batch: Batch, evaluator: Evaluator, batch_stats: str = "mean"):
-    """Create the hook. batch_stats: "mean" of the workers' statistics, or "reestimate" them from training batches."""
+    """Create the hook. batch_stats: "mean": average the workers' batch-norm statistics; "reestimate": recompute."""
     self._evaluator, self._reestimate = evaluator, batch_stats == "reestimate"
     self._every, self._steps = batch.experiment.eval_every, batch.experiment.steps
     if self._reestimate and any(run.components.data.train.stream for run in batch.runs):
@@ -273,6 +273,6 @@ def _noise(estimator: NoiseEstimator, components: Components, model: Consensus, 
 
 
 def _training_batches(components: Components, step: int) -> list[dict[str, np.ndarray]]:
-  """Return batches of worker 0 to re-estimate the consensus model's batch statistics."""
+  """Return training batches of worker 0, for re-estimating batch-norm statistics."""
   batches = components.feed([0])(step, REESTIMATED)
   return [{name: x[0, i] for name, x in batches.items()} for i in range(REESTIMATED)]

@@ -41,7 +41,7 @@ def start_devices(workers: int, options: RunOptions, count: int | None = None) -
     count: the number of processes including failed ones; None: the current number.
 
   Raises:
-    ValueError: if the number of processes does not divide the workers or the devices.
+    ValueError: as `check_processes` and `hosts.join` do.
   """
   processes = check_processes(workers, count or hosts.processes(), options)
   configured = jax.config.values["jax_num_cpu_devices"]  # -1: not set
@@ -54,15 +54,17 @@ def start_devices(workers: int, options: RunOptions, count: int | None = None) -
 
 
 def check_processes(workers: int, processes: int, options: RunOptions) -> int:
-  """Check that processes divide the devices and devices divide the workers; return the number of processes.
+  """Check that the number of processes divides the number of devices; return the number of processes.
+
+  The number of devices divided by `options.members` (devices per worker) must divide the number of workers.
 
   Raises:
-    ValueError: if they do not, or for more devices than a process supports.
+    ValueError: if a number is not divisible, or for more devices than a process supports.
   """
   devices, members = options.devices, options.members
   check_threads("devices" if devices else "members", max(devices, members) // processes)
   possible = [members * rows for rows in divisors(workers)]
-  what = f"{workers} workers" + f" of {members} members" * (members > 1)
+  what = f"{workers} workers" + f" of {members} members (devices) each" * (members > 1)
   if devices and devices not in possible:
     raise ValueError(f"devices must be one of {', '.join(map(str, possible))} with {what}, got {devices}.")
   if all(n % processes for n in ([devices] if devices else possible)):
@@ -73,7 +75,7 @@ def check_processes(workers: int, processes: int, options: RunOptions) -> int:
 
 
 def launches(options: RunOptions) -> bool:
-  """Return whether this process launches others to train: several processes, or restarts."""
+  """Return whether to train in child processes, because there are several processes or restarts."""
   several = options.runtime == "simulator" and options.processes > 1 and hosts.processes() == 1
   return options.max_restarts > 0 or several
 
@@ -194,7 +196,8 @@ def check(
   Args:
     config: the command's config as JSON.
     inputs: fingerprints of the data and of files, see `ddl.run.inputs`.
-    first: the process to compare with; only processes that differ from it fail. None: process 0; all processes fail.
+    first: the process to compare with; only processes that differ from it fail. None: compare with process 0; any
+      difference makes all processes fail.
 
   Raises:
     ValueError: with the first difference.

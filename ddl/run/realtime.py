@@ -279,7 +279,10 @@ class RayTrainer(RealTimeTrainer):
     cut(sum(x.size for x in jax.tree.leaves(shapes)), options.shards)
 
   def connect(self, resume: bool) -> Any:
-    """Start or join Ray and return the cluster. Raises ValueError if Ray is missing, too small or unreachable."""
+    """Start or join Ray and return the cluster.
+
+    Raises ValueError if Ray is missing, or its cluster is too small or unreachable.
+    """
     from ddl.asynchronous.ray_cluster import RayCluster
 
     config, options = self.components.experiment, self._options

@@ -67,14 +67,14 @@ def _of_silence(experiment: Experiment, algorithm: Any) -> str:
   if len(late) < len(first):
     which, result = "one of the exchanges of trained values", "it never arrives"
   return (
-    f"{experiment.label}: the first exchange of trained values{which} takes {min(late)} steps, but the run has only "
+    f"{experiment.label}: {which} takes {min(late)} steps, but the run has only "
     f"{experiment.steps}, so {result}; decrease config.algorithm.{experiment.length_key(min(late))} or increase "
     "config.steps"
   )
 
 
 def _of_momentum(experiment: Experiment) -> str:
-  """Return a warning if momentum is added to the algorithm's momentum or to the implicit one of asynchrony."""
+  """Return a warning if momentum adds to the algorithm's own momentum or to the implicit momentum of asynchrony."""
   name, workers = experiment.algorithm.short_name, experiment.workers
   built_in, momentum = experiment.algorithm.get("momentum"), experiment.optimizer.get("momentum")
   if built_in and momentum:

@@ -107,8 +107,8 @@ def _run(
 
 def _stopped_text(step: int, steps: int, path: Path, options: RunOptions) -> str:
   if options.runtime == "threads":
-    files = f"its metrics and {EVENTS} are in {path}"
-    return f"stopped at step {step} of {steps}; {files}; threads save no checkpoints, so it cannot be resumed"
+    files = f"metrics and {EVENTS} are in {path}"
+    return f"stopped at step {step} of {steps}; {files}; threads save no checkpoints, so the run cannot be resumed"
   return f"stopped at step {step} of {steps} and saved; resume with: {resume_command('train', path, options.command)}"
 
 

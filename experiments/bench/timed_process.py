@@ -1,4 +1,4 @@
-"""Run one side of a benchmark in a separate process: a timed block of steps for each line of standard input.
+"""Run a program ("side") of a benchmark as a process: one timed block of steps for each line of standard input.
 
 python -m experiments.bench.timed_process ddl "mlp 8x64" local_sgd [RunOptions as JSON]
 """
@@ -47,7 +47,7 @@ def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
 
 
 def ddl_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Block, Any]:
-  """Build blocks of steps including input with the trainer that `train` uses; return also the trainer."""
+  """Build timed blocks of steps, including input, with the trainer that `train` uses; return also the trainer."""
   from ddl.costs.step_cost import timed_steps
 
   components, trainer = _prepare(workload, algorithm, settings)

@@ -16,7 +16,7 @@ class Workload(NamedTuple):
   workers: int
   batch: int
   pixels: int = 28  # width and height of an image
-  members: int = 1
+  members: int = 1  # devices per worker
   microbatches: int = 1
 
 

@@ -62,7 +62,7 @@ def key_flags(command: str) -> list[flags.Flag[Any]]:
 
 
 def parse(command: str, arguments: Sequence[str]) -> list[str]:
-  """Parse and set all flags except --config and its overrides, and return the arguments for these unparsed.
+  """Parse and set all flags except --config and its overrides, whose arguments are returned unparsed.
 
   Raises:
     ValueError: for an argument that is not a flag, a flag that the command does not accept, a value of the wrong type,

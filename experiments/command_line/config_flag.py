@@ -130,7 +130,7 @@ def _set(config: Config, path: str, text: str) -> Config:
 
 
 def _check(config: Any, path: str, names: Mapping[str, str]) -> None:
-  """Raise OptionError for an unknown config key. names: such as {"algorithm": "easgd"}, as selected by flags."""
+  """Raise OptionError for an unknown config key. names: entries that flags select, such as {"algorithm": "easgd"}."""
   node: Any = config
   for i, key in enumerate(path.split(".")):
     if not isinstance(node, ConfigDict) or key not in node:

@@ -2,7 +2,7 @@
 
 ddl and the plain loop run in separate processes, as a user would start them, and take turns with blocks of steps. The
 ratio of their rates is the median over pairs of consecutive blocks, because other load on the machine affects both
-blocks of a pair. The command only reports: no ratio is an error.
+blocks of a pair. The command only reports the ratios and never fails because of one.
 """
 
 import itertools
@@ -56,7 +56,7 @@ class Side(NamedTuple):
 
 @contextmanager
 def _side(*arguments: str) -> Iterator[Side]:
-  """Start a process, wait until it has warmed up, and kill it at the end."""
+  """Start a `timed_process`, wait until it has warmed up, and kill it at the end."""
   command, root = [sys.executable, "-m", "experiments.bench.timed_process", *arguments], Path(__file__).parents[2]
   pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
   with subprocess.Popen(command, cwd=root, env=hosts.launched(), **pipes) as process:
@@ -93,7 +93,7 @@ def main(line: CommandLine) -> int:
     if not ONLY.value or any(part.strip() in f"{workload} {algorithm}" for part in ONLY.value)
     if workload not in IN_PARTS or algorithm == "sync_sgd"
   ]
-  _check(cases, f"part of 'WORKLOAD ALGORITHM' with one of {', '.join(WORKLOADS)} and one of {', '.join(algorithms)}")
+  _check(cases, f"part of a case name: one of {', '.join(WORKLOADS)}, a space, and one of {', '.join(algorithms)}")
   options = run_options()
   passed = json.dumps({name: getattr(options, name) for name in PASSED_ON})
   measure = _against_rivals if RIVALS.value else _against_synchronous if ASYNC.value else _against_plain
@@ -132,7 +132,7 @@ def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, 
 
 
 def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """Measure ddl and each rival alternately, on cases with two workers, one device each."""
+  """Measure ddl and each program of `rivals.RIVALS` alternately, in the cases with two workers."""
   cases = [(w, a) for w, a in cases if a in rivals.PERIODS and WORKLOADS[w].workers == 2]
   _check(cases, f"a case with two workers and {' or '.join(rivals.PERIODS)} for --rivals, such as 'mlp 2x64'")
   names = [name for name in rivals.RIVALS if name != "torch" or find_spec("torch")]
@@ -143,7 +143,10 @@ def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str,
 
 
 def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """Measure server algorithms in waves and event by event, and their synchronous counterparts, with 10 % jitter."""
+  """Measure server algorithms, in waves of visits and visit by visit, against their synchronous counterparts.
+
+  The step times of the server algorithms have 10 % jitter.
+  """
   cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
   _check(cases, "a case with eight workers for --asynchronous, such as 'mlp 8x64'")
   sides = {
@@ -156,7 +159,7 @@ def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict
 
 
 def _side_by_side(cases: dict[tuple[str, str], dict[str, tuple[str, ...]]], heads: list[str]) -> list[dict[str, Any]]:
-  """Measure all programs ("sides") of each case; print a row with their rates and the first rate over each other.
+  """Measure all programs ("sides") of each case; print their rates and the ratio of the first rate to each other one.
 
   cases: for each (workload, algorithm), the process arguments of each side. heads: column headings, one per side.
   """
@@ -173,7 +176,7 @@ def _side_by_side(cases: dict[tuple[str, str], dict[str, tuple[str, ...]]], head
 
 
 def _alternate(sides: dict[str, Side]) -> tuple[dict[str, float], dict[str, float]]:
-  """Measure the sides alternately; return their median rates and the first side's median ratio to each other side."""
+  """Measure the sides alternately; return their median rates, and median ratios of the first rate to the others."""
   rounds = [{name: side.rate() for name, side in sides.items()} for _ in range(TURNS.value)]
   rates = {name: statistics.median(r[name] for r in rounds) for name in sides}
   first, *others = sides

@@ -18,7 +18,7 @@ CHECK = flags.DEFINE_bool("check", False, "write nothing; exit with code 1 if a 
 
 
 def main(_line: CommandLine | None = None, check: bool | None = None) -> int:
-  """Write the pages and their pictures, or check the pages; return the exit code. check: None: the flag --check."""
+  """Write the pages and their pictures, or check the pages; return the exit code. check: --check by default."""
   check = CHECK.value if check is None else check
   if not check:
     writable(FOLDER, "the folder of the pages")

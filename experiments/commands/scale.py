@@ -132,7 +132,7 @@ def _check_measure(cluster: str, model: str) -> None:
 
 
 def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
-  """Return the numbers of workers: by default powers of 2 up to the least of 128 nodes, the cluster and `most`."""
+  """Return the numbers of workers: by default powers of 2 up to the smallest of 128 nodes, the cluster and `most`."""
   per_node, limit = cluster.network.per_node, cluster.workers or math.inf
   if NODES.value and WORKERS.value:
     raise OptionError("nodes", "unset when workers is set", NODES.value)

@@ -1,4 +1,4 @@
-"""Compile an experiment for target devices, and find the devices per worker ("members") whose memory suffices."""
+"""Compile an experiment for target devices, and find how many devices per worker ("members") have enough memory."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,7 +41,7 @@ class CompiledJob(NamedTuple):
 
 
 def check_workers(target: Target, workers: int, members: int) -> None:
-  """Raise OptionError, which lists valid values, unless the workers and their members use all devices evenly."""
+  """Raise OptionError unless the workers use all devices of the target evenly. members: devices per worker."""
   count = len(target.devices)
   if count % members:
     fits = ", ".join(map(str, divisors(count)))
@@ -94,7 +94,7 @@ def fits(needed: Figures, cluster: Cluster) -> bool:
 
 
 def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, cluster: Cluster) -> Figures | None:
-  """Try increasing numbers of members; return the `Figures` of the first that fits into memory, None if none fits."""
+  """Try increasing numbers of members; return the `Figures` of the first program that fits into memory, or None."""
   count = len(job.target.devices)
   for members in TRIED:
     even = experiment.batch % members == 0 and count % members == 0
@@ -111,7 +111,7 @@ def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, clu
 
 
 def explain(info: StepInfo) -> None:
-  """Print memory and collectives of a run's compiled program at its start, with seconds for known devices (a hook)."""
+  """Hook: print memory and collectives of a run's compiled program when it starts, with seconds for known devices."""
   if not info.first:
     return
   components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all workers

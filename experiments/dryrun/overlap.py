@@ -21,7 +21,7 @@ class Transfer(NamedTuple):
   times: float  # executions per run of the schedule
   kernels: int  # matrix products between its start and end; if it is a chain, only those that drive it
   link: float  # seconds
-  exposed: float  # seconds of these that the device waits
+  exposed: float  # part of these seconds in which the device waits
 
 
 class Seconds(NamedTuple):
@@ -51,7 +51,7 @@ class _InFlight:
 
 
 def price(events: Events, collectives: Sequence[Collective], cluster: Cluster, devices: int) -> Seconds:
-  """Predict the seconds of a schedule. collectives: indexed by id; devices: their number in the whole program."""
+  """Predict the seconds of a schedule. collectives: indexed by id; devices: number in the whole program."""
   compute, driving, products, transfers = 0.0, 0.0, 0, {}
   flights: dict[int, _InFlight] = {}
 

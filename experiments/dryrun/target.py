@@ -52,7 +52,7 @@ def cluster_of(device: Any) -> Cluster | None:
 
 @contextlib.contextmanager
 def as_backend(platform: str) -> Iterator[None]:
-  """Make `jax.default_backend()` return the target's platform, which models and user code can depend on."""
+  """Make `jax.default_backend()` return the target's platform, because models and user code can depend on it."""
   with mock.patch.object(jax, "default_backend", lambda: platform):
     yield
 

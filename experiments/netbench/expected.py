@@ -1,4 +1,4 @@
-"""Predict the seconds of the link for the messages of a round, and of the whole round by the cost model."""
+"""Predict by the cost model how long a round takes, and how long its messages occupy the link."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -22,10 +22,18 @@ ROUNDS = 20  # simulated rounds; only the second half counts
 
 
 class Expected:
-  """Messages and predicted seconds of a round of an experiment's algorithm."""
+  """The messages of one round of an experiment's algorithm, and their predicted seconds."""
 
   def __init__(self, experiment: Experiment, params: Tree, link: LinkModel, period: int, overlap: bool):
-    """Find a round's messages. params: shapes; link: of a host; period: steps; overlap: whether steps hide messages."""
+    """Compute the messages of a round.
+
+    Args:
+      experiment: the experiment.
+      params: the shapes of the parameters.
+      link: the link of a host.
+      period: steps per round.
+      overlap: whether messages overlap steps.
+    """
     self._experiment, self._period, self._overlap = experiment, period, overlap
     self._algorithm: Any = experiment.make_algorithm()
     pattern = messages(self._algorithm, params, experiment.workers)
@@ -43,7 +51,7 @@ class Expected:
     return self._period * self._local + sum(self.messages)
 
   def predicted(self, step: float) -> float:
-    """Return the seconds of a round that the cost model predicts. step: seconds of a step without communication."""
+    """Return the predicted seconds of a round. step: seconds of a step without communication."""
     last = ROUNDS * self._period
     times = replace(
       self._experiment.times, settings={**self._experiment.times.settings, "seconds": step, "jitter": 0.0}
@@ -56,7 +64,7 @@ class Expected:
 
 
 def messages(algorithm: Algorithm, params: Tree, hosts: int) -> Pattern:
-  """Return the pattern of the messages on the sockets: one per large array, and one for all small arrays of a tree."""
+  """Return the messages that hosts send: one for each large array, and one for all small arrays of a tree."""
   leaves, structure = jax.tree.flatten(params)
   small = [x.size * x.dtype.itemsize < SMALL for x in leaves]
   together = [small, *([i == j for i in range(len(leaves))] for j, s in enumerate(small) if not s)]

@@ -34,7 +34,7 @@ def experiment_of(case: Mapping[str, Any], workers: int) -> Experiment:
 
 
 def block_of(case: Mapping[str, Any], workers: int) -> Callable[[int], float]:
-  """Compile a case with the trainer of `run.py train`; return a function that times n steps, in seconds."""
+  """Compile a case with the trainer of `run.py train`; return a function: number of steps -> seconds."""
   options = RunOptions(overlap=case["overlap"], steps_per_call=case["steps_per_call"])
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)  # about settings that train poorly: only speed matters here

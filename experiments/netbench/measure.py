@@ -64,7 +64,7 @@ class SpeedRow(NamedTuple):
   alone: float  # without communication
   seconds: float
   ratio: float  # median over the turns of seconds / alone
-  link: float  # seconds of the link for the messages
+  link: float  # seconds for which the messages occupy the link
   predicted: float
   ratios: tuple[float, ...]  # one per turn
 

@@ -28,7 +28,7 @@ SETTINGS = {
   "tcp_rmem": "4096 4194304 16777216", "tcp_wmem": "4096 4194304 16777216", "tcp_congestion_control": "reno",
   "tcp_slow_start_after_idle": "0",
 }  # fmt: skip
-OWN_SESSION: dict[str, Any] = {"start_new_session": True}  # a Ctrl-C reaches only this process, which then stops them
+OWN_SESSION: dict[str, Any] = {"start_new_session": True}  # a Ctrl-C reaches only this process, which stops the others
 HOLD = """set -e
 hostname "$1"; ip link set lo up
 names=$(mktemp); printf "$2" > "$names"; mount --bind "$names" /etc/hosts; rm "$names"  # Gloo resolves the hostname
@@ -42,7 +42,7 @@ def capabilities() -> int:
 
 
 def check_rights(mask: int | None = None) -> None:
-  """Raise ValueError if namespaces or tun devices cannot be created. mask: default `capabilities()`."""
+  """Raise ValueError if namespaces or tun devices cannot be created. mask: `capabilities()` by default."""
   if not sys.platform.startswith("linux"):
     raise ValueError("netbench requires network namespaces, which only Linux has")
   mask = capabilities() if mask is None else mask

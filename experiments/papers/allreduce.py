@@ -65,7 +65,7 @@ def seconds(curve: Config, nbytes: int) -> float:
 
 
 def plain(curve: Config, nbytes: int) -> float:
-  """Predict the seconds of the cheapest textbook algorithm on the same links."""
+  """Predict the seconds of the cheapest textbook algorithm on the links of the curve's system."""
   return collectives.all_reduce(nbytes, curve.per_node * curve.nodes, network(curve)._replace(library=None))
 
 

@@ -3,7 +3,8 @@
 A step on N nodes follows the event model, with terms that the paper's volumes omit. Each layer uses the groups of nodes
 with the least volume (`ddl.perf.hybrid`); its time is the larger of FLOP / peak and memory traffic / bandwidth.
 Gradients are sent in the order of the backward pass, so those of the first layers are sent last and are hidden least.
-Inside a group, the passes wait for activations and their gradients. One node runs the same mini-batch.
+Inside a group, the passes wait for activations and their gradients. The single node of the comparison runs the whole
+mini-batch.
 """
 
 import itertools
@@ -59,7 +60,7 @@ def step(
   table: Table, batch: float, nodes: int, cluster: Cluster, efficiency: Efficiency, terms: Terms = PLAIN,
   start: float = 0.0,
 ) -> DasStep:  # fmt: skip
-  """Predict a step of the whole mini-batch, split over N nodes. start: additional seconds per step."""
+  """Predict a step on a mini-batch `batch` that N nodes share. start: additional seconds per step."""
   whole = cluster.device._replace(start=start)
   computing_device = whole if nodes == 1 else whole._replace(peak=whole.peak * terms.cores)
   link = cluster.network.between
@@ -141,7 +142,7 @@ def section(config: Config) -> Section:
 
 
 def _fitted(config: Config) -> tuple[float, float]:
-  """Return (`half` in examples, additional seconds per step); either of them fits the fitted row exactly."""
+  """Return (`Efficiency.half` in examples, additional seconds per step), each of which fits the fitted row exactly."""
   inputs = config.rows[config.fitted]
 
   def root(predicted: Callable[[float], float], most: float) -> float:

@@ -15,7 +15,7 @@ from experiments.papers.page import Config, Section
 
 V100 = Device(peak=7.8e12, memory_bandwidth=900.1 * 2**30, memory=16e9)  # PALEO's GB of memory traffic are GiB
 BANDWIDTHS = {"ethernet": 10e9 / 8, "ethernet25": 25e9 / 8, "infiniband": 70e9 / 8}  # bytes per second
-NVLINK_HOP = 0.029  # time of an NVLink hop over that of a hop between nodes: 70 Gb/s over 2400 Gb/s
+NVLINK_HOP = 0.029  # time of an NVLink hop divided by that of a hop between nodes: 70 Gb/s / 2400 Gb/s
 LEVELS_INSIDE = 3  # tree levels inside a node of eight workers
 
 
@@ -44,7 +44,7 @@ def step_seconds(table: Table, examples: float, *, flattened: int = 1, device: D
 
 
 def _zeros(layer: Layer) -> float:
-  """Return the ratio of the products of a full convolution over the padded input to the necessary products."""
+  """Return the products of a full convolution of the padded input, divided by the necessary products."""
   factor = 1.0
   for size, kernel, out in zip(layer.size_in, layer.kernel, layer.size_out, strict=True):
     stride = max(1, round((size - kernel) / (out - 1))) if out > 1 else 1

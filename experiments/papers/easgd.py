@@ -1,7 +1,8 @@
 """Zhang et al. 2014, arXiv 1412.6651: stability region of EASGD, as published and as measured on ddl's algorithms.
 
 On f(x) = h x^2 / 2, a round of EASGD is a linear map M of the p workers and the center. M is measured by running one
-round of the algorithm from each unit vector. A round is stable if its spectral radius is at most 1. eta means eta h.
+round of the algorithm from each unit vector. A round is stable if its spectral radius is at most 1. `eta` stands for
+eta h.
 """
 
 from functools import cache
@@ -37,8 +38,9 @@ def published(eta: Any) -> Any:
 def synchronous(eta: Any, workers: int) -> Any:
   """Return the largest stable alpha of Sync EASGD: (4 - 2 eta) / (2 (p + 1) - p eta), for 0 <= eta <= 2.
 
-  Derived here: a round maps the workers' mean and the center by [[1 - eta - alpha, alpha], [p alpha, 1 - p alpha]],
-  which is stable while det(M + 1) >= 0. Differences between workers shrink by 1 - eta - alpha, a weaker condition.
+  Derived here: a round maps the workers' mean and the center by
+  M = [[1 - eta - alpha, alpha], [p alpha, 1 - p alpha]], which is stable while det(M + 1) >= 0. Differences between
+  workers are multiplied by 1 - eta - alpha, which gives a weaker condition.
   """
   return (4 - 2 * eta) / (2 * (workers + 1) - workers * eta)
 
@@ -113,7 +115,7 @@ def section(config: Config) -> Section:
       radii(name, workers, np.array([eta]), most * np.array(config.around))[0] for name, workers, most in cases
     ]
     rows.append((eta, bound, derived, *columns))
-  wrong = {}  # map -> (number of points inside the inequality that are unstable, outside that are stable)
+  wrong = {}  # map -> numbers of points (allowed by the inequality but unstable, excluded but stable)
   for name, workers in config.maps:
     etas, alphas, computed = _map(name, workers, config.points)
     inside = (etas[:, None] <= 2) & (alphas <= (published(etas[:, None])))

@@ -1,4 +1,4 @@
-"""Sections that compare reported with predicted numbers, and their rendering from the Jinja templates."""
+"""Render sections that compare reported with predicted numbers, from Jinja templates."""
 
 import statistics
 import tomllib
@@ -59,7 +59,7 @@ class Section(NamedTuple):
 def read(
   name: str, rows: Sequence[ReportedRow] = (), picture: Callable[[], bytes] | None = None, **values: Any
 ) -> Section:
-  """Render templates/NAME.md, which contains fields of `Section` in TOML, then Markdown, as a section."""
+  """Build a section from templates/NAME.md, which contains fields of `Section` in TOML, then Markdown."""
   _, head, body = render(TEMPLATES / f"{name}.md", **values).split("+++\n", 2)
   fields = tomllib.loads(head)
   named_picture = (fields.pop("picture"), picture) if picture else None

@@ -8,8 +8,8 @@ The fitted points, marked in the column `use` of published_steps.csv, were chose
 networks on one or two devices of each generation; MosaicML's 125M, 760M and 3B with 2048 and 8192 tokens on two
 devices; and the only points of a group. The shares in devices.toml minimize the soft L1 loss of
 (log predicted_i - log measured_i) / 0.1 over these points. The held-out points influenced the model twice: GoogLeNet
-became a fitted network, because no other one has maps that do not fill tiles, and the tile size was chosen, although
-the fitted points prefer the same.
+became a fitted network, because no other network has maps that do not fill tiles; and the tile size was chosen
+with them, although the fitted points prefer the same size.
 """
 
 import csv
@@ -194,7 +194,7 @@ def _program_points() -> list[PublishedStep]:
 
 
 def _half(point: PublishedStep, winograd: bool) -> float:
-  """Predict the seconds of a step with HALF: by the roofline, or if `winograd`, with the 0-1 program's algorithms."""
+  """Predict a step at half of the peak: by the roofline, or if `winograd`, with the 0-1 program's algorithms."""
   layers, device = network(point.network), chips()[point.device].device(point.form)
   if not winograd:
     return step_seconds(parts(layers), point.examples, device, HALF)
@@ -205,8 +205,8 @@ def _half(point: PublishedStep, winograd: bool) -> float:
 def _why(name: str) -> tuple[float, ...]:
   """Return four figures for 64 images on P100 that explain the errors with the 0-1 program.
 
-  The FLOP in whole tiles over the network's FLOP; the share of the former in layers with Winograd; the share of the
-  step spent in operations after convolutions; and the share of normalization in the bytes of these operations.
+  The FLOP in whole tiles divided by the network's FLOP; the share of the former in layers with Winograd; the share of
+  the step spent in operations after convolutions; and the share of normalization in the bytes of these operations.
   """
   layers, shares = network(name), convolution_shares("pascal", "2016")
   step = device_step.device_step(layers, chips()["p100"].device("float32"), shares)

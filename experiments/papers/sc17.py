@@ -50,7 +50,7 @@ class GpuRound(NamedTuple):
 def rounds(config: Config, reading: str) -> dict[str, GpuRound]:
   """Predict the round of each method from the published shares of Original EASGD's round.
 
-  The share of parameters gives the time of a message; the rest without the copies of examples is computing.
+  The share of parameters gives the time of a message; the rest, except the copies of examples, is computing.
 
   TURNS: the workers of Original EASGD compute one after the other. STAGED: an exchange sends 2 (p - 1) / p messages,
   each copied twice through the host and once between GPUs, and only its broadcast half can be hidden.
@@ -138,7 +138,14 @@ def parts(config: Config) -> Section:
 
 
 def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[float], float]:
-  """Return (T(1) / T(N) for each number of nodes, seconds of a step); T(N) = step + all-reduce(N), fitted to one N."""
+  """Predict the efficiency T(1) / T(N) for each number of nodes N; return also the fitted seconds of a step.
+
+  T(N) = step + all-reduce(N), T(1) = step. The step is fitted to the reported T(N) / T(1) at N = `config.fitted`.
+
+  Args:
+    network: key of `config.networks`.
+    algorithm: of the all-reduce, such as "best" or "tree".
+  """
   inputs, links = config.networks[network], cluster_file.named(config.cluster).network
   nbytes = params_bytes(neural_networks.table(inputs.network))
   reported = inputs.seconds[config.nodes.index(config.fitted)] / inputs.seconds[0]

@@ -1,4 +1,4 @@
-"""Compare published throughput over slow links with predicted all-reduces: several sites, hosts on a shaped link."""
+"""Compare published throughput over slow links with predictions: several sites, and hosts on a shaped link."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from experiments.papers.page import Config, Section
 
 
 class SitePoint(NamedTuple):
-  """Throughput on several sites in examples/s, or the percentage of a round spent computing."""
+  """Published and predicted throughput on several sites in examples/s, or percentage of a round spent computing."""
 
   name: str
   published: float
@@ -58,7 +58,10 @@ def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
 
 
 def shaped_link_points(shaped: Config) -> dict[str, list[SitePoint]]:
-  """Predict the percentage of a round spent computing, H t / (H t + exchange), for each algorithm."""
+  """Predict the percentage of a round spent computing, for each algorithm.
+
+  It is 100 H t / (H t + exchange) for H steps of t seconds per round.
+  """
   by_link: dict[str, list[SitePoint]] = {}
   for name, by_steps in shaped.shares.items():
     for steps, shares in by_steps:

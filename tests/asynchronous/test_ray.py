@@ -206,7 +206,7 @@ def test_every_shard_updates_its_reply_after_a_barrier(tmp_path, monkeypatch):
 
 def test_shards_have_equal_sizes():
   assert [part.stop - part.start for part in ray_transport.cut(12, 5)] == [2, 2, 3, 2, 3]
-  with pytest.raises(ValueError, match=r"shards must be in \[1, 12\]"):
+  with pytest.raises(ValueError, match="shards must be from 1 to 12"):
     ray_transport.cut(12, 13)
 
 
@@ -251,7 +251,7 @@ def test_invalid_settings_are_errors_before_processes_start(tmp_path, monkeypatc
     cluster(tmp_path, algorithm, workers=50)
   with pytest.raises(ValueError, match="a checkpoint of all 3 shards"):
     cluster(tmp_path, algorithm, shards=3, resume=True)
-  with pytest.raises(ValueError, match=r"shards must be in \[1, 4\]"):
+  with pytest.raises(ValueError, match="shards must be from 1 to 4"):
     cluster(tmp_path, algorithm, workers=1, shards=5).run({"w": np.zeros(4, np.float32)}, EXTRA, 9, print, [])
   clipping = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1))
   with pytest.raises(ValueError, match="the optimizer must be element-wise on Ray"):

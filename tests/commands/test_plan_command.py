@@ -134,7 +134,7 @@ def test_a_step_of_microbatches_takes_the_sum_of_their_steps(planned, settings):
     ((DIGITS, "--model=vgg_a", "--cluster=cori_fdr"), "model must be unset when config is set, got vgg_a"),
     (
       ("--model=vgg_a", "--cluster=knl_16_parts", "--workers=1"),
-      "not even one example fits in 1.07 GB: a step on one needs",
+      "not even one example fits in 1.07 GB: a step on one example needs",
     ),
     (("--model=vgg_a", "--cluster=pcie_8gpu", "--workers=9"), "from 1 to 8"),
     (("--model=llama_7b", "--cluster=h100_ib400", "--workers=1"), "workers must be at least 2 to hold"),

@@ -174,7 +174,7 @@ def test_complete_data_sets_are_only_sampled():
     ({"validation": X}, "validation set must be a ddl.Source, got ndarray"),
     ({"train": Source(0, part(X, Y).take)}, "size of the training set"),
     ({"train": Source(60.0, part(X, Y).take)}, "got 60.0"),
-    ({"train": Source(60, lambda k: {"x": X[k]})}, "must be dicts with the keys x and y, got the keys ['x']"),
+    ({"train": Source(60, lambda k: {"x": X[k]})}, "must be dicts with the keys 'x' and 'y', got the keys ['x']"),
     ({"train": Source(60, lambda k: (X[k], Y[k]))}, "dict of x and y, got tuple"),
     ({"meta": None}, "meta of the data set must be a dict, got NoneType"),
     ({"meta": LABELS | {"shape": 4}}, "shape in meta"),

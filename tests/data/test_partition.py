@@ -147,7 +147,7 @@ def test_batches_do_not_depend_on_the_group_of_workers():
 
 
 def test_batch_larger_than_a_shard():
-  with pytest.raises(ValueError, match=r"^config\.batch must be in \[1, 7\], [^\n]*worker 1 [^\n]*got 8[^\n]*$"):
+  with pytest.raises(ValueError, match=r"^config\.batch must be from 1 to 7 [^\n]*worker 1[^\n]*got 8[^\n]*$"):
     orders([9, 7, 8], 8, 0)
   with pytest.raises(ValueError, match=r"^config\.batch must [^\n]*got 0[^\n]*$"):
     orders([9], 0, 0)

@@ -206,7 +206,7 @@ def test_tokens_of_one_byte(tmp_path):
   for characters in (65, 128, 200):
     content = RNG.integers(0, characters, 20_000).astype(np.uint8).tobytes()
     one_line(
-      ValueError, lambda content=content: loaded(tmp_path, content), "train.bin", "of uint16, got uint8. Convert"
+      ValueError, lambda content=content: loaded(tmp_path, content), "train.bin", "must be uint16, got uint8. Convert"
     )
 
 

@@ -138,7 +138,7 @@ def test_make_schedule_combines_events_and_operations(rule):
 @pytest.mark.parametrize(
   ("rule", "changes", "line"),
   [
-    (Rule(period=9), dict(steps=2), "steps must be enough for one visit of 4 workers"),
+    (Rule(period=9), dict(steps=2), "steps must be enough for one visit .4 workers"),
     (Rule(arrivals=Arrivals(blocks=2)), {}, "arrivals.blocks must be 0 [^\n]*, got 2"),
     (Rule(read=None), dict(barrier=backup(spare=1)), "barrier must be asp, bsp, ssp or psp "),
     (Rule(), dict(workers=3), "times.workers must be [^\n]* .3., got 4"),
@@ -319,7 +319,7 @@ def test_other_files_are_one_line_errors(tmp_path):
   (tmp_path / "text").write_text("nothing")
   np.save(tmp_path / "array", np.arange(3))
   for name in ("other.npz", "text", "array.npy"):
-    with pytest.raises(ValueError, match=r"^\S+: not a record of events: [^\n]+$"):
+    with pytest.raises(ValueError, match=r"^\S+ is not a record of events: [^\n]+$"):
       load(tmp_path / name)
 
 
@@ -378,7 +378,7 @@ def test_a_round_starts_after_the_previous_one():
     (dict(num_visits=0), "num_visits must be >= 1, got 0"),
     (dict(workers=0, times=None), "workers must be an integer >= 1, got 0"),
     (dict(period=0), "period must be >= 1, got 0"),
-    (dict(delay=2), "delay must be in [^\n]*, got 2"),
+    (dict(delay=2), "delay must be from 0 to the period .1., got 2"),
     (dict(message_seconds=-1.0), "message_seconds of worker 0 must be [^\n]*, got -1"),
     (
       dict(service_seconds=lambda worker: np.nan if worker == 2 else 0.0),

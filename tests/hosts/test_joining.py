@@ -111,7 +111,7 @@ def test_contradictory_ranks_and_numbers_are_errors(tmp_path):
   more = (longer, "--config.workers=3", "--devices=3")
   same_rank = [start(tmp_path, addresses[2], rank, 3, *more) for rank in (0, 1, 1)]
   lines = [complaint(process.end()) for process in (*too_many, *devices, *same_rank)]
-  assert lines[1].startswith(f"train: process 2 joined {addresses[0]}, but num_processes of process 0 is smaller")
+  assert lines[1].startswith(f"train: process 2 joined {addresses[0]}, but process 0 has a smaller num_processes")
   assert lines[3].startswith("train: the device count must be the same in all processes, got 6 in process 0, 4 in ")
   assert all("start all, each with its own process_id, " in line for line in lines[4:])
 

@@ -52,7 +52,7 @@ def adaptive_local_sgd(
 
 
 def first_rounds(periods: tuple[tuple[int, int], ...]) -> list[int]:
-  """Return the index of the first round of each pair; a pair without rounds has that of the next pair."""
+  """Return the index of each pair's first round; a pair without rounds has the index of the next pair."""
   rounds, step = [0], 0
   for (_, tau), (until, _) in pairwise(periods):
     count = max(0, -(-(until - step) // tau))  # rounds that begin before the next pair's first step

@@ -24,7 +24,7 @@ def dasgd(
   Args:
     inner: optimizer of each worker; its state is never averaged.
     period: local steps per average (tau).
-    delay: steps computed while the average is in flight (d); if d exceeds the period, several are in flight.
+    delay: steps computed while the average is in flight (d); if d exceeds the period, several averages are.
     keep: weight of the worker's model in the merge (xi).
   """
 

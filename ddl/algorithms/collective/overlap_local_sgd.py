@@ -21,7 +21,7 @@ class OverlapState(NamedTuple):
 def overlap_local_sgd(
   inner: optax.GradientTransformation, *, period: PositiveInt = 2, pull: UnitInterval = 0.6, momentum: Momentum = 0.7
 ) -> Algorithm:
-  """Pull each worker towards an anchor model whose average is in flight for one round (Overlap-Local-SGD).
+  """Pull each worker towards an anchor, updated by an average in flight for one round (Overlap-Local-SGD).
 
   v <- beta v + z - xbar; z <- z - v; x_i <- (1 - alpha) x_i + alpha z, every tau steps, xbar from the round before
 

@@ -72,7 +72,7 @@ def or_one(gamma: jax.Array) -> jax.Array:
 
 
 def fast_rate(state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
-  """Return a function array -> gamma in the array's type: the rate recorded in an inner state, or 1.
+  """Return a function array -> gamma in the array's type; gamma is the rate recorded in an inner state, or 1.
 
   Raises:
     ValueError: if several transformations record a learning rate.

@@ -33,8 +33,8 @@ def sma(
   w_j <- w_j + inner(g_j) - alpha (w_j - z); z <- z + alpha sum_j (w_j - z) + mu (z - z_prev), every tau steps
 
   Koliousis et al. 2019, VLDB 12(11). Corrections use w_j and z from before the step. Without momentum this is Sync
-  EASGD. The paper also restarts the replicas from z when the learning rate drops. This is omitted, as in the authors'
-  code: it is meant for a rate that drops a few times; with cosine decay the replicas would restart at every exchange.
+  EASGD. The paper also restarts the replicas from z when the learning rate drops. The restart is omitted, as in the
+  authors' code: it suits a rate that drops a few times; with cosine decay the replicas would restart at every exchange.
   Differences are in flight for one step; the evaluated model is z.
 
   Args:

@@ -33,8 +33,8 @@ def streaming_diloco(
 
   Douillard et al. 2025, arXiv 2501.18512. Array i of the tree is in fragment i mod P; the paper assigns whole layers of
   a transformer. Each fragment has its own DiLoCo rounds of H steps, offset by H / P steps from the previous fragment.
-  Delta_p = (1/M) sum_m (theta_p - x_m,p) is computed when fragment p is sent, x_p when it is merged tau steps later.
-  Unlike in the paper, Delta_p is sent in the parameters' precision. One fragment with delay = 0 and keep = 0 is
+  Delta_p = (1/M) sum_m (theta_p - x_m,p) is computed when fragment p is sent; theta_p and x_p are updated tau steps
+  later. Unlike in the paper, Delta_p is sent in the parameters' precision. One fragment with delay = 0 and keep = 0 is
   `diloco`; `streaming_diloco_with` takes any outer optimizer. Fragment p = 0..P-1 is first sent after
   floor((p + 1) H / P) steps.
 
@@ -63,7 +63,8 @@ def streaming_diloco_with(
 ) -> Algorithm:
   """Return `streaming_diloco` with any outer optimizer.
 
-  It receives each fragment as the whole tree, with `optax.MaskedNode` in place of the arrays of other fragments.
+  The outer optimizer receives each fragment as the whole tree, with `optax.MaskedNode` in place of the arrays of other
+  fragments.
   """
   check(f"streaming_diloco.fragments with period {period}", fragments, integers(1, period))
   # A fragment has to arrive before its next launch.

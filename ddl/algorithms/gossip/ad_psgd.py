@@ -17,8 +17,8 @@ def ad_psgd(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Ser
   x_i, x_j <- (x_i + x_j) / 2; x_i <- x_i + u, u = inner(g)
 
   Lian, Zhang, Zhang, Liu 2017, arXiv 1710.06952. Neighbours form a bipartite graph (even ranks with odd ones on a
-  ring), so that no two wait for each other. Averaging conserves the mean of all models. The server holds every worker's
-  model, [workers, ...].
+  ring), so that no two workers wait for each other. Averaging conserves the mean of all models. The server holds every
+  worker's model, [workers, ...].
 
   Args:
     inner: optimizer of each worker; its state stays local.

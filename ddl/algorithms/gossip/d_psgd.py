@@ -38,10 +38,10 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
   Args:
     inner: optimizer of each worker; its state stays local.
     graph: "ring" (two neighbours), "torus" (four, on a grid as square as p allows; a ring if p is prime), "exponential"
-      (ceil(log2 p) neighbours), where each neighbour and the worker itself have equal weights; "one_peer_exponential"
-      (one neighbour, 2^k ranks lower, with weight 1/2 and k = step mod log2 p; p must be a power of two; without
-      gradients all workers reach the mean after log2 p steps); or a file with a doubly stochastic matrix W, [p, p]:
-      .npy, or text with commas (.csv) or blanks (.txt).
+      (ceil(log2 p) neighbours) or "one_peer_exponential" (one neighbour, 2^k ranks lower, with k = step mod log2 p, for
+      p a power of two; without gradients all workers reach the mean after log2 p steps), where a worker and its
+      neighbours have equal weights; or a file with a doubly stochastic matrix W, [p, p]: .npy, or text with commas
+      (.csv) or blanks (.txt).
     workers: number of workers (p).
   """
   steps = [hops(w) for w in matrices(graph, workers)]

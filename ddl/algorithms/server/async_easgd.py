@@ -21,8 +21,8 @@ def async_easgd(
   You, Buluc, Demmel 2017, arXiv 1708.02983; Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. Both updates use W and Wb
   from before the exchange (Jacobi), and the worker computes its next gradient while the exchange is in flight. Without
   gradients sum_i W^i + Wb is conserved, in any order of arrival. A worker never restarts from the center. p alpha must
-  be in 0..2, as p simultaneous pulls scale the center by 1 - p alpha, and should not exceed 1. The exchange is hidden
-  by one step; the reply is W - Wb from before the exchange.
+  be in 0..2, as p simultaneous pulls scale the center by 1 - p alpha, and should not exceed 1. The exchange
+  overlaps with one step; the reply is W - Wb from before the exchange.
 
   Args:
     inner: optimizer of each worker; the elastic term is not part of its momentum.

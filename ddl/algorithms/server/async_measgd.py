@@ -17,12 +17,12 @@ def async_measgd(
   period: PositiveInt = 1,
   workers: PositiveInt,
 ) -> ServerAlgorithm:
-  """Pull workers with momentum and a center towards each other, first come, first served (Async MEASGD).
+  """Pull a center and workers that use momentum towards each other, first come, first served (Async MEASGD).
 
   V <- mu V + inner(g); W <- W + V - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), every tau steps of a worker
 
   You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (5) and (6). The elastic term is not part of the
-  velocity. The exchange is hidden by one step.
+  velocity. The exchange overlaps with one step.
 
   Args:
     inner: returns -eta g: plain `optax.sgd(eta)`, with or without a schedule, as momentum is part of this algorithm.

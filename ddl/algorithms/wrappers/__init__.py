@@ -1,1 +1,1 @@
-"""Wrappers, which take an algorithm and return one whose means are compressed."""
+"""Wrappers: compressors of an algorithm's means, and SPARTA, which also averages parameters."""

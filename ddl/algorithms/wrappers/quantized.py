@@ -29,7 +29,10 @@ class Code(NamedTuple):
 
 
 def quantized(algorithm: Algorithm, name: str, code: Code, block: int) -> Algorithm:
-  """Return an algorithm whose means and sums are computed by a quantized all-reduce."""
+  """Return an algorithm that computes its means and sums by a quantized all-reduce.
+
+  name: the wrapper's name, for errors. block: maximum number of values per scale.
+  """
 
   def quantize(v: jax.Array, key: Any) -> tuple[jax.Array, jax.Array]:
     scale = jnp.max(jnp.abs(v), axis=-1, keepdims=True) / code.largest  # max|v| / c

@@ -20,7 +20,7 @@ class SpartaState(NamedTuple):
 def sparta(algorithm: Algorithm, *, share: Share = 0.005) -> Algorithm:
   """Average a small random share of the parameters after every step (SPARTA).
 
-  x_i at J <- (1/p) sum_j x_j at J after every step, before the algorithm's exchanges
+  x_i at J <- (1/p) sum_j x_j at J after every step, after the algorithm's delayed merges, before its other exchanges
 
   Beton et al. 2025, exo labs (openreview stFPf3gzq1). J is k indices per array, which all workers draw from one seed;
   only values are sent. The authors draw indices independently and broadcast a mask; here their number is fixed. SPARTA

@@ -47,7 +47,7 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
 
 
 def _add_up(size: int, values: jax.Array, places: jax.Array) -> jax.Array:
-  """Return a vector [size] with, at each index, the sum of the values that the workers sent for it.
+  """Return a vector [size]: at each index, the sum of the values that the workers sent for that index.
 
   values, places: the values and their indices, [workers, k].
   """

@@ -1,4 +1,4 @@
-"""Compressors that act on the concatenation of an algorithm's arrays, and exchanges of its slices."""
+"""Compressors of the vector that concatenates an algorithm's arrays, and exchanges of its slices."""
 
 from collections.abc import Callable
 from typing import Any
