@@ -27,7 +27,7 @@ def get_config():
   config.compare.algorithms = {
     "slow, heavy": {"algorithm": {"name": "sma", "period": 1}},
     "sync": {"algorithm": "sync_sgd"},
-    "few": {"algorithm": {"name": "local_sgd", "period": 1}, "wrapper": {"name": "topk"}},
+    "few": {"algorithm": {"name": "local_sgd", "period": 1}, "wrapper": {"name": "int8"}},
     "tuned": {"algorithm": {"name": "local_sgd", "period": 1}},
   }
   return config
@@ -44,7 +44,7 @@ def test_a_warning_is_printed_once_per_label_and_untuned_labels_are_named(tmp_pa
   ).end()
   assert done.code == 0, done.error
   assert done.error.count("config.optimizer.momentum adds a second one") == 1, done.error
-  assert done.error.count("topk is designed for gradients") == 1, done.error
+  assert done.error.count("int8 is designed for gradients") == 1, done.error
   (untuned,) = [line for line in done.out.splitlines() if "has no settings for" in line]
   assert '"slow, heavy", sync and few:' in untuned and "tuned.json" in untuned.partition("sets")[0]
 
