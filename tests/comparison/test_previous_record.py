@@ -74,7 +74,7 @@ def test_labels_that_are_only_read_keep_their_seeds(tmp_path, capsys):
   assert "training incomplete seeds of local first" in capsys.readouterr().out
   other = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(5,), target=0.01)
   assert [entry["runs"] for entry in other.info["algorithms"]] == [["sync/seed-0", "sync/seed-1"], ["local/seed-5"]]
-  assert "No seed is common" in repr(other)
+  assert "no seed is common" in repr(other)
   compared(tmp_path / "c", ["sync", "local"], seeds=(0, 1, 2), target=0.01)
   assert "training incomplete seeds of sync first" in capsys.readouterr().out
 

@@ -82,7 +82,7 @@ def test_resume_and_load_from_another_folder(tmp_path):
   assert (done.code, done.out) == (0, "(64, 10)\n"), done.error
   (tmp_path / "here/mine.py").unlink()
   reported = complaint(Command("train", "--resume", f"--workdir={tmp_path}/run").end())
-  assert "net" in reported and "missing" in reported and "mine.py" in reported and "damaged" not in reported
+  assert "existing file" in reported and "mine.py:net" in reported and "damaged" not in reported
 
 
 def test_files_with_the_same_name_in_two_folders(tmp_path):

@@ -56,6 +56,7 @@ TESTED = (  # parts of commands that other tests run
   "run.py bench --perf", "run.py calibrate", "--cluster=measured",  # tests/commands/test_calibrate.py
   "run.py reproduce",  # tests/commands/test_reproduce.py
   "run.py plan",  # tests/commands/test_advice_page.py
+  "experiments.bench.server_exchange",  # tests/asynchronous/test_ray.py
 )  # fmt: skip
 EXTRAS = {"--topology=v5": "libtpu", "--topology=h": "jax_cuda12_plugin"}  # part of a command: the package it needs
 NETWORKS = os.geteuid() == 0 and Path("/dev/net/tun").exists()  # needed by netbench

@@ -122,10 +122,12 @@ def test_no_process_remains_after_a_signal(number):
   process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
   assert process.stdout
   assert process.stdout.readline().startswith("link: 1 Gbit/s")
-  children = descendants(process.pid)
-  assert len(children) >= 7  # two namespaces, the link, four processes
+  end = time.monotonic() + 60
+  while len(children := descendants(process.pid)) < 7:  # two namespaces, the link, four processes
+    assert process.poll() is None and time.monotonic() < end
+    time.sleep(0.1)
   process.send_signal(number)
-  code = process.wait(timeout=20)
+  code = process.wait(timeout=60)
   assert code == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
   assert "Traceback" not in (process.stderr.read() if process.stderr else "")
   end = time.monotonic() + 10

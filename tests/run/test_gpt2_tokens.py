@@ -91,7 +91,7 @@ def test_a_comparison_of_language_models_uses_the_perplexity(call, wrong, folder
   assert row["reached"] == 1  # before training, where all tokens are equally likely
   wrong(
     [*flags, "--config.compare.target=0.95", f"--workdir={tmp_path}/b"],
-    "config.compare.target is 0.95",
+    "config.compare.target must be above 1",
     "perplexity",
     command="compare",
   )
