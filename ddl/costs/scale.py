@@ -1,7 +1,7 @@
 """Scaling curves of the `scale` command, from a model's work and memory and each algorithm's messages."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import optax
@@ -94,6 +94,7 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
   return by_name
 
 
+@lru_cache(maxsize=64)  # both ends of a range of efficiencies have the same messages
 def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
   """Return a function that maps a number of workers to the messages of the algorithm `name`.
 

@@ -1,7 +1,6 @@
 """Every command and every Python block of the README, of docs/ and of the papers' pages runs; links have targets.
 
-The commands of a page run one after another in an empty folder, with fewer steps, seeds and cases. The default tests
-run only some of them; `--slow` runs all.
+With `--slow`, the commands of a page run one after another in an empty folder, with fewer steps, seeds and cases.
 """
 
 import contextlib
@@ -61,7 +60,6 @@ TESTED = (  # parts of commands that other tests run
 EXTRAS = {"--topology=v5": "libtpu", "--topology=h": "jax_cuda12_plugin"}  # part of a command: the package it needs
 NETWORKS = os.geteuid() == 0 and Path("/dev/net/tun").exists()  # needed by netbench
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-FAST = {"README.md": ("run.py train", "run.py list")}  # page: parts of the commands that the default tests run
 BRIEF = {"  target=0.9,\n": "  target=0.9, steps=50, eval_every=25,\n"}  # text of a block: its replacement by default
 LONG = (  # pages whose Python blocks run only with --slow
   "docs/reference/grids.md",
@@ -105,14 +103,10 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize(
   "name",
-  [
-    name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
-    for name, page in zip(NAMES, PAGES, strict=True)
-    if commands(page)
-  ],
+  [name for name, page in zip(NAMES, PAGES, strict=True) if commands(page)],
 )
-def test_the_commands_run(name, folder, pytestconfig):
-  slow = pytestconfig.getoption("--slow")
+@pytest.mark.slow
+def test_the_commands_run(name, folder):
   for command in commands(ROOT / name):
     words = shlex.split(command)
     program, arguments = words[0], words[1:]
@@ -122,7 +116,7 @@ def test_the_commands_run(name, folder, pytestconfig):
       assert all((ROOT / path).exists() for path in words[3:] if not path.startswith("-"))
     elif words[:2] == ["pip", "install"]:
       check_installs(words[2:])
-    elif runs(command) and (slow or any(part in command for part in FAST[name])):
+    elif runs(command):
       arguments = last_of_each([*arguments, *smaller(command)])
       if (program, *arguments) in DONE:
         continue

@@ -48,7 +48,8 @@ RUNS = {  # name: the flags after DIGITS
 CLUSTERS = ["dasgd_v100_10g", "h100_ib400", "cori_fdr"]
 COMPARE = [
   *("compare", "--config=configs/digits_compare.py", "--config.steps=60", "--config.compare.seeds=(0,1,2)"),
-  *("--config.compare.target=0.85", "--devices=2", f"--cluster={','.join(CLUSTERS)}"),
+  *("--only=sync SGD,DaSGD,EAMSGD,independent", "--config.compare.target=0.85", "--devices=2"),
+  f"--cluster={','.join(CLUSTERS)}",
 ]
 PREDICTIONS = {
   "plan_resnet50": ["plan", "--model=resnet50", "--cluster=h100_ib400"],

@@ -8,10 +8,7 @@ DEFAULT = (  # one case each of:
   "sharded",  # synchronous SGD
   "members",  # delayed (DaSGD), over workers of several devices
   "streaming_diloco",
-  "easgd_topk",  # EASGD, and a wrapper
   "async_easgd",  # a server in virtual time
-  "ad_psgd",  # gossip
-  "elastic",
   "compare",
   "plan_vgg",
   "scale_vgg",
