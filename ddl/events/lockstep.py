@@ -179,27 +179,6 @@ def _pass_on(clock: np.ndarray, link: np.ndarray, seconds: float, hops: Hops) ->
   return (float(first.min()), float(arrived.max())), arrived
 
 
-def waiting_for_messages(record: StepTimes, first: int = 0) -> float:
-  """Return the seconds, averaged over the workers, that they wait from step `first` while a message is being sent.
-
-  record: stacked steps; all workers are present.
-  """
-  spans = np.concatenate([record.launched.reshape(-1, 2), record.met.reshape(-1, 2)])
-  spans = spans[np.isfinite(spans).all(axis=1)]
-  if not len(spans):
-    return 0.0
-  starts, ends = spans[np.argsort(spans[:, 0])].T
-  ends = np.maximum.accumulate(ends)
-  starts[1:] = np.clip(starts[1:], ends[:-1], ends[1:])  # messages of neighbors overlap
-  edges = np.stack([starts, ends], axis=1).ravel()
-  sending = np.concatenate([[0.0], np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0))])
-
-  def within(start: np.ndarray, end: np.ndarray) -> float:
-    return float(np.sum(np.interp(end[first:], edges, sending) - np.interp(start[first:], edges, sending)))
-
-  return (within(record.done, record.released) + within(record.free, record.begun)) / record.done.shape[1]
-
-
 def presence_of(workers: int, steps: Iterable[StepTimes]) -> Presence:
   """Return the membership in the steps of `walk`: a worker with a NaN time is absent."""
   changes: list[tuple[int, presence.Ids]] = []

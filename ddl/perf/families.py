@@ -90,7 +90,7 @@ def synchronous_seconds(
     return micro * computing
   pattern = Pattern(local=(Op("all_reduce", message_bytes(job.params_bytes, name)),))
   work, transport = scaling.work_of(job.step, job.params_bytes), scaling.Transport(overlap=cluster.overlap)
-  last = scaling.seconds_and_waiting(scaling.Scenario(pattern, work, cluster, workers, part, transport))[0]
+  last = scaling.seconds_of(scaling.Scenario(pattern, work, cluster, workers, part, transport))
   return (micro - 1) * computing + last + encode_seconds(job.params_bytes, name, cluster.device)
 
 

@@ -87,14 +87,21 @@ def _sums(numbers: Sequence[float], size: int) -> list[float]:
 
 
 def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
-  """Return (seconds per step, share of this time spent waiting for communication)."""
+  """Return (seconds per step, share of this time that links without latency and limit of bandwidth would save)."""
+  if run.workers == 1 or run.pattern.visits:
+    return _visits(run) if run.workers > 1 else (seconds_of(run), 0.0)
+  seconds, instant = seconds_of(run), _with_links(_with_links(run.cluster, latency=0.0), bandwidth=math.inf)
+  return seconds, max(0.0, 1 - seconds_of(run._replace(cluster=instant)) / seconds)
+
+
+def seconds_of(run: Scenario) -> float:
+  """Return the seconds per step."""
   if run.workers == 1:
-    return step_pass(run.work, run.cluster, run.examples).seconds, 0.0
+    return step_pass(run.work, run.cluster, run.examples).seconds
   if run.pattern.visits:
-    return _visits(run)
+    return _visits(run)[0]
   run, unit = _shortened(run)
-  seconds, waiting = _lockstep(run)
-  return seconds / unit, waiting
+  return _lockstep(run) / unit
 
 
 def _shortened(run: Scenario) -> tuple[Scenario, int]:
@@ -141,8 +148,8 @@ def gradients_of(run: Scenario) -> Timeline:
   return timeline.simulate(step_pass(run.work, run.cluster, run.examples), cost, **settings)
 
 
-def _lockstep(run: Scenario) -> tuple[float, float]:
-  """Return (seconds per step, share spent waiting for communication) of a collective algorithm in the steady state.
+def _lockstep(run: Scenario) -> float:
+  """Return the seconds per step of a collective algorithm in the steady state.
 
   Without jitter all workers are equal, so one is simulated.
   """
@@ -165,15 +172,12 @@ def _lockstep(run: Scenario) -> tuple[float, float]:
   paces = step * (np.tile(_paces(half, workers, run.jitter), (2, 1)) if run.jitter else np.ones((2 * half, 1)))
   gradients = gradients_of(run) if run.pattern.local else None
   times = Times(lambda worker, first, count: paces[first : first + count, worker], workers=workers, seed=0)
-  steps = lockstep.walk(
+  ends = lockstep.finish(
     workers=workers, steps=2 * half, round_steps=period, times=times, exchanges=exchanges,
     overlap=run.transport.overlap, local_seconds=gradients and gradients.exposed + gradients.hidden,
     local_lead=gradients.hidden if gradients else 0.0,
   )  # fmt: skip
-  record = lockstep.stack(steps)
-  ends = record.released.max(axis=1)
-  seconds = float(ends[-1] - ends[half - 1]) / half
-  return seconds, lockstep.waiting_for_messages(record, half) / (half * seconds)
+  return float(ends[-1] - ends[half - 1]) / half
 
 
 def _round_steps(exchanges: Sequence[ExchangePattern]) -> int:
@@ -298,7 +302,7 @@ def curve(
       "stragglers": run._replace(jitter=0.0),
       "serialized access": run._replace(pattern=pattern._replace(visits=visits)),
     }
-    losses = {key: max(0.0, seconds - seconds_and_waiting(other)[0]) for key, other in ideal.items() if other != run}
+    losses = {key: max(0.0, seconds - seconds_of(other)) for key, other in ideal.items() if other != run}
     rate = (batch * count if weak else batch) / seconds
     points.append(ScalingPoint(count, examples, seconds, rate, rate / single, rate / single / count, waiting, losses))
   return points
