@@ -110,7 +110,7 @@ def _explain(log: str, me: ProcessInfo, join_timeout: float, peer_timeout: float
   """Return why JAX aborts this process, according to the log of its coordination service, and the exit code."""
   silent = re.search(r"stopped sending heartbeats\):\s*(\d+)", log)
   where = me.coordinator or f"the coordinator set by {me.cluster}"
-  if "different incarnation" in log or "already in error" in log:
+  if "different incarnation" in log or ("already in error" in log and not silent):
     return f"another process joined {where} with a process_id that is already in use", 1
   if unexpected := re.search(r"Unexpected task registered with task=(\d+)", log):
     return f"process {unexpected[1]} joined {where}, but process 0 has a smaller num_processes", 2
