@@ -238,25 +238,40 @@ def find(device: Device, kind: str) -> ShareRange | None:
       f"fitted on published steps of {KINDS[kind]} in {FORMS[form]} (experiments/papers/device_steps.md); "
       f"the errors on {count} other steps are {percent(median)} (median), at most {percent(largest)}",
     )
-  near = _nearest(sheet.generation if sheet else "", kind, form)
+  generation = sheet.generation if sheet else ""
+  near = _nearest(generation, kind, form)
   columns = list(zip(*(shares[:4] for shares in near), strict=True))
   start = max(shares.start for shares in near) if kind == "convolution" else 0.0
+  low, high = Shares(*map(min, columns), start=start), Shares(*map(max, columns))  # a layer's start only slows a step
+  if generation and not _measured(generation):
+    least = min(low.product, *(entry["low"] for entry in device_data()["whole_step"].values()))
+    reason = "no published step on this device: a range from the lowest to the highest shares of all devices"
+    return ShareRange((low._replace(product=least), high), reason)
   missing = f"no published step of {KINDS[kind]} in {FORMS[form]}" if kind else "no published step of this network"
   return ShareRange(
-    (Shares(*map(min, columns), start=start), Shares(*map(max, columns))),  # a layer's start only slows a step
+    (low, high),
     f"{missing} on this device: a range from the lowest to the highest shares of similar devices or kinds of network",
   )
+
+
+def _measured(generation: str) -> list[Shares]:
+  """Return the shares of a device generation for all kinds of networks and number formats."""
+  tables = [forms for kinds in device_data()["shares"].values() for forms in kinds.values()]
+  return [Shares(**table[generation]) for table in tables if generation in table]
 
 
 def _nearest(generation: str, kind: str, form: str) -> list[Shares]:
   """Return the known shares of the same kind of network on all devices.
 
-  If there are fewer than two, add those of other kinds on the same device; if still fewer than two, return all shares.
+  If there are fewer than two, add those of other kinds on the same device; if still fewer than two, return all shares
+  in the number format. For a generation without any shares, return those of all devices, kinds and formats.
   """
   kinds, generations = ("convolution", "attention"), sorted({chip.generation for chip in chips().values()})
   same_device = [known(generation, other, form) for other in kinds]
   same_kind = [known(other, kind, form) for other in generations]
   every = [known(other, other_kind, form) for other in generations for other_kind in kinds]
+  if generation and not _measured(generation):
+    same_device = same_kind = every = [shares for other in generations for shares in _measured(other)]
   candidates = [[shares for shares in near if shares] for near in (same_kind, [*same_device, *same_kind], every)]
   nearest = next((near for near in candidates if len(near) > 1), candidates[-1])
   return [shares._replace(winograd=0.0) for shares in nearest]
