@@ -98,13 +98,13 @@ def device_step(
   for i, layer in enumerate(table):
     again = recomputed * layer.forward_flop
     if shares.whole:
-      parts.append(LayerWork(layer.train_flop + again, 0.0, 3 * layer.params))
+      parts.append(LayerWork(layer.train_flop + again, 0.0, layer.held))
       continue
     algorithm = (algorithms or {}).get(layer.name) or fastest(layer, shares)
     slower = 1 / shares.attention if isinstance(layer, Attention) else 1.0
     moved = 0.0 if is_map_scale(layer) else layer.moved * (1 + recomputed / 3)
     work = flop(layer, i == 0) * cost(algorithm, shares)
-    parts.append(LayerWork((work + again) * slower, moved, 3 * layer.params))
+    parts.append(LayerWork((work + again) * slower, moved, layer.held))
     if traffic := extra(layer):
       parts.append(LayerWork(0.0, traffic))
   started = device._replace(start=device.start + shares.start * len(table))
@@ -206,7 +206,7 @@ def kind_of(table: Table) -> str:
 
 def kind_of_model(name: str) -> str:
   """Return the kind of network of a model in `ddl.models` or of a layer table, by name; "" for other names."""
-  return kind_of(neural_networks.table(name)) if name in neural_networks.names() else MODEL_KINDS.get(name, "")
+  return kind_of(neural_networks.table(name)) if neural_networks.has(name) else MODEL_KINDS.get(name, "")
 
 
 @cache
