@@ -48,12 +48,12 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
     examples: batch size of the step that XLA counts.
     cluster: the cluster.
   """
-  named("model", dict.fromkeys(neural_networks.names()) | MODELS, name)
-  if name in neural_networks.names():
+  if neural_networks.has(name):
     placed = table_job(name, cluster)
     work = scaling.work_of(placed.job.step, placed.job.params_bytes)
     counted = "layer table, 6 FLOP per multiply-accumulate"
     return ScaledJob(placed, work, partial(largest_batch, placed.job.memory), counted, placed.job.title)
+  named("model", dict.fromkeys(neural_networks.names()) | MODELS, name)
   from ddl.config import default_experiment
   from ddl.costs import step_cost  # imported lazily: a layer table needs no compiler
   from ddl.run.build import build

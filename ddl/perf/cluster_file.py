@@ -14,7 +14,7 @@ from ddl.errors import OptionError
 from ddl.perf import units
 from ddl.perf.cluster import NCCL, Cluster, LinkModel, NetworkModel, Torus, Uplink
 from ddl.perf.device import Device, Efficiency, chips, device_data
-from ddl.perf.device_step import kind_of_model
+from ddl.perf.device_step import find, kind_of_model
 from ddl.ranges import Range, check
 
 FOLDER = Path(__file__).with_name("clusters")
@@ -124,6 +124,8 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
   by_name |= {f"link.{name}": table for name, table in links.items()}
   for name in by_name:
     units.choice("table", f"[{name}]" if name else "", ["", *(f"[{known}]" for known in TABLES if known)])
+  if isinstance(by_name["device"], Mapping):
+    by_name["device"] = _data_sheet(by_name["device"]) | dict(by_name["device"])
   values = {name: _values(name, table, TABLES[name]) for name, table in by_name.items()}
   device, nodes = values["device"], values["nodes"]
   link = {name: LinkModel(*map(float, values[f"link.{name}"].values())) for name in links}
@@ -143,6 +145,20 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
     workers=workers or None,
     overlap=values[""]["overlap"],
   )
+
+
+def _data_sheet(table: Mapping[str, Any]) -> dict[str, float]:
+  """Return the defaults of [device] for its chip and format: the data sheet, and the middle of its range of shares."""
+  name, form = table.get("chip"), table.get("format")
+  sheet = chips().get(name) if isinstance(name, str) else None
+  forms = {"float32": ("float32", "tf32"), "bfloat16": ("bfloat16",), "float16": ("bfloat16",)}
+  peaks = [key for key in forms.get(form, ()) if sheet and key in sheet.peaks] if isinstance(form, str) else []
+  if not sheet or not peaks:
+    return {}
+  device = sheet.device(peaks[0])
+  shares = find(device._replace(chip=str(name)), "")
+  rates = {key: getattr(device, key) for key in ("peak", "memory_bandwidth", "memory")}
+  return rates | ({"efficiency": shares.middle.product} if shares else {})
 
 
 def _values(name: str, table: Any, keys: Mapping[str, FileKey]) -> dict[str, Any]:

@@ -98,13 +98,13 @@ def device_step(
   for i, layer in enumerate(table):
     again = recomputed * layer.forward_flop
     if shares.whole:
-      parts.append(LayerWork(layer.train_flop + again, 0.0, 3 * layer.params))
+      parts.append(LayerWork(layer.train_flop + again, 0.0, layer.held))
       continue
     algorithm = (algorithms or {}).get(layer.name) or fastest(layer, shares)
     slower = 1 / shares.attention if isinstance(layer, Attention) else 1.0
     moved = 0.0 if is_map_scale(layer) else layer.moved * (1 + recomputed / 3)
     work = flop(layer, i == 0) * cost(algorithm, shares)
-    parts.append(LayerWork((work + again) * slower, moved, 3 * layer.params))
+    parts.append(LayerWork((work + again) * slower, moved, layer.held))
     if traffic := extra(layer):
       parts.append(LayerWork(0.0, traffic))
   started = device._replace(start=device.start + shares.start * len(table))
@@ -206,7 +206,7 @@ def kind_of(table: Table) -> str:
 
 def kind_of_model(name: str) -> str:
   """Return the kind of network of a model in `ddl.models` or of a layer table, by name; "" for other names."""
-  return kind_of(neural_networks.table(name)) if name in neural_networks.names() else MODEL_KINDS.get(name, "")
+  return kind_of(neural_networks.table(name)) if neural_networks.has(name) else MODEL_KINDS.get(name, "")
 
 
 @cache
@@ -238,25 +238,40 @@ def find(device: Device, kind: str) -> ShareRange | None:
       f"fitted on published steps of {KINDS[kind]} in {FORMS[form]} (experiments/papers/device_steps.md); "
       f"the errors on {count} other steps are {percent(median)} (median), at most {percent(largest)}",
     )
-  near = _nearest(sheet.generation if sheet else "", kind, form)
+  generation = sheet.generation if sheet else ""
+  near = _nearest(generation, kind, form)
   columns = list(zip(*(shares[:4] for shares in near), strict=True))
   start = max(shares.start for shares in near) if kind == "convolution" else 0.0
+  low, high = Shares(*map(min, columns), start=start), Shares(*map(max, columns))  # a layer's start only slows a step
+  if generation and not _measured(generation):
+    least = min(low.product, *(entry["low"] for entry in device_data()["whole_step"].values()))
+    reason = "no published step on this device: a range from the lowest to the highest shares of all devices"
+    return ShareRange((low._replace(product=least), high), reason)
   missing = f"no published step of {KINDS[kind]} in {FORMS[form]}" if kind else "no published step of this network"
   return ShareRange(
-    (Shares(*map(min, columns), start=start), Shares(*map(max, columns))),  # a layer's start only slows a step
+    (low, high),
     f"{missing} on this device: a range from the lowest to the highest shares of similar devices or kinds of network",
   )
+
+
+def _measured(generation: str) -> list[Shares]:
+  """Return the shares of a device generation for all kinds of networks and number formats."""
+  tables = [forms for kinds in device_data()["shares"].values() for forms in kinds.values()]
+  return [Shares(**table[generation]) for table in tables if generation in table]
 
 
 def _nearest(generation: str, kind: str, form: str) -> list[Shares]:
   """Return the known shares of the same kind of network on all devices.
 
-  If there are fewer than two, add those of other kinds on the same device; if still fewer than two, return all shares.
+  If there are fewer than two, add those of other kinds on the same device; if still fewer than two, return all shares
+  in the number format. For a generation without any shares, return those of all devices, kinds and formats.
   """
   kinds, generations = ("convolution", "attention"), sorted({chip.generation for chip in chips().values()})
   same_device = [known(generation, other, form) for other in kinds]
   same_kind = [known(other, kind, form) for other in generations]
   every = [known(other, other_kind, form) for other in generations for other_kind in kinds]
+  if generation and not _measured(generation):
+    same_device = same_kind = every = [shares for other in generations for shares in _measured(other)]
   candidates = [[shares for shares in near if shares] for near in (same_kind, [*same_device, *same_kind], every)]
   nearest = next((near for near in candidates if len(near) > 1), candidates[-1])
   return [shares._replace(winograd=0.0) for shares in nearest]

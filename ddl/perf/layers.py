@@ -22,6 +22,8 @@ class Layer(NamedTuple):
   groups: int = 1
   bias: bool = True
   normalized: bool = False  # batch normalization follows, and its shift counts as the bias
+  experts: int = 1  # copies of the weights, of which `active` process each token (mixture of experts)
+  active: int = 1
 
   @property
   def dense(self) -> bool:
@@ -30,8 +32,8 @@ class Layer(NamedTuple):
 
   @property
   def weights(self) -> int:
-    """Number of weights without the bias: ifm ofm kw kh / groups."""
-    return self.inputs * self.outputs * self.kernel[0] * self.kernel[1] // self.groups
+    """Number of weights without the bias: ifm ofm kw kh / groups, times the number of experts."""
+    return self.inputs * self.outputs * self.kernel[0] * self.kernel[1] // self.groups * self.experts
 
   @property
   def params(self) -> int:
@@ -40,8 +42,8 @@ class Layer(NamedTuple):
 
   @property
   def macs(self) -> int:
-    """Multiply-accumulates of the forward pass on one example: weights * ow * oh."""
-    return self.weights * self.size_out[0] * self.size_out[1]
+    """Multiply-accumulates of the forward pass on one example: weights * ow * oh, of the active experts."""
+    return self.weights // self.experts * self.active * self.size_out[0] * self.size_out[1]
 
   @property
   def forward_flop(self) -> int:
@@ -56,12 +58,12 @@ class Layer(NamedTuple):
   @property
   def input_values(self) -> int:
     """Number of input values per example: ifm ih iw."""
-    return self.inputs * self.size_in[0] * self.size_in[1]
+    return self.inputs * self.size_in[0] * self.size_in[1] * self.active
 
   @property
   def activations(self) -> int:
     """Number of output values per example: ofm ow oh."""
-    return self.outputs * self.size_out[0] * self.size_out[1]
+    return self.outputs * self.size_out[0] * self.size_out[1] * self.active
 
   @property
   def saved(self) -> int:
@@ -72,6 +74,11 @@ class Layer(NamedTuple):
   def moved(self) -> int:
     """Number of values that the three passes of training read or write per example, without the parameters."""
     return 3 * (self.input_values + self.activations)
+
+  @property
+  def held(self) -> int:
+    """Number of parameters and gradients that the three passes of training read or write per step."""
+    return 3 * self.params
 
 
 NOTHING = property(lambda layer: 0)
@@ -89,10 +96,27 @@ class Embedding(Layer):
 
 
 class Tied(Layer):
-  """A dense layer on each token with the weights of another layer: it takes FLOP but adds no parameters."""
+  """A dense layer on each token with the weights of another layer: it takes FLOP, and adds only its bias."""
 
   __slots__ = ()
-  params = NOTHING
+
+  @property
+  def params(self) -> int:
+    return self.outputs if self.bias else 0
+
+
+class Recurrent(Layer):
+  """A dense layer on the state of a recurrent network, one token after the other.
+
+  Each token reads the weights again in the forward pass and in the gradient of the state; the gradients of the weights
+  are computed for all tokens at once (Appleyard et al. 2016, arXiv 1604.01946).
+  """
+
+  __slots__ = ()
+
+  @property
+  def held(self) -> int:
+    return (2 * self.size_out[1] + 1) * self.params
 
 
 class Pointwise(Layer):
@@ -174,6 +198,20 @@ class FusedAttention(Attention):
     return 3 * (self.input_values + self.activations)
 
 
+class FullAttention(FusedAttention):
+  """Attention in one kernel without a mask: to the same tokens, or from a decoder to its encoder's tokens (`size_in`).
+
+  From a decoder to its encoder, inputs are keys and values only, because the queries belong to other tokens.
+  """
+
+  __slots__ = ()
+
+  @property
+  def macs(self) -> int:
+    """Multiply-accumulates over all pairs of tokens."""
+    return 2 * self.outputs * self.size_out[1] * self.size_in[1]
+
+
 Table = tuple[Layer, ...]  # in the order of the forward pass
 
 
@@ -222,7 +260,7 @@ def pass_bytes(layer: Layer, examples: float, width: int = FLOAT) -> float:
 
 def part(layer: Layer) -> LayerWork:
   """Return the work of a layer in training: its FLOP, and the traffic of the three passes."""
-  return LayerWork(layer.train_flop, layer.moved, 3 * layer.params)
+  return LayerWork(layer.train_flop, layer.moved, layer.held)
 
 
 def parts(table: Table) -> tuple[LayerWork, ...]:

@@ -5,7 +5,11 @@ convolution; in the paper it is in the first 1x1 convolution, with the same numb
 bias; batch normalization is a separate layer.
 
 Transformers: blocks of attention and a feed-forward network on `tokens` tokens; an example is a sequence. A token costs
-6 FLOP per parameter plus 12 layers * width * tokens for the scores (Kaplan et al. 2020, arXiv 2001.08361).
+6 FLOP per parameter plus 12 layers * width * tokens for the scores (Kaplan et al. 2020, arXiv 2001.08361). Encoders,
+encoder-decoders and mixtures of experts are variants. A mixture sends all its parameters and computes those of the
+active experts.
+
+A name can set other sizes: `llama_8b:length=4096`, or `transformer:layers=24,width=2048`, which is GPT-2 otherwise.
 """
 
 import tomllib
@@ -14,31 +18,60 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ddl.errors import OptionError
 from ddl.perf import units
-from ddl.perf.layers import Attention, Embedding, FusedAttention, Layer, Loss, Pointwise, Residual, Table, Tied
+from ddl.perf.layers import (
+  Attention,
+  Embedding,
+  FullAttention,
+  FusedAttention,
+  Layer,
+  Loss,
+  Pointwise,
+  Recurrent,
+  Residual,
+  Table,
+  Tied,
+)  # fmt: skip
+from ddl.ranges import Range, check, integers
 
-CONVOLUTIONAL, TRANSFORMER = "convolutional", "transformer"  # tables of neural_networks.toml
+CONVOLUTIONAL, TRANSFORMER, RECURRENT = "convolutional", "transformer", "recurrent"  # tables of neural_networks.toml
+CUSTOM, BASE, HEAD = "transformer", "gpt2_124m", 64  # `transformer:...` is BASE with heads of this width
+KEYS = ("layers", "width", "heads", "kv_heads", "hidden", "length", "targets", "vocabulary", "experts", "active")
+FIELDS = {"length": "tokens"}  # keys of `NAME:key=value,...` whose field has another name
+MOST = {"layers": 1000, "experts": 1000}
 MAPS = (64, 128, 256, 512)  # output maps of the 3x3 convolutions in each stage of a residual network
 
 
 def names() -> list[str]:
   """Return the names of all layer tables."""
-  return [*_read()[CONVOLUTIONAL], *_read()[TRANSFORMER]]
+  return [name for kind in (CONVOLUTIONAL, TRANSFORMER, RECURRENT) for name in _read()[kind]]
+
+
+def has(name: str) -> bool:
+  """Return whether a name is that of a layer table, possibly with sizes after a colon."""
+  base, colon, _ = name.partition(":")
+  return base in names() or (bool(colon) and base == CUSTOM)
 
 
 def title(name: str) -> str:
   """Return the title of a layer table."""
   if name in _read()[CONVOLUTIONAL]:
     return _read()[CONVOLUTIONAL][name]["title"]
-  return f"{_entry(TRANSFORMER, name)['title']}, sequences of {transformer_sizes(name).tokens} tokens"
+  net = sizes(name)
+  kind = RECURRENT if isinstance(net, RecurrentSizes) else TRANSFORMER
+  title = _entry(kind, name)["title"]
+  return title if isinstance(net, TransformerSizes) and net.patch else f"{title}, sequences of {net.tokens} tokens"
 
 
 @cache
 def table(name: str) -> Table:
-  """Return the layers of a network. Raises OptionError for an unknown name."""
-  units.choice("model", name, names())
-  if name in _read()[TRANSFORMER]:
-    return transformer(transformer_sizes(name))
+  """Return the layers of a network. Raises OptionError for an unknown name or an invalid size."""
+  if not has(name):
+    units.choice("model", name, names(), f"`{CUSTOM}:layers=24,width=2048` sets the sizes of a transformer.")
+  if name not in _read()[CONVOLUTIONAL]:
+    net = sizes(name)
+    return recurrent(net) if isinstance(net, RecurrentSizes) else transformer(net)
   entry = _entry(CONVOLUTIONAL, name)
   if "blocks" in entry:
     return residual(entry["blocks"], 4 if entry.get("bottleneck") else 1)
@@ -157,13 +190,13 @@ def residual(blocks: Sequence[int], wider: int) -> Table:
 
 
 class TransformerSizes(NamedTuple):
-  """The sizes of a transformer for next-token or masked-token prediction."""
+  """The sizes of a transformer for next-token prediction, masked-token prediction or classification."""
 
   layers: int
   width: int
   heads: int
   tokens: int  # per sequence
-  vocabulary: int
+  vocabulary: int  # or classes
   kv_heads: int = 0  # for grouped-query attention (arXiv 2305.13245); 0: one per head
   hidden: int = 0  # width of the feed-forward network; 0: 4 width
   gated: bool = False  # SwiGLU (arXiv 2002.05202): the feed-forward network has two input projections
@@ -172,12 +205,109 @@ class TransformerSizes(NamedTuple):
   tied: bool = True  # the output layer shares the weights of the embedding
   fused: bool = True  # attention in one kernel
   predicted: int = 0  # tokens per sequence for which the output layer is computed; 0: all
+  causal: bool = True  # each token attends only to those before it
+  experts: int = 1  # feed-forward networks of a block
+  active: int = 1  # of which this many process each token
+  segments: int = 0  # above 0: BERT's segment embeddings, and its outputs for masked tokens and the next sentence
+  patch: int = 0  # above 0: the tokens are patches of this side of an image, and one for the class
+  targets: int = 0  # above 0: tokens of a decoder, which attends to the encoder's `tokens`
+  buckets: int = 0  # learned biases of relative positions, for each head
+
+
+class RecurrentSizes(NamedTuple):
+  """The sizes of an LSTM for next-token prediction."""
+
+  layers: int
+  width: int
+  tokens: int  # per sequence, as unrolled
+  vocabulary: int
 
 
 def transformer_sizes(name: str) -> TransformerSizes:
-  """Return the sizes of a transformer in neural_networks.toml."""
-  entry = _entry(TRANSFORMER, name)
-  return TransformerSizes(**{key: entry[key] for key in TransformerSizes._fields if key in entry})
+  """Return the sizes of a transformer. Raises OptionError as `sizes` does."""
+  net = sizes(name)
+  if not isinstance(net, TransformerSizes):
+    raise OptionError("model", "a transformer", f"'{name}'")
+  return net
+
+
+def sizes(name: str) -> TransformerSizes | RecurrentSizes:
+  """Return the sizes of a network: of neural_networks.toml, with the changes in "NAME:key=value,...".
+
+  The key `length` sets the number of tokens. `transformer` is GPT-2 with heads of width 64.
+
+  Raises:
+    OptionError: for a network without sizes, an unknown key, or a value out of range.
+  """
+  base, colon, text = name.partition(":")
+  classes = {TRANSFORMER: TransformerSizes, RECURRENT: RecurrentSizes}
+  kinds = {network: kind for kind in classes for network in _read()[kind]}
+  units.choice("model with sizes", base, [CUSTOM, *kinds])
+  custom = base == CUSTOM
+  kind = kinds[BASE if custom else base]
+  entry = _entry(kind, BASE if custom else base)
+  net = classes[kind](**{key: value for key, value in entry.items() if key in classes[kind]._fields})
+  return _resized(net, text, custom) if colon else net
+
+
+def _resized(net: TransformerSizes | RecurrentSizes, text: str, custom: bool) -> TransformerSizes | RecurrentSizes:
+  """Return the sizes with the changes in "key=value,...". custom: whether heads default to the width / HEAD."""
+  defaults = _defaults(net, custom)
+  values: dict[str, int] = {}
+  for item in text.split(","):
+    key, _, value = item.partition("=")
+    if key not in defaults or key in values:
+      known = ", ".join(f"{key}={default}" for key, default in defaults.items())
+      raise OptionError("model's sizes", f"some of {known}, each once", f"'{item}'")
+    check(f"model's {key}", int(value) if value.isdecimal() else value, integers(1, MOST.get(key, 2**24)))
+    values[FIELDS.get(key, key)] = int(value)
+  if isinstance(net, RecurrentSizes):
+    return net._replace(**values)
+  if custom and "heads" not in values:
+    values["heads"] = max(1, values.get("width", net.width) // HEAD)
+  tokens = values.get("tokens", net.tokens)
+  values["positions"] = max(net.positions, tokens) if net.positions else 0
+  if net.predicted > 1:
+    values["predicted"] = max(1, net.predicted * tokens // net.tokens)
+  net = net._replace(**values)
+  for key, of, whole in (("heads", "width", net.width), ("kv_heads", "heads", net.heads)):
+    if (part := getattr(net, key)) and whole % part:
+      raise OptionError(f"model's {key}", f"a divisor of its {of} ({whole})", part)
+  check("model's active", net.active, Range(1, net.experts, integer=True))
+  return net
+
+
+def _defaults(net: TransformerSizes | RecurrentSizes, custom: bool) -> dict[str, Any]:
+  """Return the keys that a network has, and their defaults."""
+  values = {key: getattr(net, FIELDS.get(key, key), 0) for key in KEYS}
+  if isinstance(net, RecurrentSizes):
+    return {key: value for key, value in values.items() if value}
+  absent = {"length"} if net.patch else set()
+  absent |= set() if net.targets else {"targets"}
+  shown = {"heads": f"width/{HEAD}"} if custom else {}
+  shown |= {"kv_heads": net.kv_heads or "heads", "hidden": net.hidden or "4*width"}
+  return {key: shown.get(key, value) for key, value in values.items() if key not in absent}
+
+
+def recurrent(net: RecurrentSizes) -> Table:
+  """Return the layers of an LSTM; those of layer i are named i/...
+
+  The products with the inputs of all tokens are one product; those with the state follow each other.
+  """
+  tokens, width = (1, net.tokens), net.width
+
+  def layer(kind: type[Layer], name: str, inputs: int, outputs: int, bias: bool = False) -> Layer:
+    return kind(name, inputs, outputs, size_in=tokens, size_out=tokens, bias=bias)
+
+  layers = [layer(Embedding, "embedding", net.vocabulary, width)]
+  for i in range(net.layers):
+    layers += [
+      layer(Layer, f"{i}/input", width, 4 * width, bias=True),
+      layer(Recurrent, f"{i}/state", width, 4 * width),
+      layer(Pointwise, f"{i}/cell", 8 * width, width),
+    ]
+  output = layer(Layer, "output", width, net.vocabulary, bias=True)
+  return (*layers, output, layer(Loss, "loss", net.vocabulary, net.vocabulary))
 
 
 def transformer(net: TransformerSizes) -> Table:
@@ -187,37 +317,83 @@ def transformer(net: TransformerSizes) -> Table:
   queries, values = net.heads * head, (net.kv_heads or net.heads) * head
   hidden = net.hidden or 4 * width
   into = 2 * hidden if net.gated else hidden
-  attention = FusedAttention if net.fused else Attention
+  unmasked = FullAttention if net.fused else Attention
+  masked = FusedAttention if net.fused else Attention
 
-  def normalization(name: str) -> Layer:
-    return Layer(name, width, width, size_in=tokens, size_out=tokens, groups=width, bias=net.bias)
+  def layer(kind: type[Layer], name: str, inputs: int, outputs: int, size: tuple[int, int], **more: Any) -> Layer:
+    return kind(name, inputs, outputs, **{"size_in": size, "size_out": size, "bias": False} | more)
 
-  def product(name: str, inputs: int, outputs: int) -> Layer:
-    return Layer(name, inputs, outputs, size_in=tokens, size_out=tokens, bias=net.bias)
+  def normalization(name: str, size: tuple[int, int] = tokens) -> Layer:
+    return layer(Layer, name, width, width, size, groups=width, bias=net.bias)
 
-  def other(kind: type[Layer], name: str, inputs: int, outputs: int, tokens: tuple[int, int] = tokens) -> Layer:
-    return kind(name, inputs, outputs, size_in=tokens, size_out=tokens, bias=False)
+  def product(name: str, inputs: int, outputs: int, size: tuple[int, int], **more: Any) -> Layer:
+    return layer(Layer, name, inputs, outputs, size, **{"bias": net.bias} | more)
 
-  layers = [other(Embedding, "embedding", net.vocabulary, width)]
-  if net.positions:
-    layers.append(other(Embedding, "positions", net.positions, width))
-  for i in range(net.layers):
-    layers += [
-      normalization(f"{i}/norm1"),
-      product(f"{i}/qkv", width, queries + 2 * values),
-      other(attention, f"{i}/attention", queries + 2 * values, queries)._replace(groups=net.heads),
-      product(f"{i}/projection", queries, width),
-      other(Residual, f"{i}/add1", 2 * width, width),
-      normalization(f"{i}/norm2"),
-      product(f"{i}/in", width, into),
-      other(Pointwise, f"{i}/activation", into, hidden),
-      product(f"{i}/out", hidden, width),
-      other(Residual, f"{i}/add2", 2 * width, width),
+  def attention(kind: type[Layer], name: str, inputs: int, size: tuple[int, int], **more: Any) -> Layer:
+    return layer(kind, name, inputs, queries, size, groups=net.heads, **more)
+
+  def feed_forward(i: str, size: tuple[int, int]) -> list[Layer]:
+    mixed: Any = {"experts": net.experts, "active": net.active}
+    layers = [
+      product(f"{i}/in", width, into, size, **mixed),
+      layer(Pointwise, f"{i}/activation", into, hidden, size, active=net.active),
+      product(f"{i}/out", hidden, width, size, **mixed),
     ]
-  predicted = (1, net.predicted or net.tokens)
-  return (
-    *layers,
-    normalization("norm"),
-    other(Tied if net.tied else Layer, "output", width, net.vocabulary, predicted),
-    other(Loss, "loss", net.vocabulary, net.vocabulary, predicted),
-  )
+    if net.experts == 1:
+      return layers
+    router = product(f"{i}/router", width, net.experts, size)
+    return [router, *layers, layer(Residual, f"{i}/sum", net.active * width, width, size)]
+
+  def block(i: str, size: tuple[int, int], kind: type[Layer], *, cross: bool = False) -> list[Layer]:
+    layers = [
+      normalization(f"{i}/norm1", size),
+      product(f"{i}/qkv", width, queries + 2 * values, size),
+      attention(kind, f"{i}/attention", queries + 2 * values, size),
+      product(f"{i}/projection", queries, width, size),
+      layer(Residual, f"{i}/add1", 2 * width, width, size),
+    ]
+    if cross:  # attention to the encoder's tokens
+      layers += [
+        normalization(f"{i}/cross_norm", size),
+        product(f"{i}/cross_q", width, queries, size),
+        product(f"{i}/cross_kv", width, 2 * values, tokens),
+        attention(unmasked, f"{i}/cross_attention", 2 * values, size, size_in=tokens),
+        product(f"{i}/cross_projection", queries, width, size),
+        layer(Residual, f"{i}/cross_add", 2 * width, width, size),
+      ]
+    add = layer(Residual, f"{i}/add2", 2 * width, width, size)
+    return [*layers, normalization(f"{i}/norm2", size), *feed_forward(i, size), add]
+
+  def relative(name: str, size: tuple[int, int]) -> list[Layer]:
+    return [layer(Embedding, name, net.buckets, net.heads, size)] if net.buckets else []
+
+  if net.patch:  # patches do not overlap, so that the convolution is a product on each patch
+    layers = [product("embedding", 3 * net.patch**2, width, (1, net.tokens - 1))]
+  else:
+    layers = [layer(Embedding, "embedding", net.vocabulary, width, tokens)]
+  if net.positions:
+    layers.append(layer(Embedding, "positions", net.positions, width, tokens))
+  if net.segments:
+    layers.append(layer(Embedding, "segments", net.segments, width, tokens))
+  layers += relative("relative", tokens)
+  last, kind = tokens, masked if net.causal and not net.targets else unmasked
+  for i in range(net.layers):
+    layers += block(str(i), tokens, kind)
+  if net.targets:
+    last = 1, net.targets
+    layers += [normalization("encoder_norm"), *relative("decoder_relative", last)]
+    for i in range(net.layers):
+      layers += block(f"decoder_{i}", last, masked, cross=True)
+  layers.append(normalization("norm", last))
+  predicted = (1, net.predicted) if net.predicted else last
+  if net.segments:
+    layers += [
+      product("transform", width, width, predicted),
+      layer(Pointwise, "activation", width, width, predicted),
+      normalization("transform_norm", predicted),
+      Layer("pooler", width, width),
+      Layer("next_sentence", width, 2),
+    ]
+  kind, bias = Tied if net.tied else Layer, bool(net.segments or net.patch)
+  output = layer(kind, "output", width, net.vocabulary, predicted, bias=bias)
+  return (*layers, output, layer(Loss, "loss", net.vocabulary, net.vocabulary, predicted))

@@ -12,7 +12,7 @@ from ddl.perf import device_step, neural_networks
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import Step, step_parts
 from ddl.perf.device_step import Shares
-from ddl.perf.layers import Table, has_attention, params, params_bytes, parts
+from ddl.perf.layers import Embedding, Table, has_attention, params, params_bytes, parts
 from ddl.perf.memory import MIXED, SINGLE, StepMemory, step_memory, training_memory
 from ddl.perf.units import bytes_text, percent
 
@@ -33,6 +33,10 @@ LANGUAGE = (  # (upper limit of the number of parameters, tokens per step, sourc
   (3e9, 480 * 1024, "GPT-2 124M trains with 491,520 tokens per step (nanoGPT, config/train_gpt2.py)"),
   (float("inf"), 4_000_000, "Llama 2 of 7B to 70B trained with 4 million tokens per step (arXiv 2307.09288)"),
 )
+
+
+VISION = UsualBatch(4096, "ViT trained with 4,096 images per step (arXiv 2010.11929)")
+RECURRENT = UsualBatch(20, "the large LSTM trained with 20 sequences per step (arXiv 1409.2329)")
 
 
 def usual_language_batch(params: float, length: int) -> UsualBatch:
@@ -86,21 +90,24 @@ class ParameterStates(NamedTuple):
 
 
 def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
-  """Place a layer table: convolutional networks with SGD and momentum, transformers with Adam.
+  """Place a layer table: transformers with Adam, other networks with SGD and momentum.
 
   Args:
-    name: the layer table.
+    name: the layer table, also with other sizes.
     workers: the number of workers; 0: unknown.
   """
   table, width = neural_networks.table(name), cluster.device.width
+  language, tokens = isinstance(table[0], Embedding), table[0].size_in[1]
+  title = f"{name} (an example is a sequence of {tokens:,} tokens)" if language else name
   if not has_attention(table):
     memory = step_memory(table, extra_copies=1, width=width)
-    return place(Job(name, params_bytes(table), parts(table), memory, table, usual=IMAGES), cluster)
-  states, tokens = fitting(table, cluster, workers or cluster.workers or 0), table[0].size_in[1]
+    usual = RECURRENT if language else IMAGES
+    return place(Job(title, params_bytes(table), parts(table), memory, table, language=language, usual=usual), cluster)
+  states = fitting(table, cluster, workers or cluster.workers or 0)
   job = Job(
-    f"{name} (an example is a sequence of {tokens:,} tokens)", params_bytes(table), parts(table), states.memory,
-    table, least=1, split=states.split, recomputed=states.recomputed, states=states.description, language=True,
-    usual=usual_language_batch(params(table), tokens),
+    title, params_bytes(table), parts(table), states.memory, table, least=1, split=states.split,
+    recomputed=states.recomputed, states=states.description, language=language,
+    usual=usual_language_batch(params(table), tokens) if language else VISION,
   )  # fmt: skip
   return place(job, cluster)
 

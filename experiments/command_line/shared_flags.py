@@ -109,7 +109,11 @@ cluster = partial(
   _flag, flags.DEFINE_list, "cluster", [],
   "cluster name (see `list`) or a user-defined file, my.toml; compare takes several, separated by commas",
 )  # fmt: skip
-model = partial(_flag, flags.DEFINE_string, "model", "", "name of a layer table; scale also takes ddl's models")
+model = partial(
+  _flag, flags.DEFINE_string, "model", "",
+  "name of a layer table; other sizes as in llama_8b:length=4096 or transformer:layers=24,width=2048 (GPT-2 with heads "
+  "of width 64); scale also takes ddl's models",
+)  # fmt: skip
 batch = partial(
   _flag, flags.DEFINE_integer, "batch", None,
   "examples per step: per worker (plan; default: from the config, or recommended), in total (scale; default: 512), or "

@@ -17,6 +17,7 @@ from ddl.config.experiment import Experiment, Network, meanings
 from ddl.errors import OptionError
 from ddl.events import times
 from ddl.perf import cluster_file, neural_networks
+from ddl.perf.device import Chip, chips
 from ddl.perf.layers import params
 from ddl.perf.units import columns
 from ddl.ranges import ByWorkers
@@ -37,8 +38,13 @@ def text(template: str) -> str:
     wrappers=_described(WRAPPERS), config=base(), sections=SECTIONS, settings=settings, comments=_comments,
     doc=inspect.getdoc, experiment=meanings(Experiment), network=meanings(Network), defaults=vars(Network()),
     commands=_commands, columns=columns, wrap=textwrap.fill, params=params, tables=neural_networks,
-    clusters=cluster_file, times=str(times.__doc__).partition(":\n")[2].rstrip(),
+    clusters=cluster_file, chips=chips(), formats=_peaks, times=str(times.__doc__).partition(":\n")[2].rstrip(),
   )  # fmt: skip
+
+
+def _peaks(chip: Chip) -> str:
+  """Return the peaks of a data sheet as text, such as "bfloat16 989 TFLOP/s"."""
+  return ", ".join(f"{form} {peak / 1e12:g} TFLOP/s" for form, peak in chip.peaks.items())
 
 
 def pages() -> dict[str, str]:

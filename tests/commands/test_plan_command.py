@@ -92,6 +92,12 @@ def test_sharded_states_of_a_transformer(planned):
   assert "a sequence of 4,096 tokens" in out
 
 
+def test_the_size_of_a_transformer_in_the_model_flag(planned):
+  name = "transformer:layers=2,width=256,length=512"
+  out, record = planned(f"--model={name}", "--cluster=h100_ib400", "--workers=8")
+  assert name in out and record["job"].startswith(name) and record["settings"]["workers"] == 8
+
+
 def test_config_with_a_custom_algorithm(planned, tmp_path):
   file = tmp_path / "custom.py"
   file.write_text(CUSTOM)

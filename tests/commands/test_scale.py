@@ -72,6 +72,12 @@ def test_every_algorithm_has_a_curve(name):
   assert scale_text.verdict(result[0]).endswith(".")
 
 
+@pytest.mark.parametrize("name", ["transformer:layers=2,width=256", "llama_1b:length=4096", "vit_b16", "lstm_large"])
+def test_a_layer_table_with_other_sizes_can_be_scaled(name):
+  job = scale.scaled_job(name, 8, named("h100_ib400"))
+  assert job.placed.job.table == neural_networks.table(name) and sum(job.work.nbytes) == job.placed.job.params_bytes
+
+
 def test_a_custom_algorithm_has_a_short_name(monkeypatch):
   monkeypatch.setattr(scale, "recorded", lambda *_: lambda _: SYNC)
   cluster = named("cori_fdr")

@@ -8,7 +8,7 @@ from helpers.pages import ROOT, blocks
 
 from ddl.perf import cluster_file, collectives
 from ddl.perf.cluster import NCCL, LinkModel, NetworkModel, Torus, Uplink
-from ddl.perf.device import Device, Efficiency
+from ddl.perf.device import Device, Efficiency, chips
 
 TEXT = """
 title = "Four hosts of two"
@@ -23,7 +23,7 @@ memory = 24e9
 efficiency = 0.4
 half = 8
 start = 1e-4
-chip = "v100"
+chip = "knl"
 
 [nodes]
 devices = 2
@@ -55,7 +55,7 @@ def written(tmp_path: Path, text: str) -> str:
 def test_every_key_is_read(tmp_path):
   result = cluster_file.named(written(tmp_path, TEXT))
   assert (result.title, result.source, result.overlap, result.workers) == ("Four hosts of two", "a test", False, 8)
-  assert result.device == Device(100e12, 1e12, 24e9, 1e-4, 2, "v100") and result.efficiency == Efficiency(0.4, 8)
+  assert result.device == Device(100e12, 1e12, 24e9, 1e-4, 2, "knl") and result.efficiency == Efficiency(0.4, 8)
   assert result.network == NetworkModel(LinkModel(3e-5, 1.25e9, 0.5), LinkModel(1e-5, 12e9), 2, card=1e9, library=NCCL)
   assert result.host == LinkModel(2e-5, 16e9)
 
@@ -63,7 +63,7 @@ def test_every_key_is_read(tmp_path):
 def test_optional_keys_have_defaults(tmp_path):
   start, end = TEXT.index("[nodes]"), TEXT.index("[link.node]")
   short = TEXT[:start] + TEXT[end : TEXT.index("duplex")]
-  for line in ("overlap = false\n", "half = 8\n", "start = 1e-4\n", 'chip = "v100"\n'):
+  for line in ("overlap = false\n", "half = 8\n", "start = 1e-4\n", 'chip = "knl"\n'):
     short = short.replace(line, "")
   cluster = cluster_file.read_cluster(written(tmp_path, short))
   assert cluster.overlap and cluster.workers is None and cluster.host is None
@@ -74,6 +74,23 @@ def test_optional_keys_have_defaults(tmp_path):
   )
   cluster = cluster_file.read_cluster(written(tmp_path, one))
   assert cluster.workers == 2 and cluster.network.main_link(2) == LinkModel(1e-5, 12e9)
+
+
+@pytest.mark.parametrize("name", chips())
+def test_a_chip_gives_the_figures_of_its_data_sheet(tmp_path, name):
+  for form in chips()[name].peaks:
+    text = f'title = "t"\nsource = "s"\n[device]\nformat = "{form.replace("tf32", "float32")}"\nchip = "{name}"\n'
+    cluster = cluster_file.read_cluster(written(tmp_path, f"{text}\n[nodes]\ncount = 4\n{NODE}"))
+    assert cluster.device == chips()[name].device(form)._replace(chip=name) and 0.3 < cluster.efficiency.best < 0.9
+    own = text + "peak = 2e12\nmemory = 5e9\nefficiency = 0.2\n[nodes]\n"
+    other = cluster_file.read_cluster(written(tmp_path, own + NODE))
+    assert other.device == cluster.device._replace(peak=2e12, memory=5e9) and other.efficiency.best == 0.2
+
+
+def test_a_chip_without_a_peak_in_the_format_has_no_defaults(tmp_path):
+  text = f'title = "t"\nsource = "s"\n[device]\nformat = "float32"\nchip = "tpu_v4"\n[nodes]\n{NODE}'
+  with pytest.raises(ValueError, match=r"device\.peak must be a number .*, got nothing"):
+    cluster_file.read_cluster(written(tmp_path, text))
 
 
 NODE_BANDWIDTH = "link.node.bandwidth must be >= 1000 bytes per second, got "
@@ -106,7 +123,7 @@ MISTAKES = {  # (text of the file, its replacement): message
   ("overlap = false", "overlap = false\noverlap = true"): "must be valid TOML",
   ("Four hosts of two", r"Four\nhosts"): "title must be one printable line, got 'Four",
   ('"NCCL"', '"nccl"'): "nodes.library must be one of NCCL, got 'nccl'",
-  ('"v100"', '"v99"'): "device.chip must be one of a100.*got 'v99'",
+  ('"knl"', '"v99"'): "device.chip must be one of a10, .*got 'v99'",
   ("bfloat16", "bf16"): "device.format must be one of float32, bfloat16, float16, got 'bf16'",
   ("count = 4", "count = 1\nsites = 2"): "nodes.sites must be at most nodes.count .1., got 2",
   ("count = 4", "count = 1048576"): "nodes.count x nodes.devices must be at most 1048576, got 2097152",

@@ -8,7 +8,7 @@ import pytest
 
 from ddl.perf import neural_networks
 from ddl.perf.cluster_file import named
-from ddl.perf.device import Device, chips, device_data, step_seconds
+from ddl.perf.device import WIDTHS, Device, chips, device_data, step_seconds
 from ddl.perf.device_step import Shares, cost, device_step, extra, fastest, find, flop, kind_of, measured_costs
 from ddl.perf.layers import Layer, params
 from ddl.perf.memory import StepMemory
@@ -151,6 +151,25 @@ def test_fitted_shares_have_one_end_and_unknown_shares_have_two():
   for device in ("knl", "m40", "tpu_v5p"):
     for kind in ("convolution", "attention", ""):
       assert find(V100._replace(chip=device), kind).source
+
+
+@pytest.mark.parametrize("name", chips())
+def test_every_device_has_plausible_figures_and_shares_for_every_network(name):
+  """A device without published steps gets a range that contains those of all devices, so that nothing is assumed."""
+  chip = chips()[name]
+  assert 1e9 < chip.memory < 2e11 and 1e11 < chip.memory_bandwidth < 1e13 and chip.peaks
+  assert [chip.peaks[form] for form in WIDTHS if form in chip.peaks] == sorted(chip.peaks.values())
+  measured = any(chip.generation in forms for kinds in device_data()["shares"].values() for forms in kinds.values())
+  whole = device_data()["whole_step"].get(name)
+  for form in chip.peaks:
+    for kind in ("attention", "convolution", "dense", ""):
+      known = find(chip.device(form)._replace(chip=name), kind)
+      low, high = known.ends[0], known.ends[-1]
+      assert known.source and 0 < low.product <= known.middle.product <= high.product <= 1
+      if not measured:
+        assert low.product < high.product
+        assert low.whole or (low.product <= 0.31 and high.product >= 0.85 and low.memory < 0.3)
+        assert low.whole == bool(whole and kind == whole["kind"])
 
 
 def test_with_shares_sets_efficiency_and_source():

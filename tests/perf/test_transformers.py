@@ -2,13 +2,14 @@
 
 import pytest
 
+from ddl.errors import OptionError
 from ddl.perf import neural_networks
 from ddl.perf.cluster_file import named
 from ddl.perf.device import chips
-from ddl.perf.layers import Attention, FusedAttention, params, params_bytes, train_flop
+from ddl.perf.layers import Attention, FusedAttention, params, params_bytes, part, train_flop
 from ddl.perf.memory import MIXED, SINGLE, training_memory
 from ddl.perf.neural_networks import TransformerSizes, transformer
-from ddl.perf.placement import fitting
+from ddl.perf.placement import fitting, table_job
 from experiments.papers import published_steps
 from experiments.papers.published_steps import network
 
@@ -28,6 +29,15 @@ def test_numbers_of_parameters_are_the_published_ones():
     "llama_8b": 8_030_261_248,
     "llama_13b": 13_015_864_320,
     "llama_70b": 68_976_648_192,
+    "llama3_70b": 70_553_706_496,  # Hugging Face's counts of safetensors, as the next two
+    "llama_405b": 405_853_388_800,
+    "mixtral_8x7b": 46_702_792_704,
+    "bert_base": 110_106_428,  # BertForPreTraining of Hugging Face
+    "bert_large": 336_226_108,
+    "t5_base": 222_903_552,  # Hugging Face's t5-base and t5-large
+    "t5_large": 737_668_096,
+    "vit_b16": 86_567_656,  # torchvision
+    "vit_l16": 304_326_632,
   }
   assert {name: params(neural_networks.table(name)) for name in expected} == expected
   mpt = {  # MosaicML's table
@@ -37,6 +47,110 @@ def test_numbers_of_parameters_are_the_published_ones():
     "mpt_70b 2048": 64_862_437_376,
   }
   assert {name: params(network(name)) for name in mpt} == mpt
+
+
+def test_gpt3_has_its_published_size():
+  """Table D.1 of arXiv 2005.14165 has 174,600 million parameters."""
+  assert params(neural_networks.table("gpt3_175b")) == pytest.approx(174_600e6, rel=1e-4)
+
+
+def test_a_mixture_of_experts_computes_only_its_active_experts():
+  """Mixtral 8x7B sends 46.7 billion parameters and uses 12.9 billion per token (arXiv 2401.04088)."""
+  table, tokens = neural_networks.table("mixtral_8x7b"), 32768
+  dense = sum(layer.macs for layer in table if not isinstance(layer, Attention)) / tokens
+  embedding = 32000 * 4096
+  assert dense == 12_879_925_248 - embedding and (dense + embedding) / 1e9 == pytest.approx(12.9, abs=0.05)
+  one = TransformerSizes(1, 8, 2, 4, 10, bias=False, experts=4, active=1)
+  layers = {layer.name: layer for layer in transformer(one)}
+  assert layers["0/in"].params == 4 * 8 * 32 and layers["0/router"].params == 8 * 4
+  plain = {layer.name: layer for layer in transformer(one._replace(experts=1))}
+  assert layers["0/in"].macs == plain["0/in"].macs and layers["0/in"].moved == plain["0/in"].moved
+  two = {layer.name: layer for layer in transformer(one._replace(active=2))}
+  for name in ("in", "activation", "out"):
+    assert two[f"0/{name}"].activations == 2 * plain[f"0/{name}"].activations
+    assert two[f"0/{name}"].input_values == 2 * plain[f"0/{name}"].input_values
+
+
+def test_attention_without_a_mask_computes_all_pairs():
+  masked, full = (
+    next(x for x in transformer(TINY._replace(causal=causal)) if isinstance(x, Attention)) for causal in (True, False)
+  )
+  assert full.macs == 2 * masked.macs and full.moved == masked.moved and full.saved == masked.saved
+  layers = {layer.name: layer for layer in transformer(TINY._replace(targets=3))}
+  assert layers["decoder_1/cross_attention"].macs == 2 * 8 * 3 * 4  # 3 targets attend to 4 tokens, twice
+  assert layers["decoder_1/attention"].macs == 8 * 3 * 3 and layers["1/attention"].macs == 2 * 8 * 4 * 4
+  assert layers["decoder_1/cross_kv"].activations == 16 * 4 and layers["output"].activations == 10 * 3
+
+
+def test_the_products_of_vit_are_the_published_ones():
+  """torchvision: 17.56 billion multiply-accumulates for ViT-B/16 and 61.55 for ViT-L/16."""
+  for name, billions in (("vit_b16", 17.56), ("vit_l16", 61.55)):
+    products = [layer for layer in neural_networks.table(name) if "norm" not in layer.name]
+    assert sum(layer.macs for layer in products) == pytest.approx(billions * 1e9, rel=2e-3)
+
+
+def test_sizes_in_a_name():
+  net = neural_networks.transformer_sizes
+  base = net("gpt2_124m")
+  large = net("transformer:layers=24,width=2048,length=4096")
+  assert large == base._replace(layers=24, width=2048, heads=32, tokens=4096, positions=4096)
+  assert params(neural_networks.table("transformer:layers=12")) == params(neural_networks.table("gpt2_124m"))
+  assert net("transformer:heads=8,length=512") == base._replace(heads=8, tokens=512)  # GPT-2's 1,024 positions
+  assert net("llama_8b:length=4096") == net("llama_8b")._replace(tokens=4096)
+  assert net("bert_base:length=128").predicted == 20 and net("vit_b16:layers=2").predicted == 1
+  assert net("t5_base:targets=64") == net("t5_base")._replace(targets=64)
+  assert neural_networks.sizes("lstm_large:length=70") == neural_networks.sizes("lstm_large")._replace(tokens=70)
+  placed = table_job("transformer:layers=2,width=128", named("h100_ib400"))
+  assert placed.job.table == neural_networks.table("transformer:layers=2,width=128") and placed.job.language
+
+
+@pytest.mark.parametrize(
+  ("name", "option", "value"),
+  [
+    ("transformer:layer=3", "model's sizes", "'layer=3'"),
+    ("transformer:", "model's sizes", "''"),
+    ("transformer:layers=2,layers=3", "model's sizes", "'layers=3'"),
+    ("transformer:layers=0", "model's layers", "0"),
+    ("transformer:layers=1e3", "model's layers", "'1e3'"),
+    ("transformer:layers=2000", "model's layers", "2000"),
+    ("transformer:width=2048,heads=30", "model's heads", "30"),
+    ("llama_8b:kv_heads=5", "model's kv_heads", "5"),
+    ("mixtral_8x7b:active=9", "model's active", "9"),
+    ("vit_b16:length=100", "model's sizes", "'length=100'"),
+    ("lstm_large:heads=3", "model's sizes", "'heads=3'"),
+    ("vgg16:layers=3", "model with sizes", "'vgg16'"),
+    ("llama_9b:layers=3", "model", "'llama_9b:layers=3'"),
+  ],
+)
+def test_wrong_sizes_are_named_in_one_line(name, option, value):
+  with pytest.raises(OptionError) as error:
+    neural_networks.table(name)
+  assert (error.value.option, str(error.value.value)) == (option, value) and "\n" not in str(error.value)
+
+
+def test_an_unknown_key_lists_all_keys_with_their_defaults():
+  with pytest.raises(OptionError) as error:
+    neural_networks.table("transformer:depth=3")
+  for default in ("layers=12", "width=768", "heads=width/64", "hidden=4*width", "length=1024", "vocabulary=50257"):
+    assert default in error.value.condition
+
+
+def test_images_and_recurrent_networks_have_their_own_usual_batch():
+  jobs = {name: table_job(name, named("h100_ib400")).job for name in ("vit_b16", "lstm_large", "bert_base", "vgg16")}
+  assert {name: job.language for name, job in jobs.items()} == {
+    "vit_b16": False, "lstm_large": True, "bert_base": True, "vgg16": False,
+  }  # fmt: skip
+  assert [jobs[name].usual.examples for name in ("vit_b16", "lstm_large", "vgg16")] == [4096, 20, 8192]
+
+
+def test_a_recurrent_layer_reads_its_weights_for_each_token():
+  layers = {layer.name: layer for layer in neural_networks.table("lstm_large")}
+  assert params(tuple(layers.values())) == 66_022_000  # arXiv 1409.2329: 66 million
+  state = layers["0/state"]
+  assert state.params == 4 * 1500**2 and state.held == (2 * 35 + 1) * state.params
+  assert layers["0/input"].held == 3 * layers["0/input"].params and layers["0/input"].params == 4 * 1500 * 1501
+  assert part(state).held == state.held
+  assert neural_networks.title("lstm_large").endswith("35 tokens")
 
 
 def test_flop_per_token_follow_the_scaling_laws():
