@@ -1,9 +1,8 @@
 """Choose the examples per worker: how many fit in memory, use the device well, and hide the exchange.
 
 Zou et al. 2017, arXiv 1709.06622, step 1: memory bounds the mini-batch X, and for each X that fits, the 0-1 program
-finds the best convolution algorithms for the remaining memory. The model does not cover convergence, so it recommends
-the smallest X with nearly the best examples per second. On a device with measured algorithms the step already uses the
-fastest algorithm of each layer; on other devices the savings of the 0-1 program are reported separately.
+finds the best convolution algorithms for the remaining memory. On a device with measured algorithms the step already
+uses the fastest algorithm of each layer; on other devices the savings of the 0-1 program are reported separately.
 
 A larger step sends the same number of bytes and computes more, so the efficiency of every algorithm grows with X.
 Beyond the memory limit, gradients are accumulated over microbatches, and only the last microbatch exchanges them.
@@ -11,29 +10,29 @@ Beyond the memory limit, gradients are accumulated over microbatches, and only t
 With a global batch B and tuned learning rates, a run reaches a given loss (arXiv 1812.06162) after
 steps = S_min (1 + B_c / B),   examples = E_min (1 + B / B_c),   E_min = B_c S_min,
 where B_c is the critical batch size, estimated by the gradient noise scale B_simple of a run. If it is unknown, the
-model uses a usual batch: the largest that published jobs of the same kind used without loss.
+choice starts from a usual batch: one that published jobs of the same kind used without loss.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ddl.errors import OptionError
-from ddl.perf import collectives, families, units
-from ddl.perf.bounds import smallest_delay, smallest_period
+from ddl.perf import units
+from ddl.perf.bounds import smallest_period
 from ddl.perf.cluster import Cluster
 from ddl.perf.convolution import AlgorithmChoice, best_batch, choose, modelled, other_seconds
 from ddl.perf.device import step_seconds
 from ddl.perf.device_step import measured_costs
-from ddl.perf.families import Islands, averaged, islands, streaming
 from ddl.perf.layers import is_convolution
 from ddl.perf.memory import StepMemory, largest_batch
-from ddl.perf.placement import Job
-from ddl.perf.units import bytes_text
+from ddl.perf.placement import Job, UsualBatch
 
 ENOUGH = 0.9  # share of the best rate that a recommended batch must reach
 FULL = 0.9  # share of the memory that the largest batch of a compiled step must use
 LARGEST = 2**14  # the largest number of examples that is tried
 MOST_ROWS = 5
+MOST_DOUBLED = 8  # number of times that accumulation doubles a batch
 
 ExactSeconds = Callable[[int, int], float]  # (examples of a worker's step, microbatches) -> seconds of synchronous SGD
 
@@ -77,6 +76,20 @@ class WorkerBatch(NamedTuple):
     return self.examples / self.step
 
 
+class BatchSize(NamedTuple):
+  """The number of examples in a worker's step, and the number of microbatches that process them."""
+
+  examples: int
+  micro: int = 1  # microbatches of equal size
+
+
+def accumulated(examples: int, largest: int) -> BatchSize:
+  """Split a batch into few microbatches of at most `largest` examples; it loses some examples if it has no divisor."""
+  least = math.ceil(examples / largest)
+  micro = next((micro for micro in range(least, 2 * least) if examples % micro == 0), least)
+  return BatchSize(examples // micro * micro, micro)
+
+
 class TriedSizes(NamedTuple):
   """Candidate mini-batches with the seconds of their steps."""
 
@@ -84,38 +97,42 @@ class TriedSizes(NamedTuple):
   steps: dict[int, float]  # X -> seconds
   best: int  # the candidate with the most examples per second
   enough: int  # the smallest candidate >= `job.least` with ENOUGH of the best rate, or the largest candidate
+  requested: BatchSize  # split into microbatches that fit
 
 
-def tried_sizes(job: Job, cluster: Cluster, requested: int = 0) -> TriedSizes:
+def tried_sizes(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) -> TriedSizes:
   """Return the candidate mini-batches: powers of two that fit, the largest X that fits, and `requested`.
 
-  `requested` = 0 stands for `job.least`. Raises a ValueError if the requested X does not fit (the message states the
-  largest X that fits), or if not even one example fits.
+  If `requested` does not fit in `micro` microbatches, more are used; 0 stands for `job.least`. Raises a ValueError if
+  the worker does not have that many examples, or if not even one example fits.
   """
   fits = largest_fitting(job, cluster.device.memory)
   largest = min(fits, job.most or fits)
-  if units.count("examples per worker", requested, 0) > largest:
-    memory = f"to fit in the device's memory of {bytes_text(cluster.device.memory)}"
-    limit = "(the number of examples that each worker has)" if largest == job.most else memory
-    raise OptionError("examples per worker", f"at most {largest} {limit}", requested)
-  last = min(largest, max(LARGEST, job.least, requested))
-  tried = sorted({*(2**i for i in range(last.bit_length())), min(requested or job.least, last), last})
+  if units.count("examples per worker", requested, 0) > (most := (job.most or math.inf) * micro):
+    raise OptionError("examples per worker", f"at most {most} (the number of examples that each worker has)", requested)
+  size = BatchSize(requested or min(job.least, largest), micro if requested else 1)
+  if size.examples > size.micro * largest:  # the largest divisor that fits
+    size = BatchSize(requested, requested // next(x for x in range(largest, 0, -1) if requested % x == 0))
+  part = size.examples // size.micro
+  last = min(largest, max(LARGEST, job.least, part))
+  tried = sorted({*(2**i for i in range(last.bit_length())), part, last})
   steps = {x: step_seconds(job.step, x, cluster.device, cluster.efficiency) for x in tried}
   most = max(x / steps[x] for x in tried)
   best = next(x for x in tried if x / steps[x] >= most * (1 - 1e-9))
   enough = (x for x in tried if x >= job.least and x / steps[x] >= ENOUGH * best / steps[best])
-  return TriedSizes(largest, steps, best, min(enough, default=last))
+  return TriedSizes(largest, steps, best, min(enough, default=last), size)
 
 
 def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) -> WorkerBatch:
   """Return the requested mini-batch, or the smallest candidate whose rate is at least ENOUGH times the best rate.
 
-  requested: X, split evenly over `micro` microbatches; 0: choose a candidate >= `job.least`.
+  requested: X, split evenly over at least `micro` microbatches; 0: choose a candidate >= `job.least`.
   """
-  sizes = tried_sizes(job, cluster, requested // micro)
-  examples = requested // micro or sizes.enough
+  sizes = tried_sizes(job, cluster, requested, micro)
+  whole, micro = sizes.requested if requested else BatchSize(sizes.enough)
+  examples = whole // micro
   return WorkerBatch(
-    examples=examples * micro,
+    examples=whole,
     largest=sizes.largest,
     needed=job.memory.total(examples),
     exact=job.exact(examples) if job.exact else None,
@@ -174,29 +191,6 @@ def _program(job: Job, cluster: Cluster, tried: list[int], examples: int) -> Con
   )
 
 
-class BatchSize(NamedTuple):
-  """The number of examples in a worker's step, and the number of microbatches that process them."""
-
-  examples: int
-  micro: int = 1  # microbatches of equal size
-
-
-class FamilyCell(NamedTuple):
-  """The efficiency of one algorithm family at one batch size."""
-
-  efficiency: float
-  setting: int | None = None  # the delay or the period that it needs
-
-
-class EfficiencyRow(NamedTuple):
-  """The efficiencies of all algorithm families at one batch size."""
-
-  size: BatchSize
-  step: float  # seconds without any exchange
-  cells: dict[str, FamilyCell]
-  relative: float | None = None  # synchronous SGD's seconds to a loss / the smallest of all rows, if B_c is known
-
-
 def threshold(
   job: Job, sizes: TriedSizes, exact: ExactSeconds, least: float, accumulate: bool = True
 ) -> BatchSize | None:
@@ -218,10 +212,13 @@ def threshold(
   return BatchSize(part * micro, micro)
 
 
-def largest_usual(job: Job, sizes: TriedSizes, workers: int) -> int:
-  """Return the largest power of two that fits within memory and the usual global batch, but at least `sizes.enough`."""
-  most = min(sizes.largest, job.usual.examples // workers) if job.usual else 0
-  return max(sizes.enough, 2 ** (most.bit_length() - 1) if most else 0)
+def usual_size(job: Job, sizes: TriedSizes, workers: int, critical: float | None = None) -> BatchSize:
+  """Return a worker's share of the critical or else of the largest usual global batch, in microbatches that fit."""
+  usual = UsualBatch(int(critical), "a measured run") if critical else job.usual
+  if not usual:
+    return BatchSize(sizes.enough)
+  most = usual.per_worker(workers)
+  return accumulated(min(most, job.most or most), sizes.largest)
 
 
 def choose_size(
@@ -229,22 +226,25 @@ def choose_size(
 ) -> tuple[BatchSize, str]:
   """Choose the batch size; also return a description of the rule.
 
-  If the critical batch size is known, the choice minimizes the seconds to a loss. Otherwise it is the smallest size at
-  which synchronous SGD is efficient, limited by the usual global batch, but large enough to use the device well.
+  If the critical batch size is known, the choice minimizes the seconds to a loss. Otherwise it starts from the usual
+  global batch, and grows within the range of usual ones until a step uses the device well and synchronous SGD is
+  efficient. Gradients are accumulated if memory is too small.
   """
   if critical:
-    options = [BatchSize(x) for x in sizes.steps] + ([enough] if enough and enough.micro > 1 else [])
-    rate = {s: seconds_factor(workers * s.examples, critical, exact(*s)) for s in options}
-    return min(
-      options, key=lambda s: rate[s]
-    ), "the size that reaches a loss in the fewest seconds, (1 / B + 1 / B_c) T"
-  usual = largest_usual(job, sizes, workers)
-  known = enough and job.usual and enough.examples * workers <= job.usual.examples
-  if workers == 1 or (enough and enough.examples <= sizes.enough) or not (known or usual > sizes.enough):
+    part = max(x for x in sizes.steps if not x & (x - 1))  # the largest power of two that fits
+    options = [BatchSize(x) for x in sizes.steps] + [BatchSize(part * 2**i, 2**i) for i in range(1, MOST_DOUBLED)]
+    options = options if job.most is None else [x for x in options if x.examples <= job.most]
+    best = min(options, key=lambda size: seconds_factor(workers * size.examples, critical, exact(*size)))
+    return best, "the size that reaches a loss in the fewest seconds, (1 / B + 1 / B_c) T"
+  if not job.usual:
     return BatchSize(sizes.enough), ""
-  if enough and known:
-    return enough, "the smallest power of two at which synchronous SGD is efficient"
-  return BatchSize(usual), "the largest size with a usual global batch; synchronous SGD needs more to be efficient"
+  most = usual_size(job, sizes, workers)
+  first = max(1, round((job.usual.start or job.usual.examples) / workers))
+  needed = max(first, sizes.enough, enough.examples if enough else most.examples)
+  if needed >= most.examples:
+    return most, "about the largest usual global batch" if job.usual.start else "about the usual global batch"
+  rule = "the usual global batch" if needed == first else "the smallest usual size that uses device and links well"
+  return accumulated(needed, sizes.largest), rule
 
 
 def shown_sizes(job: Job, sizes: TriedSizes, *more: BatchSize | None) -> list[BatchSize]:
@@ -255,54 +255,3 @@ def shown_sizes(job: Job, sizes: TriedSizes, *more: BatchSize | None) -> list[Ba
   ordered = sorted(powers - required)
   step = max(1, -(-len(ordered) // max(1, MOST_ROWS - len(required))))
   return sorted(required | set(ordered[::step]))
-
-
-def efficiency_table(
-  job: Job, cluster: Cluster, workers: int, sizes: Sequence[BatchSize], exact: ExactSeconds,
-  steps: Callable[[BatchSize], float], *, share: float, sharded: bool, critical: float | None = None,
-) -> list[EfficiencyRow]:  # fmt: skip
-  """Return the efficiency of each algorithm family at each batch size.
-
-  Args:
-    sizes: batch sizes, one per row.
-    exact: seconds of a step of synchronous SGD.
-    steps: seconds of a worker's step without any exchange.
-    share: largest share of a round spent waiting, which sets the periods.
-    sharded: whether the parameters are sharded; only synchronous SGD is then shown.
-    critical: the critical batch size in examples; None: unknown.
-  """
-  partition, rows = islands(cluster, workers), []
-  for size in sizes:
-    step = steps(size)
-    cells = {"synchronous": FamilyCell(step / exact(*size))}
-    if not sharded and workers > 1:
-      half = families.synchronous_seconds(job, cluster, workers, size.examples, "bfloat16", size.micro)
-      cells |= {"in bfloat16": FamilyCell(step / half)} | _flat(job, cluster, workers, step, share)
-      cells |= _between(job, partition, size, step, share)
-    rows.append(EfficiencyRow(size, step, cells))
-  if not critical:
-    return rows
-  seconds = [seconds_factor(workers * row.size.examples, critical, exact(*row.size)) for row in rows]
-  return [row._replace(relative=x / min(seconds)) for row, x in zip(rows, seconds, strict=True)]
-
-
-def _flat(job: Job, cluster: Cluster, workers: int, step: float, share: float) -> dict[str, FamilyCell]:
-  """Return the efficiencies of DaSGD and local SGD, which average over all workers."""
-  message = collectives.all_reduce(job.params_bytes, workers, cluster.network)
-  period = smallest_period(message, step, share=share)
-  cells = {"local_sgd": FamilyCell(step / averaged(step, message, period), period)}
-  if cluster.overlap:
-    cells = {"dasgd": FamilyCell(1.0, smallest_delay(message, step))} | cells
-  return cells
-
-
-def _between(job: Job, partition: Islands, size: BatchSize, step: float, share: float) -> dict[str, FamilyCell]:
-  """Return the efficiency of Streaming DiLoCo and, if the islands have several workers, that of hierarchical SGD."""
-  inside = families.synchronous_seconds(job, partition.inside, partition.members, size.examples, micro=size.micro)
-  seconds, delay = streaming(inside, partition.message_seconds, job.params_bytes, overlap=partition.inside.overlap)
-  cells = {"streaming_diloco": FamilyCell(step / seconds, delay)}
-  if partition.members > 1:
-    message = partition.message_seconds(job.params_bytes)
-    period = smallest_period(message, inside, share=share)
-    cells = {"hierarchical": FamilyCell(step / averaged(inside, message, period), period)} | cells
-  return cells

@@ -193,6 +193,7 @@ class Cluster(NamedTuple):
   host: LinkModel | None = None  # between a worker and its host (PCIe), if the host runs the server or holds the data
   workers: int | None = None  # number of workers; None: no limit known
   overlap: bool = True  # whether exchanges overlap computation
+  price: float = 0.0  # of a device hour, in any currency; 0: unknown
 
   def server_link(self, workers: int) -> LinkModel:
     """Return a server's link: the host link if it is known and one node holds all workers, else a worker's link."""

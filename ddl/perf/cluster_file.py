@@ -144,6 +144,7 @@ def parse(tables: Mapping[str, Any]) -> Cluster:
     host=link.get("host"),
     workers=workers or None,
     overlap=values[""]["overlap"],
+    price=float(values[""]["price"]),
   )
 
 

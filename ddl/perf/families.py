@@ -7,14 +7,19 @@ Number formats: integer formats have a float32 scale per block of 512 values, as
 Their all-reduce is that of arXiv 2501.18512: a reduce-scatter that sums in float32, rounding, and an all-gather, which
 sends as many values as any other all-reduce.
 
-Sharded parameters: fully sharded (FSDP, ZeRO-3) over all workers, or hybrid: sharded inside nodes and replicated
-between them (arXiv 1910.02054, arXiv 2304.11277). Each unit of layers gathers its parameters before the forward pass
-and again before the backward pass, in the device's format, and reduce-scatters its gradients; meanwhile the next unit
-is gathered:
+Sharded parameters: fully sharded (FSDP, ZeRO-3) over all workers, or hybrid (HSDP): sharded inside groups of nodes and
+replicated between them (arXiv 1910.02054, arXiv 2304.11277). Each unit of layers gathers its parameters before the
+forward pass and again before the backward pass, in the device's format, and reduce-scatters its gradients; meanwhile
+the next unit is gathered:
 T = gather_1 + max(T_fwd, G) + max(T_bwd, G + R) + reduce_last,
 where T_fwd is a third of the step, and G and R are the gathers and the reduce-scatters of all units. Hybrid: G and R
-are inside a node; the all-reduce of gradients between nodes runs concurrently on its own link, each worker with its
+are inside a group; the all-reduce of gradients between groups runs concurrently on its own link, each worker with its
 piece.
+
+Tensor parallelism: t devices of a node split the products and activations of each layer (arXiv 1909.08053, arXiv
+2205.05198). Each block all-reduces its activations twice in the forward and twice in the backward pass, and twice more
+if it is recomputed; nothing hides these messages. Optimizer states are sharded over the groups of t devices (ZeRO-1):
+gradients are reduce-scattered during the last backward pass, parameters gathered during the next forward pass.
 
 An island is a group of workers with faster links: a site, else a node, else a single worker. Inside an island SGD is
 synchronous (or sharded); between islands parameters are averaged every tau steps: hierarchical SGD (arXiv 1808.07217),
@@ -23,15 +28,18 @@ DiLoCo (arXiv 2311.08105) and Streaming DiLoCo (arXiv 2501.18512). Each worker o
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 from ddl.errors import OptionError
+from ddl.names import pluralize
 from ddl.perf import collectives, patterns, scaling, server, units
 from ddl.perf.bounds import round_seconds, smallest_delay, smallest_period
 from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.device import Device, step_seconds
-from ddl.perf.layers import FLOAT, Table
-from ddl.perf.memory import StepMemory
+from ddl.perf.device_step import device_step
+from ddl.perf.layers import FLOAT, Attention, Table, params
+from ddl.perf.memory import MIXED, SINGLE, StepMemory, training_memory
 from ddl.perf.patterns import Op, Pattern
 from ddl.perf.placement import Job
 
@@ -44,6 +52,7 @@ RANK = 4  # of PowerSGD
 UNIT = 25e6  # least bytes of float32 parameters that are gathered together
 AHEAD = 2  # units that are in memory at once: the current one and the next
 DILOCO = 500  # period of DiLoCo in steps, as in the paper
+TESTED = 64  # devices; beyond, predicted collectives were not tested, so hybrid sharding precedes full sharding
 STREAMING = 100  # period of Streaming DiLoCo in steps, as in ddl's default
 FRAGMENTS = 4  # of Streaming DiLoCo
 
@@ -125,12 +134,17 @@ def sharded_seconds(
     network._replace(sites=1) if shards <= network.workers_per_node(workers) else network
   )  # in one node if possible
   outer = network.grouped(shards)
-  gathers, scatters, copies = [], [], []  # seconds of each unit's collectives
-  for nbytes in shard_units(job):
+
+  @cache  # most units have the same size
+  def unit_seconds(nbytes: float) -> tuple[float, float, float]:
     parameters, gradients = nbytes * cluster.device.width / FLOAT, message_bytes(nbytes, name)
-    gathers.append(collectives.one_way("all_gather", parameters, shards, inner))
-    scatters.append(collectives.one_way("reduce_scatter", gradients, shards, inner))
-    copies.append(collectives.all_reduce(gradients, workers // shards, outer))
+    return (
+      collectives.one_way("all_gather", parameters, shards, inner),
+      collectives.one_way("reduce_scatter", gradients, shards, inner),
+      collectives.all_reduce(gradients, workers // shards, outer),
+    )
+
+  gathers, scatters, copies = zip(*map(unit_seconds, shard_units(job)), strict=True)
   gather, scatter, between = sum(gathers), sum(scatters), sum(copies)
   encode = encode_seconds(job.params_bytes, name, cluster.device)
   if not cluster.overlap:
@@ -162,13 +176,13 @@ def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
   return StepMemory(job.memory.per_example, fixed + whole)
 
 
-def shardings(network: NetworkModel, workers: int, shards: int = 1) -> dict[str, int]:
-  """Return the possible numbers of shards, at least `shards`: all workers (fsdp), those of a node (hybrid_fsdp)."""
-  sizes = {"fsdp": workers} if workers >= max(2, shards) else {}
+def shardings(network: NetworkModel, workers: int, shards: int = 1) -> list[tuple[str, int]]:
+  """Return the possible numbers of shards, at least `shards`: all workers (fsdp), or those of some nodes (hybrid)."""
+  if workers < max(2, shards):
+    return []
   per_node = network.workers_per_node(workers)
-  if sizes and network.nodes(workers) > 1 and per_node >= max(2, shards) and workers % per_node == 0:
-    sizes["hybrid_fsdp"] = per_node
-  return sizes
+  groups = [per_node * 2**i for i in range((workers // per_node).bit_length()) if per_node > 1]
+  return [("fsdp", workers), *(("hybrid_fsdp", n) for n in groups if shards <= n < workers and workers % n == 0)]
 
 
 def exact_seconds(
@@ -182,8 +196,8 @@ def exact_seconds(
   if shards == 1:
     return synchronous_seconds(job, cluster, workers, examples, gradients, micro)
   step = micro * step_seconds(job.step, examples / micro, cluster.device, cluster.efficiency)
-  sizes = shardings(cluster.network, workers, shards).values()
-  return min((sharded_seconds(job, cluster, workers, step, n, gradients, micro) for n in sizes), default=math.inf)
+  sizes = shardings(cluster.network, workers, shards)
+  return min((sharded_seconds(job, cluster, workers, step, n, gradients, micro) for _, n in sizes), default=math.inf)
 
 
 class Islands(NamedTuple):
@@ -263,12 +277,14 @@ class Speed(NamedTuple):
   efficiency: float  # seconds of a step without exchange / seconds
   rate: float  # examples per second of all workers
   steps: int = 0  # the period or the delay, whichever is larger
+  batch: int = 0  # examples per step of all workers
+  micro: int = 1  # microbatches of a step
 
 
 def speed(settings: FamilySettings, algorithm: str, setting: str, seconds: float, steps: int = 0) -> Speed:
   """Return the speed of an algorithm, with efficiency and rate computed from the seconds per step."""
-  rate = settings.workers * settings.examples / seconds
-  return Speed(algorithm, setting, seconds, settings.step / seconds, rate, steps)
+  s, batch = settings, settings.workers * settings.examples
+  return Speed(algorithm, setting, seconds, s.step / seconds, batch / seconds, steps, batch, s.micro)
 
 
 def families(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> tuple[Speed, ...]:
@@ -277,6 +293,7 @@ def families(job: Job, cluster: Cluster, settings: FamilySettings, share: float)
   return (
     *(synchronous(job, cluster, settings) if replicated else ()),
     *sharded(job, cluster, settings),
+    *tensor_parallel(job, cluster, settings),
     *(averaging(settings, cluster) if replicated else ()),
     *between_islands(job, cluster, settings, share),
   )
@@ -296,9 +313,55 @@ def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Sp
 def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
   """Predict the speeds of synchronous SGD with sharded parameters, for each of `shardings`."""
   s = settings
-  run, options = (job, cluster, s.workers, s.step), (s.gradients, s.micro)
-  sizes = shardings(cluster.network, s.workers, s.shards)
-  return [speed(s, name, f"{n} shards", sharded_seconds(*run, n, *options)) for name, n in sizes.items()]
+
+  best: dict[str, Speed] = {}
+  for name, shards in shardings(cluster.network, s.workers, s.shards):
+    seconds = sharded_seconds(job, cluster, s.workers, s.step, shards, s.gradients, s.micro)
+    if name not in best or seconds < best[name].seconds:
+      best[name] = speed(s, name, f"{shards} shards", seconds)
+  return [*best.values()][:: -1 if s.workers > TESTED else 1]
+
+
+def tensor_parallel(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
+  """Predict tensor parallelism with ZeRO-1, if a transformer has more workers than a usual global batch has examples.
+
+  Groups of devices in a node split each layer, and are as few as the usual batch needs, or more if that is faster.
+  """
+  s, usual = settings, job.usual
+  per_node = cluster.network.workers_per_node(s.workers)
+  sizes = [2**i for i in range(1, per_node.bit_length()) if per_node % 2**i == 0 == s.workers % 2**i]
+  if s.shards == 1 or not sizes or not usual or not usual.exceeded(s.workers * s.examples):
+    return []
+  speeds = [
+    tensor_speed(job, cluster, s, size) for size in sizes if size == sizes[-1] or s.workers / size <= usual.examples
+  ]
+  return sorted((x for x in speeds if x), key=lambda x: x.seconds / x.batch)[:1]
+
+
+def tensor_speed(job: Job, cluster: Cluster, settings: FamilySettings, size: int) -> Speed | None:
+  """Predict tensor parallelism in groups of `size` devices; None if a group cannot hold a sequence."""
+  s, device, network = settings, cluster.device, cluster.network.grouped(size)
+  groups, form = s.workers // size, MIXED if device.width == 2 else SINGLE
+  examples, count = job.usual.per_worker(groups) if job.usual else s.examples, params(job.table)
+  room = device.memory * size - count * (form.weights + form.gradients + form.optimizer / groups)
+  plain, again = (training_memory(job.table, form, recomputed=x).per_example for x in (False, True))
+  recomputed = plain > room
+  if again > room:
+    return None
+  micro = math.ceil(examples / (room // (again if recomputed else plain)))
+  part, step = examples // micro, job.step
+  if job.shares:
+    step = device_step(job.table, device, job.shares, recomputed=float(recomputed), split=s.workers).parts
+  computing = device.start + (step_seconds(step, part, device, cluster.efficiency) - device.start) / size
+  blocks = [layer for layer in job.table if isinstance(layer, Attention)]
+  sent = sum(collectives.all_reduce(layer.activations * part * device.width, size, cluster.network) for layer in blocks)
+  inside = computing + (6 if recomputed else 4) * sent
+  scatter = collectives.one_way("reduce_scatter", message_bytes(job.params_bytes, s.gradients), groups, network)
+  gather = collectives.one_way("all_gather", device.width * count, groups, network)
+  hidden = inside if cluster.overlap else 0.0
+  seconds = micro * inside + max(0.0, scatter - 2 / 3 * hidden) + max(0.0, gather - hidden / 3)
+  batch, name = groups * part * micro, f"groups of {size}, {pluralize(part * micro, 'example')} each"
+  return Speed("tensor_zero1", name, seconds, micro * computing / seconds, batch / seconds, 0, batch, micro)
 
 
 def between_islands(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> list[Speed]:

@@ -20,14 +20,28 @@ MOST_SPLIT = 4096  # devices
 
 
 class UsualBatch(NamedTuple):
-  """A global batch size that published jobs used without loss, for jobs with an unknown critical batch size."""
+  """The global batch sizes that published jobs used without loss, for jobs with an unknown critical batch size."""
 
-  examples: int
+  examples: int  # the largest
   source: str
+  start: int = 0  # the smallest; 0: the largest
+
+  def per_worker(self, workers: int) -> int:
+    """Return a worker's share of the largest batch: the nearest integer within TOLERANCE, but at least 1."""
+    share = round(self.examples / workers)
+    return max(1, share if not self.exceeded(share * workers) else self.examples // workers)
+
+  def exceeded(self, examples: float) -> bool:
+    """Return whether a global batch is larger than the usual ones by more than TOLERANCE."""
+    return examples > (1 + TOLERANCE) * self.examples
 
 
+TOLERANCE = 0.1  # by which a global batch may differ from a usual one
 IMAGES = UsualBatch(
-  8192, "ResNet-50 on ImageNet lost no accuracy with batches up to 8,192 (Goyal et al. 2017, arXiv 1706.02677)"
+  8192,
+  "ResNet-50 on ImageNet lost no accuracy with batches of 256 to 8,192, given warm-up and a learning rate in "
+  "proportion to the batch (arXiv 1706.02677); AlexNet needed LARS for batches of 8,192 (arXiv 1708.03888)",
+  start=256,
 )
 LANGUAGE = (  # (upper limit of the number of parameters, tokens per step, source)
   (3e9, 480 * 1024, "GPT-2 124M trains with 491,520 tokens per step (nanoGPT, config/train_gpt2.py)"),
@@ -65,6 +79,7 @@ class Job(NamedTuple):
   source: str = ""  # description of the step's efficiency
   language: bool = False  # whether it is a language model
   usual: UsualBatch | None = None
+  tokens: int = 0  # of an example; 0: an example is not a sequence
 
   @property
   def flop_per_example(self) -> float:
@@ -108,6 +123,7 @@ def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
     title, params_bytes(table), parts(table), states.memory, table, least=1, split=states.split,
     recomputed=states.recomputed, states=states.description, language=language,
     usual=usual_language_batch(params(table), tokens) if language else VISION,
+    tokens=tokens if language else 0,
   )  # fmt: skip
   return place(job, cluster)
 

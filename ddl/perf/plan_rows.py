@@ -1,16 +1,16 @@
 """Compute the rows of the plan's table: a quantity, its value, its formula and what limits it."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ddl.errors import OptionError
 from ddl.names import pluralize
-from ddl.perf import bounds, collectives, hybrid, server
+from ddl.perf import bounds, collectives, server
 from ddl.perf.batch_size import ENOUGH, ConvolutionProgram, WorkerBatch
 from ddl.perf.cluster import Cluster, NetworkModel
 from ddl.perf.device import Device, fixed_seconds, part_terms, step_parts, step_seconds
-from ddl.perf.layers import Table, is_convolution, train_flop
+from ddl.perf.layers import is_convolution, train_flop
 from ddl.perf.placement import Job
 from ddl.perf.units import bytes_text, percent, rate_text, seconds_text
 
@@ -238,30 +238,6 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
   count = f"{nodes} nodes" if nodes > 1 else f"{workers} workers of a node"
   why = f"seconds for {bytes_text(nbytes)} (in parentheses: multiples of the lower bound): {costs}"
   return PlanRow("all-reduce", next(iter(table)), why, f"the bound {formula} = {bound} with p = {count}")
-
-
-def messages(nbytes: Sequence[float], workers: int, network: NetworkModel) -> PlanRow:
-  """Return the row that compares one packed message, which saves latency (arXiv 1708.02983), with one per layer."""
-  packed = collectives.all_reduce(sum(nbytes), workers, network)
-  separate = sum(collectives.all_reduce(size, workers, network) for size in nbytes)
-  why = (
-    f"one message takes {seconds_text(packed)}, {len(nbytes)} messages, one per layer, take {seconds_text(separate)}"
-  )
-  saved = max(0.0, separate - packed) / separate if separate else 0.0
-  limit = f"latency: packing saves {100 * saved:.3g} %; messages per layer overlap the computation of other layers"
-  return PlanRow("messages", "packed" if saved > 0.1 else "by layer", why, limit)
-
-
-def groups(table: Table, batch: float, workers: int, duplex: float) -> PlanRow:
-  """Return the row with the parallelism (data, model, hybrid) of least volume for each layer (arXiv 1602.06709)."""
-  choices = hybrid.choices(table, batch, workers, duplex)
-  whole = sum(sum(choice.volume) for choice in choices)
-  data = sum(sum(hybrid.volume(layer, batch, workers, workers, duplex)) for layer in table)
-  other = [c for c in choices if c.kind != "data"]
-  layers = ", ".join(f"{c.layer} {c.kind} G = {c.groups}" for c in other[:4]) + (", ..." if len(other) > 4 else "")
-  why = f"{bytes_text(whole)} per node and step, with data parallelism only {bytes_text(data)}"
-  value, limit = f"{len(other)} of {len(choices)} layers", "prediction only: ddl implements data parallelism"
-  return PlanRow("hybrid parallelism", value, f"{layers}: {why}" if other else why, limit)
 
 
 def choose_periods(

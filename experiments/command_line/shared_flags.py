@@ -137,5 +137,10 @@ only = partial(
   _flag, flags.DEFINE_list, "only", [],
   "comma-separated labels or algorithms of config.compare.algorithms, or parts of bench's case names; default: all",
 )  # fmt: skip
+explain = partial(
+  _flag, flags.DEFINE_bool, "explain", False,
+  "print memory, FLOP, bytes moved and collectives of the compiled step (train), or all algorithms, other batch sizes, "
+  "formulas and sources (plan)",
+)  # fmt: skip
 json = partial(_flag, flags.DEFINE_string, "json", "", "write the figures to this JSON file")
 overlap, processes, workdir = (partial(option, name) for name in ("overlap", "processes", "workdir"))

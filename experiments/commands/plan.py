@@ -11,11 +11,12 @@ from absl import flags
 from ddl import files
 from ddl.config.experiment import Experiment
 from ddl.errors import OptionError
-from ddl.perf import cluster_file, neural_networks
+from ddl.perf import cluster_file, neural_networks, plan_text
 from ddl.perf.families import FORMATS
 from ddl.perf.patterns import Pattern
 from ddl.perf.placement import Job, place, table_job
-from ddl.perf.plan import PlanRequest, TrainingPlan, plan, text
+from ddl.perf.plan import PlanRequest, TrainingPlan, plan
+from ddl.perf.plan_text import Amount
 from ddl.perf.scaling import Recorded
 from ddl.report.reader import read_run
 from ddl.run import folder as run_dir
@@ -46,6 +47,7 @@ def read(folder: str) -> float:
   return float(scales[-1])
 
 
+SET = tuple(f"--config.{key}" for key in ("algorithm", "workers", "batch", "microbatches"))  # the advice sets them
 shared_flags.cluster()
 MODEL = shared_flags.model()
 BATCH = shared_flags.batch()
@@ -55,6 +57,9 @@ EFFICIENCY = flags.DEFINE_float("efficiency", 0.8, "minimum scaling efficiency o
 EXPOSED = flags.DEFINE_float("exposed", 0.05, "maximum share of a round spent waiting for an exchange")
 GRADIENTS = flags.DEFINE_enum("gradients", "float32", list(FORMATS), "number format in which gradients are sent")
 RUN = flags.DEFINE_string("run", "", "folder of a run; its gradient noise scale is used as the critical batch size")
+TOKENS = flags.DEFINE_float("tokens", None, "tokens of the whole training, for hours and cost", lower_bound=1)
+EXAMPLES = flags.DEFINE_float("examples", None, "examples of the whole training, for hours and cost", lower_bound=1)
+EXPLAIN = shared_flags.explain()
 JSON = shared_flags.json()
 
 
@@ -94,10 +99,33 @@ def main(line: CommandLine) -> int:
     batch=settings.examples, micro=settings.micro, workers=settings.workers, servers=settings.servers
   )
   ends = {shares: plan(end, end_cluster, same) for shares, end, end_cluster in placed.ends}
-  print(text(job, name, cluster, result, sends, ends))
+  largest = None
+  if not workers and cluster.workers and cluster.workers > settings.workers:
+    largest = plan(job, cluster, request._replace(workers=cluster.workers), overhead)
+  amount = _amount(job)
+  arguments = " ".join(a for a in line.arguments if a.startswith("--config") and not a.startswith(SET))
+  print(
+    plan_text.text(
+      job, name, cluster, result, arguments=arguments, sends=sends, ends=ends, largest=largest, amount=amount,
+      critical=noise, explain=EXPLAIN.value,
+    )
+  )  # fmt: skip
   if JSON.value:
-    Path(JSON.value).write_text(json.dumps(record(job, name, result, ends) | {"sends": sends}, indent=2) + "\n")
+    figures = record(job, name, result, ends) | {"sends": sends}
+    figures |= {"hours": plan_text.hours(result, amount) if amount else None}
+    Path(JSON.value).write_text(json.dumps(figures, indent=2) + "\n")
   return 0
+
+
+def _amount(job: Job) -> Amount | None:
+  """Return the length of the training from --tokens or --examples. Raises OptionError for tokens of other examples."""
+  if TOKENS.value is None:
+    return Amount(EXAMPLES.value, f"{EXAMPLES.value:,.15g} examples") if EXAMPLES.value else None
+  if EXAMPLES.value is not None:
+    raise OptionError("tokens", "unset when examples is set", f"{TOKENS.value:g}")
+  if not job.tokens:
+    raise OptionError("tokens", "unset for a model without sequences", f"{TOKENS.value:g}", "Use --examples.")
+  return Amount(TOKENS.value / job.tokens, f"{TOKENS.value:,.15g} tokens")
 
 
 def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
@@ -128,15 +156,15 @@ def record(job: Job, cluster: str, result: TrainingPlan, ends: Mapping[str, Trai
   return {
     "job": job.title,
     "cluster": cluster,
-    "recommended": result.recommendation.speed._asdict(),
-    "advice": result.recommendation.lines,
+    "recommended": result.best._asdict(),
+    "one_worker": result.single and result.single._asdict(),
     "examples": result.settings.examples,
     "enough": result.enough and result.enough._asdict(),
     "settings": result.settings._asdict(),
     "sizes": [
       row.size._asdict()
-      | {"step": row.step, "relative": row.relative}
-      | {"efficiency": {name: cell._asdict() for name, cell in row.cells.items()}}
+      | {"step": row.step, "relative": row.relative, "efficiency": row.efficiency}
+      | {"recommended": row.best._asdict()}
       for row in result.table
     ],
     "rows": [row._asdict() for row in result.rows],

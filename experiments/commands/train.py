@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-from absl import flags
-
 from ddl.config import unread_keys
 from ddl.config.catalog import has_server
 from ddl.config.experiment import Experiment
@@ -14,7 +12,7 @@ from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 
 shared_flags.run_flags("train")
-EXPLAIN = flags.DEFINE_bool("explain", False, "print memory, FLOP, bytes moved and collectives of the compiled step")
+EXPLAIN = shared_flags.explain()
 
 
 def main(line: CommandLine) -> int:

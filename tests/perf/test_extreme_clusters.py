@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ddl.comparison import predict
 from ddl.costs.cluster_clock import pattern_of, vector
-from ddl.perf import cluster_file, plan, scale_text, scaling
+from ddl.perf import cluster_file, plan, plan_text, scale_text, scaling
 from ddl.perf.cluster import NCCL, Cluster, LinkModel, NetworkModel, Uplink
 from ddl.perf.device import Device, Efficiency, LayerWork
 from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
@@ -94,7 +94,7 @@ def test_plans_are_finite(cluster, workers, batch):
   large = cluster._replace(device=cluster.device._replace(memory=max(cluster.device.memory, 1e13)))
   placed = table_job("alexnet", large, workers)
   result = plan.plan(placed.job, placed.cluster, plan.PlanRequest(batch, workers, efficiency=1e-3, exposed=1e-9))
-  reported = plan.text(placed.job, "name", placed.cluster, result)
+  reported = plan_text.text(placed.job, "name", placed.cluster, result, explain=True)
   assert finite(record(placed.job, "name", result, {})) and not re.search(r"\b(inf|nan)\b", reported), reported
 
 

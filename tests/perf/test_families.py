@@ -110,9 +110,10 @@ def test_hybrid_sharding_reduces_traffic_between_nodes():
   whole, hybrid = (families.sharded_seconds(JOB, NODES, 8, step, shards) for shards in (8, 4))
   between = collectives.all_reduce(N, 2, FLAT.network)  # each of the four workers sends a quarter over the same link
   assert between < hybrid < 1.6 * between and hybrid < whole
-  assert families.shardings(NODES.network, 8) == {"fsdp": 8, "hybrid_fsdp": 4}
-  assert families.shardings(NODES.network, 8, shards=8) == {"fsdp": 8}
-  assert families.shardings(NODES.network, 4) == {"fsdp": 4} and families.shardings(NODES.network, 1) == {}
+  assert families.shardings(NODES.network, 8) == [("fsdp", 8), ("hybrid_fsdp", 4)]
+  assert families.shardings(NODES.network, 8, shards=8) == [("fsdp", 8)]
+  assert families.shardings(NODES.network, 4) == [("fsdp", 4)] and families.shardings(NODES.network, 1) == []
+  assert [n for _, n in families.shardings(NODES.network, 64, shards=8)] == [64, 8, 16, 32]
   assert families.exact_seconds(JOB, NODES, 4, 1, shards=8) == math.inf
 
 

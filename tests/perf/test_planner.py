@@ -86,9 +86,11 @@ def test_memory_limits_the_examples():
   memory = PLAIN.memory.total(80)
   result = choose_batch(PLAIN, cluster(half=1000, memory=memory))
   assert (result.examples, result.largest) == (80, 80)
-  assert choose_batch(PLAIN, cluster(memory=memory), requested=80).examples == 80
-  with pytest.raises(ValueError, match=r"examples per worker must be at most 80 .* 1.28 GB, got 81"):
-    choose_batch(PLAIN, cluster(memory=memory), requested=81)
+  assert choose_batch(PLAIN, cluster(memory=memory), requested=80)[::8] == (80, 1)
+  several = choose_batch(PLAIN, cluster(memory=memory), requested=800)
+  assert (several.examples, several.micro) == (800, 10) and several.step == pytest.approx(800 * 1e9 / 5e12)
+  assert choose_batch(PLAIN, cluster(memory=memory), requested=81).micro == 3
+  assert choose_batch(PLAIN, cluster(memory=memory), requested=64, micro=4).micro == 4
   with pytest.raises(ValueError, match=r"not even one example fits in 1 GB: a step on one example needs 1.2 GB"):
     choose_batch(PLAIN, cluster(memory=1e9))
 
@@ -121,8 +123,7 @@ def test_workspaces_use_the_remaining_memory():
   assert roomy.program.shared.seconds <= roomy.program.separate.seconds
   assert roomy.program.step == pytest.approx(roomy.step - roomy.program.direct + roomy.program.shared.seconds)
   assert none.step == tight.step == roomy.step == step_seconds(net.step, 64, cluster().device, cluster().efficiency)
-  with pytest.raises(ValueError, match=r"examples per worker must be at most 63 .*got 64"):
-    choose_batch(net, cluster(memory=needed - 1), requested=64)
+  assert choose_batch(net, cluster(memory=needed - 1), requested=64).micro == 2
 
 
 def test_plan_and_scale_predict_the_same_step():
