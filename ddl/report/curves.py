@@ -129,9 +129,11 @@ def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:
   comparison, seeds = tables.comparison, len(tables.comparison.info["seeds"])
   lines, log_y = data(comparison, y)
   means = lines[lines["line"] == "mean"]
+  if not len(means) or (y == "distance" and not means["y"].any()):
+    return None
   log_x = is_log(comparison, x)
-  drawn = lines[lines[x] > 0] if log_x else lines  # empty if no algorithm sends anything
-  if not len(means) or not len(drawn) or (y == "distance" and not means["y"].any()):
+  drawn = lines[lines[x] > 0] if log_x else lines
+  if not len(drawn):  # no algorithm sends anything
     return None
   limits = accuracy_limits(lines, [comparison.target] * (y == comparison.metric)) if y == "test_accuracy" else None
   ends = means.groupby("label", sort=False)["y"].last()

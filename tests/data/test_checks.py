@@ -77,7 +77,7 @@ def test_errors_contain_the_part():
     (LABELS, {"x": changed(X, (13, 2), -np.inf)}, ["got -inf at index 13"]),
     (LABELS, {"x": X.astype(complex)}, ["complex128"]),
     (LABELS, {"x": X[:, :3]}, ["[n, 4]", "[n, 3]"]),
-    (LABELS, {"x": (9 * X).astype(np.int8)}, ["x of the test set", "int8, got float32"]),
+    (LABELS, {"x": (9 * X).astype(np.int8)}, ["x of the test set", "(int8)", "got float32"]),
     (LABELS | {"num_outputs": 0}, {}, ["num_outputs"]),
     (LABELS | {"num_outputs": 3.0}, {}, ["num_outputs"]),
     (LABELS, {"mask": changed(np.ones(60), 5, 2.0)}, ["mask", "got 2.0 at index 5"]),
