@@ -159,7 +159,9 @@ def test_pieces_end_between_words(characters, size):
       marks=needs_tokenizers,
     ),
     pytest.param(b"a" * 99, {"level": "bpe", "tokenizer": "/dev/null"}, ["/dev/null"], marks=needs_tokenizers),
-    pytest.param(b"{" * 99, {"level": "bpe", "tokenizer": "a.txt"}, ["a.txt", "tokenizers, must be readable"], marks=needs_tokenizers),
+    pytest.param(
+      b"{" * 99, {"level": "bpe", "tokenizer": "a.txt"}, ["a.txt", "must be readable"], marks=needs_tokenizers
+    ),
   ],
 )  # fmt: skip
 def test_invalid_texts_and_settings(tmp_path, monkeypatch, content, settings, words):
