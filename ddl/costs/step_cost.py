@@ -105,11 +105,11 @@ def products(equations: Iterable[Any]) -> Iterator[tuple[Any, int]]:
     repeats = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
     for called in jax.tree.leaves(eqn.params, is_leaf=_is_jaxpr):
       if _is_jaxpr(called):
-        yield from ((product, repeats * times) for product, times in products(getattr(called, "jaxpr", called).eqns))
+        yield from ((product, repeats * times) for product, times in products(called.eqns))
 
 
 def _is_jaxpr(x: Any) -> bool:
-  return isinstance(x, core.Jaxpr | core.ClosedJaxpr)
+  return hasattr(x, "eqns")  # also if it is closed
 
 
 class Compiled(NamedTuple):

@@ -198,7 +198,7 @@ def _ranges_differ(one: np.ndarray, two: np.ndarray) -> bool:
   if any(0 < 4 * most[k] < mean[1 - k] for k in (0, 1)):
     return True
   negative = [(x < 0).mean() for x in (one, two)]
-  return max(most) <= 1 and min(negative) == 0 and max(negative) >= 0.25
+  return bool(max(most) <= 1 and min(negative) == 0 and max(negative) >= 0.25)
 
 
 def _only_one_scaled(one: np.ndarray, two: np.ndarray) -> bool:

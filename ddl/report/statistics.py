@@ -149,7 +149,7 @@ def _paired(
   """Return the comparison before Holm's correction, and |mean| / s of the differences (0 if the mean or s is 0)."""
   common = [seed for seed in first if seed in second]
   a, b = (np.array([values[seed] for seed in common], np.float64) for values in (first, second))
-  ratio = ratio and (not common or min(a.min(), b.min()) > 0)
+  ratio = ratio and bool(not common or min(a.min(), b.min()) > 0)
   name, count = "ratio" if ratio else "difference", len(common)
   if not common:
     return Pair(name, math.nan, 0), 0.0
