@@ -16,6 +16,7 @@ def test_there_are_ten():
 
 
 @pytest.mark.parametrize(("command", "answer"), ROWS, ids=[command.split("=", 1)[1] for command, _ in ROWS])
+@pytest.mark.sampled(3)
 def test_the_recommendation_is_the_answer_of_the_page(call, command, answer, tmp_path):
   code, _, error = call(*shlex.split(command), f"--json={tmp_path / 'plan.json'}")
   assert code == 0, error

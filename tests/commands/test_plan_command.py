@@ -140,6 +140,7 @@ def test_a_long_delay_has_no_known_effect(planned):
   assert effect(streaming, False).startswith("unknown") and effect(streaming, True).startswith("published")
 
 
+@pytest.mark.slow
 def test_recommended_commands_run(call, tmp_path):
   """The command of each algorithm trains with its number of workers and examples."""
   job, cluster = Job("mlp", 4e4, 1e9, StepMemory(1e3, 1e5)), named("two_sites_1g")

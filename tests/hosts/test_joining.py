@@ -102,6 +102,7 @@ def test_a_group_that_is_not_complete_in_time_is_an_error(tmp_path):
   assert f"{unknown} within 6 s: process 0 cannot be reached (unknown host)" in lines[2]
 
 
+@pytest.mark.slow
 def test_contradictory_ranks_and_numbers_are_errors(tmp_path):
   longer = "--join_timeout=10"
   more = (longer, "--config.workers=12", "--devices=12")
