@@ -36,6 +36,18 @@ SGD = optax.sgd(0.1)
 # ---- seconds of collectives
 
 
+@pytest.mark.parametrize("name", sorted(COLLECTIVE))
+def test_exchanges_are_launched_as_in_training(name):
+  """Those whose period does not change."""
+  required = {key: 2 for key, x in keywords(COLLECTIVE[name].factory).items() if x.default is x.empty}
+  values = keyword_arguments("algorithm", {"name": name, **required}, P)
+  algorithm = make_algorithm(name, SGD, P, values)
+  exchanges, clocks = pattern_of(algorithm, vector(N), P).exchanges, Schedule(algorithm.exchanges).clocks
+  for exchange, clock in zip(exchanges, clocks, strict=True):
+    if clock.steady:
+      assert [exchange.launched(step) for step in range(600)] == [clock.launched(step) for step in range(600)]
+
+
 def test_seconds_of_several_collectives_add_up():
   network = NetworkModel(LINK, LinkModel(1e-6, 1e12), 4)
   ops = [Op(kind, N) for kind in ("all_reduce", "all_gather", "reduce_scatter", "permute")]

@@ -279,6 +279,36 @@ def test_a_delay_of_many_periods_hides_no_more_than_a_few(at_once):
   assert short[0].seconds == pytest.approx(long[0].seconds, rel=1e-9)
 
 
+def steps_of_a_second(*exchanges):
+  """Return the seconds per step, if a step computes 1 s, of exchanges (seconds, period, delay)."""
+  target = Cluster("a test", Device(1e9, 1e12, 1e12), Efficiency(1.0), NetworkModel(LinkModel(0.0, 1e6)), "")
+  sent = Pattern(exchanges=tuple(ExchangePattern((Op("permute", 1e6 * x),), *clock) for x, *clock in exchanges))
+  (point,) = scaling.curve(lambda _: sent, StepWork((LayerWork(1e9),), (2e6,)), target, [8], batch=1, weak=True)
+  return point.seconds
+
+
+@settings(max_examples=60)
+@given(st.floats(1e-3, 1e3), st.integers(1, 8), st.data())
+def test_one_exchange_takes_the_seconds_of_the_closed_form(message, period, data):
+  delay = data.draw(st.integers(0, period))
+  closed = round_seconds(step=1.0, message=message, period=period, delay=delay)
+  assert period * steps_of_a_second((message, period, delay)) == pytest.approx(closed, rel=1e-9)
+
+
+def test_a_delay_beyond_the_period_hides_no_more():
+  for message, delay in ((0.5, 3), (1.0, 5), (1.5, 12), (4.0, 7), (9.0, 2)):
+    closed = round_seconds(step=1, message=message, delay=delay)
+    assert steps_of_a_second((message, 1, delay)) == pytest.approx(closed) == max(1.0, message)
+
+
+def test_two_exchanges_by_hand():
+  """Steps of 1 s; one exchange of 3 s with period 2 and delay 1, one of 1 s with period 3; a round has six steps."""
+  # After steps 2 and 4 the first occupies the link for 3 s, of which a step hides 1 s; the second, after step 3, waits
+  # for it and adds 1 s. After step 6 the second goes first, then the first overlaps the next step.
+  assert 6 * steps_of_a_second((3.0, 2, 1), (1.0, 3)) == pytest.approx(6 + (2 + 1) + 2 + (1 + 2))
+  assert steps_of_a_second((1.0, 997), (1.0, 1009)) > 1  # simulates 1,009 steps, not a million
+
+
 def test_too_long_rounds_with_jitter_are_rejected():
   job = StepWork((LayerWork(1e9),), (4e6,))
   exchange, visits = ExchangePattern((Op("all_reduce", 4e6),), 65_536), Visits(4e6, 4e6, 65_536)
