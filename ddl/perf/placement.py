@@ -117,7 +117,8 @@ def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
   if not has_attention(table):
     memory = step_memory(table, extra_copies=1, width=width)
     usual = RECURRENT if language else IMAGES
-    return place(Job(title, params_bytes(table), parts(table), memory, table, language=language, usual=usual), cluster)
+    job = Job(title, params_bytes(table), parts(table), memory, table, language=language, usual=usual)
+    return place(job._replace(tokens=tokens if language else 0), cluster)
   states = fitting(table, cluster, workers or cluster.workers or 0)
   job = Job(
     title, params_bytes(table), parts(table), states.memory, table, least=1, split=states.split,

@@ -141,6 +141,7 @@ def test_images_and_recurrent_networks_have_their_own_usual_batch():
     "vit_b16": False, "lstm_large": True, "bert_base": True, "vgg16": False,
   }  # fmt: skip
   assert [jobs[name].usual.examples for name in ("vit_b16", "lstm_large", "vgg16")] == [4096, 20, 8192]
+  assert [jobs[name].tokens for name in jobs] == [0, 35, 512, 0]
 
 
 def test_a_recurrent_layer_reads_its_weights_for_each_token():
