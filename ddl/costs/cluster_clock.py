@@ -197,20 +197,21 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, work: StepWork, m
   def price(ops: tuple[Op, ...]) -> float | None:
     return patterns.seconds(sent(ops), workers, grouped) if ops else None
 
-  def cluster_run(**costs: float) -> ClusterRun:
-    gradients = None
-    if pattern.local:
-      target, whole = cluster._replace(network=grouped), work._replace(micro=config.microbatches)
-      step = Scenario(
-        Pattern(sent(pattern.local)), whole, target, workers, config.batch, Transport(overlap=network.overlap)
-      )
-      gradients = scaling.gradients_of(step)
-    charged = Charges(
-      gradients and gradients.exposed + gradients.hidden,
-      tuple(price(exchange.ops) for exchange in pattern.exchanges),
-      tuple(patterns.hops(exchange.ops) for exchange in pattern.exchanges),
-      gradients.hidden if gradients else 0.0,
+  gradients = None
+  if pattern.local:
+    target, whole = cluster._replace(network=grouped), work._replace(micro=config.microbatches)
+    transport = Transport(overlap=network.overlap)
+    gradients = scaling.gradients_of(
+      Scenario(Pattern(sent(pattern.local)), whole, target, workers, config.batch, transport)
     )
+  charged = Charges(
+    gradients and gradients.sent,
+    tuple(price(exchange.ops) for exchange in pattern.exchanges),
+    tuple(patterns.hops(exchange.ops) for exchange in pattern.exchanges),
+    gradients.hidden if gradients else 0.0,
+  )
+
+  def cluster_run(**costs: float) -> ClusterRun:
     run = replace(config, times=times, network=replace(network, **costs))
     return ClusterRun(run, pattern, charged, price(pattern.evaluate) or 0.0)
 

@@ -1,8 +1,8 @@
 """Barriers by name: when a worker may start its next round.
 
-At a *bounded* barrier a worker waits until it is at most `bound` finished rounds ahead of the slowest worker that it is
-compared with. A *quorum* barrier synchronizes all workers: the server applies the mean of the first messages of a
-round, drops the others, and every worker starts its next round from the reply.
+A *bounded* barrier compares each worker with others: a worker that has finished over `bound` rounds more than the
+slowest of them waits. A *quorum* barrier synchronizes all workers: the server applies the mean of the first messages of
+a round, drops the others, and every worker starts its next round from the reply.
 
 A dropped worker abandons its round, as in Chen et al. 2016 (arXiv 1604.00981): none of its steps counts. Its parameters
 are reset to those at the start of the round; like a served worker, it then merges the reply. Its inner optimizer state

@@ -313,7 +313,6 @@ def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Sp
 def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
   """Predict the speeds of synchronous SGD with sharded parameters, for each of `shardings`."""
   s = settings
-
   best: dict[str, Speed] = {}
   for name, shards in shardings(cluster.network, s.workers, s.shards):
     seconds = sharded_seconds(job, cluster, s.workers, s.step, shards, s.gradients, s.micro)

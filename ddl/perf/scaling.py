@@ -2,7 +2,8 @@
 
 Strong scaling fixes the global batch, weak scaling the batch per worker. A loss is the time saved by making one
 component ideal: no latency, infinite bandwidth, the compute efficiency of the whole batch, no jitter, or no
-serialization. Step times come from the event model of layers (`timeline`) or the server queue (`server`).
+serialization. A step's gradients are simulated layer by layer (`timeline`), its exchanges as in virtual time
+(`ddl.events.lockstep`), and visits to a server as a queue (`server`).
 """
 
 import math
@@ -29,7 +30,7 @@ MOST_STEPS = 5_000  # steps of a round that is simulated step by step
 MOST_ROUND = 2000  # steps after which exchanges with different periods must repeat
 GROUPED = 1000  # simulated steps of a longer round, each of which represents several steps
 QUEUED = 20  # largest delay that is simulated, in periods
-MOST_EVENTS = 2 * 10**7  # layer events of all workers in a simulation with jitter: 1 GB
+MOST_EVENTS = 2 * 10**7  # steps of all workers in a simulation with jitter
 SIMULATED = 128  # workers simulated in a server's queue; if there are more, each one represents several
 MOST_JITTER = 10.0  # with more jitter a few steps dominate the mean of a simulation
 LOSSES = ("latency", "bandwidth", "small batches", "stragglers", "serialized access")
@@ -87,9 +88,9 @@ def _sums(numbers: Sequence[float], size: int) -> list[float]:
 
 
 def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
-  """Return (seconds per step, share of this time that links without latency and limit of bandwidth would save)."""
-  if run.workers == 1 or run.pattern.visits:
-    return _visits(run) if run.workers > 1 else (seconds_of(run), 0.0)
+  """Return (seconds per step, share of this time spent waiting for messages: what instant links would save)."""
+  if run.pattern.visits and run.workers > 1:
+    return _visits(run)
   seconds, instant = seconds_of(run), _with_links(_with_links(run.cluster, latency=0.0), bandwidth=math.inf)
   return seconds, max(0.0, 1 - seconds_of(run._replace(cluster=instant)) / seconds)
 
@@ -174,7 +175,7 @@ def _lockstep(run: Scenario) -> float:
   times = Times(lambda worker, first, count: paces[first : first + count, worker], workers=workers, seed=0)
   ends = lockstep.finish(
     workers=workers, steps=2 * half, round_steps=period, times=times, exchanges=exchanges,
-    overlap=run.transport.overlap, local_seconds=gradients and gradients.exposed + gradients.hidden,
+    overlap=run.transport.overlap, local_seconds=gradients and gradients.sent,
     local_lead=gradients.hidden if gradients else 0.0,
   )  # fmt: skip
   return float(ends[-1] - ends[half - 1]) / half
@@ -230,7 +231,7 @@ def _visits(run: Scenario) -> tuple[float, float]:
 def _check_jitter(steps: int, workers: int, events: int) -> None:
   """Raise OptionError if a round has too many steps to simulate.
 
-  steps: steps per round. events: a worker's events for each of these steps, over all simulated rounds.
+  steps: steps per round. events: simulated rounds.
   """
   if steps > MOST_STEPS or events * steps * workers > MOST_EVENTS:
     condition = f"at most {MOST_STEPS:,} per worker and {MOST_EVENTS // events:,} over all workers"

@@ -83,6 +83,11 @@ class Timeline(NamedTuple):
   hidden: float  # seconds of messages while the worker computes
   events: list[TimelineEvent]
 
+  @property
+  def sent(self) -> float:
+    """Seconds for which the link sends the messages of a step."""
+    return self.exposed + self.hidden
+
 
 def simulate(
   step: Pass, cost: Callable[[float], float], *, bucket: float = 0.0, order: str = "fifo", overlap: bool = True

@@ -56,7 +56,7 @@ def picture(curve: Curve, work: StepWork, cluster: Cluster) -> Figure | None:
     return None
   shown = scaling.gradients_of(Scenario(curve.pattern, work, cluster, point.workers, point.examples, curve.transport))
   subtitle = f"A step of {curve.algorithm} on {point.workers:,} workers, layer by layer"
-  step, sent, hidden = map(seconds_text, (shown.seconds, shown.hidden + shown.exposed, shown.hidden))
+  step, sent, hidden = map(seconds_text, (shown.seconds, shown.sent, shown.hidden))
   caption = f"A step takes {step}; its messages take {sent}, of which {hidden} are hidden behind computation."
   title = f"{curve.algorithm} hides {hidden} of {sent} of messages behind computation"
   data = pd.DataFrame(bars(shown))

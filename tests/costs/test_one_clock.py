@@ -43,7 +43,7 @@ def test_all_commands_predict_the_same_seconds(name, cluster, monkeypatch):
 
   advice = plan(job, target, PlanRequest(batch=BATCH, workers=WORKERS), configured=(name, sizes))
   assert advice.speeds[-1].seconds == pytest.approx(point.seconds, rel=1e-9)
-  if name == "sync_sgd":  # the plan's other algorithms have periods and delays of their own
+  if name == "sync_sgd":  # for the other algorithms, plan chooses other periods and delays
     assert advice.speeds[0].seconds == pytest.approx(point.seconds, rel=1e-9)
 
   # Virtual time knows only the seconds of an exchange: for synchronous SGD, those that the backward pass does not hide.

@@ -1,7 +1,9 @@
 """Folders that contain other work, and diverged runs: a one-line error, exit code 2, no files lost."""
 
 import json
+import types
 from dataclasses import replace
+from importlib import metadata
 
 import jax
 import numpy as np
@@ -12,7 +14,7 @@ from ddl.config.base import load as load_config
 from ddl.config.experiment import Experiment
 from ddl.engine.checkpoint import Checkpoints
 from ddl.run import build, processes
-from ddl.run.folder import RunFolder
+from ddl.run.folder import RunFolder, package_versions
 from ddl.run.workdir import without
 from experiments.command_line import cli
 
@@ -176,3 +178,20 @@ def test_overflowing_parameters_with_a_finite_loss_are_reported(wrong, tmp_path)
 
 def test_a_non_finite_loss_is_reported_with_its_step(wrong):
   wrong([*QUICK, "--steps_per_call=4", "--config.eval_every=4", f"{RATE}3e38"], "its loss is ", " at step 2;")
+
+
+def test_versions_include_the_compiler_and_accelerator_plugins(monkeypatch):
+  installed = [
+    ("jax", "1"),
+    ("jaxlib", "2"),
+    ("jax_cuda12_plugin", "3"),
+    ("jaxtyping", "4"),
+    ("numpy", "5"),
+    (None, "6"),
+  ]
+  packages = [types.SimpleNamespace(name=name, version=version) for name, version in installed]
+  monkeypatch.setattr(metadata, "distributions", lambda: packages)
+  versions = package_versions.__wrapped__()  # not cached
+  assert {key: versions[key] for key in versions.keys() - {"python", "ddl"}} == {
+    "jax": "1", "jaxlib": "2", "jax-cuda12-plugin": "3", "numpy": "5",
+  }  # fmt: skip
