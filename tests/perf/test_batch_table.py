@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddl.perf import batch_size, families, neural_networks, placement
+from ddl.perf import batch_size, collectives, families, neural_networks, placement
 from ddl.perf.batch_size import tried_sizes
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import named
@@ -211,3 +211,30 @@ def test_more_workers_than_usual_examples_split_layers():
   assert advice.best.rate == pytest.approx(advice.best.batch / advice.best.seconds)
   requested = plan(job, target, PlanRequest(batch=2, workers=4096))  # a batch that the user accepts
   assert requested.best.algorithm == "hybrid_fsdp" and requested.best.batch == 8192
+
+
+def test_the_messages_of_tensor_parallelism_by_hand():
+  """Each of 80 blocks all-reduces its activations twice in the forward and twice in the backward pass."""
+  placed = table_job("llama_70b", named("h100_ib400"), 4096)
+  settings = plan(placed.job, placed.cluster, PlanRequest(workers=4096)).settings
+  took, messages = [], []
+  for latency in (1e-3, 0.0):
+    network = placed.cluster.network._replace(library=None)
+    network = network._replace(inside=network.inside._replace(latency=latency))
+    target = placed.cluster._replace(network=network, overlap=False)
+    took.append(families.tensor_speed(placed.job, target, settings, 8))
+    examples = took[-1].batch // (4096 // 8)
+    messages.append(collectives.all_reduce(2 * 4096 * 8192 * examples, 8, network))  # bytes: 2 * tokens * width
+  assert [x.micro for x in took] == [1, 1]
+  assert took[0].seconds - took[1].seconds == pytest.approx(4 * 80 * (messages[0] - messages[1]), rel=1e-9)
+
+
+def test_the_fastest_hybrid_sharding_is_predicted():
+  placed = table_job("llama_7b", named("h100_ib400"), 64)
+  settings = plan(placed.job, placed.cluster, PlanRequest(workers=64)).settings
+  predicted = next(x for x in families.sharded(*placed[:2], settings) if x.algorithm == "hybrid_fsdp")
+  sizes = [n for name, n in families.shardings(placed.cluster.network, 64, settings.shards) if name == "hybrid_fsdp"]
+  every = [
+    families.sharded_seconds(*placed[:2], 64, settings.step, n, settings.gradients, settings.micro) for n in sizes
+  ]
+  assert len({*every}) > 1 and predicted.seconds == min(every)
