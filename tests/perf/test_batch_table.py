@@ -218,9 +218,9 @@ def test_the_messages_of_tensor_parallelism_by_hand():
   placed = table_job("llama_70b", named("h100_ib400"), 4096)
   settings = plan(placed.job, placed.cluster, PlanRequest(workers=4096)).settings
   took, messages = [], []
-  for latency in (1e-3, 0.0):
+  for bandwidth in (1e10, 1e12):
     network = placed.cluster.network._replace(library=None)
-    network = network._replace(inside=network.inside._replace(latency=latency))
+    network = network._replace(inside=network.inside._replace(bandwidth=bandwidth))
     target = placed.cluster._replace(network=network, overlap=False)
     took.append(families.tensor_speed(placed.job, target, settings, 8))
     examples = took[-1].batch // (4096 // 8)
