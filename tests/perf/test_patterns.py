@@ -38,7 +38,7 @@ SGD = optax.sgd(0.1)
 
 @pytest.mark.parametrize("name", sorted(COLLECTIVE))
 def test_exchanges_are_launched_as_in_training(name):
-  """Those whose period does not change."""
+  """Skip exchanges with a changing period, which `launched` replaces by a steady one."""
   required = {key: 2 for key, x in keywords(COLLECTIVE[name].factory).items() if x.default is x.empty}
   values = keyword_arguments("algorithm", {"name": name, **required}, P)
   algorithm = make_algorithm(name, SGD, P, values)
