@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+import pytest
 from helpers.commands import ROOT, Command, complaint
 
 DIGITS, RATE = "--config=configs/digits.py", "--config.optimizer.learning_rate="
 
 
+@pytest.mark.slow
 def test_a_misspelled_name_and_a_diverged_run_print_one_line(tmp_path):
   first = Command("train", DIGITS, "--config.algorithm.name=dasdg", f"--workdir={tmp_path}/a")
   second = Command("train", DIGITS, f"{RATE}3e38", f"--workdir={tmp_path}/b", "--config.steps=20")

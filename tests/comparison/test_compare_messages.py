@@ -60,8 +60,8 @@ def broken(*_, **__):
   raise ValueError("min() arg is\nan empty sequence")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", ["predictions", "figures"])
-@pytest.mark.sampled(2)
 def test_a_late_error_keeps_the_comparison(tmp_path, monkeypatch, late):
   """Names of labels and clusters contain slashes and spaces, but all files are inside the folder."""
   (tmp_path / "far/away").mkdir(parents=True)

@@ -80,6 +80,7 @@ def test_a_killed_comparison_resumes_from_checkpoints(tmp_path, monkeypatch):
   assert all_metrics(tmp_path / "killed") == all_metrics(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_stop_saves_the_current_seeds_and_a_resume_trains_all(tmp_path, monkeypatch):
   monkeypatch.setattr(execution, "runs_per_program", lambda *_: 2)
   run(tmp_path / "whole")

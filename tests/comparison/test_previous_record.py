@@ -13,6 +13,8 @@ from ddl.config import default_experiment
 from ddl.config.comparison import Comparison
 from ddl.config.options import RunOptions
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}
 LABELS = {
   "sync": {"algorithm": "sync_sgd"}, "local": {"algorithm": {"name": "local_sgd", "period": 2}},
@@ -64,7 +66,6 @@ def test_predictions_of_clusters_cover_all_labels(folder):
   assert recorded["cluster"] == ["ethernet_10g"] and set(recorded["only"]) == set(LABELS)
 
 
-@pytest.mark.slow
 def test_labels_that_are_only_read_keep_their_seeds(tmp_path, capsys):
   compared(tmp_path / "c", ["sync", "local"], resume=False, seeds=(0, 1), target=0.01)
   result = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(0, 1, 2), target=0.01)
@@ -79,7 +80,6 @@ def test_labels_that_are_only_read_keep_their_seeds(tmp_path, capsys):
   assert "training incomplete seeds of sync first" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_predictions_are_for_common_seeds(tmp_path):
   compared(tmp_path / "c", ["sync", "local"], resume=False, target=0.9, clusters=["ethernet_10g"])
   result = compared(tmp_path / "c", ["sync", "local"], only=["local"], seeds=(0, 1), target=0.9)

@@ -66,6 +66,7 @@ def trials(folder, label):
   ).trials
 
 
+@pytest.mark.slow
 def test_ranges_choices_and_seeds(tmp_path):
   space = {"a": {"period": [2, 5], "optimizer": {"momentum": (0.0, 0.9), "nesterov": [False, True]}}}
   swept = ddl.sweep(sweep={"space": space, "seeds": (3, 4)}, trials=3, workdir=tmp_path / "s", **SMALL)

@@ -7,7 +7,6 @@ from helpers.forks import Fork
 DEFAULT = (  # one case each of:
   "sharded",  # synchronous SGD
   "members",  # delayed (DaSGD), over workers of several devices
-  "streaming_diloco",
   "async_easgd",  # a server in virtual time
   "compare",
   "plan_vgg",

@@ -80,7 +80,8 @@ def test_a_process_killed_before_it_has_devices_is_detected(where):
   assert errors[0] == "process 1 of 2 sent no heartbeat for 3 s\n"
 
 
-@pytest.mark.parametrize("late", ["0/", pytest.param("1/", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("late", ["0/", "1/"])
 def test_a_process_may_exit_later_than_another(late, where):
   assert run_pair(SHUTDOWN, where, LATE=late) == ([0, 0], ["", ""])
 

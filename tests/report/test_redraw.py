@@ -53,6 +53,7 @@ def test_resume_regenerates_a_report_without_training(tmp_path, call):
   assert code == 2 and "batch: 16 recorded, 8 now" in error
 
 
+@pytest.mark.slow
 def test_a_divergence_is_reported_and_not_trained_again(tmp_path, call):
   config, folder = diverging(tmp_path), f"--workdir={tmp_path / 'c'}"
   code, _, error = call("compare", config, folder, "--only=wild")

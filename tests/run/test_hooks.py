@@ -43,6 +43,7 @@ def test_every_run_of_a_comparison_calls_the_hooks(tmp_path):
   assert ends == {("A", 0), ("A", 1)} and len(calls) == 6
 
 
+@pytest.mark.slow
 def test_a_command_imports_hooks_by_address_and_does_not_record_them(call, tmp_path):
   (tmp_path / "mine.py").write_text(FILE)
   flags = ["--config=configs/digits.py", "--config.model.hidden=(8,)", "--config.steps=4", "--config.eval_every=2"]

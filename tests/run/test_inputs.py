@@ -321,6 +321,7 @@ def test_the_record_of_a_folder_cannot_allow_changed_data(tmp_path, call):
   assert run_dir.input_changes(folder) == []
 
 
+@pytest.mark.slow
 def test_a_resumed_comparison_with_changed_data_is_refused_unless_allowed(tmp_path):
   settings = saved_npz(tmp_path / "d.npz")
   compare = {"seeds": (0,), "target": 0.3, "algorithms": {"sync": LABELS["sync"]}}
@@ -340,6 +341,7 @@ def test_a_resumed_comparison_with_changed_data_is_refused_unless_allowed(tmp_pa
   assert ddl.compare(workdir=tmp_path / "c", options=RESUME).info["changed_inputs"] == [change]
 
 
+@pytest.mark.slow
 def test_a_resumed_sweep_with_changed_data_is_refused_unless_allowed(tmp_path):
   settings = saved_npz(tmp_path / "d.npz") | {"compare": {"algorithms": LABELS}}
   ddl.sweep(only=["sync"], trials=1, workdir=tmp_path / "s", **settings)
@@ -541,6 +543,7 @@ def rule(inner, *, period: int = 2) -> Algorithm:
 """
 
 
+@pytest.mark.slow
 def test_labels_that_are_only_read_import_no_code_of_the_folder(tmp_path):
   (tmp_path / "rule.py").write_text(RULE.format(ran=str(tmp_path / "ran")))
   custom = {"sync": LABELS["sync"], "custom": {"algorithm": {"name": f"{tmp_path}/rule.py:rule"}}}

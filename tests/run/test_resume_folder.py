@@ -64,6 +64,7 @@ def resumed(command, folder, *more):
 SERVER = ("--config.algorithm.name=async_easgd", "--config.algorithm.period=2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "flags",
   [

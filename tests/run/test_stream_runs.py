@@ -31,7 +31,8 @@ def as_users_run():
     yield
 
 
-@pytest.mark.parametrize("processes", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [0, 1])
 @pytest.mark.usefixtures("as_users_run")
 def test_a_resume_after_a_stop_or_kill_has_the_same_bits(processes, tmp_path, monkeypatch):
   data = STREAM["data"] | {"processes": processes}
