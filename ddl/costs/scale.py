@@ -135,7 +135,13 @@ def curves(
       points = scaling.curve(
         tracked, work, cluster, workers, batch=batch, weak=weak, jitter=jitter, transport=transport
       )
-      results.append(Curve(short_name(name), pattern(max(workers)), transport, points, largest=largest))
+      sent, exposed = pattern(max(workers)), None
+      if name == "sync_sgd" and sent.local and transport.overlap and cluster.overlap:
+        exposed = scaling.curve(
+          pattern, work, cluster, workers[-1:], batch=batch, weak=weak, jitter=jitter,
+          transport=transport._replace(overlap=False),
+        )[0]  # fmt: skip
+      results.append(Curve(short_name(name), sent, transport, points, largest=largest, exposed=exposed))
   if transport.order != "fifo" and not (transport.overlap and any(curve.pattern.local for curve in results)):
     names = ", ".join(curve.algorithm for curve in results)
     raise OptionError(

@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ddl.names import pluralize
-from ddl.perf import collectives
+from ddl.perf import collectives, published
 from ddl.perf.batch_size import examples_factor
 from ddl.perf.cluster import Cluster
-from ddl.perf.families import Speed, islands
+from ddl.perf.families import Speed, islands, synchronous_seconds
 from ddl.perf.layers import train_flop
 from ddl.perf.placement import Job
 from ddl.perf.plan import FULL, LANGUAGE, NEARLY, RANK, SHORTEST, SHOWN, TrainingPlan
@@ -188,7 +188,13 @@ def _speed(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
   flop = train_flop(job.table) if job.table else job.flop_per_example
   reached = flop * best.rate / (result.workers * cluster.device.peak)
   peak = f", {percent(reached)} of the devices' peak" if reached <= 1 else ""  # Winograd's products can exceed it
-  return [f"{rate_text(best.rate)} examples/s{tokens}; {seconds_text(best.seconds)} per step{share}{peak}."]
+  lines = [f"{rate_text(best.rate)} examples/s{tokens}; {seconds_text(best.seconds)} per step{share}{peak}."]
+  if result.workers > 1 and best.algorithm == "sync_sgd" and best.setting.endswith("gradients"):
+    workers, name = result.workers, best.setting.split()[0]
+    exposed = synchronous_seconds(job, cluster._replace(overlap=False), workers, best.batch / workers, name, best.micro)
+    several = cluster.network.nodes(workers) > 1
+    lines.append(f"{published.sentence(best.rate, best.batch / exposed, several)}.")
+  return lines
 
 
 def _time(result: TrainingPlan, amount: Amount | None) -> list[str]:

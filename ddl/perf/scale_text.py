@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from ddl.perf import published
 from ddl.perf.cluster import NetworkModel
 from ddl.perf.patterns import ExchangePattern, Pattern, Visits
 from ddl.perf.scaling import ScalingPoint, Transport, stops
@@ -27,6 +28,7 @@ class Curve(NamedTuple):
   points: list[ScalingPoint]
   measured: Mapping[int, float] = MappingProxyType({})  # workers -> seconds per step of real runs
   largest: float = math.inf  # examples of a step that fit in a worker's memory
+  exposed: ScalingPoint | None = None  # synchronous SGD: the last of `points`, without overlap
 
   def fits(self, point: ScalingPoint) -> bool:
     """Return whether the point's step fits in a worker's memory."""
@@ -67,6 +69,16 @@ def _row(curve: Curve, point: ScalingPoint, network: NetworkModel) -> tuple[str,
     f"{100 * max(0.0, point.waiting):.1f} %",
     point.limit,
   )
+
+
+def reached(curve: Curve, network: NetworkModel) -> str:
+  """Describe what published runs of synchronous SGD reached relative to the last prediction; "" without this data."""
+  last, exposed = curve.points[-1], curve.exposed
+  if not exposed or not curve.fits(last):
+    return ""
+  several = network.nodes(last.workers) > 1
+  text = published.sentence(last.examples_per_second, exposed.examples_per_second, several)
+  return f"{last.workers:,} workers: {text[0].lower()}{text[1:]}."
 
 
 def verdict(curve: Curve) -> str:

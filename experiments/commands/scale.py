@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import textwrap
 import time
 from itertools import pairwise
 
@@ -100,6 +101,8 @@ def main(line: CommandLine) -> int:
     print(f"\n{curve.algorithm}  {scale_text.setting(curve)}".rstrip())
     print(*(f"  {row}" for row in columns([head, *scale_text.rows(curve, cluster.network, len(head))])), sep="\n")
     print(f"  {scale_text.verdict(curve)}")
+    if rates := scale_text.reached(curve, cluster.network):
+      print(textwrap.fill(rates, 118, initial_indent="  ", subsequent_indent="  "))
   for shares, end, end_cluster in placed.ends:
     print(f"\nwith {shares}:")
     ends = curves(job.at_end(end), end_cluster)

@@ -1,21 +1,59 @@
 """Compare published throughput on several devices with the event model, given the throughput on the fewest devices."""
 
+import csv
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-from ddl.perf import cluster_file, neural_networks, scaling
+import numpy as np
+
+from ddl.perf import cluster_file, neural_networks, published, scaling
 from ddl.perf.cluster import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY, LinkModel, NetworkModel
 from ddl.perf.collectives import all_reduce
 from ddl.perf.device import LayerWork
+from ddl.perf.published import ReachedRates
 from ddl.perf.timeline import Pass, simulate
 from experiments.papers import page
 from experiments.papers.page import Config, Section
 
 
+class ScaledSystem(NamedTuple):
+  """A system of published_scaling.toml."""
+
+  title: str
+  source: str
+  inside: float  # bytes per second of a device inside its node, one way
+  per_node: int
+  between: float = 0.0  # bytes per second of a node, one way; 0: there is one node
+  library: bool = True  # NCCL's costs; False: servers on all nodes, which move as many bytes as a ring of nodes
+
+  def network(self, config: Config) -> NetworkModel:
+    """Return the network between the devices."""
+    inside = LinkModel(NVLINK_LATENCY, self.inside)
+    latency = INFINIBAND_LATENCY if self.library else config.ethernet
+    between = LinkModel(latency, self.between or self.inside)
+    return NetworkModel(between, inside, self.per_node, library=NCCL if self.library else None)
+
+
+class ScaledRun(NamedTuple):
+  """A network that was trained on several numbers of devices of a system, with the same examples per device."""
+
+  system: str  # key in published_scaling.toml
+  network: str  # a layer table, or millions of parameters
+  examples: int  # per device and step
+  rates: dict[int, float]  # number of devices -> examples per second, starting with the fewest devices
+  accumulated: dict[int, int]  # number of devices -> steps per exchange
+
+
 class PublishedPoint(NamedTuple):
   """Throughput on a certain number of devices, in examples per second."""
 
+  system: str
   devices: int
+  several: bool  # whether the devices are in several nodes
   published: float
   hidden: float  # predicted, if messages overlap the backward pass
   after: float  # predicted, if messages are sent after it
@@ -36,67 +74,124 @@ COLUMNS = {
 }  # fmt: skip
 
 
+@cache
+def systems() -> dict[str, ScaledSystem]:
+  """Read published_scaling.toml."""
+  text = Path(__file__).with_name("published_scaling.toml").read_text(encoding="utf-8")
+  return {name: ScaledSystem(**system) for name, system in tomllib.loads(text).items()}
+
+
+@cache
+def runs() -> list[ScaledRun]:
+  """Read published_scaling.csv."""
+  with Path(__file__).with_name("published_scaling.csv").open(newline="") as file:
+    return [
+      ScaledRun(
+        row["system"], row["network"], int(row["examples"]), _by_devices(row["rates"]),
+        {count: int(steps) for count, steps in _by_devices(row["accumulated"]).items()},
+      )
+      for row in csv.DictReader(file)
+    ]  # fmt: skip
+
+
+def _by_devices(text: str) -> dict[int, float]:
+  pairs = (pair.split(":") for pair in text.split())
+  return {int(devices): float(number) for devices, number in pairs}
+
+
 def section(config: Config) -> Section:
-  """Build the section with the median and the maximum errors, and all points."""
-  curves = {name: points(config, system) for name, system in config.systems.items()}
-  every = [point for scaled in curves.values() for point in scaled]
-  hard = [point for point in every if point.efficiency < config.hard]
-  sets = [
-    (name, which, [abs(point.error(column)) for point in selected])
-    for column, name in COLUMNS.items()
-    for which, selected in (("all", every), (f"efficiency under {config.hard:g}", hard))
+  """Build the section with the median errors, the rates that runs reached, and the errors by system."""
+  every = [point for run in runs() for point in points(config, run)]
+  kinds = {"one node": False, "several nodes": True}
+  groups = {nodes: [point for point in every if point.several == several] for nodes, several in kinds.items()}
+  both = [
+    (nodes, which, selected)
+    for nodes, group in groups.items()
+    for which, selected in (
+      ("all", group),
+      (f"efficiency under {config.hard:g}", [point for point in group if point.efficiency < config.hard]),
+    )
   ]
-  return page.read("scaling", config=config, curves=curves, sets=sets)
+  sets = [
+    (name, nodes, which, errors(selected, column))
+    for column, name in COLUMNS.items()
+    for nodes, which, selected in both
+  ]
+  rates = {nodes: reached(group) for nodes, group in groups.items()}
+  covered = [(nodes, which, covers(every, selected)) for nodes, which, selected in both]
+  by_system = {name: [point for point in every if point.system == name] for name in systems()}
+  return page.read(
+    "scaling", config=config, sets=sets, reached=rates, covered=covered, points=by_system, all=systems(), errors=errors
+  )
 
 
-def points(config: Config, system: Config) -> list[PublishedPoint]:
-  """Predict the points of a system after the first one, from which the step time is derived."""
-  rate, scaled = system.rates[0] / system.devices[0], []
-  steps = {overlap: _step(config, system, overlap) for overlap in (True, False)}
-  for index, count in enumerate(system.devices[1:], 1):
-    examples = count * system.batch * system.each[index]
-    hidden, after = (examples / seconds(config, system, index, steps[way], way) for way in (True, False))
-    scaled.append(PublishedPoint(count, system.rates[index], hidden, after, count * rate))
-  return scaled
+def errors(points: Sequence[PublishedPoint], column: str) -> list[float]:
+  """Return the absolute errors of one of COLUMNS."""
+  return [abs(point.error(column)) for point in points]
 
 
-def seconds(config: Config, system: Config, index: int, step: float, overlap: bool) -> float:
-  """Predict the seconds of accumulated steps and their exchange, on the index-th number of devices."""
-  work = _work(config, system)
-  shares = scaling.step_pass(work, cluster_file.named("h100_ib400"), system.batch)
+def reached(points: Sequence[PublishedPoint]) -> ReachedRates:
+  """Return the 10th and 90th percentile of published rates relative to those predicted without overlap."""
+  low, high = np.quantile([point.published / point.after for point in points], (0.1, 0.9)).tolist()
+  return ReachedRates(low, high, len(points), len({point.system for point in points}))
+
+
+def covers(every: Sequence[PublishedPoint], points: Sequence[PublishedPoint]) -> float:
+  """Return the share of `points` in the interval computed from all other systems."""
+  inside = Counter[bool]()
+  for name in {point.system for point in points}:
+    own = [point for point in points if point.system == name]
+    others = [point for point in every if point.system != name and point.several == own[0].several]
+    rates = reached(others)
+    for point in own:
+      low, high = published.interval(point.hidden, point.after, rates)
+      inside[low <= point.published <= high] += 1
+  return inside[True] / inside.total()
+
+
+def points(config: Config, run: ScaledRun) -> list[PublishedPoint]:
+  """Predict the points of a run after the first one, from which the step time is derived."""
+  (first, base), system, predicted = next(iter(run.rates.items())), systems()[run.system], []
+  steps = {overlap: _step(config, run, overlap) for overlap in (True, False)}
+  for count, rate in [*run.rates.items()][1:]:
+    examples = count * run.examples * run.accumulated.get(count, 1)
+    hidden, after = (examples / seconds(config, run, count, steps[way], way) for way in (True, False))
+    ideal = count * base / first
+    predicted.append(PublishedPoint(run.system, count, count > system.per_node, rate, hidden, after, ideal))
+  return predicted
+
+
+def seconds(config: Config, run: ScaledRun, devices: int, step: float, overlap: bool) -> float:
+  """Predict the seconds of accumulated steps and their exchange on a number of devices."""
+  shares, links = _pass(run.network, run.examples, config.pieces), systems()[run.system].network(config)
   layers = [step * layer / shares.seconds for layer in shares.forward]
-  before = (system.each[index] - 1) * step  # seconds of the accumulation steps before the last one
-  whole = Pass([*layers, before], [*layers, 0.0], [*layers, 0.0], [*work.nbytes, 0.0])
-  links = network(config, system)
+  before = (run.accumulated.get(devices, 1) - 1) * step  # seconds of the accumulation steps before the last one
+  whole = Pass([*layers, before], [*layers, 0.0], [*layers, 0.0], [*shares.nbytes, 0.0])
 
   @cache
   def cost(nbytes: float) -> float:
-    return all_reduce(nbytes, system.devices[index], links)
+    return all_reduce(nbytes, devices, links)
 
   return simulate(whole, cost, bucket=config.bucket, overlap=overlap).seconds
 
 
-def network(config: Config, system: Config) -> NetworkModel:
-  """Build the network with NCCL, or with servers on all nodes, which move as many bytes as a ring of nodes."""
-  inside = LinkModel(NVLINK_LATENCY, system.nvlink)
-  if system.library:
-    return NetworkModel(LinkModel(INFINIBAND_LATENCY, system.between), inside, system.per_node, library=NCCL)
-  return NetworkModel(LinkModel(config.ethernet, system.between), inside, system.per_node)
-
-
-def _step(config: Config, system: Config, overlap: bool) -> float:
+def _step(config: Config, run: ScaledRun, overlap: bool) -> float:
   """Solve for the step time with which the first point, including exchanges, has its published throughput."""
-  base = step = system.devices[0] * system.batch / system.rates[0]
-  if system.devices[0] == 1:
+  first, rate = next(iter(run.rates.items()))
+  base = step = first * run.examples / rate
+  if first == 1:
     return base
   for _ in range(config.rounds):
-    step += base - seconds(config, system, 0, step, overlap) / system.each[0]
+    step += base - seconds(config, run, first, step, overlap) / run.accumulated.get(first, 1)
   return step
 
 
-def _work(config: Config, system: Config) -> scaling.StepWork:
-  """Return the work of the network's layer table, or of equal layers if it has no table."""
-  if system.network in neural_networks.names():
-    return scaling.work(neural_networks.table(system.network))
-  parts = (LayerWork(1e9),) * config.pieces  # the number of FLOP has no effect
-  return scaling.StepWork(parts, (system.network / config.pieces,) * config.pieces)
+@cache
+def _pass(network: str, examples: int, pieces: int) -> Pass:
+  """Divide a step among the layers of the network's table, or among equal layers if it has no table."""
+  if network in neural_networks.names():
+    work = scaling.work(neural_networks.table(network))
+  else:
+    parts = (LayerWork(1e9),) * pieces  # the number of FLOP has no effect
+    work = scaling.StepWork(parts, (4e6 * float(network) / pieces,) * pieces)
+  return scaling.step_pass(work, cluster_file.named("h100_ib400"), examples)

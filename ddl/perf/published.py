@@ -1,0 +1,46 @@
+"""The rates that published runs of synchronous SGD reached, which show how uncertain a predicted rate is.
+
+A prediction assumes that the backward pass hides the all-reduce of gradients and that all devices are always busy.
+Published runs were slower: on average, they reached the rate that is predicted if nothing is hidden.
+"""
+
+from typing import NamedTuple
+
+from ddl.perf.units import percent, rate_text
+
+
+class ReachedRates(NamedTuple):
+  """The 10th and the 90th percentile of published rates, relative to the rate predicted without overlap."""
+
+  low: float
+  high: float
+  points: int
+  systems: int
+
+
+# From experiments/papers/published_scaling.csv; checked by a test.
+ONE_NODE = ReachedRates(0.85, 1.04, 528, 36)
+SEVERAL_NODES = ReachedRates(0.77, 1.09, 152, 11)
+
+
+def interval(hidden: float, exposed: float, reached: ReachedRates) -> tuple[float, float]:
+  """Return the rates between which 80 % of published runs were: (low e, max(high e, h)).
+
+  Args:
+    hidden: h, the rate that is predicted if the backward pass hides the all-reduce.
+    exposed: e, the rate that is predicted without overlap.
+    reached: the percentiles of published runs.
+  """
+  return reached.low * exposed, max(reached.high * exposed, hidden)
+
+
+def sentence(hidden: float, exposed: float, several: bool) -> str:
+  """Describe the interval of rates; several: whether the workers are on several nodes."""
+  reached = SEVERAL_NODES if several else ONE_NODE
+  low, high = interval(hidden, exposed, reached)
+  nodes = "several nodes" if several else "one node"
+  return (
+    f"Expect {rate_text(low)} to {rate_text(high)} examples/s: 80 % of {reached.points} published runs on {nodes} "
+    f"reached {percent(reached.low)} to {percent(reached.high)} of the rate predicted without overlap "
+    f"({rate_text(exposed)})"
+  )

@@ -1,0 +1,50 @@
+"""The interval of rates that published runs of synchronous SGD reached."""
+
+import re
+
+import pytest
+
+from ddl.costs import scale
+from ddl.perf import neural_networks, scale_text, scaling
+from ddl.perf.cluster_file import named
+from ddl.perf.published import ONE_NODE, SEVERAL_NODES, interval, sentence
+from ddl.perf.scaling import Transport
+
+
+@pytest.mark.parametrize("reached", [ONE_NODE, SEVERAL_NODES])
+def test_the_interval_contains_both_predictions(reached):
+  for exposed in (0.01, 50.0, 99.9, 100.0):
+    low, high = interval(100.0, exposed, reached)
+    assert low == reached.low * exposed < exposed < high and high >= 100.0
+  assert interval(100.0, 100.0, reached)[1] == reached.high * 100.0
+
+
+def test_the_sentence_has_both_rates():
+  text = sentence(1000.0, 500.0, several=True)
+  assert f"{SEVERAL_NODES.low * 500:.4g} to 1,000 examples/s" in text and "(500)" in text
+  assert str(ONE_NODE.points) in sentence(1000.0, 500.0, several=False)
+
+
+def test_only_overlapped_synchronous_sgd_has_an_interval():
+  """The rate without overlap is that of the same curve without overlap, on the largest number of workers."""
+  work, cluster = scaling.work(neural_networks.table("vgg16")), named("h100_ib400")
+  settings = {"batch": 64, "weak": True, "jitter": 0.0}
+  for name, overlap in (("sync_sgd", True), ("sync_sgd", False), ("local_sgd", True), ("dasgd", True)):
+    (curve,) = scale.curves(work, cluster, [8, 16], {name: {}}, Transport(overlap=overlap), **settings)
+    text = scale_text.reached(curve, cluster.network)
+    assert bool(text) == (name == "sync_sgd" and overlap)
+    if text:
+      (plain,) = scale.curves(work, cluster, [8, 16], {name: {}}, Transport(overlap=False), **settings)
+      assert curve.exposed == plain.points[-1] and text.startswith("16 workers: expect ")
+      assert curve.exposed.seconds > curve.points[-1].seconds
+
+
+@pytest.mark.parametrize("workers, expected", [(1, False), (8, True), (16, True)])
+def test_a_plan_for_several_workers_has_the_interval(call, workers, expected):
+  _, out, _ = call("plan", "--model=resnet50", "--cluster=h100_ib400", f"--workers={workers}")
+  expects = re.search(r"Expect ([\d,]+) to ([\d,]+) examples/s", out)
+  assert bool(expects) == expected
+  if expects:
+    low, high = (int(number.replace(",", "")) for number in expects.groups())
+    rate = int(re.search(r"speed +([\d,]+) examples/s", out)[1].replace(",", ""))
+    assert low < rate <= high
