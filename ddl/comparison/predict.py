@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,7 +77,8 @@ def _predict(
   split = cluster_clock.of(first, options.members, options.sharding)
   entrants = {label: _entrant(path, components[label], runs[label], target, split) for label in runs}
   batch = first.experiment.batch // first.experiment.microbatches
-  parts, nbytes = step_cost.step_parts(first, batch, options.members, options.sharding), params_bytes(first.model)
+  step = partial(step_cost.compiled_step, first, members=options.members, sharding=options.sharding)
+  parts, nbytes = step_cost.step_parts(first, batch, step), params_bytes(first.model)
   work = scaling.work_of(parts, nbytes)
   return [entry(name, cluster, entrants, work, nbytes) for name, cluster in clusters.items()]
 

@@ -6,7 +6,7 @@ identity. XLA counts the body of a loop only once, so the step has one microbatc
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -152,14 +152,16 @@ def step_program(components: Components, examples: int, members: int = 1, shardi
   return _worker_round(components.algorithm, model, batch)
 
 
-def step_parts(components: Components, examples: int, members: int = 1, sharding: str = "") -> tuple[LayerWork, ...]:
+def step_parts(components: Components, examples: int, step: Callable[[int], Compiled]) -> tuple[LayerWork, ...]:
   """Return XLA's count of a step's work on one microbatch, split by parameter array, for `ddl.perf.device`.
+
+  step: examples -> `compiled_step`.
 
   The FLOP and the bytes that grow with the examples are distributed by `Leaf.share`; the remaining bytes, such as those
   of the optimizer's update, in proportion to the arrays' sizes.
   """
   arrays = leaves(components.model, batch_shapes(components, examples))
-  one, two = (compiled_step(components, n, members, sharding) for n in (examples, 2 * examples))
+  one, two = step(examples), step(2 * examples)
   moved = max(0.0, two.nbytes - one.nbytes) / FLOAT
   fixed, size = max(0.0, one.nbytes / FLOAT - moved), sum(array.nbytes for array in arrays)
   return tuple(
@@ -265,19 +267,18 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
   config = components.experiment
   count, size, k = workers or config.workers, components.data.train.size, config.microbatches
   least, weights = config.batch // k, params_bytes(components.model)
-  example = nbytes(batch_shapes(components, 1))
+  example, step = nbytes(batch_shapes(components, 1)), cache(partial(compiled_step, components))
 
-  @cache
   def exact(examples: int) -> int:
     others = weights + (k - 1) * examples * example if k > 1 else 0
-    return compiled_step(components, examples).peak + others
+    return step(examples).peak + others
 
   if count > size:
     raise OptionError("workers", f"at most {size} (number of examples of {config.data.short_name})", count)
   return Job(
     title=f"{model_title(components)} on {config.data.short_name}",
     params_bytes=weights,
-    step=step_parts(components, least),
+    step=step_parts(components, least, step),
     memory=counted(components),
     kind=kind_of_model(str(config.model.name)),
     exact=exact,

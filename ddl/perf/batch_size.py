@@ -157,9 +157,10 @@ def largest_fitting(job: Job, limit: float) -> int:
   if not job.exact:
     return largest_batch(job.memory, limit)
   several = max(job.least, 2)
-  needed = {x: job.exact(x) for x in (1, several)}  # examples -> bytes
-  per_example = max((needed[several] - needed[1]) / (several - 1), 1.0)
-  examples = max(2, largest_batch(StepMemory(per_example, needed[1] - per_example), limit))
+  low, high = (several, 2 * several) if job.exact(several) <= limit else (1, several)
+  needed = {x: job.exact(x) for x in (low, high)}  # examples -> bytes
+  per_example = max((needed[high] - needed[low]) / (high - low), 1.0)
+  examples = max(2, largest_batch(StepMemory(per_example, needed[low] - low * per_example), limit))
   while examples <= LARGEST:
     needed[examples] = job.exact(examples)
     fits = max(x for x, nbytes in needed.items() if nbytes <= limit)
