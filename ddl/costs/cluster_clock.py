@@ -174,8 +174,7 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, work: StepWork, m
   Each collective uses the cheapest algorithm of `ddl.perf.collectives`. Those of every step are sent layer by layer
   during the backward pass, as in `ddl.perf.scaling`, unless the config or the cluster forbids overlap.
 
-  The service time of a visit is the time for which its bytes occupy the server's link, which may send and receive at
-  the same time. The rest of the visit is message time, half in each direction. Visits to peers do not queue, but the
+  The service and message times of a visit are those of `server.visit_parts`. Visits to peers do not queue, but the
   workers of a node share its link, so that a round of a worker takes at least `server.node_seconds`.
 
   Args:
@@ -218,14 +217,15 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, work: StepWork, m
   if not visits:
     return cluster_run()
   link = cluster.network.worker_link(workers) if visits.peers else cluster.server_link(workers)
-  visit = server.visit_seconds(visits.up, visits.down, link)
   if visits.peers:
+    visit = server.visit_seconds(visits.up, visits.down, link)
     shared = server.node_seconds(visits.up, visits.down, workers, cluster.network, peers=True)
     probability, computing = visits.probability, (visits.period - visits.delay) * seconds
     mean = float(max(probability * visit, probability * shared - computing) / 2)  # mean over all visits
     return cluster_run(service_seconds=0.0, message_seconds=mean)
-  busy = float(link.busy_seconds(visits.up, visits.down))
-  return cluster_run(service_seconds=busy, message_seconds=float(visit - busy) / 2)
+  concurrent = 1 if visits.round_robin else workers
+  visit = server.visit_parts(visits.up, visits.down, concurrent, link, cluster.network)
+  return cluster_run(service_seconds=float(visit.service), message_seconds=float(visit.message))
 
 
 def clock(cluster_run: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:

@@ -198,34 +198,27 @@ def _visits(run: Scenario) -> tuple[float, float]:
   """Return (seconds per step, share spent waiting) for workers that visit servers or peers."""
   visits, cluster, workers, transport = run.pattern.visits, run.cluster, run.workers, run.transport
   assert visits is not None
-  up, down, period = visits.up, visits.down, visits.period
-  computing = period * step_pass(run.work, cluster, run.examples).seconds  # of a worker round
-  link = cluster.network.worker_link(workers) if visits.peers else cluster.server_link(workers)
-  share = visits.delay / period if transport.overlap else 0.0
-  visit = server.visit_seconds(up, down, link, 1 if visits.peers else transport.servers)
-  exposed = max(0.0, visit - share * computing)
-  shared = server.node_seconds(up, down, workers, cluster.network, visits.peers)
-  if visits.round_robin:
-    whole = computing + exposed
-    return workers * whole / period, 1 - computing / whole
-  if visits.peers:
-    whole = max(computing + visits.probability * exposed, visits.probability * shared)
-    return whole / period, 1 - computing / whole
+  network, period, servers = cluster.network, visits.period, 1 if visits.peers else transport.servers
+  step, delay = step_pass(run.work, cluster, run.examples).seconds, visits.delay if transport.overlap else 0
+  link = network.worker_link(workers) if visits.peers else cluster.server_link(workers)
+  if visits.peers or visits.round_robin:
+    probability = visits.probability if visits.peers else 1.0
+    message = probability * server.visit_seconds(visits.up, visits.down, link, servers)
+    shared = probability * server.node_seconds(visits.up, visits.down, workers, network, visits.peers)
+    seconds = (period - delay) * step + max(delay * step, message)
+    whole = max(seconds, shared) if visits.peers else workers * seconds
+    return whole / period, 1 - period * step / (whole if visits.peers else seconds)
   queued = min(workers, SIMULATED)
-  paces = np.ones((20, queued))
+  visit = server.visit_parts(visits.up, visits.down, workers, link, network, servers)
+  more = visit.service * (workers / queued - 1)  # each simulated worker has the load of workers / queued workers
+  visit = server.VisitSeconds(max(0.0, visit.message - more / 2), visit.service + more)
+  paces = np.ones((1, period, queued))
   if run.jitter:
     _check_jitter(period, queued, 20)
-    paces = _paces(20 * period, queued, run.jitter).reshape(20, period, queued).mean(axis=1)
-  nbytes = max(up, down) if link.duplex == 1 else (up + down) / 2  # per direction, for the same load of the line
-  bandwidth = link.bandwidth * queued / workers  # each simulated worker has the load of workers / queued workers
-  line = nbytes / transport.servers / bandwidth
-  queue = server.simulate(
-    workers=queued, servers=transport.servers, nbytes=nbytes, bandwidth=bandwidth,
-    compute_seconds=computing * paces, latency=max(0.0, visit / 2 - line), full_duplex=link.duplex == 1, overlap=share,
-    rounds=40,
-  )  # fmt: skip
-  whole = max(queue.round_seconds, shared)
-  return whole / period, 1 - (queue.round_seconds - queue.wait_seconds) / whole
+    paces = _paces(20 * period, queued, run.jitter).reshape(20, period, queued)
+  hidden, exposed = step * paces[:, :delay].sum(axis=1), step * paces[:, delay:].sum(axis=1)
+  whole = server.mean_round(hidden, exposed, visit)
+  return whole / period, 1 - period * step / whole
 
 
 def _check_jitter(steps: int, workers: int, events: int) -> None:

@@ -1,4 +1,4 @@
-"""Parameter servers: closed forms for visits, and a simulation of the first-in, first-out queue.
+"""Parameter servers: closed forms for visits, and the mean round with the queue of `ddl.events.schedule`.
 
 S servers store n / S bytes each; in a visit a worker sends a message to each server and receives one. L is the latency,
 G = 1 / bandwidth. In asynchronous visits only the bytes occupy a link, not the latency: a worker sends its messages to
@@ -8,21 +8,21 @@ Locks are free: messages also share the link in lock-free algorithms (Hogwild), 
 through the server's memory, which takes no longer than n bytes over the link (arXiv 1708.02983, arXiv 1709.06622).
 
 A message is spread evenly over the servers and its parts are sent together, so that all servers have the same load: it
-is enough to simulate one of them, with its incoming line, processor and outgoing line.
+is enough to simulate one of them.
 """
 
-import heapq
-from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 
 from ddl.errors import OptionError
+from ddl.events.barriers import asp
+from ddl.events.cluster import VirtualCluster
+from ddl.events.schedule import first_come
+from ddl.events.times import Times
 from ddl.perf import units
 from ddl.perf.cluster import LinkModel, NetworkModel, check_link
 from ddl.perf.layers import FLOAT
-
-SHARE, ROUND = -1, -2  # events of a worker's computation; those of a visit are numbered by its stages
 
 
 def visit_seconds(up: float, down: float, link: LinkModel, servers: int = 1) -> float:
@@ -69,82 +69,43 @@ def check_servers(servers: int, nbytes: float) -> int:
   return servers
 
 
-class QueueMeans(NamedTuple):
-  """Mean times over the workers in the steady state."""
+class VisitSeconds(NamedTuple):
+  """The parts of a visit as in `ddl.events.schedule`."""
 
-  round_seconds: float  # of a worker round: computation, request, queue, service, reply
-  wait_seconds: float  # part of the round in which the worker does not compute
+  message: float  # one way, without occupying the server's link
+  service: float  # for which the visit occupies the server's link
 
 
-def simulate(
-  *, workers: int, servers: int, nbytes: float, bandwidth: float, compute_seconds: float | np.ndarray,
-  service_seconds: float = 0.0, latency: float = 0.0, full_duplex: bool = False, overlap: float = 0.0, rounds: int = 40,
-) -> QueueMeans:  # fmt: skip
-  """Simulate the servers' queue until the slowest worker has finished `rounds` rounds; return means of the second half.
+def visit_parts(
+  up: float, down: float, workers: int, link: LinkModel, network: NetworkModel, servers: int = 1
+) -> VisitSeconds:
+  """Return the parts of a visit: the bytes on the server's link are its service, the rest is message time.
+
+  If the full nodes' links are slower than the servers' links, they determine the service: the visits of p workers then
+  take `node_seconds` in total.
+  """
+  service = max(link.busy_seconds(up, down) / servers, node_seconds(up, down, workers, network) / workers)
+  return VisitSeconds(max(0.0, visit_seconds(up, down, link, servers) - service) / 2, service)
+
+
+def mean_round(hidden: np.ndarray, exposed: np.ndarray, visit: VisitSeconds, rounds: int = 40) -> float:
+  """Return the mean seconds of a worker round in the steady state of a server's queue, simulated as in virtual time.
 
   Args:
-    servers: the number of servers.
-    nbytes: bytes of a worker round's request, and of its reply (S_p), spread evenly over the servers.
-    bandwidth: bytes per second of one server's line (B_ps); the workers' lines are not a limit.
-    compute_seconds: compute time of a worker round (T_C): a number, or an array [rounds, workers] that is repeated.
-    service_seconds: processing time of a server per message, before the reply.
-    latency: seconds of a message in flight, during which the line is free for other messages.
-    full_duplex: whether requests and replies have separate lines.
-    overlap: share of a round's computation, in [0, 1], between a worker's request and its wait for the reply.
-    rounds: number of rounds, at least 4.
+    hidden: seconds of computation that overlap the visit, [rounds, workers]; all 0 without overlap.
+    exposed: seconds of the other computation of each round, [rounds, workers]. Both arrays are repeated.
+    visit: the parts of a visit.
+    rounds: number of simulated rounds per worker, an even number; the mean is over the second half.
   """
-  units.count("number of workers", workers)
-  units.count("number of servers", servers)
-  units.count("rounds", rounds, 4)
-  if not bandwidth > 0:
-    raise OptionError("bandwidth of a server", "> 0", f"{bandwidth:g}")
-  units.amount("service_seconds", service_seconds)
-  units.amount("latency", latency)
-  units.share("overlap", overlap)
-  if servers > units.positive("nbytes", nbytes):
-    raise OptionError("servers", f"at most {nbytes:g} (one per byte of a message)", servers)
-  computing = np.asarray(compute_seconds, np.float64)
-  computing = computing if computing.ndim else np.full((1, workers), computing)
-  if computing.ndim != 2 or computing.shape[1] != workers or not (np.isfinite(computing) & (computing > 0)).all():
-    raise OptionError(
-      "compute_seconds", f"a number > 0 or a [rounds, {workers}] array of them", f"shape {list(computing.shape)}"
-    )
-  line = nbytes / servers / bandwidth
-  stages = (("in", line), ("processor", service_seconds), ("out" if full_duplex else "in", line))
-  free = {part: 0.0 for part, _ in stages}
-  begun: list[list[float]] = [[] for _ in range(workers)]  # when each worker sent the request of each round
-  missing = [0] * workers  # unmet conditions of each worker, of two: the reply, and the computation that overlaps it
-  order, heap = count(), []  # (time, order of creation, worker, stage, SHARE or ROUND)
-
-  def schedule(time: float, worker: int, stage: int) -> None:
-    heapq.heappush(heap, (time, next(order), worker, stage))
-
-  for worker in range(workers):
-    schedule(0.0, worker, ROUND)
-  while min(map(len, begun)) <= rounds:
-    now, _, worker, stage = heapq.heappop(heap)
-    if stage == ROUND:
-      begun[worker].append(now)
-      missing[worker] = 2
-    seconds = computing[(len(begun[worker]) - 1) % len(computing), worker]
-    if stage == ROUND:
-      schedule(now + latency, worker, 0)
-      schedule(now + overlap * seconds, worker, SHARE)
-    elif stage == SHARE or stage == len(stages):
-      missing[worker] -= 1
-      if not missing[worker]:
-        schedule(now + (1 - overlap) * seconds, worker, ROUND)
-    else:
-      part, takes = stages[stage]
-      free[part] = max(now, free[part]) + takes
-      schedule(free[part] + (latency if stage == len(stages) - 1 else 0.0), worker, stage + 1)
-  return _measured(begun, computing, rounds // 2)
-
-
-def _measured(begun: list[list[float]], seconds: np.ndarray, first: int) -> QueueMeans:
-  since, rounds, computing = max(times[first] for times in begun), [], []
-  for worker, times in enumerate(begun):
-    steady = [i for i, time in enumerate(times) if time >= since]
-    rounds.append((times[steady[-1]] - times[steady[0]]) / (len(steady) - 1))
-    computing.append(np.mean([seconds[i % len(seconds), worker] for i in steady[:-1]]))
-  return QueueMeans(float(np.mean(rounds)), float(np.mean(rounds) - np.mean(computing)))
+  parts = [x for x in (hidden, exposed) if x.any()]
+  steps = np.stack(parts, axis=1).reshape(-1, hidden.shape[1])
+  count, workers = steps.shape
+  times = Times(
+    lambda worker, first, number: steps[(first + np.arange(number)) % count, worker], workers=workers, seed=0
+  )
+  cluster = VirtualCluster(
+    times, period=len(parts), delay=int(hidden.any()), message_seconds=visit.message, service_seconds=visit.service
+  )
+  served = [row.served for row in first_come(cluster, asp(), num_visits=rounds * workers, seed=0, lock_free=False)]
+  half = rounds * workers // 2
+  return (served[-1] - served[half - 1]) * workers / half

@@ -1,9 +1,12 @@
 """Zou et al. 2017, arXiv 1709.06622: evaluate both lemmas and compare them with independent simulations."""
 
+import numpy as np
+
 from ddl.perf import bounds, cluster_file, neural_networks, server, timeline
 from ddl.perf.collectives import all_reduce
 from ddl.perf.device import step_seconds
 from ddl.perf.layers import params_bytes, parts
+from ddl.perf.server import VisitSeconds
 from ddl.perf.timeline import Pass
 from experiments.papers import page
 from experiments.papers.page import Config, Section
@@ -35,11 +38,9 @@ def simulated_efficiency(gpus: int, overhead: float) -> float:
 
 def waiting(config: Config, gigabits: float, servers: int) -> float:
   """Simulate the share of a round spent waiting for servers, if messages overlap compute."""
-  simulated = server.simulate(
-    workers=config.workers, servers=servers, nbytes=config.nbytes, bandwidth=gigabits * 1e9 / 8,
-    compute_seconds=config.seconds, overlap=1.0,
-  )  # fmt: skip
-  return simulated.wait_seconds / simulated.round_seconds
+  visit = VisitSeconds(0.0, 2 * config.nbytes / servers / (gigabits * 1e9 / 8))  # on a server's half-duplex link
+  computing = np.full((1, config.workers), float(config.seconds))
+  return 1 - config.seconds / server.mean_round(computing, 0 * computing, visit)
 
 
 def _grown(config: Config) -> list[tuple[float, ...]]:

@@ -183,7 +183,7 @@ def test_a_servers_queue_needs_few_simulated_workers(bandwidth, jitter, monkeypa
   for queued in (64, 128):
     monkeypatch.setattr(scaling, "SIMULATED", queued)
     seconds.append(scaling.seconds_and_waiting(run)[0])
-  assert seconds[0] == pytest.approx(seconds[1], rel=0.02) and seconds[0] != seconds[1]
+  assert seconds[0] == pytest.approx(seconds[1], rel=0.02) and (seconds[0] != seconds[1] or not jitter)
 
 
 def test_graphs_are_limited_to_4096_workers():

@@ -60,3 +60,21 @@ def test_all_commands_predict_the_same_seconds(name, cluster, monkeypatch):
   config = config.changed({"times": {"name": "lognormal"}})  # whose jitter it sets to 0
   predicted = expected.Expected(config, params, target.network.between, period, overlap=True)
   assert predicted.predicted(run.config.times.seconds) / period == pytest.approx(sequential.seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("cluster", ["ethernet_10g", "h100_ib400"])
+@pytest.mark.parametrize("name, settings", [
+  ("async_sgd", {}), ("async_easgd", {"period": 4}), ("round_robin_easgd", {}), ("gosgd", {}),
+])  # fmt: skip
+@pytest.mark.parametrize("workers", [8, 16])
+def test_visits_take_the_same_seconds(name, settings, cluster, workers):
+  """Also if the workers of a node share its link to the servers."""
+  placed = table_job("alexnet", named(cluster))
+  job, target = placed.job, placed.cluster
+  work, sizes = scaling.work_of(job.step, job.params_bytes), recorded(name, job.params_bytes, **settings)
+  (point,) = scaling.curve(sizes, work, target, [workers], batch=BATCH, weak=True)
+  config = replace(config_of(name, workers, 160, **settings), batch=BATCH)
+  algorithm = config.make_algorithm()
+  run = cluster_clock.on(config, pattern_of(algorithm, vector(job.params_bytes), workers), target, work)
+  clock = cluster_clock.clock(run, algorithm)
+  assert (clock(160) - clock(80)) / 80 == pytest.approx(point.seconds, rel=1e-9)

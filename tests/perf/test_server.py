@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,10 +51,8 @@ def test_latency_does_not_occupy_a_link(servers, crowd):
   link, nbytes = LinkModel(0.02, 1e8), 1e5
 
   def simulated(workers):
-    return server.simulate(
-      workers=workers, servers=servers, nbytes=nbytes, bandwidth=link.bandwidth, compute_seconds=1e-6,
-      latency=link.latency + nbytes / link.bandwidth * (1 - 1 / servers), full_duplex=True,
-    ).round_seconds  # fmt: skip
+    visit = server.visit_parts(nbytes, nbytes, workers, link, NetworkModel(link), servers)
+    return server.mean_round(np.zeros((1, workers)), np.full((1, workers), 1e-6), visit)
 
   visit = server.visit_seconds(nbytes, nbytes, link, servers)
   assert visit == pytest.approx(2 * 0.021) == pytest.approx(simulated(1), rel=1e-3)

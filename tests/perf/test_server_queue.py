@@ -1,7 +1,6 @@
-"""The queue of parameter servers: closed forms without and with full queues, and a second simulation."""
+"""The mean round with a queue at the parameter servers: closed forms without and with full queues."""
 
 import bisect
-import math
 from itertools import pairwise
 
 import numpy as np
@@ -10,131 +9,76 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.perf import bounds
-from ddl.perf.server import simulate
+from ddl.perf.cluster import LinkModel, NetworkModel
+from ddl.perf.server import VisitSeconds, mean_round, visit_parts
 
 some = st.floats(0.01, 10)
-BASE = {"workers": 8, "nbytes": 1e8, "bandwidth": 1e9, "compute_seconds": 0.2}
+shares = st.sampled_from([0.0, 0.3, 1.0])
 
 
-def mean_rounds(turns, line, service, latency, full_duplex, overlap, rounds):
-  """Simulate queues of the two lines and the processor; return the mean seconds of a round of each worker."""
-  workers = turns.shape[1]
-  names = ["in", "processor", "out" if full_duplex else "in"]
-  queues = {name: [] for name in names}  # of (worker, stage); the first is being served
-  clocks = {}  # activity -> its end
-  begun = [[] for _ in range(workers)]
-  away, early = [False] * workers, [False] * workers
-
-  def duration(w):
-    return turns[(len(begun[w]) - 1) % len(turns), w]
-
-  def begin(w, now):
-    begun[w].append(now)
-    away[w] = early[w] = True
-    clocks["way", w, 0] = now + latency
-    clocks["early", w] = now + overlap * duration(w)
-
-  def late(w, now):
-    if not away[w] and not early[w]:
-      clocks["late", w] = now + (1 - overlap) * duration(w)
-
-  for w in range(workers):
-    begin(w, 0.0)
-  while min(len(b) for b in begun) <= rounds:
-    activity = min(clocks, key=clocks.get)
-    now = clocks.pop(activity)
-    match activity:
-      case ("early", w):
-        early[w] = False
-        late(w, now)
-      case ("way", w, 3):
-        away[w] = False
-        late(w, now)
-      case ("late", w):
-        begin(w, now)
-      case ("way", w, stage):
-        queues[names[stage]].append((w, stage))
-      case ("part", name):
-        w, stage = queues[name].pop(0)
-        clocks["way", w, stage + 1] = now + (latency if stage == 2 else 0)
-    for name, queue in queues.items():
-      if queue and ("part", name) not in clocks:
-        clocks["part", name] = now + (service if queue[0][1] == 1 else line)
-  since = max(b[rounds // 2] for b in begun)
-  return [np.mean(np.diff([t for t in b if t >= since])) for b in begun]
+def simulated(workers, computing, visit, overlap=0.0, rounds=40):
+  whole = np.broadcast_to(computing, (1, workers))
+  return mean_round(overlap * whole, (1 - overlap) * whole, visit, rounds)
 
 
-@settings(max_examples=60)
-@given(st.integers(1, 5), some, some, some, st.booleans(), st.sampled_from([0, 0.3, 1]), st.integers(0, 2**20))
-def test_simulation_equals_a_simulation_of_queues(workers, line, service, latency, full_duplex, overlap, seed):
-  turns = np.random.default_rng(seed).lognormal(1.0, 0.5, (12, workers))
-  simulated = simulate(
-    workers=workers, servers=4, nbytes=4 * line * 1e3, bandwidth=1e3, compute_seconds=turns, service_seconds=service,
-    latency=latency, full_duplex=full_duplex, overlap=overlap, rounds=12,
-  )  # fmt: skip
-  expected = mean_rounds(turns, line, service, latency, full_duplex, overlap, 12)
-  assert simulated.round_seconds == pytest.approx(np.mean(expected), rel=1e-9)
+def parts(servers, duplex=0.0):
+  """Return a visit of 100 MB in each direction; the workers' own links of any bandwidth are no limit."""
+  return VisitSeconds(0.0, LinkModel(0.0, 1e9, duplex).busy_seconds(1e8, 1e8) / servers)
 
 
 @settings(max_examples=40)
-@given(some, some, some, some, st.booleans())
-def test_a_single_worker_never_queues(compute, line, service, latency, full_duplex):
-  simulated = simulate(
-    workers=1, servers=2, nbytes=2e6 * line, bandwidth=1e6, compute_seconds=compute, service_seconds=service,
-    latency=latency, full_duplex=full_duplex, rounds=4,
-  )  # fmt: skip
-  assert simulated.wait_seconds == pytest.approx(2 * line + service + 2 * latency)
-  assert simulated.round_seconds == pytest.approx(compute + simulated.wait_seconds)
+@given(some, some, some, shares)
+def test_a_single_worker_never_queues(computing, message, service, overlap):
+  whole = (1 - overlap) * computing + max(overlap * computing, 2 * message + service)
+  assert simulated(1, computing, VisitSeconds(message, service), overlap) == pytest.approx(whole)
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 8), some, some, some, shares)
+def test_a_round_is_bound_by_computation_or_the_server(workers, computing, message, service, overlap):
+  """max((1 - overlap) T_C + max(overlap T_C, T_visit), p T_service): the two sides of the lemma."""
+  whole = (1 - overlap) * computing + max(overlap * computing, 2 * message + service)
+  result = simulated(workers, computing, VisitSeconds(message, service), overlap, rounds=400)
+  assert result >= max(whole, workers * service) * (1 - 1e-9)
+  if not overlap:  # equal workers without overlap never wait for each other once they are out of phase
+    assert result == pytest.approx(max(whole, workers * service), rel=0.02)
 
 
 @settings(max_examples=20)
-@given(st.integers(2, 8), some, some, st.booleans())
-def test_a_round_with_overlapped_messages_is_bound_by_computation_or_line(workers, compute, line, full_duplex):
-  """max(T_C, N_w (2 - ov) S_p / (N_ps B_ps)): the two sides of the lemma."""
-  simulated = simulate(
-    workers=workers, servers=1, nbytes=1e6 * line, bandwidth=1e6, compute_seconds=compute, full_duplex=full_duplex,
-    overlap=True, rounds=400,  # if both sides are nearly equal, it takes long until the line is never idle
-  )  # fmt: skip
-  busy = workers * line * (1 if full_duplex else 2)
-  trip = 2 * line  # one message up and down, with one or two lines
-  assert simulated.round_seconds >= max(compute, busy) * (1 - 1e-9)
-  assert simulated.round_seconds == pytest.approx(max(compute, busy, trip), rel=0.02)
+@given(st.integers(1, 5), some, some, st.integers(0, 2**20))
+def test_unequal_rounds_wait_at_least_for_their_own_visit(workers, message, service, seed):
+  computing = np.random.default_rng(seed).lognormal(1.0, 0.5, (12, workers))
+  result = mean_round(0 * computing, computing, VisitSeconds(message, service))
+  assert result >= max(computing.mean(axis=0).min() + 2 * message + service, workers * service) * 0.9
 
 
-def knee(most, **settings):
+def knee(most, duplex, computing):
   """Return the fewest servers with which a round takes at most 1 % longer than with `most`."""
-  goal = 1.01 * simulate(servers=most, **settings).round_seconds
-  return bisect.bisect_left(range(1, most), -goal, key=lambda s: -simulate(servers=s, **settings).round_seconds) + 1
+
+  def seconds(servers):
+    return simulated(8, computing, parts(servers, duplex), overlap=1.0)
+
+  return bisect.bisect_left(range(1, most), -1.01 * seconds(most), key=lambda servers: -seconds(servers)) + 1
 
 
-@pytest.mark.parametrize("full_duplex", [False, True])
-@pytest.mark.parametrize("compute", [0.2, 0.13, 0.05])
-def test_the_knee_of_the_simulation_is_that_of_the_lemma(full_duplex, compute):
-  settings = BASE | {"compute_seconds": compute, "full_duplex": full_duplex, "overlap": True}
-  predicted = bounds.servers_for(1e8, 8, 1e9, compute, duplex=float(full_duplex))
-  assert knee(128, **settings) == predicted
-  assert simulate(servers=predicted, **settings).wait_seconds == pytest.approx(0, abs=1e-9)
-  assert simulate(servers=predicted - 1, **settings).wait_seconds > 0.01 * compute
+@pytest.mark.parametrize("duplex", [0.0, 1.0])
+@pytest.mark.parametrize("computing", [0.3, 0.22])
+def test_the_knee_of_the_simulation_is_that_of_the_lemma(duplex, computing):
+  predicted = bounds.servers_for(1e8, 8, 1e9, computing, duplex=duplex)
+  assert knee(128, duplex, computing) == predicted
+  assert simulated(8, computing, parts(predicted, duplex), 1.0) == pytest.approx(computing)
+  assert simulated(8, computing, parts(predicted - 1, duplex), 1.0) > 1.01 * computing
 
 
 def test_more_servers_shorten_the_queue():
-  waits = [simulate(servers=s, **BASE).wait_seconds for s in (1, 2, 4, 8, 16, 32)]
+  waits = [simulated(8, 0.2, parts(servers)) - 0.2 for servers in (1, 2, 4, 8, 16)]
   assert all(a > b for a, b in pairwise(waits))
-  assert waits[0] == pytest.approx(8 * 2 * 0.1 - 0.2, rel=1e-3)  # the line is never idle once all workers wait
+  assert waits[0] == pytest.approx(8 * 2 * 0.1 - 0.2, rel=1e-3)  # the link is never idle once all workers wait
 
 
-def test_invalid_arguments_are_rejected_in_one_line():
-  for change, text in (
-    ({"workers": 0}, "number of workers"),
-    ({"servers": 0}, "number of servers"),
-    ({"bandwidth": 0}, "bandwidth"),
-    ({"nbytes": 3, "servers": 4}, "servers must be at most 3 .one per byte"),
-    ({"nbytes": math.nan}, "bytes"),
-    ({"latency": -1}, "latency"),
-    ({"overlap": 2}, "overlap"),
-    ({"compute_seconds": 0}, "compute_seconds must be .*> 0"),
-    ({"compute_seconds": np.ones((3, 2))}, r"\[rounds, 8\]"),
-  ):
-    with pytest.raises(ValueError, match=text) as error:
-      simulate(**{"servers": 2} | BASE | change)
-    assert "\n" not in str(error.value)
+def test_a_node_s_link_limits_its_workers():
+  """Eight workers of a node share 1e9 bytes per second, while a server has ten times as much."""
+  inside, between = LinkModel(0.0, 1e11), LinkModel(0.0, 1e9)
+  network = NetworkModel(between, inside, per_node=8)
+  visit = visit_parts(1e8, 1e8, 16, LinkModel(0.0, 1e10), network)
+  assert simulated(16, 0.01, visit) == pytest.approx(8 * 1e8 / 1e9)
