@@ -185,7 +185,7 @@ class NetworkModel(NamedTuple):
     )
 
   def untested(self, workers: int) -> str:
-    """Return a warning if all-reduces of so many workers were not compared with measurements, else ""."""
+    """Return a warning if no all-reduce of that many workers was compared with measurements, else ""."""
     library = self.library
     if workers <= (library.devices if library else TESTED) and (not library or self.nodes(workers) <= library.nodes):
       return ""

@@ -312,7 +312,7 @@ def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Sp
 def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
   """Predict the speeds of synchronous SGD with sharded parameters, for each of `shardings`.
 
-  Hybrid sharding precedes full sharding if all-reduces of so many workers were not compared with measurements.
+  Hybrid sharding precedes full sharding beyond the number of workers that was compared with measurements.
   """
   s = settings
   best: dict[str, Speed] = {}
