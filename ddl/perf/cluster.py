@@ -2,13 +2,14 @@
 
 NCCL has three protocols, which trade latency for bandwidth: LL stores a flag with every 4 bytes, LL128 one in every 128
 bytes, and Simple transfers chunks after a synchronization. The cost form call + steps * hop + bytes / bandwidth is that
-of NCCL's own tuner (github.com/NVIDIA/nccl, src/graph/tuning.cc). The constants are fitted to nine published curves of
-nccl-tests; experiments/papers/reproduction.md lists the errors on other curves.
+of NCCL's own tuner (github.com/NVIDIA/nccl, src/graph/tuning.cc). libraries.toml has the constants of all libraries.
 """
 
 import math
+import tomllib
 from functools import cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ddl.errors import OptionError
 from ddl.perf import units
@@ -59,7 +60,7 @@ class Protocol(NamedTuple):
 
 
 class Library(NamedTuple):
-  """The costs of a communication library's collectives."""
+  """The costs of a communication library's collectives, and the range of the measurements they were compared with."""
 
   name: str
   launch: float  # seconds to launch a call on one device; a process launches on its devices one after the other
@@ -67,6 +68,20 @@ class Library(NamedTuple):
   between: float  # largest share of the bandwidth between nodes that it reaches
   protocols: tuple[Protocol, ...]  # of rings and trees
   switch: Protocol  # of reductions in a node's switch; its share is relative to the links inside the node
+  latency: float = 0.0  # seconds per step between nodes in addition to the link's
+  fastest: float = math.inf  # bytes per second of a node, at most
+  cards: int = 8  # network cards of a node that it uses at once, at most
+  tree: float = 1.0  # share of a worker's link inside a node that a tree reaches on each network card
+  devices: int = 0  # largest number of devices in a comparison with measurements
+  nodes: int = 0  # largest number of nodes in one
+  sizes: tuple[int, int] = (0, 0)  # bytes of the smallest and the largest message in one
+  error: float = math.nan  # median relative error on held-out curves; nan: there are none
+
+  @property
+  def tested(self) -> str:
+    """The largest comparison with measurements, and the error."""
+    error = "no held-out curve" if math.isnan(self.error) else f"median error {units.percent(self.error)}"
+    return f"{self.devices:,} devices and {self.nodes} nodes ({error})"
 
   def without(self, protocol: str) -> "Library":
     """Return the library without a protocol, such as LL128 on fabrics that may reorder 128-byte stores."""
@@ -76,20 +91,29 @@ class Library(NamedTuple):
     """Return the library with zero latency and the same bandwidth."""
     no_time = {"call": 0.0, "inside": 0.0, "between": 0.0}
     protocols = tuple(protocol._replace(**no_time) for protocol in self.protocols)
-    return self._replace(launch=0.0, protocols=protocols, switch=self.switch._replace(**no_time))
+    return self._replace(launch=0.0, latency=0.0, protocols=protocols, switch=self.switch._replace(**no_time))
 
 
+def _libraries() -> dict[str, Library]:
+  """Read libraries.toml."""
+  tables: dict[str, dict[str, Any]] = {}
+  for name, table in tomllib.loads(Path(__file__).with_name("libraries.toml").read_text(encoding="utf-8")).items():
+    values = tables.get(table.pop("like", ""), {}) | table
+    without = values.pop("without", ())
+    tables[name] = values | {"protocols": [row for row in values["protocols"] if row[0] not in without]}
+  return {name: _library(name, **values) for name, values in tables.items()}
+
+
+def _library(name: str, protocols: list[list[Any]], switch: list[Any], sizes: list[int], **values: Any) -> Library:
+  rows = tuple(Protocol(*row) for row in protocols)
+  return Library(name, protocols=rows, switch=Protocol(*switch), sizes=(sizes[0], sizes[1]), **values)
+
+
+LIBRARIES = _libraries()
+NCCL = LIBRARIES["nccl"]
+TESTED = 64  # devices; beyond, all-reduces without a library were not compared with measurements
 NVLINK_LATENCY = 1e-6  # seconds; assumed, as only its sum with a protocol's seconds per step is fitted
 INFINIBAND_LATENCY = 2.7e-6  # seconds; ib_write_lat on 400 Gb/s, from the report with the curves of eight B200
-NCCL = Library(
-  "NCCL", 4.8e-6, 0.72, 0.89,
-  (
-    Protocol("LL", 5.5e-6, 0.8e-6, 0.5e-6, 1.0, 0.12),
-    Protocol("LL128", 21e-6, 0.9e-6, 5.2e-6, 1.0, 0.56),
-    Protocol("Simple", 22e-6, 4e-6, 76e-6, 5.8, 1.0),
-  ),
-  Protocol("Simple", 42e-6, 0.0, 23e-6, 5.8, 0.59),
-)  # fmt: skip
 
 
 class LinkModel(NamedTuple):
@@ -159,6 +183,14 @@ class NetworkModel(NamedTuple):
       per_node=max(1, self.per_node // members),
       card=self.card and self.card * members,
     )
+
+  def untested(self, workers: int) -> str:
+    """Return a warning if no all-reduce of that many workers was compared with measurements, else ""."""
+    library = self.library
+    if workers <= (library.devices if library else TESTED) and (not library or self.nodes(workers) <= library.nodes):
+      return ""
+    name, tested = (library.name, library.tested) if library else ("textbooks", f"{TESTED} devices")
+    return f"Warning: all-reduces of {name} were compared with measurements only to {tested}."
 
   def main_link(self, workers: int) -> LinkModel:
     """Return the slowest link that the workers use: inside a node if one node holds all of them, else between nodes."""

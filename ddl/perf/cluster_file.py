@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ddl import files
 from ddl.errors import OptionError
 from ddl.perf import units
-from ddl.perf.cluster import NCCL, Cluster, LinkModel, NetworkModel, Torus, Uplink
+from ddl.perf.cluster import LIBRARIES, Cluster, LinkModel, NetworkModel, Torus, Uplink
 from ddl.perf.device import Device, Efficiency, chips, device_data
 from ddl.perf.device_step import find, kind_of_model
 from ddl.ranges import Range, check
@@ -23,7 +23,6 @@ SUFFIX = ".toml"
 EXAMPLE = "docs/howto/clusters.md has an example."
 MOST_BYTES = 2**20  # largest cluster file
 MOST_WORKERS = 2**20
-LIBRARIES = {"": None, "NCCL": NCCL}
 LEVELS = ("inside", "between")  # links inside a node, links between nodes
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a value
 KINDS = {
@@ -198,7 +197,7 @@ def _network(
     raise OptionError("[link.device]", f"set (latency and bandwidth), because a node has {per_node} devices")
   if "node" not in link and (count != 1 or per_node == 1):
     raise OptionError("[link.node]", "set (latency and bandwidth between nodes)")
-  units.choice("nodes.library", nodes["library"], LIBRARIES)
+  units.choice("nodes.library", library := nodes["library"].lower(), ["", *LIBRARIES])
   if not all(level in LEVELS for level in nodes["reduces"]):
     raise OptionError("nodes.reduces", "a list of 'inside', 'between' or both", f"{nodes['reduces']!r:.80}")
   if "torus" in values and per_node > 1:
@@ -212,7 +211,7 @@ def _network(
     uplink=Uplink(**values["uplink"]) if "uplink" in values else None,
     torus=Torus(**values["torus"]) if "torus" in values else None,
     reduces=tuple(nodes["reduces"]),
-    library=LIBRARIES[nodes["library"]],
+    library=LIBRARIES.get(library),
   )
   return _with_sites(network, count, link["site"]) if "site" in link else network
 

@@ -14,9 +14,14 @@ For m workers in each of q nodes, p in total (steps inside and between nodes; by
 
   ring      2 (p - q) and 2 (q - 1) steps; 2 n (p - 1) / p and the same number of bytes
   tree      2 (m - 1) (a chain) and 2 ceil(log2 q) steps; 2 n (n if m = 2) and 2 n (n if q = 2) bytes
-  switches  2 and 2 ceil(log2 q) steps; n (1 + 1 / m) bytes, and between nodes those of the tree
+  switches  2 and 2 ceil(log2 q) steps; n bytes, and between nodes those of the tree
 
 If the switches between nodes reduce: 2 steps and n bytes between nodes.
+
+Between two nodes a tree sends about half of a ring's bytes, but NCCL limits the bandwidth of each of its channels
+(perChMaxTreeBws in tuning.cc: 23.6 GB/s on A100, 41.4 on H100, both directions together), and has about one channel per
+network card. So a tree is faster on slow cards (100 Gb/s with A100), and a ring on fast ones (200 Gb/s). Only the
+first cards of a large node are used (`Library.cards`): a domain of 72 GB200 reached 400 GB/s, not 3600.
 """
 
 import math
@@ -330,7 +335,7 @@ def _library_algorithms(nbytes: float, workers: int, network: NetworkModel) -> d
     "tree": LibraryAlgorithm(2 * (per_node - 1), depth, nbytes * min(per_node - 1, 2), far),
   }
   if per_node > 1 and "inside" in network.reduces:
-    algorithms["switches"] = LibraryAlgorithm(2, depth, nbytes * (1 + 1 / per_node), far)
+    algorithms["switches"] = LibraryAlgorithm(2, depth, nbytes, far)
   return algorithms
 
 
@@ -339,8 +344,16 @@ def _library_seconds(
 ) -> float:
   link, out = network.inside or network.between, network.outgoing_link(workers)
   steps = algorithm.inside * (protocol.inside + link.latency)
-  steps += algorithm.between * (protocol.between + protocol.trips * out.latency)
-  inside = protocol.share * (1 if name == "switches" else library.inside)
-  between = library.between * (1 if name == "switches" else protocol.share)
-  near, far = link.busy_seconds(algorithm.near, algorithm.near), out.busy_seconds(algorithm.far, algorithm.far)
-  return protocol.call + steps + max(near / inside, far / between)
+  steps += algorithm.between * (protocol.between + protocol.trips * (out.latency + library.latency))
+  inside, between = protocol.share * library.inside, min(library.between * out.bandwidth, library.fastest)
+  if network.card:
+    cards = min(library.cards, network.between.bandwidth / network.card)
+    between = min(between, library.between * cards * network.card)
+    if name == "tree" and network.inside:
+      between = min(between, library.tree * cards * link.bandwidth)
+  if name == "switches":
+    inside = protocol.share
+  else:
+    between *= protocol.share
+  near = link.busy_seconds(algorithm.near, algorithm.near) / inside
+  return protocol.call + steps + max(near, out._replace(bandwidth=between).busy_seconds(algorithm.far, algorithm.far))

@@ -52,7 +52,6 @@ RANK = 4  # of PowerSGD
 UNIT = 25e6  # least bytes of float32 parameters that are gathered together
 AHEAD = 2  # units that are in memory at once: the current one and the next
 DILOCO = 500  # period of DiLoCo in steps, as in the paper
-TESTED = 64  # devices; beyond, predicted collectives were not tested, so hybrid sharding precedes full sharding
 STREAMING = 100  # period of Streaming DiLoCo in steps, as in ddl's default
 FRAGMENTS = 4  # of Streaming DiLoCo
 
@@ -311,14 +310,17 @@ def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Sp
 
 
 def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
-  """Predict the speeds of synchronous SGD with sharded parameters, for each of `shardings`."""
+  """Predict the speeds of synchronous SGD with sharded parameters, for each of `shardings`.
+
+  Hybrid sharding precedes full sharding beyond the number of workers that was compared with measurements.
+  """
   s = settings
   best: dict[str, Speed] = {}
   for name, shards in shardings(cluster.network, s.workers, s.shards):
     seconds = sharded_seconds(job, cluster, s.workers, s.step, shards, s.gradients, s.micro)
     if name not in best or seconds < best[name].seconds:
       best[name] = speed(s, name, f"{shards} shards", seconds)
-  return [*best.values()][:: -1 if s.workers > TESTED else 1]
+  return [*best.values()][:: -1 if cluster.network.untested(s.workers) else 1]
 
 
 def tensor_parallel(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:

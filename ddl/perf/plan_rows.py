@@ -237,7 +237,11 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
     formula = f"L + {factor / 2:g} n G for switches that reduce"
   count = f"{nodes} nodes" if nodes > 1 else f"{workers} workers of a node"
   why = f"seconds for {bytes_text(nbytes)} (in parentheses: multiples of the lower bound): {costs}"
-  return PlanRow("all-reduce", next(iter(table)), why, f"the bound {formula} = {bound} with p = {count}")
+  limit = f"the bound {formula} = {bound} with p = {count}"
+  if library := network.library:
+    sizes = " to ".join(map(bytes_text, library.sizes))
+    limit += f"; {library.name} was compared with measurements to {library.tested}, messages of {sizes}"
+  return PlanRow("all-reduce", next(iter(table)), why, limit)
 
 
 def choose_periods(

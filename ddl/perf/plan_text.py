@@ -117,7 +117,7 @@ def text(
   compare = f"python run.py compare {arguments.split(' ')[0]} --cluster={name}"
   sections = {
     "run": _run(job, result, cluster, arguments),
-    "speed": _speed(job, result, cluster),
+    "speed": [*_speed(job, result, cluster), cluster.network.untested(result.workers)],
     "range": [_end(shares, end, result.best) for shares, end in ends.items()],
     "time": _time(result, amount),
     "cost": _price(result, cluster, amount),

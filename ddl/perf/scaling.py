@@ -325,7 +325,8 @@ def _with_links(cluster: Cluster, **change: float) -> Cluster:
   inside = network.inside and network.inside._replace(**change)
   network = network._replace(between=network.between._replace(**change), inside=inside)
   if "bandwidth" in change:
-    network = network._replace(card=network.card and change["bandwidth"])
+    library = network.library and network.library._replace(fastest=math.inf)
+    network = network._replace(card=network.card and change["bandwidth"], library=library)
   if "latency" in change:
     network = network._replace(library=network.library and network.library.instant())
   return cluster._replace(network=network, host=cluster.host and cluster.host._replace(**change))

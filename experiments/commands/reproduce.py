@@ -47,7 +47,7 @@ def sections() -> list[Section]:
     sc17.parts(config["sc17_parts"]),
     weak,
     dasgd.section(config["dasgd"]),
-    allreduce.section(config["allreduce"]),
+    allreduce.section(),
     scaling.section(config["scaling"]),
     sites.section(config["sites"]),
     published_steps.section(),

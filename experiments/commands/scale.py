@@ -109,6 +109,8 @@ def main(line: CommandLine) -> int:
     print(*(f"  {curve.algorithm}: {scale_text.verdict(curve)}" for curve in ends), sep="\n")
   if not weak:
     print(f"\n{scale_text.EFFICIENCY}")
+  if warning := cluster.network.untested(max(workers)):
+    print(f"\n{warning}")
   from ddl.report import scale_page
 
   page = scale_page.write(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ddl.perf import cluster_file, neural_networks, published, scaling
-from ddl.perf.cluster import INFINIBAND_LATENCY, NCCL, NVLINK_LATENCY, LinkModel, NetworkModel
+from ddl.perf.cluster import INFINIBAND_LATENCY, LIBRARIES, NVLINK_LATENCY, LinkModel, NetworkModel
 from ddl.perf.collectives import all_reduce
 from ddl.perf.device import LayerWork
 from ddl.perf.published import ReachedRates
@@ -28,14 +28,14 @@ class ScaledSystem(NamedTuple):
   inside: float  # bytes per second of a device inside its node, one way
   per_node: int
   between: float = 0.0  # bytes per second of a node, one way; 0: there is one node
-  library: bool = True  # NCCL's costs; False: servers on all nodes, which move as many bytes as a ring of nodes
+  library: str = "nccl"  # in libraries.toml; "": servers on all nodes, which move as many bytes as a ring of nodes
 
   def network(self, config: Config) -> NetworkModel:
     """Return the network between the devices."""
     inside = LinkModel(NVLINK_LATENCY, self.inside)
     latency = INFINIBAND_LATENCY if self.library else config.ethernet
     between = LinkModel(latency, self.between or self.inside)
-    return NetworkModel(between, inside, self.per_node, library=NCCL if self.library else None)
+    return NetworkModel(between, inside, self.per_node, library=LIBRARIES.get(self.library))
 
 
 class ScaledRun(NamedTuple):

@@ -1,56 +1,59 @@
 """The sections of published all-reduces, rates and slow links: their data sets, errors and limits."""
 
+import math
 import statistics
 
 import pytest
 
-from configs import reproduce_allreduce, reproduce_scaling, reproduce_sites
+from configs import reproduce_scaling, reproduce_sites
 from ddl.perf import published
-from ddl.perf.cluster import NCCL
+from ddl.perf.cluster import LIBRARIES
 from experiments.commands import reproduce
 from experiments.papers import allreduce, scaling, sites
-from experiments.papers.page import Config, median_percent, summed
+from experiments.papers.page import Config, summed
 
-CURVES: Config = reproduce_allreduce.get_config()
 RATES: Config = reproduce_scaling.get_config()
 SLOW: Config = reproduce_sites.get_config()
 PAGE = (reproduce.FOLDER / "reproduction.md").read_text()
 
 
 def median(selected, cost=allreduce.seconds):
-  return float(median_percent(allreduce.errors(CURVES, selected, cost)).removesuffix(" %"))
+  return statistics.median(allreduce.errors(selected, cost))
 
 
 def test_all_reduces_match_held_out_curves():
-  assert median(allreduce.SETS["held out"]) < 15 and median(allreduce.SETS["held out, looked up after the fit"]) < 15
-  assert median(allreduce.SETS["held out"], allreduce.plain) > 50
+  assert median(allreduce.SETS["held out"]) < 0.15
+  assert median(allreduce.SETS["held out"], allreduce.plain) > 0.5
 
 
-def test_no_system_is_both_fitted_and_held_out():
-  """Curves of one source belong to different systems; curves looked up after the fit are not fitted."""
-  systems = {name: (c.source, c.nodes * c.per_node, tuple(c.us)) for name, c in CURVES.curves.items()}
-  assert len(set(systems.values())) == len(systems) == 27
-  assert sum(curve.fitted for curve in CURVES.curves.values()) == 9
-  assert not any(curve.fitted and (curve.late or curve.older) for curve in CURVES.curves.values())
+def test_no_curve_is_both_fitted_and_held_out():
+  curves = allreduce.curves()
+  systems = {(c.source, c.nodes * c.per_node, tuple(c.seconds.items())) for c in curves.values()}
+  assert len(systems) == len(curves) == 106 and not any(c.fitted and c.older for c in curves.values())
 
 
-def test_number_of_fitted_constants():
-  not_fitted = {("LL", "trips"), ("LL128", "trips"), ("Simple", "share"), ("switch", "inside"), ("switch", "trips")}
-  protocols = {**{protocol.name: protocol for protocol in NCCL.protocols}, "switch": NCCL.switch}
-  constants = [(name, field) for name, protocol in protocols.items() for field in protocol._fields if field != "name"]
-  assert 3 + len(set(constants) - not_fitted) == CURVES.constants
-  assert NCCL.switch.trips == NCCL.protocols[-1].trips
+@pytest.mark.parametrize("library", sorted({curve.library for curve in allreduce.curves().values()}))
+def test_a_library_has_the_range_and_the_error_of_its_curves(library):
+  expected, curves = LIBRARIES[library], [c for c in allreduce.curves().values() if c.library == library]
+  assert expected.devices == max(c.nodes * c.per_node for c in curves)
+  assert expected.nodes == max(c.nodes for c in curves)
+  assert expected.sizes == (min(min(c.seconds) for c in curves), max(max(c.seconds) for c in curves))
+  if all(c.fitted for c in curves):
+    assert math.isnan(expected.error)
+  else:
+    assert expected.error == pytest.approx(median(lambda c, _: c.library == library and not c.fitted), abs=5e-4)
 
 
-@pytest.mark.parametrize("name", ["8 H100", "16 H100, Nebius", "16 A100, AWS p4d"])
+@pytest.mark.parametrize("name", ["8 H100", "16 H100, Nebius", "16 A100, AWS p4d", "8 A100, Perlmutter"])
 def test_seconds_increase_with_bytes(name):
-  result = [allreduce.seconds(CURVES.curves[name], size) for size in CURVES.sizes]
+  curve = allreduce.curves()[name]
+  result = [allreduce.seconds(curve, 2**power) for power in range(10, 31)]
   assert result == sorted(result) and result[0] < result[-1] / 50
 
 
 def test_page_has_the_errors_of_each_set():
   for name, selected in allreduce.SETS.items():
-    assert summed(allreduce.errors(CURVES, selected)) in PAGE, name
+    assert summed(allreduce.errors(selected)) in PAGE, name
 
 
 @pytest.fixture(scope="module")

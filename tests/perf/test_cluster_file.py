@@ -122,7 +122,7 @@ MISTAKES = {  # (text of the file, its replacement): message
   ("peak = 100e12", "peak = "): "must be valid TOML .* has an example",
   ("overlap = false", "overlap = false\noverlap = true"): "must be valid TOML",
   ("Four hosts of two", r"Four\nhosts"): "title must be one printable line, got 'Four",
-  ('"NCCL"', '"nccl"'): "nodes.library must be one of NCCL, got 'nccl'",
+  ('"NCCL"', '"ncl"'): "nodes.library must be one of .*nccl, .*got 'ncl'",
   ('"knl"', '"v99"'): "device.chip must be one of a10, .*got 'v99'",
   ("bfloat16", "bf16"): "device.format must be one of float32, bfloat16, float16, got 'bf16'",
   ("count = 4", "count = 1\nsites = 2"): "nodes.sites must be at most nodes.count .1., got 2",

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.perf import collectives, neural_networks, scaling, server
-from ddl.perf.cluster import NCCL, LinkModel, NetworkModel, Torus, Uplink
+from ddl.perf.cluster import LIBRARIES, NCCL, LinkModel, NetworkModel, Torus, Uplink
 from ddl.perf.cluster_file import named
 from ddl.perf.device import LayerWork
 from ddl.perf.layers import params_bytes
@@ -24,7 +24,7 @@ with_library = st.builds(
   NetworkModel, links, st.none() | links, st.integers(1, 16), st.integers(1, 3), card=st.none() | st.floats(1e5, 1e12),
   uplink=st.none() | st.builds(Uplink, st.integers(1, 8), st.floats(0.05, 1)), torus=st.none(),
   reduces=st.sampled_from([(), ("inside",), ("between",), ("inside", "between")]),
-  library=st.sampled_from([None, NCCL, NCCL.without("LL128"), NCCL.instant()]),
+  library=st.sampled_from([None, *LIBRARIES.values(), NCCL.instant()]),
 )  # fmt: skip
 in_torus = st.builds(
   NetworkModel, links, st.none(), st.just(1), st.just(1), card=st.none(), uplink=st.none(), reduces=st.just(()),
@@ -71,7 +71,9 @@ def test_a_single_worker_sends_nothing(nbytes, network):
 def test_an_all_gather_costs_at_most_an_all_reduce(nbytes, p, network):
   if network.library:
     ring = [
-      s for name, s in collectives.library_all_reduces(nbytes, p, network, NCCL).items() if name.startswith("ring")
+      s
+      for name, s in collectives.library_all_reduces(nbytes, p, network, network.library).items()
+      if name.startswith("ring")
     ]
     assert collectives.one_way("all_gather", nbytes, p, network) * ROUNDED <= min(ring)
 
@@ -86,7 +88,7 @@ def test_one_way_collectives_of_large_messages():
 @pytest.mark.parametrize("p, bandwidth", [(8, 1e13), (64, 4e11), (64, 1e11)])
 def test_large_messages_reach_the_share_of_the_slower_level(p, bandwidth):
   ring = H100._replace(reduces=(), card=None, between=H100.between._replace(bandwidth=bandwidth))
-  nbytes, reached = 1e13, min(0.72 * NVLINK.bandwidth, 0.89 * bandwidth)
+  nbytes, reached = 1e13, min(NCCL.inside * NVLINK.bandwidth, NCCL.between * bandwidth)
   result = collectives.table(nbytes, p, ring)
   assert next(iter(result)) in ("ring/Simple", "tree/Simple")
   assert result["ring/Simple"][0] == pytest.approx(2 * nbytes * (p - 1) / p / reached, rel=1e-3)
@@ -108,6 +110,35 @@ def test_the_cheapest_protocol_depends_on_the_message_size():
   assert not any("LL128" in name for name in collectives.table(1e6, 8, without))
 
 
+@pytest.mark.parametrize("card, algorithm", [(12.5e9, "tree"), (25e9, "ring")])
+def test_two_nodes_use_a_tree_on_slow_cards_and_a_ring_on_fast_ones(card, algorithm):
+  """Two nodes of four A100 reached 21 GB/s with two cards of 25 GB/s, as a ring; a tree would reach 40."""
+  network = NetworkModel(LinkModel(0.0, 2 * card), LinkModel(0.0, 300e9), 4, card=card, library=NCCL.instant())
+  result = collectives.table(1e9, 8, network)
+  assert next(iter(result)) == f"{algorithm}/Simple"
+  assert result["ring/Simple"][0] == pytest.approx(1.75e9 / (NCCL.between * 2 * card))
+  assert result["tree/Simple"][0] == pytest.approx(1e9 / min(NCCL.between * 2 * card, 2 * NCCL.tree * 300e9))
+
+
+def test_a_large_domain_uses_some_of_its_network_cards():
+  domain = NetworkModel(LinkModel(0.0, 72 * 50e9), LinkModel(0.0, 900e9), 72, card=50e9, library=NCCL.instant())
+  ring = collectives.library_all_reduces(1e9, 144, domain, NCCL.instant())["ring/Simple"]
+  assert ring == pytest.approx(2e9 * 143 / 144 / (NCCL.between * NCCL.cards * 50e9))
+
+
+def test_sockets_have_a_largest_bandwidth():
+  library = LIBRARIES["nccl_tcp"].instant()
+  slow, fast = (collectives.all_reduce(1e9, 2, NetworkModel(LinkModel(0.0, x), library=library)) for x in (1e9, 1e11))
+  assert slow == pytest.approx(1 / library.between) and fast == pytest.approx(1e9 / library.fastest)
+
+
+def test_untested_numbers_of_workers_have_a_warning():
+  assert not H100.untested(8 * NCCL.nodes) and "nccl" in H100.untested(8 * NCCL.nodes + 1)
+  domain = H100._replace(per_node=72)
+  assert not domain.untested(NCCL.devices) and domain.untested(NCCL.devices + 1)
+  assert not NetworkModel(NVLINK).untested(64) and NetworkModel(NVLINK).untested(65)
+
+
 def test_a_single_process_launches_on_its_devices_one_after_the_other():
   def seconds(nbytes, processes):
     return min(collectives.library_all_reduces(nbytes, 8, H100, NCCL, processes=processes).values())
@@ -118,7 +149,7 @@ def test_a_single_process_launches_on_its_devices_one_after_the_other():
 
 def test_an_instant_library_costs_only_bandwidth():
   free = NetworkModel(LinkModel(0.0, 1e9), library=NCCL.instant())
-  assert collectives.all_reduce(1e6, 4, free, "ring/Simple") == pytest.approx(1.5e-3 / 0.89)
+  assert collectives.all_reduce(1e6, 4, free, "ring/Simple") == pytest.approx(1.5e-3 / NCCL.between)
   assert collectives.all_reduce(0.0, 4, free) == 0
 
 
