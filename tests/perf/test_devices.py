@@ -122,6 +122,7 @@ def test_generations_without_fitted_products_have_those_of_the_same_chip():
     assert known("hopper_pcie", "attention", form) == known("hopper", "attention", form)
   for form, generations in device_data()["shares"]["convolution"].items():
     for generation in generations:
+      assert ("winograd" in generations[generation]) == (form == "float32")  # tensor cores run direct convolutions
       if form != "float32" and generation != "volta":
         assert generations[generation]["product"] == known(generation, "attention", form).product
   assert all(
