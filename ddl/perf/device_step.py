@@ -8,6 +8,7 @@ In addition to the products of the layers (`layers.parts`) the model includes
   traffic    layers after a convolution read and write its maps again: batch normalization (forward: 2 reads, 1 write;
              backward: 2 reads of x, 2 of dy, 1 write of dx: 8 in total) and activation (2 and 3), or bias (2 and 1) and
              activation. Pooling, sums and concatenations are not counted; the share of the bandwidth absorbs them.
+  fusion     in transformers, one kernel for each chain of element-wise operations (`Layer.fused_moved`).
   start      the host launches the kernels of each layer.
 
 A kind of network is "convolution", "attention", "dense", or "" if unknown. Shares come from devices.toml; they are a
@@ -53,6 +54,7 @@ class Shares(NamedTuple):
   winograd: float = 0.0  # share of the peak in Winograd's products; 0: the libraries have neither Winograd nor FFT
   attention: float = 1.0  # speed of an attention kernel's products relative to `product`
   start: float = 0.0  # seconds per layer
+  fused: bool = False  # whether element-wise operations of transformers are fused, as in compiled programs
   whole: bool = False  # `product` refers to whole steps: the FLOP of a step over its total time
 
   @property
@@ -102,7 +104,8 @@ def device_step(
       continue
     algorithm = (algorithms or {}).get(layer.name) or fastest(layer, shares)
     slower = 1 / shares.attention if isinstance(layer, Attention) else 1.0
-    moved = 0.0 if is_map_scale(layer) else layer.moved * (1 + recomputed / 3)
+    values = layer.fused_moved if shares.fused else layer.moved
+    moved = 0.0 if is_map_scale(layer) else values * (1 + recomputed / 3)
     work = flop(layer, i == 0) * cost(algorithm, shares)
     parts.append(LayerWork((work + again) * slower, moved, layer.held))
     if traffic := extra(layer):
@@ -196,7 +199,7 @@ class ShareRange(NamedTuple):
 
     if low == high:
       return low
-    return low._replace(**{name: between(name) for name in Shares._fields if name != "whole"})
+    return low._replace(**{name: between(name) for name in Shares._fields[:5]})
 
 
 def kind_of(table: Table) -> str:
@@ -242,7 +245,9 @@ def find(device: Device, kind: str) -> ShareRange | None:
   near = _nearest(generation, kind, form)
   columns = list(zip(*(shares[:4] for shares in near), strict=True))
   start = max(shares.start for shares in near) if kind == "convolution" else 0.0
-  low, high = Shares(*map(min, columns), start=start), Shares(*map(max, columns))  # a layer's start only slows a step
+  fused = any(shares.fused for shares in near)
+  low = Shares(*map(min, columns), start=start, fused=fused)
+  high = Shares(*map(max, columns), fused=fused)  # a layer's start only slows a step
   if generation and not _measured(generation):
     least = min(low.product, *(entry["low"] for entry in device_data()["whole_step"].values()))
     reason = "no published step on this device: a range from the lowest to the highest shares of all devices"

@@ -76,6 +76,15 @@ class Layer(NamedTuple):
     return 3 * (self.input_values + self.activations)
 
   @property
+  def fused_moved(self) -> int:
+    """Number of values moved if element-wise operations are fused, as XLA, torch.compile and llm.c do.
+
+    One kernel adds the residual and normalizes: it reads two values and writes two; its backward pass reads the
+    gradients of both results and the sum, and writes one gradient: 8 in total. Products move the same values.
+    """
+    return 8 * self.activations if self.groups == self.inputs == self.outputs else self.moved
+
+  @property
   def held(self) -> int:
     """Number of parameters and gradients that the three passes of training read or write per step."""
     return 3 * self.params
@@ -125,18 +134,29 @@ class Pointwise(Layer):
   __slots__ = ()
   weights = params = NOTHING
 
+  @property
+  def fused_moved(self) -> int:
+    """Number of values moved: inputs and outputs forward; inputs again, and both gradients, backward."""
+    return 3 * self.input_values + 2 * self.activations
+
 
 class Residual(Pointwise):
   """A residual sum; its output replaces the branch's output, so nothing additional is saved for the backward pass."""
 
   __slots__ = ()
   saved = NOTHING
+  fused_moved = NOTHING  # part of the kernel of the following normalization
 
 
 class Loss(Pointwise):
   """Softmax and cross entropy on each token, always in float32."""
 
   __slots__ = ()
+
+  @property
+  def fused_moved(self) -> int:
+    """Number of values moved: the inputs are read in both passes, and their gradients are written."""
+    return 3 * self.input_values
 
 
 class Attention(Pointwise):
@@ -170,6 +190,11 @@ class Attention(Pointwise):
     The operations on the scores are: product, scale and mask, softmax, dropout, product.
     """
     return super().moved + 16 * self.scores
+
+  @property
+  def fused_moved(self) -> int:
+    """Number of values moved: the same, because only attention in one kernel avoids the scores."""
+    return self.moved
 
 
 class FusedAttention(Attention):

@@ -4,12 +4,15 @@ Steps with fewer than 16 images are omitted, because they are dominated by kerne
 data contain the rows with recomputation for models that need it, and otherwise one sequence length per model.
 torchtitan's "selective" recomputation counts as half of the forward pass.
 
-The fitted points, marked in the column `use` of published_steps.csv, were chosen before any fit: in float32, six
+The fitted points, marked in the column `use` of published_steps.csv, were chosen before their fit: in float32, six
 networks on one or two devices of each generation; MosaicML's 125M, 760M and 3B with 2048 and 8192 tokens on two
-devices; and the only points of a group. The shares in devices.toml minimize the soft L1 loss of
-(log predicted_i - log measured_i) / 0.1 over these points. The held-out points influenced the model twice: GoogLeNet
-became a fitted network, because no other network has maps that do not fill tiles; and the tile size was chosen
-with them, although the fitted points prefer the same size.
+devices; of steps with fused kernels, FlashAttention's table, llm.c on H100 and parameter-golf on one device; BERT base
+on devices without others; and the only points of a group. The shares in devices.toml minimize the soft L1 loss of
+(log predicted_i - log measured_i) / 0.1 over these points: first those of 16-bit transformers from Ampere on together,
+then the others' products. The held-out points influenced the model: GoogLeNet became a fitted network, because no other
+network has maps that do not fill tiles; the tile size was chosen with them, although the fitted points prefer the same
+size; a step on B200 became a fitted point; RTX 4090 and L40S became separate generations; and H100 PCIe has the
+products' share of H100 SXM, because its two memory-bound steps do not determine one.
 """
 
 import csv
@@ -29,6 +32,7 @@ from experiments.papers import page
 from experiments.papers.page import Section
 
 MEMORY_2016 = 0.405  # share of the memory bandwidth that convolutions reach with libraries of 2016; fitted
+ATTENTION_2022 = 0.3305  # relative speed of attention's products with libraries up to FlashAttention 1; fitted
 
 
 class PublishedStep(NamedTuple):
@@ -97,14 +101,12 @@ def network(name: str) -> Table:
   model, _, tokens = name.partition(" ")
   if not tokens:
     return neural_networks.table(model)
-  length = int(tokens)
-  if model == "bert_large":
-    return transformer(TransformerSizes(tokens=length, predicted=length * 20 // 128, **_data()["network"][model]))
-  if model in _data()["network"]:
-    sizes = TransformerSizes(tokens=length, **_data()["network"][model])
-  else:
-    sizes = neural_networks.transformer_sizes(model)
-  return transformer(sizes._replace(tokens=length, positions=length if sizes.positions else 0))
+  entry, length = dict(_data()["network"].get(model, {"like": model})), int(tokens)
+  like = entry.pop("like", "")
+  base = neural_networks.transformer_sizes(like)._asdict() if like else {"tokens": length}
+  sizes = TransformerSizes(**base | entry)
+  predicted = length * sizes.predicted // sizes.tokens if sizes.predicted > 1 else sizes.predicted
+  return transformer(sizes._replace(tokens=length, positions=length if sizes.positions else 0, predicted=predicted))
 
 
 def known(generation: str, kind: str, form: str = "float32") -> Shares:
@@ -124,10 +126,14 @@ def convolution_shares(generation: str, libraries: str = "2018", winograd: bool 
 def shares_of(point: PublishedStep) -> Shares:
   """Return the shares of a point's device with the libraries that its source used."""
   generation, kind = chips()[point.device].generation, kind_of(network(point.network))
+  libraries = sources()[point.source]["libraries"]
   if (kind, point.form) == ("convolution", "float32"):
     winograd = (generation, point.source) != ("kepler", "torch_5.0")
-    return convolution_shares(generation, sources()[point.source]["libraries"], winograd)
-  return known(generation, kind, point.form)
+    return convolution_shares(generation, libraries, winograd)
+  shares = known(generation, kind, point.form)
+  if kind == "attention" and libraries < "2022":
+    return shares._replace(attention=ATTENTION_2022, start=0.0, fused=False)  # the device is slower than the host
+  return shares._replace(attention=ATTENTION_2022) if kind == "attention" and libraries == "2022" else shares
 
 
 def predict(point: PublishedStep, shares: Shares | None = None) -> float:

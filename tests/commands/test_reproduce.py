@@ -304,7 +304,7 @@ def test_dasgd_ranges_of_delays(sections):
 def test_device_steps_list_every_point_and_the_median_of_the_held_out_ones():
   output = published_steps.results()
   steps, reported = published_steps.steps_page(), "\n".join(published_steps.section().remarks)
-  assert steps.count("| held out: ") + steps.count("| fitted |") == len(output) == 275
+  assert steps.count("| held out: ") + steps.count("| fitted |") == len(output) == 427
   held = [abs(result.error) for result in output if result.point.use != "fitted"]
   assert f"of the {len(held)} held-out steps is {100 * statistics.median(held):.1f} %" in reported
   assert statistics.median(held) < 0.15

@@ -71,6 +71,22 @@ def test_a_mixture_of_experts_computes_only_its_active_experts():
     assert two[f"0/{name}"].input_values == 2 * plain[f"0/{name}"].input_values
 
 
+def test_values_moved_by_fused_kernels_by_hand():
+  """A block of GPT-2 moves 36 width values per token outside of products and attention, instead of 54 width."""
+  table = transformer(TINY)
+  block = {layer.name[2:]: layer for layer in table if layer.name.startswith("0/")}
+  elementwise, values = ("norm1", "add1", "norm2", "activation", "add2"), 8 * 4
+  assert sum(block[name].fused_moved for name in elementwise) == 36 * values
+  assert sum(block[name].moved for name in elementwise) == 54 * values
+  assert all(block[name].fused_moved == block[name].moved for name in ("qkv", "attention", "projection", "in", "out"))
+  loss = table[-1]
+  assert (loss.fused_moved, loss.moved) == (3 * 10 * 4, 6 * 10 * 4)
+  gated = next(x for x in transformer(TINY._replace(gated=True)) if x.name == "0/activation")
+  assert gated.fused_moved == (3 * 2 + 2) * 32 * 4
+  unfused = next(x for x in transformer(TINY._replace(fused=False)) if isinstance(x, Attention))
+  assert unfused.fused_moved == unfused.moved > block["attention"].moved
+
+
 def test_attention_without_a_mask_computes_all_pairs():
   masked, full = (
     next(x for x in transformer(TINY._replace(causal=causal)) if isinstance(x, Attention)) for causal in (True, False)
