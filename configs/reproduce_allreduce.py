@@ -14,8 +14,8 @@ import ml_collections
 KB, MB, GB = 2**10, 2**20, 2**30
 SIZES = (KB, 4 * KB, 16 * KB, 64 * KB, 256 * KB, MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB, GB)  # bytes
 NVLINK = {"V100": 150e9, "A100": 300e9, "H100": 450e9, "B200": 900e9}  # bytes per second one way, NVIDIA's data sheets
-EFA, EFA2, TCPX = 79e-6, 27e-6, 58e-6  # latencies (s) of a step on AWS p4d, on AWS p5, on GCE A3 mega: fitted
-INFINIBAND = 2.7e-6  # or RoCE: ddl.perf.cluster
+EFA, EFA2, TCPX = 79e-6, 27e-6, 58e-6  # fitted latencies (s) of AWS p4d, AWS p5 and GCE A3 mega
+INFINIBAND = 2.7e-6  # latency (s), also of RoCE; from ddl.perf.cluster
 ISSUE = "NVIDIA/nccl-tests, issue 309"
 DSTACK, OKE = "dstackai/dstack, docs, examples of clusters", "oracle-quickstart/oci-hpc-oke, README.md"
 
@@ -85,7 +85,7 @@ def get_config():
 
 
 def one(device, source, workers, one_process=False, *, fitted=False, late=False, us):
-  """Describe a curve of one node.
+  """Describe a curve that was measured inside one node.
 
   one_process: whether a single process drives all devices. us: microseconds for each size, 0 if unknown.
   """
@@ -95,11 +95,11 @@ def one(device, source, workers, one_process=False, *, fitted=False, late=False,
 def many(
   device, source, nodes, between, latency=INFINIBAND, ordered=True, *, fitted=False, late=False, older=False, us
 ):
-  """Describe a curve of nodes of eight devices, with one process per device.
+  """Describe a curve that was measured on nodes of eight devices, with one process per device.
 
-  between: bytes per second of a node, one way. ordered: whether 128 bytes arrive in order, which LL128 requires. late:
-  whether the curve was looked up after the fit. older: whether the software is years older than that of the fitted
-  curve on the same type of instance.
+  between: bytes per second of a node's links to other nodes, one way. ordered: whether 128 bytes arrive in order, which
+  LL128 requires. late: whether the curve was looked up after the fit. older: whether the software is years older than
+  that of the fitted curve on the same type of instance.
   """
   return {
     "per_node": 8, "nodes": nodes, "nvlink": NVLINK[device], "switch": device in ("H100", "B200"), "between": between,

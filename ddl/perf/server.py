@@ -1,14 +1,15 @@
-"""Parameter servers: closed forms for visits, and a simulation of the first-in, first-out queue.
+"""Model parameter servers: closed forms for visits, and a simulation of the first-in, first-out queue.
 
-S servers store n / S bytes each; in a visit a worker sends a message to each server and receives one. L is the latency,
-G = 1 / bandwidth. In asynchronous visits only the bytes occupy a link, not the latency: a worker sends its messages to
-the servers one after the other, without waiting for the previous message to arrive.
+Each of S servers stores n / S bytes of a model. In a visit, a worker sends a message to each server and receives a
+reply from each. L is the latency, G = 1 / bandwidth. In asynchronous visits only the bytes occupy a link, not the
+latency: a worker sends its messages to the servers one after the other, without waiting for the previous message to
+arrive.
 
 Locks are free: messages also share the link in lock-free algorithms (Hogwild), and an update of n bytes moves 3 n bytes
 through the server's memory, which takes no longer than n bytes over the link (arXiv 1708.02983, arXiv 1709.06622).
 
-A message is spread evenly over the servers and its parts are sent together, so that all servers have the same load: it
-is enough to simulate one of them, with its incoming line, processor and outgoing line.
+A message is split evenly over the servers and its parts are sent together, so that all servers have the same load: it
+is enough to simulate one server, with its incoming line, processor and outgoing line.
 """
 
 import heapq
@@ -22,13 +23,14 @@ from ddl.perf import units
 from ddl.perf.cluster import LinkModel, NetworkModel, check_link
 from ddl.perf.layers import FLOAT
 
-SHARE, ROUND = -1, -2  # events of a worker's computation; those of a visit are numbered by its stages
+SHARE, ROUND = -1, -2  # events: a worker has computed the overlapping share, or the whole round; others: visit stages
 
 
 def visit_seconds(up: float, down: float, link: LinkModel, servers: int = 1) -> float:
   """Return the seconds of a visit to idle servers: L + up G, plus L + down G if there is a reply.
 
-  up and down are bytes. The messages to several servers share the worker's link and are in flight concurrently.
+  up, down: bytes of the request and the reply. The messages to several servers share the worker's link and are in
+  flight concurrently.
   """
   check_servers(servers, max(up, down))
   units.amount("bytes of a message", min(up, down))
@@ -39,8 +41,8 @@ def visit_seconds(up: float, down: float, link: LinkModel, servers: int = 1) -> 
 def node_seconds(up: float, down: float, workers: int, network: NetworkModel, peers: bool = False) -> float:
   """Return the seconds for which a full node's link is busy while each of its m workers makes one visit.
 
-  It is m (bytes out and in) / B, where the directions overlap by the link's duplex; 0 if one node holds all workers.
-  Servers are outside the nodes; of uniformly drawn peers, a share (p - m) / (p - 1) is outside.
+  It is m * (bytes out and in) / bandwidth, where the directions overlap by the link's duplex; 0 if one node holds all p
+  workers. Servers are outside the nodes; of uniformly drawn peers, a share (p - m) / (p - 1) is outside.
   """
   if network.nodes(workers) == 1:
     return 0.0
@@ -53,7 +55,7 @@ def node_seconds(up: float, down: float, workers: int, network: NetworkModel, pe
 def served_seconds(nbytes: float, workers: int, link: LinkModel, network: NetworkModel, servers: int = 1) -> float:
   """Return the seconds for which links are busy with one visit of every worker: a lower bound for a worker round.
 
-  It is the larger one of two times: of the servers' links, p (n G / S) (2 - duplex), and of a full node's link.
+  It is the larger of two times: p (n G / S) (2 - duplex) on the servers' links, or `node_seconds` on a node's link.
   """
   check_servers(servers, nbytes)
   busy = check_link("a server's link", link).busy_seconds(nbytes, nbytes)
@@ -61,7 +63,7 @@ def served_seconds(nbytes: float, workers: int, link: LinkModel, network: Networ
 
 
 def check_servers(servers: int, nbytes: float) -> int:
-  """Return the number of servers. Raises ValueError if there are more servers than float32 parameters in `nbytes`."""
+  """Return the number of servers. Raises OptionError if there are more servers than float32 parameters in `nbytes`."""
   units.count("number of servers", servers)
   most = max(1, int(units.amount("bytes of a message", nbytes)) // FLOAT)
   if servers > most:
@@ -83,15 +85,16 @@ def simulate(
   """Simulate the servers' queue until the slowest worker has finished `rounds` rounds; return means of the second half.
 
   Args:
+    workers: the number of workers.
     servers: the number of servers.
     nbytes: bytes of a worker round's request, and of its reply (S_p), spread evenly over the servers.
     bandwidth: bytes per second of one server's line (B_ps); the workers' lines are not a limit.
-    compute_seconds: compute time of a worker round (T_C): a number, or an array [rounds, workers] that is repeated.
+    compute_seconds: compute time of a worker round (T_C): a number, or an array [rounds, workers] that repeats.
     service_seconds: processing time of a server per message, before the reply.
     latency: seconds of a message in flight, during which the line is free for other messages.
     full_duplex: whether requests and replies have separate lines.
     overlap: share of a round's computation, in [0, 1], between a worker's request and its wait for the reply.
-    rounds: number of rounds, at least 4.
+    rounds: number of rounds to simulate, at least 4.
   """
   units.count("number of workers", workers)
   units.count("number of servers", servers)

@@ -24,7 +24,7 @@ def section(config: Config) -> Section:
 
 
 def simulated_efficiency(gpus: int, overhead: float) -> float:
-  """Simulate the speed-up per GPU with the event model: steps of 1 / G s, each followed by R_O s of overhead."""
+  """Simulate steps of 1 / G s, each followed by R_O s of overhead, and return the speed-up per GPU."""
 
   def seconds(count: int) -> float:
     third = [1 / count / 3]
@@ -34,7 +34,7 @@ def simulated_efficiency(gpus: int, overhead: float) -> float:
 
 
 def waiting(config: Config, gigabits: float, servers: int) -> float:
-  """Simulate the share of a round spent waiting for servers, if messages overlap compute."""
+  """Simulate messages that overlap compute, and return the share of a round spent waiting for the servers."""
   simulated = server.simulate(
     workers=config.workers, servers=servers, nbytes=config.nbytes, bandwidth=gigabits * 1e9 / 8,
     compute_seconds=config.seconds, overlap=1.0,
@@ -45,7 +45,8 @@ def waiting(config: Config, gigabits: float, servers: int) -> float:
 def _grown(config: Config) -> list[tuple[float, ...]]:
   """Return rows (G, R_O of G GPUs, three efficiencies).
 
-  The efficiencies are by the lemma with R_O of the fewest GPUs, by the lemma with R_O of G GPUs, and by the cost model.
+  The efficiencies follow from the lemma with the R_O of the fewest GPUs, from the lemma with the R_O of G GPUs, and
+  from the cost model.
   """
   cluster, layers = cluster_file.named(config.cluster), neural_networks.table(config.network)
   single = step_seconds(parts(layers), config.batch, cluster.device, cluster.efficiency)
