@@ -1,6 +1,6 @@
 """ResNet-20 on CIFAR-10 through tensorflow-datasets, the setting of post-local SGD (Lin et al. 2018, arXiv 1808.07217).
 
-The paper uses 16 workers, local batch 128, learning rate 0.1 per 64 examples with 5 epochs of warm-up, decay by 10 at
+The paper uses 16 workers, local batch 128, learning rate 0.1 per 64 examples with 5 epochs of warm-up, divided by 10 at
 epochs 150 and 225 of 300, Nesterov momentum 0.9, weight decay 1e-4 except for batch norm, and 16 local steps from epoch
 150. Images are cropped to 32 pixels after padding with 4, flipped, and normalized per channel. Requires GPUs. The data
 set must be on disk; otherwise an error message explains how to prepare it.

@@ -6,13 +6,13 @@ sharded_sync_sgd is omitted, because its results are those of sync_sgd.
   python run.py compare --config=configs/digits_field.py
 
 Expected: two to four minutes on two cores. All except independent workers, the control, reach 95 %. SCAFFOLD does so
-only with some seeds, because the best learning rate for one seed diverges with another.
+only with some seeds: at the learning rate that is best for one seed, it diverges with another.
 """
 
 from ddl.config import base
 
 P = {"period": 10}
-ALGORITHMS = {  # name: (learning rate of the optimizer, settings other than the defaults)
+ALGORITHMS = {  # name -> (learning rate of the optimizer, settings that differ from the defaults)
   "sync_sgd": (0.3162, {}),
   "pipe_sgd": (0.05623, {}),
   "local_sgd": (0.1334, P),

@@ -1,4 +1,4 @@
-"""GPT-2 124M on token files: synchronous AdamW as in nanoGPT, DiLoCo and DaSGD on the same number of examples.
+"""GPT-2 124M on token files: DiLoCo, DaSGD, and synchronous AdamW as in nanoGPT, on the same number of examples.
 
 nanoGPT's recipe (github.com/karpathy/nanoGPT, config/train_gpt2.py): 480 sequences of 1,024 tokens per step (here 60
 per worker, in 5 microbatches of 12, with 8 workers), 600,000 steps; AdamW with betas 0.9 and 0.95, weight decay 0.1 for

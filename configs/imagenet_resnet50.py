@@ -1,8 +1,8 @@
 r"""ResNet-50 on ImageNet with large batches (Goyal et al. 2017, arXiv 1706.02677), through tensorflow-datasets.
 
-The paper uses k workers with 32 images each, learning rate 0.1 per 256 images, 5 epochs of warm-up, decay by 10 at
-epochs 30, 60 and 80 of 90, Nesterov momentum 0.9, weight decay 1e-4 except for batch norm, zero initialization of the
-last batch norm scale in each block, random-resized crops of 224 pixels, and flips. If you change config.workers or
+The paper uses k workers with 32 images each, learning rate 0.1 per 256 images with 5 epochs of warm-up, divided by 10
+at epochs 30, 60 and 80 of 90, Nesterov momentum 0.9, weight decay 1e-4 except for batch norm, zero initialization of
+the last batch norm scale in each block, random-resized crops of 224 pixels, and flips. If you change config.workers or
 config.batch, scale config.optimizer.learning_rate and the steps accordingly (linear scaling). The paper's warm-up
 starts at the learning rate of one worker; here it starts at 0. Requires GPUs. The second command reads an image folder.
 

@@ -22,7 +22,7 @@ STEPS = 1500
 
 
 def excess_loss(*, examples: int = 2**16, features: int = 32, noise: float = 1.0, condition: float = 2.0):
-  """Build the data set least_squares with a test set whose mean loss is the excess training loss f - f*.
+  """Build the data set least_squares with a test set on which the mean loss is the excess training loss f - f*.
 
   The test set has `features` examples.
   """

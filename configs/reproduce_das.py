@@ -2,9 +2,9 @@
 
   python run.py reproduce
 
-Expected: with the paper's volumes at the full link rate, all speed-ups are overestimated by 8 to 74 %; with both halves
-of an exchange (reduce-scatter and all-gather), measured rates and one core reserved for messages, by 3 to 33 %. Takes a
-few seconds.
+Expected: with the paper's communication volumes at the full link rate, all speed-ups are overestimated by 8 to 74 %.
+With both halves of an exchange (reduce-scatter and all-gather), measured link rates, and one core reserved for
+messages, they are overestimated by 3 to 33 %. Takes a few seconds.
 """
 
 import ml_collections
@@ -15,7 +15,7 @@ ABSTRACT_SILENT = "about 14x; network and mini-batch are not in the abstract: VG
 def get_config():
   config = ml_collections.ConfigDict()
   config.fitted = "VGG-A, 64 nodes"  # the only fitted point
-  config.share = 0.5  # share of the peak with many examples: assumed
+  config.share = 0.5  # share of peak FLOP/s reached with many examples: assumed
   config.shares = (0.25, 1.0)  # range of this share
   config.grown = "VGG-A, 128 nodes"  # the same number of examples per node on twice the nodes
   # All-reduces over FDR InfiniBand: (processors, bytes, seconds), Baidu's DeepBench, README.md (2016), TitanX GPUs.
@@ -42,7 +42,7 @@ def get_config():
 def row(network, batch, nodes, cluster, reported, *, networks=(), batches=(), unknown=""):
   """Describe a reported speed-up.
 
-  networks, batches: candidates if the paper does not report them. unknown: what it does not report.
+  networks, batches: candidates if the paper does not report them. unknown: text on what it does not report.
   """
   return {
     "network": network,

@@ -2,8 +2,9 @@
 
   python run.py reproduce
 
-Expected: with one worker, `original_easgd` is stable exactly up to the published alpha; with several workers, it and
-`round_robin_easgd` are stable at least up to it, but the limit of `easgd` is lower. Takes seconds.
+Expected: with one worker, `original_easgd` is stable exactly up to the published alpha; with several workers,
+`original_easgd` and `round_robin_easgd` are stable at least up to that alpha, but the limit of `easgd` is lower.
+Takes seconds.
 """
 
 import ml_collections

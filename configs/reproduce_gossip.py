@@ -2,7 +2,8 @@
 
   python run.py reproduce
 
-Expected: each round multiplies the distance from the mean by the graph's second eigenvalue. Takes a few seconds.
+Expected: each round multiplies the distance from the mean by the second-largest modulus of the eigenvalues of the
+graph's mixing matrix. Takes a few seconds.
 """
 
 import ml_collections

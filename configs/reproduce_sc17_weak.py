@@ -3,7 +3,7 @@
   python run.py reproduce
 
 Expected: with costs fitted to two nodes, a bandwidth-optimal all-reduce gives nearly the reported efficiency of 64
-nodes; a tree does not.
+nodes; an all-reduce over a tree does not.
 """
 
 import ml_collections

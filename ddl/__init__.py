@@ -1,6 +1,6 @@
-"""ddl: distributed SGD variants as pure functions, trained in real runs and compared fairly.
+"""ddl: variants of distributed SGD as pure functions, with tools to train with them and to compare them fairly.
 
-The public names, listed in `__init__.pyi`, are imported on first use, so that the cost model does not import JAX.
+The public names, listed in `__init__.pyi`, are imported on first use. So the cost model runs without importing JAX.
 """
 
 import lazy_loader

@@ -16,14 +16,18 @@ Batch = Mapping[str, Any]  # {"x": [batch, ...], "y": [batch, ...]}
 
 
 class Exchange(NamedTuple):
-  """A message among the workers and the steps at which it is sent and received.
+  """A recurring message among the workers: how it is sent and received, and at which steps.
 
-  After t finished steps, the message launched at t - delay arrives (`merge`). Then, if one is due, a message is sent
-  (`launch`). Launches are due at t = offset + period, offset + 2 period, ..., if t >= 0. With `delay` = 0 a message
-  arrives at once. The steps between a launch and its merge do not depend on the message, so communication can overlap
-  them. If the delay exceeds the period, several messages are in flight and arrive in the order of their launches. With
-  an offset of -period the first launch precedes the first step. If the period is a function of the round k = 0, 1,
-  ..., launches are due at t = offset + period(0), offset + period(0) + period(1), ...
+  Let t be the number of finished steps. A message is sent (`launch`) at t = offset + period, offset + 2 period, ...,
+  and arrives (`merge`) `delay` steps later; with `delay` = 0 it arrives at once. Delayed messages that arrive at t are
+  merged before a message is sent at t. The first launch must be at t >= 0, or at t >= 1 if `delay` is 0. With an offset
+  of -period it precedes the first step.
+
+  The steps between a launch and its merge do not depend on the message, so communication can overlap them. If the delay
+  exceeds the period, several messages are in flight and arrive in the order of their launches.
+
+  A round consists of the steps up to the next launch. If the period is a function of the round k = 0, 1, ..., messages
+  are sent at t = offset + period(0), offset + period(0) + period(1), ...
   """
 
   launch: Callable[[Any, Tree, Tree], tuple[Tree, Tree]]  # (group, state, params) -> (message, state): communicates
@@ -33,14 +37,15 @@ class Exchange(NamedTuple):
   offset: int = 0  # steps
 
 
-MOST_EXCHANGES = 64  # per algorithm: tracing and compiling each takes time
+MOST_EXCHANGES = 64  # per algorithm, because each exchange takes time to trace and to compile
 
 
 class Algorithm(NamedTuple):
-  """One worker's side of a collective algorithm: pure functions of the `ddl.group.Group` of workers.
+  """One worker's side of a collective algorithm: pure functions that communicate through a `ddl.group.Group`.
 
-  Each step runs `local`, then all due merges of delayed messages, all due exchanges without a delay, and all due
-  launches of delayed messages, each of these in the order of `exchanges`. All workers pass the same key to `init`.
+  Each step runs `local`, then all due merges of delayed messages, then all due exchanges without a delay, then all due
+  launches of delayed messages. Within each of these three kinds, the order is that of `exchanges`. All workers pass the
+  same key to `init`.
   """
 
   init: Callable[[Any, Tree, Any], Tree]  # (group, params, key) -> state
@@ -56,7 +61,7 @@ def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, param
 
 
 def inner_step(inner: optax.GradientTransformation) -> Callable[[Any, Tree, Any, Tree], tuple[Tree, Any]]:
-  """Return the function `local` of algorithms whose state has a field `inner`: x_i <- x_i + inner(g_i)."""
+  """Return `local` for algorithms whose state holds the optimizer's state as `inner`: x_i <- x_i + inner(g_i)."""
 
   def local(group: Any, grads: Tree, state: Any, params: Tree) -> tuple[Tree, Any]:
     params, inner_state = descend(inner, grads, state.inner, params)
@@ -65,22 +70,22 @@ def inner_step(inner: optax.GradientTransformation) -> Callable[[Any, Tree, Any,
   return local
 
 
-# Fields of optax states that only count steps for a schedule.
+# Types of optax states -> the field that only counts steps, for a schedule.
 STEP_COUNTS = {
   optax.AddNoiseState: "count",
   optax.ConditionallyMaskState: "step",
   optax.ConditionallyTransformState: "step",
   optax.contrib.ScaleByAdemamixState: "count_m2",
 }
-# Wrappers that skip updates of the inner state; its schedules count updates, not steps.
+# States of wrappers that skip some updates of the inner optimizer, so that its schedules count updates, not steps.
 IRREGULAR = (optax.MultiStepsState, optax.ConditionallyMaskState, optax.ConditionallyTransformState)
 
 
 def at_step(state: Tree, step: Any) -> Tree:
-  """Set the step count of the schedules in an optax state; the counts of Adam's moment estimates do not change.
+  """Return an optax state with the step counts of its schedules set to `step`; other counts, as in Adam, do not change.
 
-  A state counts steps if `count` is its only field, if it has the fields `count` and `hyperparams`, or if its type is
-  in STEP_COUNTS.
+  A part of the state counts steps for a schedule if `count` is its only field, if it has the fields `count` and
+  `hyperparams`, or if its type is in STEP_COUNTS. The inner state of a state in IRREGULAR does not change.
   """
 
   def with_step(node: Any) -> Any:
@@ -99,11 +104,11 @@ def at_step(state: Tree, step: Any) -> Tree:
 
 
 class Visit(NamedTuple):
-  """A worker's visit to the server. All fields are [] int32."""
+  """A worker's visit to the server, in which the server serves one request. All fields are [] int32."""
 
   worker: Any
   peer: Any  # the other worker of a peer-to-peer exchange, -1 for none; always -1 if `Arrivals.peers` is "none"
-  step: Any = 0  # for schedules: index (from 0) of the middle one of the message's steps
+  step: Any = 0  # for schedules: index (from 0) of the middle one of the steps that the message covers
 
 
 class Arrivals(NamedTuple):
@@ -112,16 +117,16 @@ class Arrivals(NamedTuple):
   order: str = "first_come"  # one of ORDERS
   peers: str = "none"  # one of PEERS
   peer_probability: float = 1.0  # probability that a visit has a peer
-  blocks: int = 0  # number of blocks of the center in a lock-free visit; 0: the server uses a lock
+  blocks: int = 0  # number of blocks that a lock-free visit splits the center into; 0: the server uses a lock
 
   @property
   def round_robin(self) -> bool:
-    """Return whether workers are served in rank order, each starting when the previous one has finished."""
+    """Return whether workers visit in rank order, each starting its steps after the previous worker's visit."""
     return self.order == "round_robin"
 
 
 ORDERS = ("first_come", "round_robin")  # first come, first served; by rank
-PEERS = ("none", "uniform", "bipartite")  # none; any other worker; ring neighbours, even ranks with odd ones
+PEERS = ("none", "uniform", "bipartite")  # no peer; any other worker; ring neighbors (even with odd ranks)
 
 
 class LockFree(NamedTuple):
@@ -136,18 +141,18 @@ class LockFree(NamedTuple):
 
 
 class ServerAlgorithm(NamedTuple):
-  """An algorithm whose workers exchange with a server one at a time: pure functions without collectives.
+  """An algorithm whose workers exchange messages with a server, one at a time: pure functions without collectives.
 
   A worker round is `period` steps and one request, which begins a visit to the server. With `delay` = 0 a worker sends
-  the request after its last step and waits for the reply, which it merges before the first step of the next round. With
-  `delay` = d > 0 it sends the request before its first step and merges the reply after d steps, which can hide the
-  exchange. Visits may happen in any order. In peer-to-peer algorithms the "server" holds the models of all workers, and
-  a visit changes two of them.
+  the request after the last step of the round, waits for the reply, and merges it before the first step of the next
+  round. With `delay` = d > 0 it sends the request before the first step and merges the reply after d steps, which can
+  hide the communication. Visits may happen in any order. In peer-to-peer algorithms the "server" holds the models of
+  all workers, and a visit changes two of them.
 
   Schedules count a worker's steps, even if the server runs the optimizer. A server with an optimizer sets the step of
   its schedules to that of the visit: `descend(inner, message, at_step(server.inner, visit.step), server.center)`.
   `visit.step` is the middle step of the worker's period; if the period is even, it alternates between the two middle
-  steps. At these steps a linear schedule has, on average, the mean rate of the period.
+  steps. For a linear schedule, the rates at these steps average to the mean rate over all steps.
   """
 
   init: Callable[[Tree], tuple[Tree, Tree, Tree]]  # params -> (worker state, server, initial reply)
@@ -159,8 +164,8 @@ class ServerAlgorithm(NamedTuple):
   period: int = 1  # steps (tau)
   delay: int = 0  # steps (d)
   read: Callable[[Tree, Tree, Visit], tuple[Tree, Tree]] | None = None  # (server, old reply, visit) -> (server, reply):
-  # a new reply to a worker after a barrier or a failure; None: the old one stays valid
-  lock_free: LockFree | None = None  # if set, the server state is only the center's parameters
+  # computes a new reply for a worker after a barrier or a failure; None: the old reply stays valid
+  lock_free: LockFree | None = None  # if set, the server's state consists only of the center's parameters
   arrivals: Arrivals = Arrivals()
 
 
@@ -198,7 +203,7 @@ class Wrapper(NamedTuple):
   title: str  # one line for tables
   citation: str  # authors, year, arXiv id
   symbols: Mapping[str, str] = {}  # hyperparameter -> its symbol in the paper
-  payload: str = "gradients"  # what it changes: "gradients" (and differences) or "parameters"
+  payload: str = "gradients"  # the payload that the wrapper changes: "gradients" (and differences) or "parameters"
 
 
 class Model(NamedTuple):
@@ -210,9 +215,9 @@ class Model(NamedTuple):
     dense: whether gradients stay fast under vmap and scan on a CPU, unlike those of XLA's convolutions (see
       `ddl.models.cpu.convolve`).
     rules: sharding rules over a worker's devices, by name. Every model also supports "fsdp".
-    microbatches: number of parts of a batch whose gradients are computed sequentially, to save memory. The mean of
-      their losses must equal the loss of the batch.
-    compute_dtype: type in which the loss is computed; None: the type of the parameters.
+    microbatches: number of parts that a batch is split into, to save memory; their gradients are computed one after
+      another. The mean of their losses must equal the loss of the batch.
+    compute_dtype: floating-point type in which the loss is computed; None: the type of the parameters.
   """
 
   init: Callable[[Any], tuple[Tree, Tree]]  # key -> (params, extra)
@@ -225,14 +230,15 @@ class Model(NamedTuple):
 
 
 class Source(NamedTuple):
-  """Examples by index: `take([k]) -> {"x": [k, ...], "y": [k, ...]}` in NumPy.
+  """Examples by index: `take(indices [k])` returns the NumPy arrays {"x": [k, ...], "y": [k, ...]}.
 
   `take` returns examples without augmentation. `augmented(generators [n], indices [n, b])` returns n randomly augmented
   training batches of b examples, in order: {"x": [n * b, ...], "y": [n * b, ...]}. Batch i may depend only on generator
   i and its b examples. Both functions must be thread-safe.
 
   `stream(worker, workers, seed)` returns a `grain.IterDataset` of training examples in a fixed order (see
-  `ddl.data.stream`). With a stream, `size` is the length of an epoch, and `take` repeats one example to provide shapes.
+  `ddl.data.stream`). With a stream, `size` is the number of examples in an epoch, and `take` returns copies of one
+  example, which only provide shapes.
   """
 
   size: int

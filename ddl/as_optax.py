@@ -17,10 +17,10 @@ from ddl.schedule import Clock, check_in_flight
 
 
 class Queue(NamedTuple):
-  """The state of an exchange: its messages in flight (oldest first), and launch times if its period varies."""
+  """The state of an exchange: its messages in flight (oldest first), and its launch steps if the period varies."""
 
-  messages: tuple[Tree, ...]  # [slots]; slots that are not in flight hold stale values
-  clock: Any  # (launches so far [], step of the next launch [], launch step of each message [slots], -1: free)
+  messages: tuple[Tree, ...]  # [slots]; free slots hold stale values
+  clock: Any  # (launches so far [], next launch step [], launch steps of messages [max(delay, 1)], -1: free)
 
 
 class AsOptaxState(NamedTuple):
@@ -31,7 +31,7 @@ class AsOptaxState(NamedTuple):
   queues: tuple[Queue, ...]  # one per exchange
 
   def evaluate(self, params: Tree) -> Tree:
-    """Return the consensus model. `as_optax` overrides this method in a subclass, which pickling does not preserve."""
+    """Return the consensus model. `as_optax` overrides this in a subclass; unpickling restores the base class."""
     raise ValueError("the state passed to consensus must come from tx.init or tx.update, got an unpickled state.")
 
   def __reduce__(self) -> tuple[Any, ...]:
@@ -39,7 +39,7 @@ class AsOptaxState(NamedTuple):
 
 
 def consensus(state: Any, params: Tree) -> Tree:
-  """Return the model to evaluate, equal on all workers: EASGD's center, or the mean of local SGD's models.
+  """Return the model to evaluate, equal on all workers, such as EASGD's center or the mean of local SGD's models.
 
   Like `update`, call it where the named axis of the workers is bound.
 
@@ -60,9 +60,10 @@ def consensus(state: Any, params: Tree) -> Tree:
 def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> optax.GradientTransformationExtraArgs:
   """Wrap a collective algorithm as an optax transformation; call `update` once per step and worker.
 
-  `update(grads, state, params)` takes this worker's gradients and returns the updates, (new params) - params. It must
-  run where `axis_name` is bound: under `jax.vmap(axis_name=...)`, `jax.shard_map` or `jax.pmap`. So must `init` if the
-  state depends on the number of workers (`sharded_sync_sgd`) or messages stay in flight between steps.
+  `update(grads, state, params)` takes this worker's gradients and returns (updates, state), with updates equal to
+  (new params) - params. It must run where `axis_name` is bound: under `jax.vmap(axis_name=...)`, `jax.shard_map` or
+  `jax.pmap`. `init` must run there too if the shapes of the state or of messages in flight depend on the number of
+  workers, as in `sharded_sync_sgd`.
 
   Since the length of the run is unknown, the state always has room for every message in flight. A message that would
   arrive after the last step costs memory and compile time but has no effect.
@@ -101,8 +102,8 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
     del extra_args
     if params is None:
       raise ValueError("params must be passed to update, got None. Call tx.update(grads, state, params).")
-    # The maximum makes counters one value for all workers: a condition on a per-worker value would become a select
-    # under vmap, and the collective would run at every step.
+    # The maximum makes each counter a single value for all workers. Under vmap, a condition on one value per worker
+    # would become a select, and the collective would run at every step.
     times = (state.count, tuple(queue.clock for queue in state.queues))
     count, clocks_now = (0, [()] * len(clocks)) if always else group.max(times)
     cond, new, inner = _uniform_cond((updates, state, params)), params, state.algorithm
@@ -187,7 +188,7 @@ class _Flight:
     return Queue(self.messages, self.times)
 
   def _launches(self, step: Any) -> tuple[Any, Any]:
-    """Record a launch if one is due; return (whether one is due, number of messages in flight before it)."""
+    """Record a launch if one is due after `step` steps; return (whether it is due, messages in flight before it)."""
     clock = self.clock
     if clock.steady:
       if clock.every_step:
@@ -206,7 +207,10 @@ class _Flight:
     return jnp.where(step < clock.first, 0, (step - clock.first) // clock.steady + 1)
 
   def _leaves(self, step: Any) -> Any:
-    """Return whether a message is launched after `step` steps; the Python bool True if one is at every step."""
+    """Return whether a message is launched after `step` steps; if the period varies, forget that launch.
+
+    Return the Python bool True if a message is launched at every step.
+    """
     clock = self.clock
     if clock.steady is None:
       left = self.times[2]
@@ -230,7 +234,7 @@ def _queue(group: Group, clock: Clock, state: Tree, params: Tree) -> Queue:
 
 
 def _message(group: Group, exchange: Exchange, state: Tree, params: Tree) -> Tree:
-  """Return zeros with the shapes of the exchange's message, which is traced without communication."""
+  """Return zeros with the shapes of the exchange's message, by tracing `launch` without communication."""
   try:
     workers = group.size()
   except NameError:
@@ -240,7 +244,10 @@ def _message(group: Group, exchange: Exchange, state: Tree, params: Tree) -> Tre
 
 
 def _uniform_cond(inputs: Tree) -> Callable[..., Any]:
-  """Return a `lax.cond` that casts both results to vary over the same axes, as `shard_map` requires by default."""
+  """Return a `lax.cond` whose branches return results that vary over the same axes, as `shard_map` requires.
+
+  These are all axes over which any of `inputs` varies. A condition that is a Python bool is decided during tracing.
+  """
   cast = _varying(inputs)
 
   def cond(due_now: Any, yes: Callable[..., Tree], no: Callable[..., Tree], *operands: Tree) -> Tree:

@@ -19,10 +19,10 @@ FAILURES = TypeError, AttributeError, LookupError, ArithmeticError  # raised by 
 
 
 def of_collective(algorithm: Algorithm) -> Algorithm:
-  """Wrap a collective algorithm so that its functions are checked.
+  """Wrap a collective algorithm so that the results of its functions are checked.
 
   Raises:
-    ValueError: if it is not an `Algorithm` or its exchanges are not a tuple of `Exchange`.
+    ValueError: if it is not an `Algorithm`, or its exchanges are not a tuple of valid `Exchange`s.
   """
   _is(algorithm, Algorithm, "the algorithm")
   Schedule(algorithm.exchanges)
@@ -58,11 +58,11 @@ def of_collective(algorithm: Algorithm) -> Algorithm:
 
 
 def of_server(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
-  """Wrap a server algorithm so that its functions are checked, and trace each of them once.
+  """Wrap a server algorithm so that the results of its functions are checked, and trace each function once.
 
   Args:
-    algorithm: any server algorithm.
-    params: arrays or shapes.
+    algorithm: the server algorithm.
+    params: the model's parameters, as arrays or shapes.
 
   Raises:
     ValueError: if it is not a `ServerAlgorithm` or a function breaks the contract.
@@ -127,7 +127,7 @@ def check_server(algorithm: ServerAlgorithm) -> None:
 
 
 def of_model(model: Model) -> Model:
-  """Wrap a model so that its functions are checked. Raises ValueError if it is not a `Model`."""
+  """Wrap a model so that the results of its functions are checked. Raises ValueError if it is not a `Model`."""
   _is(model, Model, "the model")
   _functions(model, ("init", "loss"))
 
@@ -153,7 +153,7 @@ def of_model(model: Model) -> Model:
       raise ValueError(f"{name} must return a dict with 'loss', got {_kind(returned)}.")
     for key, value in returned.items():
       if jnp.shape(_arrays(name, value)) != (size,):
-        raise ValueError(f"{name} must return '{key}' of shape [{size}], one value per example, got {_kind(value)}.")
+        raise ValueError(f"{name} must return '{key}' of shape [{size}] (one value per example), got {_kind(value)}.")
     return returned
 
   return model._replace(init=init, loss=loss, metrics=model.metrics and metrics)
@@ -215,7 +215,7 @@ def _same(name: str, what: str, returned: Tree, expected: Tree) -> Tree:
     differ = [f"a tree without {key}" for key in expected_names if key not in returned_names]
     differ += [f"a tree with {key}" for key in returned_names if key not in expected_names]
     detail = differ[0] if differ else f"{type(returned).__name__} instead of {type(expected).__name__}"
-    raise ValueError(f"{name} must return {what} with the structure of its argument, got {detail}.")
+    raise ValueError(f"{name} must return {what} with the structure of the initial {what}, got {detail}.")
   pairs = zip(jax.tree.leaves_with_path(returned), jax.tree.leaves(expected), strict=True)
   for (path, x), like in pairs:
     if jnp.shape(x) != jnp.shape(like) or jnp.result_type(x) != jnp.result_type(like):

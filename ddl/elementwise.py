@@ -3,9 +3,9 @@
 An element-wise function computes each coordinate of its result from the same coordinate of its arguments, by one rule
 for all coordinates. So it can be applied to all parameters as one vector, and to any slice of that vector. The elements
 of each array in a jaxpr are described by an expression that does not depend on their number. A function is element-wise
-if this expression is the same for all leaves of the tree and for vectors of two sizes. Operations that are not known to
-be element-wise (a norm, a random number, an index) have no expression. So masks, clipping by a norm, layer-wise rules
-and rules by name are detected even if they have no effect in the first steps.
+if this expression is the same for all leaves of the tree and for parameter vectors of two sizes. Operations that are
+not known to be element-wise (a norm, a random number, an index) have no expression. So functions with masks, clipping
+by a norm, layer-wise rules or rules by name are rejected even if these have no effect in the first steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,11 +34,14 @@ CALLED = {"closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "jit
 
 
 class Elements(NamedTuple):
-  """The elements of an array [*lead, *rest]; along `rest` they are uniform or correspond to a parameter leaf."""
+  """A description of the elements of an array [*lead, *rest], where `rest` is () or the shape of a parameter leaf.
 
-  expression: int
-  lead: int  # number of leading axes that do not belong to the parameters
-  leaf: int | None  # the leaf whose shape is `rest`; None: uniform
+  Along `rest`, the elements are all equal (uniform), or each one is computed from one element of the leaf.
+  """
+
+  expression: int  # number of the expression in `_Expressions`
+  lead: int  # number of axes in front of `rest`
+  leaf: int | None  # index of the leaf whose shape is `rest`; None: uniform
 
 
 class Trace(NamedTuple):
@@ -62,10 +65,9 @@ def is_elementwise(inner: optax.GradientTransformation, params: Tree) -> bool:
 def are_elementwise(calls: Calls, params: Tree) -> bool:
   """Return whether functions are element-wise in arguments and results that have the parameters' shapes.
 
-  These arrays may have additional leading axes. All other arguments and results must be equal for every slice of the
-  parameter vector.
-  Parameters of mixed types are promoted to their common type, as in a vector. The result does not depend on the
-  caller's promotion settings.
+  These arrays may have additional leading axes. All other arguments and results must be the same for every slice of the
+  parameter vector that the functions are applied to. Parameters of mixed types are promoted to their common type, as in
+  a vector. The result does not depend on the caller's promotion settings.
 
   Args:
     calls: maps the parameters, as a tree or as one vector, to a list of (function, shapes of its arguments).
@@ -100,7 +102,7 @@ def _trace(function: Callable[..., Tree], arguments: tuple[Tree, ...]) -> Trace:
 def _lead(short: Any, long: Any) -> int:
   """Return an array's number of axes before the parameter axis, or -1 if it has no parameter axis.
 
-  short, long: the array's shapes for parameter vectors of two lengths, which differ only in the parameter axis.
+  short, long: the array's shapes for parameter vectors of two lengths; they differ only in the parameter axis.
   """
   return -1 if short.shape == long.shape else len(short.shape) - 1
 
@@ -110,10 +112,16 @@ class _Expressions:
 
   def __init__(self):
     self._numbers = dict[Any, int]()
-    self._alive = list[Any]()  # constants that are named by their id
+    self._alive = list[Any]()  # constants that are identified by their id, which must stay unique
 
   def of(self, trace: Trace, lead_in: Tree, lead_out: Tree, leaves: Sequence[Any]) -> list[Any]:
-    """Describe each result's elements; None: not element-wise. Raises ValueError if structures or shapes differ."""
+    """Return (expression, leading axes, type) of each result; None: not known to be element-wise.
+
+    lead_in, lead_out: the number from `_lead` for each argument and result. leaves: the parameters' leaves.
+
+    Raises:
+      ValueError: if the structure or shapes of a tree do not match the parameters.
+    """
     inputs = []
     for place, (lead, arrays) in enumerate(_slots(lead_in, trace.arguments, leaves)):
       for leaf, x in enumerate(arrays):
@@ -153,7 +161,7 @@ class _Expressions:
     return [read(var) for var in jaxpr.outvars]
 
   def _equation(self, eqn: Any, inputs: list[Elements | None]) -> Sequence[Elements | None]:
-    """Return the elements of the results of one equation."""
+    """Describe the elements of each result of one equation; None: not known to be element-wise."""
     name, unknown = eqn.primitive.name, [None] * len(eqn.outvars)
     if name in CALLED:
       return self._run(next(eqn.params[key] for key in ("jaxpr", "call_jaxpr") if key in eqn.params), inputs)
@@ -175,7 +183,7 @@ class _Expressions:
     return [Elements(self._number(*known, i, aval.shape), len(aval.shape), None) for i, aval in enumerate(avals)]
 
   def _branches(self, eqn: Any, inputs: list[Elements | None]) -> Sequence[Elements | None]:
-    """Return the elements of the results of a `cond`, following all of its branches."""
+    """Describe the elements of each result of a `cond`, from the results of all of its branches."""
     which, *operands = inputs
     results = zip(*(self._run(branch, operands) for branch in eqn.params["branches"]), strict=True)
 
@@ -202,7 +210,7 @@ def _slots(leads: Tree, tree: Tree, leaves: Sequence[Any]) -> list[tuple[int, li
 
 
 def _fits(x: Elements, lead: int, leaf: int) -> bool:
-  """Return whether a result is uniform or has the shape of leaf number `leaf`; if `lead` is -1, it must be uniform."""
+  """Return whether a result is uniform or belongs to leaf number `leaf`; with `lead` = -1, it must be uniform."""
   if lead < 0:
     return x.leaf is None
   return x.lead <= lead if x.leaf is None else (x.lead, x.leaf) == (lead, leaf)
@@ -219,9 +227,9 @@ def _join(inputs: Sequence[Elements | None]) -> tuple[int, int | None] | None:
   return lead, next((leaf for _, leaf in leaves), None)
 
 
-# Rules: (params, shapes, shape of the result, inputs) -> (operation, number of inputs used, lead, leaf), or None if the
-# equation is not known to be element-wise. `operation` excludes the axes after `lead`, in which trees and vectors
-# differ, and is empty if the elements do not change.
+# Rules: (params of the equation, shapes of its inputs, shape of its result, inputs) -> (operation, number of inputs
+# used, lead, leaf), or None if the equation is not known to be element-wise. `operation` excludes the axes after
+# `lead`, in which trees and vectors differ, and is empty if the elements do not change.
 
 
 def _elementwise(params: Any, shapes: Any, out: Any, inputs: Any) -> Any:

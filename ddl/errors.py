@@ -1,4 +1,4 @@
-"""Errors that carry the invalid option as data and format the same for Python calls and commands."""
+"""Errors that carry the invalid option as data; their messages are the same for Python calls and commands."""
 
 import difflib
 from collections.abc import Iterable

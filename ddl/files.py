@@ -52,7 +52,7 @@ def regular(path: str | Path) -> Path:
 
 
 def npz_arrays(path: str | Path, names: Collection[str]) -> dict[str, Declared]:
-  """Read the headers of those arrays in `names` that a .npz file contains, without unpacking the arrays.
+  """Return, by name, the headers of those arrays in `names` that a .npz file contains, without unpacking the arrays.
 
   Raises:
     ValueError: if an entry of the archive is not an array, or its size does not match its header.

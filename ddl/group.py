@@ -1,4 +1,4 @@
-"""The group of workers that an algorithm communicates with, over any layout."""
+"""The group of workers through which an algorithm communicates, over one named axis or a pair of axes."""
 
 from collections.abc import Sequence
 from math import prod
@@ -73,7 +73,7 @@ class Group:
     def one(x: jax.Array) -> jax.Array:
       if x.shape[0] % self.size():
         raise ValueError(
-          f"the size of the leading axis must be a multiple of {self.size()} (workers), got {x.shape[0]}."
+          f"the size of the leading axis must be a multiple of {self.size()} (the number of workers), got {x.shape[0]}."
         )
       for name in self.axes:
         x = lax.psum_scatter(x, name, tiled=True)
@@ -110,7 +110,7 @@ class Group:
     senders = [s for s in sources if s is not None]
     if len(sources) != self.size() or len({*senders}) < len(senders) or not {*senders} <= {*range(self.size())}:
       raise ValueError(
-        f"sources of permute must have {self.size()} entries (different ranks, or None), got {list(sources)}."
+        f"sources of permute must have {self.size()} entries (distinct ranks or None), got {list(sources)}."
       )
     if len(self.axes) == 1:
       rounds = [(_complete({s: i for i, s in enumerate(sources) if s is not None}, len(sources)), None, None)]
@@ -141,11 +141,16 @@ def _complete(targets: dict[int, int], count: int) -> list[tuple[int, int]]:
 
 
 def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple[list[tuple[int, int]], Any, Any]]:
-  """Split a permutation of workers into permutations of devices that move at most one worker per device.
+  """Split a permutation of workers into permutations of devices, in each of which a device sends at most one value.
+
+  Args:
+    sources: as for `Group.permute`.
+    outer: number of devices.
+    inner: number of workers per device.
 
   Returns:
-    For each permutation of devices: (device pairs (source, target), for each device the index of its worker that
-    sends, for each device the index of its worker that receives, or -1).
+    For each permutation of devices: (pairs (source device, target device), index on each device of the worker that
+    sends [outer], index on each device of the worker that receives [outer], -1 for none).
   """
   from scipy.sparse import csr_array
   from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -167,10 +172,10 @@ def _rounds(sources: Sequence[int | None], outer: int, inner: int) -> list[tuple
 
 
 class Present(Group):
-  """A group with absent workers: reductions are over the present workers, and all workers receive the result."""
+  """A group with absent workers: `sum`, `mean` and `max` are over those present, and all workers receive the result."""
 
   def __init__(self, group: Group, present: Any):
-    """Set whether this worker is present: [] bool."""
+    """Restrict the reductions of `group`. present: whether this worker is present, [] bool."""
     super().__init__(group.axes)
     self.group, self.present = group, present
 

@@ -14,19 +14,19 @@ from ddl.group import Group
 
 
 class Sent(NamedTuple):
-  """A collective that a worker takes part in."""
+  """A recorded collective, in which all workers take part."""
 
   kind: str  # all_reduce, all_gather, reduce_scatter or permute
-  nbytes: int  # of the whole vector; for an all_gather, of the result
-  messages: int  # arrays
-  sources: tuple[int | None, ...] = ()  # of a permute: each worker's source
+  nbytes: int  # of the input; for an all_gather, of the result
+  messages: int  # number of arrays
+  sources: tuple[int | None, ...] = ()  # of a permute: the rank that each worker receives from
   senders: int | None = None  # of an all-reduce: workers whose values are summed; None: all
 
   def per_worker(self, workers: int) -> float:
     """Return the minimum bytes that a worker sends, with n = `nbytes` and p = `workers`.
 
-    All-reduce: 2 n (p - 1) / p; permute: n; others: n (p - 1) / p. A sum over m < p workers counts as 2 n m / p, as if
-    m workers sent to a server and received the sum.
+    All-reduce: 2 n (p - 1) / p; permute: n; others: n (p - 1) / p. A sum over m < p workers counts as 2 n m / p: the
+    mean over all workers if m of them send n bytes to a server and receive the sum.
     """
     if self.kind == "permute":
       return float(self.nbytes)
@@ -100,10 +100,10 @@ class Recorder(Group):
 
 
 def record(fn: Callable[..., Tree], *args: Tree, workers: int) -> tuple[Recorder, Tree]:
-  """Trace fn(group, *args) for this number of workers; return its recorded collectives and the result's shapes.
+  """Trace fn(group, *args) for this number of workers; return the recorder and the result's shapes.
 
   Raises:
-    ValueError: for a collective inside a loop, condition or jit, where repetitions cannot be counted.
+    ValueError: for a collective inside a JAX loop, conditional or jit, where repetitions cannot be counted.
   """
   recorders: list[Recorder] = []
 

@@ -12,7 +12,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8  # constants of glibc's m
 
 @cache
 def total() -> int:
-  """Return the bytes available to this process: memory and swap, or a smaller limit."""
+  """Return the most bytes that this process may allocate: memory and swap, or a smaller limit of a cgroup or ulimit."""
   lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
   fields = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
   known = [fields["MemTotal"] + fields.get("SwapTotal", 0)] if fields else []
@@ -22,17 +22,17 @@ def total() -> int:
 
 
 def require(nbytes: float, what: str) -> None:
-  """Raise ValueError if `what` needs more memory than this machine has. nbytes: a lower bound."""
+  """Raise ValueError if `what` does not fit into this machine's memory. nbytes: a lower bound of its size."""
   if nbytes > total():
-    have = f"this machine has {total() / 1e9:,.1f} GB of memory"
-    raise ValueError(f"{what}: needs at least {nbytes / 1e9:,.1f} GB; {have}")
+    have = f"This machine has {total() / 1e9:,.1f} GB of memory."
+    raise ValueError(f"{what} must fit into memory, got at least {nbytes / 1e9:,.1f} GB. {have}")
 
 
 def keep_freed() -> None:
   """Make glibc's malloc keep freed memory for reuse, in one arena. Call before threads start.
 
-  Otherwise each program requests memory for its arrays from the system, which zeroes it. With large batches this takes
-  a tenth of a step that calls many programs. Does nothing with other C libraries.
+  Otherwise each compiled program requests memory for its arrays from the system, which zeroes it. With large batches,
+  this takes a tenth of the time of a step that calls many programs. Does nothing with other C libraries.
   """
   with contextlib.suppress(OSError, AttributeError):
     mallopt = ctypes.CDLL(None).mallopt

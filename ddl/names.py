@@ -10,9 +10,10 @@ KINDS = ("spec", "algorithm", "wrapper", "model", "data", "partition", "optimize
 
 
 def short_name(name: str) -> str:
-  """Return the name of a registry entry or user-defined function; for SPEC, the name of its file.
+  """Return the short name of a component: its registry name, or the variable that defines it in a user's file.
 
-  mine.py:net -> net, mine.py:SPEC -> mine, mine.py:FAST_SPEC -> FAST.
+  mine.py:net -> net, mine.py:FAST_SPEC -> FAST. A variable that is named after a kind of component gives no
+  information, so the file's name replaces it: mine.py:SPEC -> mine.
   """
   where, separator, variable = name.rpartition(":")
   word = variable.removesuffix("_SPEC")
@@ -32,7 +33,7 @@ def slug(text: str) -> str:
 
 
 class Place(NamedTuple):
-  """The position of a compared algorithm in a grid: its label without grid keys, and the values of its grid keys."""
+  """The position of a compared algorithm in a grid of settings: its label without grid keys, and their values."""
 
   group: str
   point: Mapping[str, Any]
@@ -49,7 +50,10 @@ def comparable(one: Place, other: Place) -> bool:
 
 
 def words(key: str, keys: tuple[str, ...] | list[str]) -> str:
-  """Return a key's last part, with its section if ambiguous among `keys`; for a key `<section>.name`, the section."""
+  """Return the words for a config key <section>.<name>: the name, after its section if another key has that name.
+
+  For <section>.name, the word is the section. keys: all keys, including this one.
+  """
   section, _, name = key.rpartition(".")
   alike = [other for other in keys if other.rpartition(".")[2] == name]
   word = section if name == "name" else name if len(alike) == 1 else f"{section} {name}"

@@ -1,4 +1,4 @@
-"""Mixed precision: bfloat16 losses with float32 parameters (arXiv 1710.03740, 1905.12322); vectors of mixed types."""
+"""Mixed precision (bfloat16 losses, float32 parameters: arXiv 1710.03740, 1905.12322), and trees as vectors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,13 +23,18 @@ def wide(*dtypes: Any) -> Any:
 
 
 def ravel(tree: Tree) -> tuple[jax.Array, Callable[[Any], Tree]]:
-  """Concatenate the arrays into one vector of their common type; return it and the inverse, which restores types."""
+  """Concatenate the arrays into one vector of their common type; return it and the inverse function.
+
+  The inverse restores shapes and types.
+  """
   with jax.numpy_dtype_promotion("standard"):
     return ravel_pytree(tree)
 
 
 def in_bfloat16(model: Model) -> Model:
-  """Run a model's forward and backward pass in bfloat16, whose range is that of float32: no loss scaling is needed.
+  """Return a model whose forward and backward pass run in bfloat16.
+
+  Loss scaling is not needed, because bfloat16 has the range of float32.
 
   Parameters, gradients and optimizer state keep their type, as do the messages between workers. All-gathers of
   parameters and reductions of gradients among the devices of one worker use bfloat16. The loss and non-trained state

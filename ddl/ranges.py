@@ -20,7 +20,7 @@ LARGEST_FLOAT = float(np.finfo(np.float32).max)  # larger numbers are infinite i
 LARGEST_INT = int(np.iinfo(np.int32).max)  # steps and workers are counted in int32
 LARGEST_SECONDS = 1e15  # keeps virtual time finite
 
-OPTIMIZER = (("init", "update"), "an optax optimizer, such as optax.sgd(0.1)")
+OPTIMIZER = (("init", "update"), "an optax optimizer like optax.sgd(0.1)")
 ARGUMENTS = {  # argument of a factory -> the fields that identify its type, and a description
   "inner": OPTIMIZER,
   "outer": OPTIMIZER,
@@ -56,9 +56,9 @@ class Range(NamedTuple):
     return self.condition()
 
   def condition(self, value: Any = None) -> str:
-    """Return the condition that a value violates; mention a type's largest number only for values above it."""
+    """Return the condition for an error about `value`; show a type's largest number only if `value` reaches it."""
     kind = "an integer " if self.integer else ""
-    rest = f" {self.unit}" * bool(self.unit) + ", or 0" * self.zero
+    rest = f" {self.unit}" * bool(self.unit) + " or 0" * self.zero
     if self.low == -math.inf:
       return (kind.strip() or "a finite number") + rest
     if self.high < LARGEST_INT or (isinstance(value, int | float) and value >= self.high):
@@ -85,7 +85,7 @@ def integers(low: int, high: int = LARGEST_INT) -> Range:
 
 NUMBERS = {int: Range(integer=True), float: Range()}  # the range of a type without an annotation
 
-STATIC = "static"  # marks a number that a factory branches on, which cannot be traced
+STATIC = "static"  # marks a number that cannot be traced, because a factory branches on it
 
 PositiveInt = Annotated[int, integers(1)]
 NonNegativeInt = Annotated[int, integers(0)]
@@ -115,7 +115,9 @@ def check(option: str, value: Any, valid: Range) -> None:
 
 
 def check_all(annotation: Any, value: Any, option: str) -> None:
-  """Check a value, or each element of a tuple, against an annotation; accept None, text and bools without a range.
+  """Check a value, or each element of a tuple, against the range of an annotation.
+
+  None is always valid. Text and bools are valid if the annotation has no range.
 
   Raises:
     OptionError: as `check` does.
@@ -176,7 +178,7 @@ def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
   try:
     return typing.get_type_hints(holder, names, include_extras=True)[key]
   except Exception as error:  # the user may have written any expression
-    what = "its return" if key == "return" else f"'{key}'"
+    what = "its return value" if key == "return" else f"'{key}'"
     name = getattr(factory, "__name__", "the function")
     condition = f"a type that its file defines or imports ({type(error).__name__}: {error})"
     raise OptionError(f"{name}: the annotation of {what}", condition, repr(annotation)) from error
@@ -202,7 +204,7 @@ def checked(factory: Factory) -> Factory:
     for key, parameter in parameters.items():
       if isinstance(parameter.default, ByWorkers) and key not in settings:
         if settings.get("workers") is None:
-          raise OptionError(f"{factory.__name__}.workers", f"set because {key} is unset", "None")
+          raise OptionError(f"{factory.__name__}.workers", f"set (the default of {key} depends on it)", "None")
         settings[key] = parameter.default.value(settings["workers"])
     return factory(*args, **settings)
 
@@ -210,7 +212,7 @@ def checked(factory: Factory) -> Factory:
 
 
 def plain(annotation: Any) -> Any:
-  """Return the annotation without its ranges: int, float, tuple[int, ...]."""
+  """Return the annotation without its ranges, such as int or tuple[int, ...]."""
   annotation = _plain(annotation)
   if typing.get_origin(annotation) is tuple:
     return tuple[*(element if element is ... else plain(element) for element in typing.get_args(annotation))]

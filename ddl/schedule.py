@@ -12,7 +12,7 @@ from ddl.api import MOST_EXCHANGES, Exchange, Tree
 from ddl.errors import OptionError
 from ddl.ranges import LARGEST_INT, check, integers
 
-MOST_ARRAYS = 4096  # in messages in flight: each is an argument of the program and adds to its compile time
+MOST_ARRAYS = 4096  # maximum in messages in flight: each is an argument of the program and adds compile time
 
 Ids = tuple[int, ...]  # indices into `Algorithm.exchanges`
 
@@ -44,7 +44,7 @@ class Clock:
     check("offset of an exchange", exchange.offset, integers(-LARGEST_INT))
     self.exchange, self.delay, self.offset = exchange, exchange.delay, exchange.offset
     self.steady = None if callable(exchange.period) else int(exchange.period)  # the period, if it is constant
-    self._times = [self.offset + self.period(0)]  # steps of the launches so far, if the period varies
+    self._times = [self.offset + self.period(0)]  # steps of the launches computed so far, if the period varies
     if self.first < (0 if self.delay else 1):
       condition = f"large enough that the first launch is at step {0 if self.delay else 1} or later"
       value = f"{self.offset} with period {self.period(0)} and delay {self.delay}"
@@ -92,23 +92,23 @@ class Clock:
 
   @property
   def slots(self) -> int:
-    """Return the maximum number of messages in flight between two steps."""
+    """Return the maximum number of messages in flight between two steps, not counting a launch due there."""
     return -(-max(self.delay - 1, 0) // (self.steady or 1))
 
   @property
   def capacity(self) -> int:
-    """Return the maximum number of messages in flight within a step."""
+    """Return the maximum number of messages in flight during a step."""
     return -(-self.delay // (self.steady or 1))
 
 
 def check_in_flight(clock: Clock, message: Tree) -> None:
-  """Raise ValueError if the messages in flight have too many arrays for a program. message: one message's shapes."""
+  """Raise ValueError if the messages in flight have too many arrays for one program. message: one message's shapes."""
   arrays = len(jax.tree.leaves(message))
   most = max(8, MOST_ARRAYS // max(arrays, 1))
   if clock.capacity > most:
     raise ValueError(
-      f"delay must keep at most {most} messages of {arrays} arrays in flight, got {clock.delay} steps, "
-      f"which keep {clock.capacity}. Use a shorter delay or a longer period."
+      f"delay must keep at most {most} messages of {arrays} arrays in flight, got {clock.capacity} messages "
+      f"({clock.delay} steps). Use a shorter delay or a longer period."
     )
 
 
@@ -116,7 +116,7 @@ class Schedule:
   """The exchanges that are due at each step of an algorithm."""
 
   def __init__(self, exchanges: Sequence[Exchange]):
-    """Create and check a clock per exchange. Raises ValueError unless there are at most MOST_EXCHANGES valid ones."""
+    """Create and check a clock per exchange. Raises ValueError for an invalid exchange or more than MOST_EXCHANGES."""
     if not isinstance(exchanges, tuple | list) or not all(isinstance(item, Exchange) for item in exchanges):
       items = exchanges if isinstance(exchanges, tuple | list) and not isinstance(exchanges, Exchange) else [exchanges]
       kinds = ", ".join("None" if item is None else type(item).__name__ for item in items)
@@ -144,13 +144,14 @@ class Schedule:
     return tuple(clock.in_flight(step) for clock in self.clocks)
 
   def settled(self, step: int) -> bool:
-    """Return whether all cycles from `step` on have the same exchanges."""
+    """Return whether all cycles (see `cycle`) from `step` on have the same exchanges."""
     return all(clock.steady and step >= clock.first + clock.delay for clock in self.clocks)
 
   def cycle(self, step: int) -> tuple[int, int]:
     """Return (steps completed in the current cycle, its length in steps) after `step` steps of the run.
 
-    The length is the least common multiple of the current periods of all exchanges.
+    The length is the least common multiple of the current periods of all exchanges. If a period varies, a cycle starts
+    whenever a round of any exchange starts.
     """
     rounds = [clock.round_at(step) for clock in self.clocks]
     length = lcm(*(period for _, period in rounds))

@@ -24,8 +24,8 @@ SMALL = 2**10  # `fsdp` does not split parameters with fewer values: latency wou
 class Rules(NamedTuple):
   """Sharding rules over the devices of a worker; the first pattern that matches a parameter's path applies.
 
-  A path is "Dense_0/kernel". Parameters and activations without a rule are replicated. The activation named "batch"
-  stands for all inputs, [batch, ...]. With `gather`, parameters are gathered where they are used, as in `fsdp`.
+  Paths look like "Dense_0/kernel". Parameters and activations without a rule are replicated. The activation named
+  "batch" stands for all inputs, [batch, ...]. With `gather`, parameters are gathered where they are used, as in `fsdp`.
   """
 
   params: tuple[tuple[str, PartitionSpec], ...] = ()  # (regular expression, spec)
@@ -49,12 +49,13 @@ class Rules(NamedTuple):
 def columns(layers: Sequence[str], batch: PartitionSpec = SPLIT, split: Sequence[str] | None = None) -> Rules:
   """Return rules that split dense layers by outputs: the model parallelism of Das et al., arXiv 1602.06709.
 
-  The inputs of a layer are gathered over the devices, and their gradients reduced. The model names the inputs and
-  outputs of each layer "layer/in" and "layer/out".
+  The inputs of a layer are gathered over the devices, and their gradients reduced. The model must call
+  `named` on the inputs and outputs of each layer, with the names "<layer>/in" and "<layer>/out".
 
   Args:
     layers: the dense layers, in order.
     batch: spec of the model's inputs; by default split along the batch, for data-parallel layers before the dense ones.
+      It has no effect if the first dense layer is not split: the inputs are then split along the batch.
     split: the dense layers to split, by default all. The other layers are data parallel over the devices.
   """
   sharded = [name for name in layers if split is None or name in split]
@@ -68,9 +69,10 @@ def columns(layers: Sequence[str], batch: PartitionSpec = SPLIT, split: Sequence
 
 
 def pairs(layers: Sequence[str]) -> Rules:
-  """Return rules that split dense layers alternately by outputs and by inputs: one sum per pair (arXiv 1909.08053).
+  """Return rules that split dense layers alternately by outputs and by inputs (arXiv 1909.08053).
 
-  The last of an odd number of layers is replicated. Layers are named as in `columns`.
+  Each pair of layers takes one all-reduce of its outputs. The last of an odd number of layers is replicated. Layers are
+  named as in `columns`.
   """
   params, places = [], {}
   for first, second in zip(layers[::2], layers[1::2], strict=False):
@@ -142,7 +144,7 @@ def like(tree: Any, params: Any, of_params: Any) -> Any:
   """Return the specs of a tree that contains copies of the parameters (momentum, a center, a message).
 
   A leaf whose path ends with the path of a parameter of the same shape gets that parameter's spec. Other leaves are
-  replicated.
+  replicated. of_params: the specs of the parameters.
   """
   by_path = {
     path_text(path): (x.shape, spec)

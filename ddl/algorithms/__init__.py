@@ -1,4 +1,7 @@
-"""The registries of algorithms and wrappers. To add one, add a file, and a line here and in `ddl/__init__.pyi`."""
+"""The registries of algorithms and wrappers.
+
+To add an entry, add its file, and a line here and in `ddl/__init__.pyi`.
+"""
 
 from ddl.algorithms.collective import (
   adaptive_local_sgd,

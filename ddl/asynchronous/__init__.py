@@ -1,1 +1,1 @@
-"""Runtimes of server and gossip algorithms: in virtual time, on threads, and on Ray."""
+"""Runtimes for server and gossip algorithms: a simulator in virtual time, threads, and Ray."""

@@ -1,4 +1,4 @@
-"""Server algorithms on one concatenated parameter vector, so that each visit sends and serves a single array."""
+"""Convert server algorithms so that the server, messages and replies store the parameters as one vector."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,10 @@ from ddl.precision import ravel
 
 
 class VisitTrees(NamedTuple):
-  """Shapes of a visit's message and reply and of the server's state, with the parameters as one vector [size]."""
+  """Shapes, or other properties, of the arrays in a worker's visit to the server.
+
+  The parameters are one vector [size]. `server` is the server's state.
+  """
 
   message: Tree
   reply: Tree
@@ -21,22 +24,23 @@ class VisitTrees(NamedTuple):
 
 
 def visit_trees(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
-  """Return the shapes of `VisitTrees` for parameters stored as one vector of this size and type."""
+  """Return the shapes and types of a visit's arrays if the parameters are one vector of this size and type."""
   flat = jax.ShapeDtypeStruct((size,), dtype)
   state, server, reply = jax.eval_shape(algorithm.init, flat)
   return VisitTrees(jax.eval_shape(algorithm.request, state, flat), reply, server)
 
 
 def leading_axes(algorithm: ServerAlgorithm, size: int, dtype: Any) -> VisitTrees:
-  """Return, for each leaf of `visit_trees`, the number of axes before its parameter axis; -1 if it has none."""
+  """Return, for each leaf of `visit_trees`, the number of axes before the axis [size]; -1 for a leaf without it."""
   trees, larger_trees = visit_trees(algorithm, size, dtype), visit_trees(algorithm, size + 1, dtype)
   return jax.tree.map(lambda a, b: -1 if a.shape == b.shape else len(a.shape) - 1, trees, larger_trees)
 
 
 def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
-  """Convert an algorithm so that its server, messages and replies are vectors [size]; workers' parameters stay a tree.
+  """Convert an algorithm so that server, messages and replies store the parameters as a vector [size].
 
-  The vector has the common type of the parameters. The algorithm must satisfy `is_elementwise`.
+  The workers' own parameters stay a tree. The vector has the type to which JAX promotes the types of all parameters.
+  The algorithm must satisfy `is_elementwise`.
   """
   inverse: list[Callable[[Any], Tree]] = []
 
@@ -66,7 +70,7 @@ def packed(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:
 
 
 def is_elementwise(algorithm: ServerAlgorithm, params: Tree) -> bool:
-  """Return whether the server's functions are element-wise, so that they can run on slices of a vector."""
+  """Return whether the server's functions (`init`, `serve`, `read`, `evaluate`) can run on slices of a vector."""
 
   def calls(params: Tree) -> Any:
     state, server, reply = jax.eval_shape(algorithm.init, params)
@@ -84,16 +88,16 @@ def is_elementwise(algorithm: ServerAlgorithm, params: Tree) -> bool:
 
 
 def check_lock_free(algorithm: ServerAlgorithm, params: Tree) -> None:
-  """Raise ValueError unless the lock-free increment, which is computed block by block, is element-wise."""
+  """Raise ValueError if `LockFree.increment` is not element-wise, because it is applied to single blocks."""
   rule = algorithm.lock_free
   if rule and not are_elementwise(lambda params: [(rule.increment, (params, params))], params):
     raise ValueError(
-      "LockFree.increment must be element-wise, got a function of whole arrays. Use ServerAlgorithm(lock_free=None)."
+      "LockFree.increment must be element-wise, got a function of whole arrays. Set lock_free=None to use a lock."
     )
 
 
 def _pack(tree: Tree, leads: Tree) -> Tree:
-  """Concatenate each subtree with the parameters' structure into one array [..., size]; keep the other leaves."""
+  """Concatenate each subtree that has the parameters' structure into an array [..., size]; keep all other leaves."""
 
   def concatenate(lead: int, part: Tree) -> Any:
     if lead < 0:

@@ -1,15 +1,17 @@
-"""Server algorithms on Ray, which places, starts, monitors and replaces the processes of workers and master.
+"""Run server algorithms on Ray, which places, starts and monitors the processes of the workers and the master.
 
-The master consists of shards. Each runs the algorithm's `init`, `serve` and `evaluate` on its slice of the flat
-parameter vector, so these must be element-wise: all in `ddl.algorithms.SERVER` are, if their inner optimizer is. A
-worker sends each shard its slice, and scalars to all. Shards may serve in different orders: only one shard's order can
-be replayed.
+The master (the parameter server) consists of shards, one process each. Each shard runs the server's functions (`init`,
+`serve`, `read`, `evaluate`) on its slice of the flat parameter vector, so these must be element-wise. All algorithms in
+`ddl.algorithms.SERVER` satisfy this if their inner optimizer is element-wise. A worker sends each shard the shard's
+slice of the message, and sends scalars to all shards. The shards may serve visits in different orders; a run records,
+and a replay repeats, the order of the first shard.
 
-Arrays are sent over sockets (`ray_transport`), as Ray's calls take 4 times as long for models of 1 MB
-(docs/reference/asynchronous.md). NumPy's `isfinite` takes a tenth of the time of XLA's at 1 MB.
+Arrays are sent over sockets (`ray_transport`) because Ray's remote calls take 4 times as long for models of 1 MB
+(docs/reference/asynchronous.md). NumPy's `isfinite` checks messages in a tenth of the time of XLA's for 1 MB.
 
-A killed worker loses its current round. If it dies while sending, only some of the shards may have served that visit;
-the run counts the first shard's visits. Each shard writes its own checkpoint to a folder that all hosts share.
+A killed worker loses its current round and is replaced. If it dies while sending, only some of the shards may have
+served that visit; the run counts the first shard's visits. Each shard writes its own checkpoint to a folder that all
+hosts share.
 """
 
 import math
@@ -41,17 +43,20 @@ from ddl.events.record import Events
 from ddl.precision import ravel
 
 SECONDS = 5.0  # timeout for connecting to an address
-# By default malloc returns large arrays to the system, and each visit would wait for new pages.
+# By default malloc returns the memory of large arrays to the system, so that each visit would wait for new pages.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**32), "MALLOC_ARENA_MAX": "1"}
-# Options of the compilation cache, for processes on this machine.
+# JAX options of the compilation cache, which processes on this machine share.
 CACHE = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 LOOPBACK = "127.0.0.1"
-ONE_HOST = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" before the import of ray binds its processes to loopback
-NO_BARRIER = Bounded(math.inf)  # asp
+ONE_HOST = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # if it is "0" when ray is imported, Ray binds to loopback
+NO_BARRIER = Bounded(math.inf)  # asp: no worker waits
 
 
 def require(local: bool = False) -> Any:
-  """Import `ray` without starting it; ValueError if it is not installed. local: refuse connections from other hosts."""
+  """Import `ray` and return the module, without starting Ray. Raises ValueError if it is not installed.
+
+  local: whether Ray, once started, refuses connections from other hosts.
+  """
   if local:
     os.environ.setdefault(ONE_HOST, "0")
   os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -62,35 +67,37 @@ def require(local: bool = False) -> Any:
   try:
     import ray
   except ImportError as error:
-    raise ValueError("Ray must be installed: pip install -r requirements-ray.txt") from error
+    raise ValueError("Ray must be installed. Run pip install -r requirements-ray.txt.") from error
   return ray
 
 
 def connect(address: str | None, *, cpus: int, dashboard: bool = False) -> None:
-  """Join the Ray cluster at `address` (HOST:PORT); None: start Ray on this machine's loopback, for `cpus` processes.
+  """Connect to the Ray cluster at `address` (HOST:PORT or "auto"); None: start Ray on this machine's loopback.
 
   Raises ValueError if Ray is not installed or the cluster cannot be reached.
+
+  cpus: minimum number of CPU slots of the Ray instance that is started; dashboard: whether it has a dashboard.
   """
   ray = require(local=address is None)
   quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
   if address is None:
     slots = max(cpus, os.cpu_count() or 1)
-    with warnings.catch_warnings():  # Ray forks only to exec its processes
+    with warnings.catch_warnings():  # does not apply: Ray forks only to exec
       warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
       ray.init(num_cpus=slots, include_dashboard=dashboard, _node_ip_address=LOOPBACK, **quiet)
     _end_agents_with_ray()
     if ray.util.get_node_ip_address() != LOOPBACK:
       ray.shutdown()
-      raise OptionError(ONE_HOST, "0 before ray is imported; otherwise Ray opens ports to the network")
+      raise OptionError(ONE_HOST, "0 before ray is imported", advice="Otherwise Ray opens ports to the network.")
     return
   try:
     if address != "auto":
       url = urlsplit(address if "//" in address else f"//{address}")
       if not url.hostname or not url.port:
-        raise OptionError("ray_address", "HOST:PORT, such as host:6379", repr(address))
+        raise OptionError("ray_address", "HOST:PORT (such as host:6379)", repr(address))
       socket.create_connection((url.hostname, url.port), timeout=SECONDS).close()
       check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", url.netloc]
-      subprocess.run(check, timeout=2 * SECONDS, check=True, capture_output=True)  # ray.init itself takes minutes
+      subprocess.run(check, timeout=2 * SECONDS, check=True, capture_output=True)  # ray.init takes minutes to fail
     ray.init(address, **quiet)
   except (OSError, RuntimeError, subprocess.SubprocessError) as error:
     raise ValueError(
@@ -112,7 +119,7 @@ for agent in agents:
 
 
 def _end_agents_with_ray() -> None:
-  """Kill Ray's two agents on this machine 5 s after Ray exits; otherwise they outlive a killed driver by a minute."""
+  """Start a process that kills Ray's agents 5 s after Ray exits; otherwise they outlive a killed driver by a minute."""
   for raylet in _children(os.getpid()):
     if (Path("/proc") / raylet / "comm").read_text() == "raylet\n" and hasattr(os, "pidfd_open"):
       agents = [pid for pid in _children(raylet) if "Agent" in (Path("/proc") / pid / "cmdline").read_text()]
@@ -126,7 +133,9 @@ def _children(pid: int | str) -> list[str]:
 def process_environment(dtype: np.dtype, gpus: float, local: bool) -> dict[str, Any]:
   """Return the `runtime_env` of an actor: environment variables for precision, memory and devices.
 
-  local: the actor runs on this machine and uses its copy of ddl and its compilation cache.
+  dtype: type of the parameters; float64 enables JAX's 64-bit types.
+  gpus: number of GPUs of the actor; 0: JAX uses the CPU.
+  local: whether the actor runs on this machine, with this process's copy of ddl and its compilation cache.
   """
   variables = KEEP_MEMORY | {"JAX_ENABLE_X64": str(int(dtype == np.float64))}
   if not gpus:
@@ -151,14 +160,15 @@ class RayCluster:
 
     Args:
       algorithm: a server algorithm with element-wise functions.
-      make: worker -> (model, take), called in the worker's process; cloudpickle must be able to pickle it.
+      make: worker -> (model, take) with take: (worker, step) -> (batch, key). It is called in the worker's process;
+        cloudpickle must be able to pickle it.
       workers: number of workers.
       shards: number of master processes.
       folder: folder of the checkpoints.
       address: address of a Ray cluster; None: this machine.
-      cpus, gpus: resources per worker; a worker without GPUs runs JAX on its CPUs.
+      cpus, gpus: resources per worker; a worker without GPUs runs JAX on the CPU.
       checkpoint_every: visits between checkpoints; 0: only at the end.
-      resume: continue from the newest checkpoint of all shards.
+      resume: whether to continue from the newest checkpoint that all shards have.
       seed: seed for the peers of gossip algorithms and the barrier's samples.
       barrier: enforced by the first shard, which ignores a dead worker until that worker restarts.
     """
@@ -193,7 +203,8 @@ class RayCluster:
     """Train until `visits` visits are served or `stop` is called. Start from params and extra, or from a checkpoint.
 
     `watch` receives a snapshot after each number of visits in `marks`, and at the end. Training does not wait for it:
-    the master stores snapshots until `watch` receives them. The shards count visits independently.
+    the master stores snapshots until `watch` receives them. Each shard counts its own visits, so that the slices of a
+    snapshot may contain the effects of different visits.
 
     Returns:
       The first shard's record of the whole run, including the part before a resume. Times from workers' clocks are
@@ -201,7 +212,8 @@ class RayCluster:
 
     Raises:
       NotFinite: if a message or the center is not finite.
-      ValueError: if a shard dies, or a worker raises or dies repeatedly.
+      ValueError: if a function of the server is not element-wise, if a shard dies, or if a worker raises an exception
+        or dies repeatedly.
     """
     params, extra = jax.tree.map(np.asarray, (params, extra))
     of_server(self.algorithm, params)

@@ -23,9 +23,9 @@ from ddl.events.record import ROW, TYPES, Events, VisitRow, make_events
 
 
 class Snapshot(NamedTuple):
-  """Parameters (or a shard's slice) and progress after a visit. Only the first shard tracks more than `params`."""
+  """Parameters (or a shard's slice of them) and progress after a visit; only the first shard sets all fields."""
 
-  params: Any  # to evaluate
+  params: Any  # parameters to evaluate
   extra: Tree
   progress: Progress
   losses: list[np.ndarray]  # losses of the steps since the last snapshot
@@ -36,8 +36,8 @@ class Record:
 
   def __init__(self, workers: int, paired: bool):
     """Create an empty record with a stopped clock. paired: whether only visits with a peer count as exchanges."""
-    self._rows, self._peers, self._latest = list[VisitRow](), list[int](), [-1] * workers  # _latest: row of a worker
-    self._restarts = dict[int, float]()  # worker -> when it restarted, before its next visit
+    self._rows, self._peers, self._latest = list[VisitRow](), list[int](), [-1] * workers  # _latest: last row
+    self._restarts = dict[int, float]()  # worker -> time of a restart since its last visit
     self._origin: float | None = None
     self._paired, self._exchanges = paired, 0
 
@@ -55,7 +55,10 @@ class Record:
     self._restarts[worker] = self.now()
 
   def add(self, request: Any, arrival: float) -> None:
-    """Add a served visit. Times from other hosts' clocks are clipped, so that no event precedes its cause."""
+    """Add a served visit. Times from other hosts' clocks are clipped, so that no event precedes its cause.
+
+    request: the message's header, of type `ray_transport.REQUEST`; arrival: seconds since the start of the run.
+    """
     worker, origin = int(request["worker"]), self._origin or 0.0
     start, released = float(request["start"]) - origin, float(request["released"]) - origin
     if restarted := worker in self._restarts:
@@ -90,7 +93,7 @@ class Record:
     return make_events(self._rows)._replace(peer=np.array(self._peers, np.int32))
 
   def restore(self, events: Events) -> None:
-    """Continue from the visits of an earlier run."""
+    """Set the visits of an earlier run, after which this run continues."""
     self._rows = [VisitRow(*row) for row in zip(*(getattr(events, name).tolist() for name in ROW), strict=True)]
     self._peers = events.peer.tolist()
     self._exchanges = sum(not self._paired or peer >= 0 for peer in self._peers)
@@ -123,13 +126,16 @@ def save(folder: Path, shard: int, label: int, tree: Tree, events: Events, *, ke
 
 
 def load(folder: Path, shard: int, label: int, like: Tree) -> tuple[Tree, Events]:
-  """Read a checkpoint in the structure of `like`; OptionError for another model, algorithm or number of shards."""
+  """Read a checkpoint; return (tree with the structure of `like`, visits).
+
+  Raises OptionError for a checkpoint of another model, algorithm or number of shards.
+  """
   path, expected = _path(folder, shard, label), jax.tree.leaves(like)
   with np.load(path, allow_pickle=False) as saved:
     leaves: list[Any] = [saved[name] for name in sorted(saved.files) if name.startswith("leaf")]
     if [x.shape for x in leaves] != [np.shape(x) for x in expected]:
       raise OptionError(
-        str(path), "a checkpoint of this model, algorithm and number of workers and shards", "another run's"
+        str(path), "a checkpoint of this model, algorithm, number of workers and number of shards", "one of another run"
       )
     leaves = [x.view(y.dtype) if x.dtype.kind == "V" else x for x, y in zip(leaves, expected, strict=True)]  # bfloat16
     return jax.tree.unflatten(jax.tree.structure(like), leaves), Events(**{name: saved[name] for name in TYPES})
@@ -140,7 +146,7 @@ def _path(folder: Path, shard: int, label: int) -> Path:
 
 
 class ShardState:
-  """The server, its last reply to each worker, and each worker's non-trained model state."""
+  """The state of a shard: the server, its last reply to each worker, and each worker's non-trained state."""
 
   def __init__(self, algorithm: ServerAlgorithm, part: np.ndarray, extra: Tree):
     """Initialize from the shard's slice of the initial parameters and the initial non-trained state."""
@@ -173,7 +179,7 @@ class ShardState:
     return [np.asarray(x) for x in jax.tree.leaves(self._replies[worker])]
 
   def read(self, worker: int, peer: int, round_: int) -> list[np.ndarray]:
-    """Update a worker's reply by `ServerAlgorithm.read` after other visits; return its leaves."""
+    """Return the leaves of a worker's reply, updated by `ServerAlgorithm.read` after visits of other workers."""
     assert self._read
     self.server, reply = self._read(self.server, self._replies[worker], self._visit(worker, peer, round_))
     return [np.asarray(x) for x in jax.tree.leaves(reply)]
@@ -189,7 +195,7 @@ class ShardState:
     return np.array(self._evaluate(self.server))
 
   def mean_extra(self) -> Tree:
-    """Average the workers' non-trained states; take the maximum of leaves that are not floating-point (counters)."""
+    """Return the mean of the workers' non-trained states; for integer leaves (counters), the maximum."""
     if not self.extras:
       return self.extra
     columns = zip(*self.extras.values(), strict=True)
@@ -202,15 +208,16 @@ class ShardState:
 
 
 class Shard:
-  """A Ray actor that serves a slice of the parameters, with one thread per connection and a lock around each visit."""
+  """A Ray actor that serves a slice of the parameters, with one thread per worker and a lock around each visit."""
 
   def __init__(
     self, index: int, algorithm: ServerAlgorithm, part: np.ndarray, extra: Tree, *, visits: int, **settings: Any
   ):
     """Initialize the shard from its slice of the parameters and the non-trained state, for a run of `visits` visits.
 
-    settings: workers (their maximum number), barrier (bounded), seed (of its samples), folder, every (visits between
-      checkpoints, 0: none), marks (numbers of visits after which a snapshot is stored until it is requested), token.
+    settings: workers (their maximum number), barrier (bounded), seed (of the barrier's samples), folder (of the
+      checkpoints), every (visits between checkpoints, 0: none), marks (numbers of visits after which a snapshot is
+      stored until it is requested), token (authenticates workers).
     """
     self.index, self.algorithm, self.visits = index, algorithm, visits
     self.workers, self.marks = settings["workers"], frozenset(settings["marks"])
@@ -228,7 +235,8 @@ class Shard:
   def open(self, label: int | None, host: str | None = None) -> tuple[str, int]:
     """Start serving; return the address for workers.
 
-    label: number of visits of the checkpoint to start from. host: address to listen at, by default this node's in Ray.
+    label: number of visits of the checkpoint to start from; None: start from the initial parameters. host: address to
+      listen on; by default, that of this Ray node.
     """
     if host is None:
       import ray
@@ -248,7 +256,10 @@ class Shard:
     return os.getpid()
 
   def begin(self, worker: int) -> tuple[int, int, np.ndarray | None, Tree]:
-    """Return (status, round, slice of the parameters or None for the initial ones, extra) for a starting worker."""
+    """Admit a starting worker if visits remain; return (status, its first round, slice of the parameters, extra).
+
+    status: `ray_transport.GO` or STOP. The slice is None if the worker starts from the initial parameters.
+    """
     with self.changed:
       self.record.start()
       if self.active == worker:
@@ -274,7 +285,7 @@ class Shard:
       self.changed.notify_all()
 
   def close(self) -> None:
-    """Stop serving."""
+    """Reply STOP to all further messages."""
     with self.changed:
       self.closed = True
 
@@ -301,12 +312,12 @@ class Shard:
       return self.record.events()
 
   def save(self, label: int) -> None:
-    """Write a checkpoint labelled by the number of visits."""
+    """Write a checkpoint. label: the first shard's number of visits."""
     with self.changed:
       self._save(label)
 
   def visited(self, request: Any, arrival: float, losses: Any, extra: Any, message: Any) -> tuple[int, list[Any]]:
-    """Serve a message; return the status and the reply's leaves. The caller must hold the lock."""
+    """Serve a message; return the status and the reply's leaves. The caller must hold the lock `changed`."""
     if self.closed:
       return wire.STOP, [np.asarray(x) for x in jax.tree.leaves(self.state.first_reply)]
     worker, number = int(request["worker"]), int(request["round"])
@@ -344,7 +355,8 @@ class Shard:
     """Wait until the worker may start a round; return whether its last reply is outdated by then.
 
     In a round robin a worker may start when it is next by rank and all others have finished. Otherwise the barrier
-    decides. It counts a round as finished when the worker requests the next one, as all shards have then served it.
+    decides. It counts a round as finished when the worker requests the next one, because all shards have then
+    served it.
     """
     with self.changed:
       if self.algorithm.arrivals.round_robin:
@@ -363,10 +375,10 @@ class Shard:
       return outdated
 
   def read(self, request: Any) -> list[Any]:
-    """Update the reply to a worker after visits of other workers, and return it."""
+    """Return the leaves of the last reply to a worker, updated after visits of other workers."""
     worker = int(request["worker"])
     with self.changed:
-      reply = self.state.read(worker, int(request["peer"]), int(request["round"]) - 1)  # called before the next round
+      reply = self.state.read(worker, int(request["peer"]), int(request["round"]) - 1)  # the request has the next round
       if self.index == 0 and self.record.behind(worker):
         self.record.answer(worker)
       return reply
@@ -379,6 +391,6 @@ class Shard:
     if not np.isfinite(self.state.center()).all():
       self.failure = self.failure or f"visit {label}: the center is not finite"
       return
-    keep = label - 2 * self.every - self.workers  # other shards may be behind by at most this
+    keep = label - 2 * self.every - self.workers  # other shards lag by fewer visits than this
     tree = self.state.server, self.state.mean_extra()
     save(self.folder, self.index, label, tree, self.record.events(), keep=keep)

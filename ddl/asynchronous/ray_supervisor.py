@@ -18,7 +18,10 @@ Watch = Callable[[Snapshot], None]
 
 
 def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
-  """Return the results of one call to each shard, from shard `first` on. ValueError if a shard died or raised."""
+  """Return the results of calls to the shards, one per shard from shard `first` on.
+
+  Raises ValueError if a shard died or raised an exception. refs: Ray's references to the results.
+  """
   results = []
   for k, ref in enumerate(refs, start=first):
     try:
@@ -27,7 +30,7 @@ def answers(ray: Any, refs: Sequence[Any], first: int = 0) -> list[Any]:
       raise ValueError(str(error.cause).splitlines()[0]) from error
     except ray.exceptions.RayActorError as error:
       check_started(error, f"shard {k} of the master")
-      raise ValueError(f"shard {k} of the master died; resume from the newest checkpoint") from error
+      raise ValueError(f"shard {k} of the master died. Resume from the newest checkpoint.") from error
   return results
 
 
@@ -43,20 +46,24 @@ class RaySupervisor:
   def __init__(
     self, ray: Any, new: Callable[[int], Any], actors: dict[int, Any], shards: list[Any], unravel: Callable[[Any], Tree]
   ):
-    """Set up without starting workers.
+    """Initialize without starting workers.
 
-    new: rank -> a new actor; actors: receives the current actor of each rank; unravel: vector -> tree.
+    ray: the module; new: rank -> a new actor of a worker; actors: a dict that receives the current actor of each rank;
+    shards: their actors; unravel: parameter vector -> tree.
     """
     self.ray, self.new, self.actors, self.shards, self.unravel = ray, new, actors, shards, unravel
-    self.preparing, self.working = dict[Any, int](), dict[Any, int]()  # call -> rank
+    self.preparing, self.working = dict[Any, int](), dict[Any, int]()  # reference to a call's result -> rank
     self.missing, self.ready = set[int](), list[int]()  # the first rounds start when no worker is missing
     self.deaths = dict[int, tuple[int, int]]()  # rank -> (visits, successive deaths)
     self.stopping = False
 
   def run(self, ranks: Iterable[int], visits: int, watch: Watch) -> Events:
-    """Run until `visits` visits are served and all workers have returned, or `stopping` is set."""
+    """Run until `visits` visits are served and all workers have returned, or `stopping` is set.
+
+    Return the visits recorded by the first shard. ranks: the workers to start.
+    """
     self.served, self.rounds, _, _ = self._progress([self.shards[0].progress.remote(0)])[0]
-    reports = dict[Any, int]()  # call -> shard
+    reports = dict[Any, int]()  # reference to a shard's progress -> shard
     self.missing = set(ranks)
     for rank in sorted(self.missing):
       self.start(rank)
@@ -82,7 +89,7 @@ class RaySupervisor:
     return answers(self.ray, [self.shards[0].events.remote()])[0]
 
   def start(self, rank: int) -> None:
-    """Start a worker. Its rounds begin when it is ready or, at the start of the run, when all workers are."""
+    """Start a worker. Its rounds begin when it is ready or, at the start of the run, when all workers are ready."""
     self.actors[rank] = self.new(rank)
     self.preparing[self.actors[rank].prepare.remote()] = rank
 

@@ -16,8 +16,10 @@ from ddl.api import ServerAlgorithm, Tree
 from ddl.asynchronous.flat_params import leading_axes, visit_trees
 from ddl.errors import OptionError
 
-VISIT, ASK, READ = range(3)  # serve a message; wait for the next round; read the center
-# GO: start a round; STOP; DIVERGED: a message or the center is not finite; OLD: start, but the last reply is outdated.
+# Requests to a shard. VISIT: serve a message; ASK: reply when the next round may start; READ: read the center.
+VISIT, ASK, READ = range(3)
+# Status in a shard's reply. GO: start a round; STOP: run no further round; DIVERGED: a message or the center is not
+# finite; OLD: start a round, but the last reply is outdated.
 GO, STOP, DIVERGED, OLD = range(4)
 REQUEST = np.dtype(
   [("what", "<i4"), ("worker", "<i4"), ("round", "<i4"), ("peer", "<i4"), ("start", "<f8"), ("released", "<f8")]
@@ -26,7 +28,10 @@ SECONDS = 10.0  # connection timeout
 
 
 def cut(size: int, shards: int) -> list[slice]:
-  """Split the flat vector into slices whose sizes differ by at most one. OptionError for more shards than elements."""
+  """Split a vector of `size` elements into one slice per shard; the slices' sizes differ by at most one.
+
+  Raises OptionError for more shards than elements.
+  """
   if not 1 <= shards <= size:
     raise OptionError("shards", f"from 1 to {size} (the number of parameters)", shards)
   ends = [size * k // shards for k in range(shards + 1)]
@@ -51,7 +56,10 @@ class ShardConnections:
       self._shards.append((_stream(connection), part))
 
   def visit(self, header: np.ndarray, losses: np.ndarray, extra: list[Any], message: list[Any]) -> tuple[int, Tree]:
-    """Send each shard its slice of a message; return (status, reply) once all shards have served it."""
+    """Send each shard its slice of a message; return (status, reply) once all shards have served it.
+
+    All shards receive the header and the losses; only the first one receives the worker's non-trained state `extra`.
+    """
     extra, leaves = [np.asarray(x) for x in extra], [np.asarray(x) for x in message]
     for k, (stream, part) in enumerate(self._shards):
       parts = [x[part] if is_cut else x for x, is_cut in zip(leaves, self._is_cut, strict=True)]
@@ -66,7 +74,7 @@ class ShardConnections:
     return len(self._shards) > 1 or int(self._status[0]) == OLD  # a shard only knows its own visits
 
   def read(self, header: np.ndarray) -> Tree:
-    """Request and return the current reply of all shards."""
+    """Return the reply to the worker's last visit, updated by all shards."""
     for stream, _ in self._shards:
       _send(stream, [header])
     return self._replies()[1]
@@ -81,7 +89,10 @@ class ShardConnections:
 
 
 def listen(host: str, shard: Any, token: bytes) -> tuple[str, int]:
-  """Serve workers that connect, with one thread each; return the address. shard: a `ray_master.Shard`."""
+  """Start serving the workers that connect, in one thread each; return the address to connect to.
+
+  shard: a `ray_master.Shard`; token: workers must send it first.
+  """
   listener = socket.create_server((host, 0), backlog=128)
 
   def accept() -> None:
@@ -94,7 +105,7 @@ def listen(host: str, shard: Any, token: bytes) -> tuple[str, int]:
 
 
 def _serve(connection: socket.socket, shard: Any, token: bytes) -> None:
-  """Serve one worker until it closes the connection; ignore an incomplete message."""
+  """Serve one worker until it closes the connection; ignore incomplete messages and clients without the token."""
   header, status = np.zeros(1, REQUEST), np.zeros(1, "<i4")
   losses, shown = np.zeros(shard.algorithm.period, np.float32), np.empty(len(token), np.uint8)
   connection.settimeout(SECONDS)

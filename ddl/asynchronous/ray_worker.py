@@ -25,7 +25,10 @@ class RayWorker:
   """A Ray actor that runs one worker."""
 
   def __init__(self, worker: int, algorithm: ServerAlgorithm, make: Make, params: Tree, extra: Tree, **settings: Any):
-    """Set the initial model. settings: shards' addresses and token, number of workers, peers' seed, barrier."""
+    """Set the initial model.
+
+    settings: addresses and token (of the shards), workers (their number), seed (of the peers), barrier.
+    """
     self.worker, self.algorithm, self.settings, self.make = worker, algorithm, settings, make
     self.params, self.extra, self.peers = params, extra, np.zeros(0, np.int32)
     flat, self.unravel = ravel(params)

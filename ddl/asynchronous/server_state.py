@@ -1,4 +1,4 @@
-"""The server in the simulator: its state, and the execution of a wave's operations in order."""
+"""The server in the simulator: its state, and the execution of the operations of a wave (`ddl.events.operations`)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,20 +20,23 @@ class SentMessage(NamedTuple):
 
 
 class ServerState(NamedTuple):
-  """A device's copy of the server and its replies. [slots]: one per worker of the device, and a last one for others."""
+  """A device's copy of the server and of the replies to its workers.
+
+  The axis [slots] has one entry per worker of the device, and a last entry that workers of other devices share.
+  """
 
   server: Tree
   replies: Tree  # [slots, ...]
-  total: Any  # for a quorum: SentMessage, summed over the round so far, else ()
-  extra: Tree  # for a quorum: the mean over the last round's served workers, else ()
-  fresh: Tree  # [slots, ...]: the model for a restarted worker, else ()
-  seen: Any  # [workers, blocks, size]: the center as read by the last lock-free visit, else ()
+  total: Any  # for a quorum: a `SentMessage`, the weighted sum of the round so far; else ()
+  extra: Tree  # for a quorum: the mean non-trained state of the workers served in the last round; else ()
+  fresh: Tree  # [slots, ...]: the parameters from which workers restart; () if none restarts
+  seen: Any  # [workers, blocks, size]: the center as read in each worker's last visit; () with a lock
 
 
 class ServerOperations(NamedTuple):
   """Server operations as arrays [...], all of the same shape."""
 
-  kind: Any  # int32
+  kind: Any  # int32: SERVE, ..., ADD
   worker: Any  # int32
   peer: Any  # int32
   step: Any  # int32: `Visit.step`
@@ -44,10 +47,11 @@ class ServerOperations(NamedTuple):
 def open_server(
   algorithm: ServerAlgorithm, params: Tree, extra: Tree, kinds: frozenset[int], slots: int, workers: int, blocks: int
 ) -> ServerState:
-  """Return the state before the first operation.
+  """Return the state of a device's server before the first operation.
 
-  params, extra: the initial model; kinds: those of the schedule's operations; slots: their number (see `ServerState`);
-  blocks: number of blocks of a lock-free center.
+  params, extra: the initial parameters and non-trained state; kinds: the kinds of operations in the schedule; slots:
+  length of the axis [slots] of `ServerState`; workers: number of all workers; blocks: number of blocks of a lock-free
+  center.
   """
   _, server, reply = algorithm.init(params)
   message = jax.eval_shape(algorithm.request, *jax.eval_shape(lambda p: (algorithm.init(p)[0], p), params))
@@ -67,7 +71,7 @@ def nothing(sent: SentMessage) -> SentMessage:
 
 
 def collect(total: SentMessage, sent: SentMessage, weight: Any) -> SentMessage:
-  """Return total + weight * sent; take the maximum of leaves that are not floating-point (counters)."""
+  """Return total + weight * sent or, for leaves that are not floating-point (counters), the maximum of both."""
 
   def leaf(t: jax.Array, x: jax.Array) -> jax.Array:
     return t + jnp.asarray(weight, x.dtype) * x if jnp.issubdtype(x.dtype, jnp.floating) else jnp.maximum(t, x)
@@ -76,14 +80,14 @@ def collect(total: SentMessage, sent: SentMessage, weight: Any) -> SentMessage:
 
 
 def to_blocks(tree: Tree, blocks: int) -> jax.Array:
-  """Concatenate all coordinates into [blocks, size], padded with zeros."""
+  """Concatenate the leaves into an array [blocks, size], padded with zeros."""
   flat = ravel(tree)[0]
   size = -(-flat.size // blocks)
   return jnp.pad(flat, (0, blocks * size - flat.size)).reshape(blocks, size)
 
 
 def from_blocks(array: jax.Array, like: Tree) -> Tree:
-  """Convert [blocks, size] to a tree of the shapes of `like`, without the padding."""
+  """Convert an array [blocks, size] to a tree with the shapes of `like`; drop the padding."""
   flat, unravel = ravel(like)
   return unravel(array.reshape(-1)[: flat.size])
 
@@ -93,8 +97,8 @@ def make_serving(
 ) -> Callable[[ServerState, Tree, ServerOperations, Any, Any], ServerState]:
   """Return serving(state, messages, steps, count, first) -> state, which executes the first `count` operations.
 
-  messages: one per worker, [workers, ...], of type `SentMessage` for a quorum; steps: the operations, as arrays
-  [operations]; first: rank of the device's first worker.
+  messages: one per worker, [workers, ...]; for a quorum, a stacked `SentMessage`. steps: the operations, as arrays
+  [operations]. first: rank of the device's first worker. kinds and blocks: as in `open_server`.
   """
   if LOOK in kinds:
     return _lock_free(algorithm, kinds, blocks)
@@ -177,7 +181,7 @@ def _choose(kind: Any, branches: dict[int, Callable[[], Any]], kinds: frozenset[
 
 
 def _slot(tree: Tree, worker: Any, first: Any) -> Any:
-  """Return the slot of a worker on this device, or the last slot for workers of other devices."""
+  """Return a worker's index on the axis [slots]; the last one if the worker runs on another device."""
   count = jax.tree.leaves(tree)[0].shape[0] - 1
   return jnp.where((worker >= first) & (worker < first + count), worker - first, count)
 

@@ -76,12 +76,13 @@ class SharedCenter:
   """One NumPy buffer [blocks, size] that all threads read and add to in place, block by block, without a lock.
 
   `np.add(a, u, out=a)` can lose increments of single elements: above 500 elements NumPy releases the GIL, and two
-  threads that add to an element simultaneously can both start from the same value (lost with 2 threads on 2 cores and
-  5,000 to 1,000,000 elements: 1e-5 to 5e-4 of all increments, 6 to 18 % of the worst element's). So a block is added in
-  pieces of at most 500 elements, in a C loop without Python code in between: CPython (with the GIL) then runs no other
-  thread, no increment is lost, and `places` numbers the operations in their order, at 2 ms per million elements. Visits
-  do not wait for each other, and the blocks of concurrent visits interleave. A free-threaded Python may lose elements
-  and swap neighbours in `places`, but does not lose whole increments.
+  threads that add to the same element simultaneously can both start from the same value. (With 2 threads on 2 cores and
+  5,000 to 1,000,000 elements, 1e-5 to 5e-4 of all increments were lost, and up to 18 % of those of a single element.)
+  Therefore a block is added in pieces of at most 500 elements, in a C loop without Python code between the pieces.
+  During this loop CPython with the GIL runs no other thread, so no increment is lost, and `places` numbers the
+  operations in the order of their execution. The loop takes 2 ms per million elements. Visits do not wait for each
+  other: their operations on different blocks interleave. A free-threaded Python may lose increments of single elements
+  and swap the numbers of two adjacent operations, but it does not lose the increments of whole blocks.
   """
 
   def __init__(self, start: np.ndarray, places: Iterator[int]):
@@ -156,7 +157,11 @@ def _pieces(array: np.ndarray) -> list[np.ndarray]:
 
 
 def compiled(algorithm: ServerAlgorithm) -> ServerAlgorithm:
-  """Compile the functions of a visit. The lock-free rule takes the center as blocks, and is removed without blocks."""
+  """Compile the functions of a visit.
+
+  The compiled lock-free rule takes the center as an array [blocks, size]. If `arrivals.blocks` is 0, the rule is
+  removed, and visits use a lock.
+  """
   blocks, rule, lock_free = algorithm.arrivals.blocks, algorithm.lock_free, None
   if rule and blocks:
     increment = jax.jit(lambda message, seen: rule.increment(to_blocks(message, blocks), seen))
@@ -173,7 +178,7 @@ class SharedServer:
   def __init__(
     self, algorithm: ServerAlgorithm, params: Tree, *, workers: int, seed: int, barrier: Bounded, visits: int
   ):
-    """Initialize the server. algorithm: result of `compiled`; params: initial parameters; visits: number of visits."""
+    """Initialize the server. algorithm: result of `compiled`; params: initial parameters; visits: length of the run."""
     self._algorithm, self._rule, self._visits, self._params = algorithm, algorithm.lock_free, visits, params
     self.host, arrivals = jax.local_devices(backend="cpu")[0], algorithm.arrivals
     _, server, reply = jax.device_put(algorithm.init(params), self.host)
@@ -218,7 +223,11 @@ class SharedServer:
     return jax.device_put(reply, device)
 
   def visit(self, row: VisitRow, message: Tree, on_served: Callable[[int], None]) -> bool:
-    """Serve the worker's message and call on_served(visits done) under the lock; return False if the run has ended."""
+    """Serve a worker's message, under the lock unless the center is lock-free; then call `on_served` under the lock.
+
+    Return False, without serving, if the run has ended. row: the record of the visit, to be completed; on_served:
+    receives the number of visits done.
+    """
     worker = row.worker
     if self._rule:
       jax.block_until_ready(message)
@@ -252,7 +261,7 @@ class SharedServer:
     return self._rule.reply(message, self._seen[worker])
 
   def leave(self, worker: int) -> None:
-    """Finish the worker's round, including the steps after the reply."""
+    """Record that the worker has finished its round, including the steps after the reply."""
     if self._algorithm.arrivals.round_robin:
       self.gate.next_rank(worker)
     elif self._algorithm.delay and self._bounded:
@@ -267,7 +276,7 @@ class SharedServer:
     """Release workers that wait at the barrier, and return the record of the run. All threads must have ended."""
     self._answer(list(self.gate.waiting_for) if not self._algorithm.delay else [])
     rows, order = self._rows, sorted(self._operations)
-    if not self._rule:  # sort workers released by the last visit and those released above by their events
+    if not self._rule:  # sort the READs after the last SERVE by event: those of the last visit and of `_answer` above
       served = len(order) - next((k for k, done in enumerate(reversed(order)) if done[1] == SERVE), len(order))
       order[served:] = sorted(order[served:], key=lambda done: done[3])
     peer = np.array([self._visit_of(row).peer for row in rows], np.int32)
@@ -280,7 +289,10 @@ class SharedServer:
     return Visit(np.int32(row.worker), self._peers[row.worker][row.round], np.int32(step))
 
   def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
-    """Add the increments to all blocks and read them, before or after; return [(index in the order, kind, block)]."""
+    """Add the message's increments to all blocks, and read the blocks first if the rule reads first, else afterwards.
+
+    Return the operations as [(index in the order of all operations, kind, block)].
+    """
     assert self._rule
     before = self._look(worker) if self._rule.reads_first else []
     increments = np.asarray(self._rule.increment(message, self._seen[worker]))
@@ -292,11 +304,14 @@ class SharedServer:
     return [(self._center.look(block, row), LOOK, block) for block, row in enumerate(seen)]
 
   def _log(self, operations: list[tuple[int, int, int]], worker: int, event: int) -> None:
-    """Record the operations, given as (index in the order, kind, block), of a worker's visit number `event`."""
+    """Record the operations of a worker's visit, [(index in the order, kind, block)]. event: index of the visit."""
     self._operations += [(place, kind, worker, event, block) for place, kind, block in operations]
 
   def _record_visit(self, row: VisitRow, on_served: Callable[[int], None]) -> None:
-    """Record a finished visit. The caller must hold the lock."""
+    """Record a served visit, reply to the workers that may continue, and call `on_served` while the clock is stopped.
+
+    The caller must hold the lock.
+    """
     row.served = self.now()
     self._rows.append(row)
     self._exchanges += self._algorithm.arrivals.peers == "none" or int(self._visit_of(row).peer) >= 0

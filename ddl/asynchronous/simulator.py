@@ -1,4 +1,4 @@
-"""Server algorithms in virtual time, in the exact order of a schedule, at the speed of data-parallel training.
+"""Simulate server algorithms in virtual time: in the exact order of a schedule, as fast as data-parallel training.
 
 Each device runs one or more (virtual) workers. It also holds a copy of the server and executes all server operations,
 because its workers need the replies. The server stores the parameters as one vector if this is faster
@@ -25,7 +25,7 @@ from ddl.engine.workers import Workers, nbytes, placed
 from ddl.events.operations import COLLECT, READ, Operations
 from ddl.events.record import Events
 
-# ([(worker, first step)], steps) -> [rounds, steps, ...]
+# ([(worker, first step)] of some rounds, steps per round) -> their batches by name, [rounds, steps, ...]
 RoundFeed = Callable[[Sequence[tuple[int, int]], int], dict[str, np.ndarray]]
 
 
@@ -36,7 +36,10 @@ class Simulator(SingleRunTrainer):
     self, algorithm: ServerAlgorithm, model: Model, workers: Workers, execution: ExecutionConfig, events: Events,
     operations: Operations, widest: int | None = None,
   ):  # fmt: skip
-    """Set the schedule. widest: the maximum number of visits per wave, by default the number of workers."""
+    """Set the algorithm, the model and the schedule.
+
+    widest: maximum number of visits per wave (see `ddl.events.operations`); by default, the number of workers.
+    """
     self.model, self.workers, self.execution = (model := of_model(model)), workers, execution
     params, extra = jax.eval_shape(model.init, jax.random.key(0))
     check_lock_free(algorithm, params)
@@ -54,9 +57,9 @@ class Simulator(SingleRunTrainer):
     self._extra = nbytes(extra)
 
   def follow(self, events: Events, operations: Operations) -> None:
-    """Set another schedule. Its calls reuse the compiled program if they are not larger than that program's shape.
+    """Set another schedule; it reuses the compiled program if its calls fit into that program's `Shape`.
 
-    Raises ValueError for a schedule with another number of workers, or without the peers of a gossip algorithm.
+    Raises ValueError for a schedule with another number of workers, or without the peers that a gossip algorithm needs.
     """
     self.plans = WavePlan(self.algorithm, events, operations, self.workers.count, self.workers.devices)
     kinds = frozenset(int(k) for k in np.unique(operations.kind))
@@ -70,7 +73,7 @@ class Simulator(SingleRunTrainer):
     self._consensus = jax.jit(self.workers.lift(self._program.consensus, True, False))
 
   def start(self, key: jax.Array) -> SimulatorCarry:
-    """Return the initial carry for a random key. Raises ValueError if it exceeds the memory."""
+    """Return the initial carry for a random key. Raises ValueError if the carry exceeds the devices' memory."""
     shapes = jax.eval_shape(self.model.init, key)
     carry = placed(jax.eval_shape(self._start, *shapes), self.workers.split())
     self.workers.check_memory(carry, placed(shapes[0], self.workers.everywhere))
@@ -78,7 +81,7 @@ class Simulator(SingleRunTrainer):
     return self._start(self.workers.replicate(params), self.workers.replicate(extra))
 
   def saved(self, carry: SimulatorCarry) -> SimulatorCarry:
-    """Return the carry to save in a checkpoint; only a run with the same layout of workers can restore it."""
+    """Return the carry to save in a checkpoint; only a run with the same workers and devices can restore it."""
     return carry
 
   def saved_shapes(self, key: jax.Array, step: int) -> SimulatorCarry:
@@ -97,7 +100,7 @@ class Simulator(SingleRunTrainer):
     return self._consensus(carry)
 
   def plan(self, first: int, last: int, every: int) -> list[SimulatorCall]:
-    """Return the calls from step `first` to `last`, with a boundary at each multiple of `every`."""
+    """Return the calls that advance the run from step `first` to `last`; none crosses a multiple of `every`."""
     longest, boundaries = max(self.execution.steps_per_call, 1), [0]
     while boundaries[-1] < last:
       at = boundaries[-1]
@@ -105,7 +108,7 @@ class Simulator(SingleRunTrainer):
     calls = self.plans.calls(boundaries, self.widest)
     needed = self.plans.shape(calls)
     if self._shape is None or any(n > have for n, have in zip(needed, self._shape, strict=True)):
-      self._shape = Shape(*(-(-n * 9 // 32) * 4 for n in needed))  # an eighth larger, for the next schedule
+      self._shape = Shape(*(-(-n * 9 // 32) * 4 for n in needed))  # an eighth larger, to fit other schedules
     return [call for call in calls if call.first >= first]
 
   def run(
@@ -133,7 +136,7 @@ class Simulator(SingleRunTrainer):
       yield call, carry, losses
 
   def losses(self, call: SimulatorCall, losses: jax.Array) -> np.ndarray:
-    """Return the losses of the steps in a call: [steps]."""
+    """Return the losses of all steps of all workers in a call, as a vector."""
     has_step = np.zeros(losses.shape[:2], bool)
     for k, wave in enumerate(call.waves):
       events = list(wave.visits)
@@ -147,21 +150,24 @@ class Simulator(SingleRunTrainer):
       visits = [event for event in visits if self.events.peer[event] >= 0]
     done = np.concatenate([np.arange(wave.first, wave.last) for wave in call.waves] or [np.arange(0)])
     read = self.operations.event[done[self.operations.kind[done] == READ]]
-    dropped = np.count_nonzero(self.events.dropped[read])  # a quorum also replies to these
+    dropped = np.count_nonzero(self.events.dropped[read])  # a quorum also replies to dropped workers
     extra = self._extra if self._quorum else 0  # part of a quorum's messages and replies
     total = len(visits) * (self._message + self._reply + extra) + dropped * (self._reply + extra)
     return total / self.workers.count
 
   def virtual_seconds(self, step: int) -> float:
-    """Return the virtual seconds after `step` steps per worker on average. ValueError beyond the schedule's end."""
+    """Return the virtual time, in seconds, at which the workers have finished `step` steps on average.
+
+    Raises ValueError beyond the schedule's end.
+    """
     return self.plans.seconds(step)
 
   def describe(self) -> str:
-    """Describe layout and execution in one line."""
+    """Describe in one line the devices, the execution options and the number of visits."""
     return f"{describe_layout(self.workers, self.execution)}, virtual time: {len(self.events.worker)} visits"
 
   def _rows(self, arrays: Arrays, feed: RoundFeed) -> dict[str, np.ndarray]:
-    """Return the batches of this process's devices: [devices, rows, period, batch, ...], one row per worker round."""
+    """Return the batches of this process's devices: [devices, rows, period, batch, ...]; a row is a worker round."""
     parts = []
     for device in sorted({worker // self.workers.virtual for worker in self.workers.local}):
       rounds = arrays.rounds[device] or [(device * self.workers.virtual, 0)]

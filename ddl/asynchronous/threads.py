@@ -1,9 +1,9 @@
-"""Server algorithms in real time: one thread and one device per worker, the server in host memory.
+"""Server algorithms in real time: one thread per worker, and the server in host memory.
 
 The record of a run has the format of a schedule, in real seconds, and can be replayed in virtual time. With a lock, a
-replay of one event at a time is bit-exact if the workers' devices and the host's are of one kind. Without a lock, a
-replay repeats the operations on blocks in their order, and differs by rounding if a compiler fuses the increment's
-product into the addition.
+replay with one visit per wave is bit-exact if the workers' devices and the host's are of the same kind. Without a lock,
+a replay repeats the operations on blocks in their recorded order; its results differ by rounding if a compiler fuses
+the product in the increment with the addition.
 """
 
 import itertools
@@ -32,12 +32,12 @@ from ddl.events.record import Events, VisitRow
 from ddl.group import Group
 
 Take = Callable[[int, int], tuple[Tree, Any]]  # (worker, step) -> (batch, key); thread-safe
-Watch = Callable[[int, np.ndarray, Callable[[], Consensus]], None]  # (visits done, losses of the round, snapshot)
+Watch = Callable[[int, np.ndarray, Callable[[], Consensus]], None]  # (visits done, losses of the round, model)
 STOP = -1
 
 
 class Threads:
-  """One algorithm on one model, with a thread per worker.
+  """A run of an algorithm on a model, with one thread per worker.
 
   After `run`, the attributes `server` and, as lists by worker, `params`, `state` and `extra` hold the final values.
   """
@@ -45,11 +45,13 @@ class Threads:
   def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
     """Assign worker w to local device w modulo the number of devices.
 
-    algorithm: for this number of workers; with a lock-free rule, the center has `arrivals.blocks` blocks, or a lock if
-    there are 0. seed: of the peers and the barrier's samples. barrier: `Bounded`; OptionError for a `Quorum`.
+    algorithm: built for this number of workers. If it has a lock-free rule, visits work on `arrivals.blocks` blocks of
+      the center without a lock; if the number of blocks is 0, they use a lock.
+    seed: seed of the peers and the barrier's samples.
+    barrier: a `Bounded`; a `Quorum` raises OptionError.
     """
     if isinstance(barrier, Quorum):
-      raise OptionError("barrier", "asp, bsp, ssp or psp with threads, which cannot drop late messages")
+      raise OptionError("barrier", "asp, bsp, ssp or psp with threads", advice="Threads cannot drop late messages.")
     if algorithm.arrivals.round_robin and barrier.bound != np.inf:
       raise OptionError("barrier", "asp for a round-robin algorithm")
     ranges.check("workers", workers, ranges.integers(1))
@@ -63,12 +65,14 @@ class Threads:
     if self._compiled.lock_free:
       check_lock_free(self.algorithm, params)
     self._consensus = jax.jit(self._consensus_of)
-    self._ended = SimpleQueue[int]()  # ranks of threads that ended, and STOP
+    self._ended = SimpleQueue[int]()  # ranks of ended threads, or STOP
 
   def run(self, params: Tree, extra: Tree, take: Take, visits: int, watch: Watch) -> tuple[Events, Operations]:
     """Train until `visits` visits are served or `stop` is called. The clock starts after compilation.
 
     watch: called after each visit; no other visit ends before it returns.
+
+    Returns the recorded events and server operations.
 
     Raises NotFinite if a loss is not finite, and re-raises other exceptions of threads; a note names worker and step.
     All threads have ended when `run` returns or raises, also after KeyboardInterrupt.
@@ -86,7 +90,7 @@ class Threads:
       for thread in threads:
         thread.start()
       while running:
-        # `join` assumes that a thread has ended when Ctrl-C interrupts it (Python 3.11).
+        # Not `join`: if Ctrl-C interrupts it, Python 3.11 assumes that the thread has ended.
         if self._ended.get() == STOP:
           self._halt()
         else:
@@ -103,7 +107,7 @@ class Threads:
     return record
 
   def progress(self) -> Progress:
-    """Return the progress. Call it from `watch` or after the run."""
+    """Return the progress of the run. Call this only from `watch` or after the run."""
     return self._shared.progress()
 
   def stop(self) -> None:
@@ -139,7 +143,7 @@ class Threads:
         me, results = self._steps(worker, self._merged(me, reply), first, period)
         losses = self._checked(worker, first, results)
       message = self._compiled.request(me.state, me.params)
-      ahead, before = self._steps(worker, me, first, delay)  # only dispatched, so that they can hide the exchange
+      ahead, before = self._steps(worker, me, first, delay)  # dispatched, not awaited, to hide the exchange
       if not shared.visit(row, message, lambda done, me=me, losses=losses: self._visited(worker, me, done, losses)):
         return
       reply = shared.reply(row, message, device)

@@ -1,4 +1,4 @@
-"""Split a schedule into calls of equal shape, and define the compiled program that runs the waves of a call."""
+"""Split a schedule into calls of a compiled program, and define this program, which runs the waves of a call."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -38,7 +38,7 @@ from ddl.group import Group
 
 
 class SimulatorCall(NamedTuple):
-  """The visits that advance the workers, on average, from step `first` to step `end`."""
+  """A call of the compiled program: the waves that advance the workers, on average, from step `first` to `end`."""
 
   first: int
   end: int
@@ -61,13 +61,13 @@ class Shape(NamedTuple):
 class Arrays(NamedTuple):
   """The arrays that describe a call to the compiled program."""
 
-  mode: np.ndarray  # [workers, waves] int32
+  mode: np.ndarray  # [workers, waves] int32: REST, FULL, DROPPED or RESTART
   row: np.ndarray  # [workers, waves] int32: index of the round among its device's batches
   first: np.ndarray  # [workers, waves] int32: the round's first step
   count: np.ndarray  # [waves] int32: number of operations
   steps: ServerOperations  # the server operations [waves, operations]
   rounds: list[list[tuple[int, int]]]  # per device, in the order of `row`: (worker, first step)
-  most_rows: int  # per device
+  most_rows: int  # number of rows to which the batches of each device are padded
 
 
 class WavePlan:
@@ -80,24 +80,33 @@ class WavePlan:
     self.workers, self.virtual, self.devices = workers, workers // devices, devices
     self._visit_steps = visit_step(algorithm.delay, events.round, algorithm.period)
     self._first = first_step(algorithm.delay, events.round, algorithm.period)
-    # Whether steps precede the visit: false for a dropped worker, and for the first request with a delay.
+    # Whether steps precede the visit: not if it is dropped or, with a delay, if it is the first one after a (re)start.
     self.has_steps = ~(events.dropped | ((algorithm.delay > 0) & ((events.round == 0) | events.restarted)))
     self._mode = np.select([events.dropped, events.restarted, self.has_steps], [DROPPED, RESTART, FULL], REST)
 
   def visits(self, step: int) -> int:
-    """Return the number of visits after `step` steps per worker on average. ValueError beyond the schedule's end."""
+    """Return the number of visits after which the workers have finished `step` steps on average.
+
+    Raises ValueError beyond the schedule's end.
+    """
     count, scheduled = visits(self.algorithm, self.workers, step), len(self.events.worker)
     if count > scheduled:
       raise OptionError("the number of visits of the schedule", f"at least {count} for step {step}", scheduled)
     return count
 
   def seconds(self, step: int) -> float:
-    """Return the virtual seconds after `step` steps per worker on average. ValueError beyond the schedule's end."""
+    """Return the virtual time, in seconds, at which the workers have finished `step` steps on average.
+
+    Raises ValueError beyond the schedule's end.
+    """
     count = self.visits(step)
     return float(self.events.served[count - 1]) if count else 0.0
 
   def calls(self, boundaries: Sequence[int], widest: int) -> list[SimulatorCall]:
-    """Return the calls between successive `boundaries` (steps, from 0). ValueError beyond the schedule's end."""
+    """Return one call between each two successive `boundaries`. Raises ValueError beyond the schedule's end.
+
+    boundaries: steps per worker on average; the first one is 0. widest: maximum number of visits per wave.
+    """
     cuts = stops(self.operations, [self.visits(step) for step in boundaries[1:]])
     parts = waves(self.operations, cuts, widest)
     return [SimulatorCall(a, b, tuple(part)) for a, b, part in zip(boundaries[:-1], boundaries[1:], parts, strict=True)]
@@ -138,25 +147,25 @@ class WavePlan:
 
 
 class SimulatorCarry(NamedTuple):
-  """The state between two calls."""
+  """The state of the simulation between two calls."""
 
   worker: Worker  # [workers, ...]
   server_state: ServerState  # [devices, ...]
 
 
 class WaveProgram(NamedTuple):
-  """The functions that run on each device, for schedules with operations of `kinds` on `blocks` blocks."""
+  """The functions that each device runs to execute a schedule."""
 
   algorithm: ServerAlgorithm
   model: Model
   workers: Workers
   gradients: str  # as in `ExecutionConfig`
-  steps: str
-  kinds: frozenset[int]
-  blocks: int
+  steps: str  # as in `ExecutionConfig`
+  kinds: frozenset[int]  # the kinds of server operations in the schedule
+  blocks: int  # number of blocks of a lock-free center
 
   def start(self, params: Tree, extra: Tree) -> SimulatorCarry:
-    """Return a device's initial carry; the server and all workers start from this model."""
+    """Return a device's initial carry; the server and all workers start from these parameters and `extra`."""
     virtual = self.workers.virtual
     state, _, _ = self.algorithm.init(params)
     worker = Worker(params, state, extra)
@@ -165,7 +174,10 @@ class WaveProgram(NamedTuple):
     return SimulatorCarry(several, jax.tree.map(lambda x: x[None], server))
 
   def call(self, carry: SimulatorCarry, batches: Tree, rounds: Any, server: Any, key: jax.Array) -> Any:
-    """Execute the waves of a call; return (carry, losses [workers, waves, period])."""
+    """Execute the waves of a call; return (carry, losses [workers, waves, period]).
+
+    rounds: (mode, row, first) of `Arrays`; server: (number of waves, count, steps), the last two from `Arrays`.
+    """
     virtual, period = self.workers.virtual, self.algorithm.period
     unrolled = self.gradients == "unroll"  # keep each worker's arrays separate, to avoid copies
     rank = lax.axis_index(AXIS[0]) * virtual
@@ -199,7 +211,7 @@ class WaveProgram(NamedTuple):
         )
         workers, losses = mapped(*args)
       messages = _of_each(workers, self._message_of)
-      if self.workers.devices > 1:  # XLA would copy gathered arrays on one device
+      if self.workers.devices > 1:  # on one device XLA would copy the arrays
         messages = jax.tree.map(lambda x: lax.all_gather(x, AXIS[0], tiled=True), messages)
       state = serve(state, messages, steps, count, rank)
       if DROP in self.kinds:
@@ -231,7 +243,7 @@ class WaveProgram(NamedTuple):
     rule, virtual = self.algorithm.lock_free, self.workers.virtual
     if rule is None or LOOK not in self.kinds:
       return jax.tree.map(lambda x: x[:virtual], state.replies)
-    message = _of_each(workers, self._request_of)  # equals that of its last visit, as its state has not changed since
+    message = _of_each(workers, self._request_of)  # equals the message of the last visit: the worker is unchanged
     mine = lax.dynamic_slice_in_dim(state.seen, rank, virtual)
     seen = jax.vmap(lambda x: from_blocks(x, state.server))(mine)
     return jax.vmap(rule.reply)(message, seen)
@@ -245,7 +257,7 @@ class WaveProgram(NamedTuple):
 
 
 def _of_each(workers: Any, fn: Callable[[Worker], Tree]) -> Tree:
-  """Apply a function to each worker and stack the results: [virtual, ...]. workers: a stacked `Worker`, or a tuple."""
+  """Apply `fn` to each worker and stack the results: [virtual, ...]. workers: a stacked `Worker` or a tuple of them."""
   if isinstance(workers, Worker):
     return jax.vmap(fn)(workers)
   return jax.tree.map(lambda *x: jnp.stack(x), *map(fn, workers))

@@ -23,12 +23,12 @@ class Worker(NamedTuple):
 
 
 def first_step(delay: int, round_: Any, period: int) -> Any:
-  """Return the first step that a worker computes for its visit number `round_`; negative if there is none."""
+  """Return the first step of the round that precedes visit number `round_` (from 0) of a worker; negative for none."""
   return (round_ - 1 if delay else round_) * period
 
 
 def visit_step(delay: int, round_: Any, period: int) -> np.ndarray:
-  """Return `Visit.step` for visit numbers `round_`: [...] int32. With even periods, the two middle steps alternate."""
+  """Return `Visit.step` for visit numbers `round_`: [...] int32. For an even period, the two middle steps alternate."""
   round_ = np.asarray(round_) - (delay > 0)
   return np.maximum(round_ * period + (period - 1 + round_ % 2) // 2, 0).astype(np.int32)
 
@@ -39,11 +39,12 @@ def make_worker_round(
   """Return worker_round(mode, first, worker, reply, fresh, take) -> (worker, losses [period]).
 
   mode: [] int32, one of REST, FULL, DROPPED, RESTART; first: [] int32, the round's first step, as from `first_step`;
-  reply: the last visit's; fresh: the model for a restarting worker, None if no worker restarts; take() returns
-  the batches [period, batch, ...] and keys [period]. Losses of steps that did not run are 0. After a restart or a
-  dropped round the worker's optimizer schedules continue at its next step.
+  reply: the reply to the last visit; fresh: the parameters from which the worker restarts, None if no worker of the run
+  restarts; take() returns the batches [period, batch, ...] and keys [period]. Losses of steps that did not run are 0.
+  After a restart or a dropped round the worker's optimizer schedules continue at its next step.
 
-  steps: how steps are compiled, "scan" or "unroll". drops: whether mode can be DROPPED: merge the last reply, no steps.
+  steps: how steps are compiled, "scan" or "unroll". drops: whether `mode` can be DROPPED; the worker then merges the
+  last reply and computes no steps.
   """
   step, delay = make_local_step(model, algorithm.local), algorithm.delay
 

@@ -28,11 +28,11 @@ REPORT_FILES = ("report.html", "metrics.csv", "table.csv", "pairs.csv", "finding
 
 
 def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[str, Any]:
-  """Run a comparison and write its report; return the content of comparison.json and the path of its "folder".
+  """Run a comparison and write its report; return the content of comparison.json, and its folder as "folder".
 
   Raises:
     Stopped: after SIGTERM or Ctrl-C; all progress is saved.
-    Failed: if every run diverged, one of several processes failed, or the report could not be written.
+    Failed: if every run diverged, one of several processes failed, or predictions or report could not be written.
     ValueError: for an invalid folder, options or comparison.
   """
   options, began = options or RunOptions(), time.perf_counter()
@@ -102,13 +102,13 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
 
 
 def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str:
-  """Return the metric that the target refers to. Raises OptionError if the target is not a valid value of it."""
+  """Return the metric that the target refers to. Raises OptionError if the target is not one of its values."""
   (_, data, model, *_), target = next(iter(components.values())), comparison.target
   metric = comparison_metric(comparison.metric, model, data.test, data.meta.get("task", ""))
   is_valid, condition = {
-    "accuracy": (0 < target <= 1, "in (0, 1] for an accuracy, such as 0.95 for 95 %"),
+    "accuracy": (0 < target <= 1, "in (0, 1] for an accuracy (0.95 for 95 %)"),
     "loss": (math.isfinite(target), "finite for a loss"),
-    "perplexity": (1 < target < math.inf, "above 1 and finite for a perplexity, such as 30"),
+    "perplexity": (1 < target < math.inf, "above 1 and finite for a perplexity (for example 30)"),
   }[metric]
   if not is_valid:
     raise OptionError("config.compare.target", condition, f"{target:g}")

@@ -32,14 +32,14 @@ from ddl.run.processes import say
 from ddl.run.virtual_time import RunClock
 from ddl.run.workdir import resume_command
 
-GROUPS = "together.json"  # a label's batches of runs; the position of a run in its batch is its lane
+GROUPS = "together.json"  # lists a label's batches of runs; each batch is trained in one program
 
 
 class ExistingRuns(NamedTuple):
   """Folders of runs from earlier commands."""
 
-  complete: set[Path]
-  saved: dict[Path, int]  # the step of the last checkpoint of incomplete runs, -1 without one
+  complete: set[Path]  # runs that finished or diverged
+  saved: dict[Path, int]  # incomplete run -> step of its last checkpoint, -1 without one
   not_requested: Mapping[str, Sequence[str]]  # algorithm label -> runs that this command does not train
 
   def done(self, path: Path) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class ExistingRuns(NamedTuple):
 def existing_runs(path: Path, pattern: str, read: Mapping[str, Sequence[str]]) -> ExistingRuns:
   """Find the runs in folders that match a pattern. Call it once, before any process creates new folders.
 
-  read: the runs of each algorithm label that this command does not train.
+  pattern: a glob pattern relative to `path`; read: the runs of each algorithm label that this command does not train.
   """
   files_of = (path.glob(f"{pattern}/{name}") for name in (run_dir.CONFIG, run_dir.RESULT, run_dir.FAILED))
   begun, result, failed = ({file.parent for file in files} for files in files_of)
@@ -71,7 +71,7 @@ def check_metrics(path: Path, existing: ExistingRuns) -> None:
 
 
 def to_train(comparison: Comparison, path: Path, existing: ExistingRuns) -> list[str]:
-  """Return the requested algorithm labels that do not have a complete run for each seed."""
+  """Return the requested algorithm labels that lack a complete run for at least one seed."""
   names = [f"seed-{seed}" for seed in comparison.seeds]
   requested = [label for label in comparison.experiments if label not in existing.not_requested]
   return [label for label in requested if any(path / slug(label) / name not in existing.complete for name in names)]
@@ -87,7 +87,7 @@ def run(
 ) -> tuple[dict[str, list[str]], dict[str, str], int]:
   """Train all runs of a comparison.
 
-  Return (run folders by algorithm label, error of each label with a diverged run, number of complete runs).
+  Return (run folders by algorithm label, error of each label with a diverged run, number of runs without divergence).
   """
   runs, failed, ended, description = {}, {}, 0, ""
   first = components[next(iter(components))]
@@ -127,7 +127,7 @@ def run(
 
 @dataclass(frozen=True)
 class LabelRuns:
-  """The runs of one algorithm label that share a trainer; they differ in seeds and traced settings."""
+  """The runs of one algorithm label that share a trainer; they differ in seeds and `traced` settings."""
 
   command: str  # "compare" or "sweep"
   path: Path  # folder of the comparison or sweep
@@ -137,8 +137,8 @@ class LabelRuns:
   evaluator: Evaluator
   options: RunOptions
   fingerprints: Mapping[str, str]  # of the label's inputs, see `ddl.run.inputs`
-  max_runs: int  # per program
-  traced: Sequence[str] = ()  # see `build.traced_settings`
+  max_runs: int  # per compiled program
+  traced: Sequence[str] = ()  # settings that are arguments of the program, see `build.traced_settings`
 
   @cached_property
   def width(self) -> int:
@@ -158,9 +158,9 @@ class LabelRuns:
   def outcomes(
     self, experiments: Mapping[Path, Experiment], hooks: Sequence[LoopHook] = ()
   ) -> Iterator[tuple[Path, dict[str, Any] | Diverged, RunClock | None]]:
-    """Train the runs; yield (folder, last line of metrics or `Diverged`, clock) of each.
+    """Train the incomplete runs; yield (folder, last line of metrics or `Diverged`, clock) of every run.
 
-    The clock is None if the run was complete before.
+    The clock is None for a run that was already complete. hooks: called in addition to the default hooks.
     """
     for folder, experiment in experiments.items():
       if folder in self.existing.complete:
@@ -204,10 +204,10 @@ class LabelRuns:
       raise
 
   def _groups(self, folders: Sequence[Path]) -> list[list[Path]]:
-    """Divide the runs into batches, each of which one program trains.
+    """Divide the runs into batches, each of which is trained in one program.
 
-    The batches are written to GROUPS before training: for a bit-exact result, a resumed run must keep its lane,
-    which is its position in the batch.
+    The batches are written to GROUPS before training, because a resumed run is bit-exact only at the same position in
+    the same batch.
     """
     parent, known = self.path / slug(self.label), self.existing
     file = parent / GROUPS
@@ -229,7 +229,7 @@ class LabelRuns:
 
 
 def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverged:
-  """Return the last line of metrics of a complete run, or its `Diverged`."""
+  """Return the last line of metrics of a complete run, or `Diverged` if it diverged."""
   folder.reopen(experiment)
   if (folder.path / run_dir.FAILED).exists():
     return Diverged(str(files.read_json(folder.path / run_dir.FAILED).get("diverged")))
@@ -237,5 +237,8 @@ def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverge
 
 
 def _saved(folder: Path) -> int:
-  """Return the step of a run's last checkpoint, or -1, without orbax, which would initialize the devices."""
+  """Return the step of a run's last checkpoint, or -1 if there is none.
+
+  This does not use orbax, which would initialize the devices.
+  """
   return max((int(file.name) for file in RunFolder(folder).checkpoints.glob("*") if file.name.isdigit()), default=-1)

@@ -1,4 +1,4 @@
-"""Predict the times of a comparison's runs on clusters (`compare --cluster`), and their break-even bandwidths."""
+"""Predict the times of a comparison's runs on clusters (`compare --cluster`), and break-even bandwidths."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ class Entrant(NamedTuple):
   algorithm: Any  # an Algorithm or a ServerAlgorithm
   pattern: Pattern
   seeds: list[int]
-  steps: list[np.ndarray]  # evaluated steps of each seed; empty for a run without metrics
+  steps: list[np.ndarray]  # for each seed, the steps of its evaluations; empty for a run without metrics
   hits: list[float]  # step at which each seed meets the target, interpolated between evaluations; NaN if never
   members: Members = ALONE  # the devices of each worker
 
@@ -101,7 +101,7 @@ def _entrant(
 def entry(
   name: str, cluster: Cluster, entrants: Mapping[str, Entrant], work: StepWork, nbytes: float
 ) -> dict[str, Any]:
-  """Return one cluster's entry of comparison.json. nbytes: bytes of the parameters."""
+  """Return one cluster's entry of comparison.json. work: of a local step; nbytes: bytes of the parameters."""
   algorithms, means = {}, {}
   for label, entrant in entrants.items():
     cluster_runs = [_on_cluster(entrant, seed, cluster, work) for seed in entrant.seeds]
@@ -144,7 +144,7 @@ def _figures(
   }
   if not entrant.experiment.has_server:
     charged = (cluster_runs[0].charged.local, *cluster_runs[0].charged.exchanges)
-    mean = cluster_runs[0].mean  # the exchange for an evaluation, if the algorithm has no other
+    mean = cluster_runs[0].mean  # of the exchange for an evaluation, used if the algorithm has no other
     return out | {"exchange_seconds": max((cost for cost in charged if isinstance(cost, float)), default=mean)}
   stale: dict[str, list[float]] = {"trained": [], "there": []}
   for config in (cluster_run.config for cluster_run in cluster_runs):
@@ -208,7 +208,7 @@ def break_even(
   ends = [sorted(((at(bandwidth), label) for label, at in means.items()))[:2] for bandwidth in BANDWIDTHS]
   return {
     "winner": winner,
-    "crossings": changes,  # with less bandwidth, then with more
+    "crossings": changes,  # at lower bandwidths, then at higher ones
     "searched": list(BANDWIDTHS),
     "ends": [{"first": a[1], "second": b[1], "ratio": a[0] / b[0]} for a, b in ends],  # at both ends of "searched"
   }

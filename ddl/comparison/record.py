@@ -27,9 +27,9 @@ NOTHING = "nothing"
 
 
 def describe_traffic(components: Components, taxonomy_pattern: str) -> tuple[str, str]:
-  """Return an experiment's communication pattern, and a text about its messages and their periods.
+  """Return the name of an experiment's communication pattern, and a text about its messages and their periods.
 
-  The pattern is `taxonomy_pattern`; for a compressed algorithm it instead names the collectives that are used.
+  The name is `taxonomy_pattern`, or with a wrapper, such as compression, the collectives that are actually used.
   """
   experiment = components.experiment
   pattern = pattern_of(components.algorithm, param_shapes(components.model), experiment.workers)
@@ -99,7 +99,7 @@ def content(
   path: Path, comparison: Comparison, components: Mapping[str, Components], runs: Mapping[str, list[str]],
   failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions, metric: str,
 ) -> dict[str, Any]:  # fmt: skip
-  """Return the content of comparison.json without clusters.
+  """Return the content of comparison.json, without predictions for clusters.
 
   runs: algorithm label -> run folders. failed: algorithm label -> error of a diverged run.
   tuned: tuned settings by algorithm label, or by label without grid values (`Place.group`).
@@ -172,8 +172,8 @@ class Joined(NamedTuple):
   """A comparison merged with the algorithm labels and clusters recorded in its folder."""
 
   comparison: Comparison
-  options: RunOptions  # with all labels in their command and record
-  read: Mapping[str, Sequence[str]]  # the runs of recorded labels that were not requested and are not trained
+  options: RunOptions  # their command and record name all labels
+  read: Mapping[str, Sequence[str]]  # runs of recorded labels that were not requested: read, but not trained
   tuned: dict[str, Any]  # the tuned settings of these labels
 
 
@@ -209,7 +209,7 @@ def joined(path: Path, comparison: Comparison, options: RunOptions) -> Joined:
   if grid.keys() != comparison.grid.keys():
     keys = [", ".join(axes) or "no keys" for axes in (grid, comparison.grid)]
     raise OptionError(
-      "workdir", f"the folder of a comparison with a grid over {keys[1]}", f"{path}, with a grid over {keys[0]}"
+      "workdir", f"the folder of a comparison with a grid over {keys[1]}", f"{path} (grid over {keys[0]})"
     )
   merged = {}
   for key, values in comparison.grid.items():

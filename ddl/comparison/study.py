@@ -18,7 +18,7 @@ from ddl.config.sweep import Bounds, Point, Space, Sweep, logarithmic, points
 from ddl.errors import OptionError
 from ddl.run.folder import STUDY, differences
 
-STARTUP = 4  # Halton points before TPE, which needs earlier results
+STARTUP = 4  # trials at Halton points before TPE, which needs earlier results
 RUNGS = (1, 3)  # in ninths of the steps; about a third of the trials continue after each rung
 COMPLETE, PRUNED, DIVERGED, INVALID = "complete", "pruned", "diverged", "invalid"
 
@@ -26,8 +26,8 @@ COMPLETE, PRUNED, DIVERGED, INVALID = "complete", "pruned", "diverged", "invalid
 class Halton(optuna.samplers.BaseSampler):
   """A sampler that returns the n-th Halton point for trial n.
 
-  Optuna's QMCSampler instead draws the first trial at random and uses a corner of the box as the second; a resumed
-  study would continue with other points.
+  Optuna's QMCSampler instead draws the first trial at random and uses a corner of the search space as the second, and
+  a study resumed with it would continue with other points.
   """
 
   def __init__(self, space: Space, trials: int):
@@ -84,7 +84,7 @@ class LabelStudy:
     if score:
       self._study.tell(trial, score[self.metric])
     else:
-      self._study.tell(trial, state=TrialState.PRUNED)  # a sampler learns from these, but not from failed ones
+      self._study.tell(trial, state=TrialState.PRUNED)  # samplers learn from pruned trials, but not from failed ones
 
   def finished(self) -> list[tuple[Point, dict[str, Any]]]:
     """Return (point, {"outcome", "score", "seeds"}) of each finished trial, in order."""
@@ -92,7 +92,10 @@ class LabelStudy:
     return [({key: trial.params[key] for key in self._space}, trial.user_attrs) for trial in trials]
 
   def judge(self, trial: optuna.Trial, line: dict[str, Any], steps: int) -> None:
-    """Report the first line of metrics after each rung (see RUNGS). Raises TrialPruned unless in the best third."""
+    """Report a trial's first line of metrics at or after each rung (see RUNGS).
+
+    Raises TrialPruned if the trial is then not in the best third.
+    """
     if not 0 < line["step"] < steps:
       return
     rung = max((rung for rung in RUNGS if 9 * line["step"] >= rung * steps), default=0)

@@ -122,7 +122,7 @@ class _LabelSweep:
       for structure, group in trials.items():
         self._run_trials(programs[structure], group)
         if not self._one_by_one:
-          del programs[structure]  # and its trainer
+          del programs[structure]  # frees its trainer
     return _result(self._study, sweep, label)
 
   def _components(self, point: Point) -> build.Components:

@@ -34,7 +34,7 @@ from ddl.errors import OptionError
 from ddl.names import short_name
 
 SECTIONS = (*REGISTRIES, "network", "compare", "sweep")
-DEFAULTS = {  # default name of each section
+DEFAULTS = {  # section -> name of its default factory
   "algorithm": "sync_sgd",
   "wrapper": NO_WRAPPER,  # compresses messages
   "model": "mlp",
@@ -70,20 +70,20 @@ def base() -> Config:
       "title": "",
       "seeds": (0, 1, 2),
       "metric": "",  # "accuracy", "loss" or "perplexity"; "": the accuracy if the model has one, else the loss
-      "target": 0.95,  # of the test metric: at least this accuracy, at most this loss or perplexity
-      "expected": (),  # pairs of labels (faster, slower) to the target, according to a paper
+      "target": 0.95,  # test metric to reach: at least this accuracy, or at most this loss or perplexity
+      "expected": (),  # pairs of labels (A, B) where A reaches the target sooner than B according to a paper
       "algorithms": ConfigDict(),  # label -> changes of the config, e.g. {"algorithm": {"name": "dasgd"}}
       "grid": Pairs((), tuple),  # key -> values to run all labels with, e.g. {"algorithm.period": (1, 4)}
     }
   )
   config.sweep = ConfigDict(
     {
-      "trials": 9,  # per algorithm
+      "trials": 9,  # number of trials per algorithm
       "seeds": (),  # seeds over which a trial's score is averaged; (): config.seed
-      "sampler": "halton",  # evenly spread; or "tpe", which depends on the results of earlier trials
+      "sampler": "halton",  # "halton": evenly spread points; "tpe": points that depend on the results of earlier trials
       "pruning": False,  # stop trials that are not in the best third after 1/9 or 1/3 of the steps
-      "validation": 0.2,  # share of the training examples, if the data section sets none
-      "learning_rate": (0.01, 1.0),  # bounds of a logarithmic scale
+      "validation": 0.2,  # share of the training examples used for validation, if the data section sets none
+      "learning_rate": (0.01, 1.0),  # bounds (low, high); the scale is logarithmic if high / low >= 10, else linear
       "space": ConfigDict(),  # label -> {key of config.algorithm: (low, high) or [choices]}
     }
   )
@@ -91,9 +91,9 @@ def base() -> Config:
 
 
 def with_user_keys(config: Config, sections: Any = None) -> Config:
-  """Add keys for the arguments of the user-defined functions that `sections` names; default: the config itself.
+  """Add keys for the arguments of the user-defined functions named in `sections` (default: in the config itself).
 
-  Raises OptionError if such a function cannot be imported.
+  The config is changed in place and returned. Raises OptionError if such a function cannot be imported.
   """
   for kind in REGISTRIES:
     values, new = config.get(kind), (config if sections is None else sections).get(kind)
@@ -107,8 +107,8 @@ def switched(config: Config, names: Mapping[str, str]) -> tuple[Config, str]:
   """Copy a config and replace factories by `names` (section -> name); return (copy, note on dropped settings or "").
 
   Settings that are valid only for the old factory are dropped from the section. They are also dropped from the changes
-  and sweep spaces of compared algorithms that name no factory for this section, and from the grid if none names one.
-  Raises ValueError for an unknown name.
+  and sweep spaces of compared algorithms that name no factory for this section, and from the grid if no compared
+  algorithm names one. Raises ValueError for an unknown name.
   """
   out, notes = renamed(config, {kind: {"name": name} for kind, name in names.items()}), []
   labels = out.compare.algorithms
@@ -181,8 +181,8 @@ def _reads(kind: str, old: str, key: str) -> bool:
 def renamed(config: Config, changes: Any) -> Config:
   """Copy a config with the factories that `changes` names, and keep the settings that are valid for them.
 
-  Keys that neither the old nor the new factory takes are kept and refused later. Raises OptionError for an unknown
-  factory.
+  Keys that neither the old nor the new factory takes are kept; a later check rejects them. Raises OptionError for an
+  unknown factory.
   """
   out = copy.deepcopy(config)
   for kind in REGISTRIES:
@@ -217,7 +217,7 @@ def default_experiment(**changes: Any) -> Experiment:
 
 
 SHOWN = 12  # config files that an error lists
-PATHS = ("path", "data_dir")  # keys of a config that name files
+PATHS = ("path", "data_dir")  # config keys whose values are paths
 
 
 def load(file: Path) -> Config:

@@ -55,7 +55,7 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
   "times": TIMES,
   "barrier": BARRIERS,
 }
-RETURNED: dict[str, tuple[type, ...]] = {  # return types of a section's factories
+RETURNED: dict[str, tuple[type, ...]] = {  # section -> types that its factories may return
   "algorithm": (Algorithm, ServerAlgorithm),
   "wrapper": (Algorithm,),
   "model": (Model,),
@@ -119,7 +119,7 @@ def traceable(kind: str, name: str, key: str, value: Any) -> bool:
 
 
 def section(name: str, factories: Iterable[Factory]) -> Config:
-  """Return a config section with `name` and all keyword arguments of the factories, typed but unset."""
+  """Return a config section with `name` and the keyword arguments of all factories as typed keys without values."""
   types: dict[str, set[type]] = {}
   for function in factories:
     for key, parameter in keywords(function).items():
@@ -176,7 +176,7 @@ def _wrong_type(value: Any, annotation: Any) -> str:
 def check_keys(config: Any, default: Config, where: str = "config") -> None:
   """Convert values to the types of `default`, in place. Raises OptionError for unknown keys and wrong types."""
   if not isinstance(config, ConfigDict):
-    raise OptionError(where, "a section, as in ddl.config.base()", repr(config))
+    raise OptionError(where, "a section (as in ddl.config.base())", repr(config))
   for key in [*default, *config]:
     if key not in config:
       raise OptionError(f"{where}.{key}", "present in the config", advice="Start from ddl.config.base().")
@@ -220,7 +220,7 @@ def keyword_arguments(kind: str, section: Mapping[str, Any], workers: int = 1) -
       taken = f"takes {', '.join(parameters)}" if parameters else "takes no settings"
       readers = [name for name in REGISTRIES[kind] if takes(kind, name, key)][:SHOWN]
       advice = f"It is a setting of {', '.join(readers)}." if readers else ""
-      raise OptionError(option, f"unset (None) with {what}, which {taken}", repr(value), advice)
+      raise OptionError(option, f"unset (None) with {what} (which {taken})", repr(value), advice)
     if wrong := _wrong_type(value, parameters[key].annotation):
       default = parameters[key].default
       unusable = isinstance(default, ByWorkers) or default in (inspect.Parameter.empty, "", ())

@@ -145,7 +145,7 @@ def check_labels(labels: Iterable[str]) -> None:
   folders: dict[str, str] = {}
   for label in labels:
     if not label:
-      raise OptionError(f"labels of {LABELS}", "nonempty, because they name folders", "''")
+      raise OptionError(f"labels of {LABELS}", "nonempty (they name folders)", "''")
     other = folders.setdefault(slug(label), label)
     if other != label:
       shared = f"'{other}' and '{label}', both with the folder {slug(label)}"
@@ -159,7 +159,7 @@ def apply(config: Config, base: Config, changes: Any, where: str) -> None:
   """
   if not isinstance(changes, Mapping):
     example = {"name": config.name} if "name" in config else {"algorithm": {"name": "local_sgd", "period": 10}}
-    raise OptionError(where, f"a dictionary of keys and values, such as {example}", repr(changes))
+    raise OptionError(where, f"a dictionary of keys and values (for example, {example})", repr(changes))
   for key, value in changes.items():
     if key not in config:
       raise unknown_key(key, where, where.rpartition(".")[2], config)
@@ -235,10 +235,10 @@ def values(config: Config) -> dict[str, tuple[Any, ...]]:
   """Return the grid of a config as key -> values. Raises OptionError if the grid is malformed."""
   pairs = config.compare.grid
   if not all(isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
-    raise OptionError(GRID, "a dictionary of keys and their values, such as {'workers': (1, 2, 4)}", repr(pairs))
+    raise OptionError(GRID, "a dictionary of keys and their values (for example, {'workers': (1, 2, 4)})", repr(pairs))
   grid = {key: tuple(choices) if isinstance(choices, tuple | list) else (choices,) for key, choices in pairs}
   if empty := [key for key, choices in grid.items() if not choices]:
-    raise OptionError(f"{GRID}['{empty[0]}']", "one or more values, such as (1, 2, 4)", "()")
+    raise OptionError(f"{GRID}['{empty[0]}']", "one or more values (for example, (1, 2, 4))", "()")
   if len(several := [key for key, choices in grid.items() if len(choices) > 1]) > AXES:
     raise OptionError(GRID, f"limited to {AXES} keys with several values", f"{len(several)} ({', '.join(several)})")
   return grid
@@ -253,7 +253,7 @@ def _check_key(key: str, variants: Iterable[Config]) -> None:
       if name not in REFUSED:
         known |= dict.fromkeys([f"{name}.{inner}" for inner in section] if isinstance(section, ConfigDict) else [name])
   if key not in known:
-    condition = "config keys, such as workers, batch or algorithm.period"
+    condition = "config keys (for example, workers, batch or algorithm.period)"
     raise OptionError(f"keys of {GRID}", condition, f"'{key}'", nearest(key, known))
 
 
@@ -295,18 +295,18 @@ class Comparison:
   experiments: Mapping[str, Experiment]
   title: str = ""
   seeds: tuple[Seed, ...] = (0, 1, 2)
-  target: float = 0.95  # of the test metric
-  expected: tuple[tuple[str, str], ...] = ()  # pairs of labels (faster, slower) to the target, according to a paper
-  clusters: tuple[str, ...] = ()  # clusters to predict seconds for
-  tuned: str = ""  # tuned.json with the settings of a sweep
+  target: float = 0.95  # value of the test metric to reach
+  expected: tuple[tuple[str, str], ...] = ()  # pairs (faster, slower) of labels, see `config.compare.expected`
+  clusters: tuple[str, ...] = ()  # names of the clusters for which seconds are predicted
+  tuned: str = ""  # path of a sweep's tuned.json whose settings were applied, or ""
   grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values by key; {}: no grid
-  places: Mapping[str, Place] = field(default_factory=dict)  # places of the labels in the grid
+  places: Mapping[str, Place] = field(default_factory=dict)  # position of each label in the grid
   metric: str = ""  # see `config.compare.metric`
 
   def __post_init__(self) -> None:
     """Raise OptionError for invalid seeds or expected pairs, or experiments that cannot be compared."""
     if not isinstance(self.expected, tuple) or not all(isinstance(p, tuple) and len(p) == 2 for p in self.expected):
-      condition = "pairs of labels, such as (('EASGD', 'local SGD'),)"
+      condition = "pairs of labels (for example, (('EASGD', 'local SGD'),))"
       raise OptionError("config.compare.expected", condition, repr(self.expected))
     check_fields(self, "config.compare.")
     if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -322,7 +322,7 @@ class Comparison:
       self._check_budget()
 
   def _check_budget(self) -> None:
-    """Raise OptionError if numbers of examples differ by more than a grid's rounding to whole steps."""
+    """Raise OptionError if the numbers of training examples differ by more than a grid's rounding to whole steps."""
     step = {label: experiment.workers * experiment.batch for label, experiment in self.experiments.items()}
     budgets = {label: step[label] * experiment.steps for label, experiment in self.experiments.items()}
     rounding = max(step.values()) if self.grid else 0

@@ -114,7 +114,7 @@ class Experiment:
   network: Network
   workers: Annotated[PositiveInt, "number of workers, p"] = 8
   batch: Annotated[PositiveInt, "examples per worker and step"] = 32
-  microbatches: Annotated[PositiveInt, "parts of a batch, to accumulate gradients"] = 1
+  microbatches: Annotated[PositiveInt, "parts into which a batch is split to accumulate gradients"] = 1
   precision: Annotated[str, "float32, or bfloat16 for loss and gradient; all else is float32"] = "float32"
   elastic: Annotated[bool, "whether training continues without failed workers; collective algorithms only"] = False
   steps: Annotated[PositiveInt, "steps of each worker; on average if the algorithm has a server or peers"] = 200
@@ -182,7 +182,7 @@ class Experiment:
     return replace(self, **parts)
 
   def traceable(self, path: str) -> bool:
-    """Return whether a setting ("section.key") can be an argument of a compiled program."""
+    """Return whether a setting ("section.key") can be an argument of a compiled program instead of a constant."""
     section, _, key = path.partition(".")
     part: Part = getattr(self, section)
     by_user = section == "optimizer" and is_address(self.schedule.name)  # a user's schedule may branch on the rate
@@ -225,7 +225,7 @@ class Experiment:
     if self.spec.taxonomy.pattern == STRIPS and known and not elementwise(inner):
       name = self.algorithm.short_name
       raise OptionError(
-        "config.optimizer.name", f"an element-wise optimizer for {name}, which shards the flattened parameters",
+        "config.optimizer.name", f"an element-wise optimizer for {name} (which shards the flattened parameters)",
         f"{self.optimizer.short_name} with settings that depend on whole layers",
         "Use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True.",
       )  # fmt: skip
@@ -240,7 +240,7 @@ class Experiment:
     return algorithm._replace(arrivals=algorithm.arrivals._replace(blocks=blocks))
 
   def _check_delays(self, clocks: Sequence[Clock]) -> None:
-    """Raise OptionError if a delay exceeds both a period and the run, because then no message would arrive."""
+    """Raise OptionError if a delay exceeds both its exchange's first period and `steps`: no message would arrive."""
     for clock in clocks:
       if clock.delay > max(self.steps, clock.period(0)):
         key = self.length_key(clock.delay)
@@ -256,7 +256,7 @@ class Experiment:
 
   def _wrapped(self, algorithm: Algorithm | ServerAlgorithm) -> Algorithm:
     if isinstance(algorithm, ServerAlgorithm):
-      condition = f"{NO_WRAPPER} for {self.algorithm.short_name}, which has no collective"
+      condition = f"{NO_WRAPPER} for {self.algorithm.short_name} (which has no collective)"
       raise OptionError("config.wrapper.name", condition, self.wrapper.short_name)
     wrapped = self.make_part("wrapper", algorithm)
     shape = {"x": jax.ShapeDtypeStruct((1,), np.float32)}

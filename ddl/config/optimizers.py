@@ -33,9 +33,9 @@ RANGES = {  # annotations of the keyword arguments of optax's optimizers
 
 
 def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..., optax.GradientTransformation]:
-  """Return a factory (rate, *, settings) for an optax function; settings: its numbers and booleans, and COMMON.
+  """Return a factory (rate, *, settings) for an optax optimizer: its numeric and boolean arguments, and COMMON.
 
-  Weight decay is decoupled if the optax function supports it (AdamW, LAMB, Lion), else L2 regularization.
+  Weight decay is decoupled if the optax optimizer supports it (AdamW, LAMB, Lion), else L2 regularization.
   """
   parameters = inspect.signature(make).parameters
   known = {

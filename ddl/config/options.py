@@ -1,4 +1,4 @@
-"""Options for executing a run; unlike the experiment's settings, they change results only by rounding errors."""
+"""Options for executing a run, such as its folder, devices, checkpoints and runtime; no hyperparameters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,7 +81,7 @@ class RunOptions:
   ] = ()
   print_table: bool = True  # print the table at the end of a comparison
   command: tuple[str, ...] = ()  # the command line, recorded in the folder
-  recorded: Mapping[str, Any] = field(default_factory=dict)  # the record from which the folder is resumed
+  recorded: Mapping[str, Any] = field(default_factory=dict)  # the folder's record, if a run is resumed
 
   def __post_init__(self) -> None:
     """Raise OptionError for a value out of range, or an option that the runtime does not support."""
@@ -103,7 +103,7 @@ class RunOptions:
         raise OptionError(name, f"unset with runtime={self.runtime} and processes=1", changed[name])
     if self.members == 1 and "sharding" in changed:
       raise OptionError(
-        "sharding", "unset with members=1", self.sharding, "Sharding needs members > 1, several devices per worker."
+        "sharding", "unset with members=1", self.sharding, "Sharding needs members > 1 (several devices per worker)."
       )
     for name in SAVED:
       if self.runtime == "threads" and name in changed:

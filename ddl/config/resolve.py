@@ -1,4 +1,4 @@
-"""Resolve the config of a call: load a config file and apply the changes passed as keyword arguments."""
+"""Resolve the config of `ddl.train` and similar functions: load a file and apply the changes passed as arguments."""
 
 import contextlib
 import copy
@@ -45,7 +45,7 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
       out.compare.algorithms = ConfigDict(labels)
   if type(seeds := compare.get("seeds")) is int:
     if seeds < 1:
-      raise OptionError("seeds", "a positive number of seeds, or a sequence of seeds", seeds)
+      raise OptionError("seeds", "a positive number of seeds or a sequence of seeds", seeds)
     compare["seeds"] = tuple(range(seeds))
   if isinstance(grid := compare.get("grid"), Mapping):
     compare["grid"] = tuple(grid.items())
@@ -66,11 +66,11 @@ def _labels(algorithms: Any) -> dict[str, Any]:
     sections = [_section("algorithm", algorithm) for algorithm in algorithms]
     names = [short_name(str(section.get("name", "no name"))) for section in sections]
     if len({*names} - {"no name"}) < len(names):
-      condition = "a list of distinct names, or a dictionary from labels to algorithms"
+      condition = "a list of distinct names or a dictionary from labels to algorithms"
       raise OptionError("algorithms", condition, ", ".join(names))
     algorithms = dict(zip(names, sections, strict=True))
   if not isinstance(algorithms, Mapping | ConfigDict):
-    condition = 'a list of names, or a dictionary such as {"DaSGD": {"name": "dasgd", "period": 8}}'
+    condition = 'a list of names or a dictionary (for example, {"DaSGD": {"name": "dasgd", "period": 8}})'
     raise OptionError("algorithms", condition, repr(algorithms))
   return {label: _label(algorithm) for label, algorithm in algorithms.items()}
 
@@ -92,7 +92,7 @@ def _section(kind: str, value: Any) -> Any:
     with contextlib.suppress(OptionError):  # not at the top level of a file
       return custom(value)
   example, signature = EXAMPLES.get(kind, (f'{{"name": "{DEFAULTS[kind]}"}}', ""))
-  condition = f"a name, a dictionary such as {example}, or a function {signature}at the top level of a file"
+  condition = f"a name, a dictionary (for example, {example}) or a function {signature}at the top level of a file"
   got = getattr(value, "__qualname__", type(value).__name__)
   advice = "Wrap a module with ddl.from_flax(module, meta)." if kind == "model" else ""
   raise OptionError(kind, condition, got, advice)

@@ -70,7 +70,7 @@ def decay(
   """Return a step decay: the rate is multiplied by `factor` at each of the steps `at`, but stays >= floor * rate."""
   _check(warmup, steps)
   if any(a >= b for a, b in pairwise(at)):
-    raise OptionError("config.schedule.at", "a tuple of increasing steps, such as (100, 150)", at)
+    raise OptionError("config.schedule.at", "a tuple of increasing steps (for example, (100, 150))", at)
   stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
   if floor:
     return _warm(lambda step: jnp.maximum(stairs(step), floor * rate), rate, steps, warmup)
@@ -86,7 +86,7 @@ class RateState(NamedTuple):
 
 
 def recorded(inner: optax.GradientTransformation, schedule: Rate) -> optax.GradientTransformation:
-  """Record the last step's learning rate in the optimizer's state, unless it is constant."""
+  """Make an optimizer record the last step's learning rate in its state, unless the rate is constant."""
   if not callable(schedule):
     return inner
 

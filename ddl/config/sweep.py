@@ -37,7 +37,7 @@ class Sweep:
   sampler: str = "halton"  # or "tpe"
   pruning: bool = False
   validation: Fraction = 0.2  # share of the training examples, for data without a validation split
-  metric: str = ""  # see `config.compare.metric`; perplexity is compared by the loss
+  metric: str = ""  # see `config.compare.metric`; with "perplexity", trials are compared by the loss
 
   def __post_init__(self) -> None:
     """Raise OptionError for invalid settings, such as no validation split."""
@@ -114,7 +114,7 @@ def edges(experiment: Experiment, space: Space, point: Point, tried: Sequence[Po
   """Return {key: "low" or "high"} for keys whose value in the best `point` is the smallest or largest in `tried`.
 
   Omitted are keys with a single tried value, lists of choices other than three or more numbers, and edges beyond which
-  the algorithm or optimizer accepts no value, such as delay=1.
+  the algorithm or optimizer accepts no value, such as the low edge period=1.
   """
   out = {}
   for key, bounds in space.items():
@@ -175,7 +175,7 @@ def _space(section: Config, label: str, experiment: Experiment) -> Space:
 
 def _section(where: str, value: Any) -> dict[str, Any]:
   if not isinstance(value, Mapping | ConfigDict):
-    raise OptionError(where, "a dictionary of keys and bounds, such as {'period': (1, 16)}", repr(value))
+    raise OptionError(where, "a dictionary of keys and bounds (for example, {'period': (1, 16)})", repr(value))
   return {**value}
 
 
@@ -194,9 +194,9 @@ def _searched(where: str, section: Mapping[str, Any], kind: str, name: str) -> d
 def _range(where: str, bounds: Any, annotation: Any) -> tuple[float, float]:
   """Convert a pair low < high to the key's type. Raises OptionError for anything else."""
   if annotation not in (int, float):
-    raise OptionError(where, "a list of choices, such as ['a', 'b'], because this key is not numeric", repr(bounds))
+    raise OptionError(where, "a list of choices (such as ['a', 'b']) for a key that is not numeric", repr(bounds))
   if not isinstance(bounds, tuple) or len(bounds) != 2:
-    raise OptionError(where, f"(low, high) of type {annotation.__name__}, or a list of choices", repr(bounds))
+    raise OptionError(where, f"(low, high) of type {annotation.__name__} or a list of choices", repr(bounds))
   low, high = (as_type(bound, annotation, where) for bound in bounds)
   if not (low < high and math.isfinite(high - low)):
     raise OptionError(where, "finite bounds with low < high", (low, high))

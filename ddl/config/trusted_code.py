@@ -20,7 +20,7 @@ class Untrusted(ValueError):
 
 
 def files(address: str) -> list[Path]:
-  """Return the file of an import path, its packages' files and all local files that they import, importing none.
+  """Return the file of an import path, its packages' files and all local files that they import, without importing any.
 
   Return [] for an object from a notebook, ddl or a built-in module.
   """
@@ -45,8 +45,8 @@ def check(folder: Path, recorded: Mapping[str, str], changed: bool, advice: str)
   Args:
     folder: the run folder.
     recorded: hash by file, as recorded in the folder.
-    changed: whether files outside the folder may have changed since it was written.
-    advice: how to import the code nevertheless, for the message.
+    changed: whether to accept files outside the folder that have changed since the folder was written.
+    advice: text for the message that says how to approve the code.
   """
   passed = set[str]()
   homes = {folder.absolute(), folder.resolve()}
@@ -130,8 +130,8 @@ def _imported(file: Path) -> Iterator[Path]:
 def _local(file: Path, name: str) -> Iterator[Path]:
   """Yield the possible files of the absolute import `name` in a file; nothing for ddl and installed libraries.
 
-  The search covers the file's folder, the folders that contain its packages, and those that contain a parent folder
-  named like the top-level module.
+  The search covers the file's folder, the folders that contain its packages, and the parent of each enclosing folder
+  that has the name of the top-level module.
   """
   top, packages = name.partition(".")[0], [init.parent for init in package_files(file)]
   if top in OURS or (installed("", file) and top not in [folder.name for folder in packages]):

@@ -1,1 +1,1 @@
-"""Cost-model inputs measured or traced from experiments, and predictions for them."""
+"""Measure the cost-model inputs of an experiment, and predict its speed on a cluster."""

@@ -1,7 +1,7 @@
-"""Predict the time of an experiment on another cluster.
+"""Predict the time of an experiment on a given cluster.
 
-The seconds of a step follow from a roofline of its FLOP and bytes, those of an exchange from its bytes and the
-network's latency and bandwidth. The config sets jitter, slow workers, failures, barriers and overlap.
+The roofline model gives the seconds of a step from its FLOP and memory traffic. The seconds of an exchange follow from
+its bytes and the network's latency and bandwidth. The config sets jitter, slow workers, failures, barriers and overlap.
 """
 
 import math
@@ -65,7 +65,7 @@ def pattern_of(
 
 
 def vector(nbytes: float, *more: float) -> Tree:
-  """Return the shapes of float32 parameters: a vector for each layer, given its size in bytes."""
+  """Return the shapes of float32 parameters: one vector per layer. The arguments are the layers' sizes in bytes."""
   sizes = {"w": nbytes} | {f"w{i:04d}": size for i, size in enumerate(more)}
   return {name: jax.ShapeDtypeStruct((math.ceil(size / 4),), np.float32) for name, size in sizes.items()}
 
@@ -82,7 +82,7 @@ class Members(NamedTuple):
   share: float = 1.0  # bytes that all members send per byte of a message; 1 if no parameter is replicated
 
   def seconds(self, cluster: Cluster) -> float:
-    """Return the seconds of a step's collectives, run one after the other within one site."""
+    """Return the total seconds of a step's collectives, if they run one after the other within one site."""
     one_site = cluster._replace(network=cluster.network._replace(sites=1))
     return sum((collective_seconds(collective, one_site, self.count) for collective in self.collectives), 0.0)
 
@@ -91,7 +91,7 @@ ALONE = Members()
 
 
 def of(components: Components, members: int, sharding: str) -> Members:
-  """Compile a step of a worker with several devices (members), and return the collectives among them.
+  """Compile a step of a worker with several devices (members); return the members and their collectives.
 
   Args:
     members: the number of devices per worker.
@@ -137,13 +137,13 @@ def clusters_by_name(names: Sequence[str], config: Experiment, members: int = 1)
     members: devices per worker; each device counts as one worker of the cluster.
 
   Raises:
-    ValueError: for an unknown name, two names that give the same file name, a cluster with too few workers, or
-      `config.times` without a setting `seconds`.
+    ValueError: for an unknown name, for two names whose figures would have the same file name, for a cluster with too
+      few workers, or if `config.times` has no setting `seconds`.
   """
   model, files = str(config.model.name), dict[str, str]()
   for name in dict.fromkeys(names):
     if (other := files.setdefault(slug(cluster_file.display_name(name)), name)) != name:
-      raise ValueError(f"cluster must not contain both {other} and {name}: their figures would share a file name.")
+      raise ValueError(f"cluster must not contain both {other} and {name}. Their figures would share a file name.")
   clusters = {}
   for name in names:
     clusters[cluster_file.display_name(name)] = with_shares(cluster_file.named(name, model), model)
@@ -171,8 +171,8 @@ class ClusterRun(NamedTuple):
 def on(config: Experiment, pattern: Pattern, cluster: Cluster, work: StepWork, members: Members = ALONE) -> ClusterRun:
   """Return the experiment with the step, message and service times of a cluster.
 
-  Each collective uses the cheapest algorithm of `ddl.perf.collectives`. Those of every step are sent layer by layer
-  during the backward pass, as in `ddl.perf.scaling`, unless the config or the cluster forbids overlap.
+  Each collective uses the cheapest algorithm of `ddl.perf.collectives`. The collectives of a local step send gradients
+  layer by layer during the backward pass, as in `ddl.perf.scaling`, unless the config or the cluster forbids overlap.
 
   The service and message times of a visit are those of `server.visit_parts`. Visits to peers do not queue, but the
   workers of a node share its link, so that a round of a worker takes at least `server.node_seconds`.
@@ -229,7 +229,7 @@ def on(config: Experiment, pattern: Pattern, cluster: Cluster, work: StepWork, m
 
 
 def clock(cluster_run: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Callable[[float], float]:
-  """Return a function: number of steps -> virtual time at which the model after these steps can be evaluated."""
+  """Return a function: number of steps -> virtual seconds until the model after these steps can be evaluated."""
   if isinstance(algorithm, Algorithm):
     seconds = virtual_time.lockstep_seconds(cluster_run.config, algorithm, cluster_run.charged)
     return lambda step: (
@@ -256,7 +256,7 @@ def has_consensus(pattern: Pattern, algorithm: Algorithm, step: int) -> bool:
 
 
 def schedule(config: Experiment, algorithm: ServerAlgorithm) -> Events:
-  """Return the events of a run on a cluster.
+  """Return the events of the run of a server algorithm on a cluster.
 
   `service_seconds` is the time for which a visit occupies the server's link, so that visits queue even if the algorithm
   has no lock. Updates take no additional time (see `ddl.perf.server`).

@@ -1,4 +1,4 @@
-"""Scaling curves of the `scale` command, from a model's work and memory and each algorithm's messages."""
+"""Compute the scaling curves of the `scale` command from a model's work and memory and the algorithms' messages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache, partial
@@ -23,15 +23,15 @@ from ddl.perf.scaling import Recorded, StepWork, Transport
 from ddl.perf.units import bytes_text
 from ddl.run.progress import bar
 
-MOST_GRAPH = 4096  # workers of a gossip algorithm, which stores matrices [workers, workers]
+MOST_GRAPH = 4096  # maximum workers of a gossip algorithm, because it stores matrices [workers, workers]
 
 
 class ScaledJob(NamedTuple):
   """A model on a cluster, with its work and memory."""
 
   placed: PlacedJob
-  work: StepWork  # by layers
-  largest: Callable[[float], int]  # bytes of memory -> examples of a step that fit
+  work: StepWork  # per layer
+  largest: Callable[[float], int]  # bytes of memory -> maximum number of examples per step
   counted: str  # how work and memory were counted, for the report
   title: str
 
@@ -41,12 +41,12 @@ class ScaledJob(NamedTuple):
 
 
 def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
-  """Return the work and memory of a layer table, or of a model of `ddl.models` on synthetic data as XLA counts them.
+  """Return a model with its work and memory, from a layer table or, for a model of `ddl.models`, as counted by XLA.
 
   Args:
     name: the name of a layer table, or of a model with default sizes.
-    examples: batch size of the step that XLA counts.
-    cluster: the cluster.
+    examples: batch size of the step that XLA counts, on synthetic data.
+    cluster: the cluster on which the model is placed.
   """
   if neural_networks.has(name):
     placed = table_job(name, cluster)
@@ -67,7 +67,7 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
 
 
 def large_enough(workers: Sequence[int], job: Job) -> list[int]:
-  """Return the numbers of workers that can hold a job's sharded states. Raises ValueError if there are none."""
+  """Return those numbers in `workers` that suffice to hold a job's sharded states. Raises ValueError if none does."""
   counts = [count for count in workers if count >= job.split]
   if not counts:
     raise OptionError(
@@ -77,13 +77,13 @@ def large_enough(workers: Sequence[int], job: Job) -> list[int]:
 
 
 def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> dict[str, dict[str, int]]:
-  """Map each algorithm to those of the given settings (period, delay) that it has.
+  """Map each algorithm to its settings: those of `period` and `delay` that are not None and that the algorithm has.
 
   Raises:
-    ValueError: if a setting is given that none of the algorithms has.
+    ValueError: if there are no algorithms, or none of them has a setting that is not None.
   """
   if not names:
-    raise OptionError("algorithms", "one or more names, such as sync_sgd,dasgd")
+    raise OptionError("algorithms", "one or more names (such as sync_sgd,dasgd)")
   values = {key: value for key, value in (("period", period), ("delay", delay)) if value is not None}
   by_name = {
     name: {key: values[key] for key in values if key in keywords(factory("algorithm", name))} for name in names
@@ -94,7 +94,7 @@ def settings(names: Sequence[str], *, period: int | None, delay: int | None) -> 
   return by_name
 
 
-@lru_cache(maxsize=64)  # both ends of a range of efficiencies have the same messages
+@lru_cache(maxsize=64)  # both ends of a range of efficiencies need the same messages
 def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
   """Return a function that maps a number of workers to the messages of the algorithm `name`.
 
@@ -121,7 +121,11 @@ def curves(
   work: StepWork, cluster: Cluster, workers: Sequence[int], algorithms: Mapping[str, Mapping[str, int]],
   transport: Transport, *, batch: int, weak: bool, jitter: float, largest: float = float("inf"),
 ) -> list[Curve]:  # fmt: skip
-  """Return the scaling curve of each algorithm. algorithms: name -> settings."""
+  """Return the scaling curve of each algorithm.
+
+  algorithms: name -> settings; batch: examples per step, of each worker if `weak`, else of all workers; largest: how
+  many examples per step fit in a worker's memory.
+  """
   results = []
   with bar("", len(algorithms) * len(workers)) as progress:
     for name, values in algorithms.items():
@@ -150,6 +154,6 @@ def curves(
   last = results[0].points[-1]
   if not results[0].possible:
     most = largest if weak else largest * last.workers
-    condition = f"at most {most} (a device's {bytes_text(cluster.device.memory)} of memory hold {largest:,} examples)"
+    condition = f"at most {most} ({bytes_text(cluster.device.memory)} of memory hold {largest:,} examples)"
     raise OptionError("batch", condition, batch, "" if weak else "Use a smaller batch or more workers.")
   return results

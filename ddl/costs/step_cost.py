@@ -1,7 +1,8 @@
-"""Count the FLOP, bytes and memory of an experiment's step with XLA, in total and per parameter array.
+"""Count the FLOP, the bytes read and written, and the memory of an experiment's step with XLA.
 
-The program is one step of a single worker, including its exchange, with the collectives among workers replaced by the
-identity. XLA counts the body of a loop only once, so the step has one microbatch; k microbatches cost k times as much.
+FLOP and bytes are also split by parameter array. The compiled program is one step of a single worker, including its
+exchange; in place of the collectives among workers, local operations return arrays of the same shapes. XLA counts the
+body of a loop only once, so the step has one microbatch; k microbatches cost k times as much.
 """
 
 import time
@@ -68,11 +69,11 @@ def loss_jaxpr(model: Model, batch: Tree) -> Any:
 def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
   """Return the parameter arrays in the order of their first use, the reverse of the order of their gradients.
 
-  An array's share is the fraction of the forward pass's multiply-accumulates that are in products with this array. Such
-  a product uses each element of the array once per position of its result. Arrays that are in no product (biases,
-  scales, embeddings) have share 0. Other work (products of activations, elementwise operations) is distributed in the
-  same proportion. If no array is in a product, the shares are proportional to the sizes. The backward pass is assumed
-  to take twice as long as the forward pass.
+  An array's share is its fraction of the multiply-accumulates of the forward pass. A matrix product or convolution with
+  the array uses each of its elements once per position of the result. Arrays that are in no product (biases, scales,
+  embeddings) have share 0. Other work (products of activations, elementwise operations) is distributed in the same
+  proportion. If no array is in a product, the shares are proportional to the sizes. The backward pass is assumed to
+  take twice as long as the forward pass.
   """
   traced = loss_jaxpr(model, batch)
   arrays = jax.tree_util.tree_flatten_with_path(param_shapes(model))[0]
@@ -98,7 +99,7 @@ def leaves(model: Model, batch: Tree) -> tuple[Leaf, ...]:
 
 
 def products(equations: Iterable[Any]) -> Iterator[tuple[Any, int]]:
-  """Yield (matrix product or convolution, number of executions), including those in nested functions and loops."""
+  """Yield (equation of a matrix product or convolution, number of executions), also from nested jaxprs and loops."""
   for eqn in equations:
     if eqn.primitive.name in PRODUCTS:
       yield eqn, 1
@@ -109,7 +110,7 @@ def products(equations: Iterable[Any]) -> Iterator[tuple[Any, int]]:
 
 
 def _is_jaxpr(x: Any) -> bool:
-  return hasattr(x, "eqns")  # also if it is closed
+  return hasattr(x, "eqns")  # Jaxpr or ClosedJaxpr
 
 
 class Compiled(NamedTuple):
@@ -133,7 +134,7 @@ class Compiled(NamedTuple):
 
 
 def compiled_step(components: Components, examples: int, members: int = 1, sharding: str = "") -> Compiled:
-  """Return XLA's analysis of `step_program`. If a worker has several devices (members), all figures are per device."""
+  """Return XLA's analysis of `step_program`; if a worker has several devices (members), per device."""
   return analyse(step_program(components, examples, members, sharding))
 
 
@@ -155,10 +156,10 @@ def step_program(components: Components, examples: int, members: int = 1, shardi
 def step_parts(components: Components, examples: int, step: Callable[[int], Compiled]) -> tuple[LayerWork, ...]:
   """Return XLA's count of a step's work on one microbatch, split by parameter array, for `ddl.perf.device`.
 
-  step: examples -> `compiled_step`.
+  The FLOP and the bytes that grow with the number of examples are distributed in proportion to `Leaf.share`. The other
+  bytes, such as those of the optimizer's update, are distributed in proportion to the arrays' sizes.
 
-  The FLOP and the bytes that grow with the examples are distributed by `Leaf.share`; the remaining bytes, such as those
-  of the optimizer's update, in proportion to the arrays' sizes.
+  step: number of examples -> result of `compiled_step`.
   """
   arrays = leaves(components.model, batch_shapes(components, examples))
   one, two = step(examples), step(2 * examples)
@@ -192,7 +193,7 @@ def analyse(compiled: Any) -> Compiled:
 
 
 def _silent(algorithm: Algorithm, workers: int) -> Algorithm:
-  """Return the algorithm as run by one of `workers` workers, with collectives that send nothing."""
+  """Return the algorithm as one of `workers` workers runs it, but with collectives that send nothing."""
 
   def with_recorder(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda group, *args: fn(Recorder(workers), *args)
@@ -235,7 +236,7 @@ def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
 
 
 def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[int], float]:
-  """Return a function that runs a number of steps as `train` does, with their input, and returns the seconds."""
+  """Return a function: number of steps -> seconds to run them as `train` does, including the input pipeline."""
   feed, key = components.training_feed(trainer.workers.local), training_key(0)
   carry, first = trainer.start(initial_key(0)), 0
 
@@ -253,9 +254,9 @@ def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[i
 
 
 def experiment_job(components: Components, workers: int | None = None) -> Job:
-  """Return the job of an experiment: FLOP, bytes and memory of a microbatch as XLA counts them, and the memory model.
+  """Return the job of an experiment, with XLA's counts for a microbatch and the memory estimated by `counted`.
 
-  With several microbatches the memory includes the accumulated gradients and the examples of the other microbatches.
+  With several microbatches, `Job.exact` adds the accumulated gradients and the examples of the other microbatches.
 
   Args:
     components: the objects of the experiment.
@@ -299,7 +300,7 @@ def model_title(components: Components) -> str:
 
 
 def counted(components: Components) -> StepMemory:
-  """Count the memory of a step from the traced loss: outputs of products, copies of the parameters, optimizer state.
+  """Estimate a step's memory from the traced loss: outputs of products, copies of the parameters, optimizer state.
 
   The algorithm's own state is not included; `compiled_step` counts it.
   """
@@ -313,6 +314,6 @@ def counted(components: Components) -> StepMemory:
 
 
 def feature_maps(model: Model, batch: Tree) -> int:
-  """Return the bytes of the outputs of all matrix products and convolutions in the loss on a batch like `batch`."""
+  """Return the total bytes of the outputs of the matrix products and convolutions in the loss on `batch`."""
   equations = products(loss_jaxpr(model, batch).eqns)
   return sum(times * nbytes([x.aval for x in product.outvars]) for product, times in equations)

@@ -1,4 +1,4 @@
-"""The registry of data sets. To add one, add a file to this folder and a line here.
+"""The registry of data sets. To add a data set, add a file to this folder and a line here.
 
 The keyword-only arguments of a factory are its settings. Factories raise FileNotFoundError or ValueError for invalid
 files and settings; `take` also raises them for damaged images and invalid tokens. Slow libraries are imported lazily.

@@ -14,7 +14,7 @@ from ddl.errors import OptionError
 
 Augment = Callable[[np.random.Generator, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
-TRIES = 10  # draws of a random-resized crop until it is inside the image
+TRIES = 10  # maximum draws of a random-resized crop until one is inside the image
 
 
 def with_augmentation(source: Source, *changes: Augment) -> Source:
@@ -35,7 +35,7 @@ def with_augmentation(source: Source, *changes: Augment) -> Source:
 
 
 def crop(padding: int = 4, fill: float = 0.0) -> Augment:
-  """Return an augmentation that crops a random window after padding each side with `padding` pixels of `fill`."""
+  """Return an augmentation that pads each side with `padding` pixels of `fill` and crops a window of the old size."""
 
   def change(rng: np.random.Generator, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     x = batch["x"]
@@ -73,7 +73,7 @@ def random_resized_crop(
 
 
 def uniform(rng: np.random.Generator, count: int) -> np.ndarray:
-  """Draw the uniform numbers for `boxes`: [count, 2 TRIES + 2]."""
+  """Draw the random numbers for `boxes`: [count, 2 TRIES + 2], uniform in [0, 1)."""
   return rng.random((count, 2 * TRIES + 2))
 
 
@@ -106,7 +106,7 @@ def boxes(
 
 
 def _resampling(start: np.ndarray, length: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
-  """Return weights [count, size, size] that resample `length` pixels from `start` along an axis to `size` pixels."""
+  """Return bilinear weights [count, size, size] that resample `length` pixels from `start` on to `size` pixels."""
   step = length[:, None, None] / size  # source pixels per target pixel
   center = start[:, None, None] + (np.arange(size)[:, None] + 0.5) * step - 0.5
   old = np.arange(size)
@@ -166,7 +166,7 @@ def check_names(augment: str, normalize: str) -> None:
 
 
 def normalized(source: Source, mean: np.ndarray, deviation: np.ndarray) -> Source:
-  """Return a source that normalizes x to (x - mean) / deviation per channel [channels]."""
+  """Return a source that normalizes x to (x - mean) / deviation; mean and deviation are per channel: [channels]."""
   scale, shift = (1 / deviation).astype(np.float32), (-mean / deviation).astype(np.float32)
 
   def change(batch: dict[str, np.ndarray], _: np.ndarray) -> dict[str, np.ndarray]:
@@ -178,7 +178,7 @@ def normalized(source: Source, mean: np.ndarray, deviation: np.ndarray) -> Sourc
 
 
 def _figures(data: Data, normalize: str) -> tuple[np.ndarray, np.ndarray]:
-  """Return the mean and standard deviation of each channel of x."""
+  """Return the mean and standard deviation with which to normalize each channel of x: two arrays [channels]."""
   if normalize == "imagenet":
     mean, deviation = map(np.array, IMAGENET)
     return mean * 2 - 1, deviation * 2

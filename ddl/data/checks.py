@@ -28,7 +28,7 @@ Check = Callable[[Mapping[str, Any], int, Name], None]  # (batch, number of exam
 
 
 def checked(data: Data, complete: bool = False) -> Data:
-  """Check a data set when it is loaded; check the remaining examples when they are read.
+  """Check a data set now and return it with a check of its remaining examples, which runs when they are read.
 
   Args:
     complete: whether the data set's factory has already checked all examples, as ddl's factories do; then only a
@@ -44,7 +44,7 @@ def checked(data: Data, complete: bool = False) -> Data:
   if not isinstance(outputs, int | np.integer) or outputs not in integers(1, 2**31):
     raise OptionError("num_outputs in meta of the data set", f"an integer from 1 to {2**31}", repr(outputs))
   if not isinstance(shape, Sequence) or isinstance(shape, str):
-    raise OptionError("shape in meta of the data set", "the shape of one x, such as (28, 28, 1)", repr(shape))
+    raise OptionError("shape in meta of the data set", "the shape of one x (for example, (28, 28, 1))", repr(shape))
   parts = {"training": data.train, "test": data.test, "validation": data.validation}
   if data.validation is None:
     del parts["validation"]
@@ -108,7 +108,7 @@ def readable(what: str) -> Iterator[None]:
 
 
 def first_line(error: Exception) -> str:
-  """Return the first line of an error's message."""
+  """Return the first nonempty line of an error's message, or ""."""
   return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
@@ -207,14 +207,14 @@ def _only_one_scaled(one: np.ndarray, two: np.ndarray) -> bool:
 
 
 def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -> tuple[Source, np.ndarray]:
-  """Check a part; return (source that checks the remaining examples when it reads them, x of a `sample`)."""
+  """Check one part of a data set; return (source that checks the remaining examples when read, x of a `sample`)."""
   if not isinstance(source, Source):
     raise OptionError(f"the {part} set", "a ddl.Source", type(source).__name__)
   labels, size = None if source.labels is None else np.asarray(source.labels), source.size
   if not isinstance(size, int | np.integer) or size < 1:
     raise OptionError(f"size of the {part} set", "an integer >= 1", repr(size))
   if labels is not None and labels.shape != (size,):
-    raise OptionError(f"labels of the {part} set", f"of shape [{size}], one per example", list(labels.shape))
+    raise OptionError(f"labels of the {part} set", f"of shape [{size}] (one per example)", list(labels.shape))
   fits, outputs = batch_check(meta, part), meta.get("num_outputs", 1)
   classes = labels if meta.get("task") == "classification" else None
   if classes is not None and not (classes.dtype.kind in "iu" and ((classes >= 0) & (classes < outputs)).all()):
@@ -226,7 +226,7 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
     if classes is not None and y.ndim == 1 and (wrong := np.flatnonzero(classes[indices] != y)).size:
       index, value = indices[wrong[0]], y[wrong[0]]
       advice = f"To partition by groups other than classes, number the groups from {outputs}."
-      condition = f"equal to y, which is {value} at index {index}"
+      condition = f"equal to y ({value} at index {index})"
       raise OptionError(f"labels of the {part} set", condition, classes[index], advice)
 
   def read(indices: np.ndarray) -> Mapping[str, Any]:

@@ -115,7 +115,7 @@ def npz(*, path: str = "", validation: Fraction = 0.0, augment: str = "none", no
     image = next((arrays[key] for key in IMAGES[:2] if key in arrays), None)
     label = next((arrays[key] for key in LABELS[:2] if key in arrays), None)
     if image is None or label is None:
-      condition = "image and label, or x and y, or x_train, y_train, x_test and y_test"
+      condition = "image and label (or x and y; or x_train, y_train, x_test and y_test)"
       raise OptionError(f"arrays of {path}", condition, names)
     train, test = source.sixth(source.labelled(image, label, path), path)
 

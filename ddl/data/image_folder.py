@@ -180,7 +180,7 @@ def _classes(folder: Path, skipped: Counter[str]) -> list[str]:
 
 
 def _tests(folder: Path, training: Path, testing: Mapping[str, Path], classes: list[str]) -> Path:
-  """Return the folder of the test set, whose classes must be in the training set."""
+  """Return the folder of the test set. Raises OptionError for a class that is not in the training set."""
   if not testing:
     raise OptionError(f"test images of {folder}", "in test/CLASS, val/CLASS or eval/CLASS", f"only {training.name}")
   tests = next(testing[kind] for kind in SPLITS if kind in testing)

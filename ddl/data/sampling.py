@@ -16,7 +16,7 @@ AUGMENTATION = 1  # last element of the generators' seeds, to separate them from
 
 @checked
 def iid(size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: int) -> list[np.ndarray]:
-  """Give each worker the whole set, in a different random order."""
+  """Give each worker the whole training set; `ExampleSampler` shuffles it differently for each worker."""
   return [np.arange(size, dtype=np.int64)] * workers
 
 
@@ -24,7 +24,7 @@ def iid(size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: int
 def sharded(
   size: int, labels: np.ndarray | None, *, workers: PositiveInt, seed: int, repeat: bool = False
 ) -> list[np.ndarray]:
-  """Split the set randomly into disjoint shards whose sizes differ by at most one.
+  """Split the training set randomly into disjoint shards whose sizes differ by at most one.
 
   repeat: see `dirichlet`. Raises ValueError if there are more workers than examples.
   """
@@ -42,13 +42,14 @@ def dirichlet(
   concentration: PositiveFloat,
   repeat: bool = False,
 ) -> list[np.ndarray]:
-  """Split the set into disjoint, label-skewed shards: each class in proportions ~ Dirichlet(concentration).
+  """Split the training set into disjoint, label-skewed shards, each class in random Dirichlet proportions.
 
-  Hsu, Qi, Brown 2019, arXiv 1909.06335, with the proportions drawn per class, as in Yurochkin et al. 2019, arXiv
-  1905.12022: concentration -> 0 gives each class to one worker, concentration -> infinity gives iid shards. A worker
-  that draws no examples gets one from the largest shard.
+  Hsu, Qi, Brown 2019, arXiv 1909.06335, but with the workers' proportions drawn for each class, as in Yurochkin et al.
+  2019, arXiv 1905.12022. With concentration -> 0 each class goes to one worker; with concentration -> infinity the
+  shards are iid. A worker that draws no examples gets one from the largest shard.
 
-  concentration: of the symmetric Dirichlet. repeat: whether a batch larger than a shard repeats its examples.
+  concentration: parameter of the symmetric Dirichlet distribution. repeat: whether a batch larger than a shard repeats
+  its examples.
   Raises ValueError without labels, or with more workers than examples.
   """
   if labels is None:
@@ -126,14 +127,16 @@ class ExampleSampler:
 def batches(
   source: Source, sampler: ExampleSampler, workers: Sequence[int], first_step: int, num_steps: int
 ) -> dict[str, np.ndarray]:
-  """Read each worker's batches from `first_step` in one `take`: arrays [len(workers), num_steps, batch, ...]."""
+  """Read the workers' batches of `num_steps` steps from `first_step` on: [len(workers), num_steps, batch, ...]."""
   return round_batches(source, sampler, [(worker, first_step) for worker in workers], num_steps)
 
 
 def round_batches(
   source: Source, sampler: ExampleSampler, rounds: Sequence[tuple[int, int]], num_steps: int
 ) -> dict[str, np.ndarray]:
-  """Read the batches of each round (worker, first step) in one `take`: arrays [len(rounds), num_steps, batch, ...].
+  """Read the batches of several worker rounds in one `take`: arrays [len(rounds), num_steps, batch, ...].
+
+  rounds: (worker, first step) of each round, which consists of `num_steps` consecutive steps of the worker.
 
   If the source has `augmented`, it is called instead of `take`, with one random generator per worker and step.
   """

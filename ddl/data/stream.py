@@ -39,7 +39,7 @@ def first_examples(make: Make, count: int) -> list[Any]:
 
 
 class StreamFeed:
-  """Reader of the batches of several workers, with one iterator per worker."""
+  """Read the batches of several workers from one iterator per worker."""
 
   def __init__(
     self, make: Make, workers: Sequence[int], *, count: int, batch: int, seed: int, check: checks.Check | None = None
@@ -49,7 +49,7 @@ class StreamFeed:
     self._iterators = {w: _iterator(make(w, count, seed).batch(batch, drop_remainder=True)) for w in workers}
 
   def __call__(self, first: int, steps: int) -> dict[str, np.ndarray]:
-    """Return the batches of the next `steps` steps: [workers, steps, batch, ...]. OptionError if a stream ends."""
+    """Return the batches of the next `steps` steps, [workers, steps, batch, ...]; OptionError if a stream ends."""
     assert first == self._step, f"step {first} of a stream that is at {self._step}"
     with contextlib.nullcontext() if self._started else _ignored_interrupts():
       rows = [[self._next(worker, step) for step in range(first, first + steps)] for worker in self._iterators]

@@ -15,7 +15,7 @@ from ddl.data.image_folder import encoded
 from ddl.errors import OptionError, nearest
 from ddl.ranges import Fraction, NonNegativeInt, checked
 
-PIECE = 32  # records per thread and read
+PIECE = 32  # records that a thread reads at a time
 
 
 @checked
@@ -91,9 +91,9 @@ def _records(builder: Any, dataset: str, split: str) -> Any:
     if isinstance(error, NotImplementedError):  # only TensorFlow reads this file format
       wrong = f"{folder}, which is {builder.info.file_format.value}"
       raise OptionError(dataset, "prepared as array_record", wrong, f"Delete it and run {needs}") from error
-    splits = f"one of {', '.join(builder.info.splits)}, or their slices"
+    splits = f"one of {', '.join(builder.info.splits)} (or a slice of one)"
     raise OptionError(
-      f"split of {dataset}", splits, repr(split), f"({checks.first_line(error) or type(error).__name__})"
+      f"split of {dataset}", splits, repr(split), f"Cause: {checks.first_line(error) or type(error).__name__}"
     ) from error
 
 

@@ -16,7 +16,7 @@ HEAD = 4096  # bytes of a file that identify its format
 PIECE = 2**22  # tokens to check at a time
 HEADER = 1024  # bytes of llm.c's header, int32[256]: a magic number, its version, the number of tokens
 LLMC = {(20240520, 1): "uint16", (20240801, 7): "uint32"}  # (magic number, version) -> type, as in data_common.py
-LLMC_MAGIC = {20240520, 20240801, 20240522, 20240326, 20240327, 20240328}  # also of evaluations, models, tokenizers
+LLMC_MAGIC = {20240520, 20240801, 20240522, 20240326, 20240327, 20240328}  # also for other kinds of files
 MEGATRON = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float64", 7: "float32", 8: "uint16"}
 JUDGED = 32  # files with more tokens are checked for byte patterns of another type
 SIGNATURES = {  # at least 5 bytes each, or fixed fields after a shorter magic number
@@ -119,7 +119,7 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
       raise OptionError(str(file), plain, f"another kind of llm.c file (magic {magic}, version {version})")
     dtype = np.dtype(LLMC[magic, version])
     if declared not in (None, dtype.name):
-      raise OptionError(f'"dtype" in {file.parent / META}', f"{dtype}, as declared in the header of {file}", declared)
+      raise OptionError(f'"dtype" in {file.parent / META}', f"{dtype} (as declared in the header of {file})", declared)
     difference = nbytes - HEADER - count * dtype.itemsize
     if difference:
       stored = f"{max(0, nbytes - HEADER) // dtype.itemsize:,} in {nbytes:,} bytes"

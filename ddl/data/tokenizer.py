@@ -22,7 +22,7 @@ from ddl.errors import OptionError
 BYTES = 256
 MOST = 2**20  # maximum vocabulary size: the library allocates memory for it
 AT_ONCE = 8  # texts to encode in parallel
-LONGEST = 2**20  # characters of a word
+LONGEST = 2**20  # characters without a word boundary after which `words` splits a word
 MISSED = 0.01  # share of characters that a normalizer may drop (control characters)
 PIECE = 2**18  # bytes to read at a time
 TOKENIZER = "tokenizer.json"
@@ -48,7 +48,7 @@ def _library() -> Any:
 
 
 def _trained(texts: Iterable[str], vocabulary: int) -> Any:
-  """Train a tokenizer whose tokens are the 256 bytes and the most frequent pairs, up to `vocabulary` tokens."""
+  """Train a tokenizer whose tokens are the 256 bytes and the most frequent byte pairs, up to `vocabulary` tokens."""
   tokenizers = _library()
   tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
   tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -121,7 +121,7 @@ def words(pieces: Iterable[bytes], name: str, first: int = 0) -> Iterator[str]:
 def write(
   text: str, folder: str, *, level: str = "byte", vocabulary: int = 0, tokenizer: str = "", validation: float = 0.1
 ) -> TokenFiles:
-  """Encode a text to train.bin, val.bin and meta.json, with tokenizer.json for byte pairs.
+  """Encode a text and write train.bin, val.bin and meta.json, and for byte pairs also tokenizer.json.
 
   The last part of the text becomes val.bin, the test set. Byte pairs are trained only on the rest.
 
@@ -131,7 +131,7 @@ def write(
     level: "byte", or "bpe" for byte pairs.
     vocabulary: number of tokens for level "bpe", at least 257; fewer are used if the text has fewer pairs.
     tokenizer: a trained tokenizer.json to use instead of training one.
-    validation: share of the text for tests.
+    validation: share of the text that becomes val.bin.
   """
   _check(level, vocabulary, tokenizer, validation)
   source, out = files.regular(text), files.local(folder)

@@ -29,7 +29,7 @@ def tokens(
   test_windows: NonNegativeInt = 0,
   validation: Fraction = 0.0,
 ) -> Data:
-  """Read windows of train.bin, and of val.bin for tests: x [length] int32, and the next tokens y [length] int32.
+  """Read windows of train.bin (training) and val.bin (test): x [length] int32 and the next tokens y [length] int32.
 
   Windows do not overlap. The files are memory-mapped and may be larger than the memory.
 
@@ -74,7 +74,7 @@ def _file_windows(stored: TokenFile, length: int, vocabulary: int) -> Source:
 
   def check(tokens: np.ndarray) -> None:
     if tokens.size and (largest := int(tokens.max())) >= vocabulary:
-      condition = f"below the tokenizer's vocabulary of {vocabulary:,} (read as {dtype})"
+      condition = f"within the tokenizer's vocabulary of {vocabulary:,} (if read as {dtype})"
       raise OptionError(f"tokens in {file}", condition, f"{largest:,}", _likely(tokens, vocabulary))
 
   every = max(PIECE, -(-count * dtype.itemsize // CHECKED) * PIECE)  # check evenly spaced pieces of a larger file

@@ -20,7 +20,7 @@ from ddl.engine.workers import Workers, divisors, on_devices
 from ddl.events import presence
 from ddl.events.presence import Ids, Presence
 
-ROUNDS = 3  # stored per process, as one process can be a round ahead of another that is still sending its state
+ROUNDS = 3  # states stored per process, because a process can be a round ahead of another that still sends its state
 
 
 class Report(NamedTuple):
@@ -28,7 +28,7 @@ class Report(NamedTuple):
 
   silence: dict[int, float]  # rank -> seconds since its last heartbeat
   steps: dict[int, list[int]]  # rank -> steps after which its state is stored
-  text: str  # printed by the main process since the last report
+  text: str  # output of the main process since the last report
 
 
 class Keeper:
@@ -41,7 +41,10 @@ class Keeper:
     self._membership, self._stop, self._text = -1, 0, ""
 
   def begin(self, membership: int, ranks: Sequence[int], step: int) -> None:
-    """Kill the processes of the previous membership; discard all states except those of `ranks` after `step`."""
+    """Kill the processes of the previous membership; discard all states but those of `ranks` after `step`.
+
+    membership: index of the new membership, see `ProcessGroup`.
+    """
     for pid in self._pids.values():
       with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)  # also ends suspended processes, unlike `ray.kill`
@@ -49,7 +52,7 @@ class Keeper:
     self._pids, self._heartbeats, self._membership = {}, {}, membership
 
   def store(self, membership: int, rank: int, step: int, record: str, leaves: Sequence[np.ndarray]) -> None:
-    """Store the state of a process after a step.
+    """Store the state of a process after a step, unless its membership has ended.
 
     record: JSON of the state other than arrays, such as metrics and data positions. leaves: the arrays of the carry,
     copied because Ray frees objects sent by a process that dies.
@@ -76,7 +79,7 @@ class Keeper:
     self._stop = number
 
   def report(self) -> Report:
-    """Return the report, and clear the recorded output."""
+    """Return a report, and clear the recorded output."""
     now, text, self._text = time.monotonic(), self._text, ""
     return Report(
       {rank: now - last for rank, last in self._heartbeats.items()},
@@ -87,7 +90,7 @@ class Keeper:
 
 @dataclass
 class ProcessGroup:
-  """The processes of an elastic job that train together until one of them fails or another one joins.
+  """A membership: the processes of an elastic job that train together until one of them fails or another one joins.
 
   Each process has a copy of this object with its own `rank`. Process r of N always has the workers r p / N to
   (r + 1) p / N - 1, where p is the number of workers of the job.
@@ -99,12 +102,12 @@ class ProcessGroup:
   ranks: tuple[int, ...]  # ranks of this membership
   rank: int = -1  # rank of this process
   number: int = -1  # index of this membership, from 0
-  survivors: tuple[int, ...] = ()  # ranks with a saved state after `step`; (): start from scratch or a checkpoint
+  survivors: tuple[int, ...] = ()  # ranks with a stored state after `step`; (): start from scratch or a checkpoint
   step: int = -1  # step from which the survivors continue; -1: none
   resume: bool = False  # whether there may be a checkpoint
-  coordinator: str = ""  # HOST:PORT of the first process
+  coordinator: str = ""  # HOST:PORT of the `jax.distributed` coordinator, in the first process
   keeper: Any = None  # the keeper of this node
-  keepers: dict[int, Any] = field(default_factory=dict)  # survivor -> keeper of its state
+  keepers: dict[int, Any] = field(default_factory=dict)  # rank of a survivor -> keeper of its state
 
   def ids(self, ranks: tuple[int, ...] | None = None) -> Ids:
     """Return the IDs of the workers of some processes of the job, by default of this membership."""
@@ -113,7 +116,7 @@ class ProcessGroup:
 
   @property
   def reference(self) -> int:
-    """Return the index in `ranks` of the process to compare all others with: the first survivor, if any."""
+    """Return the index in `ranks` of the first survivor, with which all others are compared; without survivors, 0."""
     return self.ranks.index((self.survivors or self.ranks)[0])
 
   @property
@@ -123,7 +126,7 @@ class ProcessGroup:
 
   @property
   def presence(self) -> Presence:
-    """Return the presence of workers in a run that keeps this membership from its first step."""
+    """Return the presence of workers in a run with this membership at all steps."""
     return Presence(self.workers, ((0, self.ids()),))
 
   def layout(self, ids: Ids) -> Workers:
@@ -137,7 +140,7 @@ class ProcessGroup:
     return devices[: max(d for d in even if d <= len(devices))]
 
   def continued(self, before: Presence, step: int) -> Presence:
-    """Return the presence of workers: `before` until `step`, and this membership from then on."""
+    """Return the presence of workers that equals `before` until `step`, and has this membership from `step` on."""
     changes = tuple(change for change in before.changes if change[0] < step)
     for ranks in (self.survivors, self.ranks):
       if ranks and (not changes or changes[-1][1] != self.ids(ranks)):
@@ -146,7 +149,7 @@ class ProcessGroup:
 
 
 def trainer_of_process(make: Callable[[Workers], CompiledTrainer], membership: ProcessGroup) -> ElasticTrainer:
-  """Build the elastic trainer of one process. make: workers on devices -> their trainer."""
+  """Build the elastic trainer of one process. make: layout of workers on devices -> their trainer."""
   trainer_for = cache(make)
   trainer = ElasticTrainer(
     lambda ids: trainer_for(membership.layout(ids)),
@@ -166,19 +169,22 @@ class KeeperStore:
   """
 
   def __init__(self, checkpoints: Any, membership: ProcessGroup, restored: Callable[..., Any]):
-    """Wrap a store of checkpoints; restored: (carry, figures, first step, streams, `joined`) -> `Restored`."""
+    """Wrap the store `checkpoints`. restored: the constructor of `ddl.run.checkpoints.Restored`."""
     self._checkpoints, self._membership, self._restored = checkpoints, membership, restored
-    self._sent: Any = None  # the last state sent
+    self._sent: Any = None  # reference to the result of the last `Keeper.store`
 
   def restore(self, batch: Any, resume: bool) -> Any:
-    """Return the survivors' state; without survivors, the newest checkpoint's if `resume`, else None (step 0)."""
+    """Return the state from which the run continues, or None to start at step 0; write the presence to the run folder.
+
+    The state is that of the survivors; if there are none and `resume` is True, it is that of the newest checkpoint.
+    """
     membership, trainer, folder = self._membership, batch.trainer, batch.runs[0].folder
     state, file, now = self._checkpoints.restore(batch, False), folder.path / PRESENCE, membership.presence
     if membership.survivors:
       state, now = self._read(trainer, batch.initial_key)
     elif resume and self._checkpoints.steps():
       before = trainer.presence = presence.load(file, membership.workers) if file.exists() else now
-      if state := self._checkpoints.restore(batch, True):  # has rows for the workers of its step
+      if state := self._checkpoints.restore(batch, True):  # has rows for the workers present at its step
         state, now = state._replace(joined=True), membership.continued(before, state.figures[0]["step"])
     trainer.presence = now
     if folder.writes:
@@ -205,7 +211,7 @@ class KeeperStore:
     return self._restored(carry._replace(changes=len(now.changes)), [record["figures"]], 0, streams, True), now
 
   def due(self, first: int, step: int) -> bool:
-    """Return whether a round ends at `step`, or a checkpoint is due after steps first..step-1."""
+    """Return whether `step` ends a round, or a checkpoint is due after the steps first..step-1."""
     return step % self._membership.round_steps == 0 or self._checkpoints.due(first, step)
 
   def __call__(self, state: Any) -> None:
@@ -220,7 +226,7 @@ class KeeperStore:
     per_worker = [bool(leaf) for leaf in jax.tree.leaves(rows.per_worker)]
     record = {"figures": batch.figures[0], "streams": batch.stream_states(0), "per_worker": per_worker}
     text = json.dumps(record | {"presence": batch.trainer.presence.changes})
-    if self._sent:  # one state at a time
+    if self._sent:  # send one state at a time
       ray.get(self._sent)
     send = membership.keeper.store.remote
     self._sent = send(membership.number, membership.rank, state.step, text, jax.tree.leaves(rows.carry))

@@ -1,7 +1,8 @@
 """Elastic training with real processes on Ray: one actor per process, and a new group of actors after each failure.
 
-The driver starts the actors and waits for one to fail. It then stops all others, as a process can join a group of
-`jax.distributed` only once, and starts the next membership, which resumes from the states in the keepers.
+The driver starts the actors and waits for one to fail. It then stops all others, because a process can join a group of
+`jax.distributed` only once, and starts the next membership (group of processes, see `ProcessGroup`), which resumes from
+the states in the keepers.
 """
 
 import os
@@ -24,11 +25,11 @@ from ddl.asynchronous import ray_cluster
 from ddl.elastic.keeper import Keeper, ProcessGroup, Report
 from ddl.names import pluralize
 
-ATTEMPTS = 3  # successive memberships that end after the same step, without losing a process, until the job fails
+ATTEMPTS = 3  # the job fails after this many successive memberships that end at the same step with all processes alive
 HEARTBEAT = 0.5  # seconds between heartbeats of a process, and between reports of a keeper
 GRACE = 3.0  # seconds to wait until the other processes detect a failure
 REPLACEMENT = 10.0  # seconds to wait for a replacement to start; a later one joins the survivors
-SAVING = 15.0  # seconds to save after a request to stop
+SAVING = 15.0  # maximum seconds that processes take to save after a request to stop
 FORWARDED = ("JAX_", "XLA_", "DDL_", "TF_CPP_")  # prefixes of environment variables that the processes inherit
 
 
@@ -37,7 +38,7 @@ class JobFailed(Exception):
 
 
 class TrainingProcess:
-  """An actor that trains in one membership."""
+  """A Ray actor that runs one training process of one membership."""
 
   def __init__(self, run: Callable[[ProcessGroup], Any]):
     """Set the training function; unpickling it imports its modules while the previous membership still trains."""
@@ -58,7 +59,10 @@ class TrainingProcess:
       return f"{ray.util.get_node_ip_address()}:{server.getsockname()[1]}"
 
   def train(self, membership: ProcessGroup) -> Any:
-    """Call `run` and return its result. SIGTERM ends this process at once, unless the driver stops all processes."""
+    """Run the training function and return its result.
+
+    SIGTERM ends this process at once, unless the driver is stopping the whole job.
+    """
     import ray
 
     (signals, wakeup), (printed, stdout) = os.pipe(), os.pipe()
@@ -79,7 +83,7 @@ class TrainingProcess:
         os.kill(os.getpid(), number)
 
     def repeat() -> None:
-      with suppress(Exception):  # the keeper has failed, and this process's state is lost
+      with suppress(Exception):  # the keeper failed; the state of this process is lost
         while signal.SIGTERM not in _read(signals) or stopping.is_set():
           heartbeat()
           select.select([signals], [], [], HEARTBEAT)
@@ -110,7 +114,7 @@ class Outcome(NamedTuple):
   results: dict[int, Any]  # rank -> result of `run`
   errors: dict[int, Exception]  # rank -> exception raised
   failed: set[int]  # ranks of processes that died or sent no heartbeat
-  joined: set[int]  # ranks that can join
+  joined: set[int]  # ranks that are ready to join
 
 
 class RayJob:
@@ -139,7 +143,7 @@ class RayJob:
     self._resume, self._report, self._replacements = resume, report, options.max_restarts
     self._started = not self._ray.is_initialized()
     if self._started:
-      cpus = int(np.ceil(2 * first.processes * options.worker_cpus))  # including the next membership
+      cpus = int(np.ceil(2 * first.processes * options.worker_cpus))  # two memberships, as the next one starts early
       ray_cluster.connect(options.ray_address or None, cpus=cpus)
     kind = np.dtype(np.float64 if jax.config.values["jax_enable_x64"] else np.float32)
     self._environment = ray_cluster.process_environment(kind, options.worker_gpus, local)
@@ -153,8 +157,8 @@ class RayJob:
     """Run the job to its end; return the result of the first process.
 
     Raises:
-      JobFailed: if too few processes remain, training fails repeatedly at the same step, or it is stopped before its
-        state can be saved.
+      JobFailed: if too few processes remain, training fails repeatedly at the same step, or the job is stopped before
+        its state can be saved.
       Exception: raised by a process, if no process was lost.
     """
     before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -216,7 +220,7 @@ class RayJob:
     number, resume = self._next.number + 1, self._resume()
     self._next = replace(self._next, number=number, ranks=(*actors,), coordinator=address, resume=resume)
     begun = [keeper.begin.remote(number, self._next.survivors, self._next.step) for keeper in self._keepers.values()]
-    self._ray.wait(begun, num_returns=len(begun), timeout=self._options.join_timeout)  # new actors import modules
+    self._ray.wait(begun, num_returns=len(begun), timeout=self._options.join_timeout)  # new actors first import modules
     return actors
 
   def _get(self, ref: Any) -> Any:
@@ -226,7 +230,7 @@ class RayJob:
       raise ValueError(f"Ray could not start a process: {str(error).strip().splitlines()[-1]}") from error
 
   def _watch(self, actors: dict[int, Any]) -> Outcome:
-    """Wait until all processes of a membership end, one fails, or another can join."""
+    """Wait until all processes of a membership end, one fails, or another can join; return the outcome."""
     outcome, begin, deadline, stopping = Outcome({}, {}, set(), set()), time.monotonic(), float("inf"), False
     running = dict[Any, int]()
     for rank, actor in actors.items():
@@ -278,7 +282,7 @@ class RayJob:
   def _decide(self, outcome: Outcome, ranks: set[int]) -> None:
     """Choose the next membership: its ranks, and the step and states from which they continue."""
     failed, total = outcome.failed, f"of {self._next.processes}"
-    if min(ranks) in failed:  # it hosts the coordinator, so the others also end, with intact states
+    if min(ranks) in failed:  # the coordinator's process; the others end with it, but keep their states
       failed = {rank for rank in failed if rank == min(ranks) or self._lost(rank)}
     replaced = {*sorted(failed)[: self._replacements]}
     errors = {rank: error for rank, error in sorted(outcome.errors.items()) if not _may_follow_from_loss(error)}
@@ -286,7 +290,7 @@ class RayJob:
       for rank, error in errors.items():
         if self.signal or not self._next.survivors or rank in self._next.survivors:
           raise error
-        self._report(f"process {rank} {total}: {error}")  # of a new process: the others continue without it
+        self._report(f"process {rank} {total}: {error}")  # a new process failed; the others continue
       failed |= {*errors}
     if self.signal:
       raise JobFailed("stopped before the state could be saved")

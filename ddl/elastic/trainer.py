@@ -1,4 +1,4 @@
-"""Trainer of elastic runs: between membership changes, the algorithm runs on the present workers.
+"""Trainer of elastic runs: between two membership changes, the algorithm runs on the workers present.
 
 A worker's ID, batches and keys do not depend on which other workers are present.
 """
@@ -26,11 +26,11 @@ from ddl.events.presence import check as check_presence
 from ddl.group_recorder import record
 from ddl.schedule import Schedule
 
-PRESENCE = "presence.json"  # file in the run folder: the present workers from each step on
+PRESENCE = "presence.json"  # file in the run folder with the workers present from each change on
 
 
 def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -> None:
-  """Check that the algorithm supports each number of workers of a run, and the changes between them.
+  """Check that an algorithm supports all numbers of workers in a run and the changes between them.
 
   Args:
     make: number of workers -> the algorithm.
@@ -59,10 +59,10 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) ->
 
 
 class LocalRows(NamedTuple):
-  """The rows of a carry, one per worker, that belong to this process, in host memory."""
+  """This process's rows of a carry, one per local worker, in host memory."""
 
-  carry: Carry  # [local workers, ...], or [1, ...] if all workers agree
-  per_worker: Carry  # True for leaves [local workers, ...]
+  carry: Carry  # leaves [local workers, ...], or [1, ...] for those on which all workers agree
+  per_worker: Carry  # bool per leaf: whether it is [local workers, ...]
   ids: Ids  # IDs of the local workers
 
 
@@ -90,9 +90,9 @@ def place_rows(
   Args:
     after: the trainer of these workers.
     rows: this process's rows of the previous carry; None if it has none.
-    ids: the present workers.
+    ids: IDs of the workers present from `step` on.
     step: the next step.
-    first: carry of the first worker that stays; by default from `rows`.
+    first: carry of the first worker that stays; by default taken from `rows`.
     new: initial rows for workers that join.
   """
   local_ids, copies = local(after, ids), len(after.workers.local_rows)
@@ -146,9 +146,9 @@ class ElasticCarry(NamedTuple):
   """The carry of an elastic run, and the workers it belongs to."""
 
   carry: Carry
-  ids: Ids  # one worker per row
-  changes: int = 1  # number of memberships so far
-  read: bool = False  # whether each process has read it, separately, from a checkpoint of other workers
+  ids: Ids  # the worker of each row
+  changes: int = 1  # number of entries of `Presence.changes` applied so far
+  read: bool = False  # whether each process read the whole carry from a checkpoint of another set of workers
 
 
 class Folder(Protocol):
@@ -188,14 +188,14 @@ class ElasticTrainer(SingleRunTrainer):
     share: Share = lambda tree, _: tree,
     reader: Callable[[Ids], CompiledTrainer] | None = None,
   ):
-    """Build the trainer of the last set of workers.
+    """Set the presence, and build the inner trainer of the last set of workers.
 
     Args:
-      make: set of workers -> their trainer, which several sets may share. At a membership change, this process must
+      make: set of workers -> their trainer; several sets may share a trainer. At a membership change, this process must
         have all or none of the workers that stay.
       presence: the workers present at each step.
       fed: workers for which the feed has batches; by default all.
-      share: sends the model to the processes of workers that join.
+      share: sends a tree to the processes of workers that join.
       reader: set of workers -> a trainer on this process's devices, which can read a checkpoint of workers whose
         processes are lost.
 
@@ -265,7 +265,7 @@ class ElasticTrainer(SingleRunTrainer):
     return self.trainer_for(carry.ids).consensus(carry.carry)
 
   def plan(self, first: int, last: int, every: int) -> list[Call]:
-    """Return the calls from step `first` to `last`, each with one set of workers."""
+    """Return the calls from step `first` to `last`; none crosses a membership change or a multiple of `every`."""
     parts: dict[int, tuple[CompiledTrainer, list[tuple[int, int]]]] = {}
     for segment in self.presence.segments(first, last):
       trainer = self.trainer_for(segment.ids)
@@ -297,12 +297,12 @@ class ElasticTrainer(SingleRunTrainer):
     return self.trainer_for(self.presence.at(call.first)).nbytes(call)
 
   def describe(self) -> str:
-    """Describe layout and execution in one line."""
+    """Describe in one line the devices, the execution options and the membership changes."""
     changes = self.presence.changes
     return self.all.describe() + (f"; {self.presence.describe(changes[-1][0] + 1)}" if len(changes) > 1 else "")
 
   def regroup(self, current: ElasticCarry, ids: Ids, step: int) -> ElasticCarry:
-    """Change the set of workers before a step; see `placed`."""
+    """Return the carry of the workers `ids` before a step; see `placed`."""
     return current if ids == current.ids else self.placed(self.rows(current), current.ids, ids, step, self._initial)
 
   def rows(self, current: ElasticCarry) -> LocalRows:
@@ -313,8 +313,9 @@ class ElasticTrainer(SingleRunTrainer):
     """Return the carry of the workers `ids` before a step, built from the rows of the previous workers.
 
     Workers that stay keep their state. Workers that join start with the consensus model of those that stay
-    (`Algorithm.evaluate`), a newly initialized state, and the mean of their statistics. Leaves on which all workers
-    agree are unchanged. Workers that join copy the messages in flight from the first worker that stays.
+    (`Algorithm.evaluate`), a newly initialized state, and the mean of those workers' non-trained states. Leaves on
+    which all workers agree are unchanged. Workers that join copy the messages in flight from the first worker that
+    stays.
 
     Args:
       rows: this process's rows of the previous carry; None if it has none.
@@ -327,7 +328,7 @@ class ElasticTrainer(SingleRunTrainer):
     """
     stay = tuple(i for i in before if i in ids)
     if not stay:
-      raise ValueError(f"at least one of the workers present before step {step} ({[*before]}) must remain after it")
+      raise ValueError(f"at least one of the workers present before step {step} ({[*before]}) must remain present")
     among, after, leaving = self.trainer_for(stay), self.trainer_for(ids), None
     if stay == ids:
       assert rows
@@ -342,7 +343,7 @@ class ElasticTrainer(SingleRunTrainer):
     return ElasticCarry(place_rows(after, rows, ids, step, first, new), ids)
 
   def _carry_at(self, step: int, carry: Callable[[CompiledTrainer], Carry]) -> ElasticCarry:
-    """Return the state after `step` steps. carry: trainer of the workers at that step -> their carry."""
+    """Return the carry after `step` steps. carry: trainer of the workers in the last of these steps -> their carry."""
     last = max(step - 1, 0)
     ids, changes = self.presence.at(last), self.presence.count(last)
     if self._reader is None or ids == self._now:
@@ -369,7 +370,7 @@ class ElasticTrainer(SingleRunTrainer):
 def in_virtual_time(make: Callable[[Workers], CompiledTrainer], workers: Workers) -> ElasticTrainer:
   """Build the trainer of a single-process elastic run in virtual time.
 
-  make: workers on devices -> their trainer. workers: all workers, on the largest number of devices used.
+  make: layout of workers on devices -> their trainer. workers: all workers, on the largest number of devices used.
   """
 
   @cache
@@ -381,7 +382,7 @@ def in_virtual_time(make: Callable[[Workers], CompiledTrainer], workers: Workers
 
 
 class ElasticClock:
-  """Count the worker steps of an elastic run, and its virtual seconds if it has a clock."""
+  """The clock of an elastic run, which counts worker steps and, if the run has virtual time, virtual seconds."""
 
   def __init__(self, trainer: ElasticTrainer, clock: StepClock | None = None):
     """Wrap the clock of virtual seconds; None for a run without virtual time."""
@@ -392,7 +393,7 @@ class ElasticClock:
     return self._trainer.presence.worker_steps(step)
 
   def columns(self, step: int) -> dict[str, float]:
-    """Return the number of present workers, and the virtual seconds."""
+    """Return the metrics columns: the number of present workers and, in virtual time, the virtual seconds."""
     present = {"present": len(self._trainer.presence.at(max(step - 1, 0)))}
     return present | (self._clock.columns(step) if self._clock else {})
 
@@ -406,7 +407,9 @@ class ElasticClock:
         folder.path.mkdir(parents=True, exist_ok=True)
         presence_file.save(file, presence)
     elif presence_file.load(file, presence.workers) != presence:
-      raise ValueError(f"{file} must have the membership of this run. Resume with workdir={folder.path}.")
+      raise ValueError(
+        f"{file} must have the membership of this run. Resume the recorded run with only workdir={folder.path}."
+      )
 
   def save(self, folder: Path) -> None:
     """Write the schedule to a run's folder, for reports."""

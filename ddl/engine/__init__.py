@@ -1,1 +1,1 @@
-"""The engine: layouts of workers and compiled rounds, for any algorithm with the interfaces of `ddl.api`."""
+"""The engine: maps workers to devices and runs any algorithm with the interfaces of `ddl.api`, compiled by XLA."""

@@ -1,7 +1,7 @@
 """Overlap messages with steps on CPUs, where XLA does not overlap collectives with compute.
 
 A call is split into several programs, with a boundary at each launch and merge of a message. A background thread runs
-the programs that communicate, in the same order in all processes, while the main thread runs steps that do not.
+the programs that communicate, in the same order in all processes. Meanwhile, the main thread runs steps that do not.
 """
 
 import time
@@ -30,16 +30,16 @@ Program = Callable[..., Any]
 
 
 def is_needed(algorithm: Algorithm, workers: Workers, independent: bool) -> bool:
-  """Return whether messages overlap with steps only if a background thread sends them.
+  """Return whether only a background thread can overlap the algorithm's messages with steps.
 
-  independent: whether local steps run without communication.
+  independent: whether local steps neither communicate nor depend on a worker's rank.
   """
   delayed = any(exchange.delay for exchange in algorithm.exchanges)
   return independent and delayed and workers.members == 1 and workers.platform == "cpu" and workers.processes > 1
 
 
 class BackgroundCalls:
-  """The calls of `Rounds`, run as several programs with the same results."""
+  """The calls of `Rounds`, each split into several programs, with the same results."""
 
   def __init__(self, rounds: Rounds, algorithm: Algorithm, params: Tree):
     """Determine which leaves of a worker's state a local step changes.
@@ -140,7 +140,7 @@ class BackgroundCalls:
 
 
 def _unchanged_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tree:
-  """Return a tree of bools: whether local steps leave each leaf of a worker's state unchanged (e.g. outer momentum)."""
+  """Return a tree of bools: True for leaves of a worker's state that local steps do not change, like outer momentum."""
   _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
   outputs: list[Tree] = []
 
@@ -152,7 +152,7 @@ def _unchanged_by_steps(algorithm: Algorithm, params: Tree, workers: int) -> Tre
 
 
 def _changed(before: Tree, after: Tree, replication: Tree) -> Tree:
-  """Pack the leaves that a function changed; replace the others by None, because a program would copy them."""
+  """Pack the leaves that a function changed; replace the others by None, so that the program does not copy them."""
   return jax.tree.map(lambda x, y, packed: None if y is x else packed, before, after, pack(after, replication))
 
 

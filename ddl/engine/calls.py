@@ -1,4 +1,4 @@
-"""A run split into compiled calls, with evaluations between them."""
+"""Split a run into calls of compiled programs, with boundaries for evaluations."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,10 @@ MOST_CALLS = 10**7  # maximum per run: listing them takes about a minute
 
 
 class Kind(NamedTuple):
-  """A compiled function: runs the steps of `unit`, `repeat` times; without a `unit`, any `longest` steps or fewer."""
+  """A kind of call, with one compiled function: it runs the steps of `unit`, `repeat` times.
+
+  If `unit` is empty, it runs up to `longest` steps, with exchanges that are decided at run time.
+  """
 
   unit: tuple[Due, ...]  # the exchanges due at each step
   repeat: int
@@ -21,12 +24,12 @@ class Kind(NamedTuple):
 
 
 class Call(NamedTuple):
-  """Consecutive steps that one program runs; `due` has an entry per step."""
+  """Consecutive steps that one call of a compiled program runs; `due` has an entry per step."""
 
   first: int
   kind: Kind
   due: tuple[Due, ...]
-  in_flight: Ids
+  in_flight: Ids  # number of messages of each exchange in flight before the first step
 
   @property
   def steps(self) -> int:
@@ -40,7 +43,7 @@ class Call(NamedTuple):
 
 
 def plan(schedule: Schedule, first: int, last: int, every: int, longest: int, flexible: int) -> list[Call]:
-  """Split the steps first..last-1 into calls, as `plan_parts` does for one part."""
+  """Split the steps first..last-1 of a run into calls; see `plan_parts`."""
   return plan_parts(schedule, [(first, last)], every, longest, flexible)
 
 
@@ -92,7 +95,7 @@ def plan_parts(
 
 
 def _static(schedule: Schedule, first: int, last: int, every: int, longest: int) -> Iterator[Call]:
-  """Yield calls with exchanges that are known at compile time."""
+  """Yield the calls for steps first..last-1, with exchanges that are fixed at compile time."""
   units: dict[tuple[int, int], tuple[Due, ...]] = {}
   step = first
   while step < last:
@@ -130,6 +133,6 @@ def _equal_cycles(schedule: Schedule, step: int, cycles: int) -> int:
 
 
 def _share(total: int, longest: int) -> int:
-  """Split `total` into as few, nearly equal parts of at most `longest` as possible; return the length of the first."""
+  """Return the largest part if `total` is split as evenly as possible into the fewest parts of at most `longest`."""
   parts = -(-total // longest)
   return -(-total // parts)

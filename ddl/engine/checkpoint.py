@@ -1,4 +1,4 @@
-"""Checkpoints of a run, written by orbax: the carry as arrays, and numbers as JSON."""
+"""Checkpoints of a run, written by orbax: the carry (training state) as arrays, and numbers as JSON."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ class Damaged(ValueError):
 
 
 class Checkpoints:
-  """The checkpoints of one run folder, which orbax writes atomically."""
+  """The checkpoints in the folder of one run; orbax writes each of them atomically."""
 
   def __init__(self, folder: Path):
     """Create the folder if it does not exist."""
@@ -38,9 +38,9 @@ class Checkpoints:
     return sorted(self._manager.all_steps(), reverse=True)
 
   def save(self, step: int, carry: Any, figures: dict[str, Any], wait: bool = False) -> None:
-    """Save in the background unless this step is already saved; the carry may be donated right afterwards.
+    """Save a checkpoint in the background unless it is already saved; the carry may be donated right afterwards.
 
-    figures: numbers to save as JSON.
+    figures: numbers to save as JSON. wait: whether to wait until the checkpoint is written.
     """
     if self._manager.latest_step() == step:
       return
@@ -66,14 +66,14 @@ class Checkpoints:
     self._manager.wait_until_finished()
 
   def _check_room(self, nbytes: int) -> None:
-    """Raise OSError if the bytes do not fit on the disk; orbax's own error prints pages from several threads."""
+    """Raise OSError if the bytes do not fit on the disk; orbax would print pages of errors from several threads."""
     if shutil.disk_usage(self._manager.directory).free < nbytes + MARGIN:
       raise OSError(
         errno.ENOSPC, f"no space left on device for a checkpoint of {nbytes:,} bytes", str(self._manager.directory)
       )
 
   def figures(self, step: int) -> dict[str, Any]:
-    """Return the figures saved with `step`. Raises Damaged."""
+    """Return the numbers saved as `figures` with `step`. Raises Damaged."""
     return self._read(step, "figures", ocp.JsonCheckpointHandler(), ocp.args.JsonRestore())
 
   def carry(self, step: int, like: Any) -> Any:
@@ -135,7 +135,7 @@ def _patient_loops() -> Iterator[None]:
 
 
 def _checksums(leaves: dict[str, Any]) -> dict[str, int]:
-  """Return a checksum of each array, independent of its layout. Orbax detects truncated files, but not changed bits."""
+  """Return a checksum of each array, independent of its sharding; orbax detects truncation, but not changed bits."""
   return {name: int(x) for name, x in jax.device_get(_on_devices(leaves)).items()}
 
 

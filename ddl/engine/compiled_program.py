@@ -1,14 +1,15 @@
 """Parser of the text of a compiled program: instructions, collectives, FLOP, bytes, and order of execution.
 
-A schedule is a list of events that is also JSON:
+A schedule is a list of events, in a form that JSON can represent:
 
-    ["work", FLOP, bytes, drives]   an operation; drives: whether it advances a chained collective (TPU)
+    ["work", FLOP, bytes, drives]   an operation; drives: whether it advances a chained collective
     ["copy", bytes]                 a copy between memories, overlapped with compute
-    ["start", id, chain]            start of a collective; chain: whether it advances only in operations that drive it
+    ["start", id, chain]            start of a collective; chain: whether it is chained
     ["done", id]                    end of a collective; later events need its result
-    ["loop", times, events]
+    ["loop", times, events]         a loop with this number of iterations
 
-A synchronous collective starts and ends at once.
+A chained collective (only on TPUs) runs in parts, each fused with an operation, and advances only during these
+operations. The end of a synchronous collective directly follows its start.
 """
 
 import math
@@ -29,11 +30,11 @@ CALLED = re.compile(
   r"\b(?:calls|to_apply|body|branch_computations|(?:true|false)_computation)=\{?((?:%[\w.\-]+(?:, )?)+)"
 )
 ARRAY = re.compile(r"\b([a-z]+\d+[a-z0-9]*|pred)\[([\d,]*)\](?:\{([^}]*)\})?")
-CHAIN = re.compile(r'custom_call_target="AsyncCollective(Start|Done)"')  # on TPUs: a fusion that begins or ends a chain
-PASSED = re.compile(r"\{(\d+)\}: \((\d+), ")  # in output_to_operand_aliasing: a result, and its operand
+CHAIN = re.compile(r'custom_call_target="AsyncCollective(Start|Done)"')  # first or last part of a chain
+PASSED = re.compile(r"\{(\d+)\}: \((\d+), ")  # in output_to_operand_aliasing: indices of a result and its operand
 LISTED = re.compile(r"replica_groups=\{(\{[\d,{}]*\})\}")
 COUNTED = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-# In JAX 0.12: the axes of a mesh, optionally the order of its devices, and the axes that a group spans.
+# In JAX 0.12: the axes of a mesh, optionally the order of its devices, and the axes that each group spans.
 ALONG = re.compile(r"replica_groups=mesh\[(.*?)\](?:, device_ids=\((.*?)\))? \{(.*?)\}")
 PAIRS = re.compile(r"source_target_pairs=\{([\d,{}]+)\}")
 
@@ -44,7 +45,7 @@ class Instruction(NamedTuple):
   name: str
   shape: str  # "f32[4,8]{1,0}", or "(..., ...)" for a tuple
   opcode: str
-  arguments: str  # text between the brackets
+  arguments: str  # text between the parentheses
   attributes: str
 
   @property
@@ -59,7 +60,7 @@ class Instruction(NamedTuple):
 
 
 class Program(NamedTuple):
-  """Computations by name; if the text is scheduled, instructions are in execution order."""
+  """A parsed program; if its text is scheduled, instructions are in execution order."""
 
   computations: Mapping[str, Sequence[Instruction]]
   entry: str
@@ -81,7 +82,7 @@ class Collective(NamedTuple):
   kind: str  # one of KINDS
   nbytes: int  # of the whole array: the input of an all-reduce or reduce-scatter, the output of an all-gather
   size: int  # devices per group
-  axis: str  # mesh axis that the group spans; "" for both
+  axis: str  # mesh axis that each group spans; "" unless it is exactly one
   starts: bool  # asynchronous: other work may overlap it
 
   @property
@@ -114,7 +115,7 @@ def collectives(text: str, mesh: Mesh) -> list[Collective]:
   """Return the collectives in the text of an executable (`as_text`), counting those inside loops once."""
   program = parse(text)
   fusions = [line for lines in program.computations.values() for line in lines if line.opcode == "fusion"]
-  # Count a chain only at its start.
+  # Count a chained collective only at its start.
   again = {name for line in fusions if program.chain(line) in ("step", "done") for name in line.called}
   lines = [line for name, lines in program.computations.items() if name not in again for line in lines]
   return [collective(line, mesh) for line in lines if collective_kind(line)]
@@ -165,7 +166,7 @@ def _instruction(name: str, rest: str) -> Instruction:
 
 
 def _closings(text: str) -> Iterator[int]:
-  """Yield the position after each closing bracket at which all brackets so far are balanced."""
+  """Yield the position after each closing parenthesis at which all parentheses so far are balanced."""
   depth = 0
   for match in re.finditer(r"[()]", text):
     depth += 1 if match[0] == "(" else -1
@@ -174,7 +175,10 @@ def _closings(text: str) -> Iterator[int]:
 
 
 def _groups(line: str, devices: int) -> list[list[int]]:
-  """Return the groups of devices (positions in the mesh) of a line; one group of all devices if it lists none."""
+  """Return the device groups of a collective, as positions in the mesh; if it lists none, one group of all devices.
+
+  line: the attributes of the instruction.
+  """
   if match := LISTED.search(line) or PAIRS.search(line):
     return [[int(n) for n in part.split(",")] for part in re.findall(r"\{([\d,]+)\}", match[1])]
   if match := ALONG.search(line):
@@ -292,7 +296,7 @@ class Costs:
     return sum(read) + written
 
   def trips(self, loop: Instruction) -> int:
-    """Return the iterations of a loop: the count known to XLA, or the constant in its condition."""
+    """Return the iterations of a loop: the count known to XLA, or the largest constant in its condition, or 1."""
     if match := TRIPS.search(loop.attributes):
       return int(match[1])
     name = re.search(r"condition=%?([\w.\-]+)", loop.attributes)
@@ -319,7 +323,7 @@ def _dot(instruction: Instruction, defined: Mapping[str, Instruction], contracti
 
 
 def _convolution(instruction: Instruction, defined: Mapping[str, Instruction]) -> int:
-  """Return the FLOP of a convolution: 2 per output value, input channel and kernel position, without padding."""
+  """Return the FLOP of a convolution: 2 per output value, input channel and kernel position that is not on padding."""
   match = LABELS.search(instruction.attributes)
   assert match
   left, right, out = match.groups()
@@ -355,11 +359,11 @@ class InstructionSchedule(NamedTuple):
   """The schedule of a program on one device."""
 
   events: Events
-  collectives: list[Collective]  # indexed by ID
+  collectives: list[Collective]  # indexed by the id in events
 
 
 def read(text: str, mesh: Mesh) -> InstructionSchedule:
-  """Parse the schedule of an executable. text: its `as_text`."""
+  """Parse the schedule in the text of an executable (`as_text`)."""
   reader = _Reader(parse(text), mesh)
   return InstructionSchedule(reader.events(reader.program.entry), reader.collectives)
 
@@ -413,7 +417,7 @@ class _Reader:
       elif line.opcode == "while":
         body = [called for called in line.called if f"body=%{called}" in line.attributes]
         out.append(["loop", self._costs.trips(line), self.events(body[0])])
-      elif line.opcode == "conditional":  # assume the longest branch
+      elif line.opcode == "conditional":  # assume the branch with the most FLOP
         out += max((self.events(called) for called in line.called), key=lambda events: (flop(events), len(events)))
       elif line.opcode == "call":
         out += [event for called in line.called for event in self.events(called)]
@@ -443,7 +447,7 @@ class _Reader:
           return name
         if line.opcode == "get-tuple-element":
           place = INDEX.search(line.attributes)
-        elif line.opcode in ("while", "tuple") and place:  # a loop that drives the chain keeps the index
+        elif line.opcode in ("while", "tuple") and place:  # a loop that advances the collective keeps the index
           name = line.operands[int(place[1]) if line.opcode == "tuple" else 0]
           continue
         elif chains.get(name) == "step":
@@ -455,4 +459,4 @@ class _Reader:
         elif line.opcode not in ("bitcast", "copy"):
           break
         name = line.operands[0]
-    raise ValueError(f"{done.name} in the compiled program completes a collective that no instruction starts")
+    raise ValueError(f"{done.name} in the compiled program completes a collective that no instruction starts.")

@@ -1,4 +1,4 @@
-"""The trainer of a collective algorithm, which runs it as a sequence of compiled calls."""
+"""The trainer of a collective algorithm: it trains by a sequence of calls of compiled programs."""
 
 import time
 import warnings
@@ -26,9 +26,9 @@ from ddl.schedule import Due, Schedule, check_in_flight
 
 
 class CompiledTrainer(SingleRunTrainer):
-  """Trainer of a collective algorithm on one model and layout, for any number of runs; compiles each kind of call once.
+  """Trainer of a collective algorithm for one model and one mapping of workers to devices.
 
-  Implements `ddl.engine.trainer.Trainer`.
+  Implements `ddl.engine.trainer.Trainer`, also for batches of runs. Each kind of call is compiled at its first use.
   """
 
   portable = True
@@ -91,14 +91,14 @@ class CompiledTrainer(SingleRunTrainer):
     return self._carry
 
   def start(self, key: Any) -> Carry:
-    """Return the initial carry for a random key. Raises ValueError if it exceeds the memory."""
+    """Return the initial carry for a random key or a `RunKey`. Raises ValueError if it does not fit into memory."""
     self.workers.check_memory(self._carry, self.placement.params)
     key, values = key if isinstance(key, RunKey) else RunKey(key, None)
     values = values and {name: np.asarray(value, jnp.result_type(float)) for name, value in values.items()}
     return self._start(*self._init(data := self._key(key)), data, self.workers.replicate(values))
 
   def start_from(self, params: Tree, extra: Tree, key: jax.Array) -> Carry:
-    """Return the initial carry for a model given as host arrays. key: as for `start`."""
+    """Return the initial carry for a model given as host arrays. key: a random key."""
     return self._start(*self.workers.replicate((params, extra)), self._key(key), None)
 
   def _key(self, key: jax.Array) -> jax.Array:
@@ -116,7 +116,7 @@ class CompiledTrainer(SingleRunTrainer):
     return jax.tree.leaves(carry.params)[0].ndim > jax.tree.leaves(self._carry.params)[0].ndim
 
   def saved(self, carry: Carry) -> Carry:
-    """Return the carry for a checkpoint that any layout can restore: one copy of leaves on which all workers agree."""
+    """Return the carry for a checkpoint that any devices can restore: one copy of leaves on which all workers agree."""
     return jax.tree.map(lambda per_worker, x: x if per_worker else self.placement.one_copy(x), self.per_worker, carry)
 
   def saved_shapes(self, key: jax.Array, step: int) -> Carry:
@@ -126,7 +126,7 @@ class CompiledTrainer(SingleRunTrainer):
     return placed(saved, shardings(saved))
 
   def restored(self, saved: Carry, step: int = 0) -> Carry:
-    """Return the carry on this layout from the carry of a checkpoint."""
+    """Return the carry on the devices of this trainer from the carry of a checkpoint."""
     del step
     return jax.tree.map(lambda per_worker, x: x if per_worker else self.placement.copies(x), self.per_worker, saved)
 
@@ -139,7 +139,7 @@ class CompiledTrainer(SingleRunTrainer):
     return self._consensuses(carry._replace(messages=())) if self._is_batch(carry) else [self.consensus(carry)]
 
   def plan(self, first: int, last: int, every: int) -> list[Call]:
-    """Return the calls from step `first` to `last`, with a boundary at each multiple of `every`."""
+    """Return the calls that run steps first..last-1, with a boundary at each multiple of `every`."""
     return self.plan_parts([(first, last)], every)
 
   def plan_parts(self, parts: Sequence[tuple[int, int]], every: int) -> list[Call]:
@@ -150,11 +150,11 @@ class CompiledTrainer(SingleRunTrainer):
   def run(
     self, carry: Carry, calls: list[Call], feed: Feed, key: jax.Array, ids: Sequence[int] = ()
   ) -> Iterator[tuple[Call, Carry, jax.Array]]:
-    """Run the calls and yield (call, carry after it, losses on the device); the next call donates the carry.
+    """Run the calls and yield (call, carry after it, losses on the device).
 
-    Each iteration dispatches one call and, while it runs, prepares the input of the next call. It uses no thread,
-    because that would slow down a CPU by a tenth. At most two calls run at a time, as the collectives of more can
-    deadlock on XLA:CPU.
+    A yielded carry may be donated to the next call. Each iteration prepares the input of one call while the previous
+    call runs, and then dispatches it. A thread for the inputs would slow down training on a CPU by a tenth. At most two
+    calls run at a time, because the collectives of more can deadlock on XLA:CPU.
 
     For several runs at once, the carry is that of `join`, batches are [local workers, runs, steps, batch, ...], and
     there is one key per run. One dispatch serves all runs; each has the same result as when run separately, up to
@@ -180,11 +180,11 @@ class CompiledTrainer(SingleRunTrainer):
     return np.asarray(losses.addressable_data(0))[..., : call.steps]
 
   def nbytes(self, call: Call) -> float:
-    """Return the bytes that a worker sends in a call."""
+    """Return a lower bound on the bytes that a worker sends in a call."""
     return self.traffic.nbytes(call.due)
 
   def describe(self) -> str:
-    """Describe layout and execution in one line."""
+    """Describe workers, devices and execution in one line."""
     w, note = self.workers, self.placement.rules.note
     members = f" of {w.members} members ({self.placement.sharding}{note and ': '}{note})" if w.members > 1 else ""
     overlap = "on" if self.execution.overlap else "off"
@@ -194,7 +194,7 @@ class CompiledTrainer(SingleRunTrainer):
     return f"{describe_layout(w, self.execution, members)}, overlap {overlap}; {copies}"
 
   def compiled(self, kind: Kind, *args: Any, batched: bool = False) -> Callable[..., tuple[Carry, jax.Array]]:
-    """Return the executable for calls of this kind, compiled at its first use. args: as for `lowered`."""
+    """Return the executable for calls of this kind, compiled at first use. args: its arguments, as for `lowered`."""
     if self._background and kind.unit and not batched:
       return self._background.make_call(kind)
     avals = jax.tree.map(lambda x: (x.shape, x.dtype), args)
@@ -222,9 +222,9 @@ class CompiledTrainer(SingleRunTrainer):
     return self._carry, batches, step, keys, clock
 
   def _start_of(self, params: Tree, extra: Tree, key: jax.Array, values: Values | None) -> Carry:
-    """Return a device's carry from one model, with one copy of leaves on which all workers agree.
+    """Return a device's initial carry from one model, with one copy of leaves on which all workers agree.
 
-    values: hyperparameters of an injected algorithm; None: the values it was built with.
+    values: hyperparameters of an algorithm from `inject`; None: the values that it was built with.
     """
     virtual, copies = self.workers.virtual, self.replication
 

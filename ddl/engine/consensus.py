@@ -16,7 +16,7 @@ class Consensus(NamedTuple):
   """The model to evaluate, equal on all devices."""
 
   params: Tree  # the result of the algorithm's `evaluate`
-  extra: Tree  # the workers' mean
+  extra: Tree  # the workers' mean (integers: maximum)
   distance: jax.Array | None  # []: root mean square over the workers of |x_i - mean x|; None: unknown
 
 
@@ -30,7 +30,7 @@ class Progress(NamedTuple):
 
   visits: int
   exchanges: int  # visits that sent a message; in gossip algorithms, visits without a peer send none
-  seconds: float  # since the first worker rounds began, after process start and compilation
+  seconds: float  # since the first worker rounds began, without process start and compilation
 
 
 class NotFinite(ValueError):
@@ -45,9 +45,9 @@ def unstacked(tree: Tree) -> list[Tree]:
 def agree(group: Group, params: Tree, extra: Tree) -> tuple[Tree, jax.Array]:
   """Return (mean of `extra`, distance between the workers) from one worker's parameters and non-trained state.
 
-  distance = sqrt((1/p) sum_i |x_i - xbar|^2), computed from the differences to worker 0. So it is exactly 0 if all
-  workers are equal, even if their mean is rounded. For integer leaves of `extra` (counters), the maximum replaces the
-  mean.
+  distance = sqrt((1/p) sum_i |x_i - xbar|^2), computed from the differences to worker 0's parameters. So it is exactly
+  0 if all workers are equal, although the mean of equal parameters may be rounded. For integer leaves of `extra`
+  (counters), the maximum replaces the mean.
   """
 
   def mean(x: jax.Array) -> jax.Array:

@@ -2,8 +2,8 @@
 
 XLA:CPU has no fast path for convolution gradients inside a loop or under vmap over per-worker kernels, and a worker
 that runs several successive steps keeps its parameters in the cache. So gradients can be unrolled over a device's
-workers instead of vmapped, and steps can be unrolled instead of scanned. If a local step does not communicate, each
-worker runs all steps up to the next exchange before the next worker does.
+workers instead of vmapped, and steps can be unrolled instead of scanned. If local steps do not use the group, the loop
+over workers is outside the loop over steps: each worker runs all steps up to the next exchange.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from ddl.engine.local_step import gradient_of, make_local_step, over_steps, over
 from ddl.engine.replication import Replication, axes
 from ddl.engine.workers import AXIS, Workers
 
-UNROLLED = 8  # maximum steps to unroll around a message in flight: more take longer to compile and rarely hide more
+UNROLLED = 8  # maximum steps to unroll while a message is in flight: more take longer to compile and rarely hide more
 
 Messages = tuple[tuple[Tree, ...], ...]  # [copies, ...] for each exchange and slot, messages in flight first
 
 
 class Carry(NamedTuple):
-  """The state between two calls. Leaves are [copies, ...]: one copy per worker, or per device if all workers agree."""
+  """The training state between two calls: of each leaf one copy per worker, or per device if all workers agree."""
 
   params: Tree  # [copies, ...]
   state: Tree  # [copies, ...]
@@ -34,7 +34,7 @@ class Carry(NamedTuple):
 
 
 class DeviceFunctions:
-  """Local steps, launches and merges of a device's workers. Exchanges are identified by their index."""
+  """Local steps, launches and merges of a device's workers; `i` is the index of an exchange."""
 
   def __init__(
     self,
@@ -45,7 +45,7 @@ class DeviceFunctions:
     replication: Replication,
     independent: bool,
   ):
-    """Lift the functions. independent: whether local steps run without communication."""
+    """Lift the functions. independent: whether local steps neither communicate nor depend on a worker's rank."""
     self.workers = workers
     make_steps = self._independent_steps if independent else self._joint_steps
     self._steps = make_steps(algorithm, model, execution, replication)
@@ -98,7 +98,7 @@ class DeviceFunctions:
   def _joint_steps(
     self, algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
   ) -> Callable[..., Any]:
-    """Return a function for local steps that communicate: it runs each step on all workers of a device together."""
+    """Return a function for local steps that use the group: it runs each step on all workers of a device at once."""
     in_params, in_state = axes(replication.params), axes(replication.state)
     per_worker = (replication.params, True, True, True)
     gradients = over_workers(gradient_of(model), execution.gradients, per_worker, True)
@@ -122,7 +122,7 @@ class DeviceFunctions:
   def _independent_steps(
     self, algorithm: Algorithm, model: Model, execution: ExecutionConfig, replication: Replication
   ) -> Callable[..., Any]:
-    """Return a function that runs all steps up to the next exchange for one worker after another."""
+    """Return a function that runs all steps up to the next exchange, lifted as a whole to the workers of a device."""
     step = make_local_step(model, partial(algorithm.local, self.workers.group))
 
     def steps(params: Tree, state: Tree, extra: Tree, batches: Tree, keys: jax.Array) -> Any:

@@ -7,8 +7,8 @@ combiner is disabled.
 
 Compiled schedules show two more effects, which the programs take into account. XLA:TPU hides one long all-reduce better
 than several simultaneous ones, even in a loop, so messages in flight are packed (`Workers.overlapped_group`). XLA:GPU
-does not overlap collectives with a loop, nor does XLA:TPU if leaves cannot be packed: the steps around a message are
-unrolled (`DeviceFunctions.steps`). See docs/reference/dryrun.md for measurements.
+does not overlap collectives with a loop, nor does XLA:TPU if leaves cannot be packed. In these cases, the first
+steps after a launch are unrolled (`DeviceFunctions.steps`). See docs/reference/dryrun.md for measurements.
 """
 
 import contextlib
@@ -28,26 +28,26 @@ from ddl.engine.workers import Workers, divisors, nbytes
 from ddl.errors import OptionError
 from ddl.names import pluralize
 
-CALL_BYTES = 32 * 2**20  # maximum input of a call; the inputs of two calls are in memory at a time
-PACKED_BYTES = 2**17  # mean leaf size below which packing into one vector saves more calls than it costs in copies
-TOGETHER_BYTES = 2**17  # parameter size above which batching of runs loses more in caches than it saves in dispatch
-MAX_RUNS = 16  # per program; each then pays a sixteenth of the dispatch, so that more would save little
+CALL_BYTES = 32 * 2**20  # maximum input of one call of a program; the inputs of two calls are in memory at a time
+PACKED_BYTES = 2**17  # mean leaf size below which packing into one vector saves more time than it costs
+TOGETHER_BYTES = 2**17  # parameter size above which batching runs loses more by cache misses than it saves in dispatch
+MAX_RUNS = 16  # per program; each then takes a sixteenth of the dispatch time, and more would save little
 THREADS = ("/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max", "/sys/fs/cgroup/pids.max")
 LONGEST_CALL = 64  # steps; dispatch then takes less than 1 % of the time, even if a step takes only 0.1 ms
 
 
 class ExecutionConfig(NamedTuple):
-  """Options that change the results only by rounding, through the order of operations."""
+  """Execution options; they change the order of operations, and so the results by rounding."""
 
   gradients: Literal["unroll", "vmap", "map"]  # how gradients are computed for a device's workers
   steps: Literal["unroll", "scan"]
-  steps_per_call: int
-  overlap: bool = True  # False: steps wait for messages launched before them
+  steps_per_call: int  # maximum
+  overlap: bool = True  # False: steps wait for messages that were launched before them
   sharding: str = "fsdp"  # of a worker's parameters over its devices: "fsdp" or a key of `Model.rules`
 
 
 def layout_of(workers: Workers, execution: ExecutionConfig) -> dict[str, Any]:
-  """Return the settings of layout and execution that must be equal for a bit-exact resume."""
+  """Return the devices, processes and execution options, which must be equal for a bit-exact resume."""
   return {"devices": workers.devices, "execution": list(execution[:4]), "processes": jax.process_count()}
 
 
@@ -64,7 +64,12 @@ def describe_layout(workers: Workers, execution: ExecutionConfig, members: str =
 def cpu_devices(workers: int, processes: int = 1, members: int = 1) -> int:
   """Return the number of CPU devices for this process: at most one per core, but enough for one worker.
 
-  members: devices per worker.
+  The workers spread evenly over the devices of all processes.
+
+  Args:
+    workers: number of workers in all processes.
+    processes: number of processes, all on this machine.
+    members: devices per worker.
   """
   even = [d * members // processes for d in divisors(max(workers, 1)) if d * members % processes == 0] or [members]
   cores = len(os.sched_getaffinity(0)) // processes
@@ -76,14 +81,17 @@ def check_threads(option: str, count: int) -> None:
   limits = [int(text) for file in map(Path, THREADS) if file.is_file() and (text := file.read_text().strip()).isdigit()]
   limits += [soft for soft, _ in [resource.getrlimit(resource.RLIMIT_NPROC)] if soft > 0]
   if count >= min(limits, default=count + 1):
-    raise OptionError(option, f"below {min(limits)} (this machine's limit of threads)", count)
+    raise OptionError(option, f"below {min(limits)} (this machine's limit on threads)", count)
 
 
 def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> ExecutionConfig:
-  """Choose vmap and scan on GPUs and TPUs; on CPUs unrolled gradients, and unrolled steps unless the model is dense.
+  """Choose execution options that are fast on a backend.
+
+  On GPUs and TPUs, gradients are vmapped and steps scanned. On CPUs, gradients are unrolled, or computed in a loop for
+  a dense model with more than 16 workers per device; steps are unrolled, or scanned for a dense model.
 
   Args:
-    workers: the layout.
+    workers: the workers and their devices.
     dense: `Model.dense`.
     step_bytes: input bytes per step of all workers of one process.
   """
@@ -99,8 +107,8 @@ def choose_execution(workers: Workers, dense: bool, step_bytes: int) -> Executio
 def runs_per_program(model: Model, workers: int, call_bytes: int) -> int:
   """Return the number of runs with different seeds to train in one program: several if dispatch dominates.
 
-  call_bytes: input bytes of a call for one run. For all runs together, the inputs take at most four times CALL_BYTES,
-  and so do the parameters.
+  call_bytes: input bytes of one call of the program for one run. Over all runs, the inputs take at most four times
+  CALL_BYTES, and so do the parameters.
   """
   size = nbytes(jax.eval_shape(model.init, jax.random.key(0))[0])
   fits = 4 * CALL_BYTES // max(call_bytes, workers * size, 1)
@@ -134,7 +142,7 @@ COMBINER = {  # prefix of the device kind -> options that disable the combiner
 
 
 def options(device: Any) -> dict[str, str]:
-  """Return the compiler options for a `jax.Device`, attached or of an ahead-of-time topology."""
+  """Return the compiler options for a `jax.Device`, which may belong to a topology for ahead-of-time compilation."""
   if device.platform != "tpu":
     return {}
   combiner = next(flags for kind, flags in COMBINER.items() if device.device_kind.startswith(kind))
@@ -142,7 +150,7 @@ def options(device: Any) -> dict[str, str]:
 
 
 def compiled(lowered: jax.stages.Lowered, flags: Mapping[str, str] | None = None) -> jax.stages.Compiled:
-  """Compile with these options; if the compiler does not support one of them, warn and compile without any."""
+  """Compile with the options `flags`; if the compiler does not support one of them, warn and compile without any."""
   with _exit_on_sigterm():
     if not flags:
       return lowered.compile()

@@ -1,4 +1,4 @@
-"""The local step of all runtimes (loss, gradient, update), and loops over steps and over a device's workers."""
+"""The local step (loss, gradient, update) that all runtimes use, and loops over steps and over a device's workers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -57,7 +57,7 @@ def make_local_step(model: Model, local: Local) -> Callable[[Any, Any], tuple[An
 
 
 def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple[Any, Any]:
-  """Loop over steps with `lax.scan` or unrolled. xs: [steps, ...]; how: "scan" or "unroll"."""
+  """Return the result of `lax.scan(step, carry, xs)`, with a scan or unrolled. how: "scan" or "unroll"."""
   count = jax.tree.leaves(xs)[0].shape[0]
   if how == "scan" and count > 1:
     return lax.scan(step, carry, xs)
@@ -71,13 +71,13 @@ def over_steps(step: Callable[..., Any], carry: Any, xs: Any, how: str) -> tuple
 def over_workers(
   fn: Callable[..., Any], how: str, per_worker_in: tuple[Tree, ...], per_worker_out: Tree
 ) -> Callable[..., Any]:
-  """Lift `fn` from one worker to all workers of a device: vmapped without a named axis, as a loop, or unrolled.
+  """Lift `fn` from one worker to all workers of a device: by a vmap without a named axis, a loop, or unrolling.
 
   Args:
     fn: function of one worker.
     how: "vmap", "map" or "unroll".
     per_worker_in: a prefix tree per argument: True for leaves [workers, ...], False for leaves that the workers share.
-    per_worker_out: the same for the result; shared leaves are taken from the last worker.
+    per_worker_out: a prefix tree for the result, with the same meaning; shared leaves come from the last worker.
   """
   if how == "vmap":
     return jax.vmap(fn, axes(per_worker_in), axes(per_worker_out))

@@ -17,14 +17,14 @@ FSDP = Rules(activations={BATCH: SPLIT}, gather=True)  # rules that every model 
 
 
 class Placement:
-  """The shardings of a model's runs on a layout of workers."""
+  """The shardings of a model's parameters, batches and training state on the devices of `Workers`."""
 
   def __init__(self, model: Model, workers: Workers, sharding: str):
     """Find the sharding rules and the shardings of the parameters.
 
     Args:
       model: the model.
-      workers: the layout.
+      workers: the workers and their devices.
       sharding: "fsdp" or a key of `Model.rules`; ignored if each worker has only one device.
 
     Raises:
@@ -52,16 +52,16 @@ class Placement:
     return (None, *self._batch)
 
   def carry(self, shapes: Tree) -> Tree:
-    """Return shapes and shardings of a tree [copies, ...]; copies of parameters are sharded like the parameters."""
+    """Return the shapes of a tree [copies, ...] with shardings; copies of parameters are sharded like parameters."""
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
     return placed(shapes, jax.tree.map(self.workers.split, like(one, self._shapes, self._specs)))
 
   def one_copy(self, x: jax.Array) -> jax.Array:
-    """View an array [rows, ...] that is equal on all mesh rows as a replicated array [1, ...], without a copy."""
+    """View as a replicated array [1, ...], without a copy, an array [rows, ...] that is equal on all mesh rows."""
     return _same_memory(x, 1, NamedSharding(self.workers.mesh, PartitionSpec(None, *_inside(x))))
 
   def copies(self, x: jax.Array) -> jax.Array:
-    """View an array [1, ...] that is replicated over the mesh rows as [rows, ...], without a copy."""
+    """View as [rows, ...], without a copy, an array [1, ...] that is replicated over the mesh rows."""
     return _same_memory(x, self.workers.rows, self.workers.split(_inside(x)))
 
 
@@ -72,7 +72,7 @@ def find_rules(model: Model, name: str) -> Rules:
   if name == "fsdp":
     return FSDP
   known = ", ".join(sorted({"fsdp", *model.rules}))
-  raise OptionError("sharding", f"one of {known} for this model", repr(name))
+  raise OptionError("sharding", f"one of {known} (the rules of this model)", repr(name))
 
 
 def shardings(tree: Tree) -> Tree:
@@ -81,13 +81,13 @@ def shardings(tree: Tree) -> Tree:
 
 
 def local(tree: Tree) -> Tree:
-  """Return this process's copies of the arrays; if any array is sharded, return the arrays unchanged."""
+  """Return a copy of each array on one device of this process; if any array is sharded, return all unchanged."""
   whole = all(x.is_fully_replicated for x in jax.tree.leaves(tree))
   return jax.tree.map(lambda x: x.addressable_data(0), tree) if whole else tree
 
 
 def is_split(params: Tree) -> bool:
-  """Return whether parameters from `local` are sharded, so that programs on them have collectives."""
+  """Return whether parameters from `local` are sharded; programs that use them then have collectives."""
   return isinstance(jax.tree.leaves(params)[0].sharding, NamedSharding)
 
 
@@ -114,7 +114,7 @@ def gather(tree: Tree) -> Tree:
     if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
       return x
     sharding: Any = x.sharding
-    return np.asarray(_everywhere(sharding.mesh)(x))  # immediately, so that devices hold only one whole array
+    return np.asarray(_everywhere(sharding.mesh)(x))  # convert at once, so that devices hold only one whole array
 
   return jax.device_get(jax.tree.map(one, tree))
 

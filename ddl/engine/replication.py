@@ -22,7 +22,9 @@ class Replication(NamedTuple):
 
 
 def find_replication(algorithm: Algorithm, workers: Workers, params: Tree) -> tuple[Replication, tuple[Tree, ...]]:
-  """Return which leaves differ between workers that have different gradients, and the shapes of a worker's messages.
+  """Return which leaves may differ between workers, and the shapes of one worker's message for each exchange.
+
+  A leaf may differ if it depends on a worker's gradients or on its rank.
 
   params: one worker's parameters, as arrays or shapes.
   """
@@ -73,7 +75,7 @@ class _Trace:
     self._workers = workers
 
   def __call__(self, fn: Callable[..., Tree], *marked: tuple[Tree, Tree]) -> tuple[Any, Any]:
-    """Return (shapes, marks) of the result. marked: (shapes, marks) per argument; a mark is True if workers differ."""
+    """Return (shapes, marks) of the result. marked: (shapes, marks) per argument; mark True: the leaf may differ."""
     differing: list[Tree] = []
 
     @jax.custom_batching.custom_vmap

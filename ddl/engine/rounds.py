@@ -1,7 +1,8 @@
-"""A compiled call: steps of every worker with the algorithm's exchanges between them.
+"""Compiled calls: one call runs consecutive steps of all workers, with the algorithm's exchanges between them.
 
-Exchanges are known at compile time, or decided at run time by conditions on values that are equal on all devices. If a
-run would require too many compiled functions, its rarer calls share one function that decides exchanges at run time.
+The exchanges of a call are fixed at compile time, or decided at run time by conditions on values that are equal on all
+devices. If a run would require too many compiled functions, its rarer calls share one function that decides exchanges
+at run time.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from ddl.schedule import Clock, Due
 
 
 class ConditionalExchanges:
-  """Calls whose exchanges are decided at run time, by a schedule passed as an argument."""
+  """Calls whose exchanges are decided at run time, by an argument that lists those due at each step."""
 
   def __init__(self, functions: DeviceFunctions, clocks: list[Clock]):
     """Set the clocks of the algorithm's exchanges."""
@@ -38,7 +39,7 @@ class ConditionalExchanges:
 
     Args:
       longest: maximum number of steps.
-      carry: with `Clock.slots` slots for the messages of each exchange.
+      carry: the state before the first step, with `Clock.slots` message slots for each exchange.
       inputs: batches [virtual, longest, batch, ...] and keys [virtual, longest].
       clock: (number of steps [], number of messages in flight [exchanges], due), where `due` has a bool array
         [longest, exchanges] for each field of `Due`.
@@ -81,7 +82,7 @@ class ConditionalExchanges:
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
   def _launch(self, i: int, carry: Carry, in_flight: jax.Array) -> tuple[Carry, jax.Array]:
-    """Store a message in the first free slot."""
+    """Launch exchange i and store its message in the first free slot."""
     message, carry = self.functions.launch(i, carry)
     slots = tuple(
       jax.tree.map(lambda new, old, k=k: jnp.where(in_flight[i] == k, new, old), message, slot)
@@ -111,7 +112,7 @@ Inputs = tuple[Tree, jax.Array]  # batches [virtual, steps, batch, ...] and keys
 
 
 class Rounds:
-  """The compiled calls of one algorithm on one model and layout."""
+  """The compiled calls of one algorithm for one model and one mapping of workers to devices."""
 
   def __init__(
     self, functions: DeviceFunctions, clocks: list[Clock], execution: ExecutionConfig, replication: Replication,
@@ -141,7 +142,7 @@ class Rounds:
   def _on_device(
     self, kind: Kind, carry: Carry, batches: Tree, step: jax.Array, keys: jax.Array, clock: Any
   ) -> tuple[Carry, jax.Array]:
-    """Run a device's part of the call; leaves that all workers share are [1, ...] outside it and [...] inside."""
+    """Run a device's part of the call; leaves shared by all workers are [1, ...] in `carry` and [...] in the steps."""
     carry = self._each_leaf(unpack, carry)
     inputs = batches, step_keys(keys, step, jax.tree.leaves(batches)[0].shape[1])
     if kind.unit:
@@ -161,7 +162,7 @@ class Rounds:
     return Carry(params, state, carry.extra, messages)
 
   def _units(self, kind: Kind, carry: Carry, inputs: Inputs) -> tuple[Carry, jax.Array]:
-    """Run the unit `kind.repeat` times; losses: [virtual, steps]."""
+    """Run the unit `kind.repeat` times; return (carry, losses [virtual, steps])."""
     unit = partial(self._unit, kind)
     if kind.repeat == 1:
       return unit(carry, inputs)
@@ -174,7 +175,7 @@ class Rounds:
     return carry, jnp.swapaxes(losses, 0, 1).reshape(self.workers.virtual, -1)
 
   def _unit(self, kind: Kind, carry: Carry, inputs: Inputs) -> tuple[Carry, jax.Array]:
-    """Run the steps of `kind.unit`; losses: [virtual, steps]."""
+    """Run the steps of `kind.unit`; return (carry, losses [virtual, steps])."""
 
     def steps(carry: Carry, first: int, last: int, overlapped: bool) -> tuple[Carry, jax.Array]:
       part = jax.tree.map(lambda x: x[:, first:last], inputs)
@@ -185,13 +186,13 @@ class Rounds:
 
   def _launch(self, i: int, carry: Carry) -> tuple[Tree, Carry]:
     message, carry = self.functions.launch(i, carry)
-    if self.execution.overlap:  # a fusion boundary as below, so that both settings round equally
+    if self.execution.overlap:  # a fusion boundary as in the other case, so that both round equally
       return lax.optimization_barrier(message), carry
     return lax.optimization_barrier((message, carry))  # following steps wait for the message
 
 
 def worker_keys(key: jax.Array, workers: Sequence[int]) -> jax.Array:
-  """Return the key data [len(workers), *key.shape, ...] of the workers with these IDs."""
+  """Return the keys of the workers with these IDs, derived from `key`, as key data [len(workers), *key.shape, ...]."""
   ids = jnp.asarray(np.array(workers, np.int32))
   return jax.random.key_data(jax.vmap(lambda worker: _fold(key, worker))(ids))
 
@@ -201,7 +202,7 @@ def _fold(key: jax.Array, worker: jax.Array) -> jax.Array:
 
 
 def step_keys(keys: jax.Array, step: jax.Array, steps: int) -> jax.Array:
-  """Return the keys of successive steps: [workers] key data -> [workers, steps]."""
+  """Return the keys of `steps` steps from `step` on: key data [workers] -> keys [workers, steps]."""
   numbers = step + jnp.arange(steps, dtype=step.dtype)
   return jax.vmap(lambda key: jax.vmap(partial(jax.random.fold_in, key))(numbers))(jax.random.wrap_key_data(keys))
 
@@ -210,11 +211,11 @@ def over_unit(
   kind: Kind, carry: Carry, steps: Callable[..., Any], launch: Callable[..., Any], merge: Callable[..., Carry],
   exchange: Callable[..., Carry],
 ) -> tuple[Carry, list[Any]]:  # fmt: skip
-  """Run the steps of `kind.unit` with its exchanges; return the carry, with messages in flight, and the losses.
+  """Run the steps of `kind.unit` with its exchanges; return (carry with messages in flight, losses).
 
   steps(carry, first, last, overlapped) -> (carry, losses) runs steps first..last-1 without exchanges; overlapped:
-  whether a message is in flight. launch(i, carry) -> (message, carry), merge(i, message, carry) and exchange(i, carry)
-  run exchange i.
+  whether a message is in flight. launch(i, carry) -> (message, carry), merge(i, message, carry) -> carry and
+  exchange(i, carry) -> carry run exchange i. The losses are a list of the results of `steps`.
   """
   in_flight = [list(slots[:count]) for slots, count in zip(carry.messages, kind.in_flight, strict=True)]
   losses, first = [], 0  # first: the first step that has not run yet
@@ -235,4 +236,4 @@ def over_unit(
   return carry._replace(messages=messages), losses
 
 
-LAST = Due(launch=(0,))  # follows the last step of a unit, so that the remaining steps run
+LAST = Due(launch=(0,))  # stands for the step after a unit, so that the remaining steps run

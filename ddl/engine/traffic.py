@@ -18,12 +18,12 @@ class Traffic(NamedTuple):
 
   workers: int
   local: tuple[Sent, ...]  # per step
-  exchanges: tuple[tuple[Sent, ...], ...]  # per launch, including its merge
+  exchanges: tuple[tuple[Sent, ...], ...]  # for each exchange: per launch, including its merge
   evaluate: tuple[Sent, ...]
   local_uses_group: bool  # whether a local step communicates or reads the worker's rank
 
   def nbytes(self, due: Iterable[Due]) -> float:
-    """Return a lower bound on the bytes that a worker sends in these steps. due: the exchanges at each step."""
+    """Return a lower bound on the bytes that a worker sends in successive steps. due: the exchanges due at each."""
     total = 0.0
     for now in due:
       total += self.sent(self.local) + sum(self.sent(self.exchanges[i]) for i in (*now.launch, *now.exchange))
@@ -38,7 +38,7 @@ def of(algorithm: Algorithm, params: Tree, workers: int) -> Traffic:
   """Record the collectives of a step, of each exchange and of an evaluation. params: one worker's arrays or shapes.
 
   Raises:
-    ValueError: for a collective inside a JAX loop, whose repetitions cannot be counted.
+    ValueError: for a collective inside a JAX loop, conditional or jit, where repetitions cannot be counted.
   """
   _, state = record(lambda group, x: algorithm.init(group, x, jax.random.key(0)), params, workers=workers)
   local, _ = record(algorithm.local, params, state, params, workers=workers)
@@ -52,10 +52,10 @@ def of(algorithm: Algorithm, params: Tree, workers: int) -> Traffic:
 
 
 def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
-  """Return the bytes of a visit's (message, reply); for gossip, of the models (pushed, pulled).
+  """Return the bytes of a visit's (message, reply); for a peer-to-peer algorithm, of the models (pushed, pulled).
 
-  For gossip, one visit is run with a peer and one without. If the replies differ, a model is pulled; if the peer's
-  models differ, a model is pushed.
+  For a peer-to-peer algorithm, one visit is run with a peer and one without. If their replies differ, a model is
+  pulled. If the peer's models after the two visits differ, a model is pushed.
   """
   state, _, reply = jax.eval_shape(algorithm.init, params)
   if algorithm.arrivals.peers == "none":
@@ -65,7 +65,7 @@ def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
   def some(x: jax.Array) -> jax.Array:
     return jax.random.uniform(next(keys), x.shape, x.dtype, 1, 2) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
-  tiny = jnp.ones(2)  # rules do not depend on the parameters
+  tiny = jnp.ones(2)  # stands for the parameters; their shapes do not decide which models are sent
   state, board, _ = algorithm.init(tiny)
   board, message = jax.tree.map(some, board), algorithm.request(state, tiny)
   (met, pulled), (single, unchanged) = (
@@ -76,7 +76,7 @@ def visit_nbytes(algorithm: ServerAlgorithm, params: Tree) -> tuple[int, int]:
 
 
 def exchange_nbytes(algorithm: ServerAlgorithm, model: Model) -> int:
-  """Return the bytes of a visit's message and reply; for gossip, of the models pushed and pulled."""
+  """Return the total bytes of a visit's message and reply; see `visit_nbytes`."""
   return sum(visit_nbytes(algorithm, jax.eval_shape(model.init, jax.random.key(0))[0]))
 
 

@@ -16,7 +16,7 @@ Feed = Callable[[int, int], dict[str, np.ndarray]]  # (first step, steps) -> [lo
 
 
 class TrainerCall(Protocol):
-  """Consecutive steps that a trainer runs in one call."""
+  """Consecutive steps that a trainer runs in one call of a compiled program."""
 
   @property
   def first(self) -> int:
@@ -30,7 +30,7 @@ class TrainerCall(Protocol):
 
 
 class Trainer(Protocol):
-  """The steps of a run, or of a batch of runs that differ in seeds and traced hyperparameters.
+  """An object that trains a run, or a batch of runs that differ only in seeds and traced hyperparameters.
 
   A carry is the state between two calls; only its trainer knows its structure. A batch of one run has the same carry
   and program as that run, and bit-identical results.
@@ -38,12 +38,12 @@ class Trainer(Protocol):
 
   @property
   def layout(self) -> dict[str, Any]:
-    """Return the settings of layout and execution that must be equal for a bit-exact resume."""
+    """Return the settings of devices and execution that must be equal for a bit-exact resume."""
     ...
 
   @property
   def portable(self) -> bool:
-    """Return whether another layout can restore a saved carry, up to rounding."""
+    """Return whether a trainer with another `layout` can restore a saved carry, with equal results up to rounding."""
     ...
 
   @property
@@ -60,7 +60,7 @@ class Trainer(Protocol):
     """Return the initial carry for a random key, or for a `RunKey` with hyperparameters.
 
     Raises:
-      ValueError: if the carry exceeds the memory.
+      ValueError: if the carry does not fit into memory.
     """
     ...
 
@@ -73,11 +73,11 @@ class Trainer(Protocol):
     ...
 
   def plan(self, first: int, last: int, every: int) -> Sequence[TrainerCall]:
-    """Return the calls from step `first` to `last`, with a boundary at each multiple of `every`."""
+    """Return the calls that run steps first..last-1, with a boundary at each multiple of `every`."""
     ...
 
   def run(self, carry: Any, calls: Any, feed: Any, key: jax.Array) -> Iterator[tuple[Any, Any, Any]]:
-    """Run the calls and yield (call, carry after it, losses); the next call may donate a yielded carry.
+    """Run the calls and yield (call, carry after it, losses); a yielded carry may be donated to the next call.
 
     For several runs at once, batches from `feed` have shape [local workers, runs, steps, batch, ...] and `key` has
     shape [runs].
@@ -89,7 +89,7 @@ class Trainer(Protocol):
     ...
 
   def nbytes(self, call: Any) -> float:
-    """Return the mean bytes that a worker sends in a call, plus those that a server sends to it."""
+    """Return the bytes that a worker sends in a call and receives from a server, averaged over the workers."""
     ...
 
   def seconds(self, carry: Any) -> float | None:
@@ -109,11 +109,11 @@ class Trainer(Protocol):
     ...
 
   def restored(self, saved: Tree, step: int) -> Any:
-    """Return the carry after `step` steps from the carry of a checkpoint."""
+    """Convert the carry in a checkpoint after `step` steps to a carry of this trainer."""
     ...
 
   def describe(self) -> str:
-    """Describe layout and execution in one line."""
+    """Describe workers, devices and execution in one line."""
     ...
 
   def stop(self) -> None:
@@ -126,7 +126,7 @@ class Trainer(Protocol):
 
 
 class SingleRunTrainer:
-  """Base class of trainers of one run at a time; the loop times each call and may stop after it."""
+  """Base class of trainers; its default methods suit a trainer of one run at a time, timed by the training loop."""
 
   portable = False
   layout: dict[str, Any]

@@ -18,7 +18,7 @@ from ddl.errors import OptionError
 from ddl.group import Group
 from ddl.sharding import MEMBER
 
-SMALL = 2**22  # bytes; larger arrays are sent unpacked over sockets, as copying takes longer than a message
+SMALL = 2**22  # bytes; larger arrays are sent separately over sockets, as packing them takes longer than a message
 AXIS = ("worker", "virtual")  # the workers' axis: worker id = row of the mesh * workers per row + virtual index
 
 
@@ -72,7 +72,7 @@ class Workers(NamedTuple):
 
   @property
   def packs(self) -> bool:
-    """Return whether messages in flight are packed (see `execution`): on TPUs, unless members shard the parameters."""
+    """Return whether messages in flight are packed into vectors: on TPUs, unless members shard the parameters."""
     return self.platform == "tpu" and self.members == 1
 
   @property
@@ -130,8 +130,8 @@ class Workers(NamedTuple):
   def lift(self, fn: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
     """Map `fn` over the rows of the mesh. Specs: True: split along the leading axis; False: equal on all rows.
 
-    XLA partitions a row's computation over its members. `check_vma` is off because collectives over a vmapped axis fail
-    with it, and because `jax.grad` of replicated parameters would already sum over the devices.
+    XLA partitions a row's computation over its members. `check_vma` is off because, with it, collectives over a vmapped
+    axis fail, and `jax.grad` with respect to replicated parameters sums the gradients over the devices.
     """
 
     def spec(split: Any) -> Any:
@@ -147,23 +147,23 @@ class Workers(NamedTuple):
     share = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves((carry, params)))
     for device in self.mesh.local_devices[:1]:
       limit = (device.memory_stats() or {}).get("bytes_limit")  # None on CPUs, which share the machine's memory
-      what = f"a model of {nbytes(params) / 1e6:,.1f} MB for {self.count} workers, with the algorithm's state"
+      what = f"a model of {nbytes(params) / 1e6:,.1f} MB for {self.count} workers (with the algorithm's state)"
       if limit is None:
         memory.require(share * len(self.mesh.local_devices), what)
       elif share > limit:
         more = " Use more members to shard it further." if self.members > 1 else ""
         raise ValueError(
-          f"{what}, needs {share / 1e9:,.1f} GB per device, but a device has {limit / 1e9:,.1f} GB.{more}"
+          f"{what} must fit into the {limit / 1e9:,.1f} GB of each device, got {share / 1e9:,.1f} GB per device.{more}"
         )
 
 
 def nbytes(tree: Any) -> int:
-  """Return the bytes of all arrays, or of their shapes."""
+  """Return the total bytes of a tree of arrays or of shapes."""
   return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))  # x.size wraps at 2^63
 
 
 def placed(tree: Any, sharding: Any) -> Any:
-  """Return the arrays' shapes with a sharding, or with a tree of shardings."""
+  """Return the arrays' shapes and types with one sharding for all arrays, or with a tree of shardings."""
   where = jax.tree.broadcast(sharding, tree)
   return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, where)
 
@@ -175,9 +175,12 @@ def divisors(count: int) -> list[int]:
 
 
 def make_workers(count: int, devices: int | None = None, members: int = 1) -> Workers:
-  """Spread `count` workers of `members` devices each over the first `devices` devices of all processes.
+  """Spread `count` workers evenly over devices, of which each process contributes an equal number.
 
-  devices: by default the largest available number over which the workers spread evenly.
+  Args:
+    count: number of workers.
+    devices: total number of devices; by default the largest available number over which the workers spread evenly.
+    members: devices per worker.
 
   Raises:
     ValueError: if there are fewer devices, or the workers do not spread evenly over them.
@@ -216,7 +219,7 @@ def on_devices(count: int, devices: Sequence[Any], members: int) -> Workers:
 
 
 class PackedGroup(Group):
-  """A group that sends means and sums as one vector per type, with the same results as `Group`."""
+  """A group that sends means and sums as one vector per type, with the same results as those of `Group`."""
 
   def __init__(self, axis: AxisName, below: float = math.inf):
     """Bind to an axis as `Group` does. below: size in bytes from which a leaf is sent unpacked, to avoid a copy."""

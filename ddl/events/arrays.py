@@ -11,7 +11,7 @@ from ddl import files, memory
 
 
 def save(path: str | Path, arrays: Mapping[str, Any]) -> None:
-  """Atomically write the arrays to exactly this path."""
+  """Atomically write the arrays to this path, without adding a suffix."""
   half = Path(f"{path}.half")
   with open(half, "wb") as file:
     np.savez(file, **dict(arrays))
@@ -30,12 +30,12 @@ def load(path: str | Path, types: Mapping[str, Any], what: str) -> dict[str, np.
 
   Raises:
     FileNotFoundError: if the file does not exist.
-    ValueError: in one line, if it is not such a file.
+    ValueError: in one line, if the file is not an .npz file with these arrays.
   """
   file = files.regular(path)
   try:
     size = sum(array.nbytes for array in files.npz_arrays(file, types).values())
-  except Exception as error:  # zipfile and zlib raise exceptions of their own for damaged files
+  except Exception as error:  # for damaged files, zipfile and zlib raise their own types of exceptions
     raise _not_a_record(path, what, error) from error
   memory.require(size, str(path))
   try:

@@ -1,8 +1,8 @@
-"""Barriers by name: when a worker may start its next round.
+"""Barriers, which decide when a worker may start its next round, and their registry.
 
-A *bounded* barrier compares each worker with others: a worker that has finished over `bound` rounds more than the
-slowest of them waits. A *quorum* barrier synchronizes all workers: the server applies the mean of the first messages of
-a round, drops the others, and every worker starts its next round from the reply.
+A *bounded* barrier compares each worker with others: a worker waits while it is more than `bound` rounds ahead of the
+slowest of them. A *quorum* barrier synchronizes all workers: the server applies the mean of the first messages of a
+round and drops the others, and every worker starts its next round from the reply.
 
 A dropped worker abandons its round, as in Chen et al. 2016 (arXiv 1604.00981): none of its steps counts. Its parameters
 are reset to those at the start of the round; like a served worker, it then merges the reply. Its inner optimizer state
@@ -31,8 +31,8 @@ ESTIMATORS = ("window", "elfving")
 def fit(logs: np.ndarray, seen: np.ndarray) -> tuple[float, float]:
   """Fit the mean m and standard deviation s of a normal distribution to right-censored data by maximum likelihood.
 
-  In a = m / s, b = 1 / s, r = b x - a the log-likelihood, sum_seen (log b - r^2 / 2) + sum_censored log Phi(-r), is
-  concave (Olsen 1978), so Newton's method converges to its maximum.
+  Return (m, s). With a = m / s, b = 1 / s and r = b x - a, the log-likelihood, sum_seen (log b - r^2 / 2) +
+  sum_censored log Phi(-r), is concave in (a, b) (Olsen 1978), so Newton's method converges to its maximum.
 
   Args:
     logs: the values x, [k].
@@ -88,19 +88,22 @@ def order_statistics(mean: float, deviation: float, count: int) -> np.ndarray:
 
 
 def elfving(mean: float, deviation: float, count: int) -> np.ndarray:
-  """Approximate `order_statistics` by m + s PhiInv((c - pi/8) / (n - pi/4 + 1)), n = count; x has mean m and std s."""
+  """Approximate `order_statistics` by m + s PhiInv((c - pi/8) / (n - pi/4 + 1)), where n is `count`.
+
+  m and s are the mean and the standard deviation of x; `mean` and `deviation` are those of log x.
+  """
   average = np.exp(mean + deviation**2 / 2)
   c = np.arange(1, count + 1)
   return average * (1 + np.sqrt(np.expm1(deviation**2)) * ndtri((c - np.pi / 8) / (count - np.pi / 4 + 1)))
 
 
 def best(seconds: np.ndarray, seen: np.ndarray, *, workers: int, estimator: str) -> int:
-  """Return how many of `workers` a round should wait for: argmax_c c / E[x_(c)] (Teng, Wood 2018, arXiv 1803.04209).
+  """Return how many workers a round should wait for: argmax_c c / E[x_(c)] (Teng, Wood 2018, arXiv 1803.04209).
 
-  The times are modeled as independent and lognormal.
+  x_(c) is the c-th smallest of the arrival times of `workers` workers, modeled as independent and lognormal.
 
   Args:
-    seconds: [k] arrival times >= 0.
+    seconds: [k] arrival times in past rounds, >= 0.
     seen: [k] bool; False if the time is censored because the round closed first. A fit to only the uncensored times
       would favor fast workers.
     estimator: one of ESTIMATORS.
@@ -119,7 +122,7 @@ class Bounded(NamedTuple):
 
   bound: float
   sample: int | None = None
-  redraw: bool = False
+  redraw: bool = False  # whether a waiting worker draws new samples, as in `psp`
 
 
 class Round(NamedTuple):
@@ -150,13 +153,13 @@ def bsp() -> Barrier:
 
 @checked
 def ssp(*, bound: NonNegativeInt) -> Barrier:
-  """Stale synchronous parallel (Ho et al. 2013): clock - min(clocks) <= bound rounds; bound 0 is bsp."""
+  """Stale synchronous parallel (Ho et al. 2013): no worker may be more than `bound` rounds ahead of the slowest."""
   return Bounded(bound)
 
 
 @checked
 def psp(*, sample: NonNegativeInt, bound: NonNegativeInt, redraw: bool = False) -> Barrier:
-  """Probabilistic synchronous parallel (arXiv 1709.07772): ssp against a random sample of the other workers.
+  """Probabilistic synchronous parallel (arXiv 1709.07772): ssp that compares a worker with a sample of the others.
 
   The sample is drawn without replacement when a worker reaches the barrier, and is fixed while it waits. With `redraw`
   a waiting worker draws a new sample whenever any worker finishes a round. sample = workers - 1 is ssp.
@@ -216,7 +219,7 @@ class LiveBarrier:
   """The state of a bounded barrier: the rounds finished by each worker. Not thread-safe; callers must hold a lock."""
 
   def __init__(self, barrier: Bounded, *, workers: int, seed: int, present: bool = True):
-    """Start with all workers, or with none if not `present`. OptionError for a sample larger than `workers` - 1."""
+    """Start with all workers, or with none if not `present`. A sample larger than `workers` - 1 raises OptionError."""
     if barrier.sample is not None and barrier.sample > workers - 1:
       raise OptionError("psp.sample", f"at most the number of other workers ({workers - 1})", barrier.sample)
     self._barrier, self._random = barrier, random.Random(seed)

@@ -53,7 +53,7 @@ class VirtualCluster:
   """The step times and communication costs of each worker."""
 
   def __init__(self, times: Times, *, period: int, delay: int, message_seconds: Seconds, service_seconds: Seconds):
-    """Check the arguments; period and delay count steps, as in `ddl.api.ServerAlgorithm`."""
+    """Check and store the arguments; period and delay are in steps, as in `ddl.api.ServerAlgorithm`."""
     if period < 1:
       raise OptionError("period", ">= 1", period)
     if not 0 <= delay <= period:
@@ -78,7 +78,7 @@ class VirtualCluster:
 
 
 def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals: VisitOrder, seed: int) -> np.ndarray:
-  """Return each visit's peer, a pure function of (seed, worker, round), or -1 for none: [events] int32.
+  """Draw each visit's peer as a pure function of (seed, worker, round): [events] int32, -1 for no peer.
 
   Raises a one-line ValueError if the workers cannot be paired as `arrivals` requires.
   """

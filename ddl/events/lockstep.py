@@ -1,4 +1,4 @@
-"""Virtual time of collective algorithms: at an exchange, workers wait for all others or for their neighbors."""
+"""Virtual time of collective algorithms: at an exchange, a worker waits for all others or only for its neighbors."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,38 +15,41 @@ from ddl.events.times import Times, not_negative
 
 NONE = (np.nan, np.nan)  # no message
 Seconds = float | Callable[[int], float]  # a number, or a function of the number of present workers
-Hops = tuple[tuple[int | None, ...], ...]  # successive permutes: the rank each worker receives from (None: none)
+Hops = tuple[tuple[int | None, ...], ...]  # per permute and worker: the rank from which it receives (None: none)
 
 
 class ExchangeSeconds(NamedTuple):
-  """Timing of an exchange among all workers."""
+  """Timing of one exchange of a collective algorithm (`ddl.api.Exchange`)."""
 
-  launched: Callable[[int], bool]  # finished steps -> whether a message is launched
-  delay: int  # steps in flight
+  launched: Callable[[int], bool]  # number of finished steps -> whether a message is launched
+  delay: int  # steps for which a message is in flight
   seconds: Seconds  # per message
   hops: Hops = ()  # for peer-to-peer exchanges: a worker waits only for the workers that it receives from
 
 
 class StepTimes(NamedTuple):
-  """Times of one step: arrays [workers] in seconds from 0, NaN for absent workers; [steps, ...] after `stack`."""
+  """Times of one step, in seconds since the start of the run; `stack` adds a leading axis [steps].
+
+  Arrays have the shape [workers], with NaN for absent workers, unless stated otherwise.
+  """
 
   free: np.ndarray  # end of the previous step
-  begun: np.ndarray  # start of the step, after the messages that are not overlapped
+  begun: np.ndarray  # start of the step, after waiting for delayed messages that do not overlap computation
   lost: np.ndarray  # seconds lost to a death before the step computes
-  done: np.ndarray  # end of its computation
+  done: np.ndarray  # end of the step's computation
   released: np.ndarray  # end of the step, after the messages that it waits for
-  launched: np.ndarray  # [delayed, 2] (launch, arrival) of delayed messages launched before the step; NaN for none
-  met: np.ndarray  # [others, 2] (launch, arrival) of messages without delay, the local step's first; NaN for none
+  launched: np.ndarray  # [delayed exchanges, 2]: (launch, arrival) of messages launched before the step; NaN: none
+  met: np.ndarray  # [other messages, 2]: (launch, arrival); the local step's collectives come first; NaN: none
 
 
 def finish(*, steps: int, **settings: Any) -> np.ndarray:
-  """Return when the slowest worker finishes each step and its exchanges: seconds [steps]. Arguments as in `walk`."""
+  """Return the time at which the slowest worker finishes each step: seconds [steps]. Takes the arguments of `walk`."""
   finished = np.empty(max(steps, 0))
   with np.errstate(over="ignore"):  # checked below
     for number, step in enumerate(walk(steps=steps, **settings)):
       finished[number] = np.nanmax(step.released)
   if not np.isfinite(finished).all():
-    raise ValueError("the seconds of steps and exchanges must be smaller: their sum overflows a float.")
+    raise ValueError("the seconds of steps and exchanges must be smaller. Their sum overflows a float.")
   return finished
 
 
@@ -56,7 +59,7 @@ def stack(steps: Iterable[StepTimes]) -> StepTimes:
 
 
 def save(path: str | Path, record: StepTimes) -> None:
-  """Atomically write the stacked steps as one .npz file to exactly this path."""
+  """Atomically write the stacked steps as an .npz file to this path, without adding a suffix."""
   arrays.save(path, record._asdict())
 
 
@@ -113,7 +116,7 @@ def walk(
   span = min(round_steps, steps)
   memory.require(8 * workers * span, f"a round of {span} steps of {workers} workers")
   late, prompt = [x for x in exchanges if x.delay], [x for x in exchanges if not x.delay]
-  in_flight = [deque[tuple[int, np.ndarray]]() for _ in late]  # (the step that waits for it, its arrival)
+  in_flight = [deque[tuple[int, np.ndarray]]() for _ in late]  # (step that waits for a message, arrival)
   clock, link = np.zeros(workers), np.zeros(workers)  # the time of each worker; when its link is free
   present_now, lost = np.ones(workers, bool), np.zeros(workers)
   attend = presence.waiting(times)
@@ -121,7 +124,7 @@ def walk(
     attend = presence.replayed(present, round_steps) if isinstance(present, Presence) else presence.elastic(times)
 
   def send(seconds: Seconds, hops: Hops = (), lead: float = 0.0) -> tuple[tuple[float, float], np.ndarray]:
-    """Send a message to all, or along `hops`; return ((launch, arrival), last arrival at each worker)."""
+    """Send a message to all or along `hops`; return ((launch, arrival), last arrival at each worker [workers])."""
     duration = _evaluate(seconds, int(present_now.sum()))
     if hops and present_now.all():
       return _pass_on(clock, link, duration, hops)
@@ -168,7 +171,7 @@ def walk(
 
 
 def _pass_on(clock: np.ndarray, link: np.ndarray, seconds: float, hops: Hops) -> tuple[tuple[float, float], np.ndarray]:
-  """Send messages from worker to worker; update `link` in place. Return ((first launch, last arrival), arrivals)."""
+  """Send messages along `hops`; update `link` in place. Return ((first launch, last arrival), arrivals [workers])."""
   first, arrived = np.maximum(clock, link), clock.copy()
   for hop in hops:
     sources = np.array([rank if source is None else source for rank, source in enumerate(hop)])
@@ -180,7 +183,7 @@ def _pass_on(clock: np.ndarray, link: np.ndarray, seconds: float, hops: Hops) ->
 
 
 def presence_of(workers: int, steps: Iterable[StepTimes]) -> Presence:
-  """Return the membership in the steps of `walk`: a worker with a NaN time is absent."""
+  """Return the membership during the steps of `walk`; workers with NaN times are absent."""
   changes: list[tuple[int, presence.Ids]] = []
   for number, step in enumerate(steps):
     ids = tuple(np.flatnonzero(np.isfinite(step.free)).tolist())

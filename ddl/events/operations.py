@@ -19,20 +19,24 @@ SERVE, COLLECT, APPLY, DROP, READ, RESTART, LOOK, ADD = range(8)
 
 
 class Operations(NamedTuple):
-  """Operations on the server's state in order, as arrays [operations], and the number of workers.
+  """The operations on the server's state in order, as arrays [operations], and the number of workers.
 
-  SERVE: the server applies a message. READ: a worker that waited at a barrier, or that takes part in a quorum, receives
-  a new reply from the center. COLLECT: weight times the message is added to a round's sum. APPLY: the server applies
-  the sum, in the event of the last message collected. DROP: a worker that the quorum did not wait for abandons its
-  round. RESTART: a worker that died restarts from the center before its round. LOOK, ADD: a lock-free visit reads, or
-  adds to, one block of coordinates.
+  The center is the server's model.
+
+  SERVE: the server applies a message.
+  READ: a worker that waited at a barrier, or that takes part in a quorum, receives a new reply from the center.
+  COLLECT: weight times the message is added to the sum of a quorum round.
+  APPLY: the server applies the sum; `event` is that of the last collected message.
+  DROP: a worker that the quorum did not wait for abandons its round.
+  RESTART: a worker that died restarts from the center before its round.
+  LOOK, ADD: a lock-free visit reads, or adds to, one block of coordinates.
   """
 
   kind: np.ndarray  # int8
   worker: np.ndarray  # int32
   event: np.ndarray  # int32: index into the events
   block: np.ndarray  # int32: the block of LOOK and ADD, else 0
-  weight: np.ndarray  # float64: 1 / (messages of the round) in COLLECT, else 1
+  weight: np.ndarray  # float64: 1 / (number of messages collected in the round) for COLLECT, else 1
   workers: int
 
 
@@ -53,7 +57,7 @@ def operations(algorithm: Rule, events: Events, *, workers: int, barrier: Barrie
     raise OptionError("arrivals.blocks", "0 for an algorithm without a lock-free rule", blocks)
   if quorum and algorithm.read is None:
     advice = (
-      "Use backup or cutoff only with an algorithm such as async_sgd, which starts rounds from the server's reply."
+      "Use backup or cutoff only with an algorithm such as async_sgd, which starts each round from the server's reply."
     )
     raise OptionError("barrier", "asp, bsp, ssp or psp for an algorithm without `read`", advice=advice)
   if blocks < 0 or (quorum and blocks):
@@ -113,10 +117,10 @@ def _rounds(events: Events) -> list[_Part]:
 
 
 def _lock_free(events: Events, blocks: int, reads_first: bool, seed: int) -> list[_Part]:
-  """Draw the times of the 2 * blocks operations of each visit from a Poisson process."""
+  """Return the LOOKs and ADDs of all visits; their times during a visit are drawn from a Poisson process."""
   rng = np.random.default_rng(np.random.SeedSequence((seed, 3)))
   gaps = rng.exponential(size=(len(events.worker), 2 * blocks)).cumsum(axis=1)
-  share = gaps / gaps[:, -1:]  # in (0, 1]: the last one ends the visit
+  share = gaps / gaps[:, -1:]  # in (0, 1]: the last operation ends the visit
   moment = events.arrival[:, None] + share * (events.served - events.arrival)[:, None]
   first, second = moment[:, :blocks].ravel(), moment[:, blocks:].ravel()
   event = np.repeat(np.arange(len(events.worker)), blocks)
@@ -136,11 +140,12 @@ class Wave(NamedTuple):
 def waves(operations: Operations, stops: Sequence[int], widest: int) -> list[list[Wave]]:
   """Split the operations between successive stops into as few waves as possible.
 
-  A visit that is cut by the end of a wave continues in the next wave.
+  Return a list of waves for each stop. If a wave ends between two operations of a lock-free visit, the later operations
+  run in the next wave.
 
   Args:
     operations: all operations.
-    stops: numbers of operations after which a part ends, increasing; the first part starts at operation 0.
+    stops: increasing numbers of operations at which the parts of the run end; the first part starts at operation 0.
     widest: the largest number of visits in a wave; 1 puts each visit into its own wave.
   """
   begins, workers, events = _begins(operations), operations.worker.tolist(), operations.event.tolist()
@@ -163,7 +168,7 @@ def waves(operations: Operations, stops: Sequence[int], widest: int) -> list[lis
 
 
 def stops(operations: Operations, counts: Sequence[int]) -> list[int]:
-  """Return, for each count, the number of operations after which the first `count` visits are finished."""
+  """Return, for each of `counts`, the number of operations after which that many visits, in order, are finished."""
   work = np.flatnonzero(_is_work(operations))
   ends = np.zeros(int(operations.event.max(initial=-1)) + 2, np.int64)
   np.maximum.at(ends, operations.event[work] + 1, work + 1)
@@ -176,7 +181,7 @@ def _is_work(operations: Operations) -> np.ndarray:
 
 
 def _begins(operations: Operations) -> np.ndarray:
-  """Return a mask [operations] of the first operation of each visit, before which the visit's round must run."""
+  """Return a mask [operations] of the first operation of each visit; the visit's worker round must run before it."""
   where = np.flatnonzero(_is_work(operations))
   _, first = np.unique(operations.event[where], return_index=True)
   out = np.zeros(len(operations.kind), bool)

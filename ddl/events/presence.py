@@ -30,15 +30,15 @@ class Segment(NamedTuple):
 class Presence(NamedTuple):
   """The workers that are present at each step.
 
-  If workers are lost and replaced before the same step, `changes` has the step twice: without them, then with their
-  replacements.
+  If workers are lost and replaced before the same step, `changes` contains the step twice: first with the remaining
+  workers, then also with the replacements.
   """
 
   workers: int  # total number of workers
   changes: tuple[tuple[int, Ids], ...]  # (step, workers present from this step); the first change is at step 0
 
   def count(self, step: int) -> int:
-    """Return the number of changes before or at the start of a step."""
+    """Return the number of changes whose step is not later than `step`."""
     return bisect_right(self.changes, step, key=lambda change: change[0])
 
   def at(self, step: int) -> Ids:
@@ -46,12 +46,12 @@ class Presence(NamedTuple):
     return self.changes[self.count(step) - 1][1]
 
   def segments(self, first: int, last: int) -> list[Segment]:
-    """Split the steps first..last-1 where the membership changes."""
+    """Split the steps first..last-1 at the steps at which the membership changes."""
     cuts = [first, *(step for step, _ in self.changes if first < step < last), last]
     return [Segment(a, b, self.at(a)) for a, b in pairwise(cuts) if a < b]
 
   def worker_steps(self, step: int) -> int:
-    """Return the total number of worker steps after `step` steps of the run."""
+    """Return the number of steps of all workers together after `step` steps of the run."""
     return sum((segment.last - segment.first) * len(segment.ids) for segment in self.segments(0, step))
 
   def describe(self, steps: int) -> str:
@@ -86,8 +86,9 @@ def check(presence: Presence, round_steps: int = 1) -> None:
       raise OptionError("the steps at which presence changes", f"multiples of a round of {round_steps} steps", step)
   for (_, before), (step, after) in pairwise(presence.changes):
     if not {*before} & {*after}:
-      condition = f"a set with at least one of the workers present before ({list(before)}), which have the model"
-      raise OptionError(f"the workers present from step {step}", condition, list(after))
+      condition = f"a set that includes at least one of the workers present before ({list(before)})"
+      advice = "Only those workers have the model."
+      raise OptionError(f"the workers present from step {step}", condition, list(after), advice)
 
 
 def save(path: Path, presence: Presence) -> None:
@@ -115,7 +116,7 @@ def load(path: Path, workers: int) -> Presence:
 
 
 def waiting(times: Times) -> Attendance:
-  """Return the policy in which all workers wait for a dead worker until it has repeated its round."""
+  """Return the policy in which all workers wait until a worker that died has repeated its round."""
 
   def attend(first: int, present: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     del clock
@@ -129,8 +130,8 @@ def waiting(times: Times) -> Attendance:
 def elastic(times: Times) -> Attendance:
   """Return the policy in which the other workers continue without a worker that dies.
 
-  The dead worker loses its round, and rejoins at the first round that the slowest remaining worker starts after the
-  restart. If all workers present die, the first one to restart repeats its round, and the run waits for it.
+  The dead worker loses its round. It rejoins at the first round that the slowest remaining worker starts after the dead
+  worker has restarted. If all present workers die, the run waits until the first one to restart has repeated its round.
   """
   restart = np.zeros(times.workers)  # when each absent worker restarts
 
@@ -154,7 +155,7 @@ def elastic(times: Times) -> Attendance:
 
 
 def replayed(presence: Presence, round_steps: int) -> Attendance:
-  """Return the policy that replays a recorded membership, without other deaths. Raises the errors of `check`."""
+  """Return the policy that replays a recorded membership and draws no deaths. Raises the errors of `check`."""
   check(presence, round_steps)
 
   def attend(first: int, present: np.ndarray, clock: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

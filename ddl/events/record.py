@@ -48,7 +48,7 @@ def previous(worker: np.ndarray) -> np.ndarray:
 def known(
   worker: np.ndarray, start: np.ndarray, served: np.ndarray, answered: np.ndarray, restarted: np.ndarray
 ) -> np.ndarray:
-  """Return the version (number of events applied) of the center from which each worker round started: [events]."""
+  """Return the number of events applied to the center from which each worker round started: [events]."""
   before = previous(worker)
   version = np.where(before < 0, 0, answered[before])
   at_start = np.minimum(
@@ -84,7 +84,7 @@ def make_events(rows: Sequence[VisitRow], *, quorum: bool = False) -> Events:
 
 
 def save(path: str | Path, events: Events) -> None:
-  """Atomically write the record as one .npz file to exactly this path."""
+  """Atomically write the record as an .npz file to this path, without adding a suffix."""
   arrays.save(path, events._asdict())
 
 
@@ -98,20 +98,20 @@ def check(events: Events, workers: int) -> None:
   count = len(events.worker)
   for name, array in events._asdict().items():
     if array.shape != (count,):
-      raise OptionError(f"the shape of events.{name}", f"[{count}], the shape of events.worker", list(array.shape))
+      raise OptionError(f"the shape of events.{name}", f"[{count}] like events.worker", list(array.shape))
   for name in ("start", "arrival", "served", "released"):
     times = getattr(events, name)
-    _refuse(~np.isfinite(times) | (times < 0), times, f"{name} must be finite seconds, at least 0")
+    _refuse(~np.isfinite(times) | (times < 0), times, f"{name} must be a finite number of seconds >= 0")
   _refuse((events.worker < 0) | (events.worker >= workers), events.worker, f"worker must be in 0..{workers - 1}")
   bad = (events.peer < -1) | (events.peer >= workers) | (events.peer == events.worker)
-  _refuse(bad, events.peer, f"peer must be another worker in 0..{workers - 1}, or -1 for none")
+  _refuse(bad, events.peer, f"peer must be -1 (none) or another worker in 0..{workers - 1}")
   before = previous(events.worker)
   first = before < 0
   count_of_worker = np.where(first, -1, events.round[before]) + 1
-  _refuse(events.round != count_of_worker, events.round, "a worker's rounds must be 0, 1, 2, ... in this order")
+  _refuse(events.round != count_of_worker, events.round, "round must count the worker's events from 0")
   _refuse(np.diff(events.served, prepend=0.0) < 0, events.served, "served must not decrease")
   wrong = (events.answered <= np.arange(count)) | (events.answered > count)
-  _refuse(wrong, events.answered, f"answered must be from index + 1 to {count}")
+  _refuse(wrong, events.answered, f"answered must be from the event's index + 1 to {count}")
   arrives = ~events.dropped
   _refuse(events.arrival < events.start, events.arrival, "arrival must not be before start")
   _refuse(arrives & (events.served < events.arrival), events.served, "served must not be before arrival")
@@ -120,7 +120,7 @@ def check(events: Events, workers: int) -> None:
   _refuse(
     ~first & (events.start < events.released[before]),
     events.start,
-    "start must not be before the previous round's `released`",
+    "start must not be before `released` of the worker's previous event",
   )
 
 

@@ -29,7 +29,7 @@ def make_schedule(
   service_seconds: Seconds = 0.0,
   seed: int = 0,
 ) -> tuple[Events, Operations]:
-  """Compute the events and server operations of a whole run, the schedule of a `Simulator`.
+  """Compute the schedule of a whole run for a `Simulator`: its events and server operations.
 
   Example without a barrier or network costs:
   make_schedule(algorithm, workers=4, steps=100, times=lognormal(workers=4, seed=0)).
@@ -77,8 +77,8 @@ def check_schedule(algorithm: Rule, events: Events, operations: Operations, work
     raise OptionError("the number of workers of the schedule", f"{workers}", count)
   peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
   if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
-    condition = f"one with {peers} peers (probability {chance:g} per visit), as the algorithm requires"
-    raise OptionError("the schedule", condition, "one without peers")
+    advice = f"In this algorithm a visit has a peer with probability {chance:g}."
+    raise OptionError("the schedule", f"one with {peers} peers", "one without peers", advice)
 
 
 def schedule(cluster: VirtualCluster, arrivals: VisitOrder, *, num_visits: int, barrier: Barrier, seed: int) -> Events:
@@ -113,7 +113,7 @@ def schedule(cluster: VirtualCluster, arrivals: VisitOrder, *, num_visits: int, 
       rows = first_come(cluster, barrier, num_visits=num_visits, seed=seed, lock_free=arrivals.blocks > 0)
   events = make_events(rows, quorum=isinstance(barrier, Quorum))
   if not np.isfinite(events.released).all():
-    raise ValueError("the seconds of steps, messages and services must be smaller: their sum overflows a float.")
+    raise ValueError("the seconds of steps, messages and services must be smaller. Their sum overflows a float.")
   return events._replace(peer=draw_peers(events.worker, events.round, workers=workers, arrivals=arrivals, seed=seed))
 
 
@@ -136,7 +136,9 @@ def first_come(
 
   Simultaneous events are ordered by worker. With delay 0 the barrier is at the server, which replies when the worker
   may continue: a round is finished when it is served. With a delay the worker reaches the barrier after the last step
-  of its round. The barrier's own messages cost nothing. lock_free: the server is a shared memory without a queue.
+  of its round. The barrier's own messages cost nothing.
+
+  lock_free: whether the server serves visits concurrently, without a queue.
   """
   message, service = cluster.message, cluster.service
   members = LiveBarrier(barrier, workers=cluster.workers, seed=seed)
@@ -194,7 +196,7 @@ def first_come(
 
 
 def round_robin(cluster: VirtualCluster, *, num_visits: int) -> list[VisitRow]:
-  """Simulate round-robin arrivals: visit t is by worker t mod p, which starts its round after visit t - 1 ends."""
+  """Simulate round-robin arrivals: worker t mod p makes visit t, in a round that starts when the previous one ends."""
   rows: list[VisitRow] = []
   time = 0.0
   for index in range(num_visits):

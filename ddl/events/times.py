@@ -88,7 +88,7 @@ class Times:
   ):
     """Add the shared settings to `plain` step times. Raises ValueError if `slow` does not have one entry per worker."""
     if slow and len(slow) != workers:
-      raise ValueError(f"times.slow must be empty or have {workers} multipliers, one per worker, got {len(slow)}.")
+      raise ValueError(f"times.slow must be empty or have one multiplier per worker ({workers}), got {len(slow)}.")
     self._plain, self.workers = plain, workers
     self._slow = tuple(map(float, slow)) or (1.0,) * workers
     self._rate, self._factor, self._stop = straggler_rate, straggler_factor, 1 / straggler_steps
@@ -142,7 +142,7 @@ def not_negative(name: str, value: float) -> float:
 
 
 def _step_times(factory: Callable[..., PlainTimes]) -> Callable[..., Times]:
-  """Convert a factory of plain step times to one of `Times`, with the settings of both."""
+  """Convert a factory of plain step times to a factory of `Times` with the specific and the shared settings."""
   specific, shared = (inspect.signature(function).parameters for function in (factory, Times))
   parameters = {key: x for key, x in {**specific, **shared}.items() if x.kind is x.KEYWORD_ONLY}
   signature = inspect.Signature([*parameters.values()])
@@ -195,11 +195,11 @@ def trace(*, workers: PositiveInt, path: str) -> PlainTimes:
   """
   table = _read(path)
   if table.shape[1] < workers:
-    raise OptionError(f"the number of columns of {path}", f"at least {workers}, one per worker", table.shape[1])
+    raise OptionError(f"the number of columns of {path}", f"at least {workers} (one per worker)", table.shape[1])
 
   def plain(worker: int, first: int, count: int) -> np.ndarray:
     if first + count > len(table):
-      condition = f"at least {first + count}, the number of steps of worker {worker}"
+      condition = f"at least {first + count} (the number of steps of worker {worker})"
       raise OptionError(f"the number of rows of {path}", condition, len(table))
     return table[first : first + count, worker]
 

@@ -1,4 +1,4 @@
-"""Groups of processes: ranks, launching, joining and agreement."""
+"""Groups of processes: ranks, launching, joining with `jax.distributed`, and agreement."""
 
 from ddl.hosts.abort import exit_for_loss, exit_process, format_exit, is_loss, print_error
 from ddl.hosts.agree import Vote, exchange, share

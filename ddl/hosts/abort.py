@@ -1,7 +1,7 @@
-"""One-line errors with exit codes, in place of pages of C++ log and an abort by JAX.
+"""Report lost processes as one-line errors with exit codes, instead of pages of C++ log and an abort by JAX.
 
 When a process is lost, JAX's coordination client logs to stderr and calls abort() in all other processes, even while
-they wait in a collective. So C++'s stderr is redirected to a temporary file, and a SIGABRT handler reports from it.
+they wait in a collective. So the stderr of C++ code is redirected to a temporary file, which a SIGABRT handler reads.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ import jax
 from ddl.hosts.process_info import member
 
 GRACE = 1.0  # seconds for the other processes to report their own errors before a failed process exits
-COORDINATION = "JAX distributed service detected fatal errors"  # in the log if JAX aborts, not XLA
+COORDINATION = "JAX distributed service detected fatal errors"  # in the log if the client aborts, but not if XLA does
 COLLECTIVE = re.compile("Gloo|NCCL|RCCL|coordination ?service", re.IGNORECASE)
 
 _exiting = threading.Lock()  # held by the thread that reports the error and exits
@@ -44,9 +44,10 @@ def format_exit(line: Callable[[str, int], str]) -> None:
 
 
 def exit_process(code: int, text: str = "") -> None:
-  """Print `text`, if any; with several processes, exit at once, as an ordinary exit would wait for all others.
+  """Print `text`, if any; with several processes, exit at once, because an ordinary exit would wait for all others.
 
-  If another thread is already reporting an error, wait for it to end this process, without printing.
+  With one process, return after printing. If another thread is already reporting an error, print nothing and wait until
+  it ends this process.
   """
   joined = jax.distributed.is_initialized()
   if joined:
@@ -67,21 +68,21 @@ def is_loss(error: BaseException) -> bool:
 
 
 def exit_for_loss(error: BaseException) -> NoReturn:
-  """Exit after a collective failed, with a line that names the lost process if JAX detects the loss in time."""
+  """Exit with one line after a collective failed; the line names the lost process if JAX detects the loss in time."""
   time.sleep(GRACE)
   reason = str(error).strip().partition("\n")[0].rpartition("] ")[2]  # Gloo: [pair.cc:538] Read error [ADDRESS]: WHY
   _exit(f"another process exited or cannot be reached ({reason})", 1)
 
 
 def report_aborts(explain: Callable[[str], tuple[str, int]]) -> None:
-  """Report JAX's aborts in one line. explain: log -> (reason, exit code)."""
+  """Install a handler that reports an abort by JAX in one line. explain: log -> (reason, exit code)."""
   log = _redirect()
 
   def on_abort(_: int) -> None:
     text = os.pread(log, 2**20, 0).decode(errors="replace")
     if COORDINATION in text:
       _exit(*explain(text))
-    print_error(text)  # log of a failed check in XLA; abort() ends the process after this handler
+    print_error(text)  # the log of a failed check in XLA; abort() then ends the process
 
   _handlers.append(ctypes.CFUNCTYPE(None, ctypes.c_int)(on_abort))
   ctypes.CDLL(None).signal(signal.SIGABRT, _handlers[-1])  # Python's handlers would wait for the main thread
@@ -94,9 +95,9 @@ def _exit(reason: str, code: int) -> NoReturn:
 
 
 def _redirect() -> int:
-  """Discard C++'s stdout and redirect its stderr to a file; return the file's descriptor. Python's streams still work.
+  """Discard the stdout of C++ code and redirect its stderr to a file; return the file's descriptor.
 
-  Gloo prints a line to stdout for each group that it connects.
+  Python's sys.stdout and sys.stderr still work. Gloo prints a line to stdout for each group that it connects.
   """
   log, path = tempfile.mkstemp()
   os.unlink(path)  # the open file exists until this process exits

@@ -1,4 +1,4 @@
-"""Joining a group of processes with `jax.distributed`, and explanations of failures."""
+"""Join a group of processes with `jax.distributed`, and explain why joining or a later connection failed."""
 
 import errno
 import os
@@ -25,22 +25,22 @@ from ddl.hosts.process_info import (
 )
 
 SAME_DEVICES = "Give each process the same number of devices and the same num_processes."
-JOIN_TIMEOUT = 60.0  # seconds
-PEER_TIMEOUT = 30.0  # seconds without a heartbeat until a process counts as lost
+JOIN_TIMEOUT = 60.0  # seconds within which all processes must join
+PEER_TIMEOUT = 30.0  # seconds without a heartbeat after which a process counts as lost
 LATE = 5.0  # seconds by which JAX may exceed its initialization_timeout
 NO_PROXY = "no_grpc_proxy"  # environment variable: hosts to which gRPC connects without a proxy
 
 
 def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT) -> None:
-  """Join the process group set by flags, a launcher or the cluster's environment, if any.
+  """Join the process group that flags, a launcher or the cluster's environment define; do nothing without one.
 
   Call it once per process, before any device is used. If a process does not join or is lost later, the others exit with
-  one line on stderr: exit code 2 before all have joined, 1 afterwards. A failing process must call
-  `exit_process`, as an ordinary exit waits for all others.
+  one line on stderr, with exit code 2 before all have joined and 1 afterwards. A failing process must call
+  `exit_process`, because an ordinary exit waits for all others.
 
   Args:
     join_timeout: seconds within which all processes must join.
-    peer_timeout: seconds without a heartbeat until a process counts as lost.
+    peer_timeout: seconds without a heartbeat after which a process counts as lost.
 
   Raises:
     ValueError: if the address cannot be used, the processes differ in num_processes, or a timeout is out of range.
@@ -52,7 +52,7 @@ def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT)
   if me.count == 1:
     return
   set_member(me)
-  memory.keep_freed()  # background sends split a call into many programs, which reuse freed memory
+  memory.keep_freed()  # background sends split a call into many programs, which then reuse freed memory
   host, port = check_address(me.coordinator) if me.coordinator else ("", 0)
   listen_at = _listen_address(me, host, port) if me.coordinator and me.rank == 0 else None
   report_aborts(lambda log: _explain(log, me, join_timeout, peer_timeout))
@@ -86,11 +86,11 @@ def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT)
 
 
 def _listen_address(me: ProcessInfo, host: str, port: int) -> str:
-  """Return the address at which process 0 listens; raise ValueError if it cannot."""
+  """Return the address HOST:PORT at which process 0 listens; raise ValueError if process 0 cannot listen there."""
   try:
     addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
   except (OSError, UnicodeError):
-    return f"[::]:{port}"  # the name may not resolve yet, such as a new pod's
+    return f"[::]:{port}"  # the name may not resolve yet, such as that of a new pod
   # Prefer IPv4, as a host may lack IPv6.
   family, *_, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
   local = str(address[0])
@@ -100,14 +100,14 @@ def _listen_address(me: ProcessInfo, host: str, port: int) -> str:
     socket.create_server((local, port), family=family).close()
   except OSError as error:
     if error.errno == errno.EADDRINUSE:
-      raise ValueError(f"coordinator must have a free port, got {me.coordinator}, whose port is in use.") from error
+      raise ValueError(f"coordinator must have a port that is not in use, got {me.coordinator}.") from error
     value = f"{me.coordinator} ({error.strerror})"
     raise ValueError(f"coordinator must be an address at which process 0 can listen, got {value}.") from error
   return host_port(local, port)
 
 
 def _explain(log: str, me: ProcessInfo, join_timeout: float, peer_timeout: float) -> tuple[str, int]:
-  """Return why JAX aborts this process, according to the log of its coordination service, and the exit code."""
+  """Return (why JAX aborts this process, exit code), derived from the log of JAX's coordination service."""
   silent = re.search(r"stopped sending heartbeats\):\s*(\d+)", log)
   where = me.coordinator or f"the coordinator set by {me.cluster}"
   if "different incarnation" in log or ("already in error" in log and not silent):
@@ -130,7 +130,7 @@ def _explain(log: str, me: ProcessInfo, join_timeout: float, peer_timeout: float
 
 
 def _unreached(me: ProcessInfo) -> str:
-  """Return why this process cannot reach process 0, or "" if it can."""
+  """Return why this process cannot reach process 0, for the end of a message, or "" if it can."""
   if me.rank == 0 or not me.coordinator:
     return ""
   try:
@@ -142,7 +142,7 @@ def _unreached(me: ProcessInfo) -> str:
 
 
 def _name_advice(coordinator: str) -> str:
-  """Return advice if this host's name resolves to loopback, so that other hosts cannot reach Gloo; else ""."""
+  """Return advice if this host's name resolves to loopback, where other hosts cannot reach Gloo; else ""."""
   try:
     local = socket.gethostbyname(socket.gethostname())
   except OSError:
@@ -157,14 +157,14 @@ def _first_line(text: str) -> str:
 
 
 def is_main() -> bool:
-  """Return whether this is the main process, the only one that writes files and to the terminal."""
+  """Return whether this is the main process (rank 0), the only one that writes run folders and prints results."""
   return member().rank == 0
 
 
 def wait_on_cpu(result: Any) -> Any:
-  """Wait for the result of a program with collectives if it is on CPUs; return it.
+  """Return the result of a program with collectives; on CPUs, wait for it first.
 
-  XLA runs independent programs on CPUs concurrently. Gloo could then confuse their messages, and the collectives of
+  On CPUs, XLA runs independent programs concurrently. Gloo could then confuse their messages, and the collectives of
   many programs could deadlock.
   """
   return jax.block_until_ready(result) if jax.default_backend() == "cpu" else result

@@ -1,4 +1,4 @@
-"""Processes on this machine that this process starts, monitors and stops when it exits."""
+"""Start processes on this machine, monitor them, and stop them when this process exits."""
 
 import multiprocessing
 import os
@@ -15,10 +15,10 @@ from typing import IO
 from ddl.hosts.abort import print_error
 from ddl.hosts.process_info import JOINED, ProcessInfo, member
 
-LAUNCHER = "DDL_LAUNCHER"  # environment variable with the launcher's PID; this process exits when the launcher does
-SAVING = 15.0  # seconds from SIGTERM to SIGKILL
-POLL = 0.5  # seconds
-FAILING = 3.0  # seconds for the others to report errors after the first process has failed, see `exit_process`
+LAUNCHER = "DDL_LAUNCHER"  # environment variable: the PID of the launcher with which this process must exit
+SAVING = 15.0  # seconds from SIGTERM to SIGKILL, in which a run can be saved
+POLL = 0.5  # seconds between checks of whether the launcher exists
+FAILING = 3.0  # seconds in which the others can report errors after a process has failed, see `exit_process`
 
 
 def follow_launcher() -> None:
@@ -42,23 +42,23 @@ def _stop_after(launcher: int) -> None:
 
 
 def launched() -> dict[str, str]:
-  """Return an environment for child processes that makes them exit with this process, see `follow_launcher`."""
+  """Return an environment for child processes in which `follow_launcher` stops them when this process exits."""
   return os.environ | {LAUNCHER: str(os.getpid())}
 
 
 def command_line() -> list[str]:
-  """Return the command line of this process, for `launch`."""
+  """Return the command line that started this process, to run it again with `launch`."""
   return [sys.executable, *sys.orig_argv[1:]]
 
 
 def launch(count: int, command: Sequence[str]) -> int:
-  """Run `command` as `count` processes on this machine, joined on a loopback port; return the exit code.
+  """Run `command` in `count` processes on this machine, which join on a loopback port; return the exit code.
 
-  If this process is itself one of several, it starts a single child with its rank.
+  If this process is itself one of several, it starts a single child, which has the rank of this process.
 
-  If a process fails, the others are stopped. SIGTERM and Ctrl-C are forwarded; if a process then fails, the exit code
-  is that of the signal. Only the first process writes to stdout; what the others write to stderr is printed at the end,
-  with their rank as a prefix, `[1] ...`.
+  If a child fails, the others are stopped, and its exit code is returned. SIGTERM and Ctrl-C are forwarded to the
+  children; if a child then fails, the exit code is 128 + the signal's number. Only the first child writes to stdout.
+  The stderr of the others is printed at the end, with their rank as a prefix, such as `[1] ...`.
   """
   infos, children, signals = _infos(count), list[subprocess.Popen[bytes]](), list[int]()
   outputs = [tempfile.TemporaryFile("w+", errors="replace") for _ in infos[1:]]  # noqa: SIM115 (closed below)
@@ -81,14 +81,14 @@ def launch(count: int, command: Sequence[str]) -> int:
         env=launched() | {JOINED: str(info)},
         stdout=None if info is infos[0] else subprocess.DEVNULL,
         stderr=None if info is infos[0] else outputs[len(children) - 1],
-        start_new_session=True,  # otherwise they receive Ctrl-C twice, and the second kills
+        start_new_session=True,  # otherwise children receive Ctrl-C twice, and the second kills
       )
       children.append(child)
     while any(child.poll() is None for child in children):
       failed = [index for index, child in enumerate(children) if child.poll()]
       if failed and kill_at == float("inf"):
         first = failed[0]
-        killed = (children[first].poll() or 0) < 0  # reported by the launcher below
+        killed = (children[first].poll() or 0) < 0  # the launcher reports this below
         kill_at = time.monotonic() + (0.0 if killed else FAILING)
       if time.monotonic() >= kill_at:
         send(signal.SIGKILL)
@@ -111,7 +111,7 @@ def launch(count: int, command: Sequence[str]) -> int:
 
 
 def _infos(count: int) -> list[ProcessInfo]:
-  """Return, for each process to start, its rank, the number of processes and the coordinator."""
+  """Return the `ProcessInfo` of each process to start: its rank, the number of processes and the coordinator."""
   if member().count > 1:
     return [member()]
   with socket.socket() as free:
@@ -122,7 +122,7 @@ def _infos(count: int) -> list[ProcessInfo]:
 def _print_lines(rank: int, stderr: IO[str], repeated: bool) -> None:
   """Print what a process wrote to stderr, with its rank before each line.
 
-  repeated: omit the last line, because rank 0 has printed the same error, such as an invalid option.
+  repeated: whether to omit the last line, because rank 0 has printed the same error, such as an invalid option.
   """
   stderr.seek(0)
   lines = [line for line in stderr.read().splitlines() if line.strip()]

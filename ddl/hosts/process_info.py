@@ -1,6 +1,7 @@
-"""Rank and number of processes: from flags, our launcher, Open MPI, Slurm or Kubernetes.
+"""Determine a process's rank and the number of processes from flags, our launcher, Open MPI, Slurm or Kubernetes.
 
-JAX also detects clusters, but only when processes join; ddl needs the number earlier, to set the number of devices.
+JAX also detects clusters, but only when processes join; ddl needs the number of processes earlier, to set the number of
+devices.
 """
 
 import os
@@ -9,10 +10,10 @@ from typing import NamedTuple
 
 from ddl.errors import OptionError
 
-JOINED = "DDL_PROCESS"  # a `ProcessInfo` as text, in the environment of the processes that `launch` starts
+JOINED = "DDL_PROCESS"  # environment variable that `launch` sets in its processes: their `ProcessInfo` as text
 FLAGS = "coordinator, num_processes and process_id"
 SINGLE = "num_processes=1 for a run of one process"
-MAX_SECONDS = 1e6  # maximum timeout
+MAX_SECONDS = 1e6  # maximum of a timeout
 
 
 class ProcessInfo(NamedTuple):
@@ -20,7 +21,7 @@ class ProcessInfo(NamedTuple):
 
   rank: int = 0
   count: int = 1
-  coordinator: str = ""  # HOST:PORT of process 0; "": JAX detects it from the cluster
+  coordinator: str = ""  # HOST:PORT of process 0; "": JAX gets it from the cluster
   gpu: int | None = None  # the only GPU to use; None: all
   cluster: str = ""  # the cluster that set rank and count; "": flags or our launcher
 
@@ -28,13 +29,13 @@ class ProcessInfo(NamedTuple):
     return f"{self.rank}/{self.count}@{self.coordinator}" + (f"#{self.gpu}" if self.gpu is not None else "")
 
 
-_declared: list[ProcessInfo] = []  # at most one
+_declared: list[ProcessInfo] = []  # this process's info if it has been set, else empty
 
 
 def declare(coordinator: str = "", num_processes: int | None = None, process_id: int | None = None) -> ProcessInfo:
-  """Set this process's rank and the number of processes, before it joins. The environment provides missing values.
+  """Set this process's rank and the number of processes, before it joins; detect missing values from the environment.
 
-  num_processes: 1 for a single process, regardless of the environment.
+  coordinator: HOST:PORT of process 0. num_processes: 1 for a run of one process, regardless of the environment.
 
   Raises:
     ValueError: for missing or invalid values.
@@ -43,7 +44,7 @@ def declare(coordinator: str = "", num_processes: int | None = None, process_id:
 
 
 def set_member(me: ProcessInfo) -> ProcessInfo:
-  """Store and return this process's rank and group; raise ValueError if they are invalid."""
+  """Store this process's rank and group, and return them; raise ValueError if they are invalid."""
   if me.count > 1 and (me.coordinator or not me.cluster):
     check_address(me.coordinator)
   if not 0 <= me.rank < me.count:
@@ -56,7 +57,7 @@ def set_member(me: ProcessInfo) -> ProcessInfo:
 
 
 def member() -> ProcessInfo:
-  """Return this process's rank and group: as declared, or from our launcher, Open MPI or Slurm."""
+  """Return this process's rank and group: as set by `declare`, or else from our launcher, Open MPI or Slurm."""
   return _declared[0] if _declared else _detect("", None, None, kubernetes=False)
 
 
@@ -66,14 +67,14 @@ def processes() -> int:
 
 
 def check_seconds(flag: str, seconds: float) -> float:
-  """Return a timeout; raise ValueError unless it is positive and at most MAX_SECONDS."""
+  """Return a timeout unchanged; raise ValueError unless it is in (0, MAX_SECONDS]. flag: its name for the message."""
   if not 0 < seconds <= MAX_SECONDS:
     raise OptionError(flag, f"in (0, {MAX_SECONDS:g}] seconds", seconds)
   return seconds
 
 
 def cluster_advice(me: ProcessInfo) -> str:
-  """Return advice in case the cluster set the number of processes unexpectedly; "" without a cluster."""
+  """Return advice for users who did not expect the cluster to set the number of processes; "" without a cluster."""
   return f"; {me.cluster} started {me.count} processes; pass {SINGLE}" if me.cluster else ""
 
 
@@ -81,7 +82,7 @@ def check_address(text: str) -> tuple[str, int]:
   """Split HOST:PORT into host and port; raise ValueError if invalid."""
   host, _, port = text.rpartition(":")
   if not host.strip("[]") or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
-    raise OptionError("coordinator", "HOST:PORT of process 0, such as 10.0.0.1:1234", repr(text))
+    raise OptionError("coordinator", "HOST:PORT of process 0 (such as 10.0.0.1:1234)", repr(text))
   return host.strip("[]"), int(port)
 
 
@@ -107,7 +108,7 @@ def _detect(coordinator: str, count: int | None, rank: int | None, kubernetes: b
   me, local_rank = _cluster(count, kubernetes)
   if not me.cluster and any(value is not None for value in values.values()):
     missing = next(option for option, value in values.items() if value is None)
-    raise OptionError(missing, f"set: each process needs {FLAGS}, and there is no cluster to detect them from")
+    raise OptionError(missing, f"set (each process needs {FLAGS}, and there is no cluster to detect them from)")
   if (count or me.count) == 1:
     return ProcessInfo()
   changed = rank is not None or count not in (None, me.count)
@@ -121,13 +122,17 @@ def _detect(coordinator: str, count: int | None, rank: int | None, kubernetes: b
 
 
 def _cluster(count: int | None, kubernetes: bool) -> tuple[ProcessInfo, int | None]:
-  """Return rank and number of processes from the cluster's environment variables, and the rank on this host."""
+  """Return the rank and count that the cluster's environment variables set, and the rank on this host (None: unknown).
+
+  Without a cluster, return the default `ProcessInfo` and None. count: the option num_processes, because Kubernetes does
+  not provide it; kubernetes: whether to detect Kubernetes.
+  """
   env = os.environ
   if "OMPI_COMM_WORLD_SIZE" in env:
     rank, size, local = (_number(f"OMPI_COMM_WORLD_{name}", "Open MPI") for name in ("RANK", "SIZE", "LOCAL_RANK"))
     return ProcessInfo(rank, size, cluster="Open MPI"), local
-  if "SLURM_STEP_ID" in env and "SLURM_JOB_ID" in env:  # inside a step; the script that starts the step is one process
-    # In an interactive step, which has a single task, SLURM_NTASKS is that of the job.
+  if "SLURM_STEP_ID" in env and "SLURM_JOB_ID" in env:  # in a step; the script that starts it is one process
+    # In an interactive step, which has a single task, SLURM_NTASKS is the number of tasks of the job.
     tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
     size = _number(tasks, "Slurm") if tasks in env else 1
     rank, local = (_number(f"SLURM_{name}", "Slurm") for name in ("PROCID", "LOCALID")) if size != 1 else (0, 0)
@@ -141,7 +146,7 @@ def _cluster(count: int | None, kubernetes: bool) -> tuple[ProcessInfo, int | No
 
 
 def _number(name: str, cluster: str) -> int:
-  """Return the number in a cluster's environment variable; raise ValueError unless it is an integer >= 0."""
+  """Return the integer in an environment variable that a cluster sets; raise ValueError unless it is >= 0."""
   text = os.environ.get(name, "")
   if not text.isascii() or not text.isdigit():
     raise ValueError(f"{name}, set by {cluster}, must be an integer >= 0, got {text!r:.40}. Pass {FLAGS}, or {SINGLE}.")
@@ -149,11 +154,14 @@ def _number(name: str, cluster: str) -> int:
 
 
 def _open_mpi_coordinator(me: ProcessInfo) -> str:
-  """Return the coordinator under Open MPI 5 on one host, which JAX does not detect; "" if JAX can detect it."""
+  """Return a coordinator for Open MPI 5 on one host, where JAX cannot detect it; "" where JAX can.
+
+  Raises OptionError for Open MPI 5 on several hosts.
+  """
   env = os.environ
   if me.cluster != "Open MPI" or "OMPI_MCA_orte_hnp_uri" in env:
     return ""
   if env.get("OMPI_COMM_WORLD_LOCAL_SIZE") == env["OMPI_COMM_WORLD_SIZE"]:
     return f"127.0.0.1:{20000 + zlib.crc32(env.get('PMIX_NAMESPACE', '').encode()) % 20000}"
-  condition = "set to HOST:PORT of process 0 with a free port, because Open MPI 5 does not provide this address"
+  condition = "set to HOST:PORT of process 0 with a free port (Open MPI 5 does not provide this address)"
   raise OptionError("coordinator", condition)

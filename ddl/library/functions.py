@@ -28,8 +28,8 @@ from ddl.run.hooks import Hook, StepInfo
 from ddl.run.workdir import workdir as folder_of
 
 __all__ = ["RunOptions", "StepInfo", "compare", "custom", "load", "sweep", "train"]  # re-exported by `ddl`
-Source = str | Path | ConfigDict | None  # a config file or a config; None: `base()`
-Section = str | Mapping[str, Any] | Callable[..., Any]  # of a config: a name, {"name": ..., key: value}, a function
+Source = str | Path | ConfigDict | None  # the path of a config file, or a config; None: `base()`
+Section = str | Mapping[str, Any] | Callable[..., Any]  # a section: a name, {"name": ..., key: value} or a function
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -52,7 +52,7 @@ name, {"name": ..., key: value} or a custom function; `python run.py list` print
 
 
 def _list_settings(function: Function) -> Function:
-  """Replace **changes in a function's signature and docstring by the config's sections and settings."""
+  """Replace `**changes` in a function's signature by the sections and settings, and list these in its docstring."""
   signature, text = inspect.signature(function), inspect.cleandoc(function.__doc__ or "")
   explicit = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
   kind = inspect.Parameter.KEYWORD_ONLY
@@ -76,19 +76,20 @@ def train(
   options: RunOptions | None = None,
   **changes: Any,
 ) -> Run:
-  """Train one algorithm and return the run, e.g. `ddl.train(algorithm={"name": "easgd", "period": 10}, steps=400)`.
+  """Train one algorithm and return its run, e.g. `ddl.train(algorithm={"name": "easgd", "period": 10}, steps=400)`.
 
   Args:
     config: path of a config file, a config from `ddl.config.base()`, or None for the defaults below.
     workdir: new folder for the run; default: runs/train-<algorithm>-<time>.
     hooks: functions that take a `ddl.StepInfo`, called in every process after each evaluation and at the end.
-    options: execution options; `RunOptions(resume=True)` resumes the run in `workdir`, with the recorded config
-      unless a config, section or setting is passed.
+    options: execution options; `RunOptions(resume=True)` resumes the run in `workdir`, with the recorded config unless
+      you pass a config, section or setting.
     algorithm, ..., seed: sections and settings that override the config, see the list below.
 
   Raises:
-    ValueError: for an invalid config, options or folder; `Diverged`, a subclass, if the loss is not finite.
-    Stopped: after Ctrl-C; the run is saved and can be resumed.
+    ValueError: for an invalid config, options or folder; its subclass `Diverged` if a loss, metric or parameter is not
+      finite.
+    Stopped: after Ctrl-C; the run has been saved and can be resumed, except on threads.
   """
   with _prepared("train", config, changes, workdir, options) as (resolved, options, _):
     experiment = Experiment.from_config(resolved)
@@ -117,22 +118,22 @@ def compare(
   """Compare algorithms over several seeds with equal budgets of examples, write the report and return the results.
 
   Args:
-    config: see `train`; its section `compare` has the defaults of algorithms, seeds, target, metric and grid.
+    config: see `train`; its section `compare` sets the defaults of algorithms, seeds, target, metric and grid.
     algorithms: a list of names; or label -> algorithm, as a name, {"name": ..., key: value} or a function; or label ->
       changed sections, as in {"slow": {"algorithm": "easgd", "optimizer": {"learning_rate": 0.05}}}.
     seeds: seeds to train each label with; a number n means the seeds 0 to n - 1.
-    target: test metric to reach: a minimum accuracy, or a maximum loss or perplexity.
-    metric: "accuracy", "loss" or "perplexity"; default: accuracy if the model has one, else loss.
-    grid: setting -> values; each label is trained with all combinations, as in
+    target: value of the test metric that runs should reach: a minimum accuracy, or a maximum loss or perplexity.
+    metric: "accuracy", "loss" or "perplexity"; default: accuracy if the model defines it, else loss.
+    grid: setting -> values; each label is trained with all combinations of these values, as in
       {"workers": (1, 2, 4), "algorithm.period": (1, 16)}.
     only: labels or algorithms to train; default: all.
-    clusters: names or files of clusters, for which the training time of each label is predicted.
-    tuned: path of a sweep's tuned.json, to train each label with its best settings.
+    clusters: names or files of clusters for which to predict the training time of each label.
+    tuned: path of a sweep's tuned.json, to train each label with the best settings that the sweep found for it.
     workdir, hooks, options: see `train`; `RunOptions(keep_models=True)` saves the final models of all runs.
-    algorithm, ..., seed: sections and settings of all labels that override the config, see the list below.
+    algorithm, ..., seed: sections and settings that override the config for all labels, see the list below.
 
   Raises:
-    ValueError, Stopped: as `train` does.
+    ValueError, Stopped: as `train` does, but a run that diverges does not stop the others.
     Failed: if every run diverges.
   """
   only, clusters = _names("only", only), _names("clusters", clusters)
@@ -164,14 +165,14 @@ def sweep(
   """Tune each algorithm with the same number of trials on a validation split, and return the best settings.
 
   Args:
-    config: see `train`; its section `sweep` has the bounds of the learning rate, the sampler and the seeds.
+    config: see `train`; its section `sweep` sets the bounds of the learning rate, the sampler and the seeds.
     algorithms: see `compare`.
     space: label -> hyperparameters to tune besides the learning rate, as bounds (low, high) or a list of choices, such
       as {"local": {"period": (2, 16), "optimizer": {"momentum": [0.0, 0.9]}}}.
     only: labels or algorithms to tune; default: all.
     trials: trials per label; 0: the value of config.sweep.trials.
     workdir, options: see `train`.
-    algorithm, ..., seed: sections and settings of all labels that override the config, see the list below.
+    algorithm, ..., seed: sections and settings that override the config for all labels, see the list below.
 
   Raises:
     ValueError, Stopped: as `train` does; ValueError also if no trial of a label completes.
@@ -195,14 +196,14 @@ def sweep(
 def _prepared(
   command: str, config: Source, changes: Mapping[str, Any], workdir: str | Path, options: RunOptions | None
 ) -> Iterator[tuple[Config, RunOptions, Mapping[str, Any]]]:
-  """Yield (config, options, recorded options) of a call.
+  """Yield the (config, options, recorded options) of a call of `ddl.train`, `compare` or `sweep`.
 
   A resume without `config` and `changes` uses the recorded config and options; otherwise the recorded options are {}.
   """
   check_path("workdir", workdir)
   options = RunOptions() if options is None else options
   if not isinstance(options, RunOptions):
-    raise OptionError("options", "a ddl.RunOptions, such as ddl.RunOptions(resume=True)", repr(options))
+    raise OptionError("options", "a ddl.RunOptions (such as ddl.RunOptions(resume=True))", repr(options))
   options = replace(options, workdir=str(workdir or options.workdir))
   recorded = resume.read(command, options) if options.resume and config is None and not changes else None
   with resume.allowed_code(recorded, options):
@@ -213,14 +214,14 @@ def _prepared(
 
 
 def _final(name: str, command: str, config: Config, options: RunOptions, **more: Any) -> RunOptions:
-  """Return the options, with the folder and with the record from which a resume restores this call."""
+  """Return the options after setting their folder, command, and the record with which the call can be resumed."""
   path = folder_of(name, options).absolute()
   recorded = resume.record(command, config, options, **more)
   return replace(options, workdir=str(path), command=(f"ddl.{command}",), recorded=recorded)
 
 
 def _with_section(changes: dict[str, Any], name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-  """Return the changes of a config, with the values that are not None added to the section `name`."""
+  """Return the changes of a config after adding the values that are not None to the section `name`."""
   values = {key: value for key, value in values.items() if value is not None}
   section = changes.get(name, {})
   return changes | {name: {**section, **values}} if values and isinstance(section, Mapping) else changes
@@ -229,12 +230,15 @@ def _with_section(changes: dict[str, Any], name: str, values: Mapping[str, Any])
 def _names(argument: str, value: Any) -> Sequence[str]:
   """Return the value if it is a list of names. Raises OptionError otherwise, also for a single string."""
   if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(name, str) for name in value):
-    raise OptionError(argument, f"a list of names, such as {argument}=['a', 'b']", repr(value))
+    raise OptionError(argument, f"a list of names (such as {argument}=['a', 'b'])", repr(value))
   return value
 
 
 def _hooked(options: RunOptions, hooks: Any, *more: Hook) -> RunOptions:
-  """Return the options with more hooks, as import paths FILE.py:NAME or MODULE:NAME if other processes run them."""
+  """Return the options with `hooks` and `more` added.
+
+  If other processes run them, `hooks` become import paths FILE.py:NAME or MODULE:NAME.
+  """
   if not isinstance(hooks, Sequence) or not all(map(callable, hooks)):
     raise OptionError("hooks", "a list of functions that take a ddl.StepInfo", repr(hooks))
   if options.processes > 1 or options.max_restarts:

@@ -1,4 +1,4 @@
-"""Load a run, comparison or sweep from its folder, with a short text for notebooks."""
+"""Load a run, comparison or sweep from its folder as an object; notebooks show it as a short text."""
 
 import json
 import textwrap
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 SHOWN = 12  # maximum number of algorithms in the text of a comparison
-DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)  # errors for damaged folders, which repr must catch
+DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)  # errors that damaged folders cause; repr catches them
 
 
 class Named(dict[str, Value]):
   """A dict whose KeyError lists the known names."""
 
   def __init__(self, what: str, values: Mapping[str, Value], use: str):
-    """Create a dict. what: a noun for its values, such as "figure"; use: a sentence on how to use a value."""
+    """Create a dict. what: a noun for its keys, such as "figure"; use: a sentence on how to use a value."""
     super().__init__(values)
     self.what, self.use = what, use
 
@@ -51,7 +51,7 @@ class Named(dict[str, Value]):
 
 
 class Described:
-  """Base class of results in a folder; their repr does not fail if the folder is damaged."""
+  """Base class of results that are read from a folder; their repr does not fail if the folder is damaged."""
 
   folder: Path
 
@@ -71,7 +71,7 @@ class Run(Described):
   """A complete or stopped run, with the model of its last step or checkpoint."""
 
   folder: Path
-  trust_code: bool = False  # import user-defined files that the folder contains, or that changed since it was written
+  trust_code: bool = False  # whether to import user-defined files inside the folder, or changed since the run
 
   def _text(self) -> str:
     """Describe the experiment and the last evaluation."""
@@ -95,7 +95,7 @@ class Run(Described):
 
   @cached_property
   def metrics(self) -> "pd.DataFrame":
-    """A table of evaluations, with columns step, examples, epoch, train_loss, test_loss, bytes_sent, seconds, ..."""
+    """A table with a row per evaluation and columns step, examples, epoch, train_loss, test_loss, seconds and more."""
     import pandas as pd
 
     run_dir.metric_lines(self.folder / run_dir.METRICS)  # raises for a damaged file
@@ -132,13 +132,13 @@ class Run(Described):
 
   @property
   def extra(self) -> Any:
-    """The non-trained state of the consensus model (batch statistics), on the host."""
+    """The non-trained state of the consensus model, such as batch-norm statistics, on the host."""
     return self._saved.extra
 
   def evaluate(self, source: Source | None = None) -> dict[str, float]:
-    """Return the model's mean "loss", its "accuracy" if defined, and its "perplexity" if it is a language model.
+    """Return the mean "loss" of the saved model, its "accuracy" if defined, and for a language model its "perplexity".
 
-    source: the examples; by default the test set.
+    source: the examples to evaluate; by default the test set.
     """
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
     tested = Evaluator(self.model, source or self.data.test)([Consensus(params, extra, None)])[0]
@@ -153,7 +153,7 @@ class Compared(Described):
   trust_code: bool = False  # see `Run`
 
   def _text(self) -> str:
-    """Describe algorithms, seeds, target and findings, with the table if it is short."""
+    """Describe the algorithms, seeds, target and findings, and append the table if it is short."""
     results, comparison = self._results, self._results.comparison
     seeds = [str(seed) for seed in comparison.info["seeds"]]
     texts = [
@@ -176,7 +176,7 @@ class Compared(Described):
 
   @cached_property
   def info(self) -> dict[str, Any]:
-    """The content of comparison.json: target, seeds, versions and an entry per algorithm label."""
+    """The content of comparison.json: target, seeds, versions, and an entry for each algorithm label."""
     return files.read_json(self.folder / run_dir.COMPARISON)
 
   @property
@@ -202,7 +202,7 @@ class Compared(Described):
 
   @cached_property
   def table(self) -> "pd.DataFrame":
-    """A table with a row per algorithm label, and intervals; docs/howto/results_in_python.md describes the columns."""
+    """A table with a row per algorithm label: means and confidence intervals, see docs/howto/results_in_python.md."""
     return self._results.table
 
   @cached_property
@@ -225,7 +225,7 @@ class Swept(Described):
   folder: Path
 
   def _text(self) -> str:
-    """Describe the best setting of each algorithm, with its score."""
+    """Describe each algorithm's best settings and their score on the validation split."""
     lines = []
     for label, entry in self.info.items():
       best = {key: value for keys in entry["best"].values() for key, value in keys.items()}
@@ -248,7 +248,7 @@ class Swept(Described):
 
   @property
   def best(self) -> dict[str, dict[str, Any]]:
-    """The best setting by algorithm label, such as {"optimizer": {"learning_rate": 0.1}}."""
+    """The best settings of each algorithm label, such as {"local": {"optimizer": {"learning_rate": 0.1}}}."""
     return {label: entry["best"] for label, entry in self.info.items()}
 
   @cached_property
@@ -258,16 +258,17 @@ class Swept(Described):
 
 
 def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Swept:
-  """Load a run, a comparison or a sweep from its folder, with any number of devices.
+  """Load a run, a comparison or a sweep from its folder; the number of devices may differ from that of the runs.
 
-  Loading imports no user-defined files; only the attributes experiment, model, data and params of a `Run` do.
+  Loading imports no user-defined files. Only a `Run` imports them, when you use its experiment, model, data or saved
+  model (params, extra, step, evaluate).
 
   Args:
     folder: folder of the run, comparison or sweep.
-    trust_code: import user-defined files even if they are inside the folder, or changed since it was written.
+    trust_code: whether to import user-defined files even if they are inside the folder or have changed since the run.
 
   Raises:
-    ValueError: if the folder contains no run and no complete comparison or sweep, or for an argument of a wrong type.
+    ValueError: if the folder contains no run and no complete comparison or sweep, or if an argument has a wrong type.
   """
   check_path("folder", folder)
   if not isinstance(trust_code, bool):
@@ -286,6 +287,6 @@ def load(folder: str | Path, *, trust_code: bool = False) -> Run | Compared | Sw
 
 
 def check_path(argument: str, value: Any) -> None:
-  """Raise OptionError for a value that is not a path."""
+  """Raise OptionError unless the value of an argument is a string or a Path."""
   if not isinstance(value, str | Path):
-    raise OptionError(argument, f"a path, such as {argument}='runs/a'", repr(value))
+    raise OptionError(argument, f"a path (such as {argument}='runs/a')", repr(value))

@@ -1,4 +1,4 @@
-"""Record a call or command in its folder, so that a resume does not need the config."""
+"""Record the config and options of a command or Python call in its folder, so that a resume does not need them."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -22,19 +22,19 @@ ADVICE = "; pass the original config and options"
 
 
 class ResumeRecord(NamedTuple):
-  """A record of the config and options of a call, see `run_dir.EXPERIMENT`."""
+  """The recorded config and options of a command or Python call, read from `run_dir.EXPERIMENT`."""
 
   folder: Path
-  config: Mapping[str, Any]  # changes of the default config
-  options: Mapping[str, Any]  # changes of the default `RunOptions`, and only, cluster and tuned
-  arguments: Sequence[str]  # the command line
+  config: Mapping[str, Any]  # the recorded config, as changes of the default config
+  options: Mapping[str, Any]  # options that differ from the default `RunOptions`, and only, cluster and tuned
+  arguments: Sequence[str]  # the arguments on the command line
 
 
 def record(
   command: str, config: Config, options: RunOptions, arguments: Sequence[str] = (), *,
   only: Sequence[str] = (), cluster: Sequence[str] = (), tuned: str | Path = "",
 ) -> dict[str, Any]:  # fmt: skip
-  """Return the record of a call as JSON; `tuned` and `replay` name the copies in the call's folder."""
+  """Return the record of a command or call as JSON; its `tuned` and `replay` name the copies in the folder."""
   values = {name: value for name, value in options.changed().items() if name not in UNRECORDED}
   if options.init_from:
     values["init_from"] = str(files.local(options.init_from).absolute())
@@ -75,7 +75,7 @@ def _damaged(file: Path, why: object) -> ValueError:
 
 
 def allowed_code(recorded: ResumeRecord | None, options: RunOptions) -> contextlib.AbstractContextManager[None]:
-  """Return a context that restricts which user-defined code the record can import."""
+  """Return a context that restricts which user-defined code can be imported for a record; see `inputs.allowed_code`."""
   if not recorded:
     return contextlib.nullcontext()
   return inputs.allowed_code(recorded.folder, options.trust_code, options.allow_changed_inputs)
@@ -92,13 +92,13 @@ def config_of(recorded: ResumeRecord) -> Config:
 
 
 def with_recorded(options: RunOptions, recorded: ResumeRecord) -> RunOptions:
-  """Return the options, with recorded values in place of defaults."""
+  """Return the options after replacing default values by the recorded values."""
   values = {name: value for name, value in recorded.options.items() if name in FLAGS}
   return replace(options, **values | options.changed())
 
 
 def unfinished(path: Path) -> str:
-  """Return how to resume an unfinished comparison or sweep; "" if the folder contains neither."""
+  """Describe how to resume an unfinished comparison or sweep; return "" if the folder contains neither."""
   command = ""
   if (path / run_dir.EXPERIMENT).exists():
     command = str(files.read_json(path / run_dir.EXPERIMENT).get("command"))

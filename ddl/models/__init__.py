@@ -1,6 +1,6 @@
 """The registry of models. To add one, add a file to this folder and a line here.
 
-A factory raises ValueError if the data does not fit the model or the model exceeds the memory.
+A factory raises ValueError if the model does not accept the data or does not fit into memory.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Matrix products and convolutions with gradients that are fast on XLA:CPU, also inside scan, cond and vmap.
 
-The results equal those of the standard operations, which other backends use.
+Up to rounding, the results equal those of the standard operations, which other backends use.
 """
 
 import functools
@@ -14,7 +14,7 @@ from ddl.errors import OptionError
 
 NHWC = ("NHWC", "HWIO", "NHWC")
 THIN = 4  # maximum number of input channels for which a matrix product beats a convolution
-COLUMNS = 4  # output columns per row of the patch matrix of a thin convolution
+COLUMNS = 4  # output pixels per row of the matrix product in `_thin`
 
 
 def dot_general(x: jax.Array, kernel: jax.Array, dimensions: Any, **kwargs: Any) -> jax.Array:
@@ -60,7 +60,7 @@ def _pads(kernel: jax.Array) -> tuple[tuple[int, int], ...]:
 
 @functools.cache
 def _forward(pads: tuple[tuple[int, int], ...]) -> Any:
-  """Return a stride-1 convolution; vmap runs it once per worker, or only once if the workers share the kernel."""
+  """Return a stride-1 convolution; under vmap it runs once per worker, or once if the workers share the kernel."""
 
   @jax.custom_batching.custom_vmap
   def forward(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -80,7 +80,7 @@ def _forward(pads: tuple[tuple[int, int], ...]) -> Any:
 def _thin(x: jax.Array, kernel: jax.Array) -> jax.Array:
   """Convolve by one matrix product, [batch * h * w / m, k] @ [k, m * out] with k = kh * (m + kw - 1) * in.
 
-  Each row of the product holds m neighbouring output pixels. With few input channels XLA's convolution reaches only 8 %
+  Each row of the product holds m neighboring output pixels. With few input channels XLA's convolution reaches only 8 %
   of this speed.
   """
   (batch, height, width, _), (rows, columns, _, out), m = x.shape, kernel.shape, COLUMNS

@@ -12,7 +12,7 @@ from ddl.models.modules import from_flax, require
 from ddl.models.sequential import pads
 from ddl.ranges import Fraction, checked
 
-# Output channels: 1x1; 1x1 and 3x3; 1x1 and 5x5; 1x1 after the pooling (table 1).
+# Output channels of the convolutions: 1x1; 1x1 and 3x3; 1x1 and 5x5; 1x1 after the pooling (table 1).
 MODULES = {
   "3a": (64, 96, 128, 16, 32, 32),
   "3b": (128, 128, 192, 32, 96, 64),
@@ -24,7 +24,7 @@ MODULES = {
   "5a": (256, 160, 320, 32, 128, 128),
   "5b": (384, 192, 384, 48, 128, 128),
 }
-HALVED = ("3b", "4e")  # modules followed by a pooling
+HALVED = ("3b", "4e")  # modules followed by max pooling
 
 
 class _GoogLeNet(nn.Module):

@@ -48,7 +48,7 @@ def linear(meta: Mapping[str, Any]) -> Model:
 def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), dropout: Fraction = 0.0) -> Model:
   """Build a multi-layer perceptron: x <- dropout(relu(W x + b)) for each hidden width, then z = W x + b.
 
-  Raises ValueError for text, or if the layers exceed the memory.
+  Raises ValueError for text, or if the layers do not fit into memory.
   """
   return _split("mlp", _MLP(meta["num_outputs"], tuple(hidden), dropout), meta)
 
@@ -57,15 +57,15 @@ def mlp(meta: Mapping[str, Any], *, hidden: tuple[PositiveInt, ...] = (64, 64), 
 def cd_dnn(meta: Mapping[str, Any], *, width: PositiveInt = 2048, layers: PositiveInt = 7) -> Model:
   """Build the speech network of Das et al. 2016, arXiv 1602.06709: x <- sigmoid(W x + b) for each hidden layer.
 
-  It has 45,122,648 parameters for 429 inputs and 9304 classes. Raises ValueError for text, or if the layers exceed the
-  memory.
+  It has 45,122,648 parameters for 429 inputs and 9304 classes. Raises ValueError for text, or if the layers do not
+  fit into memory.
   """
-  hidden = (width,) * min(layers, MOST_LAYERS + 1)  # more layers raise an error
+  hidden = (width,) * min(layers, MOST_LAYERS + 1)  # more layers are an error
   return _split("cd_dnn", _MLP(meta["num_outputs"], hidden, activation=nn.sigmoid), meta, layers)
 
 
 def _split(name: str, module: _MLP, meta: Mapping[str, Any], layers: int | None = None) -> Model:
-  """Check the size of an MLP and build its model, with rules that split the layers over a worker's devices."""
+  """Check the size of an MLP and build its model, with sharding rules that split the layers over a worker's devices."""
   require(name, meta)
   widths = [math.prod(meta["shape"]), *module.hidden, module.outputs]
   parameters = sum((before + 1) * after for before, after in pairwise(widths))

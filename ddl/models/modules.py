@@ -13,13 +13,13 @@ from ddl.api import Model, Tree, channels_first
 from ddl.errors import OptionError
 from ddl.models.supervised import example, supervised
 
-MOST_LAYERS = 1000  # deeper programs take an hour to trace and compile
+MOST_LAYERS = 1000  # deeper networks take an hour to trace and compile
 
 
 def from_flax(module: linen.Module, meta: Mapping[str, Any], *, dense: bool = False) -> Model:
   """Build a model from a linen module that is called as module(x, train) -> [batch, ..., num_outputs].
 
-  Collections other than "params" become `extra`, updated only in training. Dropout uses the key of the loss. The loss
+  Collections other than "params" become `extra`, updated only in training. Dropout uses the loss's `key`. The loss
   and the other arguments are those of `supervised`.
   """
 
@@ -88,15 +88,15 @@ def recomputed(block: type[linen.Module]) -> Any:
 
 
 def require_size(name: str, parameters: int, **layers: int) -> None:
-  """Check a network's size before tracing it; raise ValueError if it exceeds the memory or MOST_LAYERS.
+  """Raise ValueError, before tracing a network, if it does not fit into memory or has more than MOST_LAYERS layers.
 
   Args:
     name: the model's name, for errors.
     parameters: a lower bound of the number of parameters, in float32.
-    layers: one keyword, the setting that determines the number of layers, and its value.
+    layers: one keyword argument, named after the setting that determines the number of layers; its value.
   """
   ((key, count),) = layers.items()
-  memory.require(4 * parameters, f"{name} with {key}={count}: {parameters:,} parameters")
+  memory.require(4 * parameters, f"{name} with {key}={count} ({parameters:,} parameters)")
   if count > MOST_LAYERS:
     raise OptionError(f"{name}.{key}", f"at most {MOST_LAYERS}", count)
 
@@ -124,8 +124,8 @@ def from_equinox(make: Callable[[Any], Any], meta: Mapping[str, Any], *, dense: 
   """Build a model from a function key -> Equinox module, called on ONE example as module(x) -> [..., num_outputs].
 
   Floating-point arrays are trained, as {path in the module: array}. A module that takes `key` gets one per example in
-  training, and runs in inference mode in evaluation. The loss and the other arguments are those of `supervised`. Raises
-  OptionError for a module with state (`equinox.nn.State`).
+  training. In evaluation, modules run in inference mode, without a key. The loss and the other arguments are those of
+  `supervised`. Raises OptionError for a module with state (`equinox.nn.State`).
   """
   import equinox as eqx
 

@@ -22,13 +22,16 @@ def _conv(
 ) -> jax.Array:
   he = nn.initializers.variance_scaling(2.0, "fan_out", "truncated_normal")
   x = nn.Conv(channels, (kernel,) * 2, stride, pads(kernel // 2), use_bias=False, kernel_init=he, name=name)(x)
-  # The last scale of a block is initialized to 0, so that the block is the identity (arXiv 1706.02677, 5.1).
+  # A block's last batch-norm scale starts at 0, so that only the shortcut contributes (arXiv 1706.02677, 5.1).
   scale = nn.initializers.zeros if last else nn.initializers.ones
   return nn.BatchNorm(not train, momentum=0.9, epsilon=1e-5, scale_init=scale, name=f"{name}_norm")(x)
 
 
 class _Block(nn.Module):
-  """A residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1, and a shortcut; only the first 3x3 has the stride."""
+  """A residual block: two 3x3 convolutions, or 1x1, 3x3 and 1x1, and a shortcut.
+
+  Only the first 3x3 convolution and the shortcut have the stride.
+  """
 
   channels: int
   stride: int
@@ -86,7 +89,7 @@ def resnet18(meta: Mapping[str, Any], *, width: PositiveInt = 64, remat: bool = 
 
   Args:
     meta: metadata of images of at least 32 x 32; ValueError for other data.
-    width: channels of the first stage; ValueError if the parameters exceed the memory.
+    width: channels of the first stage; ValueError if the parameters do not fit into memory.
     remat: whether to rematerialize blocks in the backward pass, which saves memory but takes more time.
   """
   return _resnet("resnet18", meta, width, (2, 2, 2, 2), BASIC, remat)
@@ -126,7 +129,7 @@ def resnet20(meta: Mapping[str, Any], *, width: PositiveInt = 16, blocks: Positi
   """Build ResNet-20 for CIFAR: stages of `width`, 2 `width` and 4 `width` channels, with `blocks` basic blocks each.
 
   Shortcuts have no parameters (option A). Running statistics keep 0.9 of the old value per step. Raises ValueError if
-  the data is not images of at least 4 x 4, or if the blocks exceed the memory.
+  the data is not images of at least 4 x 4, or if the blocks do not fit into memory.
   """
   require("resnet20", meta, image=True, side=4)
   weights = 2 * 9 * (1 + 4 + 16) * (blocks - 1) * width**2  # without the first block of each stage

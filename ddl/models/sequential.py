@@ -32,7 +32,7 @@ class Conv(NamedTuple):
 
 
 class Pool(NamedTuple):
-  """A max pooling over square windows, without padding."""
+  """Max pooling over square windows, without padding."""
 
   kernel: int
   stride: int
@@ -73,7 +73,7 @@ def sequential(
 
   Weights are He-initialized. Dropout follows each hidden dense layer. The sharding rules "hybrid" split the dense
   layers over a worker's devices. Raises ValueError if the data is not images, if the images are too small, or if the
-  network exceeds the memory.
+  network does not fit into memory.
   """
   require(title, meta, image=True, side=next(n for n in range(1, 10_000) if _size(n, operations) > 0))
   height, width, maps = meta["shape"]
@@ -131,10 +131,10 @@ def lenet(
 ) -> Model:  # fmt: skip
   """Build LeNet: a "same" convolution, 2x2 max pooling and relu per entry of `channels`, then two dense layers.
 
-  Raises ValueError if `channels` is empty, if the data is not images, or if the images are too small for the poolings.
+  Raises ValueError if `channels` is empty, if the data is not images, or if the images are too small for the pooling.
   """
   if not channels:
-    raise OptionError("lenet.channels", "a non-empty tuple, such as (16, 32)", "()")
+    raise OptionError("lenet.channels", "a non-empty tuple like (16, 32)", "()")
   require("lenet", meta, image=True, side=2 ** len(channels))
   module = _LeNet(meta["num_outputs"], tuple(channels), kernel, hidden)
   model = from_flax(module, meta, dense=True)  # 21 times faster in a scan than plain nn.Conv: see `convolve`
@@ -171,7 +171,7 @@ def overfeat_fast(
   return sequential("overfeat_fast", meta, operations, hidden, dropout)
 
 
-MAPS = (64, 128, 256, 512, 512)  # channels of the stages
+MAPS = (64, 128, 256, 512, 512)  # channels of the convolutions in each stage
 
 
 def _vgg(

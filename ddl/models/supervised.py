@@ -1,4 +1,4 @@
-"""Networks as `ddl.api.Model`: the training loss for the task of the data, and metrics per example."""
+"""Build a `ddl.api.Model` from a network: the training loss for the task of the data, and metrics per example."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ Apply = Callable[[Tree, Tree, jax.Array, bool, Any], tuple[jax.Array, Tree]]
 
 
 def supervised(init: Callable[[Any], tuple[Tree, Tree]], apply: Apply, meta: Mapping[str, Any], dense: bool) -> Model:
-  """Build the model of a network for the task of the data.
+  """Build a model from a network, with the loss and metrics for the task of the data.
 
   The training loss is the mean over examples (and tokens, for text) of -log softmax(z)_y; for regression, of
   1/2 |z - y|^2. Parameters are created in JAX's default float type (float32, or float64 under jax_enable_x64), and

@@ -20,7 +20,7 @@ _Dense = partial(nn.Dense, dot_general=dot_general)
 
 
 class Block(nn.Module):
-  """A transformer block: attention, then an MLP with tanh-approximated gelu, each pre-normalized and residual."""
+  """A transformer block: attention, then an MLP with tanh-approximated gelu, each pre-norm with a residual sum."""
 
   heads: int
   mlp_ratio: int
@@ -85,7 +85,7 @@ class Transformer(nn.Module):
 EPSILON = 1e-5  # GPT-2's
 
 
-# Split the heads and the width of the MLP, so that each block's attention and MLP take one sum over the devices each
+# Split the heads and the width of the MLP, so that the attention and the MLP of a block take one all-reduce each
 # (arXiv 1909.08053). Split the output vocabulary if it divides evenly.
 TENSOR = Rules(
   params=(
@@ -94,7 +94,7 @@ TENSOR = Rules(
     ("/(attended|down)/kernel$", SPLIT),
     ("^Dense_0/kernel$", PartitionSpec(None, MEMBER)),
     ("^Dense_0/bias$", SPLIT),
-    ("^tokens/embedding$", SPLIT),  # if it is also the output layer
+    ("^tokens/embedding$", SPLIT),  # the output layer of `gpt2`
   ),
   activations={
     "heads": PartitionSpec(None, None, MEMBER),

@@ -1,16 +1,17 @@
-"""Choose the examples per worker: how many fit in memory, use the device well, and hide the exchange.
+"""Choose a number of examples per worker that fit in memory, use the device well, and hide the exchange.
 
 Zou et al. 2017, arXiv 1709.06622, step 1: memory bounds the mini-batch X, and for each X that fits, the 0-1 program
-finds the best convolution algorithms for the remaining memory. On a device with measured algorithms the step already
-uses the fastest algorithm of each layer; on other devices the savings of the 0-1 program are reported separately.
+finds the best convolution algorithms for the remaining memory. If the speeds of these algorithms were measured on the
+device, the step already uses the fastest one for each layer; otherwise, the savings of the program are reported
+separately.
 
 A larger step sends the same number of bytes and computes more, so the efficiency of every algorithm grows with X.
 Beyond the memory limit, gradients are accumulated over microbatches, and only the last microbatch exchanges them.
 
 With a global batch B and tuned learning rates, a run reaches a given loss (arXiv 1812.06162) after
 steps = S_min (1 + B_c / B),   examples = E_min (1 + B / B_c),   E_min = B_c S_min,
-where B_c is the critical batch size, estimated by the gradient noise scale B_simple of a run. If it is unknown, the
-choice starts from a usual batch: one that published jobs of the same kind used without loss.
+where B_c is the critical batch size, estimated by the gradient noise scale B_simple of a run. If B_c is unknown, the
+choice starts from a usual batch: a global batch size that published jobs of the same kind used (`UsualBatch`).
 """
 
 import math
@@ -31,19 +32,19 @@ from ddl.perf.placement import Job, UsualBatch
 ENOUGH = 0.9  # share of the best rate that a recommended batch must reach
 FULL = 0.9  # share of the memory that the largest batch of a compiled step must use
 LARGEST = 2**14  # the largest number of examples that is tried
-MOST_ROWS = 5
+MOST_ROWS = 5  # batch sizes in the table
 MOST_DOUBLED = 8  # number of times that accumulation doubles a batch
 
 ExactSeconds = Callable[[int, int], float]  # (examples of a worker's step, microbatches) -> seconds of synchronous SGD
 
 
 def examples_factor(batch: float, critical: float) -> float:
-  """Return 1 + B / B_c: the examples to reach a loss divided by E_min, their number with very small batches."""
+  """Return 1 + B / B_c: the examples to reach a given loss, divided by E_min, their number with very small batches."""
   return 1 + units.positive("batch", batch) / units.positive("critical batch", critical)
 
 
 def seconds_factor(batch: float, critical: float, step: float) -> float:
-  """Return (1 / B + 1 / B_c) T: the seconds to reach a loss with steps of T seconds, divided by E_min."""
+  """Return (1 / B + 1 / B_c) T: the seconds to reach a given loss with steps of T seconds, divided by E_min."""
   return units.positive("step (s)", step) * examples_factor(batch, critical) / batch
 
 
@@ -51,24 +52,24 @@ class ConvolutionProgram(NamedTuple):
   """Solution of the 0-1 program over convolution algorithms for a mini-batch X."""
 
   direct: float  # seconds of all convolutions with the direct algorithm
-  shared: AlgorithmChoice  # with one workspace for all layers
-  separate: AlgorithmChoice  # with one workspace per layer
+  shared: AlgorithmChoice  # the solution with one workspace for all layers
+  separate: AlgorithmChoice  # the solution with one workspace per layer
   step: float  # seconds of the step with `shared`
-  best: int  # the X with the best rate under the program
+  best: int  # the X with the most examples per second, each X with a shared workspace
 
 
 class WorkerBatch(NamedTuple):
-  """A recommended mini-batch X and the figures behind it."""
+  """A recommended mini-batch of X examples, and the figures that support it."""
 
-  examples: int
-  largest: int  # largest X that fits
-  needed: float  # bytes at X, counted from layers
-  exact: float | None  # bytes at X of the compiled step
+  examples: int  # X
+  largest: int  # most examples of a microbatch that memory and data allow
+  needed: float  # bytes of a step on X, counted from layers
+  exact: float | None  # bytes of the compiled step on X; None: not compiled
   step: float  # seconds of a step on X
-  best: int  # the X with the best rate
-  best_rate: float  # its examples per second
+  best: int  # the number of examples with the best rate
+  best_rate: float  # this rate in examples per second
   program: ConvolutionProgram | None  # None without convolutions
-  micro: int = 1  # number of microbatches; needed, exact and program refer to one of them
+  micro: int = 1  # number of microbatches; `needed`, `exact` and `program` are those of one microbatch
 
   @property
   def rate(self) -> float:
@@ -84,7 +85,10 @@ class BatchSize(NamedTuple):
 
 
 def accumulated(examples: int, largest: int) -> BatchSize:
-  """Split a batch into few microbatches of at most `largest` examples; it loses some examples if it has no divisor."""
+  """Split a batch into a small number of equal microbatches of at most `largest` examples.
+
+  If the batch has no suitable divisor, the remainder is dropped.
+  """
   least = math.ceil(examples / largest)
   micro = next((micro for micro in range(least, 2 * least) if examples % micro == 0), least)
   return BatchSize(examples // micro * micro, micro)
@@ -93,25 +97,28 @@ def accumulated(examples: int, largest: int) -> BatchSize:
 class TriedSizes(NamedTuple):
   """Candidate mini-batches with the seconds of their steps."""
 
-  largest: int  # largest X that fits
-  steps: dict[int, float]  # X -> seconds
+  largest: int  # most examples that memory and data allow
+  steps: dict[int, float]  # candidate -> seconds of its step
   best: int  # the candidate with the most examples per second
   enough: int  # the smallest candidate >= `job.least` with ENOUGH of the best rate, or the largest candidate
-  requested: BatchSize  # split into microbatches that fit
+  requested: BatchSize  # the requested batch, split into microbatches that fit
 
 
 def tried_sizes(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) -> TriedSizes:
-  """Return the candidate mini-batches: powers of two that fit, the largest X that fits, and `requested`.
+  """Return the candidate mini-batches: powers of two that fit, the largest candidate, and a microbatch of `requested`.
 
-  If `requested` does not fit in `micro` microbatches, more are used; 0 stands for `job.least`. Raises a ValueError if
-  the worker does not have that many examples, or if not even one example fits.
+  Candidates exceed LARGEST only if `job.least` or `requested` does. If `requested` does not fit in `micro`
+  microbatches, more are used; `requested=0` stands for `job.least`.
+
+  Raises:
+    ValueError: if a worker does not have that many examples, or if not even one example fits in memory.
   """
   fits = largest_fitting(job, cluster.device.memory)
   largest = min(fits, job.most or fits)
   if units.count("examples per worker", requested, 0) > (most := (job.most or math.inf) * micro):
     raise OptionError("examples per worker", f"at most {most} (the number of examples that each worker has)", requested)
   size = BatchSize(requested or min(job.least, largest), micro if requested else 1)
-  if size.examples > size.micro * largest:  # the largest divisor that fits
+  if size.examples > size.micro * largest:  # use the largest divisor of `requested` that fits
     size = BatchSize(requested, requested // next(x for x in range(largest, 0, -1) if requested % x == 0))
   part = size.examples // size.micro
   last = min(largest, max(LARGEST, job.least, part))
@@ -147,9 +154,10 @@ def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1)
 def largest_fitting(job: Job, limit: float) -> int:
   """Return the largest X for which a step fits in `limit` bytes.
 
-  The bytes are those of the compiled step if it is known, otherwise they are counted from the layers. The bytes of a
-  compiled step grow unevenly with the examples, so X is interpolated between compiled steps until one fits and uses at
-  least FULL of `limit`, or the next larger X that was tried does not fit.
+  The bytes are those of the compiled step (`job.exact`), or else they are counted from the layers. The bytes of a
+  compiled step grow unevenly with the examples, so X is approximate: it is interpolated between compiled steps until a
+  step that fits uses at least FULL of `limit`, or has at least FULL of the examples of one that does not fit. An X
+  above LARGEST is extrapolated without compiling its step.
 
   Raises:
     ValueError: if not even one example fits; the message states the bytes that one example needs.
@@ -195,10 +203,10 @@ def _program(job: Job, cluster: Cluster, tried: list[int], examples: int) -> Con
 def threshold(
   job: Job, sizes: TriedSizes, exact: ExactSeconds, least: float, accumulate: bool = True
 ) -> BatchSize | None:
-  """Return the smallest batch size at and above which synchronous SGD has at least the efficiency `least`, or None.
+  """Return the smallest batch size from which on synchronous SGD has at least the efficiency `least`, or None.
 
-  If memory is too small, the batch is split into microbatches, unless `accumulate` is False or a worker has too few
-  examples.
+  If this batch does not fit in memory, it is split into microbatches, unless `accumulate` is False or a worker has too
+  few examples.
   """
   smallest = None
   for x in reversed(sizes.steps):
@@ -214,7 +222,10 @@ def threshold(
 
 
 def usual_size(job: Job, sizes: TriedSizes, workers: int, critical: float | None = None) -> BatchSize:
-  """Return a worker's share of the critical or else of the largest usual global batch, in microbatches that fit."""
+  """Return a worker's share of a global batch, split into microbatches that fit.
+
+  The global batch is the critical one if known, else the largest usual one; without either, return `sizes.enough`.
+  """
   usual = UsualBatch(int(critical), "a measured run") if critical else job.usual
   if not usual:
     return BatchSize(sizes.enough)
@@ -225,11 +236,12 @@ def usual_size(job: Job, sizes: TriedSizes, workers: int, critical: float | None
 def choose_size(
   job: Job, sizes: TriedSizes, workers: int, enough: BatchSize | None, exact: ExactSeconds, critical: float | None
 ) -> tuple[BatchSize, str]:
-  """Choose the batch size; also return a description of the rule.
+  """Return the batch size of a worker, and a description of the rule that chose it.
 
-  If the critical batch size is known, the choice minimizes the seconds to a loss. Otherwise it starts from the usual
-  global batch, and grows within the range of usual ones until a step uses the device well and synchronous SGD is
-  efficient. Gradients are accumulated if memory is too small.
+  If the critical batch size is known, the batch minimizes the seconds to reach a given loss. Otherwise it is the
+  smallest usual global batch with which a step uses the device well (`sizes.enough`) and synchronous SGD is efficient
+  (`enough`), but at most the largest usual one; without a usual batch, it is `sizes.enough`. Gradients are accumulated
+  if memory is too small.
   """
   if critical:
     part = max(x for x in sizes.steps if not x & (x - 1))  # the largest power of two that fits
@@ -249,7 +261,7 @@ def choose_size(
 
 
 def shown_sizes(job: Job, sizes: TriedSizes, *more: BatchSize | None) -> list[BatchSize]:
-  """Select the batch sizes for the table: some powers of two >= `job.least`, the largest that fits, and `more`."""
+  """Select the batch sizes for the table: some powers of two >= `job.least`, the largest candidate, and `more`."""
   last = max(sizes.steps)
   powers = {BatchSize(x) for x in sizes.steps if x >= min(job.least, last) and not x & (x - 1)}
   required = {size for size in more if size} | {BatchSize(last)}

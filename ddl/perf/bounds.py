@@ -1,12 +1,12 @@
-"""Closed forms for round times, sufficient delays and periods, speed-ups, numbers of servers, break-even bandwidths.
+"""Compute round times, sufficient delays and periods, speed-ups, numbers of servers and break-even bandwidths.
 
 Delayed averaging (DaSGD, arXiv 2006.00441): a message launched at the start of a round is merged d steps later, so it
 is hidden if T_comm <= d T_step; only one message is in flight at a time, so d <= tau.
 
 Two lemmas (Zou et al. 2017, arXiv 1709.06622): the speed-up of G workers with an overhead in each step, and the number
 of servers that hides the exchange. T = T_C + T_O: only the compute time T_C shrinks with the number of workers G, and
-R_O = T_O / T_C is the overhead of ONE worker over its compute time; an overhead that grows with G is evaluated at that
-G. The second lemma ignores latency and the server's own time. All times are in seconds.
+R_O = T_O / T_C is the overhead of ONE worker divided by its compute time; if the overhead grows with G, its value at G
+is used. The second lemma ignores latency and the processing time of servers. All times are in seconds.
 """
 
 import math
@@ -20,8 +20,8 @@ from scipy import optimize
 from ddl.errors import OptionError
 from ddl.perf import units
 
-ROUNDING = 1 - 1e-12  # keeps ceil() from rounding up a quotient that is an integer up to floating-point error
-Seconds = Callable[[float], float]  # bandwidth in bytes per second -> seconds to the target
+ROUNDING = 1 - 1e-12  # prevents ceil() from rounding up a quotient that exceeds an integer only by rounding error
+Seconds = Callable[[float], float]  # bandwidth in bytes per second -> seconds to reach the target of a comparison
 
 
 def round_seconds(*, step: float, message: float, period: int = 1, delay: int = 0) -> float:
@@ -42,7 +42,7 @@ def smallest_delay(message: float, step: float) -> int:
 
 
 def exposed_share(message: float, step: float, *, period: int, delay: int) -> float:
-  """Return the share of a round spent waiting: e / (tau T_step + e), e = max(0, T_comm - d T_step), 0 <= d <= tau."""
+  """Return the share of a round spent waiting: e / (tau T_step + e) with e = max(0, T_comm - d T_step), d <= tau."""
   if not 0 <= delay <= period:
     raise OptionError("delay", f"from 0 to the period ({period})", delay)
   whole = round_seconds(step=step, message=message, period=period, delay=delay)
@@ -60,7 +60,7 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
   if smallest_delay(message, step) <= delay:
     return max(1, delay)
   if not share:
-    raise OptionError("delay", f">= {smallest_delay(message, step)} if the message must be hidden completely", delay)
+    raise OptionError("delay", f">= {smallest_delay(message, step)} (to hide the whole message)", delay)
   exposed = message - delay * step
   return max(1, delay, math.ceil(exposed * (1 - share) / (share * step) * ROUNDING))
 
@@ -68,7 +68,7 @@ def smallest_period(message: float, step: float, *, share: float, delay: int = 0
 def smallest_queued_period(served: float, step: float, *, share: float) -> int:
   """Return the smallest period with which at most `share` of a round is spent waiting in the servers' queue.
 
-  tau >= (1 - share) T_served / T_step, where T_served is how long the servers are busy with one visit of every worker.
+  tau >= (1 - share) T_served / T_step, where the servers are busy for T_served with one visit of every worker.
   """
   busy = units.amount("exchange (s)", served) * (1 - share)
   return max(1, math.ceil(busy / units.positive("step (s)", step) * ROUNDING))
@@ -78,16 +78,16 @@ def efficiency(workers: float, overhead: float) -> float:
   """Return the efficiency (1 + R_O) / (1 + G R_O): the speed-up (T_C + T_O) / (T_C / G + T_O) divided by G."""
   if not workers >= 1:
     raise OptionError("number of workers", ">= 1", f"{workers:g}")
-  units.amount("overhead over compute", overhead)
+  units.amount("ratio of overhead to compute time", overhead)
   return (1 + overhead) / (1 + workers * overhead)
 
 
 def workers_for(share: float, overhead: float) -> float:
-  """Return the largest number of workers G whose efficiency is at least `share` (alpha).
+  """Return the largest number of workers G with which the efficiency is at least `share` (alpha).
 
   G = (1 + R_O - alpha) / (alpha R_O); infinite without overhead.
   """
-  units.amount("overhead over compute", overhead)
+  units.amount("ratio of overhead to compute time", overhead)
   units.positive("efficiency", units.share("efficiency", share))
   return (1 + overhead - share) / (share * overhead) if overhead else math.inf
 
@@ -105,7 +105,7 @@ def overhead_for(share: float, workers: float) -> float:
 
 def speedup_limit(overhead: float) -> float:
   """Return the speed-up in the limit of many workers: (1 + R_O) / R_O; infinite without overhead."""
-  return (1 + units.amount("overhead over compute", overhead)) / overhead if overhead else math.inf
+  return (1 + units.amount("ratio of overhead to compute time", overhead)) / overhead if overhead else math.inf
 
 
 def servers_for(
@@ -115,7 +115,7 @@ def servers_for(
 
   Args:
     params_bytes: bytes of the model, spread evenly over the servers (S_p).
-    workers: workers that pull and push the model once per round (N_w).
+    workers: number of workers, each of which pulls and pushes the model once per round (N_w).
     bandwidth: bandwidth of one server in bytes per second, one way (B_ps).
     compute_seconds: compute time of a worker round (T_C).
     duplex: share of receiving that overlaps sending (ov): 0 as in the paper, 1 for full duplex.
@@ -126,10 +126,10 @@ def servers_for(
 
 
 def break_even(first: Seconds, second: Seconds, low: float, high: float) -> float | None:
-  """Return the bandwidth in [low, high], bytes/s, at which both algorithms take equally long, or None.
+  """Return the bandwidth in [low, high] (bytes/s) at which both algorithms take equally long, or None.
 
   The result is None if one algorithm is always faster. Otherwise it is the root of first(bandwidth) - second(bandwidth)
-  in log(bandwidth), by Brent's method to 0.1 %. The difference is assumed to change its sign at most once, because less
+  in log(bandwidth), by Brent's method to 0.1 %. The difference is assumed to change sign at most once, because a lower
   bandwidth favors the algorithm that sends less.
   """
   if not 0 < low < high < np.inf:
@@ -149,8 +149,8 @@ def break_even(first: Seconds, second: Seconds, low: float, high: float) -> floa
 def overtaken(times: Mapping[str, Seconds], start: float, end: float) -> tuple[str, float] | None:
   """Return (name, bandwidth) of the first algorithm to overtake the one that is fastest at `start`, or None.
 
-  Searches two bandwidths per decade from `start` to `end` for a change of the fastest algorithm, then solves with
-  `break_even`.
+  Search two bandwidths (bytes/s) per decade from `start` to `end` for a change of the fastest algorithm, then solve
+  with `break_even`.
   """
   units.positive("start bandwidth", start)
   units.positive("end bandwidth", end)
@@ -159,5 +159,5 @@ def overtaken(times: Mapping[str, Seconds], start: float, end: float) -> tuple[s
   for near, far in pairwise(grid):
     ahead = min(times, key=lambda name: times[name](far))
     if times[ahead](far) < times[first](far):
-      return ahead, break_even(times[first], times[ahead], *sorted((near, far))) or near  # equal at `near`
+      return ahead, break_even(times[first], times[ahead], *sorted((near, far))) or near  # None: equal at `near`
   return None

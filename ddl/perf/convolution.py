@@ -5,9 +5,9 @@ The 0-1 program of Zou et al. 2017, arXiv 1709.06622, over layers k and algorith
 Layers run one after the other, so they can share one workspace; the constraint is then max_kl x_kl M_kl <= M_bound.
 
 Costs are modeled from a layer's shape, regardless of a kernel's implementation. A training step runs three passes
-(forward, gradient of the inputs, gradient of the weights) with the same products. A pass takes
+(forward, gradient of the inputs, gradient of the weights) with the same number of products. A pass takes
 max(FLOP / (peak * efficiency), bytes moved / memory bandwidth); each operand is moved once, the workspace twice.
-  direct    products without a workspace, like cuDNN's implicit GEMM; the same as in `device.step_seconds`.
+  direct    products without a workspace, like cuDNN's implicit GEMM; costs as in `device.step_seconds`.
   fft       Mathieu et al. 2013, arXiv 1312.5851: all maps and kernels are padded to a power of two; only stride 1.
   winograd  F(2x2, 3x3), Lavin & Gray 2015, arXiv 1509.09308: 16 products, not 36, for 4 outputs; only 3x3, stride 1.
 """
@@ -25,7 +25,7 @@ from ddl.perf.layers import Layer, Table, is_convolution, part, pass_bytes
 from ddl.perf.memory import StepMemory
 from ddl.perf.units import bytes_text
 
-PASSES = 3
+PASSES = 3  # of a training step
 
 
 class DoesNotFit(ValueError):
@@ -33,7 +33,7 @@ class DoesNotFit(ValueError):
 
 
 class AlgorithmCosts(NamedTuple):
-  """The cost of each algorithm in each layer for one mini-batch; infinite seconds if the algorithm does not apply."""
+  """The costs of each algorithm in each layer for one mini-batch; seconds are infinite if one does not apply."""
 
   algorithms: tuple[str, ...]
   seconds: np.ndarray  # [layers, algorithms] (T_kl)
@@ -41,7 +41,7 @@ class AlgorithmCosts(NamedTuple):
 
 
 class AlgorithmChoice(NamedTuple):
-  """A choice of one algorithm per layer."""
+  """The chosen algorithm of each layer, with its costs."""
 
   algorithms: tuple[str, ...]  # [layers]
   seconds: float  # of all layers
@@ -49,7 +49,7 @@ class AlgorithmChoice(NamedTuple):
 
 
 class BatchChoice(NamedTuple):
-  """The best choice of algorithms for one mini-batch."""
+  """The fastest algorithms for one mini-batch."""
 
   examples: int
   choice: AlgorithmChoice
@@ -62,11 +62,11 @@ def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> Algo
   Args:
     costs: seconds and workspaces of all algorithms.
     bound: available bytes.
-    shared: whether all layers share one workspace, so that the largest one counts and layers are independent. If False,
-      each layer has a workspace, so that their sum counts and SciPy's mixed-integer solver is needed.
+    shared: whether all layers share one workspace: only the largest need counts, so each layer's choice is independent.
+      If False, each layer has a workspace: the sum counts, so SciPy's mixed-integer solver is needed.
 
   Raises:
-    DoesNotFit: if no choice fits; the message names the bytes needed.
+    DoesNotFit: if no choice fits; the message states the bytes needed.
   """
   seconds, workspace = costs.seconds, costs.workspace
   if not np.isfinite(seconds).any(axis=1).all():
@@ -105,7 +105,7 @@ def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, boun
       options={"mip_rel_gap": 0.0},
     )  # fmt: skip
     if result.x is None:
-      raise RuntimeError(f"the solver failed: {result.message}")
+      raise RuntimeError(f"the mixed-integer solver failed: {result.message}")
     selected = result.x.reshape(layers, count).argmax(axis=1)
     if workspace[rows, selected].sum() <= bound:
       return selected
@@ -119,7 +119,7 @@ def best_batch(
   memory: StepMemory, limit: float, batches: Iterable[int], costs: Callable[[int], AlgorithmCosts], *,
   other_seconds: Callable[[int], float] = lambda examples: 0.0, shared: bool = False,
 ) -> tuple[BatchChoice, ...]:  # fmt: skip
-  """Solve the program for each mini-batch X that fits, and sort the choices by decreasing throughput.
+  """Solve the 0-1 program for each mini-batch X that fits, and sort the choices by decreasing throughput.
 
   M_bound is `limit` minus the step's memory (M_FM + M_MP + M_C).
 
@@ -143,22 +143,22 @@ def best_batch(
     if not problems:
       raise ValueError("batches must have at least one mini-batch, got none.")
     first = min(problems)
-    needed = f"{bytes_text(memory.total(first))} of {bytes_text(limit)}"
+    needed = f"{bytes_text(memory.total(first))} without workspaces, and the device has {bytes_text(limit)}"
     raise DoesNotFit(f"a mini-batch of {first} needs {needed}; {problems[first]}")
   return tuple(sorted(choices, key=lambda x: (-x.throughput, x.examples)))
 
 
 def direct(layer: Layer, examples: int) -> tuple[float, float, float]:
-  """Return (FLOP, values moved, workspace values) of one pass of direct convolution: 2 macs X FLOP, no workspace."""
+  """Return (FLOP, values moved, workspace values) of a pass of direct convolution: 2 * macs * examples FLOP."""
   return 2 * layer.macs * examples, pass_bytes(layer, examples, 1), 0.0
 
 
 def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
   """Return (FLOP, values moved, workspace values) of one pass by FFT; None if the stride is not 1.
 
-  A real transform of s points takes 2.5 s log2 s FLOP, a complex product 8; a transformed row of s points has
-  s / 2 + 1 complex values. X ifm inputs and ifm ofm / groups kernels are transformed, and X ofm outputs are
-  transformed back.
+  A real transform of s points takes 2.5 s log2 s FLOP, a complex product 8 FLOP; a transformed row of s points has
+  s / 2 + 1 complex values. The pass transforms examples * inputs maps and inputs * outputs / groups kernels, and then
+  transforms examples * outputs maps back.
   """
   if not stride_one(layer):
     return None
@@ -174,8 +174,9 @@ def fft(layer: Layer, examples: int) -> tuple[float, float, float] | None:
 def winograd(layer: Layer, examples: int) -> tuple[float, float, float] | None:
   """Return (FLOP, values moved, workspace values) of one pass by Winograd's F(2x2, 3x3); None if it does not apply.
 
-  A tile of 2x2 outputs takes 2 * 16 FLOP per pair of maps; transforms take 32 (input), 24 (output), 28 (kernel) FLOP.
-  The workspace holds the 16 transformed values of every tile of all inputs and outputs, and of every kernel.
+  A tile of 2x2 outputs takes 2 * 16 FLOP per pair of an input and an output map. A transform takes 32 FLOP (input
+  tile), 24 (output tile) or 28 (kernel). The workspace holds the 16 transformed values of each input tile, output tile
+  and kernel.
   """
   if layer.kernel != (3, 3) or not stride_one(layer):
     return None
@@ -190,7 +191,7 @@ ALGORITHMS = {"direct": direct, "fft": fft, "winograd": winograd}
 
 
 def stride_one(layer: Layer) -> bool:
-  """Return whether the output is so large that the stride must be 1: o = i + 2 pad - k + 1 >= i - k + 1."""
+  """Return whether the output size implies a stride of 1: o = i + 2 pad - k + 1 >= i - k + 1."""
   return all(o >= i - k + 1 for i, k, o in zip(layer.size_in, layer.kernel, layer.size_out, strict=True))
 
 
@@ -200,7 +201,7 @@ Work = Callable[[str, Layer, tuple[float, float, float], int], LayerWork | None]
 def tabulated(
   layers: Sequence[Layer], device: Device, efficiency: Efficiency, work: Work
 ) -> Callable[[int], AlgorithmCosts]:
-  """Return a function: mini-batch X -> costs of the convolutions, whose three passes share a workspace.
+  """Return a function: mini-batch X -> costs of the convolutions. The three passes of a layer share a workspace.
 
   Args:
     layers: convolutions.
@@ -223,7 +224,7 @@ def tabulated(
 
 
 def modelled(table: Table, device: Device, efficiency: Efficiency) -> Callable[[int], AlgorithmCosts]:
-  """Return a function: mini-batch X -> costs of the convolutions, for the same share of the peak in all algorithms."""
+  """Return a function: mini-batch X -> costs of the convolutions if all algorithms reach the same share of the peak."""
 
   def work(_name: str, _layer: Layer, counts: tuple[float, float, float], examples: int) -> LayerWork:
     return LayerWork(PASSES * counts[0] / examples, PASSES * counts[1] / examples)

@@ -1,4 +1,4 @@
-"""Devices: peak rates, efficiency as a function of the examples, and the roofline model of a step's seconds.
+"""Model devices: peak rates, efficiency as a function of the examples, and the roofline seconds of a step.
 
 Each part of a step is bound by computation or by memory traffic (Williams et al. 2009, CACM 52(4); PALEO, Qi, Sparks,
 Talwalkar, ICLR 2017). All predictions of this package use `step_seconds`.
@@ -24,18 +24,18 @@ class Device(NamedTuple):
   memory: float  # bytes
   start: float = 0.0  # fixed seconds of every step: kernel launches, dispatch
   width: int = 4  # bytes per value in the precision of the peak
-  chip: str = ""  # name in devices.toml, which has efficiencies fitted to published steps
+  chip: str = ""  # key in devices.toml, which contains efficiencies fitted to published steps
 
 
 class Efficiency(NamedTuple):
   """The share of the peak that a step on b examples reaches: best * b / (b + half)."""
 
   best: float  # limit for many examples, in (0, 1]
-  half: float = 0.0  # number of examples at which half of `best` is reached
-  memory: float = 1.0  # share of the memory bandwidth that is reached, in (0, 1]
+  half: float = 0.0  # number of examples with which a step reaches half of `best`
+  memory: float = 1.0  # share of the memory bandwidth that a step reaches, in (0, 1]
 
   def at(self, examples: float) -> float:
-    """Return the efficiency of a step on `examples` per worker."""
+    """Return the share of the peak that a step reaches with `examples` examples per worker."""
     return self.best * examples / (examples + self.half)
 
 
@@ -48,7 +48,7 @@ class LayerWork(NamedTuple):
   update: float = 0.0  # additional values per step that are never sent: the optimizer state
 
 
-Step = float | Sequence[LayerWork]  # a number is the FLOP per example of a step without memory traffic
+Step = float | Sequence[LayerWork]  # a number: the FLOP per example of a step without memory traffic
 
 
 def step_parts(step: Step) -> Sequence[LayerWork]:
@@ -57,9 +57,10 @@ def step_parts(step: Step) -> Sequence[LayerWork]:
 
 
 def part_terms(part: LayerWork, examples: float, device: Device, efficiency: Efficiency) -> tuple[float, float]:
-  """Return (seconds of computation, seconds of memory traffic) of a part; the part takes the larger one.
+  """Return (seconds of computation, seconds of memory traffic) of a part, which takes the longer of the two.
 
-  F b / (peak * efficiency(b)), and width (moved b + held + update) / (memory bandwidth * efficiency.memory).
+  They are flop * b / (peak * efficiency(b)) and width * (moved * b + held + update) / (memory bandwidth *
+  efficiency.memory) for b examples.
   """
   computing = part.flop * (examples + efficiency.half) / (device.peak * efficiency.best)
   moving = (
@@ -69,12 +70,12 @@ def part_terms(part: LayerWork, examples: float, device: Device, efficiency: Eff
 
 
 def part_seconds(part: LayerWork, examples: float, device: Device, efficiency: Efficiency) -> float:
-  """Return the seconds of a part: the larger one of `part_terms`."""
+  """Return the seconds of a part: the larger of both `part_terms`."""
   return max(part_terms(part, examples, device, efficiency))
 
 
 def step_seconds(step: Step, examples: float, device: Device, efficiency: Efficiency) -> float:
-  """Return the seconds of a step: start + the sum of `part_seconds` over the parts."""
+  """Return the seconds of a step: `device.start` + the sum of `part_seconds` over its parts."""
   if not examples > 0:
     raise ValueError(f"examples per worker must be above 0, got {examples:g}.")
   for name, share in (("best efficiency", efficiency.best), ("share of the memory bandwidth", efficiency.memory)):
@@ -87,7 +88,7 @@ def step_seconds(step: Step, examples: float, device: Device, efficiency: Effici
 
 
 def fixed_seconds(step: Step, device: Device, efficiency: Efficiency) -> float:
-  """Return the seconds of a step that do not depend on the examples: the limit of `step_seconds` for 0 examples."""
+  """Return the fixed seconds of a step, regardless of its examples: the limit of `step_seconds` for 0 examples."""
   return step_seconds(step, math.ulp(0.0), device, efficiency)
 
 
@@ -96,7 +97,7 @@ class Chip(NamedTuple):
 
   title: str
   generation: str  # devices of the same generation run the same kernels
-  peaks: dict[str, float]  # FLOP per second by number format; bfloat16 with accumulation in float32
+  peaks: dict[str, float]  # FLOP per second by number format; bfloat16 accumulates in float32
   memory_bandwidth: float  # bytes per second
   memory: float  # bytes
 

@@ -1,29 +1,30 @@
 """Predict the seconds of a local step for one algorithm of each family, at the planner's settings.
 
-Synchronous SGD: gradients are sent layer by layer during the backward pass; with k microbatches of b examples only
-during the last one: T = (k - 1) T_step(b) + T_sync(b).
+Synchronous SGD: gradients are sent layer by layer during the backward pass; with k microbatches of b examples, only
+during the backward pass of the last microbatch: T = (k - 1) T_step(b) + T_sync(b).
 
 Number formats: integer formats have a float32 scale per block of 512 values, as in `ddl.algorithms.wrappers.int8`.
-Their all-reduce is that of arXiv 2501.18512: a reduce-scatter that sums in float32, rounding, and an all-gather, which
+Their all-reduce is that of arXiv 2501.18512: a reduce-scatter that sums in float32, rounding, and an all-gather. It
 sends as many values as any other all-reduce.
 
 Sharded parameters: fully sharded (FSDP, ZeRO-3) over all workers, or hybrid (HSDP): sharded inside groups of nodes and
-replicated between them (arXiv 1910.02054, arXiv 2304.11277). Each unit of layers gathers its parameters before the
-forward pass and again before the backward pass, in the device's format, and reduce-scatters its gradients; meanwhile
-the next unit is gathered:
+replicated between them (arXiv 1910.02054, arXiv 2304.11277). The parameters of each FSDP unit (consecutive layers) are
+gathered in the device's number format before its forward pass and again before its backward pass, and its gradients are
+reduce-scattered; meanwhile the next unit is gathered:
 T = gather_1 + max(T_fwd, G) + max(T_bwd, G + R) + reduce_last,
-where T_fwd is a third of the step, and G and R are the gathers and the reduce-scatters of all units. Hybrid: G and R
-are inside a group; the all-reduce of gradients between groups runs concurrently on its own link, each worker with its
-piece.
+where T_fwd is a third of the step, T_bwd the rest, and G and R are the seconds of the gathers and the reduce-scatters
+of all units. Hybrid: G and R are inside a group; between groups, each worker all-reduces its shard of the gradients,
+concurrently and on a different link.
 
 Tensor parallelism: t devices of a node split the products and activations of each layer (arXiv 1909.08053, arXiv
 2205.05198). Each block all-reduces its activations twice in the forward and twice in the backward pass, and twice more
 if it is recomputed; nothing hides these messages. Optimizer states are sharded over the groups of t devices (ZeRO-1):
-gradients are reduce-scattered during the last backward pass, parameters gathered during the next forward pass.
+gradients are reduce-scattered during the last backward pass, and parameters are gathered during the next forward pass.
 
-An island is a group of workers with faster links: a site, else a node, else a single worker. Inside an island SGD is
-synchronous (or sharded); between islands parameters are averaged every tau steps: hierarchical SGD (arXiv 1808.07217),
-DiLoCo (arXiv 2311.08105) and Streaming DiLoCo (arXiv 2501.18512). Each worker of an island sends its part of them.
+An island is a group of workers with faster links: a site, else a node, else a single worker. Inside an island, SGD is
+synchronous (or sharded). Between islands, parameters are averaged every tau steps, and each worker of an island sends
+an equal part of them: hierarchical SGD (arXiv 1808.07217), DiLoCo (arXiv 2311.08105) and Streaming DiLoCo (arXiv
+2501.18512).
 """
 
 import math
@@ -43,10 +44,10 @@ from ddl.perf.memory import MIXED, SINGLE, StepMemory, training_memory
 from ddl.perf.patterns import Op, Pattern
 from ddl.perf.placement import Job
 
-BLOCK = 512  # values per scale
+BLOCK = 512  # values per scale of an integer format
 FORMATS = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1 + FLOAT / BLOCK, "int4": 0.5 + FLOAT / BLOCK}
-COMPRESSED = ("bfloat16", "int8")
-PASSES = 4  # passes of float32 gradients through memory for compression and decompression; assumed, casts are fused
+COMPRESSED = ("bfloat16", "int8")  # formats to compare with the requested one
+PASSES = 4  # passes of float32 gradients through memory to compress and decompress; assumed; casts are fused
 MATRIX = 200e-6  # seconds of PowerSGD per matrix: about 20 small kernels of 10 us; assumed
 RANK = 4  # of PowerSGD
 UNIT = 25e6  # least bytes of float32 parameters that are gathered together
@@ -62,7 +63,10 @@ def message_bytes(nbytes: float, name: str) -> float:
 
 
 def encode_seconds(nbytes: float, name: str, device: Device) -> float:
-  """Return the seconds per step to compress float32 gradients: PASSES n / memory bandwidth; 0 for a cast."""
+  """Return the seconds per step to compress and decompress gradients in format `name`; 0 for a cast.
+
+  nbytes: n, their bytes in float32. The result for an integer format is PASSES * n / memory bandwidth.
+  """
   return PASSES * nbytes / device.memory_bandwidth if name.startswith("int") else 0.0
 
 
@@ -88,9 +92,9 @@ def powersgd(table: Table, rank: int) -> tuple[Op, Op]:
 def synchronous_seconds(
   job: Job, cluster: Cluster, workers: int, examples: float, name: str = "float32", micro: int = 1
 ) -> float:
-  """Return the seconds of a step of synchronous SGD with gradients in a format of FORMATS.
+  """Return the seconds of a step of synchronous SGD that sends gradients in the format `name`, a key of FORMATS.
 
-  examples: number of examples of a worker's step, in all `micro` microbatches together.
+  examples: examples of a worker's step, the sum over its `micro` microbatches.
   """
   part = examples / micro
   computing = step_seconds(job.step, part, cluster.device, cluster.efficiency)
@@ -105,7 +109,7 @@ def synchronous_seconds(
 def powersgd_seconds(job: Job, cluster: Cluster, workers: int, examples: float, micro: int = 1) -> float:
   """Return the seconds of a step of synchronous SGD with PowerSGD compression; the job must have a layer table.
 
-  Nothing is overlapped: compression occupies the device, and is faster after the backward pass (arXiv 2103.00543).
+  Nothing overlaps: compression occupies the device, and is faster after the backward pass (arXiv 2103.00543).
   """
   computing = micro * step_seconds(job.step, examples / micro, cluster.device, cluster.efficiency)
   matrices = sum(1 for layer in job.table if layer.params)
@@ -116,12 +120,13 @@ def powersgd_seconds(job: Job, cluster: Cluster, workers: int, examples: float, 
 def sharded_seconds(
   job: Job, cluster: Cluster, workers: int, step: float, shards: int, name: str = "float32", micro: int = 1
 ) -> float:
-  """Return the seconds of a step of synchronous SGD with parameters sharded over neighboring workers.
+  """Return the seconds of a step of synchronous SGD that shards parameters over neighboring workers.
 
   Args:
     step: seconds of the step without any exchange.
-    shards: the number of shards, a divisor of the workers; groups of `shards` workers are replicas of each other.
-    micro: the number of microbatches, each of which gathers the parameters and scatters its gradients.
+    shards: the number of shards, a divisor of the number of workers; each group of `shards` workers holds a replica.
+    name: the number format of gradients, a key of FORMATS.
+    micro: the number of microbatches, each of which gathers the parameters and reduce-scatters its gradients.
   """
   if shards < 1 or workers % shards:
     raise OptionError("shards", f"a divisor of the number of workers ({workers})", shards)
@@ -154,7 +159,10 @@ def sharded_seconds(
 
 
 def shard_units(job: Job) -> list[float]:
-  """Return the float32 bytes of the FSDP units in forward order: consecutive layers of at least UNIT bytes."""
+  """Return the float32 bytes of the FSDP units in forward order.
+
+  A unit has consecutive layers with at least UNIT bytes; the last unit may have fewer.
+  """
   sizes, gathered = [], 0.0
   for nbytes in scaling.work_of(job.step, job.params_bytes).nbytes:
     gathered += nbytes
@@ -165,7 +173,7 @@ def shard_units(job: Job) -> list[float]:
 
 
 def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
-  """Return the memory of a sharded step: 1 / shards of all copies of the parameters, and AHEAD gathered units.
+  """Return the memory of a step on sharded parameters: 1 / shards of all their copies, and AHEAD gathered units.
 
   width: bytes of a gathered value.
   """
@@ -176,7 +184,10 @@ def sharded_memory(job: Job, shards: int, width: int = FLOAT) -> StepMemory:
 
 
 def shardings(network: NetworkModel, workers: int, shards: int = 1) -> list[tuple[str, int]]:
-  """Return the possible numbers of shards, at least `shards`: all workers (fsdp), or those of some nodes (hybrid)."""
+  """Return (algorithm, number of shards) of each possible sharding with at least `shards` shards.
+
+  Parameters are sharded over all workers ("fsdp"), or over all workers of some nodes ("hybrid_fsdp").
+  """
   if workers < max(2, shards):
     return []
   per_node = network.workers_per_node(workers)
@@ -188,7 +199,7 @@ def exact_seconds(
   job: Job, cluster: Cluster, workers: int, examples: float, micro: int = 1, *, shards: int = 1,
   gradients: str = "float32",
 ) -> float:  # fmt: skip
-  """Return the seconds of a step of synchronous SGD; if `shards` > 1, with the faster one of `shardings`.
+  """Return the seconds of a step of synchronous SGD; if `shards` > 1, with the fastest of `shardings`.
 
   The result is infinite for fewer workers than shards.
   """
@@ -214,7 +225,7 @@ class Islands(NamedTuple):
 
 
 def islands(cluster: Cluster, workers: int) -> Islands:
-  """Partition the workers into sites, else nodes, else single workers."""
+  """Partition the workers into sites if there are several, else into nodes, else into single workers."""
   network = cluster.network
   one_site = cluster._replace(network=network._replace(sites=1))
   if network.sites > 1 and workers > network.sites:
@@ -227,7 +238,7 @@ def islands(cluster: Cluster, workers: int) -> Islands:
 
 
 def averaged(step: float, message: float, period: int) -> float:
-  """Return the seconds per local step if workers wait `message` seconds for an average after every `period` steps."""
+  """Return the seconds per local step if workers wait `message` seconds for an average every `period` steps."""
   return round_seconds(step=step, message=message, period=period) / period
 
 
@@ -235,10 +246,11 @@ def streaming(step: float, message: Callable[[float], float], nbytes: float, *, 
   """Return (seconds per local step, smallest delay that hides the exchange) of Streaming DiLoCo.
 
   Each of P = FRAGMENTS fragments is sent in int4 every H = STREAMING steps:
-  T = T_step + P max(0, T_message(n / P) - d T_step) / H, d = min(ceil(T_message(n / P) / T_step), H / P), because the
-  next fragment is sent after H / P steps.
+  T = T_step + P max(0, T_message(n / P) - d T_step) / H, d = min(ceil(T_message(n / P) / T_step), H / P). The delay is
+  at most H / P because the next fragment is sent after H / P steps.
 
   Args:
+    step: seconds of a step.
     message: bytes -> seconds of an average.
     nbytes: bytes of all parameters in float32.
     overlap: whether exchanges overlap computation.
@@ -250,9 +262,9 @@ def streaming(step: float, message: Callable[[float], float], nbytes: float, *, 
 
 
 class FamilySettings(NamedTuple):
-  """The settings with which all algorithm families are compared."""
+  """The settings with which the planner compares all algorithm families."""
 
-  params_bytes: float
+  params_bytes: float  # in float32
   examples: int  # of a worker's step
   step: float  # seconds of a worker's step without any exchange
   workers: int
@@ -263,7 +275,7 @@ class FamilySettings(NamedTuple):
   easgd_period: int  # of EASGD, with a delay of one step
   server_period: int  # of asynchronous EASGD, with a delay of one step
   micro: int = 1  # microbatches of a step
-  shards: int = 1  # least number of workers that can hold the parameters together
+  shards: int = 1  # least number of workers that can hold one copy of the parameters together
   gradients: str = "float32"  # number format in which gradients are sent
 
 
@@ -271,7 +283,7 @@ class Speed(NamedTuple):
   """The predicted speed of one algorithm."""
 
   algorithm: str
-  setting: str
+  setting: str  # description of format, period, delay and the like
   seconds: float  # per local step
   efficiency: float  # seconds of a step without exchange / seconds
   rate: float  # examples per second of all workers
@@ -287,7 +299,7 @@ def speed(settings: FamilySettings, algorithm: str, setting: str, seconds: float
 
 
 def families(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> tuple[Speed, ...]:
-  """Predict the speeds of all possible algorithm families; `share` is the largest share of a round spent waiting."""
+  """Predict the speeds of all applicable families. share: the largest share of a round spent waiting."""
   replicated = settings.shards == 1  # each worker holds all parameters
   return (
     *(synchronous(job, cluster, settings) if replicated else ()),
@@ -310,9 +322,9 @@ def synchronous(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Sp
 
 
 def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
-  """Predict the speeds of synchronous SGD with sharded parameters, for each of `shardings`.
+  """Predict the speeds of synchronous SGD with full sharding and with the fastest hybrid sharding.
 
-  Hybrid sharding precedes full sharding beyond the number of workers that was compared with measurements.
+  Hybrid sharding precedes full sharding beyond the number of workers for which all-reduces were measured.
   """
   s = settings
   best: dict[str, Speed] = {}
@@ -324,9 +336,10 @@ def sharded(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]
 
 
 def tensor_parallel(job: Job, cluster: Cluster, settings: FamilySettings) -> list[Speed]:
-  """Predict tensor parallelism with ZeRO-1, if a transformer has more workers than a usual global batch has examples.
+  """Predict tensor parallelism with ZeRO-1 for sharded jobs whose global batch exceeds the usual one; else return [].
 
-  Groups of devices in a node split each layer, and are as few as the usual batch needs, or more if that is faster.
+  A group of devices in a node splits each layer. If possible, there are at most as many groups as a usual batch has
+  examples. Of the remaining group sizes, only the one with the fewest seconds per example is returned.
   """
   s, usual = settings, job.usual
   per_node = cluster.network.workers_per_node(s.workers)
@@ -340,7 +353,7 @@ def tensor_parallel(job: Job, cluster: Cluster, settings: FamilySettings) -> lis
 
 
 def tensor_speed(job: Job, cluster: Cluster, settings: FamilySettings, size: int) -> Speed | None:
-  """Predict tensor parallelism in groups of `size` devices; None if a group cannot hold a sequence."""
+  """Predict the speed with tensor parallelism in groups of `size` devices; None if a group cannot hold a sequence."""
   s, device, network = settings, cluster.device, cluster.network.grouped(size)
   groups, form = s.workers // size, MIXED if device.width == 2 else SINGLE
   examples, count = job.usual.per_worker(groups) if job.usual else s.examples, params(job.table)
@@ -366,7 +379,10 @@ def tensor_speed(job: Job, cluster: Cluster, settings: FamilySettings, size: int
 
 
 def between_islands(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> list[Speed]:
-  """Predict the speeds of hierarchical SGD, DiLoCo and Streaming DiLoCo, which average between synchronous islands."""
+  """Predict the speeds of hierarchical SGD, DiLoCo and Streaming DiLoCo, which average models between islands.
+
+  share: the largest share of a round of hierarchical SGD spent waiting.
+  """
   s, partition = settings, islands(cluster, settings.workers)
   if s.workers == 1 or partition.members < s.shards:
     return []
@@ -385,7 +401,7 @@ def between_islands(job: Job, cluster: Cluster, settings: FamilySettings, share:
 
 
 def inside_seconds(job: Job, partition: Islands, settings: FamilySettings) -> float:
-  """Return the seconds of a step of synchronous SGD inside an island."""
+  """Return the seconds of a step of synchronous (if necessary, sharded) SGD inside an island."""
   s = settings
   if s.shards > 1:
     return sharded_seconds(job, partition.inside, partition.members, s.step, partition.members, s.gradients, s.micro)
@@ -406,7 +422,7 @@ def averaging(settings: FamilySettings, cluster: Cluster) -> tuple[Speed, ...]:
     return speed(s, name, f"period {period}, delay {delay}", seconds, max(period, delay))
 
   visit = served = 0.0
-  if s.workers > 1:  # a worker that is its own server sends nothing
+  if s.workers > 1:  # a single worker sends nothing
     link = cluster.server_link(s.workers)
     visit = server.visit_seconds(s.params_bytes, s.params_bytes, link, s.servers)
     served = server.served_seconds(s.params_bytes, s.workers, link, cluster.network, s.servers)

@@ -1,7 +1,7 @@
 """Choose data, model or hybrid parallelism for each layer by communication volume (Das et al. 2016, arXiv 1602.06709).
 
-N nodes in G groups share a mini-batch of mb examples: data parallel across groups, and model parallel inside a group,
-where each of the N / G nodes holds a strip of the weights. G = N is data parallelism, G = 1 model parallelism.
+N nodes in G groups share a mini-batch of mb examples, with data parallelism across groups and model parallelism inside
+a group, where each of the N / G nodes holds a strip of the weights. G = N is data parallelism, G = 1 model parallelism.
 Volumes are bytes per node and iteration. `duplex` is ov, the share of receiving that overlaps sending.
 """
 
@@ -27,7 +27,7 @@ class Volume(NamedTuple):
 
 
 class LayerGroups(NamedTuple):
-  """The grouping of nodes for a layer."""
+  """The number of groups into which the nodes are divided for a layer."""
 
   layer: str
   kind: str  # "data", "model" or "hybrid"
@@ -36,7 +36,7 @@ class LayerGroups(NamedTuple):
 
 
 def volume(layer: Layer, batch: float, workers: int, groups: int, duplex: float = 1.0) -> Volume:
-  """Return the paper's communication volume of a layer in G groups.
+  """Return the paper's communication volume of a layer with G groups of nodes.
 
   model = 2 * 4 ifm iw ih mb / G (0 for G = N), data = 4 ifm ofm kw kh (2 - ov) G / N (0 for G = 1).
   """
@@ -51,9 +51,7 @@ def volume(layer: Layer, batch: float, workers: int, groups: int, duplex: float 
 def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
   """Return the divisors of N that are possible numbers of groups.
 
-  Each group needs at least one example, and each node at least one output map.
-
-  Raises ValueError if there is none.
+  Each group needs at least one example, and each node at least one output map. Raises OptionError if there is none.
   """
   groups = [g for g in _divisors(workers) if g <= batch and workers // g <= layer.outputs]
   if not groups:
@@ -64,7 +62,7 @@ def possible_groups(layer: Layer, batch: float, workers: int) -> list[int]:
 
 
 def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> LayerGroups:
-  """Return the grouping with the least `volume`; among equal ones, the one with the most groups (data parallelism)."""
+  """Return the grouping with the least total `volume`; among equal ones, the one with the most groups."""
   _check(batch, workers, duplex)
   volumes = {g: volume(layer, batch, workers, g, duplex) for g in possible_groups(layer, batch, workers)}
   groups = min(volumes, key=lambda g: (volumes[g].total, -g))

@@ -3,9 +3,9 @@
 Zou et al. 2017, arXiv 1709.06622: feature maps M_FM grow with the mini-batch X; the parameters of convolutions (M_MP)
 and of the classifier (M_C) are stored three times (weights, gradients, aggregated gradients). Only the layers of the
 table are counted, without the maps of pooling, normalization and separate activation functions.
-Transformers store parameter states (arXiv 1910.02054) and activations; with recomputation, only those activations that
-are inputs of blocks (arXiv 1604.06174). The bytes of a block agree with arXiv 2205.05198: 34 + 5 heads tokens / width
-per value of its input.
+Transformers store parameter states (arXiv 1910.02054) and activations; with recomputation, they store only the
+activations that are inputs of blocks (arXiv 1604.06174). In 16-bit formats, a block stores (34 + 5 heads * tokens /
+width) bytes per value of its input, as in arXiv 2205.05198.
 """
 
 import math
@@ -16,7 +16,7 @@ from ddl.perf import units
 from ddl.perf.layers import FLOAT, Loss, Table, params
 from ddl.perf.units import bytes_text
 
-COPIES = 3  # of all parameters: weights, gradients, aggregated gradients
+COPIES = 3  # copies of all parameters: weights, gradients, aggregated gradients
 LOSS = 2 * FLOAT  # bytes per logit in the loss: the logit and its gradient
 
 
@@ -27,7 +27,7 @@ class StepMemory(NamedTuple):
   fixed: float  # all copies of the parameters (M_MP + M_C)
 
   def total(self, examples: float) -> float:
-    """Return M_FM + M_MP + M_C of a mini-batch."""
+    """Return the bytes of a step on `examples` examples: M_FM + M_MP + M_C."""
     return self.fixed + examples * self.per_example
 
 
@@ -38,11 +38,11 @@ class StateFormat(NamedTuple):
   weights: int
   gradients: int
   optimizer: int  # moments, and a float32 copy of 16-bit weights
-  value: int
+  value: int  # bytes per activation value
 
   @property
   def states(self) -> int:
-    """Total bytes per parameter."""
+    """Total bytes per parameter: weights, gradients and optimizer states."""
     return self.weights + self.gradients + self.optimizer
 
 
@@ -54,9 +54,8 @@ def step_memory(table: Table, *, extra_copies: int = 0, width: int = FLOAT) -> S
   """Count the memory of a step: M_FM = sum_{i=0..L} B_i H_i D_i (i = 0: input), M_MP + M_C = parameters * copies.
 
   Args:
-    extra_copies: copies of the parameters in addition to the paper's three: 1 for momentum, 2 for Adam, 1 for EASGD's
-      center.
-    width: bytes per value of the feature maps; copies of the parameters are in float32.
+    extra_copies: copies of the parameters in addition to COPIES: 1 for momentum, 2 for Adam, 1 for EASGD's center.
+    width: bytes per value of the feature maps; all copies of the parameters are in float32.
   """
   if not table:
     raise ValueError("table must have at least one layer, got none.")
@@ -70,8 +69,8 @@ def training_memory(table: Table, form: StateFormat, *, recomputed: bool = False
 
   Args:
     form: bytes of states and activations.
-    recomputed: whether each block (the layers with the same name prefix before the last /) saves only its input and is
-      recomputed in the backward pass, one block at a time.
+    recomputed: whether each block saves only its input and is recomputed in the backward pass, one block at a time. A
+      block is all layers whose names have the same part before the last /.
     split: number of devices over which the states are sharded.
   """
   saved, largest = float(table[0].input_values * form.value), 0.0

@@ -1,4 +1,4 @@
-"""Communication patterns of algorithms as plain data, and their predicted seconds.
+"""Describe the communication patterns of algorithms as plain data, and predict their seconds.
 
 `ddl.costs.cluster_clock.pattern_of` traces the pattern of an algorithm. All layers are packed into one message. The
 collectives of a step or an exchange run one after the other, so their seconds add up.
@@ -17,17 +17,17 @@ class Op(NamedTuple):
   """A collective among all workers."""
 
   kind: str  # all_reduce, permute, or one of collectives.ONE_WAY
-  nbytes: float  # of the whole vector: the input of a reduce_scatter, the output of an all_gather
-  sources: tuple[int | None, ...] = ()  # permute: rank from which each worker receives; (): all are in other nodes
+  nbytes: float  # bytes of the whole vector: the input of a reduce_scatter, the output of an all_gather
+  sources: tuple[int | None, ...] = ()  # permute: each worker's source (None: none); (): all in other nodes
   senders: int | None = None  # all_reduce: number of workers in the sum; None: all
 
 
 class ExchangePattern(NamedTuple):
-  """The collectives of an exchange, launched after offset + period, offset + 2 period, ... steps."""
+  """The collectives of an exchange, which is launched after offset + period, offset + 2 period, ... steps."""
 
   ops: tuple[Op, ...]
   period: int | Callable[[int], int] = 1  # steps; or a function of the round k = 0, 1, ...
-  delay: int = 0  # steps in flight
+  delay: int = 0  # steps between launch and merge
   offset: int = 0
 
   @property
@@ -41,21 +41,21 @@ class ExchangePattern(NamedTuple):
 
 
 class Visits(NamedTuple):
-  """The request and reply between a worker and a server or a peer."""
+  """The visits of each worker to servers or to peers: the bytes of request and reply, and the schedule."""
 
-  up: float  # bytes
-  down: float  # bytes
+  up: float  # bytes of the request
+  down: float  # bytes of the reply
   period: int = 1  # steps
-  delay: int = 0  # steps
-  peers: bool = False  # between two workers instead of a worker and a server
-  probability: float = 1.0  # of visiting a peer at the end of a period
-  round_robin: bool = False  # only one worker computes and exchanges at a time
+  delay: int = 0  # steps between the request and the merge of the reply
+  peers: bool = False  # whether visits are between two workers instead of a worker and a server
+  probability: float = 1.0  # probability that a worker visits a peer at the end of a period
+  round_robin: bool = False  # whether only one worker at a time computes and exchanges
 
 
 class Pattern(NamedTuple):
   """All messages of an algorithm."""
 
-  local: tuple[Op, ...] = ()  # collectives of every step, which waits for them
+  local: tuple[Op, ...] = ()  # collectives of every step; the step waits for them
   exchanges: tuple[ExchangePattern, ...] = ()
   visits: Visits | None = None
   evaluate: tuple[Op, ...] = ()  # collectives that form the consensus model for an evaluation
@@ -64,7 +64,7 @@ class Pattern(NamedTuple):
 def seconds(ops: Sequence[Op], workers: int, network: NetworkModel) -> float:
   """Return the seconds of collectives that run one after the other, each with its cheapest algorithm.
 
-  A sum over some of the workers takes as long as one over all, because all send and receive the whole vector.
+  A sum over some workers (`Op.senders`) takes as long as one over all, because all send and receive the whole vector.
   """
 
   def cost(op: Op) -> float:
@@ -78,5 +78,5 @@ def seconds(ops: Sequence[Op], workers: int, network: NetworkModel) -> float:
 
 
 def hops(ops: Sequence[Any]) -> tuple[tuple[int | None, ...], ...]:
-  """Return, for each permute, the worker that sends to each worker; () if a collective involves all workers."""
+  """Return the sources of each permute; () unless all operations are permutes with known sources."""
   return tuple(op.sources for op in ops) if all(op.kind == "permute" and op.sources for op in ops) else ()

@@ -1,4 +1,4 @@
-"""Place a training job on a cluster's device: memory of its states, and the seconds of its step.
+"""Place a training job on a cluster's device: compute the memory of its states and the work of its step.
 
 If a transformer does not fit in memory, its parameter states are sharded over devices (arXiv 1910.02054), and
 activations are recomputed if necessary. The step does not include the all-gather of sharded weights.
@@ -16,27 +16,30 @@ from ddl.perf.layers import Embedding, Table, has_attention, params, params_byte
 from ddl.perf.memory import MIXED, SINGLE, StepMemory, step_memory, training_memory
 from ddl.perf.units import bytes_text, percent
 
-MOST_SPLIT = 4096  # devices
+MOST_SPLIT = 4096  # maximum number of devices over which parameter states are sharded
 
 
 class UsualBatch(NamedTuple):
-  """The global batch sizes that published jobs used without loss, for jobs with an unknown critical batch size."""
+  """The global batch sizes that published jobs used; they guide jobs with an unknown critical batch size."""
 
-  examples: int  # the largest
+  examples: int  # the largest batch
   source: str
-  start: int = 0  # the smallest; 0: the largest
+  start: int = 0  # the smallest batch; 0: the same as the largest
 
   def per_worker(self, workers: int) -> int:
-    """Return a worker's share of the largest batch: the nearest integer within TOLERANCE, but at least 1."""
+    """Return a worker's share of the largest batch, at least 1.
+
+    It is the nearest integer, or is rounded down if the nearest integer would exceed the batch by more than TOLERANCE.
+    """
     share = round(self.examples / workers)
     return max(1, share if not self.exceeded(share * workers) else self.examples // workers)
 
   def exceeded(self, examples: float) -> bool:
-    """Return whether a global batch is larger than the usual ones by more than TOLERANCE."""
+    """Return whether a global batch exceeds the largest usual one by more than TOLERANCE."""
     return examples > (1 + TOLERANCE) * self.examples
 
 
-TOLERANCE = 0.1  # by which a global batch may differ from a usual one
+TOLERANCE = 0.1  # share by which a global batch may exceed the largest usual one
 IMAGES = UsualBatch(
   8192,
   "ResNet-50 on ImageNet lost no accuracy with batches of 256 to 8,192, given warm-up and a learning rate in "
@@ -54,32 +57,32 @@ RECURRENT = UsualBatch(20, "the large LSTM trained with 20 sequences per step (a
 
 
 def usual_language_batch(params: float, length: int) -> UsualBatch:
-  """Return the usual batch size of a language model in sequences of `length` tokens."""
+  """Return the usual batch of a language model with `params` parameters, in sequences of `length` tokens."""
   tokens, source = next((tokens, source) for below, tokens, source in LANGUAGE if params < below)
   return UsualBatch(max(1, tokens // length), source)
 
 
 class Job(NamedTuple):
-  """A training job. All figures are per worker; X is the number of examples of a worker's step."""
+  """A training job. Figures are per worker unless noted; X is the number of examples of a worker's step."""
 
   title: str
   params_bytes: float
-  step: Step  # by layers
+  step: Step  # its work, by layers
   memory: StepMemory  # counted from layers
   table: Table = ()  # layer table, if there is one; its convolutions enter the 0-1 program
-  kind: str = ""  # kind of network as in `device_step`, if there is no table
+  kind: str = ""  # if there is no table: the kind of network, as in `device_step`
   exact: Callable[[int], float] | None = None  # X of a microbatch -> bytes of the compiled step
-  least: int = 32  # least X that is recommended
-  most: int | None = None  # examples per worker in the data
-  data: int | None = None  # examples of all workers in the data
-  shares: Shares | None = None  # the shares of the device's rates with which `step` was computed
+  least: int = 32  # smallest X to recommend
+  most: int | None = None  # largest X: examples per worker in the data; None: unlimited
+  data: int | None = None  # examples in the data, for all workers together
+  shares: Shares | None = None  # the shares of the device's peak rates from which `step` was computed
   split: int = 1  # number of devices over which the parameter states are sharded
   recomputed: bool = False  # whether activations are recomputed
   states: str = ""  # description of the parameter states
   source: str = ""  # description of the step's efficiency
-  language: bool = False  # whether it is a language model
+  language: bool = False  # whether the job trains a language model
   usual: UsualBatch | None = None
-  tokens: int = 0  # of an example; 0: an example is not a sequence
+  tokens: int = 0  # number per example; 0: an example is not a sequence of tokens
 
   @property
   def flop_per_example(self) -> float:
@@ -88,10 +91,10 @@ class Job(NamedTuple):
 
 
 class PlacedJob(NamedTuple):
-  """A job with the efficiency of its step on a device."""
+  """A job and a cluster with the efficiency of the job's step."""
 
   job: Job
-  cluster: Cluster  # with the efficiency, or the middle of its range
+  cluster: Cluster  # with this efficiency, or with the middle of its range
   ends: tuple[tuple[str, Job, Cluster], ...] = ()  # (description, job, cluster) at both ends of an efficiency range
 
 
@@ -105,10 +108,10 @@ class ParameterStates(NamedTuple):
 
 
 def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
-  """Place a layer table: transformers with Adam, other networks with SGD and momentum.
+  """Place the training job of a layer table: Adam for transformers, SGD with momentum for other networks.
 
   Args:
-    name: the layer table, also with other sizes.
+    name: the name of a layer table, which may specify other sizes (see `neural_networks.table`).
     workers: the number of workers; 0: unknown.
   """
   table, width = neural_networks.table(name), cluster.device.width
@@ -132,9 +135,9 @@ def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
 def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates:
   """Choose how to shard a transformer's parameter states, and whether to recompute its activations.
 
-  The states are not sharded if a sequence fits without sharding. Otherwise they are sharded over enough devices that
-  three quarters of the memory remain for activations, or over all workers if there are fewer, but at least over the
-  smallest number that fits. Activations are recomputed only if a sequence does not fit otherwise.
+  The states are not sharded if a sequence fits without sharding. Otherwise they are sharded over a power of two of
+  devices: enough that three quarters of the memory remain for activations, but no more than there are workers, and at
+  least the smallest number that fits. Activations are recomputed only if a sequence does not fit otherwise.
   """
   form, limit = MIXED if cluster.device.width == 2 else SINGLE, cluster.device.memory
 
@@ -160,7 +163,7 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
 
 
 def place(job: Job, cluster: Cluster) -> PlacedJob:
-  """Return the job with its kind of network's known efficiency on the device, or else with the cluster's efficiency."""
+  """Return the job with the efficiency known for its kind of network on the device, or else that of the cluster."""
   known = device_step.find(cluster.device, device_step.kind_of(job.table) if job.table else job.kind)
   if known is None:
     return PlacedJob(job._replace(source=f"{percent(cluster.efficiency.best)} of the peak, from the cluster"), cluster)
@@ -170,7 +173,7 @@ def place(job: Job, cluster: Cluster) -> PlacedJob:
 
 
 def with_shares(cluster: Cluster, model: str) -> Cluster:
-  """Return the cluster with the known efficiency of a model's kind of network, if any, and its origin in `source`."""
+  """Return the cluster with the efficiency known for a model's kind of network, if any, and its origin in `source`."""
   known = device_step.find(cluster.device, device_step.kind_of_model(model))
   if known is None:
     return cluster

@@ -1,7 +1,7 @@
-"""The planner: choose examples, workers, servers, delay and period for a job on a cluster, with reasons and limits.
+"""Plan a job on a cluster: choose examples, workers, servers, delay and period, with reasons and limits.
 
-Follows the guidelines of Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemmas on workers and servers) and
-the hiding condition of DaSGD, arXiv 2006.00441. The choice of examples per worker also takes the exchange into account.
+The planner follows Zou et al. 2017, arXiv 1709.06622 (memory and convolutions, lemmas on workers and servers), and the
+hiding condition of DaSGD, arXiv 2006.00441. The choice of examples per worker also takes the exchange into account.
 
 The planner recommends synchronous SGD if it is not much slower than all others. Among the algorithms that are nearly
 the fastest, it recommends the one closest to SGD: gradients in fewer bits, messages delayed by a few steps, averages
@@ -23,16 +23,16 @@ from ddl.perf.families import FamilySettings, Speed
 from ddl.perf.placement import TOLERANCE, Job
 from ddl.perf.plan_rows import PlanRow
 
-SHORTEST = 1e-5  # seconds; no machine launches a step faster
+SHORTEST = 1e-5  # seconds of the shortest step that a machine can launch
 WORTH = 1.5  # least speed-up for which several workers are recommended
 NEARLY = 0.9  # share of the best rate at which a simpler algorithm is preferred
-RANK = {  # algorithm -> rank by the change that it makes to SGD; equal ones in the order of `families`
+RANK = {  # algorithm -> distance from SGD; algorithms of equal rank are preferred in the order of `families`
   "sync_sgd": 0, "fsdp": 1, "hybrid_fsdp": 1, "tensor_zero1": 2, "dasgd": 3, "hierarchical_sgd": 4, "local_sgd": 5,
   "streaming_diloco": 6, "diloco": 7,
 }  # fmt: skip
-HALF = 0.5  # share of the best rate at which algorithms that are closer to SGD are preferred
+HALF = 0.5  # share of the best rate at which a class of algorithms closer to SGD is preferred (see `pick`)
 FULL = ("float32", "bfloat16", "float16")  # number formats in which gradients lose little
-LANGUAGE = ("streaming_diloco", "diloco")  # published results only for language models
+LANGUAGE = ("streaming_diloco", "diloco")  # have published results only for language models
 SHOWN = {  # longest period or delay with published results, and their source
   "dasgd": (4, "its authors used a delay of 1 and a period of 4 (arXiv 2006.00441)"),
   "hierarchical_sgd": (16, "periods up to 16 are common (arXiv 1808.07217)"),
@@ -40,7 +40,7 @@ SHOWN = {  # longest period or delay with published results, and their source
   "streaming_diloco": (500, "its published results are for language models with AdamW (arXiv 2501.18512)"),
   "diloco": (500, "its published results are for language models with AdamW (arXiv 2311.08105)"),
 }
-BANDWIDTHS = (0.1, 10.0)  # factors of the main link's bandwidth with which the advice is computed again
+BANDWIDTHS = (0.1, 10.0)  # the advice is also computed with the main link's bandwidth times these factors
 
 
 class PlanRequest(NamedTuple):
@@ -54,21 +54,21 @@ class PlanRequest(NamedTuple):
   origin: str = "as requested"  # description of where `batch` comes from
   gradients: str = "float32"  # number format in which gradients are sent
   critical: float = 0.0  # the critical batch size in examples; 0: unknown
-  micro: int = 1  # least number of microbatches, which divide `batch` evenly
+  micro: int = 1  # least number of microbatches, which must divide `batch` evenly
 
 
 class SizeRow(NamedTuple):
-  """The advice at one batch size."""
+  """The advice for one batch size."""
 
   size: BatchSize
-  step: float  # seconds without any exchange
+  step: float  # seconds of a step without any exchange
   efficiency: float  # of synchronous SGD
-  best: Speed
+  best: Speed  # the recommended algorithm
   relative: float | None = None  # synchronous SGD's seconds to a loss / the smallest of all rows, if B_c is known
 
 
 class TrainingPlan(NamedTuple):
-  """All recommendations, and the predicted rates."""
+  """All recommendations, and the predicted speeds."""
 
   rows: tuple[PlanRow, ...]
   settings: FamilySettings
@@ -76,9 +76,9 @@ class TrainingPlan(NamedTuple):
   table: tuple[SizeRow, ...]  # by examples per worker
   enough: BatchSize | None  # smallest batch with which synchronous SGD waits for at most the share `exposed`
   best: Speed  # the recommendation for several workers
-  rule: str  # description of the choice of the batch; "": it uses the device well
-  single: Speed | None  # one worker with the examples of all, if it is recommended instead
-  bandwidths: tuple[tuple[float, Speed], ...]  # factor of the main link's bandwidth, other recommendation
+  rule: str  # description of the rule that chose the batch; "": the smallest one that uses the device well
+  single: Speed | None  # one worker with the examples of all workers, if this is recommended instead
+  bandwidths: tuple[tuple[float, Speed], ...]  # (factor of BANDWIDTHS, recommendation), where it differs from `best`
 
   @property
   def advised(self) -> Speed:
@@ -99,9 +99,9 @@ def plan(
 
   Args:
     request: the requirements.
-    overhead: measured R_O of a single worker: seconds of its host per second of computation. None: the fixed part of a
-      step follows from the cluster's efficiency curve.
-    configured: (name, messages) of an additional algorithm to predict with its configured settings.
+    overhead: measured R_O of a single worker: host seconds per second of computation. None: the fixed part of a step
+      follows from the cluster's efficiency curve.
+    configured: (name, number of workers -> messages) of an additional algorithm to predict as configured.
   """
   if not 0 < request.efficiency <= 1:
     raise OptionError("efficiency", "in (0, 1]", f"{request.efficiency:g}")
@@ -109,7 +109,7 @@ def plan(
     raise OptionError("exposed", "in (0, 1)", f"{request.exposed:g}")
   families.message_bytes(job.params_bytes, request.gradients)  # raises ValueError for an unknown format
   shards, critical = _shards(job, cluster, request.workers), request.critical or None
-  most_examples = critical or (job.usual.examples if job.usual else math.inf)  # largest step without much loss
+  most_examples = critical or (job.usual.examples if job.usual else math.inf)  # largest global batch of synchronous SGD
   counts = plan_rows.counts(cluster, request.workers, request.efficiency, shards)
 
   @cache
@@ -133,7 +133,7 @@ def plan(
     return alone(size) / seconds(workers, *size) if request.batch or large else 0.0
 
   workers = request.workers or plan_rows.most_workers(share, counts)
-  if workers == 1 and not request.workers and cluster.workers:  # synchronous SGD is inefficient even on two workers
+  if workers == 1 and not request.workers and cluster.workers:  # synchronous SGD is inefficient on two workers
     workers = cluster.workers
   sized = fitted(workers)
   sizes = tried_sizes(sized, cluster, request.batch, request.micro)
@@ -218,7 +218,7 @@ def _shards(job: Job, cluster: Cluster, workers: int) -> int:
   most = workers or cluster.workers or plan_rows.TRIED
   counts = (2**i for i in range(1, most.bit_length()))
   fitting = (n for n in counts if families.sharded_memory(job, n, cluster.device.width).total(1) <= limit)
-  return next(fitting, 1)  # if none fits, a later error for 1 names the bytes
+  return next(fitting, 1)  # if none fits, a later error states the bytes that one worker needs
 
 
 def _configured_speed(
@@ -234,15 +234,15 @@ def _configured_speed(
 
 
 def pick(speeds: Sequence[Speed], language: bool = True, most: float = math.inf) -> Speed:
-  """Return the first algorithm by RANK that is nearly the fastest of its class and has published results.
+  """Return the algorithm with the lowest RANK that is nearly the fastest of its class and has published results.
 
-  For language models, PowerSGD is last: its cost is assumed, while DiLoCo has published results for them.
-  A rate of at least NEARLY times the best one is nearly the fastest. Published results exist for the settings in SHOWN.
-  Algorithms with more than `most` examples per step are considered only if all have more.
+  An algorithm is nearly the fastest if its rate is at least NEARLY times the best rate of the class. Delays and periods
+  must not exceed those in SHOWN. Algorithms with more than `most` examples per step are considered only if all have
+  more. For language models, PowerSGD ranks last, because its cost is only assumed.
 
-  The classes are synchronous algorithms with gradients of at least 16 bits, then algorithms that compress gradients
-  further or are not equivalent to SGD, then, if the job is not a language model, those of LANGUAGE. A class is
-  considered only if all earlier ones are slower than HALF of the best rate.
+  The classes are nested: (1) synchronous algorithms with gradients of at least 16 bits; (2) also algorithms that
+  compress gradients further or are not equivalent to SGD; (3) also those of LANGUAGE, which class 2 omits if the job is
+  not a language model. The first class with at least HALF of the best rate of all is used.
   """
   known = [x for x in speeds if x.algorithm in RANK and x.steps <= SHOWN.get(x.algorithm, (0, ""))[0]]
   known = [x for x in known if x.batch <= most] or known

@@ -1,4 +1,4 @@
-"""Compute the rows of the plan's table: a quantity, its value, its formula and what limits it."""
+"""Compute the rows of the plan's table: each has a quantity, its value, its formula and its limit."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from ddl.perf.units import bytes_text, percent, rate_text, seconds_text
 
 MOST_WORKERS = 65_536  # largest number of workers on a cluster without a limit
 TRIED = 1024  # largest number of workers that is recommended on a cluster without a limit
-LONG = 500  # steps; a period that is not longer than DiLoCo's
+LONG = 500  # steps; DiLoCo's period, the longest that is not reported as too long
 
 
 class PlanRow(NamedTuple):
@@ -29,9 +29,9 @@ class PlanRow(NamedTuple):
 
 
 class WorkerCounts(NamedTuple):
-  """The range of numbers of workers to choose from, and the efficiency that is required."""
+  """The range of numbers of workers to choose from, and the efficiency that they must reach."""
 
-  most: int
+  most: int  # largest number of workers
   least: float  # required efficiency
   first: int = 1  # smallest number of workers that can hold the job
 
@@ -39,18 +39,24 @@ class WorkerCounts(NamedTuple):
 def counts(cluster: Cluster, requested: int, least: float, first: int = 1) -> WorkerCounts:
   """Return the range of numbers of workers from which a plan can choose.
 
-  requested: the number of workers; 0: automatic. least, first: fields of `WorkerCounts`.
+  requested: the number of workers; 0: choose automatically. least, first: fields of `WorkerCounts`.
+
+  Raises:
+    OptionError: if the cluster is too small, or fewer workers than `first` are requested.
   """
   limit = cluster.workers or MOST_WORKERS
   if not 0 <= requested <= limit:
     raise OptionError("workers", f"from 1 to {limit:,} on this cluster", requested)
   if first > (workers := min(requested or limit, limit)):
-    raise OptionError("workers", f"at least {first} to hold the parameters and their states", workers)
+    raise OptionError("workers", f"at least {first} (to hold the parameters and their states)", workers)
   return WorkerCounts(max(cluster.workers or max(TRIED, requested), first), least, first)
 
 
 def most_workers(efficiency: Callable[[int], float], counts: WorkerCounts) -> int:
-  """Return the largest number in `doubled` up to which the efficiency is sufficient, but at least `counts.first`."""
+  """Return the largest number of workers up to which all candidates are efficient enough, at least `counts.first`.
+
+  The candidates are `doubled(counts.most)`.
+  """
   largest = counts.first
   for workers in (n for n in doubled(counts.most) if n >= counts.first):
     if efficiency(workers) < counts.least:
@@ -65,7 +71,7 @@ def doubled(most: int) -> list[int]:
 
 
 def one_worker(job: Job, cluster: Cluster, batch: WorkerBatch, rule: str) -> list[PlanRow]:
-  """Return all rows about a single worker; `rule` describes the choice of examples, or is "" for the default rule."""
+  """Return all rows about a single worker. rule: the rule that chose the number of examples; "": the default rule."""
   rows = [_examples(job, batch, rule), _step(job, cluster, batch)]
   if job.source:
     rows.append(_efficiency(job, cluster, batch))
@@ -166,13 +172,14 @@ def all_workers(
   job: Job, cluster: Cluster, batch: WorkerBatch, workers: int, counts: WorkerCounts,
   exact: Callable[[int, float, int], float], measured: float | None,
 ) -> tuple[PlanRow, PlanRow]:  # fmt: skip
-  """Return the rows about weak and strong scaling of synchronous SGD with overlapped gradients.
+  """Return two rows: weak scaling and strong scaling of synchronous SGD.
 
   Args:
     batch: the batch of a worker.
+    workers: the number of workers.
     counts: the range of numbers of workers.
     exact: (workers, examples per worker, microbatches) -> seconds of a step.
-    measured: measured R_O of a single worker, see `plan`.
+    measured: measured R_O of a single worker (see `plan.plan`), or None.
   """
   x, micro, step, least = batch.examples, batch.micro, batch.step, counts.least
   no_start = cluster.device._replace(start=0.0)  # the start cancels in T_C, except for its rounding error
@@ -180,7 +187,7 @@ def all_workers(
   def single(examples: float, device: Device = cluster.device) -> float:
     return micro * step_seconds(job.step, examples / micro, device, cluster.efficiency)
 
-  # T_C of all examples on one worker: the part of its step that is proportional to the examples.
+  # T_C of all examples on one worker: the part of the step that is proportional to the number of examples.
   less = single(x, no_start) if workers > 1 else micro * fixed_seconds(job.step, no_start, cluster.efficiency)
   compute = (single(x * workers, no_start) - less) * workers / max(1, workers - 1)
   fixed = max(0.0, step - compute / workers) if measured is None else measured * step  # < 0 only by rounding
@@ -227,7 +234,7 @@ def all_workers(
 
 
 def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
-  """Return the row about the all-reduce: the cheapest algorithm, and the ratio of each one to the lower bound."""
+  """Return the row about the all-reduce: the cheapest algorithm, and the cost of each relative to the lower bound."""
   table = collectives.table(nbytes, workers, network)
   costs = ", ".join(f"{name} {seconds_text(seconds)} ({ratio:.3g})" for name, (seconds, ratio) in table.items())
   bound, nodes = seconds_text(collectives.network_bound(nbytes, workers, network)), network.nodes(workers)
@@ -247,7 +254,7 @@ def all_reduce(nbytes: float, workers: int, network: NetworkModel) -> PlanRow:
 def choose_periods(
   message: float, visit: float, served: float, step: float, *, share: float, overlap: bool
 ) -> tuple[int, tuple[int, int, int, int], list[PlanRow]]:
-  """Return DaSGD's delay, the periods of DaSGD, local SGD, EASGD and asynchronous EASGD, and their plan rows.
+  """Return DaSGD's delay; the periods of DaSGD, local SGD, EASGD and asynchronous EASGD; and their plan rows.
 
   Args:
     message: seconds of an all-reduce.
@@ -257,7 +264,7 @@ def choose_periods(
     share: largest share of a round spent waiting.
     overlap: whether exchanges overlap computation.
   """
-  hidden = int(overlap)  # steps that hide the exchange of algorithms with a delay of 1
+  hidden = int(overlap)  # steps that overlap the exchange of an algorithm with a delay of 1
   delay, why = 0, f"an exchange of {seconds_text(message)} does not overlap computation on this cluster"
   limit = "a delay would hide nothing"
   if overlap:
@@ -282,7 +289,7 @@ def choose_periods(
 
 
 def _period(name: str, delay: int, message: float, step: float, share: float, rows: list[PlanRow]) -> int:
-  """Return the smallest period, and append its row to `rows`."""
+  """Return the smallest period with which workers wait at most `share` of a round; append its row to `rows`."""
   period = bounds.smallest_period(message, step, share=share, delay=delay)
   exposed, limit = max(0.0, message - delay * step), "the exposed exchange"
   why = (
@@ -307,7 +314,7 @@ def choose_servers(
   """Choose the number of servers; return (seconds of a visit, seconds of all workers' visits, servers, plan row).
 
   requested: the number of servers; 0: the smallest number with which a round of async_sgd takes at most 1 % longer than
-  with any other. Raises ValueError if there are more servers than parameters.
+  with any other number. Raises OptionError if there are more servers than parameters.
   """
   link, size = cluster.server_link(workers), job.params_bytes
   needed = bounds.servers_for(size, workers, link.bandwidth, step, link.duplex)
@@ -315,7 +322,7 @@ def choose_servers(
   def served(servers: int) -> float:
     return server.served_seconds(size, workers, link, cluster.network, servers)
 
-  def rounds(servers: int) -> float:  # seconds including latency and the worker's link, unlike the lemma
+  def rounds(servers: int) -> float:  # seconds; unlike the lemma, including latency and the worker's link
     return max(step + server.visit_seconds(size, size, link, servers), served(servers))
 
   candidates = doubled(max(1, min(needed, int(size) // 4)))

@@ -1,7 +1,7 @@
 """Predict step time, speed-up and efficiency for several numbers of workers, and what limits them.
 
-Strong scaling fixes the global batch, weak scaling the batch per worker. A loss is the time saved by making one
-component ideal: no latency, infinite bandwidth, the compute efficiency of the whole batch, no jitter, or no
+Strong scaling fixes the global batch, weak scaling the batch per worker. A loss is the time that a step would save if
+one component were ideal: no latency, infinite bandwidth, the compute efficiency of the whole batch, no jitter, or no
 serialization. A step's gradients are simulated layer by layer (`timeline`), its exchanges as in virtual time
 (`ddl.events.lockstep`), and visits to a server as a queue (`server`).
 """
@@ -25,13 +25,13 @@ from ddl.perf.layers import Table, params_bytes, parts
 from ddl.perf.patterns import ExchangePattern, Pattern
 from ddl.perf.timeline import Pass, Timeline
 
-MOST_LAYERS = 200  # layers of a timeline; deeper networks are grouped
-MOST_STEPS = 5_000  # steps of a round that is simulated step by step
-MOST_ROUND = 2000  # steps after which exchanges with different periods must repeat
+MOST_LAYERS = 200  # layers of a timeline; in deeper networks, consecutive layers are grouped
+MOST_STEPS = 5_000  # longest round in steps that is simulated step by step
+MOST_ROUND = 2000  # largest common multiple of the periods that is simulated as a round, in steps
 GROUPED = 1000  # simulated steps of a longer round, each of which represents several steps
-QUEUED = 20  # largest delay that is simulated, in periods
+QUEUED = 20  # largest simulated delay, in periods
 MOST_EVENTS = 2 * 10**7  # steps of all workers in a simulation with jitter
-SIMULATED = 128  # workers simulated in a server's queue; if there are more, each one represents several
+SIMULATED = 128  # workers simulated in a server's queue; if there are more workers, each represents several
 MOST_JITTER = 10.0  # with more jitter a few steps dominate the mean of a simulation
 LOSSES = ("latency", "bandwidth", "small batches", "stragglers", "serialized access")
 
@@ -39,19 +39,19 @@ LOSSES = ("latency", "bandwidth", "small batches", "stragglers", "serialized acc
 class StepWork(NamedTuple):
   """The computation and gradient bytes of a step, by layers in the order of the forward pass."""
 
-  parts: tuple[LayerWork, ...]  # of the step's roofline
+  parts: tuple[LayerWork, ...]  # the parts of the step in the roofline model
   nbytes: tuple[float, ...]  # float32 bytes of the parameters per layer; one number if the parts have no parameters
   parts_per_layer: int = 1  # consecutive parts that form one layer of the timeline, with one entry of `nbytes`
   micro: int = 1  # microbatches per step
 
 
 class Transport(NamedTuple):
-  """Runtime options of the messages."""
+  """Runtime options that affect messages."""
 
   servers: int = 1
   overlap: bool = True  # whether exchanges and gradients overlap computation
   bucket: float = 25e6  # bytes of gradients per message, as in PyTorch's DDP; 0: one message per layer
-  order: str = "fifo"  # of messages, see timeline.ORDERS
+  order: str = "fifo"  # order of messages, see timeline.ORDERS
 
 
 class Scenario(NamedTuple):
@@ -67,7 +67,7 @@ class Scenario(NamedTuple):
 
 
 def work(table: Table) -> StepWork:
-  """Return the work of a layer table: for each layer, its FLOP and traffic in training and its 4-byte parameters."""
+  """Return the work of a layer table: each layer's FLOP and memory traffic in training, and its float32 parameters."""
   return work_of(parts(table), params_bytes(table))
 
 
@@ -88,7 +88,7 @@ def _sums(numbers: Sequence[float], size: int) -> list[float]:
 
 
 def seconds_and_waiting(run: Scenario) -> tuple[float, float]:
-  """Return (seconds per step, share of this time spent waiting for messages: what instant links would save)."""
+  """Return (seconds per step, share of this time spent waiting for messages, which instant links would save)."""
   if run.pattern.visits and run.workers > 1:
     return _visits(run)
   seconds, instant = seconds_of(run), _with_links(_with_links(run.cluster, latency=0.0), bandwidth=math.inf)
@@ -152,7 +152,7 @@ def gradients_of(run: Scenario) -> Timeline:
 def _lockstep(run: Scenario) -> float:
   """Return the seconds per step of a collective algorithm in the steady state.
 
-  Without jitter all workers are equal, so one is simulated.
+  Without jitter all workers are equal, so only one is simulated.
   """
   step, network = step_pass(run.work, run.cluster, run.examples).seconds, run.cluster.network
   exchanges = [
@@ -182,20 +182,20 @@ def _lockstep(run: Scenario) -> float:
 
 
 def _round_steps(exchanges: Sequence[ExchangePattern]) -> int:
-  """Return the number of steps after which all exchanges repeat, or the longest period if that exceeds MOST_ROUND."""
+  """Return the number of steps after which all exchanges repeat; if it exceeds MOST_ROUND, the longest period."""
   length = math.lcm(*(exchange.steady for exchange in exchanges))
   return length if length <= MOST_ROUND else max(exchange.steady for exchange in exchanges)
 
 
 def _warm_up(exchanges: Sequence[ExchangePattern]) -> int:
-  """Return the number of rounds until the steady state; queues of several messages take longer to fill."""
+  """Return the number of rounds until the steady state, which takes longer if several messages queue for the link."""
   several = len(exchanges) > 1 or any(x.delay > x.steady for x in exchanges)
   steps = max((x.steady + x.offset + (20 if several else 1) * x.delay for x in exchanges), default=0)
   return 1 + max(1, math.ceil(steps / _round_steps(exchanges)))
 
 
 def _visits(run: Scenario) -> tuple[float, float]:
-  """Return (seconds per step, share spent waiting) for workers that visit servers or peers."""
+  """Return (seconds per step, share of this time spent waiting) for workers that visit servers or peers."""
   visits, cluster, workers, transport = run.pattern.visits, run.cluster, run.workers, run.transport
   assert visits is not None
   network, period, servers = cluster.network, visits.period, 1 if visits.peers else transport.servers
@@ -233,19 +233,19 @@ def _check_jitter(steps: int, workers: int, events: int) -> None:
 
 
 def _paces(steps: int, workers: int, jitter: float) -> np.ndarray:
-  """Return random lognormal paces [steps, workers] with standard deviation `jitter` and mean 1 per worker.
+  """Return random lognormal factors of the step time, [steps, workers], with mean 1 per worker.
 
-  The seed is fixed, so that all calls return the same numbers.
+  Their standard deviation is `jitter`, up to sampling error. The seed is fixed, so all calls return the same numbers.
   """
   drawn = np.random.default_rng(0).lognormal(0.0, math.sqrt(math.log1p(jitter * jitter)), (steps, workers))
   return drawn / drawn.mean(axis=0)
 
 
-Recorded = Callable[[int], Pattern]  # number of workers -> the algorithm's messages
+Recorded = Callable[[int], Pattern]  # number of workers -> the pattern of the algorithm's messages
 
 
 class ScalingPoint(NamedTuple):
-  """The prediction for one number of workers."""
+  """The prediction for a certain number of workers."""
 
   workers: int
   examples: int  # per step, of the worker with the most examples
@@ -270,9 +270,9 @@ def curve(
   """Predict the step time, speed-up and losses for each number of workers.
 
   Args:
-    recorded: number of workers -> the algorithm's messages with the job's bytes.
+    recorded: number of workers -> the pattern of the algorithm's messages, in bytes of the job.
     job: the work of a step.
-    workers: numbers of workers.
+    workers: the numbers of workers to predict.
     batch: examples per step, of each worker with `weak`, of all workers together otherwise.
     weak: whether the batch per worker is fixed (weak scaling) instead of the global batch (strong scaling).
     transport: runtime options of the messages.
@@ -303,7 +303,7 @@ def curve(
 
 
 def stops(points: Sequence[ScalingPoint], least: float = 0.5) -> ScalingPoint | None:
-  """Return the first point whose additional workers gain less than `least` of the ideal speed-up, or None."""
+  """Return the first point whose additional workers add less than `least` of the ideal speed-up, or None."""
   for before, point in pairwise(points):
     if point.speedup - before.speedup < least * (point.workers / before.workers - 1) * before.speedup:
       return point
@@ -320,7 +320,10 @@ def _at_pace(job: StepWork, cluster: Cluster, examples: int, batch: int) -> Clus
 
 
 def _with_links(cluster: Cluster, **change: float) -> Cluster:
-  """Return the cluster with a changed latency or bandwidth of all links; with `latency`, the library has latency 0."""
+  """Return the cluster with a changed latency or bandwidth of all links.
+
+  If the latency changes, the latencies of the communication library become 0.
+  """
   network = cluster.network
   inside = network.inside and network.inside._replace(**change)
   network = network._replace(between=network.between._replace(**change), inside=inside)

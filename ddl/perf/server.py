@@ -1,13 +1,14 @@
-"""Parameter servers: closed forms for visits, and the mean round with the queue of `ddl.events.schedule`.
+"""Model parameter servers: closed forms for visits, and the mean round with the queue of `ddl.events.schedule`.
 
-S servers store n / S bytes each; in a visit a worker sends a message to each server and receives one. L is the latency,
-G = 1 / bandwidth. In asynchronous visits only the bytes occupy a link, not the latency: a worker sends its messages to
-the servers one after the other, without waiting for the previous message to arrive.
+Each of S servers stores n / S bytes of a model. In a visit, a worker sends a message to each server and receives a
+reply from each. L is the latency, G = 1 / bandwidth. In asynchronous visits only the bytes occupy a link, not the
+latency: a worker sends its messages to the servers one after the other, without waiting for the previous message to
+arrive.
 
 Locks are free: messages also share the link in lock-free algorithms (Hogwild), and an update of n bytes moves 3 n bytes
 through the server's memory, which takes no longer than n bytes over the link (arXiv 1708.02983, arXiv 1709.06622).
 
-A message is spread evenly over the servers and its parts are sent together, so that all servers have the same load: it
+A message is split evenly over the servers and its parts are sent together, so that all servers have the same load: it
 is enough to simulate one of them.
 """
 
@@ -28,7 +29,8 @@ from ddl.perf.layers import FLOAT
 def visit_seconds(up: float, down: float, link: LinkModel, servers: int = 1) -> float:
   """Return the seconds of a visit to idle servers: L + up G, plus L + down G if there is a reply.
 
-  up and down are bytes. The messages to several servers share the worker's link and are in flight concurrently.
+  up, down: bytes of the request and the reply. The messages to several servers share the worker's link and are in
+  flight concurrently.
   """
   check_servers(servers, max(up, down))
   units.amount("bytes of a message", min(up, down))
@@ -39,8 +41,8 @@ def visit_seconds(up: float, down: float, link: LinkModel, servers: int = 1) -> 
 def node_seconds(up: float, down: float, workers: int, network: NetworkModel, peers: bool = False) -> float:
   """Return the seconds for which a full node's link is busy while each of its m workers makes one visit.
 
-  It is m (bytes out and in) / B, where the directions overlap by the link's duplex; 0 if one node holds all workers.
-  Servers are outside the nodes; of uniformly drawn peers, a share (p - m) / (p - 1) is outside.
+  It is m * (bytes out and in) / bandwidth, where the directions overlap by the link's duplex; 0 if one node holds all p
+  workers. Servers are outside the nodes; of uniformly drawn peers, a share (p - m) / (p - 1) is outside.
   """
   if network.nodes(workers) == 1:
     return 0.0
@@ -53,7 +55,7 @@ def node_seconds(up: float, down: float, workers: int, network: NetworkModel, pe
 def served_seconds(nbytes: float, workers: int, link: LinkModel, network: NetworkModel, servers: int = 1) -> float:
   """Return the seconds for which links are busy with one visit of every worker: a lower bound for a worker round.
 
-  It is the larger one of two times: of the servers' links, p (n G / S) (2 - duplex), and of a full node's link.
+  It is the larger of two times: p (n G / S) (2 - duplex) on the servers' links, or `node_seconds` on a node's link.
   """
   check_servers(servers, nbytes)
   busy = check_link("a server's link", link).busy_seconds(nbytes, nbytes)
@@ -61,7 +63,7 @@ def served_seconds(nbytes: float, workers: int, link: LinkModel, network: Networ
 
 
 def check_servers(servers: int, nbytes: float) -> int:
-  """Return the number of servers. Raises ValueError if there are more servers than float32 parameters in `nbytes`."""
+  """Return the number of servers. Raises OptionError if there are more servers than float32 parameters in `nbytes`."""
   units.count("number of servers", servers)
   most = max(1, int(units.amount("bytes of a message", nbytes)) // FLOAT)
   if servers > most:

@@ -1,6 +1,6 @@
 """Simulate a step layer by layer, with gradients that are sent during the backward pass on one link.
 
-The link carries one message at a time. As in arXiv 1602.06709, the gradients of layer i, which take cost_i seconds,
+The link carries one message at a time. As in arXiv 1602.06709, the gradients of layer i take cost_i seconds to send and
 arrive at done_i = max(link free, weight gradient i computed) + cost_i, and the layer's next forward pass starts at
 max(worker free, done_i). A layer's weight gradient is computed before its input gradient, so its message starts early.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from ddl.errors import OptionError
 from ddl.perf import units
 
-STEPS = 4  # simulated steps, of which the second half is measured
+STEPS = 4  # simulated steps; the means are over the second half
 
 
 class Pass(NamedTuple):
@@ -41,13 +41,13 @@ class TimelineEvent(NamedTuple):
 
 
 class Message(NamedTuple):
-  """A message with the gradients of some layers, needed by the forward pass of the first of them in the next step."""
+  """A message with the gradients of some layers; in the next step, the forward pass of the first of them needs it."""
 
   number: int  # in launch order
   step: int
   layers: tuple[int, ...]
   seconds: float
-  ready: float  # when it can be sent, in seconds
+  ready: float  # time from which it can be sent, in seconds
 
 
 ORDERS: dict[str, Callable[[Message], Any]] = {
@@ -57,10 +57,10 @@ ORDERS: dict[str, Callable[[Message], Any]] = {
 
 
 class MessageQueue:
-  """A link that carries one message at a time; the next message is chosen lazily, when the worker waits."""
+  """A link that carries one message at a time; it chooses the next message lazily, when the worker waits."""
 
   def __init__(self, order: str):
-    """Start with an idle link. order: of ORDERS."""
+    """Start with an idle link. order: a key of ORDERS."""
     self.order, self.free, self.pending = ORDERS[order], 0.0, list[Message]()
     self.sent = dict[Message, TimelineEvent]()
 
@@ -76,11 +76,11 @@ class MessageQueue:
 
 
 class Timeline(NamedTuple):
-  """A simulated step: mean seconds in the steady state, and the events of all simulated steps."""
+  """The result of `simulate`: mean seconds per step in the steady state, and the events of all simulated steps."""
 
   seconds: float
-  exposed: float  # seconds in which the worker waits for messages
-  hidden: float  # seconds of messages while the worker computes
+  exposed: float  # part of `seconds` in which the worker waits for messages
+  hidden: float  # seconds per step for which messages are sent while the worker computes
   events: list[TimelineEvent]
 
   @property
@@ -94,21 +94,21 @@ def simulate(
 ) -> Timeline:
   """Simulate steps that send gradients layer by layer during the backward pass.
 
-  A message is sent when its first layer's weight gradient is computed. The forward pass of this layer in the next step
-  waits for it.
+  A message can be sent as soon as the weight gradient of its first layer is computed. The forward pass of this layer in
+  the next step waits for the message.
 
   Args:
     step: seconds and bytes of the layers.
     cost: bytes of gradients -> seconds of their message.
     bucket: bytes at which a message is sent; 0: one message per layer, infinity: one message for all layers.
-    order: "fifo", or "priority": the message that is needed first is sent first.
-    overlap: False: messages are sent after the backward pass, and the worker waits for all of them.
+    order: "fifo", or "priority": send the message that is needed first.
+    overlap: whether messages overlap the backward pass; False: send them after it, and wait for all of them.
   """
   _check(step, order)
   link, events, now = MessageQueue(order), list[TimelineEvent](), 0.0
   groups = _groups(step.nbytes, bucket)
   seconds = {group: cost(sum(step.nbytes[i] for i in group)) for group in groups}
-  needed = dict[int, list[Message]]()  # first layer of a message, or 0 without overlap -> messages of the last step
+  needed = dict[int, list[Message]]()  # layer whose forward pass waits -> messages of the previous step
   waits, ends = [0.0] * STEPS, list[float]()
 
   def compute(kind: str, number: int, layer: int, duration: float) -> None:

@@ -7,7 +7,7 @@ from ddl.errors import OptionError, nearest
 
 
 def bytes_text(nbytes: float) -> str:
-  """Format bytes in powers of 1000: 1234567 -> 1.23 MB."""
+  """Format a number of bytes with decimal units: 1234567 -> 1.23 MB."""
   for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
     if abs(nbytes) >= scale:
       return f"{nbytes / scale:.3g} {unit}"
@@ -28,7 +28,7 @@ def rate_text(rate: float) -> str:
 
 
 def percent(share: float) -> str:
-  """Format a share: 0.1234 -> 12.3 %."""
+  """Format a share as a percentage: 0.1234 -> 12.3 %."""
   return f"{100 * share:.3g} %"
 
 

@@ -14,15 +14,15 @@ from ddl.report.settings import of_labels
 from ddl.report.statistics import log_summary
 from ddl.report.tables import Cell, column
 
-STARTING = 1e-5  # seconds, approximate launch overhead of a step; predictions below it ignore the overhead
+STARTING = 1e-5  # approximate seconds to launch a step; predictions ignore it, so shorter steps are too optimistic
 PARTS = ("step", "exchange", "message", "service")
 
 
 def caveats(tables: Frames) -> dict[str, Any]:
   """Return the facts on which the section's notes depend.
 
-  wrapped: the labels of algorithms with a wrapper; is_stale: whether any updates are stale; short: the clusters with
-  steps shorter than STARTING.
+  wrapped: the labels of algorithms with a wrapper; is_stale: whether any algorithm has a staleness; short: the clusters
+  with predicted steps shorter than STARTING.
   """
   wrappers = {info["label"]: info["settings"].get("wrapper") or {} for info in tables.comparison.infos}
   figures = {name: list(entry["algorithms"].values()) for name, entry in tables.comparison.clusters.items()}
@@ -34,7 +34,7 @@ def caveats(tables: Frames) -> dict[str, Any]:
 
 
 def columns(tables: Frames) -> tuple[dict[str, list[Cell]], dict[str, list[Cell]]]:
-  """Return two table columns for each cluster: predicted times to the target, and times of a step and its parts."""
+  """Return two maps from cluster to table column: predicted times to the target, and times of a step and its parts."""
   times, parts = {}, {}
   for name, entry in tables.comparison.clusters.items():
     times[name] = column(tables, frames.quantity(f"{PREDICTED}_{name}"))
@@ -61,7 +61,7 @@ def _sentence(tables: Frames, entry: Mapping[str, Any]) -> str:
 
 
 def _with_some_seeds(tables: Frames, quantity: Quantity, best: str) -> list[str]:
-  """Compare each algorithm that reaches the target on only some seeds with `best` on those seeds, without a test."""
+  """Compare `best` with each algorithm that reaches the target with only some seeds, on these seeds, without a test."""
   texts = []
   for row in tables.table.itertuples():
     pair = frames.pair(tables, quantity, row.label, best) if 0 < row.reached < row.seeds else None
@@ -89,7 +89,7 @@ def break_even(entry: Mapping[str, Any]) -> str:
 
 
 def _overtaking(crossing: Mapping[str, Any], bandwidth: float) -> str:
-  """Describe the bandwidth below or above which another algorithm is fastest, with its interval over the seeds."""
+  """Describe the bandwidth below or above which another algorithm is fastest, with a 95 % interval over seeds."""
   values = [value for value in crossing["bandwidths"] if value is not None]
   mean, low, high = log_summary(values or [crossing["mean"]])
   spread = "" if math.isnan(low) else f" ({rate(low)} to {rate(high)})"
@@ -100,7 +100,7 @@ def _overtaking(crossing: Mapping[str, Any], bandwidth: float) -> str:
 
 
 def _parts(figures: Mapping[str, Any]) -> Cell:
-  """Return the table cell with the seconds of a step and its parts."""
+  """Return the table cell with the seconds per step, the seconds of its parts, and the staleness if there is any."""
   seconds = {name: figures[f"{name}_seconds"] for name in PARTS if f"{name}_seconds" in figures}
   parts = [f"{name} {formats.figure('seconds', value)}" for name, value in seconds.items()]
   if stale := figures.get("staleness"):

@@ -23,12 +23,14 @@ COSTS = ("examples", "bytes_sent", "step", "seconds", "virtual_seconds")  # colu
 
 
 def data(comparison: ComparisonRecord, y: str) -> tuple[DataFrame, bool]:
-  """Return the curves of a metric, and whether its axis, mean and band are logarithmic (if values span a decade).
+  """Return the curves of a metric as a frame, and whether the metric has a logarithmic axis.
 
+  It has one if it is not an accuracy and its values span a decade; means and bands are then computed on logarithms.
   The frame has a row for each line and step. Columns: label, of the algorithm; line, which is "mean", "seed 0" for thin
-  lines, or "end of seed 0" where a seed ended early; step and all costs, averaged over the seeds; y, low and high.
-  Values are interpolated between evaluations. A mean ends with the first seed that ends. With two seeds, both curves
-  are drawn, without a band.
+  lines, or "end of seed 0" where a seed ended early; the costs, such as step, averaged over the seeds; y, the value;
+  low and high, the 95 % band.
+  Values are interpolated between evaluations. A mean ends where the first of its seeds ends. With two seeds, both
+  curves are drawn, without a band.
   """
   linear = _curves(comparison, y, None)
   means = linear["y"][linear["line"] == "mean"].to_numpy()
@@ -101,7 +103,7 @@ def accuracy_limits(lines: DataFrame, targets: Sequence[float]) -> tuple[float, 
 
 
 def is_log(comparison: ComparisonRecord, x: str) -> bool:
-  """Return whether the x axis is logarithmic: for bytes, and for times that differ by more than a factor of five."""
+  """Return whether the x axis is logarithmic: for bytes, and for times if final times differ more than fivefold."""
   if x not in (comparison.seconds, "bytes_sent") and not x.startswith(PREDICTED):
     return False
   ends = [max(float(run.columns[x][-1]) for run in result.runs) for result in comparison.results if result.runs]
@@ -203,7 +205,7 @@ def _notes(
 
 
 def _averaged(result: Any) -> bool:
-  """Return whether the workers of an algorithm with local steps are equal at every evaluation."""
+  """Return whether the workers of an algorithm with local steps have equal parameters at every evaluation."""
   settings, distances = result.info["settings"], [run.columns["distance"][1:] for run in result.runs]
   if result.info["taxonomy"]["payload"] == "gradients" or result.info["hyper"].get("period") == 1:
     return False
@@ -218,9 +220,10 @@ def _encodings(x: str, y: str, logs: tuple[bool, bool], limits: Any, across: Any
 
 
 def _layers(styles: DataFrame, bands: bool, singles: bool = False, clip: bool = False, **how: Any) -> list[alt.Chart]:
-  """Return charts of each algorithm's band and mean, without the data (fields x, y, low, high, label, line).
+  """Return charts of each algorithm's band and mean; the caller adds data with fields x, y, low, high, label, line.
 
-  singles: whether to add thin lines for single seeds, with crosses where these ended; how: the legend and opacity.
+  singles: whether to add thin lines for single seeds, with crosses where these ended; how: the legend, and possibly the
+  opacity.
   """
   labels, front = styles["label"].tolist(), styles["label"][styles["front"]].tolist()
   legend = how.pop("legend")
@@ -254,7 +257,7 @@ def _rule(target: float | None) -> list[alt.Chart]:
 def _printed(
   tables: Frames, lines: DataFrame, x: str, y: str, logs: tuple[bool, bool], limits: Any, narrow: bool
 ) -> dict[str, Any]:
-  """Return the Vega-Lite specification: large axes and a small panel per algorithm; narrow: only the large axes."""
+  """Return the Vega-Lite specification: one large panel and a small panel per algorithm; narrow: only the large one."""
   styles, target = figure.styles(tables), target_of(tables.comparison, y)
   styles = styles[styles["label"].isin(set(lines["label"]))]
   lines = lines.astype({name: float for name in ("x", "y", "low", "high")})
@@ -309,7 +312,7 @@ def _cut(lines: DataFrame, limits: tuple[float, float]) -> DataFrame:
 def interactive(tables: Frames) -> dict[str, Any] | None:
   """Return the page's interactive chart (specification, data and selectable axes); None without a result.
 
-  It shows the large axes of the printed figures, with bands. The page's script inserts the selected columns into the
+  It shows the large panel of the printed figures, with bands. The page's script inserts the selected columns into the
   calculations of x and y in the specification, and their titles and scales into the encoding.
   """
   comparison = tables.comparison

@@ -63,7 +63,7 @@ class Figure:
   name: str  # file name without the suffix
   title: str  # the main finding
   subtitle: str  # what is plotted
-  alt: str
+  alt: str  # alternative text
   caption: list[str]  # sentences
   chart: Callable[[bool], dict[str, Any]]  # narrow -> the Vega-Lite specification
   data: DataFrame  # what is plotted
@@ -113,7 +113,7 @@ class Figure:
     Args:
       path: the file to write.
       title: whether to draw the title; False for a paper, where the caption replaces it.
-      narrow: draw 4.3 inches wide, for a paper's column; curves have only the large axes, with bands.
+      narrow: draw 4.3 inches wide, for a paper's column; learning curves then have no small panel per algorithm.
 
     Raises:
       ValueError: for another suffix.
@@ -142,7 +142,10 @@ def save_all(folder: Path, figures: Iterable[Figure]) -> None:
 
 
 def specification(chart: alt.TopLevelMixin, **data: DataFrame) -> dict[str, Any]:
-  """Return a chart's Vega-Lite specification with the rows of the frames that it names, faster than by Altair."""
+  """Return a chart's Vega-Lite specification, including the rows of the frames to which it refers by name.
+
+  data: these frames. Converting them here is faster than in Altair.
+  """
   spec = chart.to_dict(validate=False)
   records = {name: frame.astype(object).where(frame.notna(), None).to_dict("records") for name, frame in data.items()}
   return spec | {"datasets": spec.get("datasets", {}) | records}
@@ -179,7 +182,7 @@ def styles(tables: Frames) -> DataFrame:
 
 
 def _front(tables: Frames) -> set[str]:
-  """Return the labels of algorithms with prominent lines: all if there are few, else the best in each quantity."""
+  """Return the labels of algorithms with prominent lines: all if there are few, else some of the best."""
   if len(tables.table) <= MANY:
     return set(tables.labels)
   ranked = [frames.ranking(tables, quantity).ranked for quantity in frames.headline_quantities(tables.comparison)]
@@ -241,6 +244,6 @@ def axis(metric: str, title: str, log: bool, tick_count: int = 6, **scale: Any) 
 
 
 def bundle() -> str:
-  """Return the JavaScript of Vega-Embed, Vega-Lite and Vega as base64 of gzip, for a page that works offline."""
+  """Return the JavaScript of Vega-Embed, Vega-Lite and Vega (gzip, base64), for a page that works offline."""
   script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed")
   return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()

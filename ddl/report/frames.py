@@ -32,7 +32,7 @@ class Quantity(NamedTuple):
 
   metric: str  # a column of the metrics frame
   cluster: str  # the cluster of predicted seconds, else ""
-  name: str  # the column in the frames of runs and results
+  name: str  # the column in the runs frame and in the table of results
   title: str
   unit: str  # the metric with the same unit, for `formats`
   is_score: bool
@@ -51,9 +51,9 @@ class Frames(NamedTuple):
   """The data frames of a comparison, from which tables, text and figures are generated."""
 
   comparison: ComparisonRecord
-  runs: DataFrame
-  table: DataFrame
-  pairs: DataFrame
+  runs: DataFrame  # see `runs_frame`
+  table: DataFrame  # see `table_frame`
+  pairs: DataFrame  # see `pairs_frame`
 
   @property
   def labels(self) -> list[str]:
@@ -119,7 +119,7 @@ def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
 
 
 def _place(info: Mapping[str, Any], keys: Sequence[str], lines: int) -> dict[str, list[Any]]:
-  """Return columns with an algorithm's group and values of the grid's keys, for `lines` rows; {} without a grid."""
+  """Return an algorithm's group and its values of the grid's keys as columns of `lines` rows; {} without a grid."""
   if not keys:
     return {}
   values = {key: tuple(value) if isinstance(value := info["point"].get(key), list) else value for key in keys}
@@ -130,12 +130,11 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
   """Return the outcome of every run: a row for each algorithm label and requested seed.
 
   Columns: label; run, such as "seed 0"; problem, the reason why the run has no final score, "" if it is complete;
-  early, whether it met the target by the first evaluation after the start; fell_back, whether a later evaluation
-  missed the target; label_fell_back, whether a later evaluation missed it in the mean of the label's runs that met it,
-  or in all of these runs; silent, whether the label's runs sent nothing; same, the first label with identical runs; and
-  a column for each quantity.
+  early, whether it met the target before the first evaluation after the start; fell_back, whether a later evaluation
+  missed the target; label_fell_back, see `_mean_falls_back`; silent, whether the label's runs sent nothing; same, the
+  first label with identical runs, possibly the label itself; and a column for each quantity.
   """
-  ends, gap = {}, 0.0  # as shares of the label's budget
+  ends, gap = {}, 0.0  # last steps and longest evaluation interval, as shares of a label's steps
   for result in comparison.results:
     steps = {run.name: run.columns["step"] / result.info["settings"]["steps"] for run in result.runs}
     ends[result.info["label"]] = {name: share[-1] for name, share in steps.items()}
@@ -164,7 +163,7 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
 
 
 def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[str, Any]:
-  """Return the problem, scores and costs of a run. short: whether it used fewer examples than its budget."""
+  """Return the problem, scores and costs of a run. short: whether it stopped before its last step."""
   values, steps = run.columns[comparison.metric], run.columns["step"]
   # The first line is from before training and has no training loss.
   bad = ~np.isfinite(values) | (~np.isfinite(run.columns["train_loss"]) & (steps > 0))
@@ -185,7 +184,10 @@ def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[
 
 
 def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
-  """Return whether, of the runs that met the target, the mean or every run missed it at a later evaluation."""
+  """Return whether a label's curve missed the target again after meeting it.
+
+  Only runs that met the target count: either their mean curve or each of them must miss it at a later evaluation.
+  """
   how = comparison.target, comparison.higher_is_better
   curves, again = [], []
   for steps, values in ((run.columns["step"], run.columns[comparison.metric]) for run in result.runs):
@@ -201,7 +203,7 @@ def _mean_falls_back(comparison: ComparisonRecord, result: Result) -> bool:
 
 
 def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
-  """Compare pairs of algorithms: return a row for each quantity and comparable pair, in the order of the comparison."""
+  """Compare pairs of algorithms: return a row for each quantity and each pair that is `names.comparable`."""
   places = {info["label"]: Place(info["group"], info["point"]) for info in comparison.infos}
   family = [pair for pair in combinations(places, 2) if comparable(*(places[label] for label in pair))]
   same = runs.groupby("label")["same"].first().to_dict() if len(runs) else {}
@@ -254,7 +256,10 @@ def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame)
 
 
 def estimate(metric: str, values: Sequence[float]) -> tuple[float, float, float]:
-  """Return the mean and its 95 % interval (mean, low, high): Student's t, on logarithms for costs; NaN if undefined."""
+  """Return (mean, low, high): the mean of a metric's values and its 95 % interval by Student's t; NaN if undefined.
+
+  For costs, both are computed on logarithms, so the mean is geometric.
+  """
   if not values:
     return math.nan, math.nan, math.nan
   if metric not in SCORES:
@@ -270,14 +275,15 @@ class Ranking(NamedTuple):
   ranked: list[str]  # the labels with a value for every seed, best first
   best: list[str]  # the labels with the best mean
   rivals: list[str]  # other labels that may be as good as the best, see `ranking`
-  unjudged: list[str]  # labels that could be rivals but have no test against the best; a grid does not test all pairs
+  unjudged: list[str]  # other labels not worse in any test but without one against the best (possible in a grid)
 
 
 def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   """Rank by mean the algorithms that have a value for every seed; for bytes, only those that send anything.
 
-  The rivals of the best label have the same mean, or are tested against it and not significantly worse than any label.
-  So no tested pair among the best label and its rivals differs significantly.
+  A rival of the best label is a label that is not significantly worse than any other and that either has the same mean
+  as the best label or has been tested against it. So no tested pair among the best label and its rivals differs
+  significantly.
   """
   comparison, runs, table, _ = frames
   mean = dict(zip(table["label"], table[quantity.name], strict=True))
@@ -290,7 +296,7 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   tests, same = verdicts(frames, quantity), dict(zip(runs["label"], runs["same"], strict=True))
 
   def against(label: str, others: Sequence[str]) -> list[int | None]:
-    """Return the verdicts of `others` against a label and against its twins, which are labels with identical runs."""
+    """Return the verdicts of `others` against `label` and against the labels whose runs are identical to its runs."""
     equal = [other for other in ranked if same[label] and same[other] == same[label]]
     twins = [label, *(twin for twin in equal if twin != label and tests.get((twin, label)) is None)]
     return [tests[other, twin] for twin in twins for other in others if (other, twin) in tests]
@@ -323,7 +329,7 @@ def of_quantity(pairs: DataFrame, quantity: Quantity) -> DataFrame:
 
 
 def pair(frames: Frames, quantity: Quantity, first: str, second: str) -> dict[str, Any] | None:
-  """Return the pairs frame's row for two labels, inverted if it has the other order; None if there is no such row."""
+  """Return the pairs frame's row for (first, second), or that for (second, first) inverted; None if it has neither."""
   lines, labels = of_quantity(frames.pairs, quantity), [first, second]
   lines = lines[lines["first"].isin(labels) & lines["second"].isin(labels)]
   if not len(lines):
@@ -339,7 +345,7 @@ def pair(frames: Frames, quantity: Quantity, first: str, second: str) -> dict[st
 def detectable_difference(frames: Frames) -> tuple[int, int, float] | None:
   """Return (number of seeds, number of pairs in the largest family of tests, effect size); None without tests.
 
-  The effect size is the smallest detected with a power of 0.8, in standard deviations of the paired differences.
+  The effect size is the smallest that is detected with a power of 0.8, in standard deviations of paired differences.
   """
   seeds, tested = int(frames.table["seeds"].min()), frames.pairs.dropna(subset="p")
   most = max(tested.groupby(["quantity", "cluster"], dropna=False).size(), default=0)
@@ -357,7 +363,10 @@ def trials_frame(labels: Mapping[str, Any]) -> DataFrame:
 
 
 def write(folder: Path, frames: Frames, findings: Sequence[tuple[str, str]]) -> None:
-  """Write metrics.csv, table.csv, pairs.csv and findings.json, which has the findings, the table and the pairs."""
+  """Write metrics.csv, table.csv, pairs.csv and findings.json.
+
+  findings.json contains the comparison's title and target, the findings (subject, text), the table and the pairs.
+  """
   metrics_frame(frames.comparison).to_csv(folder / METRICS, index=False)
   frames.table.to_csv(folder / TABLE, index=False)
   frames.pairs.to_csv(folder / PAIRS, index=False)

@@ -1,4 +1,4 @@
-"""The report's section on a grid: quantities and speed-ups against a config key, and slopes on log axes."""
+"""Write the report's section on a grid of settings: charts against each config key, and slopes on log axes."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from ddl.report.sentences import EARLY, EARLY_TEXT
 from ddl.report.statistics import summary
 from ddl.report.tables import MINUS, Cell
 
-DECADE, HALF = 10, 5  # least ratio of largest to smallest value for a log axis: of a key, of a quantity
+DECADE, HALF = 10, 5  # smallest ratio of largest to smallest value for a log axis of a key, and of a quantity
 POINT = ["group", "panel", "label", "x", "tick", "y", "low", "high", "partial", "level", "early"]
 
 
@@ -29,8 +29,9 @@ class Chart(NamedTuple):
 
   `points` has a row for each algorithm label, or two, at both ends of x, if the algorithm does not use the key.
   Columns: group, the algorithm; panel, the values of the other keys; label; x, the value of the key, or its index if
-  values are not numeric; tick, the value as text; y, low, high; partial, whether only some seeds have a value; level,
-  whether the algorithm does not use the key; early, whether the target was reached before the first evaluation.
+  values are not numeric; tick, the value as text; y, the mean over seeds; low and high, its 95 % interval; partial,
+  whether only some seeds have a value; level, whether the algorithm does not use the key; early, whether the target was
+  reached before the first evaluation.
   """
 
   word: str  # the key's name in texts
@@ -64,7 +65,7 @@ def _seeds(tables: Frames, quantity: Quantity) -> DataFrame:
 
 
 def _speedup(tables: Frames, quantity: Quantity) -> Chart:
-  """Return the chart of the speed-up: the cost with the fewest workers divided by the cost with more, by seed."""
+  """Return the chart of the speed-up: each seed's cost with the fewest workers divided by its cost with more."""
   least = min(axes(tables.comparison)["workers"])
   infos = {info["label"]: info for info in tables.comparison.infos}
   seeds = _seeds(tables, quantity)
@@ -114,10 +115,11 @@ def _chart(tables: Frames, key: str, quantity: Quantity, seeds: Any = None, spee
 
 
 def slopes(chart: Chart) -> dict[str, list[float]]:
-  """Return the slope d log y / d log x of each line by least squares: its mean and the ends of the 95 % interval.
+  """Map each line to its slope d log y / d log x by least squares, as [mean over seeds, low, high].
 
-  A line has a slope if it has at least three points and none is missing; seeds with a missing point are left out. A
-  line's value is [] if the target was reached before the first evaluation at one of its points.
+  low and high end the 95 % interval; with one seed, the value is [slope]. It is [] if the target was
+  reached before the first evaluation at one of the line's points. Lines with fewer than three points or a missing point
+  are omitted, and so are seeds that lack a point.
   """
   values = chart.values
   if not numeric(values) or min(values) <= 0 or len(values) < 3 or chart.quantity.metric == "test_accuracy":
@@ -197,7 +199,7 @@ def _notes(tables: Frames, chart: Chart) -> list[str]:
 
 
 def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
-  """Return the Vega-Lite specification: lines with 95 % bars, and a panel for each combination of the other keys."""
+  """Return the Vega-Lite specification: lines with bars of the 95 % interval, a panel per combination of other keys."""
   points, values = chart.points, chart.values
   groups = list(dict.fromkeys(info["group"] for info in tables.comparison.infos))
   log_x = is_log_key(values) or (bool(chart.speedup_over) and numeric(values))
@@ -262,7 +264,10 @@ def _limits(chart: Chart) -> list[float]:
 
 
 def section(tables: Frames, key: str) -> dict[str, Any]:
-  """Return the template's variables for a key of the grid: figures (costs also separately) and slopes."""
+  """Return the template's variables for a key of the grid: its title, figures and table of slopes.
+
+  "shown" has the figures of the final metric and of speed-ups, "costs" the others, and "figures" all of them.
+  """
   drawn, title = charts(tables, key), words(key, list(axes(tables.comparison)))
   shown = [picture(tables, chart) for chart in drawn if chart.quantity.is_score or chart.speedup_over]
   costs = [picture(tables, chart) for chart in drawn if not (chart.quantity.is_score or chart.speedup_over)]

@@ -12,26 +12,35 @@ from ddl.report.figure import Figure
 from ddl.report.frames import Frames
 
 TEMPLATES = Path(__file__).with_name("templates")
-MODULES = clusters, formats, frames, grid, sentences, settings, tables  # called by templates
+MODULES = clusters, formats, frames, grid, sentences, settings, tables  # templates call their functions
 UNITS = r"%|(?:[nµm]?s|[kMGTP]?B(?:/s)?|M)\b"
-OLD = ("accuracy_on_*", "loss_on_*", "grid_*")  # figures to delete, as clusters and keys may have changed
+OLD = ("accuracy_on_*", "loss_on_*", "grid_*")  # old figures to delete: clusters or grid keys may have changed
 
 
 def table(folder: Path) -> str:
-  """Return a comparison's table, with notes and sentences on clusters, as text. Raises the errors of `write_report`."""
+  """Return a comparison's results as text: the table, notes and a sentence per cluster.
+
+  Raises the errors of `reader.read`.
+  """
   results = frames.build(reader.read(Path(folder)))
   return "\n\n".join([tables.text_table(results), *clusters.sentences_of(results)])
 
 
 def pictures(folder: Path, results: Frames) -> list[Figure]:
-  """Return the figures of a comparison's page, each drawn when it is needed. Raises the errors of `write_report`."""
+  """Return the figures of a comparison's page; each is drawn only when it is needed.
+
+  Raises the errors of `write_report`.
+  """
   drawn = [picture for key in figure.axes(results.comparison) for picture in grid.section(results, key)["figures"]]
   schedules = schedule.pictures(folder, results.comparison)
   return [*drawn, *curves.pictures(results), *curves.on_clusters(results), *schedules]
 
 
 def write_tables(folder: Path) -> Frames:
-  """Write a comparison's frames and findings as CSV and JSON to its folder. Raises the errors of `write_report`."""
+  """Write a comparison's data frames (CSV) and findings (JSON) to its folder; return the frames.
+
+  Raises the errors of `reader.read`.
+  """
   results = frames.build(reader.read(folder))
   findings = [*sentences.findings(results), *sentences.caveats(results)]
   marks = [(f"{meaning} ({sign})", text) for sign, meaning, text in sentences.marked_labels(results)]
@@ -40,12 +49,12 @@ def write_tables(folder: Path) -> Frames:
 
 
 def write_report(folder: Path) -> Path:
-  """Write report.html, frames (CSV and JSON) and figures/ to a comparison's folder; return the path of the page.
+  """Write report.html, data frames (CSV and JSON) and figures/ to a comparison's folder; return the path of the page.
 
-  Raises FileNotFoundError if comparison.json or a record of events is missing; ValueError for a malformed file.
+  Raises FileNotFoundError if comparison.json or an event record is missing, and ValueError for a malformed file.
   """
   folder = Path(folder)
-  results = write_tables(folder)  # before figures, which may fail
+  results = write_tables(folder)  # written first, because drawing a figure may fail
   comparison, info = results.comparison, results.comparison.info
   sections = {key: grid.section(results, key) for key in figure.axes(comparison)}
   figures = {"curves": curves.pictures(results), "schedules": schedule.pictures(folder, comparison)}

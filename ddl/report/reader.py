@@ -12,7 +12,7 @@ from ddl.report import formats
 from ddl.run.folder import ABOUT, COMPARISON, METRICS, metric_lines
 
 DataFrame = Any  # pandas.DataFrame; pyright cannot infer the types of its indexing
-SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # metrics at the end of training; the others are costs
+SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # reported at the end of training; others are costs
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_perplexity", "test_accuracy", "distance", "grad_norm2",
   "grad_noise", "noise_scale", "bytes_sent", "seconds", "virtual_seconds", "present",
@@ -20,15 +20,15 @@ COLUMNS = (
 PREDICTED = "predicted_seconds"  # the prefix of each cluster's column
 
 NEEDED = ("title", "command", "config", "target", "versions", "device", "git", "data", "model", "seeds", "algorithms")
-ENTRY = ("label", "name", "title", "citation", "taxonomy", "hyper", "settings", "failed", "runs")  # keys of a label
+ENTRY = ("label", "name", "title", "citation", "taxonomy", "hyper", "settings", "failed", "runs")  # of a label
 BUDGET = "workers", "batch", "steps"  # their product is the number of examples
 
 
 class RunRecord(NamedTuple):
-  """The metrics of one run, an algorithm with a seed: `columns[name]` is [lines], NaN where a line has no value."""
+  """The metrics of one run, which is one seed of an algorithm label."""
 
   name: str  # such as "seed 0"
-  columns: dict[str, np.ndarray]  # COLUMNS, and PREDICTED_cluster
+  columns: dict[str, np.ndarray]  # COLUMNS, PREDICTED_cluster -> values by line of metrics.jsonl, NaN where missing
 
   @property
   def seed(self) -> int:
@@ -36,7 +36,7 @@ class RunRecord(NamedTuple):
 
 
 class Layout(NamedTuple):
-  """The numbers of workers, devices and processes of a run, and of the seeds that share its compiled program."""
+  """The execution of a run: its numbers of workers, devices and processes, and of seeds in its compiled program."""
 
   workers: int
   devices: int
@@ -49,7 +49,7 @@ class Result(NamedTuple):
 
   info: dict[str, Any]
   runs: list[RunRecord]
-  layouts: set[Layout]  # of the runs; empty if unknown
+  layouts: set[Layout]  # the distinct layouts of the runs; empty if unknown
 
 
 class ComparisonRecord(NamedTuple):
@@ -68,7 +68,7 @@ class ComparisonRecord(NamedTuple):
 
   @property
   def layouts(self) -> list[Layout]:
-    """The layouts of the runs, without duplicates within each compared algorithm."""
+    """The distinct layouts of each algorithm's runs, joined to one list."""
     return [layout for result in self.results for layout in result.layouts]
 
   @property
@@ -114,8 +114,8 @@ def read(folder: Path) -> ComparisonRecord:
   If algorithms have different seeds, as after `compare --resume --only=...`, the result has only the seeds common to
   all algorithms, and `whole` has all seeds. Without a common seed, the result has all seeds.
 
-  Raises FileNotFoundError if there is no comparison.json; ValueError for an unknown metric, a malformed file, or runs
-  without virtual time.
+  Raises FileNotFoundError if there is no comparison.json; ValueError for an unknown metric, a malformed file, or a run
+  without virtual seconds in a comparison in virtual time.
   """
   path = folder / COMPARISON
   if not path.is_file():
@@ -168,7 +168,10 @@ def common_runs(runs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def _aligned(whole: ComparisonRecord) -> ComparisonRecord:
-  """Restrict a comparison to the seeds common to all algorithms; return it unchanged if seeds are equal or disjoint."""
+  """Restrict a comparison to the seeds common to all algorithms.
+
+  If all have the same seeds, return it unchanged; if no seed is common, keep all runs and list all seeds in its info.
+  """
   names = {tuple(runs) for runs in whole.seeds.values() if runs}
   if len(names) < 2:
     return whole
@@ -191,7 +194,10 @@ def seed_of(run: str) -> int:
 
 
 def _completed(path: Path, info: dict[str, Any]) -> dict[str, Any]:
-  """Add the keys of comparison.json that older versions did not write. Raises ValueError for keys without a default."""
+  """Add defaults for keys of comparison.json that older versions did not write.
+
+  Raises ValueError if a key without a default is missing.
+  """
   missing, entries = set(NEEDED) - info.keys(), info.get("algorithms", [])
   missing = missing or {f"algorithms.{key}" for entry in entries for key in ENTRY if key not in entry}
   missing = missing or {f"algorithms.settings.{key}" for entry in entries for key in BUDGET

@@ -1,4 +1,4 @@
-"""The page of `scale`: speed-up, efficiency and communication by number of workers, and a timeline of one step."""
+"""Write the page of the command `scale`: charts against the number of workers, and timelines of one step."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -25,14 +25,17 @@ KINDS = {"backward": COLOURS[0], "forward": COLOURS[5], "message, hidden": COLOU
 class Bar(NamedTuple):
   """A span of a layer's computation or message, in seconds from the start of the backward pass."""
 
-  kind: str  # of KINDS
+  kind: str  # a key of KINDS
   layer: int
   start: float
   end: float
 
 
 def bars(shown: Timeline) -> list[Bar]:
-  """Return the bars of one step in the steady state, beginning with the timeline's second to last backward pass."""
+  """Return the bars of one step in the steady state.
+
+  They show the timeline's second-to-last backward pass, its messages, and the forward pass of the step after it.
+  """
   step = max(event.step for event in shown.events) - 1
   parts = {"weights": ("backward", step), "inputs": ("backward", step), "forward": ("forward", step + 1)}
   computing = [e for e in shown.events if e.kind in parts and e.step == parts[e.kind][1]]
@@ -50,7 +53,10 @@ def bars(shown: Timeline) -> list[Bar]:
 
 
 def picture(curve: Curve, work: StepWork, cluster: Cluster) -> Figure | None:
-  """Return the timeline of a step with the most workers, without jitter; None if gradients are not sent per layer."""
+  """Return the figure of one step's timeline, for the largest number of workers and without jitter.
+
+  Return None for a single worker, or for an algorithm that does not send gradients layer by layer.
+  """
   point = curve.points[-1]
   if not curve.pattern.local or point.workers == 1:
     return None
@@ -65,7 +71,7 @@ def picture(curve: Curve, work: StepWork, cluster: Cluster) -> Figure | None:
 
 
 def _drawn_step(data: DataFrame) -> dict[str, Any]:
-  """Return the Vega-Lite specification of a timeline with a row per layer, its computation above its message."""
+  """Return the Vega-Lite specification of a timeline: a row per layer, its computation above its message."""
   top, layers = data["layer"] - 0.42 + 0.42 * data["kind"].str.contains("message"), int(data["layer"].max())
   colours = alt.Scale(domain=list(KINDS), range=list(KINDS.values()))
   time = alt.Axis(title="from the start of the backward pass", labelExpr=label_format("seconds"), tickCount=6)
@@ -85,7 +91,7 @@ class ScaleChart(NamedTuple):
   title: str
   label: str
   value: Callable[[ScalingPoint], float]
-  shares: bool  # whether values are in [0, 1]
+  shares: bool  # whether the values are shares in [0, 1]
   extreme: str = "highest"  # whether the best value is the "highest" or "lowest"
 
 
@@ -100,7 +106,7 @@ CHARTS = (
 def write(folder: Path, curves: Sequence[Curve], cluster: Cluster, work: StepWork, **facts: Any) -> Path:
   """Write scale.html and figures/ to a folder and return the path of the page.
 
-  facts: other variables of the template, which are title, weak, counted, jitter and command.
+  facts: the template's other variables: title, weak, counted, jitter and command.
   """
   folder.mkdir(parents=True, exist_ok=True)
   steps = [picture(curve, work, cluster) for curve in curves]
@@ -128,7 +134,10 @@ def picture_of(chart: ScaleChart, curves: Sequence[Curve]) -> Figure:
 
 
 def line_of(curve: Curve) -> list[ScalingPoint]:
-  """Return the points that fit into memory; before a curve's only point, add one worker with a speed-up of 1."""
+  """Return a curve's points that fit into memory.
+
+  If the curve has only one point, put a point for one worker, with a speed-up of 1, before it.
+  """
   first = curve.possible[0]
   if len(curve.points) > 1 or first.workers == 1:
     return curve.possible
@@ -146,7 +155,7 @@ def _drawn(chart: ScaleChart, curves: Sequence[Curve], data: DataFrame) -> dict[
   base = alt.Chart(data.rename(columns={chart.name: "y"})).encode(x=x, y=y, **channels)
   layers = [base.transform_filter(alt.datum.seconds == "predicted").mark_line(strokeWidth=2, point={"size": 25}),
             base.transform_filter(alt.datum.seconds == "measured").mark_point(size=110, strokeWidth=1.5)]  # fmt: skip
-  if curves[0].points != curves[0].possible:  # the same for all algorithms, which have equal batches
+  if curves[0].points != curves[0].possible:  # batches are equal, so this holds for all algorithms
     span = {"workers": [workers[0]], "to": [curves[0].possible[0].workers], "text": "does not fit into memory"}
     area = alt.Chart(pd.DataFrame(span)).encode(x="workers:Q")
     text = area.mark_text(align="left", baseline="top", dx=4, color=MUTED).encode(y=alt.value(4), text="text")
@@ -158,7 +167,10 @@ def _drawn(chart: ScaleChart, curves: Sequence[Curve], data: DataFrame) -> dict[
 
 
 def measured_points(chart: ScaleChart, curve: Curve) -> list[tuple[int, float]]:
-  """Return (workers, speed-up or efficiency) of measured runs; [] without a measurement of one worker, the baseline."""
+  """Return (workers, speed-up or efficiency) of each measured run, relative to the measured run of one worker.
+
+  Return [] without a measured run of one worker, and for the chart of communication.
+  """
   seconds, one = curve.measured.get(1), curve.points[0]
   if seconds is None or one.workers != 1 or chart.name == "communication":
     return []

@@ -1,4 +1,4 @@
-"""Draw worker schedules: Gantt charts of the start of a run, and a histogram of the staleness for server algorithms."""
+"""Draw worker schedules: Gantt charts of the start of a run and, for server algorithms, a histogram of staleness."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,8 +25,8 @@ FILL = {COMPUTING: COLOURS[0], EXCHANGING: COLOURS[1], WAITING: IDLE, LOST: COLO
 
 class WorkerSchedule(NamedTuple):
   labels: list[str]  # the labels with this schedule
-  folder: str  # of the first label
-  record: Events | StepTimes  # of an asynchronous algorithm, or of a collective one in virtual time
+  folder: str  # name of the first label's folder
+  record: Events | StepTimes  # Events of an asynchronous algorithm, StepTimes of a collective one in virtual time
 
 
 def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule]:
@@ -50,8 +50,8 @@ def schedules(folder: Path, comparison: ComparisonRecord) -> list[WorkerSchedule
 def spans(record: Events | StepTimes) -> DataFrame:
   """Return each worker's time spans from 0 to the end of its last round; only spans with `beneath` overlap others.
 
-  Columns: worker; begin, end, in seconds; kind, a key of FILL; beneath, whether it is a message in flight while the
-  worker computes.
+  Columns: worker; begin and end, in seconds; kind, a key of FILL; beneath, whether the span belongs to a message that
+  is in flight while the worker computes.
   """
   return _asynchronous(record) if isinstance(record, Events) else _synchronous(record)
 
@@ -69,9 +69,10 @@ def _asynchronous(events: Events) -> DataFrame:
 
 
 def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> DataFrame:
-  """Return a frame of the nonempty spans in `parts`, which are tuples of arrays (begin, end, kind, beneath).
+  """Return a frame with a row for each nonempty span.
 
-  worker: the worker of each element of these arrays; rounding: spans of at most these seconds count as empty.
+  worker: the worker of each span, an array; parts: tuples of arrays (begin, end, kind, beneath) that broadcast with
+  `worker`; rounding: spans of at most this many seconds count as empty.
   """
   names = ("worker", "begin", "end", "kind", "beneath")
   rows = [zip(names, map(np.ravel, np.broadcast_arrays(worker, *part)), strict=True) for part in parts]
@@ -80,9 +81,9 @@ def _spans(worker: np.ndarray, parts: list[tuple], rounding: float) -> DataFrame
 
 
 def _sent_after(events: Events, begun: np.ndarray, reply: np.ndarray) -> list[tuple]:
-  """Return the parts (begin, end, kind, beneath) of rounds whose request is sent after the steps.
+  """Return the parts (see `_spans`) of rounds that send the request after their local steps.
 
-  The request is assumed to take as long as the reply.
+  begun: the times of `_service`; reply: seconds from the server to the worker. A request is assumed to take as long.
   """
   start, arrival, served, released = events.start, events.arrival, events.served, events.released
   is_served = ~events.dropped
@@ -104,10 +105,11 @@ def _sent_after(events: Events, begun: np.ndarray, reply: np.ndarray) -> list[tu
 
 
 def _sent_before_the_steps(events: Events, begun: np.ndarray, rounding: float) -> list[tuple]:
-  """Return the parts (begin, end, kind, beneath) of rounds whose request is sent before the steps.
+  """Return the parts (see `_spans`) of rounds that send the request before their local steps.
 
-  The record does not say when a worker began to wait for a late reply, when it waited at a barrier after the round
-  (counted as computing), or when a failure ended the steps after the reply (counted as lost).
+  The record lacks some times, so each of these spans has a single kind: UNKNOWN until a reply for which the worker may
+  have waited; from the reply to the next round COMPUTING, even if the worker waited at a barrier, or LOST if it
+  failed.
   """
   start, arrival, released = events.start, events.arrival, events.released
   reached = np.minimum(events.served + (arrival - start), released)  # assumes that a reply takes as long as a request
@@ -124,10 +126,13 @@ def _sent_before_the_steps(events: Events, begun: np.ndarray, rounding: float) -
 
 
 def _service(events: Events, rounding: float) -> np.ndarray:
-  """Return when the server starts to process each message: on arrival, or after the previous one in the queue."""
+  """Return the time at which the server starts to process each message [events], in seconds.
+
+  It is the message's arrival or, if messages queue, the end of the previous message's service if that is later.
+  """
   rows, begun = np.flatnonzero(~events.dropped), events.arrival.copy()
   arrival, served = events.arrival[rows], events.served[rows]
-  if np.ptp(served - arrival) > rounding:  # without a queue, all visits take equally long
+  if np.ptp(served - arrival) > rounding:  # equal durations mean that no message queues
     begun[rows[1:]] = np.maximum(arrival[1:], served[:-1])
   return begun
 
@@ -135,8 +140,8 @@ def _service(events: Events, rounding: float) -> np.ndarray:
 def _synchronous(record: StepTimes) -> DataFrame:
   """Return the time spans of every worker of a collective algorithm.
 
-  The arrays of `record` are [steps, workers], and [steps, n, 2] for the start and arrival of n messages. The time of an
-  absent worker counts as lost, until the end of the record if the worker does not rejoin.
+  The arrays of `record` are [steps, workers], or [steps, n, 2] for the start and arrival of n messages. An absent
+  worker's time counts as lost until the worker rejoins or the record ends.
   """
   shape, computes = record.free.shape, record.begun + record.lost
   launched, met = (
@@ -156,7 +161,10 @@ def _synchronous(record: StepTimes) -> DataFrame:
 
 
 def _absent(record: StepTimes) -> tuple[np.ndarray, np.ndarray]:
-  """Return when workers leave and when they rejoin, both [steps, workers]; NaN except where an absence begins."""
+  """Return the times at which workers leave and rejoin, both [steps, workers]; NaN except where an absence begins.
+
+  A worker that does not rejoin gets the end of the record.
+  """
   is_present = np.isfinite(record.free)
   leaves = ~is_present & np.vstack([np.ones_like(is_present[:1]), is_present[:-1]])
   before = np.vstack([np.zeros_like(record.free[:1]), record.released[:-1]])
@@ -170,7 +178,7 @@ def _beneath(message: np.ndarray, record: StepTimes) -> np.ndarray:
 
 
 def _meetings(since: np.ndarray, messages: list[np.ndarray], until: np.ndarray) -> list[tuple]:
-  """Divide the time from `since` to `until` into spans of waiting and of messages during which no worker computes."""
+  """Divide the workers' time from `since` to `until`, in which they do not compute, into messages and waiting."""
   parts = []
   for message in messages:
     leaves, arrives = message[:, 0], message[:, 1]
@@ -186,7 +194,7 @@ def shares(timeline: DataFrame) -> dict[str, float]:
   return (parts / parts.sum()).to_dict()
 
 
-ROUNDS, ROWS, BARS = 6, 16, 40  # maximum rounds of a worker, workers, and bars of the histogram in a figure
+ROUNDS, ROWS, BARS = 6, 16, 40  # in a figure: approximate rounds per worker, maximum workers and histogram bars
 SHAPES = {"back from a failure": "triangle-up", "message dropped": "cross"}
 PICTURE = "schedule.png"
 
@@ -236,7 +244,11 @@ def _picture(shown: WorkerSchedule, clock: str = "virtual time") -> Figure:
 
 
 def end_of(shown: WorkerSchedule) -> float:
-  """Return the end of the time axis: the end of the run, or when half of the workers have completed ROUNDS rounds."""
+  """Return the end of the time axis in seconds: the end of about ROUNDS rounds, or of the run if it has fewer.
+
+  In an asynchronous run, half of the workers have then completed ROUNDS rounds; in a collective one, all workers have
+  completed the first ROUNDS steps with an exchange.
+  """
   if not isinstance(shown.record, Events):
     sent = np.concatenate([shown.record.launched, shown.record.met], axis=1)  # [steps, messages, 2]
     exchanges = np.nanmax(shown.record.released[np.isfinite(sent).any(axis=(1, 2))], axis=1)
@@ -248,7 +260,7 @@ def end_of(shown: WorkerSchedule) -> float:
 
 
 def _drawn(events: Events | None, spans: DataFrame, end: float, narrow: bool, clock: str) -> dict[str, Any]:
-  """Return the Vega-Lite specification: a row of bars per worker, and if there are events a histogram of staleness."""
+  """Return the Vega-Lite specification: a row of bars per worker and, given events, a histogram of the staleness."""
   rows, beneath = int(spans["worker"].max()) + 1, spans["beneath"]
   top = spans["worker"] + np.where(beneath, 0.24, -0.34)
   bottom = top + np.where(beneath, 0.16, 0.56 if beneath.any() else 0.68)

@@ -153,7 +153,10 @@ def expected(tables: Frames) -> list[Sentence]:
 
 
 def order(tables: Frames, first: str, second: str) -> int:
-  """Return -1 if the first algorithm reaches the target significantly sooner, 1 if the second does, else 0."""
+  """Return -1 if the first algorithm reaches the target significantly sooner, 1 if the second does, else 0.
+
+  An algorithm that reaches it with every seed is sooner than one that never does.
+  """
   reached, complete = dict(zip(tables.labels, tables.table["reached"], strict=True)), tables.complete
   if first in complete and second in complete:
     return frames.verdicts(tables, frames.costs(tables.comparison)[-1]).get((first, second)) or 0

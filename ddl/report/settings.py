@@ -20,7 +20,7 @@ RATE = "optimizer.learning_rate"
 
 
 class Settings(NamedTuple):
-  shared: dict[str, str]  # by section
+  shared: dict[str, str]  # settings common to all labels: section -> text
   columns: dict[str, list[str]]  # settings that differ, a text per label
   note: str  # the origin of the learning rates if it is the same for all labels; else it is a column
 

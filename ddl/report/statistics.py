@@ -17,20 +17,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import optimize, special, stats
 
-RANGE = {  # bounds of the true mean of metrics
+RANGE = {  # metric -> bounds of its true mean
   "test_accuracy": (0.0, 1.0),
   "test_perplexity": (1.0, math.inf),
   "distance": (0.0, math.inf),
 }
 LEVEL = 0.05  # significance level of a family of tests
 POWER = 0.8
-MOST = 1000  # largest number of additional seeds that `more_seeds` returns
-COUNTED = 50_000  # examples; for larger test sets the resolution is negligible compared to the spread over seeds
+MOST = 1000  # largest number of additional seeds that `more_seeds` tries
+COUNTED = 50_000  # test examples; with more, the resolution is negligible compared to the spread over seeds
 ROUNDING = 1e-12  # relative differences up to this are treated as 0
 
 
 def half_width(values: np.ndarray) -> np.ndarray:
-  """Return the half-width of Student's 95 % interval over the first axis: t(0.975, n - 1) s / sqrt(n)."""
+  """Return the half-width of Student's 95 % confidence interval of the mean over the first axis.
+
+  For n values with standard deviation s, it is t(0.975, n - 1) s / sqrt(n).
+  """
   return stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
 
 
@@ -43,15 +46,18 @@ def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
 
 
 def interval_ends(metric: str, mean: Any, half: Any) -> tuple[Any, Any]:
-  """Return mean -+ half, clipped to the metric's RANGE, which contains the true mean and so keeps the coverage."""
+  """Return mean - half and mean + half, clipped to the metric's RANGE.
+
+  Clipping does not change the coverage, because RANGE contains the true mean.
+  """
   least, most = RANGE.get(metric, (-math.inf, math.inf))
   return np.clip(mean - half, least, most), np.clip(mean + half, least, most)
 
 
 def log_summary(values: Sequence[float] | np.ndarray) -> tuple[float, float, float]:
-  """Return the geometric mean and the ends of its 95 % interval, exp(mean(log v) -+ t s(log v) / sqrt(n)).
+  """Return the geometric mean of values v and the ends of its 95 % interval, exp(mean(log v) -+ t s(log v) / sqrt(n)).
 
-  The ends are NaN for fewer than two values. If a value is 0, return the arithmetic mean and no interval.
+  The ends are NaN for fewer than two values. If any value is not positive, return the arithmetic mean and NaN ends.
   """
   values = np.sort(np.asarray(values, np.float64))  # makes rounding independent of the order of seeds
   if not (values > 0).all():
@@ -65,7 +71,7 @@ class Crossing(NamedTuple):
   """The point at which a curve first meets the target."""
 
   step: float  # interpolated linearly between the evaluations before and after
-  unseen: bool  # met before the first evaluation after the start, so that the step is mostly interpolated
+  unseen: bool  # whether this is before the first evaluation after the start; `step` is then mostly interpolated
   missed_again: bool  # whether a later evaluation misses the target
 
 
@@ -89,13 +95,16 @@ def crossing(steps: np.ndarray, values: np.ndarray, target: float, higher_is_bet
 
 
 def finite_rows(values: np.ndarray) -> np.ndarray:
-  """Return the indices of the first consecutive finite values."""
+  """Return the indices of the first block of consecutive finite values."""
   rows = np.flatnonzero(np.isfinite(values))
   return rows[: np.argmax(np.append(np.diff(rows), 2) > 1) + 1]
 
 
 def common_grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-  """Return all x [points] in the range common to the curves (x, y), and their interpolated y [curves, points]."""
+  """Return all x in the range common to the curves (x, y), and each curve's interpolated y at these x.
+
+  The shapes are [points] and [curves, points].
+  """
   grid = np.unique(np.concatenate([x for x, _ in curves]))
   grid = grid[(grid >= max(x[0] for x, _ in curves)) & (grid <= min(x[-1] for x, _ in curves))]
   return grid, np.array([np.interp(grid, x, y) for x, y in curves])
@@ -109,11 +118,11 @@ class Pair(NamedTuple):
   seeds: int  # number of common seeds
   low: float | None = None  # Student's 95 % interval, without correction for multiple pairs
   high: float | None = None
-  p: float | None = None  # of the two-sided test
-  p_holm: float | None = None  # adjusted for all tested pairs of the family
+  p: float | None = None  # p-value of the two-sided test
+  p_holm: float | None = None  # p-value adjusted for all tested pairs of the family
   significant: bool | None = None
-  effect_size: float | None = None  # `hedges_gz`
-  more_seeds: int | None = None  # `more_seeds`
+  effect_size: float | None = None  # Hedges' g_z, see `hedges_gz`
+  more_seeds: int | None = None  # seeds to add for a significant difference, see `more_seeds`
 
 
 def paired_tests(
@@ -126,8 +135,8 @@ def paired_tests(
     figures: the values by algorithm label and seed; a pair is tested over the common seeds.
     ratio: whether to test the ratio of two algorithms (if all their values are positive) instead of the difference.
     family: the pairs, chosen before the values are known.
-    resolution: the unit of rounded values, such as 1 / 360 for accuracies on 360 examples. Rounding adds a variance of
-      2 resolution^2 / 12 to a difference, which is a lower bound on the variance in the test.
+    resolution: the unit of rounded values, such as 1 / 360 for accuracies on 360 examples. Rounding two values adds a
+      variance of 2 resolution^2 / 12 to their difference, and the test uses at least this variance.
     untested: pairs of the family that get an estimate but no test.
   """
   pairs, sizes = {}, {}
@@ -146,7 +155,10 @@ def paired_tests(
 def _paired(
   first: Mapping[str, float], second: Mapping[str, float], ratio: bool, resolution: float
 ) -> tuple[Pair, float]:
-  """Return the comparison before Holm's correction, and |mean| / s of the differences (0 if the mean or s is 0)."""
+  """Return the comparison before Holm's correction, and |mean| / s of the differences.
+
+  The second value is 0 for fewer than two common seeds, or if the mean or s is 0.
+  """
   common = [seed for seed in first if seed in second]
   a, b = (np.array([values[seed] for seed in common], np.float64) for values in (first, second))
   ratio = ratio and bool(not common or min(a.min(), b.min()) > 0)
@@ -175,7 +187,7 @@ def _paired(
 
 
 def share_resolution(values: Sequence[float]) -> float:
-  """Return 1 / N for the smallest N such that all values are multiples of 1 / N; 0 if there is none."""
+  """Return 1 / N for the smallest N such that all values are multiples of 1 / N; 0 if there is none up to COUNTED."""
   counts = np.arange(1, COUNTED + 1)
   for value in values:
     shares = value * counts
@@ -184,7 +196,10 @@ def share_resolution(values: Sequence[float]) -> float:
 
 
 def holm(values: Sequence[Any]) -> list[float]:
-  """Return Holm's adjusted p-values: min(1, max over j <= k of (m - j) p_j) for the k-th smallest of m, k from 0."""
+  """Return Holm's adjusted p-values, in the order of `values`.
+
+  For the k-th smallest of m p-values, counted from 0, it is min(1, max over j <= k of (m - j) p_j).
+  """
   p = np.asarray(values, np.float64)
   order = np.argsort(p, kind="stable")
   adjusted = np.empty_like(p)
@@ -206,11 +221,12 @@ def hedges_gz(size: float, seeds: int) -> float | None:
 def power(size: float, seeds: int, level: float) -> float:
   """Return the power of the paired t-test with n seeds: P(|T| > t(1 - level / 2, n - 1)).
 
-  T has the noncentral t distribution with n - 1 degrees of freedom and noncentrality size sqrt(n).
+  T has the noncentral t distribution with n - 1 degrees of freedom and noncentrality size sqrt(n), where size is
+  mean(d) / s(d).
   """
   df, center = seeds - 1, size * math.sqrt(seeds)
   critical = special.stdtrit(df, 1 - level / 2)
-  below, lower = np.nan_to_num(special.nctdtr(df, center, [critical, -critical]))  # NaN where too small for a float
+  below, lower = np.nan_to_num(special.nctdtr(df, center, [critical, -critical]))  # NaN: underflow
   return float(1 - below + lower)
 
 

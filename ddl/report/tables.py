@@ -30,7 +30,7 @@ class Cell(NamedTuple):
 
 
 def column(tables: Frames, quantity: Quantity, intervals: bool = True) -> list[Cell]:
-  """Return a quantity's column in the table of results. intervals: whether to add intervals."""
+  """Return a quantity's column in the table of results. intervals: whether to add 95 % intervals."""
   name, kind = quantity.name, quantity.unit
   signs = {} if quantity.is_score else sentences.signs(tables)
   counts = tables.runs.groupby("label")[name].count()
@@ -52,7 +52,7 @@ def column(tables: Frames, quantity: Quantity, intervals: bool = True) -> list[C
 
 
 def varying(comparison: ComparisonRecord) -> dict[str, list[Cell]]:
-  """Return those of the columns "workers", "batch" and "seeds run" that differ and are not keys of the grid."""
+  """Return the columns "workers", "batch" and "seeds run", except keys of the grid and columns of equal values."""
   keys = [key for key in ("workers", "batch") if key not in comparison.info["grid"]]
   columns = _differing({key: list(map(str, of_labels(comparison.info, key))) for key in keys})
   if counts := sentences.seed_counts(comparison):

@@ -21,7 +21,7 @@ from ddl.run.build import Components
 from ddl.run.folder import RunFolder
 from ddl.run.virtual_time import RunClock
 
-NEW_RUN: dict[str, Any] = {  # a run's counters before its first step; checkpoints store them
+NEW_RUN: dict[str, Any] = {  # counters of a run before its first step; checkpoints store a run's counters
   "step": 0, "lines": 0, "crc": 0, "nbytes": 0.0, "seconds": 0.0, "loss_sum": 0.0, "loss_count": 0, "noise": [],
   "last": {},
 }  # fmt: skip
@@ -38,14 +38,14 @@ class BatchRun(NamedTuple):
   folder: RunFolder
   clock: RunClock
   resume: bool = False  # whether to continue the run in its folder
-  values: Mapping[str, float] = {}  # values of the traced settings
+  values: Mapping[str, float] = {}  # values of this run for the settings that are arguments of the program
 
 
 class Batch:
   """The state of the runs that one trainer executes together.
 
-  The compiled program has `width` lanes, one per run; an unused lane repeats the first run. A run's result does not
-  depend on the other runs, but its rounding may depend on its lane and on the width.
+  The compiled program has `width` lanes, each of which computes one run; an unused lane repeats the first run. A run's
+  result does not depend on the other runs, except that rounding may depend on the run's lane and on the width.
   """
 
   def __init__(self, runs: Sequence[BatchRun], trainer: Trainer, lanes: Sequence[int] = (0,), width: int = 1):
@@ -60,7 +60,7 @@ class Batch:
 
   @property
   def experiment(self) -> Any:
-    """The first run's experiment, from which the other runs differ only in seeds and traced settings."""
+    """The experiment of the first run; the other runs differ from it only in the seed and in traced settings."""
     return self.runs[0].components.experiment
 
   @property
@@ -79,7 +79,7 @@ class Batch:
     return [run for run in range(len(self.runs)) if run not in self.diverged]
 
   def for_active(self, do: Callable[[int], object]) -> None:
-    """Call `do` for each active run; mark runs that raise NotFinite as diverged; re-raise if no run is left."""
+    """Call `do` with each active run; if it raises NotFinite, mark the run as diverged; re-raise if no run is left."""
     for run in self.active:
       try:
         do(run)
@@ -89,7 +89,7 @@ class Batch:
           raise
 
   def diverge(self, run: int, error: NotFinite) -> None:
-    """Mark a run as diverged."""
+    """Mark a run as diverged because of `error`."""
     experiment = self.runs[run].components.experiment
     self.diverged[run] = Diverged(
       f"{experiment.label} diverged: {error}; try config.optimizer.learning_rate below "
@@ -98,7 +98,7 @@ class Batch:
     self.diverged[run].__cause__ = error
 
   def start(self) -> Any:
-    """Return the initial carry of all lanes."""
+    """Return the initial carry of all lanes, the state that the first call of the program takes."""
     keys = [initial_key(run.components.experiment.seed) for run in self.runs]
     pairs = zip(self.runs, keys, strict=True)
     return self.join([self.trainer.start(RunKey(key, run.values) if run.values else key) for run, key in pairs])
@@ -108,20 +108,21 @@ class Batch:
     return self.trainer.join([carries[run] for run in self._in_lane])
 
   def carry_of(self, carry: Any, run: int) -> Any:
-    """Return the carry of one run."""
+    """Return one run's part of the carry of all lanes."""
     return self.trainer.part(carry, self.lanes[run])
 
   def key(self) -> jax.Array:
-    """Return the PRNG key of training; with several lanes, their stacked keys."""
+    """Return the PRNG key of training: [] with one lane, else [lanes]."""
     keys = [training_key(run.components.experiment.seed) for run in self.runs]
     return keys[0] if self.width == 1 else jnp.stack([keys[run] for run in self._in_lane])
 
   def feed(self, streams: Sequence[tuple[int, dict[str, Any]]] = (), joined: bool = False) -> Any:
-    """Return the function that loads the training examples of all lanes.
+    """Return the function that loads the training examples of all lanes, a `Feed` or `RoundFeed`.
 
-    It returns arrays [workers, steps, ...], or [workers, lanes, steps, ...] with several lanes.
+    The function returns arrays [workers, steps, ...] with one lane, else [workers, lanes, steps, ...].
 
-    streams: each run's (step, stream states) to resume from; joined: whether some workers have just joined.
+    streams: each run's (step, stream states) to resume from; joined: whether workers without a saved stream state may
+    join; they read their streams from the start.
     """
     feeds = [run.components.training_feed([*self.trainer.fed]) for run in self.runs]
     self._streams = [feed for feed in feeds if isinstance(feed, StreamFeed)]
@@ -149,7 +150,10 @@ class Batch:
     return figures
 
   def consensuses(self, step: int, carry: Any) -> list[Consensus]:
-    """Return each lane's consensus model after a step; mark runs with non-finite parameters as diverged."""
+    """Return each lane's consensus model after `step` steps; mark runs with non-finite parameters as diverged.
+
+    Raises NotFinite if no run is left.
+    """
     models = self.trainer.consensuses(carry)
 
     def check(run: int) -> None:
@@ -162,7 +166,7 @@ class Batch:
     return models
 
   def close(self) -> None:
-    """Stop the processes of the streams and of the trainer."""
+    """Stop the processes that the streams and the trainer have started."""
     for stream in self._streams:
       stream.close()
     self._streams = []
@@ -171,16 +175,16 @@ class Batch:
 
 @dataclass
 class LoopStep:
-  """The argument of the loop's hooks: the state of a batch after a call of the compiled program."""
+  """The argument of the loop's hooks: the state of a batch of runs after a call of the compiled program."""
 
   batch: Batch
   first: int  # the first step of the call
-  step: int  # steps completed after the call: the mean over workers if they are asynchronous
+  step: int  # steps completed so far; for asynchronous workers, their mean
   losses: np.ndarray  # [lanes, steps of the call]
-  nbytes: float  # bytes that a worker has sent and received since step 0, on average
+  nbytes: float  # mean bytes that a worker has sent since step 0, plus those that a server has sent to it
   seconds: float  # training time per run since step 0, excluding compilation, evaluation and saving
-  carry: Any = None  # None if the next call has already started and owns it
-  stopping: bool = False  # this is the last step before a requested stop
+  carry: Any = None  # state of the trainer; None if the next call has already started and may have donated it
+  stopping: bool = False  # whether this is the last call before a requested stop
 
   @cached_property
   def models(self) -> list[Consensus]:
@@ -189,18 +193,19 @@ class LoopStep:
 
 
 class LoopHook(Protocol):
-  """A hook that the loop calls after each call of the program; by default its methods do nothing."""
+  """A hook that the loop calls after each call of the compiled program; by default its methods do nothing."""
 
   def due(self, first: int, step: int) -> bool:
-    """Return whether the hook needs the carry after the steps first..step-1; if so, the loop waits for it.
+    """Return whether the hook needs the carry after the call of the steps first..step-1.
 
-    The answer must depend only on the arguments, because all processes must agree.
+    If it does, the loop waits for the devices before it calls the hook. The result must depend only on the arguments,
+    because all processes must agree.
     """
     del first, step
     return False
 
   def __call__(self, state: LoopStep) -> None:
-    """Handle the state after a call."""
+    """Handle the state after a call of the compiled program."""
 
   def finished(self, run: int) -> None:
     """Handle the end of a run, once its folder is complete."""

@@ -39,18 +39,18 @@ from ddl.sharding import Rules, columns
 
 
 class Components(NamedTuple):
-  """The objects built from an experiment."""
+  """An experiment and the objects that `build` creates from it."""
 
   experiment: Experiment
   data: Data
   model: Model
   algorithm: Algorithm | ServerAlgorithm
-  order: ExampleSampler | None  # None if the training set is a stream
+  order: ExampleSampler | None  # samples the workers' examples; None if the training set is a stream
 
   def feed(self, workers: list[int]) -> Feed:
-    """Return the function (first step, steps) -> batches of these workers: arrays [len(workers), steps, batch, ...].
+    """Return the function (first step, number of steps) -> batches: arrays [len(workers), steps, batch, ...].
 
-    If the training set is a stream, return a new `StreamFeed`.
+    workers: IDs of the workers. If the training set is a stream, return a new `StreamFeed`.
     """
     train, order, experiment = self.data.train, self.order, self.experiment
     if train.stream:
@@ -66,7 +66,7 @@ class Components(NamedTuple):
     if not self.experiment.has_server:
       return self.feed(workers)
     order = self.order
-    assert order  # `build` refuses streams
+    assert order  # `build` rejects streams
     return lambda rounds, steps: round_batches(self.data.train, order, rounds, steps)
 
 
@@ -97,12 +97,12 @@ def build(experiment: Experiment, data: Data | None = None) -> Components:
   what = f"config.workers={experiment.workers}: the examples for one step of all workers"
   memory.require(step + 16 * experiment.workers, what)
   order = _order(experiment, data)
-  setting_warnings.warn(experiment, algorithm, pull)  # last, so that no warning precedes the line of an error
+  setting_warnings.warn(experiment, algorithm, pull)  # last, so that no warning precedes an error
   return Components(experiment, data, model, algorithm, order)
 
 
 def _check_contract(experiment: Experiment, algorithm: Any, model: Model, data: Data) -> None:
-  """Trace user-defined functions. Raises ValueError if one returns a wrong structure."""
+  """Trace the user-defined functions. Raises ValueError if one returns a wrong structure."""
   custom = [kind for kind in ("model", "algorithm", "wrapper") if is_address(getattr(experiment, kind).name)]
   try:
     if "model" in custom:
@@ -119,7 +119,7 @@ def _check_contract(experiment: Experiment, algorithm: Any, model: Model, data: 
 
 
 def make_model(experiment: Experiment, data: Data) -> Model:
-  """Build the model for a data set, with the experiment's precision and microbatches."""
+  """Build an experiment's model for a data set; the experiment also sets the precision and the microbatches."""
   try:
     model = experiment.make_part("model", data.meta)
   except KeyError as error:
@@ -138,12 +138,12 @@ def param_shapes(model: Model) -> Any:
 
 
 def params_bytes(model: Model) -> int:
-  """Return the bytes of a model's parameters."""
+  """Return the size of a model's parameters in bytes."""
   return nbytes(param_shapes(model))
 
 
 def variant(components: Components, experiment: Experiment) -> Components:
-  """Return components for another seed or other traced settings, without repeating warnings."""
+  """Return the components of an experiment that differs only in the seed or in traced settings, without warnings."""
   return components._replace(experiment=experiment, order=_order(experiment, components.data))
 
 
@@ -156,13 +156,13 @@ def _check_stream(experiment: Experiment, data: Data) -> None:
   if not data.train.stream:
     return
   if experiment.has_server:
-    condition = "a collective algorithm for streamed training data, which can only be read in order"
+    condition = "a collective algorithm for streamed training data (which can only be read in order)"
     raise OptionError("config.algorithm.name", condition, experiment.algorithm.short_name)
   if experiment.partition.name != "iid":
-    condition = "iid for streamed training data, which is already sharded by worker"
+    condition = "iid for streamed training data (which is already sharded by worker)"
     raise OptionError("config.partition.name", condition, experiment.partition.short_name)
   if experiment.noise_batches:
-    condition = "0 for streamed training data, from which batches cannot be drawn at random"
+    condition = "0 for streamed training data (from which batches cannot be drawn at random)"
     raise OptionError("config.noise_batches", condition, experiment.noise_batches)
 
 
@@ -177,9 +177,10 @@ def _order(experiment: Experiment, data: Data) -> ExampleSampler | None:
 
 
 def _pull(experiment: Experiment) -> float:
-  """Return workers x alpha, the joint pull of all workers on the center; 0 if they update it one at a time.
+  """Return workers x alpha, the weight with which all workers together pull the center.
 
-  It is also 0 for a user-defined algorithm, where alpha may have another meaning.
+  Return 0 if workers update the center one at a time, and for a user-defined algorithm, whose alpha may have another
+  meaning.
 
   Raises:
     OptionError: if workers update the center one at a time and alpha is outside [0, 1].
@@ -195,7 +196,7 @@ def _pull(experiment: Experiment) -> float:
 
 
 def load(experiment: Experiment) -> Data:
-  """Load and check the data set. Raises ValueError if labels, tokens or targets contradict `Data.meta`."""
+  """Load and check an experiment's data set. Raises ValueError if its labels, tokens or targets contradict its meta."""
   ours = getattr(factory("data", experiment.data.name), "__module__", "").startswith("ddl.")
   return checks.checked(experiment.make_part("data"), complete=ours)
 
@@ -229,10 +230,10 @@ def make_trainer(
 
 
 def traced_settings(components: Components, paths: Iterable[str]) -> list[str]:
-  """Return the settings ("section.key") that can be arguments of a compiled program instead of constants.
+  """Return the settings of `paths` ("section.key") that can be arguments of a compiled program instead of constants.
 
-  The list is empty for an algorithm with a server, an elastic run, or parameters that do not have JAX's default float
-  type.
+  Return [] for an algorithm with a server or peers, for an elastic run, and if parameters do not have JAX's default
+  float type.
   """
   experiment = components.experiment
   types = {x.dtype for x in jax.tree.leaves(param_shapes(components.model))}
@@ -242,7 +243,12 @@ def traced_settings(components: Components, paths: Iterable[str]) -> list[str]:
 
 
 def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = None) -> RunClock:
-  """Set the trainer's schedule or presence of workers for an experiment's seed; return the run's clock.
+  """Make a trainer follow the event schedule or presence of workers of an experiment; return the run's clock.
+
+  Both depend on the experiment's seed. A trainer of a collective algorithm without elastic membership needs neither.
+
+  Args:
+    recorded: the presence of workers to replay; None: draw it from the config.
 
   Raises:
     ValueError: if the algorithm cannot continue with the workers that are present.
@@ -262,12 +268,12 @@ def follow(trainer: Any, experiment: Experiment, recorded: Presence | None = Non
 
 
 def by_workers(experiment: Experiment) -> Callable[[int], Algorithm]:
-  """Return a function from the number of workers to the experiment's algorithm."""
+  """Return the function number of workers -> the experiment's algorithm for that number."""
   return lambda count: cast(Algorithm, replace(experiment, workers=count).make_algorithm())
 
 
 def _compiled(components: Components, options: RunOptions, workers: Workers) -> CompiledTrainer:
-  """Build the trainer of a collective algorithm; `workers.count` may differ from the experiment's."""
+  """Build the trainer of a collective algorithm; `workers.count` may differ from the experiment's number of workers."""
   experiment, algorithm = components.experiment, components.algorithm
   if workers.count != experiment.workers:
     experiment = replace(experiment, workers=workers.count)
@@ -277,9 +283,10 @@ def _compiled(components: Components, options: RunOptions, workers: Workers) -> 
 
 
 def round_trainer(components: Components, options: RunOptions, every: Workers, workers: Workers) -> CompiledTrainer:
-  """Build an elastic run's trainer for some of its workers, with at most one round per call.
+  """Build the trainer of an elastic run for one set of present workers; a call runs at most one round.
 
-  An elastic run has several such trainers, and each one compiles. every: all workers; workers: those of this trainer.
+  An elastic run has such a trainer, with its own programs, for each set. every: all workers of the run; workers: those
+  that are present.
   """
   round_steps = virtual_time.round_steps(cast(Algorithm, components.algorithm))
   longest = min(execution(components, every, options).steps_per_call, round_steps)
@@ -302,7 +309,7 @@ def check_options(
 
   Args:
     replaceable: whether Ray replaces failed processes.
-    clusters: names of the clusters to predict.
+    clusters: names of the clusters for which to predict the training time.
 
   Raises:
     ValueError: if the experiment does not support an option, or the batch is not divisible by the members.
@@ -328,7 +335,7 @@ def check_options(
       warnings.warn("config.elastic has no effect: config.times.death_rate is 0", stacklevel=2)
   for name, value in options.changed().items():
     if name in ON_RAY and options.runtime == "simulator" and not replaceable:
-      raise OptionError(name, "unset with config.elastic=False", value, "Ray is used here only for elastic training.")
+      raise OptionError(name, "unset with config.elastic=False", value, "Only elastic runs and runtime=ray use it.")
   if members == 1:
     return
   if experiment.has_server:
@@ -337,12 +344,12 @@ def check_options(
   if find_rules(with_auto(components.model, experiment, members), options.sharding).splits_batch:
     parts = experiment.microbatches * members
     if experiment.batch % parts:
-      product = "members" if parts == members else f"{members} members x {experiment.microbatches} microbatches"
+      product = "the members" if parts == members else f"{members} members x {experiment.microbatches} microbatches"
       raise OptionError("config.batch", f"a multiple of {parts} ({product})", experiment.batch)
 
 
 def execution(components: Components, workers: Workers, options: RunOptions) -> ExecutionConfig:
-  """Return how to execute the components' model on this backend; options override the defaults."""
+  """Return how to execute the components' model on this backend; `options` override the defaults."""
   return execution_of(components.model, workers, step_bytes(components, workers), options)
 
 
@@ -356,7 +363,7 @@ def execution_of(model: Model, workers: Workers, nbytes: int, options: RunOption
 
 
 def step_bytes(components: Components, workers: Workers) -> int:
-  """Return the bytes of the batches that this process's workers read in one step."""
+  """Return the bytes of the training batches that this process's workers read in one step."""
   one = components.data.train.take(np.zeros(1, np.int64))
   return len(workers.local) * components.experiment.batch * sum(x.nbytes for x in one.values())
 
@@ -365,7 +372,10 @@ AUTO = "auto"
 
 
 def with_auto(model: Model, experiment: Experiment, members: int) -> Model:
-  """Add the rules "auto", the best sharding for this number of devices per worker, to a model with "hybrid" rules."""
+  """Add sharding rules "auto" to a model with "hybrid" rules: per layer, the split that sends the fewest bytes.
+
+  members: devices per worker.
+  """
   if "hybrid" not in model.rules:
     return model
   return model._replace(rules={**model.rules, AUTO: _rules(model, experiment, members)})
@@ -387,18 +397,18 @@ def _least(layer: Layer, total: int, nodes: int, groups: int) -> float:
 
 
 def _inside(layer: Layer, total: int, nodes: int, groups: int) -> float:
-  """Return the bytes that a node sends if the nodes of each group split the layer by outputs."""
-  if groups == nodes or layer.outputs % (nodes // groups):  # a layer that does not divide is not split
+  """Return the bytes that a device (node) sends per step if the devices of each group split the layer by outputs."""
+  if groups == nodes or layer.outputs % (nodes // groups):  # a layer whose outputs do not divide evenly is not split
     return _across(layer, total, nodes)
   return hybrid.volume(layer, total, nodes, groups).total
 
 
 def _across(layer: Layer, total: int, nodes: int) -> float:
-  """Return the bytes that a node sends if the layer is replicated and the examples are split over all nodes."""
+  """Return the bytes that a device (node) sends per step if all devices replicate the layer and split the examples."""
   return hybrid.volume(layer, total, nodes, nodes).total
 
 
 def _table(model: Model) -> Table:
-  """Return the table of dense layers that hybrid (data- and model-parallel) sharding may split."""
+  """Return the table of the dense layers that hybrid (data- and model-parallel) sharding may split."""
   params = param_shapes(model)
   return tuple(Layer(name, *params[name]["kernel"].shape) for name in model.rules["hybrid"].layers)

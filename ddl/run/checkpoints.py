@@ -1,4 +1,8 @@
-"""Save and restore checkpoints of runs, with the layout that a bit-exact resume requires, and final models."""
+"""Save and restore checkpoints of runs and their consensus models.
+
+A checkpoint records its layout: the devices, members, sharding, processes and execution settings that must be the same
+for a bit-exact resume.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,15 +32,15 @@ class DamagedMetrics(Damaged):
 class Restored(NamedTuple):
   """The state from which a batch continues."""
 
-  carry: Any  # of all lanes
-  figures: list[dict[str, Any]]  # of each run
-  first: int = 0  # the step from which calls are planned; the same plan gives the same compiled programs
+  carry: Any  # the carry of all lanes
+  figures: list[dict[str, Any]]  # the counters of each run
+  first: int = 0  # the step at which the plan of calls starts; the same plan gives the same compiled programs
   streams: Sequence[tuple[int, dict[str, Any]]] = ()  # see `Batch.feed`
   joined: bool = False  # whether some workers have just joined
 
 
 class Store(LoopHook, Protocol):
-  """A hook that restores the state of a batch, and saves it at intervals and before a stop."""
+  """A hook that restores the state of a batch of runs, and saves it at intervals and before a stop."""
 
   def restore(self, batch: Batch, resume: bool) -> Restored | None:
     """Return the state from which the runs continue, or None to start at step 0."""
@@ -47,8 +51,8 @@ class Store(LoopHook, Protocol):
 
 
 def checkpoint_note(unit: str, newest: int | None) -> str:
-  """Describe the newest checkpoint of a diverged run. unit: "step" or "visit"."""
-  return "there was no checkpoint yet" if newest is None else f"the last good checkpoint is of {unit} {newest}"
+  """Describe the newest checkpoint of a diverged run. unit: "step" or "visit"; newest: its number, or None."""
+  return "there was no checkpoint yet" if newest is None else f"the last good checkpoint was saved at {unit} {newest}"
 
 
 class RunCheckpoints(Store):
@@ -61,7 +65,8 @@ class RunCheckpoints(Store):
       steps: the length of the run.
       every: the number of steps between checkpoints; 0: no periodic ones. Before a stop the state is always saved.
       final: whether to save after the last step.
-      any_layout: whether to also restore checkpoints of another layout, which is exact only up to rounding.
+      any_layout: whether to also restore checkpoints written with other devices, members, sharding or processes; the
+        run then continues with results that are equal only up to rounding.
     """
     self._steps, self._every, self._final, self._any_layout = steps, every, final, any_layout
     self._folders: list[RunFolder] = []
@@ -69,7 +74,7 @@ class RunCheckpoints(Store):
     self._managers: list[Checkpoints] = []
 
   def due(self, first: int, step: int) -> bool:
-    """Return whether a checkpoint is due after a call of the steps first..step-1."""
+    """Return whether a checkpoint is due after a call of the program that ran the steps first..step-1."""
     return (self._final and step == self._steps) or bool(self._every and step // self._every > first // self._every)
 
   def __call__(self, state: LoopStep) -> None:
@@ -85,9 +90,9 @@ class RunCheckpoints(Store):
       self._managers[run].save(figures["step"], carry, figures, wait=batch.width > 1)
 
   def restore(self, batch: Batch, resume: bool) -> Restored | None:
-    """Return the newest intact state, or None to start at step 0.
+    """Return the state in the newest intact checkpoint, or None to start at step 0.
 
-    Raises ValueError if no checkpoint can be read, or if the run was saved with another layout.
+    Raises ValueError if no checkpoint can be read, or if the layout differs in a way that cannot be restored.
     """
     self._folders, self._layout = [run.folder for run in batch.runs], batch.trainer.layout
     self._any_layout = self._any_layout and batch.trainer.portable
@@ -117,9 +122,9 @@ class RunCheckpoints(Store):
     self._managers = self._managers or [Checkpoints(folder.checkpoints) for folder in self._folders]
 
   def _newest(self, shapes: Callable[[int], Any]) -> tuple[int, list[dict[str, Any]], list[Any], bool] | None:
-    """Return (step, counters, carries, whether the layout differs) of the newest intact checkpoint of all runs.
+    """Return (step, counters, carries, whether the layout differs) of the newest step that is intact in all runs.
 
-    Damaged newer checkpoints are deleted. Return None, to start at step 0, if no checkpoint is usable, but at least one
+    Damaged newer checkpoints are deleted. Return None, to start at step 0, if no checkpoint is usable, but one of them
     is intact and only the metrics before it are damaged. Raises as `restore` does.
 
     shapes: a function from a step to the shapes of the carry saved at that step.
@@ -164,17 +169,18 @@ class RunCheckpoints(Store):
     if layout != self._layout and not (self._any_layout and moved):
       raise ValueError(
         f"{folder.path} was run with {_layout_text(layout)}, and cannot be resumed with {_layout_text(self._layout)}. "
-        "Pass the original devices, members, virtual_grad, step_loop, steps_per_call, overlap and processes for "
-        "bit-exact results, or set devices to resume with results that are equal only up to rounding."
+        "For bit-exact results, pass the original devices, members, virtual_grad, step_loop, steps_per_call, overlap "
+        "and processes. To move the run to other devices or processes, pass devices=N explicitly; the results are then "
+        "equal only up to rounding."
       )
     return figures
 
   def _resharded(self, step: int, layout: dict[str, Any]) -> bool:
-    """Return whether the current layout differs from `layout` of the checkpoint; if so, print and record both."""
+    """Return whether the current layout differs from the checkpoint's `layout`; if so, print and record both."""
     if layout == self._layout:
       return False
     say(
-      f"resuming with {_layout_text(self._layout)} instead of {_layout_text(layout)}: results are exact up to rounding"
+      f"resuming with {_layout_text(self._layout)} instead of {_layout_text(layout)}: results are equal up to rounding"
     )
     for folder in self._folders:
       folder.resharded(step, layout, self._layout | {"together": len(self._folders)})
@@ -231,7 +237,10 @@ def load(path: Path, model: Model) -> SavedModel:
 
 
 def started_from(path: str, model: Model) -> Model:
-  """Return the model with saved parameters as initial values; unchanged if path is "". Raises as `load` does."""
+  """Return the model with `init` replaced by the values saved in `path`; return it unchanged if `path` is "".
+
+  Raises as `load` does.
+  """
   if not path:
     return model
   saved = load(files.local(path), model)
@@ -244,7 +253,7 @@ def started_from(path: str, model: Model) -> Model:
 
 
 def _as(shapes: Tree, state: Any, file: Path) -> Tree:
-  """Convert a state dict to a tree like `shapes`. Raises ValueError if names or shapes differ."""
+  """Convert a flax state dict to a pytree like `shapes`. Raises ValueError if names or shapes differ."""
   expected, saved = ({jax.tree_util.keystr(k): x.shape for k, x in jax.tree_util.tree_leaves_with_path(tree)}
                      for tree in (serialization.to_state_dict(shapes), state))  # fmt: skip
   for name in [*expected, *saved]:

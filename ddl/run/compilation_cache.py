@@ -12,15 +12,17 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from ddl import files
 
-AUTO, OFF = "auto", ("off", "")  # option values other than a folder
-LIMIT = 2**29  # bytes; enforced here, as JAX's own limit reads every entry for each new one: 0.3 s at 5,000 entries
-HIT = "/jax/compilation_cache/cache_hits"  # JAX's name of the event
+AUTO, OFF = "auto", ("off", "")  # option values that are not a folder
+LIMIT = 2**29  # bytes; enforced here, as with its own limit JAX reads all entries when it adds one (0.3 s for 5,000)
+HIT = "/jax/compilation_cache/cache_hits"  # the name of JAX's monitoring event
 NAMES = ("jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
 
 @contextlib.contextmanager
 def active(where: str = AUTO) -> Iterator[list[str]]:
-  """Enable the cache within a context; yield a growing list with one item per cache hit.
+  """Enable the cache within a context; yield a list to which each cache hit adds an item.
+
+  where: a folder, AUTO or a value in OFF.
 
   If the folder cannot be used, warn and do not cache. JAX's settings are restored on exit.
   """
@@ -40,7 +42,7 @@ def active(where: str = AUTO) -> Iterator[list[str]]:
     for name, value in before.items():
       jax.config.update(name, value)
     if changed:
-      compilation_cache.reset_cache()  # JAX keeps the first folder otherwise
+      compilation_cache.reset_cache()  # otherwise JAX keeps using the first folder
 
 
 def _start(where: str) -> None:

@@ -1,4 +1,4 @@
-"""Map exceptions to exit codes: 2 and a one-line message for user errors, 128 + the number for signals."""
+"""Map exceptions to exit codes: 2 and a one-line message for user errors, 128 + the signal's number for signals."""
 
 import signal
 import sys
@@ -18,11 +18,11 @@ EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's status when a device is out of memory
 
 
 class Failed(Exception):
-  """Ends the command with an exit code. args: the code, and a message unless it has been printed."""
+  """Raised to end the command with an exit code. args: (code, message), or (code,) if a message has been printed."""
 
 
 class Stopped(Exception):
-  """Raised after a signal stopped a run and its state was saved. args: the step, the signal's number."""
+  """Raised after a signal stopped a run and its state was saved, if the runtime can. args: (step, signal number)."""
 
   message = ""  # printed for the user
 
@@ -35,7 +35,7 @@ def _terminate(_number: int, _frame: Any) -> None:
   raise _Terminated
 
 
-_resume: ContextVar[list[str] | None] = ContextVar("resume", default=None)  # of the running command
+_resume: ContextVar[list[str] | None] = ContextVar("resume", default=None)  # [command that resumes this one]
 
 
 def resumable(command: str) -> None:
@@ -72,7 +72,7 @@ def exit_code(command: str, call: Callable[[], int]) -> int:
 
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-  """Print an error, except the follow-up that orbax's threads raise after a checkpoint failed to save."""
+  """Print an error, unless it is the follow-up error that orbax's threads raise after a checkpoint failed to save."""
   if str(error) != "Event loop is closed":
     sys.__excepthook__(kind, error, trace)
 

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
   from ddl.config.experiment import Experiment
 
 METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "result.json"
-EXPERIMENT = "experiment.json"  # the config and options, from which `--resume` continues
+EXPERIMENT = "experiment.json"  # the config and options with which `--resume` continues
 INPUTS = "inputs.json"  # fingerprints of the data and of user-defined files
 FAILED = "failed.json"  # why a run of a comparison diverged
 EVENTS = "events.npz"  # the schedule of visits of an asynchronous algorithm
-PRESENCE = "presence.json"  # the workers that are present, by step
+PRESENCE = "presence.json"  # the workers present at each step of an elastic run
 TUNED = "tuned.json"  # the best settings of a sweep
 STUDY = "study.journal"  # the trials of a sweep
-COMPARISON = "comparison.json"  # the data of a report
-LOCKSTEP = "lockstep.npz"  # when each worker computes and waits, for a collective algorithm in virtual time
-PACKAGES = re.compile("jax(lib|-cuda.*|-rocm.*)?|libtpu|flax|optax|numpy|orbax-checkpoint")  # that affect results
+COMPARISON = "comparison.json"  # the data of a comparison, from which its report is made
+LOCKSTEP = "lockstep.npz"  # when each worker of a collective algorithm computes and waits in virtual time
+PACKAGES = re.compile("jax(lib|-cuda.*|-rocm.*)?|libtpu|flax|optax|numpy|orbax-checkpoint")  # can affect results
 
 
 @dataclass
@@ -37,7 +37,7 @@ class RunFolder:
 
   path: Path
   writes: bool = True  # False in all but the main process
-  recorded: Mapping[str, Any] | None = None  # the content of EXPERIMENT; None in the folder of a comparison or sweep
+  recorded: Mapping[str, Any] | None = None  # the content of EXPERIMENT; None: do not write this file
   inputs: Mapping[str, str] = field(default_factory=dict)  # fingerprints, see `ddl.run.inputs`
 
   @property
@@ -51,7 +51,7 @@ class RunFolder:
     return (self.path / CONFIG).exists()
 
   def has_begun(self) -> bool:
-    """Return whether a killed run can be resumed; if not, remove its files so that a new run can start."""
+    """Return whether a killed run can be resumed; if not, remove its files, so that a new run can start."""
     if not self.begun:
       for name in (ABOUT, EXPERIMENT, INPUTS, METRICS):
         (self.path / name).unlink(missing_ok=True)
@@ -93,21 +93,24 @@ class RunFolder:
       record_inputs(self.path, self.inputs, {"step": step})
 
   def resharded(self, step: int, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Record in ABOUT that the run resumes with another layout, which is not bit-exact."""
+    """Record in ABOUT that the run resumes after `step` with another layout, so that its results are not bit-exact.
+
+    before, now: the two layouts: devices, processes and how the steps are executed.
+    """
     if self.writes:
       about = files.read_json(self.path / ABOUT)
       changes = [*about.get("resharded", []), {"step": step, "before": before, "bit_exact": False}]
       write_json(self.path / ABOUT, about | {"layout": now, "resharded": changes})
 
   def truncate(self, lines: int) -> None:
-    """Truncate the metrics to the lines that the checkpoint covers."""
+    """Truncate the metrics to the first `lines` lines, those that the checkpoint covers."""
     if self.writes:
       temporary = self.path / f"{METRICS}.tmp"
       temporary.write_bytes(b"".join(_lines(self.path / METRICS)[:lines]))
       temporary.replace(self.path / METRICS)
 
   def damage(self, lines: int, crc: int | None) -> str:
-    """Describe damage to the first `lines` lines of the metrics; "" if intact. crc: recorded checksum, or None."""
+    """Describe damage to the first `lines` lines of METRICS; "" if intact. crc: their CRC-32; None: do not check it."""
     file = self.path / METRICS
     if not self.writes or not lines:  # only the main process checks
       return ""
@@ -185,7 +188,7 @@ def record(
   path: Path, about: Mapping[str, Any], recorded: Mapping[str, Any] | None, inputs: Mapping[str, str],
   done: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
-  """Create a folder with ABOUT, EXPERIMENT (the content `recorded`, if any) and INPUTS. done: see `record_inputs`."""
+  """Create a folder with ABOUT, EXPERIMENT (if `recorded` is not empty) and INPUTS. done: see `record_inputs`."""
   path.mkdir(parents=True, exist_ok=True)
   write_json(path / ABOUT, about)
   if recorded:
@@ -208,17 +211,17 @@ def record_inputs(folder: Path, inputs: Mapping[str, str], done: Mapping[str, An
 
 
 def recorded_inputs(folder: Path) -> dict[str, str]:
-  """Return a folder's recorded fingerprints, {} in folders of old versions. Raises ValueError for a damaged file."""
+  """Return a folder's recorded fingerprints; {} if old versions wrote it. Raises ValueError for a damaged file."""
   return _read_inputs(folder).get("inputs", {})
 
 
 def input_changes(folder: Path) -> list[dict[str, Any]]:
-  """Return the recorded changes of inputs, each with the progress before it."""
+  """Return the recorded changes of inputs: the changed names, and the progress before (see `record_inputs`)."""
   return _read_inputs(folder).get("changes", [])
 
 
 def change_text(change: Mapping[str, Any]) -> str:
-  """Describe a change of inputs in a sentence."""
+  """Describe a change of inputs, an item of `input_changes`, in one or two sentences."""
   what = ", ".join(map(str, change["changed"]))
   if "step" in change:
     return f"Changed contents since step {change['step']}: {what}."
@@ -253,7 +256,7 @@ def package_versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-  """Return the git commit of this code, followed by "+" if the tree is dirty; None outside a repository."""
+  """Return the git commit of this code, followed by "+" if there are uncommitted changes; None outside a repository."""
   command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
   try:
     return subprocess.check_output(command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, text=True).strip()
@@ -274,7 +277,7 @@ def write_json(file: Path, content: Any) -> None:
 
 
 def differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
-  """Return the differences of two nested dicts, as "key: value recorded, value now"."""
+  """Return a text "key: value recorded, value now" for each key in which two nested dicts differ."""
   a, b = flat(recorded), flat(current)
   return [f"{k}: {a.get(k)} recorded, {b.get(k)} now" for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
 

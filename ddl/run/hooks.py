@@ -1,7 +1,7 @@
 """Hooks of the loop, and user-defined hooks such as `ddl.train(..., hooks=[my_hook])`.
 
-The loop calls a `ddl.run.batch.LoopHook` after every call of the program. A user-defined hook is a function that takes
-a `StepInfo`, called after each evaluation and at the end.
+The loop calls a `ddl.run.batch.LoopHook` after every call of the compiled program. A user-defined hook is a function
+that takes a `StepInfo`; the loop calls it after each evaluation and at the end.
 """
 
 import time
@@ -24,12 +24,12 @@ class StepInfo(NamedTuple):
   """The state of a run after an evaluation."""
 
   step: int  # steps completed by the workers
-  first: bool  # whether this is the first call in this process; in a resumed run, its step is not 0
-  last: bool  # whether the run and its folder are complete
+  first: bool  # whether this is the run's first `StepInfo` in this process; after a resume, step is not 0
+  last: bool  # whether this is the last call, when the run and its folder are complete
   metrics: Mapping[str, float]  # the newest line of metrics.jsonl
   params: Tree  # parameters of the consensus model
   extra: Tree  # non-trained state of the consensus model, such as batch statistics
-  folder: Path  # of the run
+  folder: Path  # the run's folder
   components: "Components"  # experiment, data and model
   options: "RunOptions"
   trainer: Any  # see `ddl.engine.trainer.Trainer`
@@ -39,7 +39,7 @@ Hook = Callable[[StepInfo], object]
 
 
 def resolved(hooks: Sequence[Hook | str]) -> list[Hook]:
-  """Import the hooks given as FILE.py:NAME or MODULE:NAME. Raises ValueError if one is not a function."""
+  """Return the hooks, importing those given as FILE.py:NAME or MODULE:NAME; raise ValueError for a non-function."""
   return [function_at(hook, "hooks") if isinstance(hook, str) else hook for hook in hooks]
 
 
@@ -47,7 +47,7 @@ class AfterEvaluation(LoopHook):
   """Base class of hooks that handle each new line of metrics."""
 
   def __call__(self, state: LoopStep) -> None:
-    """Call `evaluated` for each run with a line of metrics of this step."""
+    """Call `evaluated` for each run that has a line of metrics for this step."""
     for run in state.batch.active:
       if state.carry is not None and state.batch.figures[run]["last"].get("step") == state.step:
         self.evaluated(state, run)
@@ -65,7 +65,7 @@ class UserHooks(AfterEvaluation):
     self._infos: dict[int, StepInfo] = {}  # each run's newest evaluation
 
   def evaluated(self, state: LoopStep, run: int) -> None:
-    """Call the hooks, except after the last step, when `finished` calls them."""
+    """Call the hooks unless this is the last step, for which `finished` calls them once the folder is complete."""
     if not self._hooks:
       return
     (components, folder, *_), model = state.batch.runs[run], state.models[state.batch.lanes[run]]
@@ -90,7 +90,8 @@ class UserHooks(AfterEvaluation):
 class TensorBoard(AfterEvaluation):
   """A hook that writes each line of metrics as TensorBoard events, synchronously.
 
-  The thread of tensorboardX's `SummaryWriter` dies when the disk is full, after which its callers block forever.
+  It does not use tensorboardX's `SummaryWriter`, whose thread dies when the disk is full; its callers then block
+  forever.
   """
 
   def __init__(self) -> None:
@@ -129,7 +130,7 @@ class SaveModels(LoopHook):
     return step == self._steps or self._saves(first, step)
 
   def __call__(self, state: LoopStep) -> None:
-    """Save the models if due."""
+    """Save the models if a checkpoint is due, the run ends or a stop is requested."""
     if state.step and state.carry is not None and (state.stopping or self.due(state.first, state.step)):
       models = state.models
       for run in state.batch.active:

@@ -1,10 +1,10 @@
 """Fingerprint the inputs of a run other than its config: examples, files and user-defined code.
 
-INPUTS records the fingerprints. Resuming with changed inputs is an error unless the user allows it; the change is then
-recorded.
+The file INPUTS in a run's folder records the fingerprints. Resuming with changed inputs is an error unless the user
+allows it; the change is then recorded.
 
-Examples are hashed, not file names or times. Arrays of up to WHOLE bytes are hashed completely, in about a second, and
-larger ones by evenly spaced samples. For data that is read lazily, the files are hashed in the same way.
+A data set of up to WHOLE bytes is hashed completely, in about a second. Of a larger or lazily read data set, evenly
+spaced examples are hashed, and also the names, sizes and bytes (but not the times) of the files that its settings name.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ SPLITS = {"train": "training examples", "test": "test examples", "validation": "
 WHOLE = 2**30  # bytes; larger inputs are sampled
 SAMPLE, BLOCK = 2**26, 2**14  # bytes of a sample, and of each block of a sample of files
 CHUNK = 2**20  # bytes hashed at a time, so that they fit into the CPU cache
-DRAWN = 64  # examples hashed of a stream
+DRAWN = 64  # examples hashed of a stream or of data in files; the minimum for other sources
 ON_DISK = {"tokens": (TRAIN, TEST, META), "image_folder": image_folder.SUFFIXES, "tfds": ("",)}
 PREPARED = "~/tensorflow_datasets"  # TFDS's default data_dir
 ALLOW, TRUST = "allow_changed_inputs", "trust_code"
@@ -40,7 +40,7 @@ KINDS = ("algorithm", "wrapper", *PARTS)
 def fingerprints(
   experiments: Collection[Experiment], data: Data, init_from: str = "", tuned: str = ""
 ) -> dict[str, str]:
-  """Return name -> hash of the inputs of experiments that share a data set. init_from, tuned: paths or ""."""
+  """Return input name -> hash for experiments that share a data set. init_from, tuned: paths, or "" for none."""
   digests = _of_data(next(iter(experiments)).data, data)
   addresses = set[str]().union(*map(_addresses, experiments))
   settings = set[Path]().union(*map(_settings, experiments))
@@ -55,16 +55,19 @@ def fingerprints(
 
 
 def fingerprints_of_label(inputs: Mapping[str, str], experiment: Experiment) -> dict[str, str]:
-  """Return the fingerprints that one experiment of a comparison uses."""
+  """Select, from the fingerprints of all inputs of a comparison, those of the inputs of one experiment."""
   used = {file for address in _addresses(experiment) for file in trusted_code.files(address)} | _settings(experiment)
   return {name: digest for name, digest in inputs.items() if not Path(name).is_absolute() or Path(name) in used}
 
 
 def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
-  """Compare the inputs with those recorded in a folder to resume. Raises ValueError for changes unless allowed."""
+  """Compare the fingerprints with those recorded in the folder to resume.
+
+  Raises ValueError if an input has changed, unless `allowed`.
+  """
   before = recorded_inputs(folder)
   if not before and (folder / ABOUT).exists():
-    say(f"{folder} has no {INPUTS} because an older ddl wrote it; changes of data and code cannot be detected")
+    say(f"{folder} has no {INPUTS} because an older ddl version wrote it; changes of data and code cannot be detected")
   changed = [name for name in inputs if before.get(name, inputs[name]) != inputs[name]]
   if changed and not allowed:
     raise ValueError(
@@ -111,7 +114,7 @@ def _of_data(part: Part, data: Data) -> dict[str, str]:
 
 
 def _paths(part: Part) -> list[Path]:
-  """Return the existing files and folders named in the settings of a data set."""
+  """Return the existing files and folders that a data set's settings name by absolute path; for TFDS, its folder."""
   if part.name == "tfds":
     home = Path(part.get("data_dir") or PREPARED).expanduser() / str(part.get("dataset")).partition("/")[0]
     return [home] if home.exists() else []
@@ -120,7 +123,7 @@ def _paths(part: Part) -> list[Path]:
 
 
 def _existing(text: str) -> Path | None:
-  """Return the text as a path if this file or folder exists."""
+  """Return the text as a path if this file or folder exists, else None."""
   try:
     return path if (path := Path(text)).exists() else None
   except (OSError, ValueError):  # too long, or contains a NUL
@@ -148,7 +151,7 @@ def _example_nbytes(source: Source) -> int:
 
 
 def _examples(source: Source, count: int) -> str:
-  """Hash all labels and `count` evenly spaced examples; for a stream, only the first DRAWN examples of a worker."""
+  """Hash a source: its size, labels and `count` evenly spaced examples; for a stream, its first DRAWN examples."""
   sha = hashlib.sha256(str(source.size).encode())
   if source.labels is not None:
     _add(sha, "labels", source.labels)
@@ -195,7 +198,7 @@ def _files(paths: Iterable[Path], suffixes: Sequence[str] = ("",)) -> str:
 
 
 def _below(path: Path, suffixes: Sequence[str]) -> Iterator[Path]:
-  """Yield a file, or the files below a folder in sorted order; follow links, but skip cycles."""
+  """Yield a file, or the files below a folder in sorted order; follow links but not cycles. suffixes: see `_files`."""
   if not path.is_dir():
     yield path
     return

@@ -1,4 +1,4 @@
-"""The training loop: executes the calls of a compiled program, and runs hooks between them."""
+"""The training loop: it calls a compiled program, which runs several steps per call, and runs hooks between calls."""
 
 import collections
 import contextlib
@@ -22,10 +22,12 @@ from ddl.run.progress import ProgressBar, bar
 
 
 def loop(batch: Batch, state: Restored, hooks: Sequence[LoopHook], stop: "StopRequest") -> tuple[int, bool]:
-  """Train the batch to its last step or a requested stop; return (step, whether it was stopped).
+  """Train a batch of runs to the last step or a requested stop; return (last completed step, whether to stop).
 
-  One call stays in flight while the losses of the previous one are read. If a hook is due, the loop waits for the
-  devices. All processes stop after the same call.
+  While the losses of one call are read, the next call already runs on the devices. If a hook is due, the loop waits for
+  the devices first. All processes stop after the same call.
+
+  state: the initial or restored state; stop: the handler of the signals that request a stop.
   """
   trainer, steps, done = batch.trainer, batch.experiment.steps, batch.figures[0]
   calls = [call for call in trainer.plan(state.first, steps, batch.experiment.eval_every) if call.first >= done["step"]]
@@ -68,12 +70,12 @@ def _call(hooks: Sequence[LoopHook], state: LoopStep) -> None:
 def run(
   batch: Batch, store: Store, hooks: Sequence[LoopHook], label: str, about: dict[str, Any]
 ) -> list[dict[str, Any] | Diverged]:
-  """Train the runs of a batch in their folders; return each run's last line of metrics or its `Diverged`.
+  """Train the runs of a batch in their folders; return the last line of metrics of each run, or its `Diverged` error.
 
   label: name shown with the progress; about: command and versions to record in the folders.
 
   Raises:
-    Stopped: after SIGTERM or Ctrl-C; the runs are saved if the store supports it.
+    Stopped: after SIGTERM or Ctrl-C; the runs have been saved if the store supports it.
     ValueError: if a folder contains another run (see `RunFolder`), or the trainer cannot start.
   """
   steps, stopped_at = batch.experiment.steps, None
@@ -90,7 +92,7 @@ def run(
       for run in batch.active:
         batch.diverge(run, error)
     finally:
-      # With several processes, do not close after an error: it would wait for the other processes.
+      # With several processes, do not close after an error: closing would wait for the other processes.
       if jax.process_count() == 1 or not isinstance(sys.exception(), Exception):
         batch.close()
         store.close()
@@ -106,7 +108,10 @@ def run(
 
 
 def _open(batch: Batch, store: Store, about: dict[str, Any]) -> Restored:
-  """Create the folders and the initial state, or restore both; metrics after the checkpoint are dropped."""
+  """Create the folders and the initial state; of resumed runs, check the folders and restore the saved state.
+
+  The lines of metrics written after the restored checkpoint are dropped.
+  """
   for run in batch.runs:
     if run.resume:
       run.folder.reopen(run.components.experiment)
@@ -123,9 +128,9 @@ def _open(batch: Batch, store: Store, about: dict[str, Any]) -> Restored:
 
 
 def warm_up(batch: Batch, label: str) -> None:
-  """Run the first calls and discard their results, so that compared times exclude the slow first execution."""
+  """Run the first calls and discard their results, so that the times of compared runs exclude the slow first calls."""
   trainer, every = batch.trainer, batch.experiment.eval_every
-  plan = trainer.plan(0, batch.experiment.steps, every)  # calls share programs only within the whole run's plan
+  plan = trainer.plan(0, batch.experiment.steps, every)  # only the whole run's plan gives the run's programs
   calls = [call for call in plan if call.end <= 2 * every]
   with bar(f"{label}: compiling", len(calls)) as shown:
     for _, carry, _ in trainer.run(batch.start(), calls, batch.feed(), batch.key()):
@@ -135,7 +140,7 @@ def warm_up(batch: Batch, label: str) -> None:
 
 
 class Stopwatch:
-  """A stopwatch for the seconds of training, excluding evaluation, saving and compilation."""
+  """A stopwatch for the seconds of training, which exclude evaluation, saving and compilation."""
 
   def __init__(self, trainer: Trainer, seconds: float):
     """Create a stopped stopwatch that shows `seconds`."""
@@ -146,15 +151,15 @@ class Stopwatch:
     self._since, self._compiled = time.perf_counter(), self._trainer.compile_seconds
 
   def stop(self) -> None:
-    """Pause timing; call it after waiting for the devices."""
+    """Pause timing and subtract the seconds of compilation; call it after waiting for the devices."""
     self.seconds += time.perf_counter() - self._since - (self._trainer.compile_seconds - self._compiled)
 
 
 class StopRequest:
-  """A handler of SIGTERM and Ctrl-C that lets the loop save first; the second Ctrl-C ends the process."""
+  """A handler of SIGTERM and Ctrl-C that lets the loop save the runs; Ctrl-C after a first signal ends the process."""
 
   def __init__(self, then: Callable[[], object] = lambda: None):
-    """Create the handler. then: a function to call after the first signal."""
+    """Create the handler. then: a function to call when a signal requests a stop."""
     self._then = then
 
   def __enter__(self) -> "StopRequest":
@@ -163,7 +168,7 @@ class StopRequest:
     return self
 
   def listen(self) -> dict[int, Any]:
-    """Install the handlers, also after a library has replaced them; return the previous ones."""
+    """Install the handlers, again if a library has replaced them; return signal -> previous handler."""
     return {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
 
   def _note(self, number: int, _frame: Any) -> None:

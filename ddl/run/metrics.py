@@ -4,9 +4,9 @@ The gradient noise scale is the batch size beyond which more examples or workers
 (McCandlish, Kaplan, Amodei et al. 2018, arXiv 1812.06162). For k gradients g_j with mean gbar, each computed from b
 examples drawn with replacement:
 tr(Sigma) ~ S = b / (k - 1) sum_j |g_j - gbar|^2,   |G|^2 ~ |gbar|^2 - S / (k b),   B_simple = tr(Sigma) / |G|^2.
-They equal the paper's unbiased estimates from batches of b and k b examples, S = (|g|^2 - |gbar|^2) / (1/b - 1/(k b))
+These equal the paper's unbiased estimates from batches of b and k b examples, S = (|g|^2 - |gbar|^2) / (1/b - 1/(k b))
 and |G|^2 = (k b |gbar|^2 - b |g|^2) / (k b - b) with |g|^2 = (1/k) sum_j |g_j|^2, but avoid the cancellation in S.
-As their ratio is biased, both are first averaged over the last evaluations.
+The ratio of the two estimates is biased, so both are first averaged over the last WINDOW evaluations.
 """
 
 import math
@@ -30,13 +30,13 @@ from ddl.run.batch import Batch, LoopHook, LoopStep
 from ddl.run.build import Components
 from ddl.run.folder import text_of
 
-BATCH = 512  # examples
+BATCH = 512  # examples per evaluation batch
 CACHED = 256 * 2**20  # bytes; a test set up to this size stays on the device
 REESTIMATED = 20  # training batches used to re-estimate batch-norm statistics
 
 
 class Evaluator:
-  """Mean metrics over all examples of a source, computed on one device, or on all if the model is sharded."""
+  """An evaluator of mean metrics over all examples of a source, on one device or all devices of a sharded model."""
 
   def __init__(self, model: Model, source: Source):
     """Create an evaluator, which compiles when first called."""
@@ -47,7 +47,7 @@ class Evaluator:
     self._batches: list[Any] | None = None
 
   def __call__(self, models: Sequence[Consensus]) -> list[dict[str, float]]:
-    """Return {"loss": mean, "accuracy": mean if defined} of each model; one program evaluates them all."""
+    """Return each model's mean metrics, such as {"loss": 2.3, "accuracy": 0.1}; one program evaluates all models."""
     trees = local([model[:2] for model in models])
     params = trees[0][0]
     sums: list[tuple[int, Tree]] = []
@@ -62,14 +62,14 @@ class Evaluator:
     return [{name: x / self._source.size for name, x in total.items()} for total in totals]
 
   def reestimated(self, model: Consensus, batches: Sequence[dict[str, np.ndarray]]) -> Consensus:
-    """Return the model with batch-norm statistics re-estimated from these batches."""
+    """Return the model, with its batch-norm statistics re-estimated from these batches."""
     params, extra = local(model[:2])
     for batch in batches:
       extra = self._train(params, extra, place_like(batch, params))
     return model._replace(extra=extra)
 
   def _all(self, params: Tree) -> Any:
-    """Return all batches on the parameters' devices, which must be the same in every call."""
+    """Return all batches, placed on the devices of `params`. These devices must be the same in every call."""
     if self._batches is not None:
       return self._batches
     starts = range(0, self._source.size, BATCH)
@@ -82,9 +82,10 @@ class Evaluator:
 
 
 def comparison_metric(requested: str, model: Model, source: Source, task: str) -> str:
-  """Return the metric that compares runs: "accuracy", "loss" or "perplexity"; the model is only traced.
+  """Return the name of the metric by which runs are compared: "accuracy", "loss" or "perplexity".
 
-  requested: one of these names, or "" for the accuracy if defined, else the loss. Raises ValueError if not available.
+  The model is only traced. requested: one of these names; "": accuracy if the model defines it, else loss. Raises
+  ValueError if the requested metric is not available.
   """
   figures = jax.eval_shape(lambda: _metrics_of(model)(*model.init(jax.random.key(0)), source.take(np.arange(1))))
   known = ["accuracy"] * ("accuracy" in figures) + ["loss"] + ["perplexity"] * (task == "language")
@@ -101,7 +102,7 @@ def _together(metrics: Any, models: Sequence[Tree], batch: Any) -> list[dict[str
 
 
 def _metrics_of(model: Model) -> Any:
-  """Return the function that computes a model's metrics; by default it computes only the loss."""
+  """Return the function that computes a model's metrics; for a model without one, it computes only the loss."""
 
   def metrics(params: Tree, extra: Tree, batch: Any) -> dict[str, jax.Array]:
     return {"loss": jnp.atleast_1d(model.loss(params, extra, batch, jax.random.key(0))[0])}
@@ -135,18 +136,18 @@ class NoiseEstimator:
 
 
 def draw(size: int, *, batches: int, batch: int, seed: int, step: int) -> np.ndarray:
-  """Return indices [batches, batch], drawn from 0..size-1 with replacement, for the evaluation after a step."""
+  """Return example indices [batches, batch] drawn from 0..size-1 with replacement, seeded by `seed` and `step`."""
   generator = np.random.default_rng(np.random.SeedSequence((seed, step, batches, batch)))
   return generator.integers(size, size=(batches, batch))
 
 
 def recent(before: Sequence[Sequence[float]], line: Mapping[str, float]) -> list[list[float]]:
-  """Append (|G|^2, tr(Sigma)) of a line of metrics, if it has them, and return the last WINDOW pairs."""
+  """Append the pair (|G|^2, tr(Sigma)) of a line of metrics to `before`, if any; return the last WINDOW pairs."""
   return [*map(list, before), *([[line[NORM2], line[TRACE]]] if NORM2 in line else [])][-WINDOW:]
 
 
 def ratio(sums: Sequence[Sequence[float]]) -> dict[str, float]:
-  """Return {"noise_scale": B_simple in examples} from pairs (|G|^2, tr(Sigma)); {} if |G|^2 is not positive."""
+  """Return {"noise_scale": B_simple in examples} from pairs (|G|^2, tr(Sigma)); {} if the sum of |G|^2 is <= 0."""
   norm2, trace = np.sum(sums, axis=0).tolist() if sums else (0.0, 0.0)
   return {SCALE: trace / norm2} if norm2 > 0 else {}
 
@@ -178,11 +179,11 @@ def _zeros(x: jax.Array) -> jax.Array:
   return jnp.zeros(x.shape, x.dtype if jnp.finfo(x.dtype).bits >= 32 else jnp.float32)
 
 
-MOST_LOSS = 700.0  # exp(loss) overflows soon above it
+MOST_LOSS = 700.0  # exp(loss) overflows above 709
 
 
 def with_perplexity(tested: dict[str, float], task: str) -> dict[str, float]:
-  """Add "perplexity" = exp(mean loss per token) to the metrics of a language model, if finite."""
+  """Add "perplexity" = exp(mean loss per token) to a language model's metrics if the loss is below MOST_LOSS."""
   if task != "language" or not tested["loss"] < MOST_LOSS:
     return tested
   return {"loss": tested["loss"], "perplexity": math.exp(tested["loss"])} | tested
@@ -192,7 +193,7 @@ class Losses(LoopHook):
   """A hook that sums the training losses of each run and detects losses that are not finite."""
 
   def __call__(self, state: LoopStep) -> None:
-    """Add the losses of a call."""
+    """Add the losses of the last call of the compiled program."""
     state.batch.for_active(partial(self._add, state))
 
   def _add(self, state: LoopStep, run: int) -> None:
@@ -212,7 +213,7 @@ class Evaluation(LoopHook):
   """A hook that evaluates the consensus models and writes a line of metrics for each run."""
 
   def __init__(self, batch: Batch, evaluator: Evaluator, batch_stats: str = "mean"):
-    """Create the hook. batch_stats: "mean": average the workers' batch-norm statistics; "reestimate": recompute."""
+    """Create the hook. batch_stats: "mean": average the workers' batch-norm statistics; "reestimate": compute them."""
     self._evaluator, self._reestimate = evaluator, batch_stats == "reestimate"
     self._every, self._steps = batch.experiment.eval_every, batch.experiment.steps
     if self._reestimate and any(run.components.data.train.stream for run in batch.runs):
@@ -224,7 +225,7 @@ class Evaluation(LoopHook):
     return step % self._every == 0 or step == self._steps
 
   def __call__(self, state: LoopStep) -> None:
-    """Evaluate if due."""
+    """Evaluate the models if an evaluation is due."""
     if state.carry is None or not self.due(state.first, state.step):
       return
     batch, tested = state.batch, [*state.models]

@@ -28,17 +28,18 @@ from ddl.run.exit_codes import Failed, exit_code
 
 ROOT = Path(__file__).parents[2]
 TYPE = "type of a dataclass or tuple"  # a JSON key that does not occur in other mappings
-RESTART = 6.0  # seconds before a restart, in which the processes on other hosts exit too
+RESTART = 6.0  # seconds to wait before a restart, so that the processes on other hosts exit too
 CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from ddl.run import processes as p; p.child(sys.argv[2])"
 
 
 def start_devices(workers: int, options: RunOptions, count: int | None = None) -> None:
   """Configure the CPU devices and join the other processes; call it before any use of JAX devices.
 
-  Only options.devices overrides a `jax_num_cpu_devices` that is already set. Later calls have no effect.
+  A nonzero options.devices overrides a `jax_num_cpu_devices` that is already set; the default does not. Once JAX has
+  initialized its devices, a call has no effect.
 
   Args:
-    count: the number of processes including failed ones; None: the current number.
+    count: the number of processes including those that have failed; None: the current number.
 
   Raises:
     ValueError: as `check_processes` and `hosts.join` do.
@@ -59,7 +60,7 @@ def check_processes(workers: int, processes: int, options: RunOptions) -> int:
   The number of devices divided by `options.members` (devices per worker) must divide the number of workers.
 
   Raises:
-    ValueError: if a number is not divisible, or for more devices than a process supports.
+    ValueError: if a number is not divisible, or if a process would have more devices than it supports.
   """
   devices, members = options.devices, options.members
   check_threads("devices" if devices else "members", max(devices, members) // processes)
@@ -75,7 +76,7 @@ def check_processes(workers: int, processes: int, options: RunOptions) -> int:
 
 
 def launches(options: RunOptions) -> bool:
-  """Return whether to train in child processes, because there are several processes or restarts."""
+  """Return whether to train in child processes, because the options ask for several local processes or restarts."""
   several = options.runtime == "simulator" and options.processes > 1 and hosts.processes() == 1
   return options.max_restarts > 0 or several
 
@@ -83,16 +84,16 @@ def launches(options: RunOptions) -> bool:
 def launch(function: Any, value: Any, options: RunOptions, workers: int, begun: Callable[[], bool]) -> None:
   """Call `function(value, options)` in `options.processes` processes on this machine.
 
-  If one is killed or lost, restart all of them, up to `options.max_restarts` times.
+  If a process is killed or lost, restart all of them, up to `options.max_restarts` times.
 
   Args:
     function: a module-level function, such as `train`.
-    value: the first argument: dataclasses, collections and numbers.
-    options: the second argument.
+    value: the function's first argument, which `to_json` can serialize.
+    options: the function's second argument.
     begun: a function that returns whether a restart can resume a run.
 
   Raises:
-    Failed: if the processes failed.
+    Failed: with the exit code of the last attempt, unless it is 0.
   """
   check_processes(workers, options.processes, options)
   for restart in range(options.max_restarts + 1):
@@ -111,9 +112,9 @@ def launch(function: Any, value: Any, options: RunOptions, workers: int, begun: 
 
 
 def child(file: str) -> NoReturn:
-  """Call the function that `launch` has written to a file, and exit with its exit code."""
+  """Call the function whose import path and arguments `launch` has written to a file; exit with its exit code."""
   hosts.follow_launcher()
-  logging.getLogger("absl").setLevel(logging.CRITICAL)  # libraries also raise the errors that they log
+  logging.getLogger("absl").setLevel(logging.CRITICAL)  # the libraries also raise the errors that they log
   address, value, options = from_json(Path(file).read_text())
   function = _load(address)
 
@@ -130,7 +131,7 @@ def to_json(value: Any) -> str:
 
 
 def from_json(text: str) -> Any:
-  """Deserialize the output of `to_json`; functions become "MODULE:NAME"."""
+  """Deserialize the output of `to_json`; functions become strings "MODULE:NAME"."""
 
   def decoded(fields: dict[str, Any]) -> Any:
     if TYPE not in fields:
@@ -169,7 +170,7 @@ def _load(address: str) -> Any:
 
 
 def say(text: str) -> None:
-  """Print in the main process."""
+  """Print a line to stdout in the main process."""
   if hosts.is_main():
     print(text, flush=True)
 
@@ -191,16 +192,18 @@ PER_PROCESS = (
 def check(
   config: Mapping[str, Any], options: RunOptions, data: Data, inputs: Mapping[str, str], first: int | None = None
 ) -> None:
-  """Check that config, options, versions, code and data are equal in all processes, which must all call this.
+  """Check that config, options, versions, code and data are equal in all processes.
+
+  Collective: all processes must call it.
 
   Args:
     config: the command's config as JSON.
     inputs: fingerprints of the data and of files, see `ddl.run.inputs`.
-    first: the process to compare with; only processes that differ from it fail. None: compare with process 0; any
-      difference makes all processes fail.
+    first: the process to compare with; only processes that differ from it fail. None: compare with process 0; if any
+      process differs, all fail.
 
   Raises:
-    ValueError: with the first difference.
+    ValueError: if there is a difference; the message contains the first one.
   """
   if hosts.processes() == 1:
     return
@@ -214,7 +217,7 @@ def check(
 def text(
   config: Mapping[str, Any], options: RunOptions, data: Data | None = None, inputs: Mapping[str, str] | None = None
 ) -> str:
-  """Return the config, options, versions, code hash and inputs, which must be equal in all processes, as JSON."""
+  """Return, as JSON, the config, options, versions, code hash and inputs, which must be equal in all processes."""
   common = {name: value for name, value in asdict(options).items() if name not in PER_PROCESS}
   values = {"config": config, "options": common, "versions": folder.about(())["versions"], "code": _code()}
   values["num_processes"] = hosts.processes()

@@ -12,7 +12,7 @@ from ddl.hosts import is_main
 from ddl.run.batch import LoopHook, LoopStep
 
 SHOWN = ("train_loss", "test_loss", "test_perplexity", "test_accuracy", "test_accuracy_top5")
-QUIET_SECONDS = 10.0  # minimum between two lines if there is no bar
+QUIET_SECONDS = 10.0  # minimum time between two lines if there is no bar
 
 
 def has_bar() -> bool:
@@ -21,13 +21,16 @@ def has_bar() -> bool:
 
 
 class _Cell:
-  """A line of output in a notebook cell, erased at the end; a widget or stream would keep its last text."""
+  """A file-like object that shows one line in a notebook cell.
+
+  tqdm can erase this line at the end; a widget or an output stream would keep its last text.
+  """
 
   def __init__(self, ipython: Any) -> None:
     self._shown: Any = ipython.display.display({"text/plain": ""}, raw=True, display_id=True)
 
   def write(self, text: str) -> None:
-    """Replace the text of the line, without the blanks that tqdm writes."""
+    """Replace the line by `text` without the leading and trailing blanks that tqdm writes."""
     self._shown.update({"text/plain": text.strip()}, raw=True)
 
   def flush(self) -> None:
@@ -42,7 +45,10 @@ def _cell(execution: int) -> _Cell:
 
 
 def bar(what: str, total: int, done: int = 0) -> tqdm:
-  """Create a progress bar that is erased when closed, and silent without a terminal or notebook."""
+  """Create a progress bar that is erased when closed; without a terminal or notebook, it shows nothing.
+
+  what: description before the bar; total, done: numbers of steps.
+  """
   shown: Any = None  # stderr
   if has_bar() and "ipykernel" in sys.modules:
     shown = _cell(getattr(importlib.import_module("IPython").get_ipython(), "execution_count", 0))
@@ -53,7 +59,7 @@ class ProgressBar(LoopHook):
   """A hook that shows the completed steps as a bar or in lines, in the main process only."""
 
   def __init__(self, label: str, total: int, done: int):
-    """Create the hook. label: name of the run; total, done: numbers of steps."""
+    """Create the hook. label: name of the run; total, done: its steps, and those completed so far."""
     self._label, self._total = label, total
     self._bar = bar(f"{label}: compiling", total, done)
     self._lines = is_main() and not has_bar()
@@ -73,12 +79,12 @@ class ProgressBar(LoopHook):
       self.show(state.step, last if last.get("step") == state.step else {})
 
   def show(self, step: int, line: dict[str, Any]) -> None:
-    """Show a step. line: new metrics, or {}."""
+    """Update the bar, or print a line at most every QUIET_SECONDS. line: the metrics of this step, or {} for none."""
     begins = step > self._first and not self._timed
     if begins:  # exclude compilation from the rate
       self._timed, self._since = step, time.monotonic()
       self._bar.set_description(self._label, refresh=False)
-      self._bar.initial, self._bar.start_t = step, time.time()  # tqdm's clock
+      self._bar.initial, self._bar.start_t = step, time.time()  # restart tqdm's clock
       self._bar.last_print_t = self._bar.start_t  # otherwise tqdm would not erase the bar
     if line:
       self._bar.set_postfix({name: f"{line[name]:.4g}" for name in SHOWN if name in line}, refresh=False)

@@ -1,4 +1,4 @@
-"""Elastic training in several processes, which Ray starts and replaces (`config.elastic=True`)."""
+"""Elastic training (`config.elastic=True`) in several processes, which Ray starts and, if they fail, replaces."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ from ddl.run.workdir import resume_command
 
 
 def needed(experiment: Experiment, options: RunOptions) -> bool:
-  """Return whether a run needs processes started by Ray."""
+  """Return whether a run needs processes that Ray starts."""
   return experiment.elastic and max(options.processes, hosts.processes()) > 1
 
 
@@ -30,7 +30,7 @@ def launch(
 ) -> dict[str, Any]:
   """Train in processes that Ray starts and replaces if they fail; return the last line of metrics.
 
-  train: called in each process with the experiment, options, folder and `ProcessGroup`.
+  train: a function that each process calls with the experiment, options, folder and `ProcessGroup`.
 
   Raises:
     Failed: if too few processes are left.
@@ -73,7 +73,7 @@ def _train(
     options,
     workdir=str(path),
     resume=options.resume or bool(group.survivors) or group.resume,
-    peer_timeout=max(100.0, 10 * options.peer_timeout),  # JAX aborts all then; the driver notices a loss earlier
+    peer_timeout=max(100.0, 10 * options.peer_timeout),  # JAX then aborts all; the driver notices a loss earlier
   )
   return train(experiment, options, path, group)
 
@@ -81,7 +81,7 @@ def _train(
 def parts(
   components: Components, options: RunOptions, group: elastic.ProcessGroup, checkpoints: RunCheckpoints
 ) -> tuple[elastic.ElasticTrainer, elastic.KeeperStore, elastic.ElasticClock]:
-  """Build the trainer, store and clock of one process of a group."""
+  """Build the trainer, the store and the clock for one process of a group."""
   everyone = group.layout(group.ids())
   trainer = elastic.trainer_of_process(partial(round_trainer, components, options, everyone), group)
   experiment = components.experiment
@@ -90,7 +90,7 @@ def parts(
 
 
 def _check_loss(components: Components, count: int) -> None:
-  """Raise ValueError if the algorithm cannot continue when a process is lost."""
+  """Raise ValueError if the algorithm cannot continue without one of `count` processes."""
   experiment = components.experiment
   everyone, share = tuple(range(experiment.workers)), experiment.workers // count
   round_steps = virtual_time.round_steps(cast(Algorithm, components.algorithm))

@@ -56,22 +56,22 @@ class RunSnapshot(NamedTuple):
 
   consensus: Consensus
   progress: Progress
-  model: tuple[Tree, Tree] | None = None  # initial parameters and state; None after the first visit
+  model: tuple[Tree, Tree] | None = None  # initial parameters and non-trained state; None after the first visit
 
 
 class Interval(NamedTuple):
-  """The steps between two evaluations."""
+  """The steps first..end-1 between two evaluations, for which a real-time trainer runs without a pause."""
 
   first: int
   end: int
   visits: int  # from the start of the run to the end of the interval
-  exchanges: int = 0  # visits in the interval that sent data
+  exchanges: int = 0  # visits in the interval that sent a message
 
 
 class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
-  """Base class of real-time trainers, where each worker loads its batches.
+  """Base class of real-time trainers, in which each worker loads its batches.
 
-  An interval between evaluations ends once the workers' mean number of completed steps reaches its end.
+  An `Interval` ends once the workers have completed `end` steps on average.
   """
 
   compile_seconds = 0.0
@@ -86,7 +86,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     self.components, self.barrier, self.folder, self.workers = components, barrier, folder, config.workers
     self.algorithm: ServerAlgorithm = components.algorithm  # pyright: ignore[reportAttributeAccessIssue]
     self.layout: dict[str, Any] = {}
-    self.visits = 0  # up to the last evaluation
+    self.visits = 0  # number of visits until the last evaluation
     self._nbytes = exchange_nbytes(self.algorithm, components.model) / config.workers
     self._exchanges, self._seconds, self._stopping = 0, 0.0, False
 
@@ -100,7 +100,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     return RunSnapshot(Consensus(center, extra, self._first_distance()), Progress(0, 0, 0.0), (params, extra))
 
   def plan(self, first: int, last: int, every: int) -> list[Interval]:
-    """Return the intervals between evaluations; of intervals that end at the same visit, only the last."""
+    """Return the intervals between evaluations; of intervals that end at the same visit, return only the last."""
     del first
     ends = [*range(0, last, every), last]
     by_visits = {self._visits_of(b): Interval(a, b, self._visits_of(b)) for a, b in itertools.pairwise(ends)}
@@ -111,7 +111,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
   ) -> Iterator[tuple[Interval, RunSnapshot | None, np.ndarray]]:
     """Run in a thread that pauses during evaluations; see `Trainer.run`.
 
-    If the run is stopped early, the last interval has no carry.
+    If the run is stopped early, its last interval ends at the last visit and is yielded with the carry None.
     """
     del feed, key
     queue, resume, x64 = SimpleQueue[Any](), threading.Semaphore(0), jnp.result_type(float) == jnp.float64
@@ -168,7 +168,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
       yield Interval(left[0].first, end, len(item.worker)), None, np.zeros(0)
 
   def losses(self, call: Interval, losses: np.ndarray) -> np.ndarray:
-    """Return the losses of an interval's steps."""
+    """Return the losses of the worker steps in an interval, in an array with one axis."""
     del call
     return losses
 
@@ -177,16 +177,16 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     return call.exchanges * self._nbytes
 
   def seconds(self, carry: RunSnapshot | None) -> float:
-    """Return the seconds from the start of the first worker to the last evaluation."""
+    """Return the seconds from the start of the first worker round to the last evaluation."""
     del carry
     return self._seconds
 
   def resume_after(self, figures: dict[str, Any]) -> None:
-    """Continue counting from the counters of a resumed run."""
+    """Continue to count exchanges from the counters of a resumed run."""
     self._exchanges = round(figures["nbytes"] / self._nbytes) if self._nbytes else 0
 
   def consensus(self, carry: RunSnapshot) -> Consensus:
-    """Return the consensus of the workers."""
+    """Return the consensus model."""
     return carry.consensus
 
   def _unsupported(self, *_: Any) -> Any:
@@ -212,19 +212,19 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     return None
 
   def _run(self, model: Any, marks: Sequence[int], watch: Callable[..., None]) -> Events:
-    """Run until the last of `marks`, the visits at which intervals end; return the schedule.
+    """Run until the last of `marks`, the numbers of visits at which intervals end; return the schedule.
 
-    watch: a callback (progress, losses since the last call, function that returns the consensus).
+    watch: a callback (progress, losses since the last call of `watch`, function that returns the consensus model).
     """
     raise NotImplementedError
 
 
 class _Abandoned(Exception):
-  """Raised in the thread of the workers after the loop ended with an error."""
+  """Raised in the thread that runs the workers, to end it after the loop has ended with an error."""
 
 
 def take_batches(components: Components) -> Callable[[int, int], tuple[Any, Any]]:
-  """Return a function (worker, step) -> (batch, PRNG key)."""
+  """Return a function (worker, step) -> (batch, PRNG key) that loads a batch: arrays [examples, ...]."""
   key = training_key(components.experiment.seed)
 
   def take(worker: int, step: int) -> tuple[Any, Any]:
@@ -238,7 +238,7 @@ class ThreadsTrainer(RealTimeTrainer):
   """A trainer that runs each worker in a thread and saves no checkpoints."""
 
   def __init__(self, components: Components, folder: RunFolder):
-    """Create the threads. Raises ValueError for too many workers or an unsupported barrier."""
+    """Create the trainer. Raises ValueError for too many workers or an unsupported barrier."""
     super().__init__(components, folder)
     config = components.experiment
     execution.check_threads("config.workers with runtime=threads", config.workers)
@@ -330,7 +330,7 @@ class NoStore(Store):
   """A store that saves nothing, for runs on threads."""
 
   def restore(self, batch: Batch, resume: bool) -> Restored | None:
-    """Return None, as every run is new."""
+    """Return None, because a run on threads always starts at step 0."""
     assert not resume
     batch.checkpoint_note = lambda: "threads save no checkpoints"
     return None
@@ -340,7 +340,10 @@ class RayStore(NoStore):
   """The store of a run on Ray, where the server shards save the checkpoints."""
 
   def restore(self, batch: Batch, resume: bool) -> Restored | None:
-    """Start Ray; return the counters at the shards' newest checkpoint, or None to start at step 0."""
+    """Start Ray; return the counters at the shards' newest checkpoint, or None to start at step 0.
+
+    The carry of the result is an initial one: the shards restore the parameters themselves.
+    """
     trainer: Any = batch.trainer
     cluster = trainer.connect(resume)
     batch.checkpoint_note = lambda: checkpoint_note("visit", cluster.newest())
@@ -352,7 +355,7 @@ class RayStore(NoStore):
 
 
 def covered(folder: RunFolder, visits: int) -> dict[str, Any] | None:
-  """Return the counters at the last line of metrics with at most `visits` visits; None without such a line.
+  """Return a run's counters after its last line of metrics with at most `visits` visits; None without such a line.
 
   An incomplete last line is ignored. Raises ValueError for damaged metrics.
   """

@@ -1,7 +1,7 @@
-"""Record the schedule of each asynchronous run in a file, and replay it with `train --replay=FILE`.
+"""Record the schedule of each asynchronous run (`Events`) in a file, and replay it with `train --replay=FILE`.
 
-A run on threads with a lock is reproduced bit for bit if it is replayed with one device per worker and unbatched
-gradients: --devices=WORKERS --virtual_grad=unroll.
+The replay of a run on threads is bit-exact if the algorithm is not lock-free and the replay computes each worker's
+gradients on a separate device and without batching: --devices=WORKERS --virtual_grad=unroll.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from ddl.files import read_json
 from ddl.run.build import Components
 from ddl.run.folder import ABOUT, CONFIG, EVENTS, PRESENCE, flat
 
-SAME = ("workers", "algorithm.name", "algorithm.period", "barrier.name")  # must equal the recorded run's
+SAME = ("workers", "algorithm.name", "algorithm.period", "barrier.name")  # must be as in the recorded run
 
 
 def save(folder: Path, events: Events) -> None:
@@ -29,11 +29,12 @@ def save(folder: Path, events: Events) -> None:
 
 
 def schedule(file: str, folder: Path | None, components: Components) -> Events | Presence | None:
-  """Return the schedule or presence of workers that a simulated run must follow; None: draw it from the config.
+  """Return the recorded schedule or presence of workers that a simulated run follows; None: draw it from the config.
 
   file: the value of --replay; folder: the folder of the run to resume, or None for a new run.
 
-  Raises ValueError if the file is not such a record, or the recorded run had other workers, algorithm or barrier.
+  Raises ValueError if the file is not such a record, if the recorded run had another number of workers, algorithm,
+  period or barrier, or if the run to resume has a different schedule.
   """
   if file.endswith(".json") and not components.experiment.has_server:
     return presence.load(Path(file), components.experiment.workers)
@@ -43,7 +44,7 @@ def schedule(file: str, folder: Path | None, components: Components) -> Events |
     return replayed
   resumed = record.load(saved)
   if replayed and not all(map(np.array_equal, replayed, resumed)):
-    raise ValueError(f"replay must be unset to resume a run that has its own schedule, {saved}, got {file}.")
+    raise ValueError(f"replay must be unset to resume a run with another recorded schedule ({saved}), got {file}.")
   return resumed
 
 
@@ -53,12 +54,12 @@ def recorded(path: Path, components: Components) -> Events:
   config = components.experiment.to_json()
   if not components.experiment.has_server:
     name = config["algorithm"]["name"]
-    advice = f"{name} is a collective algorithm, of which only elastic runs can be replayed."
+    advice = f"Of a collective algorithm such as {name}, only elastic runs can be replayed."
     raise OptionError("replay", f"a {PRESENCE}", path, advice)
   if not files.local(path).is_file():
     raise ValueError(f"replay={path} does not exist; each run of a server algorithm writes {EVENTS} to its folder")
   events = record.load(path)
-  folders = [path.parent, *sorted(path.parent.glob("seed-*"))]  # a comparison's record is above the seeds' folders
+  folders = [path.parent, *sorted(path.parent.glob("seed-*"))]  # in a comparison, CONFIG is in the seeds' folders
   run_folder = next((folder for folder in folders if (folder / CONFIG).exists()), None)
   if run_folder is None:
     raise ValueError(f"replay={path} must be in the folder of the recorded run, next to its {CONFIG}")

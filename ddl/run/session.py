@@ -1,4 +1,4 @@
-"""Start train, compare or sweep in each process: folder, compilation cache, devices, hooks and consistency checks."""
+"""The common start of train, compare and sweep: folder, compilation cache, devices, hooks and consistency checks."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from ddl.run.workdir import resume_command, workdir
 
 
 def open_folder(command: str, name: str, options: RunOptions) -> Path:
-  """Return a command's folder: options.workdir, or a new one named after the command and `name`.
+  """Return a command's folder: options.workdir, or a new folder named after the command and `name`.
 
   Raises ValueError for an option that the command does not use, or an unusable folder.
   """
@@ -31,14 +31,14 @@ class Session:
   """The state of a command after its devices are initialized and its processes have joined."""
 
   path: Path
-  options: RunOptions  # with imported hooks
-  reference: int | None  # the process to compare with, so that only differing processes fail; None: all fail
+  options: RunOptions  # the options, with hooks as functions
+  reference: int | None  # see `processes.check`: if set, only processes that differ from this one fail
   cached: Sequence[str]  # one item per compilation cache hit so far
 
   def agree(
     self, config: Mapping[str, Any], experiments: Collection[Experiment], data: Data, tuned: str = ""
   ) -> dict[str, str]:
-    """Check that all processes have the same config, data and code, and that a resume has the same inputs as before.
+    """Check that config, data and code are equal in all processes and, for a resume, that the inputs are as recorded.
 
     Return the fingerprints of the inputs. Raises ValueError for a difference.
     """
@@ -52,7 +52,7 @@ class Session:
 
 @contextmanager
 def session(path: Path, options: RunOptions, workers: int, group: Any = None) -> Iterator[Session]:
-  """Start the compilation cache, devices and hooks of a command for up to `workers` workers.
+  """Import the hooks, enable the compilation cache, and start devices for up to `workers` workers; yield a `Session`.
 
   group: the process group of an elastic run on Ray, in which processes may have failed; None for other runs.
   """

@@ -9,14 +9,14 @@ from ddl.schedule import Schedule
 
 
 def warn(experiment: Experiment, algorithm: Any, pull: float) -> None:
-  """Warn about questionable settings. pull: p alpha, the joint pull of all workers on the center."""
+  """Warn about questionable settings. pull: workers x alpha, with which all workers pull the center."""
   texts = [
     _of_wrapper(experiment),
     _of_memory(experiment),
     _of_silence(experiment, algorithm),
     _of_momentum(experiment),
   ]
-  if pull > 1:  # the center's coefficient is 1 - p alpha: above 2 it diverges
+  if pull > 1:  # the center's coefficient is 1 - p alpha; for p alpha > 2 the center diverges
     texts.append(f"workers x alpha = {pull:g} exceeds 1: the center overshoots; the authors of EASGD use 0.9")
   for text in filter(None, texts):
     warnings.warn(text, stacklevel=3)
@@ -26,12 +26,12 @@ def _of_wrapper(experiment: Experiment) -> str:
   """Return a warning if a compressor designed for gradients compresses whole models."""
   name, wrapper, spec = experiment.algorithm.short_name, experiment.wrapper.short_name, experiment.wrapper_spec
   if spec and experiment.spec.taxonomy.payload == "parameters" != spec.payload:
-    return f"{name} sends parameters; {wrapper} is designed for gradients and differences, such as diloco's"
+    return f"{name} sends parameters; {wrapper} is designed for gradients and for differences such as those of diloco"
   return ""
 
 
 def _of_memory(experiment: Experiment) -> str:
-  """Return a warning if random-k's error feedback is likely to make a center diverge (see `randomk` for the limit)."""
+  """Return a warning if random-k's error feedback is likely to make the center diverge; see `randomk` for the limit."""
   name, alpha = experiment.algorithm.short_name, experiment.algorithm.get("alpha")
   if experiment.wrapper.name != "randomk" or experiment.algorithm.name not in COLLECTIVE or not alpha:
     return ""
@@ -42,7 +42,7 @@ def _of_memory(experiment: Experiment) -> str:
     return ""
   return (
     f"{experiment.label}: {'alpha' if in_turn else 'p alpha'} is {pull:g}; above {limit:.3g} the center is likely to "
-    f"diverge with share={share:g}, as error feedback accumulates the same differences; increase "
+    f"diverge with share={share:g}, because error feedback accumulates the same differences; increase "
     "config.wrapper.share or decrease config.algorithm.alpha"
   )
 
@@ -53,7 +53,7 @@ def _of_silence(experiment: Experiment, algorithm: Any) -> str:
   Exchanges with the same period alternate, so only the first of them counts. Messages sent before the first step
   contain no trained values.
   """
-  first: dict[int, int] = {}  # period -> steps until a message arrives
+  first: dict[int, int] = {}  # period -> steps until the first message arrives
   if experiment.has_server:
     first[algorithm.period] = algorithm.period
   else:
@@ -67,14 +67,14 @@ def _of_silence(experiment: Experiment, algorithm: Any) -> str:
   if len(late) < len(first):
     which, result = "one of the exchanges of trained values", "it never arrives"
   return (
-    f"{experiment.label}: {which} takes {min(late)} steps, but the run has only "
+    f"{experiment.label}: {which} arrives only after {min(late)} steps, but the run has only "
     f"{experiment.steps}, so {result}; decrease config.algorithm.{experiment.length_key(min(late))} or increase "
     "config.steps"
   )
 
 
 def _of_momentum(experiment: Experiment) -> str:
-  """Return a warning if momentum adds to the algorithm's own momentum or to the implicit momentum of asynchrony."""
+  """Return a warning if the optimizer's momentum adds to the algorithm's, or either to that of asynchrony."""
   name, workers = experiment.algorithm.short_name, experiment.workers
   built_in, momentum = experiment.algorithm.get("momentum"), experiment.optimizer.get("momentum")
   if built_in and momentum:

@@ -28,8 +28,8 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
   """Train one algorithm in the folder of its run; return the last line of metrics.
 
   Raises:
-    Diverged: if the loss is not finite; the last good checkpoint remains.
-    Stopped: after SIGTERM or Ctrl-C; the run is saved.
+    Diverged: if a loss, metric or parameter is not finite; the last good checkpoint remains.
+    Stopped: after SIGTERM or Ctrl-C; the run has been saved, except on threads.
     Failed: if one of several processes failed.
     ValueError: for an invalid folder, options or experiment.
   """
@@ -54,7 +54,7 @@ def train(experiment: Experiment, options: RunOptions | None = None) -> dict[str
 
 
 def _train(experiment: Experiment, options: RunOptions, path: Path, group: Any = None) -> dict[str, Any]:
-  """Train in this process; see `train`. group: the process group of an elastic run on Ray, else None."""
+  """Train in this process; see `train`. group: the `ProcessGroup` of an elastic run on Ray, else None."""
   with session(path, options, experiment.workers, group) as started:
     components = build(experiment)
     check_options(components, started.options, replaceable=group is not None)
@@ -77,7 +77,7 @@ def _train(experiment: Experiment, options: RunOptions, path: Path, group: Any =
 def _run(
   components: Components, folder: RunFolder, started: Session, trainer: Any, store: Store, clock: Any = None
 ) -> dict[str, Any]:
-  """Run the training loop in a folder; return the last line of metrics. clock: None if the trainer is the clock."""
+  """Run the training loop in a folder; return the last line of metrics. clock: by default the trainer is the clock."""
   options, experiment, clock = started.options, components.experiment, clock or trainer
   clock.keep(folder)
   if experiment.has_server and folder.writes:

@@ -22,7 +22,7 @@ from ddl.perf.patterns import LATE
 from ddl.run.folder import EVENTS, LOCKSTEP, RunFolder
 from ddl.schedule import Schedule
 
-ROUNDS = 50  # recorded rounds of a collective algorithm
+ROUNDS = 50  # periods of the longest exchange that `lockstep_record` covers
 
 
 def step_times(config: Experiment) -> Any:
@@ -44,14 +44,16 @@ def barrier_of(config: Experiment) -> Barrier:
 def whole_run(
   config: Experiment, algorithm: ServerAlgorithm, events: Events | None = None
 ) -> tuple[Events, Operations]:
-  """Return (schedule, operations) of a run; `events` replaces the schedule drawn from the config.
+  """Return a run's event schedule and the server operations that follow from it.
+
+  events: a recorded schedule; None: draw the schedule from the config.
 
   Raises ValueError for invalid times, or a barrier that the algorithm does not support.
   """
   barrier, blocks = barrier_of(config), algorithm.arrivals.blocks
   if isinstance(barrier, Quorum) and (algorithm.read is None or algorithm.lock_free):
     condition = (
-      "an algorithm whose workers start from the server's reply, such as async_sgd, with "
+      "an algorithm whose workers start from the server's reply (such as async_sgd) with "
       f"config.barrier.name={config.barrier.name}"
     )
     raise OptionError("config.algorithm.name", condition, config.algorithm.short_name)
@@ -75,18 +77,21 @@ def whole_run(
 
 
 class Charges(NamedTuple):
-  """Communication seconds of a collective algorithm by number of workers; None if nothing is sent."""
+  """The communication seconds of a collective algorithm: numbers, or functions of the number of present workers.
+
+  None means that nothing is sent.
+  """
 
   local: lockstep.Seconds | None  # at each step
   exchanges: tuple[lockstep.Seconds | None, ...]  # of each exchange
-  hops: tuple[lockstep.Hops, ...] = ()  # of each exchange: the senders to each worker if peer to peer, else ()
-  lead: float = 0.0  # seconds by which the collectives of a step start before it ends
+  hops: tuple[lockstep.Hops, ...] = ()  # of each exchange: the senders to each worker; () if not peer to peer
+  lead: float = 0.0  # seconds by which the collectives in `local` start before the step ends
 
 
 def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
-  """Return the communication seconds of `sent`: `network.exchange_seconds` if set, else those of a tree of messages.
+  """Return the communication seconds of `sent`: `network.exchange_seconds` if set, else from `messages`.
 
-  deaths: whether workers may fail.
+  deaths: whether workers may fail, so that the seconds depend on the number of present workers.
   """
   network = config.network
 
@@ -103,9 +108,9 @@ def charges(config: Experiment, sent: Traffic, deaths: bool = False) -> Charges:
 
 
 def messages(kind: str, workers: int) -> int:
-  """Return the number of sequential messages of a collective.
+  """Return the number of sequential messages of a collective that uses a binomial tree.
 
-  A tree has ceil(log2 p) levels; an all-reduce traverses it twice (SC17, arXiv 1708.02983); a permute is one message.
+  The tree has ceil(log2 p) levels; an all-reduce traverses it twice (SC17, arXiv 1708.02983); a permute is one message.
   """
   levels = (workers - 1).bit_length()
   return {"all_reduce": 2 * levels, "permute": min(levels, 1)}.get(kind, levels)
@@ -123,13 +128,16 @@ def lockstep_seconds(
 def lockstep_record(
   config: Experiment, algorithm: Algorithm, charged: Charges, present: bool = False
 ) -> lockstep.StepTimes:
-  """Return arrays [steps, ...]: when each worker computes and waits in the first rounds of a collective algorithm."""
+  """Return when each worker computes and waits in the first steps of a run: arrays [steps, ...].
+
+  The record ends with the run or after ROUNDS periods of the longest exchange.
+  """
   steps = min(config.steps, ROUNDS * max(_periods(algorithm), default=1))
   return lockstep.stack(lockstep.walk(steps=steps, **_lockstep(config, algorithm, charged, present)))
 
 
 def round_steps(algorithm: Algorithm) -> int:
-  """Return the number of steps in a round; workers join and leave only between rounds."""
+  """Return the number of steps in a round, the shortest exchange period; workers join and leave only between rounds."""
   return min(_periods(algorithm), default=1)
 
 
@@ -152,7 +160,7 @@ def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges, presen
 
 
 def _periods(algorithm: Algorithm) -> list[int]:
-  """Return the period of each exchange, or its limit if it changes during the run."""
+  """Return the period of each exchange in steps; if it changes during the run, its value in round LATE."""
   return [clock.period(LATE) for clock in Schedule(algorithm.exchanges).clocks]
 
 
@@ -188,10 +196,10 @@ class RunClock(Protocol):
     ...
 
   def keep(self, folder: RunFolder) -> None:
-    """Write the presence of workers to the run's folder, if it changes during the run."""
+    """Write the presence of workers to the run's folder, if workers may join or leave during the run."""
 
   def save(self, folder: Path) -> None:
-    """Write the schedule, for replays and reports."""
+    """Write the schedule to `folder`, for replays and reports."""
 
 
 class FixedClock(RunClock):
@@ -210,7 +218,8 @@ class LockstepClock(FixedClock):
   def __init__(self, experiment: Experiment, algorithm: Algorithm, sent: Traffic, present: Presence | bool = False):
     """Create a clock.
 
-    present: the workers present at each step; True: workers continue without failed ones; False: workers wait for them.
+    present: a `Presence`: the workers present at each step; True: workers continue without failed workers; False: they
+      wait until failed workers return.
     """
     self.workers, self._experiment, self._algorithm = experiment.workers, experiment, algorithm
     self._deaths = bool(present)
@@ -218,7 +227,7 @@ class LockstepClock(FixedClock):
     self._seconds = lockstep_seconds(experiment, algorithm, self._charged, present)
 
   def drawn_presence(self) -> Presence:
-    """Return the workers present at each step, precomputed from the config's step times and failures."""
+    """Compute the workers present at each step of the run from the config's step times and failures."""
     experiment = self._experiment
     steps = lockstep.walk(steps=experiment.steps, **_lockstep(experiment, self._algorithm, self._charged, self._deaths))
     return lockstep.presence_of(experiment.workers, steps)
@@ -228,7 +237,7 @@ class LockstepClock(FixedClock):
     return {"virtual_seconds": self._seconds(step)}
 
   def save(self, folder: Path) -> None:
-    """Write the record of when each worker computes and waits in the first rounds."""
+    """Write the `lockstep_record`: when each worker computes and waits in the first steps."""
     lockstep.save(folder / LOCKSTEP, lockstep_record(self._experiment, self._algorithm, self._charged, self._deaths))
 
 

@@ -13,7 +13,7 @@ from ddl.errors import OptionError
 from ddl.names import slug
 from ddl.run.folder import RunFolder
 
-UNRECORDED = (  # flags that a folder does not record: they do not change the result
+UNRECORDED = (  # flags that a folder does not record, because they do not change results
   "resume", "allow_changed_inputs", "trust_code", "workdir", "coordinator", "num_processes", "process_id",
   "compilation_cache", "hooks",
 )  # fmt: skip
@@ -48,7 +48,10 @@ def writable(path: Path, option: str = "workdir") -> Path:
 
 
 def check_folder(path: Path, experiment: Experiment, options: RunOptions, single: bool = True) -> None:
-  """Raise ValueError if the folder is in use or cannot be resumed. single: False for a run of a comparison."""
+  """Raise ValueError if the folder is in use or, with options.resume, does not contain a run of this experiment.
+
+  single: False for a run of a comparison, which may not have started yet.
+  """
   folder = RunFolder(path)
   if not options.resume:
     (folder.check_unused if single else folder.check_new)()
@@ -57,7 +60,10 @@ def check_folder(path: Path, experiment: Experiment, options: RunOptions, single
 
 
 def resume_command(command: str, folder: Path | str, words: Sequence[str] = ()) -> str:
-  """Return the shell command that resumes a folder. words: the current command line, for its coordinator flags."""
+  """Return the shell command that resumes the run or runs in a folder.
+
+  words: the current command line; if it sets the coordinator, so does the returned command.
+  """
   rest = f"--resume --workdir={shlex.quote(str(folder))}"
   if any(word.lstrip("-").startswith("coordinator") for word in words):
     me = hosts.member()
@@ -66,7 +72,7 @@ def resume_command(command: str, folder: Path | str, words: Sequence[str] = ()) 
 
 
 def without(words: Sequence[str], names: Sequence[str] = UNRECORDED) -> list[str]:
-  """Remove these flags and their values from the words of a command line."""
+  """Return the words of a command line without the flags `names` and their values."""
   out, left = [], iter(words)
   for word in left:
     name, equals, _ = word.lstrip("-").partition("=")

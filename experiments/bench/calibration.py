@@ -15,7 +15,7 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "permute")
 
 
 class ModelCase(NamedTuple):
-  """A model with its sizes and the examples per worker."""
+  """A model, its sizes, and the examples per worker and step."""
 
   model: str
   sizes: dict[str, Any]
@@ -43,10 +43,10 @@ TOGETHER = (CASES[1], CURVES["dense"][1], *CURVES["convolution"][:2], CURVES["at
 
 
 class MeasuredStep(NamedTuple):
-  """The FLOP, bytes and messages of a case's step."""
+  """The work of a step of a `ModelCase`: FLOP, bytes and messages."""
 
   flop: float  # per worker, from XLA's cost analysis
-  moved: float  # bytes read and written, from XLA's cost analysis
+  moved: float  # bytes read and written per worker, from XLA's cost analysis
   messages: tuple[int, ...]  # bytes of each message of an exchange of all parameters
   kind: str  # kind of model: dense, convolution or attention
   fed: float = 0.0  # bytes of input per worker
@@ -58,11 +58,11 @@ class Measurements(NamedTuple):
   steps: dict[str, MeasuredStep]  # by case name
   sizes: tuple[int, ...]  # bytes of messages
   workers: int
-  product_flop: float
-  copy_bytes: float
+  product_flop: float  # FLOP of the matrix product
+  copy_bytes: float  # bytes read and written by the copy
   machine: str  # a description
   memory: float  # bytes per worker's device
-  overlap: bool  # whether exchanges overlap steps
+  overlap: bool  # whether exchanges can overlap steps
 
 
 class Calibration(NamedTuple):
@@ -72,9 +72,9 @@ class Calibration(NamedTuple):
   efficiencies: dict[str, Efficiency]  # by kind of model
   rates: dict[str, Rates]  # of a step, by kind of model
   links: dict[str, LinkModel]  # by collective
-  overhead: float  # R_O: seconds of input and dispatch over those of compute, median over the cases
-  waiting: float  # additional seconds of a message between steps, compared with a loop of messages only
-  rows: list[dict[str, Any]]  # each measurement with the prediction of its fit
+  overhead: float  # R_O: ratio of input and dispatch time to compute time, median over the cases
+  waiting: float  # seconds that a message between steps takes longer than in a loop of messages only
+  rows: list[dict[str, Any]]  # each measurement with the value that its fit predicts
 
 
 def typical(seconds: np.ndarray) -> float:
@@ -83,7 +83,7 @@ def typical(seconds: np.ndarray) -> float:
 
 
 def collective_cost(name: str, workers: int) -> Callable[[float, LinkModel], float]:
-  """Return the cost function of a collective with its cheapest algorithm: (bytes, link) -> seconds."""
+  """Return the cost function of a collective that uses its cheapest algorithm: (bytes, link) -> seconds."""
   return lambda nbytes, link: patterns.seconds([Op(name, nbytes)], workers, NetworkModel(link))
 
 
@@ -92,8 +92,8 @@ def solve(work: Measurements, measured: Mapping[str, np.ndarray]) -> Calibration
 
   Args:
     work: FLOP and bytes of the measured blocks.
-    measured: seconds [passes, processes] of "loop CASE" and "compute CASE" (a step with and without its input),
-      "sync_sgd CASE" for the cases in TOGETHER, "COLLECTIVE BYTES", "product" and "copy".
+    measured: seconds [passes, processes] of one step, exchange or call: "loop CASE" and "compute CASE" (a step with and
+      without its input), "sync_sgd CASE" for the cases in TOGETHER, "COLLECTIVE BYTES", "product" and "copy".
   """
   times = {name: typical(seconds) for name, seconds in measured.items()}
   rows: list[dict[str, Any]] = []

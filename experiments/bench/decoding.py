@@ -1,4 +1,6 @@
-"""Measure JPEG images decoded per second by one thread, several threads, and grain's worker processes, alternately.
+"""Measure JPEG images decoded per second with one thread, several threads, and grain's threads and worker processes.
+
+The decoders are measured alternately.
 
 python -m experiments.bench.decoding [side in pixels] [threads and processes]
 """
@@ -21,11 +23,11 @@ from PIL import Image
 from ddl.data import source
 
 IMAGES = 256
-TURNS = 7
-BATCH = 64
+TURNS = 7  # measurements of each decoder
+BATCH = 64  # images
 PIECE = 32  # images per task of a grain thread, as in ddl/data/tfds.py
 QUALITY = 90
-DRAINED = 0.7  # seconds in which a decoder uses up the images that it decoded while others were measured
+DRAINED = 0.7  # seconds discarded first, in which a decoder uses up the images that it decoded during other turns
 
 
 def files(side: int) -> list[bytes]:
@@ -45,9 +47,9 @@ def decode(file: bytes) -> np.ndarray:
 
 
 def decoders(encoded: Sequence[bytes], count: int) -> dict[str, Callable[[], int]]:
-  """Return the decoders by name; each decodes the next batch to float32 images and returns its size.
+  """Return the decoders by name: functions that decode a batch of images to float32 and return their number.
 
-  Worker processes prefetch, as they would in training; threads start when they are called.
+  Worker processes prefetch, as they would in training; threads decode only during a call.
   """
   pool, starts = ThreadPoolExecutor(count), itertools.count(0, BATCH)
 
@@ -83,7 +85,7 @@ def rate(call: Callable[[], int], seconds: float) -> float:
 
 
 def main(side: int = 224, count: int = os.cpu_count() or 1) -> None:
-  """Print the median rate of each decoder, and its median ratio to one thread in the same turn."""
+  """Print each decoder's median rate and the median of its ratio to the rate of one thread in the same turn."""
   encoded = files(side)
   calls = decoders(encoded, count)
   turns = [{name: _turn(call) for name, call in calls.items()} for _ in range(TURNS + 1)][1:]  # the first is warm-up

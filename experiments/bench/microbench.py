@@ -1,7 +1,7 @@
 """Measure interleaved blocks of steps, collectives and local work, for `calibrate` and `scale --measure`.
 
-All processes compute at the same time. A block is a few consecutive calls. Everything is compiled before the first
-block, and blocks are interleaved, so that other load on the machine affects all of them.
+All processes compute at the same time. A block is a few consecutive calls of one compiled function. Everything is
+compiled before the first block, and blocks are interleaved, so that other load on the machine affects all of them.
 """
 
 import functools
@@ -94,7 +94,7 @@ def timed(call: Callable[[], Any]) -> Callable[[int], float]:
 
 
 def trainer_blocks(trainer: CompiledTrainer, components: build.Components) -> tuple[TimedBlock, TimedBlock]:
-  """Return two blocks: steps of the trainer including input, and the same compiled calls on a fixed input."""
+  """Return two blocks: the trainer's steps including their input, and the same compiled calls on a fixed input."""
   seconds, carry = timed_steps(components, trainer), trainer.start(initial_key(0))
   _, cycle = trainer.schedule.cycle(0)
   whole = trainer.execution.steps_per_call // cycle * cycle or cycle
@@ -124,9 +124,9 @@ def _keys(trainer: CompiledTrainer) -> jax.Array:
 def make_trainer(
   case: ModelCase, algorithm: str, hyper: dict[str, Any], workers: Workers, step: MeasuredStep | None = None
 ) -> tuple[CompiledTrainer, build.Components, MeasuredStep]:
-  """Build ddl's trainer of a case, whose compiled calls take up to about 0.1 s; return also the step's work.
+  """Build ddl's trainer for a case, with compiled calls of up to about 0.1 s.
 
-  step: the step's work, if already known; it is the same for all algorithms.
+  Return (trainer, components, work of a step). step: this work, if already known; it is the same for all algorithms.
   """
   experiment = default_experiment(
     algorithm={"name": algorithm, **hyper}, model={"name": case.model, **case.sizes}, workers=workers.count,
@@ -160,7 +160,7 @@ def _measured_step(trainer: CompiledTrainer, components: build.Components, model
 
 
 def messages(leaves: Sequence[int], group: Group) -> tuple[int, ...]:
-  """Return the bytes of each message of a mean over arrays of `leaves` bytes; a packed group joins small arrays."""
+  """Return the bytes of each message if workers average arrays of `leaves` bytes; a packed group joins small arrays."""
   if not isinstance(group, PackedGroup):
     return tuple(leaves)
   small = sum(n for n in leaves if n < group.below)
@@ -175,8 +175,8 @@ def _put(x: jax.Array, strip: jax.Array) -> jax.Array:
   return lax.dynamic_update_slice(x, strip, (0,))
 
 
-# Each function maps a worker's vector [n] to a vector [n], with as little other work as JAX allows: a division for
-# all_reduce, and the copy of a strip.
+# Each function maps a worker's vector [n] to a vector [n], with as little other work as JAX allows: all_reduce and
+# reduce_scatter divide; reduce_scatter and all_gather copy a strip, which is the worker's n / workers values.
 COLLECTIVES: dict[str, Callable[[jax.Array], jax.Array]] = {
   "all_reduce": lambda x: lax.pmean(x, AXIS),
   "reduce_scatter": lambda x: _put(x, lax.psum_scatter(x, AXIS, tiled=True) / lax.axis_size(AXIS)),
@@ -212,7 +212,10 @@ def _local(fn: Callable[[jax.Array], jax.Array], values: np.ndarray) -> TimedBlo
 def prepare(
   workers: Workers, cases: tuple[ModelCase, ...] = CASES, sizes: tuple[int, ...] = MESSAGES
 ) -> tuple[dict[str, TimedBlock], Measurements]:
-  """Compile all blocks of a calibration. cases: at least two of the same kind in CURVES, and one of TOGETHER."""
+  """Build all blocks of a calibration; return them by name, with the work that they measure.
+
+  cases: at least two of the same kind in CURVES, and one of TOGETHER; sizes: bytes of the exchanged messages.
+  """
   blocks, steps = {}, {}
   for i, case in enumerate(cases):
     progress(f"compiling {case.name} ({i + 1} of {len(cases)} models)")
@@ -233,7 +236,7 @@ def prepare(
 
 
 def memory_bytes() -> float:
-  """Return the memory of this process's device; on CPU, the host's memory divided by its number of processes."""
+  """Return the bytes of memory of this process's device; on CPU, those of the host divided by its processes."""
   stats = jax.local_devices()[0].memory_stats() or {}
   if limit := stats.get("bytes_limit"):
     return float(limit)

@@ -1,8 +1,9 @@
-"""`python run.py bench --perf`: compare predicted with measured steps of several processes on held-out models.
+"""`python run.py bench --perf`: compare predicted and measured seconds per step, on held-out models.
 
-Blocks of the calibration and of the held-out models are interleaved, with the trainer that `train` uses. The compute
-time of a step is obtained in two ways: measured without exchanges, so that only exchange and round are predicted; or
-predicted from XLA's count of FLOP and bytes, with the rates of the calibration's models.
+Several processes run one worker each, with the trainer that `train` uses. Timed blocks of the calibration and of the
+held-out models are interleaved. The compute time of a step is obtained in two ways: measured without exchanges, so that
+only the effect of exchanges is predicted, or predicted from XLA's count of FLOP and bytes, with the rates fitted to the
+calibration's models.
 """
 
 import json

@@ -19,7 +19,7 @@ from experiments.bench.workloads import Block, Workload
 
 RIVALS = ("vmap", "devices", "torch")
 PERIODS = {"local_sgd": 10, "sync_sgd": 1}  # algorithms that the rivals implement -> steps per exchange
-CALL_STEPS = 60
+CALL_STEPS = 60  # steps per compiled call
 
 
 def plain_side(workload: Workload) -> Block:
@@ -120,7 +120,10 @@ def jax_side(workload: Workload, algorithm: str, layout: str) -> Block:
 
 
 def torch_side(workload: Workload, algorithm: str) -> Block:
-  """Start one process per worker; this process is rank 0 and broadcasts the number of steps to the others."""
+  """Build a PyTorch loop with one process per worker.
+
+  This process is rank 0; it starts the others and broadcasts the number of steps to them.
+  """
   import torch.multiprocessing as multiprocessing
 
   context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Measure exchanges per second of a worker and the master on Ray: python -m experiments.bench.server_exchange.
+"""Measure exchanges per second of a worker and the server on Ray: python -m experiments.bench.server_exchange.
 
 No gradients are computed. ddl's sockets are compared with Ray actor calls, which pass arrays as arguments and results.
 The algorithm is Async SGD: the server checks and adds each message and returns the center. The transports alternate;
@@ -58,11 +58,11 @@ class Exchanger:
     self.header, self.losses = np.zeros(1, ray_transport.REQUEST), np.zeros(1, np.float32)
 
   def over_sockets(self) -> float:
-    """Return the exchanges per second over sockets with all shards, each with its part of the parameters."""
+    """Return the exchanges per second over sockets, where one exchange is with all shards."""
     return rate(lambda: self.sockets.visit(self.header, self.losses, [], self.message))
 
   def over_calls(self) -> float:
-    """Return the exchanges per second by Ray actor calls with a single shard."""
+    """Return the exchanges per second by Ray actor calls; there must be a single shard."""
     import ray
 
     (shard,) = self.shards
@@ -70,7 +70,7 @@ class Exchanger:
 
 
 def exchanger(size: int, shards: int) -> tuple[Any, list[Any]]:
-  """Start a worker and its shards; return the worker, and all actors."""
+  """Start a worker and the server's shards as Ray actors; return the worker and a list of all these actors."""
   ray, algorithm = require(), SERVER["async_sgd"].factory(optax.sgd(0.0))
   folder = tempfile.mkdtemp()  # required, but no checkpoint is written
   runner = RayCluster(algorithm, no_model, workers=1, shards=shards, folder=folder)

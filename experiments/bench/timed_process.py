@@ -18,12 +18,12 @@ from ddl.costs.step_cost import synthetic  # noqa: E402
 from experiments.bench.workloads import ALGORITHMS, ASYNCHRONOUS, WORKLOADS, Block, Workload  # noqa: E402
 
 BLOCK_SECONDS = 1.0
-FIRST_STEPS = 100  # included in the whole-process time
-SCHEDULE = 1200  # steps per worker in the schedule of an asynchronous algorithm, which is repeated
+FIRST_STEPS = 100  # steps of the first block, included in the time of the whole process
+SCHEDULE = 1200  # steps per worker in the event schedule of an asynchronous algorithm; blocks repeat this schedule
 
 
 def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Any, Any]:
-  """Build components and trainer as `train` does."""
+  """Build and return components and trainer as `train` does."""
   from ddl.config import default_experiment
   from ddl.config.options import RunOptions
   from ddl.run import build
@@ -41,13 +41,13 @@ def _prepare(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
   options = RunOptions(**settings, members=workload.members)
   start_devices(experiment.workers, options)
   with warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)  # about settings that train poorly: only speed matters here
+    warnings.simplefilter("ignore", UserWarning)  # they warn of settings that train poorly, but only speed matters here
     components = build.build(experiment, synthetic(workload.model, workload.pixels))
   return components, build.make_trainer(components, options)[0]
 
 
 def ddl_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Block, Any]:
-  """Build timed blocks of steps, including input, with the trainer that `train` uses; return also the trainer."""
+  """Return a `Block` that times steps and their input with the trainer that `train` uses; also return the trainer."""
   from ddl.costs.step_cost import timed_steps
 
   components, trainer = _prepare(workload, algorithm, settings)
@@ -57,7 +57,10 @@ def ddl_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> tu
 
 
 def _waves(components: Any, trainer: Any) -> Block:
-  """Build blocks that repeat the calls of one event schedule, each of which computes a wave of concurrent visits."""
+  """Return a `Block` that repeats the compiled calls of one event schedule.
+
+  Each call computes a wave: visits to the server that are concurrent.
+  """
   import jax
 
   from ddl.config.experiment import initial_key, training_key
@@ -80,7 +83,7 @@ def _waves(components: Any, trainer: Any) -> Block:
 
 
 def one_by_one_side(workload: Workload, algorithm: str, settings: dict[str, Any]) -> Block:
-  """Build blocks that process the visits of a server algorithm one at a time in a Python loop."""
+  """Return a `Block` that processes the visits of a server algorithm one at a time in a Python loop."""
   import jax
 
   from ddl.api import Visit
@@ -125,7 +128,7 @@ def one_by_one_side(workload: Workload, algorithm: str, settings: dict[str, Any]
 
 
 def _side(side: str, workload: Workload, algorithm: str, settings: dict[str, Any]) -> tuple[Block, Any]:
-  """Return the side's blocks, and the trainer if the side is ddl."""
+  """Return the side's `Block`, and the trainer if the side is ddl."""
   from experiments.bench import rivals
 
   match side:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ddl.costs.step_cost import SIZES
 
-Block = Callable[[int], float]  # runs n steps, returns their seconds
+Block = Callable[[int], float]  # runs n steps and returns their seconds
 
 
 class Workload(NamedTuple):
@@ -42,4 +42,4 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
   "easgd": {"period": 10},
 }
 ASYNCHRONOUS: dict[str, dict[str, Any]] = {"async_sgd": {}, "async_easgd": {"period": 10}, "downpour": {"period": 10}}
-COUNTERPARTS = {"async_sgd": "sync_sgd", "async_easgd": "easgd", "downpour": "local_sgd"}
+COUNTERPARTS = {"async_sgd": "sync_sgd", "async_easgd": "easgd", "downpour": "local_sgd"}  # the synchronous algorithms

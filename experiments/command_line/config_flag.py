@@ -75,7 +75,7 @@ def read(command: str, config_args: Sequence[str], stored: Config | None = None)
     if not equals:
       raise OptionError(f"config.{path}", f"set by --config.{path}=VALUE")
     if text == "None" and _has(before, path) and not _has(config, path):
-      continue  # a key of the previous entry, which the new one does not have
+      continue  # a key of the section's previous entry that the new entry does not have
     _check(config, path, names)
     unread_keys.check(command, path, labels)
     if text == "None":
@@ -102,7 +102,10 @@ def _has(config: Config, path: str) -> bool:
 
 
 def _unset(config: Config, path: str) -> None:
-  """Set a key to None regardless of its type; config_flags would parse the text None as that type."""
+  """Set a key to None, whatever its type; config_flags would parse the text None as that type.
+
+  Raises OptionError if the key has a default other than None.
+  """
   section, _, key = path.rpartition(".")
   config, defaults = (config[section], base()[section]) if section else (config, base())
   if defaults.get(key) is not None:
@@ -123,7 +126,7 @@ def _set(config: Config, path: str, text: str) -> Config:
     holder = config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=words)
     values(words)
   except (flags.Error, ValueError, SyntaxError, TypeError, KeyError, AttributeError) as error:
-    dictionary = "a dictionary, such as {'workers': (1, 2, 4)}" if path == "compare.grid" else "a dictionary"
+    dictionary = "a dictionary (for example {'workers': (1, 2, 4)})" if path == "compare.grid" else "a dictionary"
     expected = TYPES.get(kind, dictionary if kind is not tuple or path == "compare.grid" else "a tuple")
     raise OptionError(f"config.{path}", expected, text) from error
   return holder.value

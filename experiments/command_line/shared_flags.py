@@ -49,7 +49,7 @@ def option(name: str) -> flags.FlagHolder[Any]:
 
 
 def run_flags(command: str) -> None:
-  """Define the flags of a training command: its run options, and rank and coordinator for multi-process runs."""
+  """Define the flags of a training command: its run options, and those of a job with several processes."""
   for name, flag in FLAGS.items():
     if command in flag.commands:
       option(name)
@@ -61,7 +61,7 @@ def run_flags(command: str) -> None:
 
 
 def declare_process() -> None:
-  """Set rank and number of processes from the flags. Raises ValueError for an invalid combination."""
+  """Set coordinator, number of processes and rank from the flags. Raises ValueError for an invalid combination."""
   place: dict[str, Any] = {name: flags.FLAGS[name].value for name in ("coordinator", "num_processes", "process_id")}
   if flags.FLAGS.processes > 1 and (conflicts := [name for name, value in place.items() if value not in ("", None)]):
     advice = "--processes starts all processes on this host."
@@ -95,7 +95,7 @@ def one_cluster() -> tuple[str, Cluster]:
   """Return the name and the cluster that --cluster selects.
 
   Raises:
-    OptionError: for no cluster, several, or an unknown one.
+    OptionError: if --cluster names no cluster, several, or an unknown one.
   """
   names: list[str] = cluster().value
   if len(names) != 1:

@@ -93,7 +93,7 @@ def main(line: CommandLine) -> int:
     if not ONLY.value or any(part.strip() in f"{workload} {algorithm}" for part in ONLY.value)
     if workload not in IN_PARTS or algorithm == "sync_sgd"
   ]
-  _check(cases, f"part of a case name: one of {', '.join(WORKLOADS)}, a space, and one of {', '.join(algorithms)}")
+  _check(cases, f"part of a case name (one of {', '.join(WORKLOADS)}, a space, and one of {', '.join(algorithms)})")
   options = run_options()
   passed = json.dumps({name: getattr(options, name) for name in PASSED_ON})
   measure = _against_rivals if RIVALS.value else _against_synchronous if ASYNC.value else _against_plain
@@ -109,7 +109,7 @@ def _check(cases: list[tuple[str, str]], condition: str) -> None:
 
 
 def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """Measure each case against a plain optax loop, which is started once per workload."""
+  """Measure ddl in each case against a plain optax loop, which is started once per workload."""
   print(f"{'case':41}{'examples/s':>11}{'plain':>9}{'ratio':>7}{'compile':>9}{'whole':>8}{'peak':>9}  how")
   results = []
   for workload, group in itertools.groupby(cases, key=lambda case: case[0]):
@@ -134,7 +134,7 @@ def _against_plain(cases: list[tuple[str, str]], passed: str) -> list[dict[str, 
 def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
   """Measure ddl and each program of `rivals.RIVALS` alternately, in the cases with two workers."""
   cases = [(w, a) for w, a in cases if a in rivals.PERIODS and WORKLOADS[w].workers == 2]
-  _check(cases, f"a case with two workers and {' or '.join(rivals.PERIODS)} for --rivals, such as 'mlp 2x64'")
+  _check(cases, f"a case with two workers and {' or '.join(rivals.PERIODS)} for --rivals (for example 'mlp 2x64')")
   names = [name for name in rivals.RIVALS if name != "torch" or find_spec("torch")]
   if "torch" not in names:
     print("PyTorch is not installed and is skipped (pip install torch)")
@@ -143,12 +143,13 @@ def _against_rivals(cases: list[tuple[str, str]], passed: str) -> list[dict[str,
 
 
 def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict[str, Any]]:
-  """Measure server algorithms, in waves of visits and visit by visit, against their synchronous counterparts.
+  """Measure server algorithms against their synchronous counterparts.
 
-  The step times of the server algorithms have 10 % jitter.
+  The visits of a server algorithm are computed in waves of concurrent visits, and for comparison one at a time. Its
+  step times have 10 % jitter.
   """
   cases = [(w, a) for w, a in cases if WORKLOADS[w].workers == 8]
-  _check(cases, "a case with eight workers for --asynchronous, such as 'mlp 8x64'")
+  _check(cases, "a case with eight workers for --asynchronous (for example 'mlp 8x64')")
   sides = {
     (w, a): {
       "waves": ("ddl", w, a, passed), "synchronous": ("ddl", w, COUNTERPARTS[a], passed), "one": ("one", w, a, passed)
@@ -159,7 +160,7 @@ def _against_synchronous(cases: list[tuple[str, str]], passed: str) -> list[dict
 
 
 def _side_by_side(cases: dict[tuple[str, str], dict[str, tuple[str, ...]]], heads: list[str]) -> list[dict[str, Any]]:
-  """Measure all programs ("sides") of each case; print their rates and the ratio of the first rate to each other one.
+  """Measure all programs ("sides") of each case; print their rates and the ratios of the first rate to the others.
 
   cases: for each (workload, algorithm), the process arguments of each side. heads: column headings, one per side.
   """

@@ -97,7 +97,10 @@ def _experiments(line: CommandLine) -> dict[str, Experiment]:
 
 
 def _with_algorithm(config: Config, name: str, paths: Sequence[str]) -> Config:
-  """Return the config with another algorithm, and None for keys set by flags that only other algorithms take."""
+  """Return the config with another algorithm.
+
+  A key of the algorithm that a flag sets becomes None if only other requested algorithms take it.
+  """
   renamed_config = renamed(config, {"algorithm": {"name": name}})
   keys = {path.removeprefix("algorithm.") for path in paths if path.startswith("algorithm.")} - {"name"}
   with renamed_config.ignore_type():

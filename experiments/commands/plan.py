@@ -33,7 +33,7 @@ def read(folder: str) -> float:
   """
   path = files.local(folder)
   if not (path / run_dir.METRICS).exists():
-    raise OptionError("run", f"the folder of a run with {run_dir.METRICS}, such as runs/NAME/seed-0", folder)
+    raise OptionError("run", f"the folder of a run with {run_dir.METRICS} (for example runs/NAME/seed-0)", folder)
   files.regular(path / run_dir.METRICS)  # reading a pipe would block
   scales = read_run(path).columns.get(SCALE, np.empty(0))
   scales = scales[np.isfinite(scales)]
@@ -47,7 +47,7 @@ def read(folder: str) -> float:
   return float(scales[-1])
 
 
-SET = tuple(f"--config.{key}" for key in ("algorithm", "workers", "batch", "microbatches"))  # the advice sets them
+SET = tuple(f"--config.{key}" for key in ("algorithm", "workers", "batch", "microbatches"))  # recommended by the plan
 shared_flags.cluster()
 MODEL = shared_flags.model()
 BATCH = shared_flags.batch()
@@ -118,7 +118,10 @@ def main(line: CommandLine) -> int:
 
 
 def _amount(job: Job) -> Amount | None:
-  """Return the length of the training from --tokens or --examples. Raises OptionError for tokens of other examples."""
+  """Return the length of the training from --tokens or --examples; None if neither is set.
+
+  Raises OptionError if both are set, or if --tokens is set for a model without sequences.
+  """
   if TOKENS.value is None:
     return Amount(EXAMPLES.value, f"{EXAMPLES.value:,.15g} examples") if EXAMPLES.value else None
   if EXAMPLES.value is not None:
@@ -129,7 +132,7 @@ def _amount(job: Job) -> Amount | None:
 
 
 def _configured(config: Any, workers: int) -> tuple[Job, tuple[str, Recorded]]:
-  """Return the config's experiment as a job, its algorithm's label, and a function workers -> message pattern."""
+  """Return the config's experiment as a job, and (label, function from number of workers to message pattern)."""
   from ddl.costs.cluster_clock import pattern_of, vector
   from ddl.costs.step_cost import experiment_job  # imports the models, which a layer table does not need
   from ddl.run.build import build
@@ -169,7 +172,7 @@ def record(job: Job, cluster: str, result: TrainingPlan, ends: Mapping[str, Trai
     ],
     "rows": [row._asdict() for row in result.rows],
     "speeds": [speed._asdict() for speed in result.speeds],
-    "ends": [  # with the lowest and the highest efficiency of a step
+    "ends": [  # the plans for the lowest and the highest efficiency of a step
       {"shares": shares, "step": end.settings.step, "speeds": [speed._asdict() for speed in end.speeds]}
       for shares, end in ends.items()
     ],

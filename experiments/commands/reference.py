@@ -55,7 +55,7 @@ def pages() -> dict[str, str]:
 def write(folder: Path) -> list[Path]:
   """Write the pages into an existing folder and return their paths."""
   if not folder.is_dir():
-    raise OptionError("markdown", "an existing folder, such as docs/reference", folder)
+    raise OptionError("markdown", "an existing folder (for example docs/reference)", folder)
   texts = {folder / name: text for name, text in pages().items()}
   for path, text in texts.items():
     path.write_text(text)

@@ -84,7 +84,7 @@ def main(line: CommandLine) -> int:
     processes = cluster.workers or 1
     if workers[0] != 1 or processes not in workers:
       advice = f"A measurement uses the {processes} calibrated processes."
-      raise OptionError("nodes", f"1,{processes} with measure", ",".join(map(str, workers)), advice)
+      raise OptionError("nodes", f"1,{processes} if measure is set", ",".join(map(str, workers)), advice)
     from experiments.bench import microbench
 
     share = batch if weak else max(1, batch // processes)
@@ -151,11 +151,14 @@ def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
 
 
 def _checked(flag: str, text: str, most: float, has: str) -> list[int]:
-  """Parse a flag's numbers. Raises OptionError, which suggests valid numbers, if one is above `most`."""
+  """Parse a flag's numbers. has: the text on the cluster's size in the message.
+
+  Raises OptionError, which suggests valid numbers, if one is above `most`.
+  """
   numbers = counts(flag, text)
   if numbers[-1] > most:
     fit = [n for n in numbers if n <= most] or [most]
-    raise OptionError(flag, f"at most {most:,}", text, f"The cluster {has}; {','.join(map(str, fit))} fits.")
+    raise OptionError(flag, f"at most {most:,}", text, f"The cluster {has}; {','.join(map(str, fit))} would fit.")
   return numbers
 
 
@@ -166,10 +169,10 @@ def counts(flag: str, text: str) -> list[int]:
   try:
     numbers = [int(part) for i, part in enumerate(parts) if i not in dots]
   except ValueError as error:
-    raise OptionError(flag, "a list of integers such as 1,2,4 or 1,2,...,128", text) from error
+    raise OptionError(flag, "a list of integers (for example '1,2,4' or '1,2,...,128')", repr(text)) from error
   if dots:
     if len(dots) > 1 or dots[0] < 2 or dots[0] != len(parts) - 2:
-      raise OptionError(flag, "at least two numbers, then ... and the last number, such as 1,2,...,128", text)
+      raise OptionError(flag, "at least two numbers, then '...' and the last number (as in '1,2,...,128')", repr(text))
     numbers = [*numbers[:-1], *_between(flag, *numbers[-3:])]
   if not all(1 <= n <= MAX_WORKERS for n in numbers) or any(a >= b for a, b in pairwise(numbers)):
     raise OptionError(flag, f"increasing numbers from 1 to {MAX_WORKERS:,}", text)
@@ -185,5 +188,5 @@ def _between(flag: str, first: int, second: int, last: int) -> list[int]:
   step = second - first
   if step < 1 or last <= second or (last - second) % step or (last - second) // step > 200:
     condition = "a sequence that reaches its last number by doubling or by at most 200 equal steps"
-    raise OptionError(flag, condition, f"{first},{second},...,{last}")
+    raise OptionError(flag, condition, f"'{first},{second},...,{last}'")
   return list(range(second + step, last + 1, step))

@@ -28,7 +28,7 @@ from experiments.dryrun.program import analyse, of_run
 from experiments.dryrun.report import Figures, figures
 from experiments.dryrun.target import Target, as_backend, cluster_of
 
-TRIED = (2, 4, 8, 16)  # members to try if one device is too small
+TRIED = (2, 4, 8, 16)  # numbers of members to try if the program does not fit
 
 
 class CompiledJob(NamedTuple):
@@ -37,7 +37,7 @@ class CompiledJob(NamedTuple):
   target: Target
   data: Data
   options: RunOptions
-  overlaps: bool  # whether to use ddl's XLA options for overlap; False: the compiler's defaults
+  overlaps: bool  # whether to use ddl's XLA options that overlap communication; False: the compiler's defaults
 
 
 def check_workers(target: Target, workers: int, members: int) -> None:
@@ -55,7 +55,11 @@ def check_workers(target: Target, workers: int, members: int) -> None:
 
 
 def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
-  """Compile a round of the experiment for the target; return `Figures`. Raises OptionError for a server algorithm."""
+  """Compile a round of the experiment for the target; return its `Figures`.
+
+  Raises:
+    OptionError: for a server algorithm, or a batch that the microbatches and members do not divide evenly.
+  """
   target, options = job.target, job.options
   algorithm = experiment.make_algorithm()
   if not isinstance(algorithm, Algorithm):
@@ -76,13 +80,13 @@ def compiled(label: str, experiment: Experiment, job: CompiledJob) -> Figures:
 
 
 def batch_shapes(data: Data, examples: int) -> Mapping[str, Any]:
-  """Return the shapes [examples, ...] of a worker's batch."""
+  """Return the shapes [examples, ...] and dtypes of a worker's batch by name."""
   one = data.train.take(np.arange(1))
   return {name: jax.ShapeDtypeStruct((examples, *x.shape[1:]), x.dtype) for name, x in one.items()}
 
 
 def cache(where: str) -> Path | None:
-  """Return the folder of saved analyses, or None for no cache. where: the value of --compilation_cache."""
+  """Return the folder of saved analyses, or None if the cache is off. where: the value of --compilation_cache."""
   if where in OFF:
     return None
   return files.cache_folder() / "dryrun" if where == AUTO else Path(where) / "dryrun"
@@ -111,10 +115,10 @@ def smallest_that_fits(label: str, experiment: Experiment, job: CompiledJob, clu
 
 
 def explain(info: StepInfo) -> None:
-  """Hook: print memory and collectives of a run's compiled program when it starts, with seconds for known devices."""
+  """Print the memory and collectives of a run's program, and seconds on known devices (a hook for the run's start)."""
   if not info.first:
     return
-  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # all workers
+  components, trainer = info.components, getattr(info.trainer, "all", info.trainer)  # of all workers
   experiment, cluster = components.experiment, cluster_of(trainer.workers.device)
   cluster = cluster and with_shares(cluster, str(experiment.model.name))
   batch = batch_shapes(components.data, experiment.batch)

@@ -1,9 +1,9 @@
-"""Predict the seconds of a compiler's schedule: compute, and the exposed and hidden time of each collective.
+"""Predict the seconds of a compiled schedule: compute, and the exposed and hidden time of each collective.
 
 Compute is one resource, and all links together are another. An operation takes the larger of FLOP / (peak *
 efficiency) and bytes / (memory bandwidth * efficiency); a collective takes the time of the cheapest algorithm in
-`ddl.perf`. Collectives in flight use the links one after the other during compute; the part of a collective that is
-left when its result is needed is exposed. On TPUs, a chained collective (see `ddl.engine.compiled_program`) advances
+`ddl.perf`. During compute, collectives in flight use the links one after the other; the part of a collective that
+remains when its result is needed is exposed. On TPUs, a chained collective (see `ddl.engine.compiled_program`) advances
 only while the kernels that drive it run.
 """
 
@@ -16,11 +16,11 @@ from ddl.perf.cluster import Cluster
 
 
 class Transfer(NamedTuple):
-  """The seconds of a collective in a schedule."""
+  """A collective of a schedule, with its seconds per execution."""
 
-  times: float  # executions per run of the schedule
-  kernels: int  # matrix products between its start and end; if it is a chain, only those that drive it
-  link: float  # seconds
+  times: float  # executions of the collective per execution of the schedule
+  kernels: int  # matrix products between its start and end; for a chained collective, only those that drive it
+  link: float  # seconds for which it uses the links
   exposed: float  # part of these seconds in which the device waits
 
 
@@ -29,8 +29,8 @@ class Seconds(NamedTuple):
 
   compute: float
   transfers: dict[int, Transfer]  # by the collective's id
-  driving: float = 0.0  # part of the compute, in kernels that drive a chain outside the schedule
-  products: int = 0  # matrix products among these kernels
+  driving: float = 0.0  # part of `compute` in kernels that drive a chained collective started outside the schedule
+  products: int = 0  # number of matrix products in these kernels
 
   @property
   def link(self) -> float:
@@ -51,7 +51,7 @@ class _InFlight:
 
 
 def price(events: Events, collectives: Sequence[Collective], cluster: Cluster, devices: int) -> Seconds:
-  """Predict the seconds of a schedule. collectives: indexed by id; devices: number in the whole program."""
+  """Predict the seconds of a schedule. collectives: indexed by id; devices: number of devices of the program."""
   compute, driving, products, transfers = 0.0, 0.0, 0, {}
   flights: dict[int, _InFlight] = {}
 

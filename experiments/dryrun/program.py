@@ -1,4 +1,4 @@
-"""Compile and analyze a trainer's calls for one round in the steady state; results are cached as JSON."""
+"""Compile and analyze the programs that a trainer calls for a round in the steady state; cache the results as JSON."""
 
 import contextlib
 import hashlib
@@ -29,24 +29,24 @@ MOST_STEPS = 100_000  # maximum number of steps to plan until the rounds repeat
 
 
 class DryRunProgram(NamedTuple):
-  """The program of a compiled call, as one device runs it; memory in bytes per device."""
+  """A compiled program, as one device runs it for a `Call`; memory is in bytes per device."""
 
   steps: int  # per call
   events: Events
-  peak: float  # memory while it runs; if refused, the memory that it would need
-  refused: bool = False  # whether the compiler runs out of memory
+  peak: float  # largest memory while it runs; if refused, the memory that it would need at least
+  refused: bool = False  # whether the compiler failed because the program needs too much memory
   arguments: float = 0.0
   temporary: float = 0.0
   collectives: tuple[Collective, ...] = ()
-  count: int = 1  # number of such calls in the analyzed steps
+  count: int = 1  # number of calls of this kind in the analyzed steps
 
 
 def steady(trainer: CompiledTrainer, steps: int, every: int) -> list[tuple[Call, int]]:
-  """Return the compiled calls that represent a run of `steps` steps in the steady state, each with its count.
+  """Return the calls that represent a run of `steps` steps in the steady state: one of each kind, with its count.
 
-  This is the single call that covers the most steps, if it contains whole cycles of the schedule; otherwise the calls
-  of one cycle. Steps after the end of the run are included if the steady state needs no more than MOST_STEPS.
-  every: steps per evaluation.
+  This is a single call of the kind that covers the most steps, if it contains whole cycles of the schedule; otherwise
+  the calls of one cycle. If the steady state begins after the end of the run but within MOST_STEPS steps, later steps
+  are analyzed as well. every: steps between evaluations.
   """
   schedule = trainer.schedule
   least = [clock.first + clock.delay for clock in schedule.clocks if clock.steady]  # steps until the steady state
@@ -77,7 +77,10 @@ def analyse(
 ) -> list[DryRunProgram]:
   """Compile and analyze the calls that represent a run, see `steady`.
 
-  batch: shapes [batch, ...] of one worker and step; options: XLA compiler options; cache: a folder, or None.
+  Args:
+    batch: shapes [batch, ...] of one worker's step.
+    options: XLA compiler options.
+    cache: the folder of saved analyses, or None.
   """
   programs = []
   for call, count in steady(trainer, steps, every):
@@ -117,13 +120,13 @@ def _read(executable: Any, trainer: CompiledTrainer, call: Call) -> DryRunProgra
   schedule = hlo_schedule.read(executable.as_text(), trainer.workers.mesh)
   memory = executable.memory_analysis()
   arguments, temporary = memory.argument_size_in_bytes, memory.temp_size_in_bytes
-  outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes  # without donated arguments
+  outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes  # those that do not reuse donated arguments
   peak = arguments + outputs + temporary + memory.generated_code_size_in_bytes
   return DryRunProgram(call.steps, schedule.events, peak, False, arguments, temporary, tuple(schedule.collectives))
 
 
 def device_bytes(tree: Any) -> float:
-  """Return the bytes per device of a tree of sharded shapes."""
+  """Return the bytes per device of a pytree of sharded arrays or their shapes."""
   return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 

@@ -28,13 +28,13 @@ MOST_STEPS = 1000  # maximum number of steps that the cost model averages over
 
 
 class CollectiveRow(NamedTuple):
-  """A group of identical collectives of a program."""
+  """A group of identical collectives of a program; seconds are 0 without a cluster."""
 
   collective: Collective
-  times: float  # per step
-  products: float  # mean number of matrix products that overlap it
-  link: float  # seconds of one; 0 without a cluster
-  hidden: float  # seconds of one that compute hides
+  times: float  # executions per step
+  products: float  # mean number of matrix products that overlap an execution
+  link: float  # seconds of one execution
+  hidden: float  # part of these seconds that compute hides
 
 
 class Figures(NamedTuple):
@@ -47,14 +47,14 @@ class Figures(NamedTuple):
   temporary: float
   peak: float
   refused: bool  # the compiler ran out of memory: only `peak` is known
-  parts: dict[str, float]  # bytes per device of each part of the arguments
+  parts: dict[str, float]  # bytes per device of each part of the trainer's state, see `parts`
   flop: float  # per step and device
-  moved: float  # bytes per step and device
-  sent: float  # bytes per step and device
+  moved: float  # bytes of memory traffic per step and device
+  sent: float  # bytes that collectives send per step and device
   rows: tuple[CollectiveRow, ...]
   compute: float  # seconds per step
-  exposed: float
-  hidden: float
+  exposed: float  # seconds of exposed communication per step
+  hidden: float  # seconds of hidden communication per step
   predicted: float  # seconds per step by the cost model, without the schedule
 
   @property
@@ -95,7 +95,7 @@ def figures(
 
 
 def parts(trainer: CompiledTrainer) -> dict[str, float]:
-  """Return the bytes per device of each part of the state that is carried from call to call."""
+  """Return the bytes per device of each part of the state that a trainer passes from one call to the next."""
   names = {"params": "parameters", "state": "state of optimizer and algorithm", "messages": "messages in flight"}
   names["extra"] = "other state of the model"
   return {text: device_bytes(getattr(trainer.carry, name)) for name, text in names.items()}
@@ -104,7 +104,7 @@ def parts(trainer: CompiledTrainer) -> dict[str, float]:
 def _rows(
   programs: Sequence[DryRunProgram], cluster: Cluster | None, devices: int, steps: int
 ) -> tuple[tuple[CollectiveRow, ...], float]:
-  """Return the groups of identical collectives, and the seconds of compute per step."""
+  """Group identical collectives; return the groups and the seconds of compute per step."""
   times, products, hidden, links = (defaultdict[Any, float](float) for _ in range(4))
   compute = 0.0
   for program in programs:
@@ -209,7 +209,7 @@ def too_large(figures: Figures, limit: float, other: Figures | None, target: str
   biggest = sorted(parts, key=lambda name: -parts[name])[:3]
   largest_parts = ", ".join(f"{name} {bytes_text(parts[name])}" for name in biggest)
   needs = "at least " * figures.refused + bytes_text(figures.peak)
-  line = f"{figures.label} needs {needs} per device, but a {target} device has {bytes_text(limit)} ({largest_parts}): "
+  line = f"{figures.label} needs {needs} per device ({largest_parts}), but a {target} device has {bytes_text(limit)}: "
   ways = []
   if other:
     ways.append(f"--members={other.members} fits ({pluralize(other.workers, 'worker')}, {bytes_text(other.peak)} each)")

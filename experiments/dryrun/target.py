@@ -1,4 +1,4 @@
-"""Create the device topologies of `--topology`: TPU slices through libtpu, GPUs through XLA:GPU."""
+"""Create the device topologies of `--topology`: TPU slices with libtpu, GPUs with XLA:GPU."""
 
 import contextlib
 import importlib.util
@@ -23,7 +23,7 @@ TPUS, GPUS = DATA["tpu"], DATA["gpu"]
 
 
 class Target(NamedTuple):
-  """Devices to compile for."""
+  """The devices to compile for."""
 
   name: str
   devices: list[Any]  # ordered so that neighbors are adjacent
@@ -31,10 +31,10 @@ class Target(NamedTuple):
 
 
 def find(name: str) -> Target:
-  """Return the target of `--topology`.
+  """Return the target of `--topology`, such as v5e:2x4 or h200:2x8.
 
   Raises:
-    ValueError: for an unknown name, or a compiler that is not installed.
+    OptionError: for an unknown name, or if its compiler is not installed.
   """
   kind, _, shape = name.partition(":")
   if kind in TPUS and re.fullmatch(r"\d+(x\d+)+", shape):
@@ -96,5 +96,5 @@ def _gpu(name: str, kind: str, hosts: int, per_host: int) -> Target:
 
 
 def _missing(name: str, what: str, file: str) -> OptionError:
-  advice = f"Install it with python -m pip install -r {file} -c constraints.txt"
+  advice = f"Install it with `python -m pip install -r {file} -c constraints.txt`."
   return OptionError("topology", f"a topology whose compiler ({what}) is installed", name, advice)

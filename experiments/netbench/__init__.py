@@ -1,1 +1,1 @@
-"""Measure algorithms on processes in separate network namespaces, joined by a link of known bandwidth and latency."""
+"""Measure algorithms on processes in network namespaces that are connected by a link of known bandwidth and latency."""

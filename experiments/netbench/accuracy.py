@@ -1,4 +1,4 @@
-"""Plot accuracy over wall-clock time for a short training of each algorithm on digits over the link."""
+"""Train each algorithm briefly on digits over the link, and plot its accuracy over wall-clock time."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ from experiments.netbench.group import process_group
 from experiments.netbench.measure import bandwidth_text
 from experiments.netbench.network import NamespaceNetwork
 
-STEPS = 120  # rounded to whole rounds
+STEPS = 120  # per run, rounded to whole rounds
 LEARNING_RATE = 0.02
 BOUND = 600.0  # maximum seconds of a run
-Curves = Mapping[str, list[tuple[float, float]]]  # label: (seconds, test accuracy) of each evaluation
+Curves = Mapping[str, list[tuple[float, float]]]  # label -> (seconds, test accuracy) of each evaluation
 
 
 def train(network: NamespaceNetwork, measured: Measured, names: Sequence[str], folder: Path) -> Curves:
-  """Train each named case in a separate folder; return the accuracy curve of each algorithm label."""
+  """Train each named case in a separate folder; return algorithm label -> accuracy curve."""
   period = CASES["local_sgd"](measured).period  # also for Sync EASGD, so that all runs have the same number of steps
   settings = {
     "batch": 256, "optimizer": {"momentum": 0.9, "learning_rate": LEARNING_RATE},
@@ -38,7 +38,7 @@ def train(network: NamespaceNetwork, measured: Measured, names: Sequence[str], f
 
 
 def picture(network: NamespaceNetwork, curves: Curves) -> Figure:
-  """Plot test accuracy over seconds."""
+  """Plot test accuracy over seconds; return a `Figure`."""
   import pandas as pd
 
   link = f"{bandwidth_text(network.rate)} and {1e3 * network.latency:g} ms"

@@ -1,4 +1,4 @@
-"""Cases of netbench: the model, and each algorithm's period, delay and batch chosen for the measured link."""
+"""Define netbench's model and cases; an algorithm's period, delay and batch follow from the measured link."""
 
 import math
 from collections.abc import Callable
@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 MODEL: dict[str, Any] = {"name": "mlp", "hidden": (640, 640, 640, 640)}  # 5.1 MB, in three fragments of similar size
 FRAGMENTS = 3
-BATCH = 256  # takes tens of milliseconds on one core
-EXAMPLES = 2**16  # in the synthetic data; on a slow link a step of Sync EASGD reads thousands
-ROUND = 2  # period over delay
-MARGIN = 1.5  # an overlapped exchange takes this much longer, because its threads share the host's only core
+BATCH = 256  # examples of a step, which takes tens of milliseconds on one core
+EXAMPLES = 2**16  # in the synthetic data; on a slow link, a step of Sync EASGD reads thousands of them
+ROUND = 2  # period divided by delay
+MARGIN = 1.5  # an overlapped exchange takes this many times longer: its threads share the host's only core
 BLOCK = 3.0  # minimum seconds of compute in a compiled call, which ends by waiting for the mean of the losses
 
 
@@ -20,8 +20,8 @@ class Case(NamedTuple):
   label: str
   algorithm: dict[str, Any]
   batch: int
-  rounds: int  # per block
-  overlap: bool = True
+  rounds: int  # per measured block, which is one compiled call
+  overlap: bool = True  # whether messages overlap steps
 
   @property
   def period(self) -> int:
@@ -39,7 +39,7 @@ class Case(NamedTuple):
     return self.rounds * self.period
 
 
-# Measured first: the time that it waits is the time of an exchange.
+# Synchronous SGD is measured first, because the time that it waits is the time of an exchange.
 SYNCHRONOUS = Case("sync_sgd", {"name": "sync_sgd"}, BATCH, rounds=5)
 
 
@@ -52,7 +52,7 @@ class Measured(NamedTuple):
 
 
 def delay(exchange: float, step: float) -> int:
-  """Return how many steps hide an exchange, at least 1."""
+  """Return the number of steps that hide an exchange that takes MARGIN times as long, at least 1."""
   return max(1, math.ceil(MARGIN * exchange / step))
 
 
@@ -68,7 +68,7 @@ def _local(name: str, measured: Measured) -> Case:
 
 
 def _elastic(overlap: bool, measured: Measured) -> Case:
-  # The delay of Sync EASGD is one step by definition, so the batch makes one step as long as an exchange.
+  # Sync EASGD has a delay of one step by definition, so its batch is chosen to make a step as long as an exchange.
   batch = min(EXAMPLES // 4, max(1, round(BATCH * MARGIN * measured.exchange / measured.step)))
   rounds = math.ceil(BLOCK / (ROUND * MARGIN * measured.exchange))
   label = "easgd" if overlap else "easgd, no overlap"

@@ -1,4 +1,4 @@
-"""Predict by the cost model how long a round takes, and how long its messages occupy the link."""
+"""Predict with the cost model how long a round takes and how long its messages occupy the link."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -43,11 +43,11 @@ class Expected:
     ]
     schedule, first = Schedule(self._algorithm.exchanges), ROUNDS * period
     sent = traffic.of(self._algorithm, params, experiment.workers)
-    self.nbytes = sent.nbytes(schedule.due(step) for step in range(first, first + period))  # sent by a host per round
+    self.nbytes = sent.nbytes(schedule.due(step) for step in range(first, first + period))  # of a host per round
 
   @property
   def link(self) -> float:
-    """Seconds that the link takes for the messages of a round."""
+    """Seconds for which the messages of a round occupy the link."""
     return self._period * self._local + sum(self.messages)
 
   def predicted(self, step: float) -> float:
@@ -64,7 +64,7 @@ class Expected:
 
 
 def messages(algorithm: Algorithm, params: Tree, hosts: int) -> Pattern:
-  """Return the messages that hosts send: one for each large array, and one for all small arrays of a tree."""
+  """Return the messages that hosts send: one for each array of at least SMALL bytes, and one for all smaller ones."""
   leaves, structure = jax.tree.flatten(params)
   small = [x.size * x.dtype.itemsize < SMALL for x in leaves]
   together = [small, *([i == j for i in range(len(leaves))] for j, s in enumerate(small) if not s)]
@@ -87,7 +87,7 @@ def messages(algorithm: Algorithm, params: Tree, hosts: int) -> Pattern:
 def price(ops: Iterable[Op], hosts: int, link: LinkModel) -> float:
   """Return the seconds of sequential ring all-reduces over the link, as Gloo implements them.
 
-  In each of the 2 (p - 1) rounds the sender waits for the receiver's ready message, hence two latencies per round.
+  In each of the 2 (p - 1) steps of a ring, the sender waits for the receiver's ready message: two latencies per step.
   """
   twice = link._replace(latency=2 * link.latency)
   return sum(ALL_REDUCE["ring"](op.nbytes, hosts, twice) for op in ops)

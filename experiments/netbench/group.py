@@ -18,16 +18,18 @@ from experiments.netbench.network import NamespaceNetwork, address
 
 ROOT = Path(__file__).parents[2]
 PORTS = itertools.count(7701)  # coordinator port of each group
-START = 90.0  # timeout in seconds
+START = 90.0  # timeout of the startup in seconds
 CORES = "4"  # number of cores that XLA assumes: with one thread, messages would not overlap steps
 
 
 @contextlib.contextmanager
 def process_group(network: NamespaceNetwork, joined: bool) -> "Iterator[ProcessGroup]":
-  """Run one `host_process` per host. joined: whether they form one JAX job; otherwise each is a single worker.
+  """Run one `host_process` per host, yield the group, and stop it at exit.
+
+  joined: whether the processes form one JAX job; otherwise each is a job with a single worker.
 
   Raises:
-    ValueError: if a process does not start.
+    ValueError: if a process does not start within START seconds.
   """
   port, cores = next(PORTS), sorted(os.sched_getaffinity(0))
   with contextlib.ExitStack() as stack:
@@ -55,7 +57,7 @@ class ProcessGroup(NamedTuple):
   errors: list[IO[bytes]]
 
   def request(self, request: Mapping[str, Any], what: str, seconds: float) -> list[dict[str, Any]]:
-    """Send a request to all hosts and return their replies. what: its name in error messages; seconds: timeout."""
+    """Send a request to all hosts; return their replies. what: name of the request in errors; seconds: timeout."""
     line = json.dumps(request) + "\n"
     for process in self.processes:
       assert process.stdin
@@ -65,7 +67,7 @@ class ProcessGroup(NamedTuple):
     return self.replies(what, seconds)
 
   def seconds(self, steps: int, what: str, bound: float) -> float:
-    """Run `steps` steps on all hosts; return the seconds of the slowest."""
+    """Run `steps` steps on all hosts; return the seconds of the slowest host. what, bound: as in `request`."""
     return max(reply["seconds"] for reply in self.request({"steps": steps}, what, bound))
 
   def replies(self, what: str, seconds: float) -> list[dict[str, Any]]:

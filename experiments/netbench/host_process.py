@@ -1,10 +1,10 @@
-"""The process of one host: it reads requests from standard input and replies to each with a line of JSON.
+"""Run the process of one host: read requests from standard input and reply to each with a line of JSON.
 
-python -m experiments.netbench.host_process WORKERS; the processes of a group form one JAX job.
+python -m experiments.netbench.host_process WORKERS; WORKERS processes form one JAX job.
 
 {"case": {"algorithm": {...}, "batch": 64, "overlap": true, "steps_per_call": 8}} builds and compiles a trainer.
 {"steps": 8} runs 8 steps and replies with their seconds.
-{"train": {"algorithm": ..., "steps": ...}, "workdir": "...", "overlap": true} trains on digits; it must be the first
+{"train": {"algorithm": ..., "steps": ...}, "workdir": "...", "overlap": true} trains on digits and must be the first
 request.
 """
 
@@ -44,7 +44,7 @@ def block_of(case: Mapping[str, Any], workers: int) -> Callable[[int], float]:
 
 
 def train(request: Mapping[str, Any], workers: int) -> dict[str, Any]:
-  """Train on digits with a work folder; return the last line of metrics."""
+  """Train on digits in the requested work folder; return the last line of metrics."""
   from ddl.run.train import train as ddl_train
 
   experiment = default_experiment(model=MODEL, data={"name": "digits"}, workers=workers, **request["train"])
@@ -55,7 +55,7 @@ def train(request: Mapping[str, Any], workers: int) -> dict[str, Any]:
 def main() -> None:
   """Serve requests until standard input is closed."""
   workers, block, started = int(sys.argv[1]), None, False
-  memory.keep_freed()  # joined processes do so too: steps with and without communication must be comparable
+  memory.keep_freed()  # as joined processes do, so that steps with and without communication are comparable
   replies = os.dup(1)  # a separate descriptor, because libraries also print to standard output
   os.dup2(2, 1)
 

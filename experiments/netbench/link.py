@@ -1,10 +1,10 @@
-"""Emulated link between hosts: a process that forwards their packets with a given bandwidth and latency.
+"""Emulate the link between hosts: forward their packets with a given bandwidth and latency.
 
 python -I -S link.py RATE LATENCY FD:ADDRESS ...   (bits per second; seconds one way; one tun device per host)
 
 Each host has one link, as if connected to a switch: its packets leave one after the other at the bandwidth and
 arrive after the latency. A line `RATE LATENCY` on standard input changes both; the process exits when standard input
-is closed. It uses only the standard library, so that it starts quickly and stays small.
+is closed. The script uses only the standard library, so that it starts quickly and stays small.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ import sys
 import time
 
 AHEAD = 0.004  # seconds of packets to read ahead, so that a late wake-up leaves no gap on the link
-TICK = 0.0004  # minimum seconds between wake-ups, which cost CPU time; packets are up to half of it early or late
+TICK = 0.0004  # minimum seconds between wake-ups, which cost CPU time; packets arrive up to TICK / 2 early or late
 PACKET = 65536
 HEADER = 10  # bytes of the virtio header before each packet (checksum not computed), which is forwarded
 
 
 class Shaper:
-  """Departure and arrival times of packets, in seconds of the caller's clock."""
+  """Compute departure and arrival times of packets, in seconds of the caller's clock."""
 
   def __init__(self, rate: float, latency: float, hosts: int):
     """Create idle links. rate: bits per second of each host, one way; latency: seconds, one way."""
@@ -30,12 +30,12 @@ class Shaper:
     self._free = [0.0] * hosts  # when the last packet read from each host departs
 
   def arrival(self, host: int, nbytes: int, now: float) -> float:
-    """Return when a packet that `host` sends now arrives: max(now, last departure) + 8 nbytes / rate + latency."""
+    """Return when a packet that `host` sends now will arrive: max(now, last departure) + 8 nbytes / rate + latency."""
     self._free[host] = max(now, self._free[host]) + 8 * nbytes / self.rate
     return self._free[host] + self.latency
 
   def reads_at(self, host: int) -> float:
-    """Return when to read the next packet of `host`; until then it stays in the queue of its device."""
+    """Return when to read the next packet of `host`; until then the packet stays in the queue of the host's device."""
     return self._free[host] - AHEAD
 
 
@@ -46,7 +46,7 @@ class Link:
     """Make the devices, given as file descriptors, non-blocking. addresses: IPv4 addresses of the hosts as bytes."""
     self.shaper, self._devices = shaper, devices
     self._host = {address: host for host, address in enumerate(addresses)}
-    self._under_way: list[tuple[float, int, int, bytes]] = []  # (arrival, number, receiver, packet)
+    self._under_way: list[tuple[float, int, int, bytes]] = []  # heap of (arrival, number, receiver, packet)
     self._number, self._last = 0, 0.0
     for device in devices:
       os.set_blocking(device, False)

@@ -28,12 +28,12 @@ TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 def bandwidth(text: str) -> float:
   """Parse a bandwidth such as "200mbit" to bits per second."""
-  return _number("bandwidth", text, RATES, (1e6, 1e10), "from 1mbit to 10gbit, such as 200mbit")
+  return _number("bandwidth", text, RATES, (1e6, 1e10), "from 1mbit to 10gbit (such as 200mbit)")
 
 
 def latency(text: str) -> float:
   """Parse a latency such as "5ms" to seconds."""
-  return _number("latency", text, TIMES, (0.0, 1.0), "and at most 1s (one way), such as 5ms")
+  return _number("latency", text, TIMES, (0.0, 1.0), "and at most 1s one way (such as 5ms)")
 
 
 def _number(option: str, text: str, units: dict[str, float], limits: tuple[float, float], condition: str) -> float:
@@ -54,7 +54,7 @@ PROBE = Path(__file__).with_name("probe.py")
 
 
 class SpeedRow(NamedTuple):
-  """Measurements of a case on a link; seconds are per round, medians over the turns."""
+  """Measurements of a case on a link; seconds are per round, medians over several turns (see `row`)."""
 
   label: str
   batch: int
@@ -65,8 +65,8 @@ class SpeedRow(NamedTuple):
   seconds: float
   ratio: float  # median over the turns of seconds / alone
   link: float  # seconds for which the messages occupy the link
-  predicted: float
-  ratios: tuple[float, ...]  # one per turn
+  predicted: float  # seconds by the cost model
+  ratios: tuple[float, ...]  # seconds / alone, one per turn
 
   @property
   def exposed(self) -> float:
@@ -75,7 +75,7 @@ class SpeedRow(NamedTuple):
 
   @property
   def error(self) -> float:
-    """Relative error of the prediction."""
+    """Relative error of the prediction: predicted / measured - 1."""
     return self.predicted / self.seconds - 1
 
 
@@ -98,7 +98,10 @@ def probe(network: NamespaceNetwork, seconds: float = 0.5) -> dict[str, float]:
 def clocks(
   network: NamespaceNetwork, joined: ProcessGroup, isolated: ProcessGroup, turns: int
 ) -> tuple[SpeedRow, Measured]:
-  """Measure synchronous SGD on the current link; return its table row, and the seconds of a step and of exchanges."""
+  """Measure synchronous SGD on the current link; return its table row, and the seconds of a step and of exchanges.
+
+  The arguments are those of `row`.
+  """
   first = row(network, joined, isolated, SYNCHRONOUS, turns)
   exchange = max(first.exposed, first.link)
   measured = Measured(first.alone, exchange, exchange)
@@ -107,7 +110,13 @@ def clocks(
 
 
 def row(network: NamespaceNetwork, joined: ProcessGroup, isolated: ProcessGroup, case: Case, turns: int) -> SpeedRow:
-  """Measure a case on the current link, alternating between rounds with and without communication."""
+  """Measure a case on the current link, alternating between rounds with and without communication.
+
+  Args:
+    joined: processes that communicate.
+    isolated: processes that do not.
+    turns: number of measurements; each measures `case.rounds` rounds of both groups.
+  """
   groups, what = (joined, isolated), f"{case.label} on {network.rate / 1e6:g} Mbit/s"
   request = {"case": {**case._asdict(), "steps_per_call": case.steps}}
   for group in groups:

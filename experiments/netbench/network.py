@@ -1,8 +1,8 @@
-"""Emulate hosts by network namespaces, joined by a link with a given bandwidth and latency.
+"""Emulate hosts with network namespaces that are connected by a link with a given bandwidth and latency.
 
 If the kernel has tbf and netem, it shapes the link; otherwise `link.py` forwards packets between tun devices. The
-namespaces have no names: each exists while its holder process runs, which exits when its standard input is closed, and
-a tun device exists while `link.py` has it open. So a crash, Ctrl-C or SIGKILL leaves nothing to remove.
+namespaces have no names: each exists as long as its holder process, which exits when its standard input is closed. A
+tun device exists as long as `link.py` keeps it open. So a crash, Ctrl-C or SIGKILL leaves nothing to remove.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x400454CA, 0x0001, 0x1000, 0x4000
 TUNSETOFFLOAD, TUN_F_CSUM = 0x400454D0, 1
 CAP_SYS_ADMIN, CAP_NET_ADMIN = 21, 12
 MTU = 60000  # bytes per packet: large, because Python forwards each packet of a tun device
-QUEUE = 2**26  # bytes in the kernel's queue: several TCP windows, so that no packet is lost
-# Make all runs comparable: TCP windows above bandwidth x delay from the start, Reno, no slow start after idle time
+QUEUE = 2**26  # bytes of the kernel's queue: several TCP windows, so that no packet is lost
+# For comparable runs: TCP windows that exceed bandwidth x delay from the start, Reno, no slow start after idle time
 SETTINGS = {
   "tcp_rmem": "4096 4194304 16777216", "tcp_wmem": "4096 4194304 16777216", "tcp_congestion_control": "reno",
   "tcp_slow_start_after_idle": "0",
@@ -42,7 +42,7 @@ def capabilities() -> int:
 
 
 def check_rights(mask: int | None = None) -> None:
-  """Raise ValueError if namespaces or tun devices cannot be created. mask: `capabilities()` by default."""
+  """Raise ValueError unless this process can create namespaces and a link. mask: its capabilities by default."""
   if not sys.platform.startswith("linux"):
     raise ValueError("netbench requires network namespaces, which only Linux has")
   mask = capabilities() if mask is None else mask
@@ -60,7 +60,7 @@ def check_rights(mask: int | None = None) -> None:
 
 @functools.cache
 def kernel_emulates_links() -> bool:
-  """Return whether the kernel supports KernelLink, by a trial in a temporary namespace."""
+  """Test in a temporary namespace whether the kernel supports `KernelLink`; return the result."""
   trial = """ip link add a type veth peer name b && ip link add c type bridge
     tc qdisc add dev a root tbf rate 1mbit burst 10kb limit 1mb && tc qdisc add dev b root netem delay 1ms"""
   try:
@@ -75,7 +75,7 @@ def address(host: int) -> str:
 
 
 class KernelLink:
-  """Virtual Ethernet to a bridge, shaped by the kernel: tbf limits what a host sends, netem delays what it receives."""
+  """Virtual Ethernet links to a bridge: the kernel's tbf limits what a host sends, netem delays what it receives."""
 
   title = "the kernel (tbf, netem)"
 
@@ -119,7 +119,7 @@ class TunLink:
     self._process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, pass_fds=files, **OWN_SESSION)
     stack.enter_context(_killed_at_exit(self._process))
     for file in files:
-      os.close(file)  # only the link keeps them open, so that the devices disappear with it
+      os.close(file)  # only the link's process keeps them open, so that the devices disappear when it exits
 
   def set(self, rate: float, latency: float) -> None:
     """Change the bandwidth (bits per second) and the latency (seconds)."""
@@ -130,7 +130,10 @@ class TunLink:
 
 @contextlib.contextmanager
 def namespace_network(hosts: int, rate: float, latency: float) -> "Iterator[NamespaceNetwork]":
-  """Create hosts and their link. rate: bits per second of each host, one way; latency: seconds, one way."""
+  """Create hosts and their link; remove both at exit.
+
+  rate: bits per second of each host, one way; latency: seconds, one way.
+  """
   with contextlib.ExitStack() as stack:
     names = "127.0.0.1 localhost\\n" + "".join(f"{address(h)} host{h}\\n" for h in range(hosts))
     pids = [stack.enter_context(_holder(f"host{host}", names)).pid for host in range(hosts)]
@@ -170,7 +173,10 @@ class NamespaceNetwork:
 
 
 def _holder(name: str, names: str) -> Any:
-  """Start a process that holds a new namespace. name: hostname; names: contents of its /etc/hosts."""
+  """Start a process that holds a new namespace; return a context manager that kills it at exit.
+
+  name: hostname; names: contents of the host's /etc/hosts.
+  """
   settings = " ".join(f"{key}={value.replace(' ', '_')}" for key, value in SETTINGS.items())
   words = ["unshare", "--net", "--uts", "--mount", "sh", "-c", HOLD, "sh", name, names, settings]
   pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -209,7 +215,7 @@ def _killed_at_exit(process: subprocess.Popen[str]) -> Any:
 
 
 def _run(*words: str, pid: int | None = None) -> None:
-  """Run a command, in the network namespace of process `pid` if given. Raises ValueError with its output on failure."""
+  """Run a command, in the network namespace of process `pid` if given. Raises ValueError with its errors on failure."""
   inside = ("nsenter", f"--target={pid}", "--net") if pid else ()
   done = subprocess.run((*inside, *words), capture_output=True, text=True, check=False)
   if done.returncode:

@@ -1,6 +1,6 @@
 """Measure latency and throughput of a plain TCP connection from host 0 to host 1.
 
-python -I -S probe.py server ADDRESS, and on the other host: python -I -S probe.py client ADDRESS NBYTES
+On host 1: python -I -S probe.py server ADDRESS; on host 0: python -I -S probe.py client ADDRESS NBYTES
 """
 
 import json
@@ -10,12 +10,12 @@ import sys
 import time
 
 PORT = 7700
-PINGS = 20
-BLOCK = 2**18
+PINGS = 20  # bytes sent one by one to measure the latency
+BLOCK = 2**18  # maximum bytes per read
 
 
 def serve(address: str) -> None:
-  """Serve one connection: echo PINGS bytes, then read a stream and reply with one byte at its end."""
+  """Serve one connection: echo PINGS single bytes, then read a stream and reply with one byte at its end."""
   with socket.create_server((address, PORT)) as server:
     print("listening", flush=True)
     connection, _ = server.accept()
@@ -30,7 +30,7 @@ def serve(address: str) -> None:
 
 
 def measure(address: str, nbytes: int) -> dict[str, float]:
-  """Measure "latency" in seconds, one way, and "rate" in bits per second by a transfer of `nbytes` bytes."""
+  """Return "latency" in seconds, one way, and "rate" in bits per second, measured by sending `nbytes` bytes."""
   with socket.create_connection((address, PORT), timeout=30) as connection:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     pings = []

@@ -1,1 +1,1 @@
-"""Comparison of published numbers with predictions."""
+"""Compare published numbers with predictions."""

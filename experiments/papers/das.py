@@ -1,7 +1,7 @@
 """Das et al. 2016, arXiv 1602.06709: predict speed-ups of N nodes over one, without and with a fitted parameter.
 
-A step on N nodes follows the event model, with terms that the paper's volumes omit. Each layer uses the groups of nodes
-with the least volume (`ddl.perf.hybrid`); its time is the larger of FLOP / peak and memory traffic / bandwidth.
+A step on N nodes follows the event model, with terms that the paper's volumes omit. Each layer uses the grouping of
+nodes with the least communication volume (`ddl.perf.hybrid`); it takes max(FLOP / peak, memory traffic / bandwidth).
 Gradients are sent in the order of the backward pass, so those of the first layers are sent last and are hidden least.
 Inside a group, the passes wait for activations and their gradients. The single node of the comparison runs the whole
 mini-batch.
@@ -26,21 +26,21 @@ VOLUMES, TERMS, EXAMPLES, SECONDS = "no fit: volumes", "no fit: measured terms",
 
 
 class Terms(NamedTuple):
-  """Corrections to the paper's volumes at the full link bandwidth."""
+  """Corrections to the paper's model, which sends its volumes at the full link bandwidth."""
 
-  halves: bool = False  # part-reduce of gradients, then part-broadcast of weights: each sends (p - 1) / p of the strip
+  halves: bool = False  # part-reduce gradients, then part-broadcast weights: each sends (p - 1) / p of a strip
   rate: float = 1.0  # share of the link bandwidth that messages reach
-  cores: float = 1.0  # share of a node's cores that compute, if there are messages
+  cores: float = 1.0  # share of a node's cores that compute if there are several nodes; the others send messages
 
 
 class DasStep(NamedTuple):
-  """Seconds of a step on N nodes."""
+  """A predicted step on N nodes; times are in seconds."""
 
   single: float  # on one node with the whole mini-batch
   computing: float
   waiting: float  # waiting for activations and their gradients inside groups
   exposed: float  # waiting for gradients and weights
-  messages: int  # per node, if each strip is a separate message
+  messages: int  # number per node, if each strip is a separate message
 
   @property
   def seconds(self) -> float:
@@ -60,7 +60,7 @@ def step(
   table: Table, batch: float, nodes: int, cluster: Cluster, efficiency: Efficiency, terms: Terms = PLAIN,
   start: float = 0.0,
 ) -> DasStep:  # fmt: skip
-  """Predict a step on a mini-batch `batch` that N nodes share. start: additional seconds per step."""
+  """Predict a step in which N nodes share a mini-batch of `batch` examples. start: additional seconds per step."""
   whole = cluster.device._replace(start=start)
   computing_device = whole if nodes == 1 else whole._replace(peak=whole.peak * terms.cores)
   link = cluster.network.between
@@ -90,23 +90,25 @@ def all_reduce_rate(processors: int, nbytes: float, seconds: float) -> float:
 
 
 def _sent(members: int) -> float:
-  """Return the share of a vector that each of `members` processes sends in half an all-reduce: (p - 1) / p."""
+  """Return the share of a vector that each of p processes sends in a reduce-scatter or an all-gather: (p - 1) / p."""
   return (members - 1) / members
 
 
 def group_work(layer: Layer, workers: int, groups: int) -> LayerWork:
-  """Return a node's work and memory traffic per example, for mb / N examples per node.
+  """Return the work and the memory traffic of a layer on one node, with mb / N examples per node.
 
-  A node holds 1 / n of the weights and outputs, n = N / G, and all inputs of its group's mb / G examples.
+  With n = N / G nodes per group, a node holds 1 / n of the weights and outputs, and all inputs of its group's mb / G
+  examples.
   """
   size = workers // groups
   return LayerWork(layer.train_flop, 3 * (size * layer.input_values + layer.activations), 3 * layer.params / size)
 
 
 def terms(config: Config, cluster: str, larger: bool = False) -> Terms:
-  """Return the terms of a cluster: the rate measured on its kind of link, and one core reserved for messages.
+  """Return the terms of a cluster: the rate that its kind of link reaches, and one core reserved for messages.
 
-  larger: use the rate measured with larger messages (FDR InfiniBand only).
+  The rate was measured for FDR InfiniBand; for Ethernet it is the share of payload in a frame. larger: use the rate
+  measured with larger messages (FDR InfiniBand only).
   """
   link, cores = cluster_file.named(cluster).network.between, config.cores[cluster]
   rates = [all_reduce_rate(*measured) / link.bandwidth for measured in (config.larger if larger else config.reduced)]
@@ -142,7 +144,7 @@ def section(config: Config) -> Section:
 
 
 def _fitted(config: Config) -> tuple[float, float]:
-  """Return (`Efficiency.half` in examples, additional seconds per step), each of which fits the fitted row exactly."""
+  """Return (`Efficiency.half` in examples, additional seconds per step): two separate exact fits to the fitted row."""
   inputs = config.rows[config.fitted]
 
   def root(predicted: Callable[[float], float], most: float) -> float:
@@ -161,7 +163,7 @@ def _step(
 
 
 def _span(config: Config, inputs: Config) -> list[float]:
-  """Return the speed-ups with all terms for each combination of the unknown inputs and the two measured rates."""
+  """Return the speed-up with all terms for each combination of the unknown inputs and the two measured rates."""
   choices = itertools.product(inputs.networks, inputs.batches, config.shares, (False, True))
   return [
     _step({**inputs, "network": network, "batch": batch}, share, terms=terms(config, inputs.cluster, larger)).speedup

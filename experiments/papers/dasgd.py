@@ -2,8 +2,8 @@
 
 PALEO is Qi, Sparks, Talwalkar 2017 (ICLR; github TalwalkarLab/paleo), modified by the authors of DaSGD (github
 sweetwenwen/paleo-dasgd). A layer's pass takes max(FLOP / peak, bytes moved / memory bandwidth); three tree levels
-inside a node of eight workers count as one hop over NVLink. As in their code, a V100 has its float64 peak and a hop has
-no latency. Pooling and dropout, which layer tables do not contain, are omitted.
+inside a node of eight workers count as one hop over NVLink. As in their code, the V100 computes at its float64 peak and
+a hop has no latency. Pooling and dropout, which layer tables do not contain, are omitted.
 """
 
 from ddl.perf import bounds, cluster_file, neural_networks, units
@@ -20,17 +20,18 @@ LEVELS_INSIDE = 3  # tree levels inside a node of eight workers
 
 
 def step_seconds(table: Table, examples: float, *, flattened: int = 1, device: Device = V100) -> float:
-  """Predict a step: the sum over layers and passes of max(FLOP / peak, bytes moved / bandwidth), and the update.
+  """Predict the seconds of a step by PALEO's model.
 
-  The input gradient slides over the whole padded input and so also multiplies zeros: ih iw / (ow' oh') times the
-  necessary products, with oh' = (oh - 1) stride + 1. The update reads weights and gradients and writes weights.
+  They are the sum of max(FLOP / peak, bytes moved / bandwidth) over layers and passes, plus the update, which reads
+  weights and gradients and writes weights. The convolution for the input gradient covers the whole padded input, so it
+  also multiplies zeros and takes ih iw / (oh' ow') times the necessary products, with oh' = (oh - 1) stride + 1.
 
   Args:
     table: the layers with weights.
     examples: per worker and step.
-    flattened: spatial positions of the map that the first dense layer flattens. PALEO writes that layer as a
-      convolution with one output position, which multiplies the products of its input gradient by this number; 1
-      counts only the necessary products.
+    flattened: number of spatial positions of the map that the first dense layer flattens. PALEO treats this layer as a
+      convolution with one output position, so its input gradient takes this many times the necessary products; 1: only
+      the necessary products.
     device: peak and memory bandwidth.
   """
   seconds = 3 * params_bytes(table) / device.memory_bandwidth
@@ -44,7 +45,7 @@ def step_seconds(table: Table, examples: float, *, flattened: int = 1, device: D
 
 
 def _zeros(layer: Layer) -> float:
-  """Return the products of a full convolution of the padded input, divided by the necessary products."""
+  """Return the number of products in a full convolution of the padded input divided by the necessary number."""
   factor = 1.0
   for size, kernel, out in zip(layer.size_in, layer.kernel, layer.size_out, strict=True):
     stride = max(1, round((size - kernel) / (out - 1))) if out > 1 else 1
@@ -53,9 +54,9 @@ def _zeros(layer: Layer) -> float:
 
 
 def tree_seconds(nbytes: float, workers: int, bandwidth: float) -> float:
-  """Return PALEO's seconds of an exchange by a tree, with L = bytes / bandwidth and n workers.
+  """Return the seconds of a tree exchange by PALEO's formula, with L = bytes / bandwidth and n workers.
 
-  2 (ceil(log2 n) - 3) L + 2 * 0.029 L for n > 8; 2 ceil(log2 n) 0.029 L for n <= 8.
+  2 (ceil(log2 n) - 3) L + 2 * 0.029 L for n > 8; 2 ceil(log2 n) * 0.029 L for n <= 8.
   """
   levels = (units.count("number of workers", workers) - 1).bit_length()
   hop = nbytes / units.positive("bandwidth", bandwidth)
@@ -64,7 +65,7 @@ def tree_seconds(nbytes: float, workers: int, bandwidth: float) -> float:
 
 
 def section(config: Config) -> Section:
-  """Build the section: seconds of a step and of an exchange, the smallest delay, and the share of compute time."""
+  """Build the section: seconds of a step and an exchange, the smallest delay, and the share of time spent computing."""
   bandwidth, cases = BANDWIDTHS[config.bandwidth], []
   schedules = ((1, 0), (config.period, 0), (config.period, config.delay))
   for title, (name, flattened) in config.networks.items():

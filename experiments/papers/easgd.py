@@ -1,8 +1,8 @@
 """Zhang et al. 2014, arXiv 1412.6651: stability region of EASGD, as published and as measured on ddl's algorithms.
 
-On f(x) = h x^2 / 2, a round of EASGD is a linear map M of the p workers and the center. M is measured by running one
-round of the algorithm from each unit vector. A round is stable if its spectral radius is at most 1. `eta` stands for
-eta h.
+On f(x) = h x^2 / 2, a round of EASGD applies a linear map M to the models of the p workers and the center. M is
+measured by running one round of the algorithm from each unit vector. A round is stable if the spectral radius of M is
+at most 1. In the code, `eta` stands for eta h.
 """
 
 from functools import cache
@@ -39,14 +39,14 @@ def synchronous(eta: Any, workers: int) -> Any:
   """Return the largest stable alpha of Sync EASGD: (4 - 2 eta) / (2 (p + 1) - p eta), for 0 <= eta <= 2.
 
   Derived here: a round maps the workers' mean and the center by
-  M = [[1 - eta - alpha, alpha], [p alpha, 1 - p alpha]], which is stable while det(M + 1) >= 0. Differences between
-  workers are multiplied by 1 - eta - alpha, which gives a weaker condition.
+  M = [[1 - eta - alpha, alpha], [p alpha, 1 - p alpha]], which is stable if det(M + I) >= 0. A round multiplies the
+  differences between workers by 1 - eta - alpha, which gives a weaker condition.
   """
   return (4 - 2 * eta) / (2 * (workers + 1) - workers * eta)
 
 
 def radii(name: str, workers: int, etas: np.ndarray, alphas: np.ndarray) -> np.ndarray:
-  """Return the spectral radii [etas, alphas] of a round, which has p steps (Sync EASGD: one)."""
+  """Return the spectral radii [etas, alphas] of the map of a round: p steps, or one step of Sync EASGD."""
   with jax.enable_x64(True):
     if name == "original_easgd":
       rounds = np.stack([_server_round(workers, etas, float(alpha)) for alpha in alphas], axis=1)
@@ -99,13 +99,13 @@ def _collective_round(name: str, workers: int) -> Any:
 
 @cache
 def _map(name: str, workers: int, points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Return a map: (eta [points], alpha [points], spectral radii [etas, alphas])."""
+  """Return the stability map of an algorithm: (etas [points], alphas [points], spectral radii [etas, alphas])."""
   etas, alphas = np.linspace(0, 2.4, points), np.linspace(0, 1.0, points)
   return etas, alphas, radii(name, workers, etas, alphas)
 
 
 def section(config: Config) -> Section:
-  """Build the section: radii below, on and above the boundary, and the maps."""
+  """Build the section: spectral radii below, on and above the boundary, and the stability maps."""
   one, several, p = "original_easgd", config.turns, config.workers
   rows = []
   for eta in config.etas:
@@ -124,7 +124,7 @@ def section(config: Config) -> Section:
 
 
 def draw(config: Config) -> bytes:
-  """Draw the maps side by side; return a PNG file."""
+  """Draw the stability maps next to each other; return a PNG file."""
   import altair as alt
   import pandas as pd
 

@@ -1,7 +1,7 @@
-"""Lian et al. 2017, arXiv 1705.09056: without gradients, workers on a graph reach consensus at its spectral gap's rate.
+"""Lian et al. 2017, arXiv 1705.09056: without gradients, the spectral gap of a graph sets its workers' consensus rate.
 
-The mixing matrix W of a round has eigenvalue 1 for the mean of the workers, which is constant. The distance from the
-mean asymptotically shrinks per round by the modulus of the second eigenvalue.
+The mixing matrix W of a round preserves the mean of the workers (eigenvalue 1). Each round asymptotically multiplies
+the distance from the mean by the second largest modulus of the eigenvalues of W.
 """
 
 from functools import cache
@@ -22,14 +22,18 @@ from experiments.papers.page import Config, Section
 
 
 class Decay(NamedTuple):
-  """The decay of the workers' distance from their mean on one graph."""
+  """The decay of the workers' distance from their mean on one graph.
 
-  predicted: float  # second largest modulus of the eigenvalues of W; for a cycle of matrices, per round
+  The predicted factor per round is the second largest modulus of the eigenvalues of W. For a cycle of n matrices, it is
+  the n-th root of this modulus of their product.
+  """
+
+  predicted: float  # factor per round
   distances: np.ndarray  # [rounds + 1], measured
 
 
 def section(config: Config) -> Section:
-  """Build the section with the predicted and the measured decay per round."""
+  """Build the section: the predicted and the measured decay per round."""
   measured = {}
   for graph, rates in decays(config).items():
     d, last = rates.distances, config.rounds
@@ -40,7 +44,7 @@ def section(config: Config) -> Section:
 
 
 def decays(config: Config) -> dict[str, Decay]:
-  """Measure and predict the decay on each graph."""
+  """Measure and predict the decay on each graph; return graph -> `Decay`."""
   return {graph: _decay(graph, config.workers, config.rounds) for graph in config.graphs}
 
 

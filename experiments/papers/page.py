@@ -1,4 +1,4 @@
-"""Render sections that compare reported with predicted numbers, from Jinja templates."""
+"""Use Jinja templates to render sections that compare reported with predicted numbers."""
 
 import statistics
 import tomllib
@@ -18,37 +18,37 @@ class Prediction(NamedTuple):
   """A predicted number."""
 
   value: float
-  fitted: bool = False  # to this row, so that its error is not a test
+  fitted: bool = False  # whether the model was fitted to this row, so that its error tests nothing
 
 
-PAPER, SECONDARY, MEMORY = "", "\u2020", "\u2021"  # marks for the source of a reported number
-HEADLINE, BETWEEN, PRODUCT = "", " *", " ="  # marks for the kind of a row
+PAPER, SECONDARY, MEMORY = "", "\u2020", "\u2021"  # source of a reported number: abstract, other text, memory
+HEADLINE, BETWEEN, PRODUCT = "", " *", " ="  # marks for the kind of a row, see `ReportedRow.kind`
 
 
 class ReportedRow(NamedTuple):
   """A reported number with its predictions."""
 
-  what: str
+  what: str  # description of the number
   reported: float
   unit: str  # "x", "%" or "s"
   predicted: dict[str, Prediction]  # by column
   unknown: str = ""  # inputs that the paper does not report
   source: str = PAPER  # PAPER, SECONDARY or MEMORY
-  kind: str = HEADLINE  # BETWEEN: an intermediate point; PRODUCT: a product of other rows
+  kind: str = HEADLINE  # or BETWEEN (an intermediate point), or PRODUCT (of other rows)
 
 
 class Section(NamedTuple):
-  """A section of the page: a table of reported and predicted numbers, and remarks."""
+  """A section of reproduction.md: a table of reported and predicted numbers, and remarks."""
 
   title: str
   config: str  # file with the inputs
   fitted: str  # which parameters are fitted to which point
   rows: Sequence[ReportedRow]
-  main: str = ""  # column that the headline median counts; "": none, as the paper supports no mechanism
+  main: str = ""  # column that the median error of the summary counts; "": none, as the paper supports no mechanism
   remarks: Sequence[str] = ()  # Markdown after the table
   picture: tuple[str, Callable[[], bytes]] | None = None  # PNG file name, and the function that draws it
   curves: Sequence[str] = ()  # columns that only fit a curve to a reported point, without a mechanism
-  uncounted: str = ""  # reason why the headline median omits the table; "": it does not
+  uncounted: str = ""  # reason why the median error of the summary omits the table; "": it does not
 
   @property
   def columns(self) -> list[str]:
@@ -59,7 +59,10 @@ class Section(NamedTuple):
 def read(
   name: str, rows: Sequence[ReportedRow] = (), picture: Callable[[], bytes] | None = None, **values: Any
 ) -> Section:
-  """Build a section from templates/NAME.md, which contains fields of `Section` in TOML, then Markdown."""
+  """Build a section from templates/NAME.md: fields of `Section` in TOML, then Markdown.
+
+  values: variables of the template.
+  """
   _, head, body = render(TEMPLATES / f"{name}.md", **values).split("+++\n", 2)
   fields = tomllib.loads(head)
   named_picture = (fields.pop("picture"), picture) if picture else None
@@ -67,7 +70,7 @@ def read(
 
 
 def render(template: Path, **values: Any) -> str:
-  """Render a Jinja template; an undefined variable is an error."""
+  """Render a Jinja template; raise an error if it uses an undefined variable."""
   environment = jinja2.Environment(
     loader=jinja2.FileSystemLoader(template.parent), undefined=jinja2.StrictUndefined, trim_blocks=True,
     lstrip_blocks=True, keep_trailing_newline=True,
@@ -81,7 +84,7 @@ def render(template: Path, **values: Any) -> str:
 
 
 def markdown(sections: Sequence[Section]) -> str:
-  """Render the page: a summary, then each section with its table."""
+  """Render reproduction.md: a summary, then each section with its table."""
   counted_points = counted(sections)
   headlines = [error for _, error in counted_points]
   from_text = [error for row, error in counted_points if row.source == PAPER]
@@ -101,14 +104,15 @@ def error(row: ReportedRow, column: str) -> float:
 
 
 def errors(section: Section, column: str) -> list[float]:
-  """Return the absolute relative errors of a column, without fitted rows."""
+  """Return the absolute relative errors of a column, except in fitted rows."""
   return [abs(error(row, column)) for row in section.rows if not row.predicted[column].fitted]
 
 
 def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
-  """Return (row, absolute relative error) of the rows that the headline median counts.
+  """Return (row, absolute relative error) of all rows that count in the median error of the summary.
 
-  It counts predictions in the main columns, except those that are fitted or whose reported number is from memory.
+  These are the headline rows in the main columns. Fitted rows, numbers quoted from memory and uncounted sections are
+  omitted.
   """
   return [
     (row, abs(error(row, section.main)))
@@ -120,7 +124,7 @@ def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
 
 
 def number(value: float, unit: str) -> str:
-  """Format a value with three digits (seconds: as an integer) and its unit."""
+  """Format a value with its unit: an integer for seconds and for values from 100, else three significant digits."""
   text = f"{value:.0f}" if unit == "s" or abs(value) >= 99.95 else f"{value:.3g}"
   return f"{text}x" if unit == "x" else f"{text} {unit}"
 
@@ -136,7 +140,7 @@ def error_text(error: float, digits: int = 1) -> str:
 
 
 def median_percent(errors: Sequence[float], digits: int = 1) -> str:
-  """Format the median of errors in percent."""
+  """Format the median of the errors as a percentage."""
   return percent(statistics.median(errors), digits)
 
 

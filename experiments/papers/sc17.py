@@ -1,4 +1,4 @@
-"""You, Buluc, Demmel 2017, arXiv 1708.02983 (SC17): eight GPUs on a host, a chip in parts, weak scaling over 64 chips.
+"""You, Buluc, Demmel 2017, arXiv 1708.02983 (SC17): eight GPUs on a host, a divided chip, weak scaling to 64 chips.
 
 The GPU model is a timeline of a round, in which each of P workers processes one batch. Its parts, in units of Original
 EASGD's round, are messages with parameters, copies of examples, and the rest (forward, backward, updates). Two things
@@ -28,13 +28,13 @@ def round_robin_seconds(nbytes: float, workers: int, link: LinkModel) -> float:
 
 
 class GpuRound(NamedTuple):
-  """Parts of a round in units of Original EASGD's round; `computing` is forward, backward and both updates."""
+  """Parts of a round in units of Original EASGD's round."""
 
   host_parameters: float  # between CPU and GPUs
   device_parameters: float  # between GPUs
-  data: float
-  computing: float
-  hidden: float = 0.0  # part of the parameter messages that data and computing hide
+  data: float  # copies of examples
+  computing: float  # forward and backward passes, and the updates of workers and center
+  hidden: float = 0.0  # part of the parameter messages that overlaps `data` and `computing`
 
   @property
   def total(self) -> float:
@@ -52,8 +52,11 @@ def rounds(config: Config, reading: str) -> dict[str, GpuRound]:
 
   The share of parameters gives the time of a message; the rest, except the copies of examples, is computing.
 
-  TURNS: the workers of Original EASGD compute one after the other. STAGED: an exchange sends 2 (p - 1) / p messages,
-  each copied twice through the host and once between GPUs, and only its broadcast half can be hidden.
+  Args:
+    reading: assumption about the paper. TOGETHER: workers compute at the same time and exchange with a tree. TURNS: the
+      workers of Original EASGD compute one after the other. STAGED: like TOGETHER, but an exchange sends 2 (p - 1) / p
+      times the parameters, copies them twice through the host (Sync EASGD 1) or once between GPUs (2 and 3), and only
+      its broadcast half can be hidden.
   """
   workers = config.workers
   message = config.parameters / (2 * round_robin_seconds(0, workers, LinkModel(1.0, 1.0)))
@@ -73,7 +76,7 @@ def rounds(config: Config, reading: str) -> dict[str, GpuRound]:
 
 
 def gains(rounds: dict[str, GpuRound]) -> dict[str, float]:
-  """Return the speed-ups of Sync EASGD 1 over Original EASGD, of Sync EASGD 2 over 1, 3 over 2, and 3 over Original."""
+  """Return the speed-ups of Sync EASGD 1 over Original EASGD, 2 over 1, 3 over 2, and 3 over Original EASGD."""
   original, first, second, third = (rounds[name].total for name in (ORIGINAL, SYNC1, SYNC2, SYNC3))
   return {"first": original / first, "second": first / second, "third": second / third, "whole": original / third}
 
@@ -113,20 +116,20 @@ def gpus(config: Config, weak: Section) -> Section:
 
 
 def _law(law: Config) -> list[tuple[int, float, float]]:
-  """Return (workers, seconds of sequential messages, seconds of a tree) for each number of workers."""
+  """Return (workers, seconds of sequential messages, seconds of a tree broadcast) for each number of workers."""
   link, nbytes = cluster_file.named(law.cluster).network.between, params_bytes(neural_networks.table(law.network))
   return [(p, round_robin_seconds(nbytes, p, link), BROADCAST["tree"](nbytes, p, link)) for p in law.workers]
 
 
 def amdahl(seconds: dict[int, float], fitted: int) -> dict[int, float]:
-  """Predict T(p) = T(1) (s + (1 - s) / p) by Amdahl's law, with s from T(fitted)."""
+  """Predict T(p) = T(1) (s + (1 - s) / p) by Amdahl's law for each number of parts p; s follows from T(fitted)."""
   whole = seconds[1]
   serial = (seconds[fitted] / whole - 1 / fitted) / (1 - 1 / fitted)
   return {parts: whole * (serial + (1 - serial) / parts) for parts in seconds}
 
 
 def parts(config: Config) -> Section:
-  """Build the section on a chip divided into parts: the seconds to reach the same accuracy."""
+  """Build the section on a chip divided into parts: seconds until the same accuracy is reached."""
   seconds = dict(config.seconds)
   curve, other = amdahl(seconds, config.fitted), amdahl(seconds, config.other)
   rows = []
@@ -138,13 +141,13 @@ def parts(config: Config) -> Section:
 
 
 def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[float], float]:
-  """Predict the efficiency T(1) / T(N) for each number of nodes N; return also the fitted seconds of a step.
+  """Return the efficiency T(1) / T(N) for each number of nodes N, and the fitted seconds of a step.
 
   T(N) = step + all-reduce(N), T(1) = step. The step is fitted to the reported T(N) / T(1) at N = `config.fitted`.
 
   Args:
     network: key of `config.networks`.
-    algorithm: of the all-reduce, such as "best" or "tree".
+    algorithm: algorithm of the all-reduce, such as "best" or "tree".
   """
   inputs, links = config.networks[network], cluster_file.named(config.cluster).network
   nbytes = params_bytes(neural_networks.table(inputs.network))
@@ -155,7 +158,7 @@ def efficiencies(config: Config, network: str, algorithm: str) -> tuple[list[flo
 
 def weak(config: Config) -> Section:
   """Build the section on weak scaling efficiency over the number of nodes."""
-  rows, fits = [], {}  # fits: network -> seconds of a step, and the share lost by both fits and as reported
+  rows, fits = [], {}  # fits: network -> seconds of a step, and efficiency lost on the most nodes: best, tree, reported
   headline = config.headline
   for name, inputs in config.networks.items():
     (best, step), (tree, _) = (efficiencies(config, name, algorithm) for algorithm in ("best", "tree"))

@@ -21,11 +21,11 @@ from experiments.papers.page import Config, Section
 
 
 class ScaledSystem(NamedTuple):
-  """A system of published_scaling.toml."""
+  """A system of connected devices from published_scaling.toml."""
 
   title: str
   source: str
-  inside: float  # bytes per second of a device inside its node, one way
+  inside: float  # bytes per second of a device's link inside its node, one way
   per_node: int
   between: float = 0.0  # bytes per second of a node, one way; 0: there is one node
   library: str = "nccl"  # in libraries.toml; "": servers on all nodes, which move as many bytes as a ring of nodes
@@ -42,22 +42,22 @@ class ScaledRun(NamedTuple):
   """A network that was trained on several numbers of devices of a system, with the same examples per device."""
 
   system: str  # key in published_scaling.toml
-  network: str  # a layer table, or millions of parameters
+  network: str  # name of a layer table, or the number of parameters in millions
   examples: int  # per device and step
   rates: dict[int, float]  # number of devices -> examples per second, starting with the fewest devices
-  accumulated: dict[int, int]  # number of devices -> steps per exchange
+  accumulated: dict[int, int]  # number of devices -> accumulation steps per exchange, if more than one
 
 
 class PublishedPoint(NamedTuple):
-  """Throughput on a certain number of devices, in examples per second."""
+  """Published and predicted throughput on a certain number of devices, in examples per second."""
 
   system: str
   devices: int
   several: bool  # whether the devices are in several nodes
   published: float
   hidden: float  # predicted, if messages overlap the backward pass
-  after: float  # predicted, if messages are sent after it
-  ideal: float  # without communication
+  after: float  # predicted, if messages are sent after the backward pass
+  ideal: float  # linear scaling of the throughput on the fewest devices
 
   @property
   def efficiency(self) -> float:
@@ -76,14 +76,14 @@ COLUMNS = {
 
 @cache
 def systems() -> dict[str, ScaledSystem]:
-  """Read published_scaling.toml."""
+  """Read the systems of published_scaling.toml: name -> system."""
   text = Path(__file__).with_name("published_scaling.toml").read_text(encoding="utf-8")
   return {name: ScaledSystem(**system) for name, system in tomllib.loads(text).items()}
 
 
 @cache
 def runs() -> list[ScaledRun]:
-  """Read published_scaling.csv."""
+  """Read the runs of published_scaling.csv."""
   with Path(__file__).with_name("published_scaling.csv").open(newline="") as file:
     return [
       ScaledRun(
@@ -126,18 +126,18 @@ def section(config: Config) -> Section:
 
 
 def errors(points: Sequence[PublishedPoint], column: str) -> list[float]:
-  """Return the absolute errors of one of COLUMNS."""
+  """Return the absolute relative errors of the predictions in one of COLUMNS."""
   return [abs(point.error(column)) for point in points]
 
 
 def reached(points: Sequence[PublishedPoint]) -> ReachedRates:
-  """Return the 10th and 90th percentile of published rates relative to those predicted without overlap."""
+  """Return the 10th and the 90th percentile of published rates divided by those predicted without overlap."""
   low, high = np.quantile([point.published / point.after for point in points], (0.1, 0.9)).tolist()
   return ReachedRates(low, high, len(points), len({point.system for point in points}))
 
 
 def covers(every: Sequence[PublishedPoint], points: Sequence[PublishedPoint]) -> float:
-  """Return the share of `points` in the interval computed from all other systems."""
+  """Return the share of `points` in the interval derived from the other systems. every: the points of all systems."""
   inside = Counter[bool]()
   for name in {point.system for point in points}:
     own = [point for point in points if point.system == name]
@@ -150,7 +150,7 @@ def covers(every: Sequence[PublishedPoint], points: Sequence[PublishedPoint]) ->
 
 
 def points(config: Config, run: ScaledRun) -> list[PublishedPoint]:
-  """Predict the points of a run after the first one, from which the step time is derived."""
+  """Predict all points of a run except the first, from which the step time is derived."""
   (first, base), system, predicted = next(iter(run.rates.items())), systems()[run.system], []
   steps = {overlap: _step(config, run, overlap) for overlap in (True, False)}
   for count, rate in [*run.rates.items()][1:]:
@@ -162,7 +162,7 @@ def points(config: Config, run: ScaledRun) -> list[PublishedPoint]:
 
 
 def seconds(config: Config, run: ScaledRun, devices: int, step: float, overlap: bool) -> float:
-  """Predict the seconds of accumulated steps and their exchange on a number of devices."""
+  """Predict the seconds of all accumulation steps and their exchange. step: seconds of one step without exchange."""
   shares, links = _pass(run.network, run.examples, config.pieces), systems()[run.system].network(config)
   layers = [step * layer / shares.seconds for layer in shares.forward]
   before = (run.accumulated.get(devices, 1) - 1) * step  # seconds of the accumulation steps before the last one
@@ -176,7 +176,7 @@ def seconds(config: Config, run: ScaledRun, devices: int, step: float, overlap: 
 
 
 def _step(config: Config, run: ScaledRun, overlap: bool) -> float:
-  """Solve for the step time with which the first point, including exchanges, has its published throughput."""
+  """Solve for the step time that, with exchanges, reproduces the published throughput of the first point."""
   first, rate = next(iter(run.rates.items()))
   base = step = first * run.examples / rate
   if first == 1:
@@ -188,7 +188,7 @@ def _step(config: Config, run: ScaledRun, overlap: bool) -> float:
 
 @cache
 def _pass(network: str, examples: int, pieces: int) -> Pass:
-  """Divide a step among the layers of the network's table, or among equal layers if it has no table."""
+  """Divide a step among the layers of the network's table, or among `pieces` equal layers if it has no table."""
   if network in neural_networks.names():
     work = scaling.work(neural_networks.table(network))
   else:

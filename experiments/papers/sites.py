@@ -1,4 +1,4 @@
-"""Compare published throughput over slow links with predictions: several sites, and hosts on a shaped link."""
+"""Compare published with predicted throughput over slow links: between cloud sites, and on a rate-limited link."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,15 @@ from experiments.papers.page import Config, Section
 
 
 class SitePoint(NamedTuple):
-  """Published and predicted throughput on several sites in examples/s, or percentage of a round spent computing."""
+  """A published and a predicted value.
+
+  Both are the throughput on several sites in examples/s, or the percentage of a round spent computing.
+  """
 
   name: str
   published: float
   predicted: float
-  baseline: float  # without the slow link: in one site, or with exchanges that take no time
+  baseline: float  # the value without the slow link: in one site, or with exchanges that take no time
 
   @property
   def error(self) -> float:
@@ -23,7 +26,7 @@ class SitePoint(NamedTuple):
 
 
 def section(config: Config) -> Section:
-  """Build the section with the median and the maximum errors, and all points."""
+  """Build the section: median and maximum errors, and all points."""
   sites, shaped = site_points(config.google), shaped_link_points(config.shaped)
   errors = {f"a shaped link, {name}": [abs(point.error) for point in points] for name, points in shaped.items()}
   errors = {"sites of a cloud": [abs(point.error) for point in sites], **errors}
@@ -32,7 +35,7 @@ def section(config: Config) -> Section:
 
 
 def site_points(google: Config) -> list[SitePoint]:
-  """Predict the throughput of GPUs in several sites from the throughput in one site."""
+  """Predict the throughput of GPUs in several sites from that of as many GPUs in one site."""
   points = []
   for network, sites, each, published in google.points:
     rate = google.rates[network][sites * each]
@@ -42,9 +45,10 @@ def site_points(google: Config) -> list[SitePoint]:
 
 
 def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
-  """Return the additional seconds of an exchange between sites, compared with one site. each: GPUs per site.
+  """Return how many seconds longer an exchange takes across sites than in one site. each: GPUs per site.
 
-  Each machine of a site sends to all other sites at the measured rates of one stream; the slowest site counts.
+  Each machine, with one GPU, sends one stream to every other site at the measured rate. The site with the smallest sum
+  of rates determines the bandwidth, and the longest ping the latency.
   """
   nbytes, workers = google.parameters[network] * google.value_bytes, sites * each
   inside = LinkModel(google.inside.ping / 2, google.inside.bandwidth)
@@ -58,9 +62,9 @@ def extra_seconds(google: Config, network: str, sites: int, each: int) -> float:
 
 
 def shaped_link_points(shaped: Config) -> dict[str, list[SitePoint]]:
-  """Predict the percentage of a round spent computing, for each algorithm.
+  """Predict for each algorithm the percentage of a round that its workers spend computing.
 
-  It is 100 H t / (H t + exchange) for H steps of t seconds per round.
+  For rounds of H steps, each of t seconds, it is 100 H t / (H t + seconds of the exchange).
   """
   by_link: dict[str, list[SitePoint]] = {}
   for name, by_steps in shaped.shares.items():

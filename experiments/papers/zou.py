@@ -27,7 +27,7 @@ def section(config: Config) -> Section:
 
 
 def simulated_efficiency(gpus: int, overhead: float) -> float:
-  """Simulate the speed-up per GPU with the event model: steps of 1 / G s, each followed by R_O s of overhead."""
+  """Simulate steps of 1 / G s, each followed by R_O s of overhead, and return the speed-up per GPU."""
 
   def seconds(count: int) -> float:
     third = [1 / count / 3]
@@ -46,7 +46,8 @@ def waiting(config: Config, gigabits: float, servers: int) -> float:
 def _grown(config: Config) -> list[tuple[float, ...]]:
   """Return rows (G, R_O of G GPUs, three efficiencies).
 
-  The efficiencies are by the lemma with R_O of the fewest GPUs, by the lemma with R_O of G GPUs, and by the cost model.
+  The efficiencies follow from the lemma with the R_O of the fewest GPUs, from the lemma with the R_O of G GPUs, and
+  from the cost model.
   """
   cluster, layers = cluster_file.named(config.cluster), neural_networks.table(config.network)
   single = step_seconds(parts(layers), config.batch, cluster.device, cluster.efficiency)

@@ -302,5 +302,5 @@ def test_the_program_size_depends_on_the_messages_in_flight_but_not_on_the_delay
 
 def test_too_many_messages_in_flight_are_refused():
   tx = as_optax(build("dasgd", INNER["sgd"][0], period=1, delay=10_000, keep=0.5), "w")
-  with pytest.raises(ValueError, match="delay must keep at most 2048 messages of 2 arrays in flight, got 10000 steps"):
+  with pytest.raises(ValueError, match="must keep at most 2048 messages of 2 arrays in flight, got 10000 messages"):
     tx.init(tree_of(jnp.zeros(7)))

@@ -381,7 +381,7 @@ def test_a_run_with_a_killed_shard_resumes_from_the_checkpoints(ray, tmp_path):
   def kill_a_shard(snapshot):
     os.kill(ray.get(runner.supervisor.shards[1].pid.remote()), signal.SIGKILL)
 
-  with pytest.raises(ValueError, match="shard 1 of the master died; resume"):
+  with pytest.raises(ValueError, match=r"shard 1 of the master died\. Resume"):
     runner.run(PARAMS, EXTRA, 10**6, kill_a_shard, [50])
   at = ray_master.newest(tmp_path, 2)
   assert at and at % 20 == 0

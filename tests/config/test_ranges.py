@@ -215,7 +215,9 @@ UNRESOLVED = (
 )
 
 
-@pytest.mark.parametrize("period, result, words", [("Perido", "int", "'period'"), ("int", "Algoritm", "its return")])
+@pytest.mark.parametrize(
+  "period, result, words", [("Perido", "int", "'period'"), ("int", "Algoritm", "its return value")]
+)
 def test_annotations_that_cannot_be_resolved(tmp_path, period, result, words):
   (tmp_path / "mine.py").write_text(UNRESOLVED.format(period=period, result=result))
   with pytest.raises(ValueError, match=f"rule: the annotation of {words} must be a type") as refused:

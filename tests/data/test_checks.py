@@ -212,7 +212,7 @@ def test_small_dark_and_sparse_parts_are_valid(tmp_path, test):
 
 def test_labels_that_contradict_y():
   for where, name in (("train", "training"), ("test", "test"), ("validation", "validation")):
-    words = f"labels of the {name} set must be equal to y, which is 2 at index 17, got 0."
+    words = f"labels of the {name} set must be equal to y (2 at index 17), got 0."
     one_line(ValueError, lambda where=where: check(LABELS, where, labels=changed(Y, 17, 0)), words)
     assert check(LABELS, where, labels=Y)
 

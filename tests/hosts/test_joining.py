@@ -122,7 +122,7 @@ def test_a_port_in_use_is_an_error(tmp_path):
   with socket.create_server(("127.0.0.1", 0)) as used:
     where = f"127.0.0.1:{used.getsockname()[1]}"
     line = complaint(start(tmp_path, where, 0).end())
-  assert line == f"train: coordinator must have a free port, got {where}, whose port is in use."
+  assert line == f"train: coordinator must have a port that is not in use, got {where}."
 
 
 STEP = {  # variables of an interactive step of Slurm, in a job with eight tasks

@@ -111,7 +111,7 @@ MISTAKES = {  # (text of the file, its replacement): message
   ("memory = 24e9", "memory = 1e300"): r"device.memory must be in \[1000, 1e\+18\] bytes, got 1e\+300\.",
   ("start = 1e-4", "start = -1e-4"): r"device.start must be in \[0, 3600\] seconds, got -0\.0001\.",
   ("devices = 2\n", "devices = 0\n"): r"nodes.devices must be an integer in \[1, 1048576\], got 0\.",
-  ("card = 1e9", "card = 1e-9"): "nodes.card must be .*, or 0, got 1e-09",
+  ("card = 1e9", "card = 1e-9"): "nodes.card must be .* or 0, got 1e-09",
   ("latency = 3e-5", "latency = nan"): r"link.node.latency must be in \[0, 3600\] seconds, got nan\.",
   ("duplex = 0.5", "duplex = 2"): r"link.node.duplex must be in \[0, 1\], got 2\.",
   ("bandwidth = 1.25e9", "bandwidth = 0"): NODE_BANDWIDTH + "0",

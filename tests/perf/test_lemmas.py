@@ -47,8 +47,8 @@ def test_invalid_arguments_are_rejected_in_one_line():
   for call, text in (
     (lambda: bounds.efficiency(0, 0.1), "workers must be .*got 0"),
     (lambda: bounds.efficiency(math.nan, 0.1), "workers must be .*got nan"),
-    (lambda: bounds.efficiency(2, -0.1), "overhead over compute must be .*got -0.1"),
-    (lambda: bounds.speedup_limit(math.nan), "overhead over compute must be .*got nan"),
+    (lambda: bounds.efficiency(2, -0.1), "ratio of overhead to compute time must be .*got -0.1"),
+    (lambda: bounds.speedup_limit(math.nan), "ratio of overhead to compute time must be .*got nan"),
     (lambda: bounds.workers_for(0, 0.1), "efficiency must be .*got 0"),
     (lambda: bounds.workers_for(1.1, 0.1), "efficiency must be .*got 1.1"),
     (lambda: bounds.overhead_for(0.25, 4), "efficiency must be .*got 0.25"),

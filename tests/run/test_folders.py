@@ -156,7 +156,7 @@ def test_a_diverged_run_keeps_the_last_good_checkpoint(wrong, tmp_path, algorith
     "--config.model.name=linear", "--config.model.hidden=None", "--checkpoint_every=1",
     f"--config.algorithm.name={algorithm}", f"{RATE}30.0",
   ]  # fmt: skip
-  error = wrong(arguments, f"{algorithm} diverged: ", "learning_rate below 30.0", "checkpoint is of step ")
+  error = wrong(arguments, f"{algorithm} diverged: ", "learning_rate below 30.0", "checkpoint was saved at step ")
   lines = metrics(tmp_path / "run")
   assert len(lines) > 2 and all(np.isfinite(value) for line in lines for value in line.values())
   step = int(error.split("of step ")[1].split(",")[0])

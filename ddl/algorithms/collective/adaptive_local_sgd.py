@@ -22,12 +22,12 @@ def adaptive_local_sgd(
 ) -> Algorithm:
   """Average the models with a period that follows a fixed schedule (adaptive local SGD).
 
-  `local_sgd` with tau = tau_j in the rounds that begin at step s_j or later
+  `local_sgd` with tau = tau_j in each round that begins after t steps, s_j <= t < s_(j+1)
 
-  After Wang, Joshi 2018, arXiv 1810.08313 (AdaComm): long initial periods save time, short final ones reach a lower
-  loss. A round that begins after t steps, s_j <= t < s_{j+1}, has tau_j steps and is never cut short. A single pair is
-  local SGD; ((0, 1), (t', tau)) is post-local SGD. AdaComm chooses each period from the loss during training;
-  `periods_by_loss` computes the schedule from the losses of an earlier run.
+  After Wang, Joshi 2018, arXiv 1810.08313 (AdaComm): long periods at the start save time, short ones at the end reach a
+  lower loss. A round consists of the local steps between two averages and is never cut short. A single pair is local
+  SGD; ((0, 1), (t', tau)) is post-local SGD. AdaComm chooses each period from the loss during training. Here the
+  schedule is fixed before training; `periods_by_loss` computes it from the losses of an earlier run.
 
   Args:
     inner: optimizer of each worker.
@@ -36,8 +36,8 @@ def adaptive_local_sgd(
   pairs = periods and all(len(pair) == 2 for pair in periods)
   if not (pairs and periods[0][0] == 0 and all(a[0] < b[0] for a, b in pairwise(periods))):
     raise ValueError(
-      "adaptive_local_sgd.periods must be pairs (first step, local steps per average) with first steps that increase "
-      f"from 0, such as ((0, 1), (100, 16)), got {periods}."
+      "adaptive_local_sgd.periods must be pairs (first step, local steps per average) whose first steps increase "
+      f"from 0, got {periods}. A valid value is ((0, 1), (100, 16))."
     )
   rounds, taus = first_rounds(periods), [tau for _, tau in periods]
 
@@ -52,7 +52,10 @@ def adaptive_local_sgd(
 
 
 def first_rounds(periods: tuple[tuple[int, int], ...]) -> list[int]:
-  """Return the index of each pair's first round; a pair without rounds has the index of the next pair."""
+  """Return the index of the first round of each pair (s_j, tau_j).
+
+  A pair has no rounds if none begins in steps s_j to s_(j+1) - 1; its index is then that of the next pair.
+  """
   rounds, step = [0], 0
   for (_, tau), (until, _) in pairwise(periods):
     count = max(0, -(-(until - step) // tau))  # rounds that begin before the next pair's first step
@@ -65,26 +68,28 @@ def first_rounds(periods: tuple[tuple[int, int], ...]) -> list[int]:
 def periods_by_loss(
   steps: Sequence[float], losses: Sequence[float], *, period: PositiveInt, every: PositiveInt
 ) -> tuple[tuple[int, int], ...]:
-  """Return AdaComm's `periods` for the losses of an earlier run.
+  """Return the `periods` that AdaComm's rule derives from the losses of an earlier run.
 
-  tau_j = ceil(sqrt(F_j / F_0) tau_0) from step j T_0 on, or max(1, floor(tau_(j-1) / 2)) if that is not below tau_(j-1)
+  From step j T_0 on, tau_j = ceil(sqrt(F_j / F_0) tau_0) if this is below tau_(j-1), else max(1, floor(tau_(j-1) / 2))
 
-  Wang & Joshi 2018, arXiv 1810.08313, for a constant learning rate. The paper also lengthens the periods when the rate
-  drops; this is omitted. As the paper does in practice, lower the rate only after the periods have reached 1.
+  Wang & Joshi 2018, arXiv 1810.08313, for a constant learning rate. The paper also lengthens the period when the
+  learning rate drops; this function does not. As in the paper's experiments, lower the learning rate only after the
+  period has reached 1.
 
   Args:
-    steps: increasing steps of the losses; F_j is the last loss at or before step j T_0.
-    losses: for example those of `local_sgd` with this period: `run.metrics.step, run.metrics.test_loss`.
+    steps: increasing steps at which the losses were measured, the first one 0.
+    losses: loss at each of these steps; F_j is the last one at or before step j T_0. For example, pass
+      `run.metrics.step` and `run.metrics.test_loss` of a run of `local_sgd` with the same `period`.
     period: first period (tau_0).
     every: steps between changes of the period (T_0).
 
   Raises:
-    ValueError: if a loss is not positive or the loss at step 0 is missing.
+    ValueError: if a loss is not finite and positive, the loss at step 0 is missing, or the lengths differ.
   """
   steps, losses = [*steps], [*losses]  # a pandas column does not support [-1]
   if len(steps) != len(losses) or not steps or steps[0] > 0:
     raise ValueError(
-      "periods_by_loss.losses must have one value for each step, and the first step must be 0, got "
+      "periods_by_loss.losses must have one value for each of the steps (the first of which is 0), got "
       f"{len(losses)} values for the steps {steps}."
     )
   if not all(loss > 0 and math.isfinite(loss) for loss in losses):

@@ -21,19 +21,20 @@ def bmuf(
   nesterov: bool = True,
   workers: PositiveInt | None = None,
 ) -> Algorithm:
-  """Average the models after each block of local steps, with block momentum (BMUF).
+  """Average the models after each block of local steps and apply the change with momentum (BMUF).
 
-  Delta <- eta Delta + zeta (Wbar - W_g); W <- W + Delta; W_g <- W or W + eta Delta; x_i <- W_g, each tau steps
+  After every tau-th step Delta <- eta Delta + zeta (Wbar - W_g), W <- W + Delta, W_g <- W + eta Delta, x_i <- W_g;
+  without Nesterov's form W_g <- W
 
-  Chen & Huo 2016, ICASSP. This is DiLoCo with SGD of rate zeta and momentum eta as the outer optimizer; Nesterov's form
-  starts the next block from W + eta Delta. zeta = 1 without momentum is local SGD. Along a constant direction, momentum
+  Chen & Huo 2016, ICASSP. Wbar is the mean of the workers' models x_i. This is DiLoCo with SGD of rate zeta and
+  momentum eta as the outer optimizer. With zeta = 1 and eta = 0 it is local SGD. Along a constant direction, momentum
   scales steps by zeta / (1 - eta), which is the number of workers p by default. The evaluated model is W_g.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
     period: local steps per block (tau).
     block_learning_rate: rate of the block updates (zeta); 1 in the paper.
-    block_momentum: momentum of the blocks (eta); by default 1 - 1 / p, as in the paper.
+    block_momentum: momentum of the block updates (eta); by default 1 - 1 / p, as in the paper.
     nesterov: whether the next block starts from W + eta Delta instead of W (NBM).
     workers: number of workers (p), for the default of `block_momentum`.
   """

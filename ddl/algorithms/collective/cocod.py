@@ -16,11 +16,12 @@ def cocod(inner: optax.GradientTransformation, *, period: PositiveInt = 10) -> A
   x_i <- x_i + inner(g_i); after every tau-th step x_i <- xbar + x_i - x_i', with xbar and x_i' from tau steps ago
 
   Shen, Xu, Liu, Wu, Cheng 2019, arXiv 1906.12043. xbar is the mean of the x_i'. Unlike in DaSGD no step is undone: the
-  mean of the models moves by the mean of all local steps. The first average is omitted: all workers start equal.
+  mean of the models moves by the mean of all local steps. There is no average before the first step, because all
+  workers start from equal models.
 
   Args:
     inner: optimizer of each worker; its state is never averaged.
-    period: local steps per average, and steps that an average is in flight (tau).
+    period: local steps per average, and steps for which an average is in flight (tau).
   """
 
   def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[tuple[Tree, Tree], optax.OptState]:

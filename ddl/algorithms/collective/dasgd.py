@@ -15,16 +15,17 @@ def dasgd(
 ) -> Algorithm:
   """Average the models with a delay, while the next local steps are computed (DaSGD).
 
-  x_i <- x_i + inner(g_i); after the d-th step of a round x_i <- xi x_i + (1 - xi) xbar from d steps ago
+  x_i <- x_i + inner(g_i); after the d-th step of a round x_i <- xi x_i + (1 - xi) xbar, with xbar from d steps ago
 
   Zhou et al. 2020, arXiv 2006.00441. xbar is the mean of the models at the end of the previous round; the first round
-  merges nothing. The delay is not corrected for: a round makes (tau - (1 - xi) d) / tau of the nominal progress.
-  d = 0 and xi = 0 is local SGD; xi = 1 never synchronizes.
+  merges nothing. Each merge discards a share 1 - xi of the d local steps since xbar was computed, so that a round makes
+  the progress of only tau - (1 - xi) d steps. With d = 0 and xi = 0 this is local SGD; with xi = 1 the workers never
+  synchronize.
 
   Args:
     inner: optimizer of each worker; its state is never averaged.
     period: local steps per average (tau).
-    delay: steps computed while the average is in flight (d); if d exceeds the period, several averages are.
+    delay: steps computed while the average is in flight (d); if it exceeds the period, several averages are in flight.
     keep: weight of the worker's model in the merge (xi).
   """
 

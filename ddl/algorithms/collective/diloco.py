@@ -29,8 +29,8 @@ def diloco(
   m <- mu m + Delta; theta <- theta - eta_out (Delta + mu m); x_i <- theta, after every H-th step
 
   Douillard et al. 2023, arXiv 2311.08105. The outer gradient is Delta = (1/k) sum_i (theta - theta_i), where worker i
-  reaches theta_i from theta by H steps of the inner optimizer (AdamW in the paper). A rate of 1 without momentum is
-  local SGD. `diloco_with` takes any outer optimizer. The evaluated model is theta.
+  reaches theta_i from theta by H steps of the inner optimizer (AdamW in the paper). With an outer rate of 1 and
+  no outer momentum this is local SGD. `diloco_with` takes any outer optimizer. The evaluated model is theta.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.

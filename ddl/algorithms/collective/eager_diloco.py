@@ -14,7 +14,7 @@ class EagerDiLoCoState(NamedTuple):
   inner: optax.OptState
   anchor: Tree  # theta_i
   outer: optax.OptState
-  sent: Tree  # x_i at the last launch plus all later outer steps; the next message is sent - x_i
+  sent: Tree  # x_i at the last launch plus all later jumps of x_i to theta_i; the next D_i is sent - x_i
 
 
 @checked
@@ -28,15 +28,15 @@ def eager_diloco(
   """Overlap DiLoCo's all-reduce with the next round, but apply each worker's own change at once (Eager DiLoCo).
 
   m_i <- mu m_i + Delta_i; theta_i <- theta_i - eta_out (Delta_i + mu m_i); x_i <- theta_i, after every H-th step,
-  Delta_i = (1/M) D_i(t) + [(1/M) sum_j D_j(t-1) - (1/M) D_i(t-1)],  D_i(t) = theta_i - x_i
+  Delta_i = (1/M) D_i(t) + [(1/M) sum_j D_j(t-1) - (1/M) D_i(t-1)],  D_i(t) = theta_i - x_i in round t
 
-  Kale, Douillard, Donchev 2025, arXiv 2502.12996. Outer models and states differ between the workers. Every worker
-  applies each D_j exactly once, so with SGD as the outer optimizer the models differ by at most one round's progress.
-  On a quadratic, with the default outer optimizer and 8 workers, training is stable if a round moves a worker by at
-  most 0.45 of its distance to the minimum. The limit is 0.36 if D_i is also applied one round late, and 1 in DiLoCo.
-  With compressed means, other workers receive the compressed D_i, and its error stays in Delta_i until error feedback
-  removes it. `eager_diloco_with` takes any outer optimizer and delay. The evaluated model is the mean of the theta_i.
-  The first message is sent before step 0 and is zero.
+  Kale, Douillard, Donchev 2025, arXiv 2502.12996. Each worker has its own outer model theta_i and outer optimizer
+  state. Every worker applies each D_j exactly once, so with SGD as the outer optimizer the models differ by at most one
+  round's progress. On a quadratic, with the default outer optimizer and 8 workers, training is stable if a round moves
+  a worker by at most 0.45 of its distance to the minimum. The limit is 0.36 if D_i is also applied one round late, and
+  1 in DiLoCo. If a wrapper compresses the means, the other workers receive the compressed D_i, and the compression
+  error stays in Delta_i until error feedback removes it. `eager_diloco_with` takes any outer optimizer and delay. The
+  evaluated model is the mean of the theta_i. The first message is sent before step 0 and is zero.
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
@@ -56,7 +56,7 @@ def eager_diloco_with(
   period: PositiveInt,
   delay: NonNegativeInt,
 ) -> Algorithm:
-  """Return `eager_diloco` with any outer optimizer, applied `delay` steps after a message is sent.
+  """Return `eager_diloco` with any outer optimizer and messages that are in flight for `delay` steps.
 
   delay = 0 is DiLoCo. With a delay below H, a worker's own D_i covers its last H steps, and the D_j of other workers
   cover the H steps before they were sent.

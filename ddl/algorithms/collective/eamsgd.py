@@ -29,14 +29,16 @@ def eamsgd(
 ) -> Algorithm:
   """Pull the workers and a center towards each other, with Nesterov momentum on the workers (EAMSGD).
 
-  v <- delta v + inner(g(y)); x <- x + v - alpha (x - z); z <- z + alpha sum_i (x_i - z); y = x + delta v
+  v <- delta v + inner(g(y)); x <- x + v - alpha (x - z); z <- z + alpha sum_i (x_i - z); y = x + delta v;
+  the terms with alpha only in every tau-th step
 
   Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. The gradient is computed at the look-ahead point y, and the elastic
-  term is not part of the velocity. The params are the look-ahead points y. Differences are in flight for one step.
+  term is not part of the velocity. The params are the look-ahead points y. The differences x_i - z are in flight for
+  one step.
 
   Args:
-    inner: returns -eta g: plain `optax.sgd(eta)`, with or without a schedule, as momentum is part of this algorithm.
-    alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
+    inner: plain `optax.sgd(eta)`, whose update is -eta g; eta may be a schedule. Momentum is part of this algorithm.
+    alpha: elastic rate (eta rho); by default 0.9 / p, as in EASGD.
     momentum: momentum of the workers (delta); 0.99 in the paper.
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
     workers: number of workers (p), for the default of alpha.
@@ -59,7 +61,7 @@ def eamsgd(
     )
     return (diff, group.sum(diff)), state  # sum_i (x_i - z)
 
-  elastic = easgd(inner, alpha=alpha, period=period)  # x, hence y <- y - alpha (x - z); z <- z + alpha sum_i (x_i - z)
+  elastic = easgd(inner, alpha=alpha, period=period)  # y moves with x: y <- y - alpha (x - z)
   exchange = elastic.exchanges[0]._replace(launch=launch)
   return elastic._replace(init=init, local=local, exchanges=(exchange,))
 

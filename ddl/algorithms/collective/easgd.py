@@ -27,16 +27,17 @@ def easgd(
 ) -> Algorithm:
   """Pull the workers and a center towards each other (synchronous elastic averaging SGD).
 
-  x_i <- x_i + inner(g_i) - alpha (x_i - z); z <- z + alpha sum_i (x_i - z), on the first step of each round
+  x_i <- x_i + inner(g_i) - alpha (x_i - z); z <- z + alpha sum_i (x_i - z);
+  the terms with alpha only in every tau-th step
 
   Zhang, Choromanska, LeCun 2014, arXiv 1412.6651; Sync EASGD of You, Buluc, Demmel 2017, arXiv 1708.02983. Jacobi form:
-  both updates use x_i and z from before the step. The coefficient of z is 1 - p alpha, so p alpha (beta in the paper)
-  should not exceed 1. Without gradients sum_i x_i + z is conserved. Differences are in flight for one step (delay 1),
-  during which x_i and z do not change; the evaluated model is z.
+  both updates use x_i and z from before the step. The coefficient of z is 1 - p alpha, so p alpha (beta in Zhang et
+  al.) should not exceed 1. Without gradients sum_i x_i + z is conserved. The differences x_i - z are in flight for one
+  step (delay 1): they are computed before the step and applied after it. The evaluated model is z.
 
   Args:
     inner: optimizer of each worker; the elastic term is not part of its momentum.
-    alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
+    alpha: elastic rate (eta rho); by default 0.9 / p, as in Zhang et al. 2014.
     period: steps per exchange (tau); exchanges happen at steps 0, tau, 2 tau, ...
     workers: number of workers (p), for the default of alpha.
   """

@@ -14,7 +14,7 @@ from ddl.ranges import PositiveInt, Share, checked
 
 class FedAvgState(NamedTuple):
   inner: optax.OptState
-  round: Draws  # equal on all workers
+  round: Draws  # determines the round's sample S, equal on all workers
 
 
 @checked
@@ -24,17 +24,18 @@ def fedavg(inner: optax.GradientTransformation, *, period: PositiveInt = 10, sha
   x_i <- x_i + inner(g_i); after every tau-th step x_i <- (1/m) sum_{j in S} x_j, and the state of inner is reset
 
   McMahan, Moore, Ramage, Hampson, Aguera y Arcas 2016, arXiv 1602.05629. The sample S of m = max(1, round(C p)) workers
-  is drawn from a key that all workers share. The paper weights x_i by its number of examples; here all weights are
-  equal. Momentum is reset each round; learning-rate schedules and the hyperparameters of `optax.inject_hyperparams` are
-  not. With C = 1 and plain SGD this is local SGD. Workers outside the sample also take steps and take part in the
+  is drawn from a key that all workers share. The paper weights x_i by worker i's number of examples; here all weights
+  are equal. Momentum is reset each round; learning-rate schedules and the hyperparameters of `optax.inject_hyperparams`
+  are not. With C = 1 and plain SGD this is local SGD. Workers outside the sample also take steps and take part in the
   all-reduce, because all run the same program. Traffic is counted as in the paper: a sampled worker downloads the model
-  (n bytes) and uploads x_i, on average 2 C n bytes per worker and round. The evaluated model is the mean over the
-  round's sample.
+  (n bytes) and uploads x_i, on average 2 C n bytes per worker and round. The evaluated model is the mean of the models
+  in the round's sample.
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper.
     period: local steps per round (tau).
-    share: share of the workers in a round (C), at least one worker; 0.1 in the paper, with 100 or more workers.
+    share: share of the workers to sample in each round (C), at least one worker; 0.1 in the paper, with 100 or more
+      workers.
   """
 
   def init(group: Group, params: Tree, key: Any) -> FedAvgState:
@@ -70,7 +71,7 @@ def sampled_mean(group: Group, round_: Draws, share: float, tree: Tree) -> Tree:
 
 
 def restart(inner: optax.GradientTransformation, state: optax.OptState, params: Tree) -> optax.OptState:
-  """Reset the inner state, but keep what sets learning rates: schedule counts and injected hyperparameters."""
+  """Reset the inner optimizer's state except for schedule counts and injected hyperparameters, which set its rates."""
 
   def scheduled(part: Any) -> bool:
     return isinstance(part, optax.ScaleByScheduleState | optax.InjectStatefulHyperparamsState)

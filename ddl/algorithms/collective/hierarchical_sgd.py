@@ -31,12 +31,12 @@ def hierarchical_sgd(
 ) -> Algorithm:
   """Average within groups of workers often, and over all workers rarely (hierarchical local SGD).
 
-  x_i <- x_i + inner(g_i); then x_i <- its group's mean after every tau-th step, the mean of all after every tau_o-th
+  x_i <- x_i + inner(g_i); after every tau-th step x_i <- the mean of its group; after every tau_o-th, the mean of all
 
   Lin, Stich, Patel, Jaggi 2018, arXiv 1808.07217, section 5; Castiglia, Das, Patterson 2020, arXiv 2007.13819. A group
   consists of the g workers of a node, with consecutive ranks. If both means are due, the group's mean is computed
-  first. One group is local SGD with tau; groups of one worker are local SGD with tau_o. The evaluated model is the mean
-  of all models.
+  first. With one group this is local SGD with period tau; with groups of one worker, local SGD with period tau_o. The
+  evaluated model is the mean of all models.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -61,13 +61,13 @@ def hierarchical_sgd(
 def group_mean(group: Group, tree: Tree, size: int) -> Tree:
   """Average a tree over groups of `size` consecutive ranks.
 
-  Each group is a ring: in a reduce-scatter and an all-gather, a worker sends 2 (size - 1) messages of 1/size of the
-  tree.
+  Each group is a ring, on which a reduce-scatter is followed by an all-gather. Each worker sends 2 (size - 1) messages,
+  each with 1/size of the tree.
   """
   if size == 1:
     return tree
   workers = group.size()
-  before = [i - i % size + (i - 1) % size for i in range(workers)]  # source of each worker, in its group
+  before = [i - i % size + (i - 1) % size for i in range(workers)]  # predecessor of each worker on its group's ring
   rank = group.index() % size
   strips = jax.tree.map(lambda x: jnp.pad(jnp.ravel(x), (0, -x.size % size)).reshape(size, -1), tree)
 

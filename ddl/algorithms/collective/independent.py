@@ -1,4 +1,4 @@
-"""Independent workers, and the local steps that other algorithms use."""
+"""Independent workers, whose local steps other algorithms reuse."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def independent(inner: optax.GradientTransformation) -> Algorithm:
 
   x_i <- x_i + inner(g_i)
 
-  Zinkevich et al. 2010: the models are averaged once, at the end, by `evaluate`.
+  Zinkevich et al. 2010 average the models once, at the end. Here `evaluate` returns their mean without changing them.
 
   Args:
     inner: optimizer of each worker.

@@ -34,11 +34,11 @@ def noloco(
   delta_i <- alpha delta_i + beta mean(theta - phi) + gamma (mean(phi) - phi_i); phi_i <- phi_i + delta_i
 
   Kolehmainen et al. 2025, arXiv 2506.10911. phi_i are the slow weights of worker i, theta_i its weights after H inner
-  steps from phi_i; means are over the n = 2 workers of a pair. The last term pulls a pair's slow weights together and
-  requires sqrt(n / (2 (n - 1))) alpha < gamma < sqrt(n / (2 (n - 1))) (2 + alpha). The paper draws pairs in each round;
-  here a fixed number of random pairings repeats, because they are part of the compiled program. With an odd number of
-  workers, one has no partner. With two workers this is DiLoCo with heavy ball momentum. The evaluated model is the mean
-  of the phi_i.
+  steps from phi_i; means are over the n = 2 workers of a pair. The term with gamma pulls a pair's slow weights together
+  and requires sqrt(n / (2 (n - 1))) alpha < gamma < sqrt(n / (2 (n - 1))) (2 + alpha). The paper draws pairs in each
+  round; here a fixed number of random pairings repeats, because they are part of the compiled program. With an odd
+  number of workers, one of them has no partner in each pairing. With two workers this is DiLoCo with heavy ball
+  momentum. The evaluated model is the mean of the phi_i.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -82,7 +82,7 @@ def noloco(
 
 
 def partners(workers: int, pairings: int) -> list[list[int]]:
-  """Return random pairings, equal in all processes: for each, the partner of every rank (itself if it has none)."""
+  """Return random pairings, equal in all processes: the partner of each rank, or the rank itself if it has none."""
   generator, result = np.random.default_rng(0), []
   for _ in range(pairings):
     order = generator.permutation(workers).tolist()

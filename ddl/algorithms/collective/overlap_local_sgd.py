@@ -21,15 +21,15 @@ class OverlapState(NamedTuple):
 def overlap_local_sgd(
   inner: optax.GradientTransformation, *, period: PositiveInt = 2, pull: UnitInterval = 0.6, momentum: Momentum = 0.7
 ) -> Algorithm:
-  """Pull each worker towards an anchor, updated by an average in flight for one round (Overlap-Local-SGD).
+  """Pull each worker towards an anchor that is updated with the previous round's average (Overlap-Local-SGD).
 
-  v <- beta v + z - xbar; z <- z - v; x_i <- (1 - alpha) x_i + alpha z, every tau steps, xbar from the round before
+  v <- beta v + z - xbar; z <- z - v; x_i <- (1 - alpha) x_i + alpha z, every tau steps, with xbar from tau steps ago
 
   Wang, Liang, Joshi 2020, arXiv 2002.09539. xbar is the mean of the models just after a pull. Without momentum this is
   DaSGD with a delay of one period and xi = 1 - alpha. The authors' code divides by the learning rate in v and
   multiplies by it in z, which is equivalent at a constant rate; as in that code, the anchor equals the initial model
-  after the first round. alpha = 0 never synchronizes. The first average is sent before step 0. The evaluated model is
-  the mean of the models.
+  after the first round. With alpha = 0 the workers never synchronize. The first average is sent before step 0. The
+  evaluated model is the mean of the workers' models.
 
   Args:
     inner: optimizer of each worker; its state is never averaged.

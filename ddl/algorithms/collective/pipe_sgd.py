@@ -14,7 +14,7 @@ from ddl.ranges import PositiveInt, checked
 
 class PipeSGDState(NamedTuple):
   inner: optax.OptState  # equal on all workers
-  grads: Tree  # g_i of the last step, the next message
+  grads: Tree  # g_i of the last step, which the next message averages
 
 
 @checked
@@ -24,9 +24,9 @@ def pipe_sgd(inner: optax.GradientTransformation, *, width: PositiveInt = 2) -> 
   x <- x + inner((1/p) sum_i g_i), with g_i from K - 1 steps ago
 
   Li, Yu, Li, Avestimehr, Kim, Schwing 2018, arXiv 1811.03619. All replicas stay equal. The first K - 1 steps fill the
-  pipeline and change nothing; the optimizer does not see them, so each gradient gets the rate of the step that computed
-  it, and the last K - 1 gradients of a run are not used. K = 1 is synchronous SGD. On a quadratic of curvature lambda
-  K = 2 is stable for eta lambda < 1, half of what synchronous SGD allows.
+  pipeline and change nothing; the optimizer does not see them, so each gradient gets the learning rate of the step that
+  computed it, and the last K - 1 gradients of a run are not used. K = 1 is synchronous SGD. On a quadratic of curvature
+  lambda K = 2 is stable for eta lambda < 1, half of what synchronous SGD allows.
 
   Args:
     inner: optimizer, the same on all workers; it receives one gradient per step, in order, and the current parameters.

@@ -15,7 +15,7 @@ def post_local_sgd(
 
   `local_sgd` with tau = 1 for the first `start` steps and tau = `period` afterwards
 
-  Lin et al. 2018, arXiv 1808.07217, where `start` is the step of the first decay of the learning rate.
+  Lin et al. 2018, arXiv 1808.07217, where `start` is the step of the first learning-rate decay.
 
   Args:
     inner: optimizer of each worker.

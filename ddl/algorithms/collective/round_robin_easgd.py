@@ -26,12 +26,12 @@ def round_robin_easgd(
 
   x_i <- x_i + inner(g_i); then, only for j = t mod p, x_j -= alpha (x_j - z) and z += alpha (x_j - z)
 
-  You, Buluc, Demmel 2017, arXiv 1708.02983, after Zhang et al. 2014, arXiv 1412.6651; x_j and z are from before the
-  step. In the paper the other workers are idle during an exchange; here every worker computes a gradient at each step.
-  Traffic is counted for worker j only, which sends and receives n bytes, the size of the model: 2 n / p per worker and
-  step. The program sends more, because all workers take part in a sum. On a quadratic of curvature 1 it is stable
-  for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta). Differences are in flight for one step; the evaluated
-  model is z.
+  You, Buluc, Demmel 2017, arXiv 1708.02983, after Zhang et al. 2014, arXiv 1412.6651. Both updates use x_j and z from
+  before the step. In the paper the other workers are idle during an exchange; here every worker computes a gradient at
+  each step. Traffic is counted for worker j only, which sends and receives n bytes, the size of the model: on average
+  2 n / p bytes per worker and step. The program sends more, because all workers take part in a sum. On a quadratic of
+  curvature 1 the algorithm is stable for 0 <= eta <= 2 and 0 <= alpha <= (4 - 2 eta) / (4 - eta). The difference
+  x_j - z is in flight for one step; the evaluated model is z.
 
   Args:
     inner: optimizer of each worker; the elastic term is not part of its momentum.

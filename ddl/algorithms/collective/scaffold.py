@@ -16,14 +16,14 @@ from ddl.ranges import NonNegativeFloat, PositiveInt, Share, checked
 class ScaffoldState(NamedTuple):
   inner: optax.OptState
   server: Tree  # x, equal on all workers
-  own: Tree  # c_i
-  all: Tree  # c, equal on all workers
+  own: Tree  # c_i, this worker's control variate
+  all: Tree  # c, the mean control variate, equal on all workers
   total: Tree  # sum of the round's gradients g_i(y_i)
-  round: Draws  # equal on all workers
+  round: Draws  # determines the round's sample S, equal on all workers
 
 
 class Moved(NamedTuple):
-  """Mean changes over the workers sampled for a round."""
+  """Mean changes of models and control variates over the workers sampled for a round."""
 
   model: Tree  # y_i - x
   control: Tree  # c_i' - c_i
@@ -37,7 +37,7 @@ def scaffold(
   share: Share = 0.5,
   server_rate: NonNegativeFloat = 1.0,
 ) -> Algorithm:
-  """Correct each worker's gradients by their drift from the average gradient (SCAFFOLD).
+  """Correct each worker's gradients for their deviation from the mean gradient, the client drift (SCAFFOLD).
 
   y_i <- y_i + inner(g_i - c_i + c); after every tau-th step, with c_i' = (1/tau) sum of the round's g_i:
   x <- x + eta_g mean_S(y_i - x), c <- c + (m/p) mean_S(c_i' - c_i), y_i <- x; and c_i <- c_i' for i in S
@@ -51,7 +51,7 @@ def scaffold(
   Args:
     inner: optimizer of each worker, plain SGD in the paper; its state is reset in each round.
     period: local steps per round (tau).
-    share: share of the workers in a round (C), at least one worker; 0.2 in the paper's experiments.
+    share: share of the workers to sample in each round (C), at least one worker; 0.2 in the paper's experiments.
     server_rate: rate of the server's steps (eta_g), 1 in the paper.
   """
 

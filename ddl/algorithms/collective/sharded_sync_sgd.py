@@ -19,13 +19,13 @@ from ddl.ranges import checked
 def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
   """Reduce-scatter the gradient, update one slice of the parameters per worker, and all-gather the updates.
 
-  Slice s of worker i: x_s <- x_s + inner((1/p) sum_j g_j)_s, then all slices are gathered
+  Worker i updates its slice s: x_s <- x_s + inner((1/p) sum_j g_j)_s; then all workers gather all updates
 
   Das et al. 2016, arXiv 1602.06709. The packed parameter vector is split into p slices. With an element-wise optimizer
-  (SGD, momentum, Adam, weight decay of all parameters) the result equals that of `sync_sgd`, with 1/p of the
-  optimizer's memory and work. `init` must run where the group's axis is bound, because the length of a slice depends on
-  the number of workers. It raises ValueError if the optimizer is not known to be element-wise (see `ddl.elementwise`):
-  clipping by a norm, masks, LARS, LAMB, Adafactor.
+  (SGD, momentum, Adam, weight decay of all parameters) the result equals that of `sync_sgd`, and each worker needs 1/p
+  of the optimizer's memory and work. `init` must run where the group's axis is bound, because the length of a slice
+  depends on the number of workers. It raises ValueError if the optimizer is not known to be element-wise (see
+  `ddl.elementwise`), as with clipping by a norm, masks, LARS, LAMB or Adafactor.
 
   Args:
     inner: element-wise optimizer; its state covers this worker's slice, in the packed vector's dtype.
@@ -49,10 +49,10 @@ def sharded_sync_sgd(inner: optax.GradientTransformation) -> Algorithm:
 
   def local(group: Group, grads: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
     packed, unpack = ravel(params)
-    total = group.reduce_scatter(pad(group, ravel(grads)[0]))  # part-reduce: sum_j g_j on slice i
+    total = group.reduce_scatter(pad(group, ravel(grads)[0]))  # sum_j g_j on slice i
     mean = total / group.size()  # g = (1/p) sum_j g_j
     strip_updates, state = inner.update(mean, state, strip(group, packed))  # u_s = -eta g_s, by its owner
-    updates = group.gather(jnp.asarray(strip_updates)).reshape(-1)[: packed.shape[0]]  # part-broadcast
+    updates = group.gather(jnp.asarray(strip_updates)).reshape(-1)[: packed.shape[0]]  # all-gather
     return unpack(packed + updates), state  # x <- x + u
 
   return sync_sgd(inner)._replace(init=init, local=local)

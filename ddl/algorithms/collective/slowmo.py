@@ -26,19 +26,19 @@ def slowmo(
   slow_rate: NonNegativeFloat = 1.0,
   slow_momentum: Momentum = 0.5,
 ) -> Algorithm:
-  """Average the models, then take a step with slow momentum, in units of the inner learning rate (SlowMo).
+  """Average the models, then take a momentum step whose gradient is the round's progress (SlowMo).
 
   u <- beta u + (z - xbar) / gamma; z <- z - alpha gamma u; x_i <- z, after every tau-th step
 
-  Wang, Tantia, Ballas, Rabbat 2019, arXiv 1910.00643, with local SGD as the base algorithm. At a constant rate gamma
-  cancels. The paper resets, keeps or averages the buffers of the base optimizer after a round; here each worker keeps
-  its buffers. A slow rate of 1 without slow momentum is local SGD. The evaluated model is z. `init` raises ValueError
-  if several transformations of a chain or partition record a learning rate.
+  Wang, Tantia, Ballas, Rabbat 2019, arXiv 1910.00643, with local SGD as the base algorithm. gamma is the inner learning
+  rate; it cancels if it is constant. The paper resets, keeps or averages the buffers of the base optimizer after a
+  round; here each worker keeps its buffers. With a slow rate of 1 and no slow momentum this is local SGD. The evaluated
+  model is z. `init` raises ValueError if several transformations of a chain or partition record a learning rate.
 
   Args:
     inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the latest "learning_rate"
       that `optax.inject_hyperparams` recorded in it (the innermost of nested records), or 1 without a record. If gamma
-      is 0, as in the first step of a warm-up, only u <- beta u is applied.
+      is 0, as in the first step of a warm-up, u <- beta u + z - xbar, and z does not change.
     period: local steps per slow step (tau).
     slow_rate: rate of the slow steps (alpha); 1 in the paper.
     slow_momentum: momentum of the slow steps (beta); use larger values for more workers.
@@ -72,7 +72,9 @@ def or_one(gamma: jax.Array) -> jax.Array:
 
 
 def fast_rate(state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
-  """Return a function array -> gamma in the array's type; gamma is the rate recorded in an inner state, or 1.
+  """Return a function that maps an array to gamma, in the array's dtype.
+
+  gamma is the learning rate that the inner optimizer's state records, or 1 without a record.
 
   Raises:
     ValueError: if several transformations record a learning rate.
@@ -86,7 +88,7 @@ def fast_rate(state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
 
 
 def recorded_rates(state: optax.OptState) -> list[Any]:
-  """Return the learning rates that `optax.inject_hyperparams` recorded in a state, the innermost of nested ones."""
+  """Return the learning rates that `optax.inject_hyperparams` recorded in a state; of nested ones, the innermost."""
 
   def records(part: Any) -> bool:
     return "learning_rate" in getattr(part, "hyperparams", ())

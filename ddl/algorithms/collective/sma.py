@@ -28,14 +28,14 @@ def sma(
   period: PositiveInt = 1,
   workers: PositiveInt | None = None,
 ) -> Algorithm:
-  """Pull the replicas and a central average model with momentum towards each other (SMA).
+  """Pull the replicas and a central average model towards each other, with momentum on the central model (SMA).
 
   w_j <- w_j + inner(g_j) - alpha (w_j - z); z <- z + alpha sum_j (w_j - z) + mu (z - z_prev), every tau steps
 
   Koliousis et al. 2019, VLDB 12(11). Corrections use w_j and z from before the step. Without momentum this is Sync
   EASGD. The paper also restarts the replicas from z when the learning rate drops. The restart is omitted, as in the
   authors' code: it suits a rate that drops a few times; with cosine decay the replicas would restart at every exchange.
-  Differences are in flight for one step; the evaluated model is z.
+  The differences w_j - z are in flight for one step; the evaluated model is z.
 
   Args:
     inner: optimizer of each worker; the correction is not part of its momentum.

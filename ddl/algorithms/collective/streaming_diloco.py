@@ -31,11 +31,11 @@ def streaming_diloco(
 
   m <- mu m + Delta_p; theta_p <- theta_p - eta_out (Delta_p + mu m); x_p <- alpha x_p + (1 - alpha) theta_p
 
-  Douillard et al. 2025, arXiv 2501.18512. Array i of the tree is in fragment i mod P; the paper assigns whole layers of
-  a transformer. Each fragment has its own DiLoCo rounds of H steps, offset by H / P steps from the previous fragment.
-  Delta_p = (1/M) sum_m (theta_p - x_m,p) is computed when fragment p is sent; theta_p and x_p are updated tau steps
-  later. Unlike in the paper, Delta_p is sent in the parameters' precision. One fragment with delay = 0 and keep = 0 is
-  `diloco`; `streaming_diloco_with` takes any outer optimizer. Fragment p = 0..P-1 is first sent after
+  Douillard et al. 2025, arXiv 2501.18512. Array i of the parameters is in fragment i mod P; the paper assigns whole
+  layers of a transformer. Each fragment has its own DiLoCo rounds of H steps, offset by H / P steps from the previous
+  fragment. Delta_p = (1/M) sum_m (theta_p - x_m,p) is computed when fragment p is sent; theta_p and x_p are updated tau
+  steps later. Unlike in the paper, Delta_p is sent in the parameters' precision. With one fragment, delay = 0 and
+  keep = 0 this is `diloco`; `streaming_diloco_with` takes any outer optimizer. Fragment p = 0..P-1 is first sent after
   floor((p + 1) H / P) steps.
 
   Args:
@@ -43,7 +43,7 @@ def streaming_diloco(
     period: steps between two outer steps of a fragment (H).
     outer_learning_rate: rate of the outer steps (eta_out); 0.7 as in DiLoCo.
     outer_momentum: Nesterov momentum of the outer steps (mu); 0.9 as in DiLoCo.
-    fragments: number of fragments (P), at most H; if the tree has fewer arrays, the last ones are empty.
+    fragments: number of fragments (P), at most H; if there are fewer arrays, the last fragments are empty.
     delay: steps computed while a fragment is in flight (tau), at most H.
     keep: weight of the worker's parameters in the merge (alpha).
   """

@@ -1,1 +1,1 @@
-"""Gossip algorithms, whose workers exchange with peers."""
+"""Gossip algorithms, whose workers exchange models with peers."""

@@ -18,11 +18,11 @@ GRAPHS = ("ring", "torus", "exponential", "one_peer_exponential")
 
 
 class Hop(NamedTuple):
-  """A permute in which each worker sends and receives at most one message: the sources and their weights."""
+  """A permute in which each worker sends at most one message and receives at most one."""
 
-  sources: tuple[int | None, ...]  # [workers]
-  weights: np.ndarray  # [workers]: W_ij of the source j, 0 without a source
-  shift: int | None  # steps on the ring of ranks, if the permute is a shift
+  sources: tuple[int | None, ...]  # [workers]: the rank j from which worker i receives
+  weights: np.ndarray  # [workers]: W_ij, 0 without a source
+  shift: int | None  # i - j mod p if it is the same for all workers, else None
 
 
 @checked
@@ -31,17 +31,17 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
 
   x_i <- sum_j W_ij x_j + inner(g_i), with x_j from before the step
 
-  Lian et al. 2017, arXiv 1705.09056. W is doubly stochastic, W_ij > 0 only where j sends to i, and the gradient is that
-  of the model before mixing. Mixing conserves the mean of all models. W is symmetric in the paper; here it need not be,
+  Lian et al. 2017, arXiv 1705.09056. W is doubly stochastic, and W_ij > 0 only if j sends to i. The gradient is that of
+  the model before mixing. Mixing conserves the mean of all models. W is symmetric in the paper; here it need not be,
   which allows directed graphs. The exponential graphs are those of Assran et al. 2018, arXiv 1811.10792.
 
   Args:
     inner: optimizer of each worker; its state stays local.
-    graph: "ring" (two neighbours), "torus" (four, on a grid as square as p allows; a ring if p is prime), "exponential"
-      (ceil(log2 p) neighbours) or "one_peer_exponential" (one neighbour, 2^k ranks lower, with k = step mod log2 p, for
-      p a power of two; without gradients all workers reach the mean after log2 p steps), where a worker and its
-      neighbours have equal weights; or a file with a doubly stochastic matrix W, [p, p]: .npy, or text with commas
-      (.csv) or blanks (.txt).
+    graph: the name of a graph on which a worker and its neighbours have equal weights, or a file with a doubly
+      stochastic matrix W [p, p]. Names: "ring" (two neighbours), "torus" (four neighbours, on a grid as square as p
+      allows; a ring if p is prime), "exponential" (ceil(log2 p) neighbours) and "one_peer_exponential" (one neighbour,
+      2^k ranks lower, with k = step mod log2 p; p must be a power of two, and without gradients all workers reach the
+      mean after log2 p steps). Files: .npy, or text with commas (.csv) or blanks (.txt).
     workers: number of workers (p).
   """
   steps = [hops(w) for w in matrices(graph, workers)]
@@ -87,12 +87,12 @@ def matrices(graph: str, workers: int) -> list[np.ndarray]:
       raise ValueError(f"d_psgd.workers must be a power of two for the graph one_peer_exponential, got {workers}.")
     return [_uniform(ranks - k) for k in powers]
   if Path(graph).suffix not in (".npy", ".csv", ".txt"):
-    raise ValueError(f"d_psgd.graph must be one of {', '.join(GRAPHS)}, or a .npy, .csv or .txt file, got {graph!r}.")
+    raise ValueError(f"d_psgd.graph must be one of {', '.join(GRAPHS)} (or a .npy, .csv or .txt file), got {graph!r}.")
   return [_checked(graph, _read(graph), workers)]
 
 
 def hops(matrix: np.ndarray) -> list[Hop]:
-  """Split the edges of W into as few permutes as possible: full diagonals as shifts, an edge coloring of the rest."""
+  """Split the edges of W into permutes: full (cyclic) diagonals as shifts, the other edges by edge coloring."""
   p = len(matrix)
   ranks, left, result = np.arange(p), matrix.copy(), []
   np.fill_diagonal(left, 0.0)
@@ -102,7 +102,7 @@ def hops(matrix: np.ndarray) -> list[Hop]:
     result.append(Hop(tuple(int(s) if w > 0 else None for s, w in zip(sources, weights, strict=True)), weights, shift))
     left[ranks, sources] = np.where(sources < 0, left[ranks, sources], 0.0)
 
-  for shift in sorted((-np.flatnonzero(left[0])) % p):  # other shifts have no entry in the first row
+  for shift in sorted((-np.flatnonzero(left[0])) % p):  # a full diagonal has an entry in the first row
     if (left[ranks, ranks - shift] > 0).all():
       take((ranks - shift) % p, int(shift))
   for sources in _matchings(left > 0):
@@ -111,9 +111,9 @@ def hops(matrix: np.ndarray) -> list[Hop]:
 
 
 def _matchings(edges: np.ndarray) -> list[np.ndarray]:
-  """Split the edges [p, p] of a bipartite graph into as many matchings as its degree (Koenig).
+  """Split the edges of a bipartite graph, [p, p] bool, into as many matchings as its maximum degree (Koenig).
 
-  A matching [p] is the column matched with each row, or -1.
+  A matching, [p], lists the column matched with each row, or -1.
   """
   from scipy.sparse import csr_array
   from scipy.sparse.csgraph import maximum_bipartite_matching

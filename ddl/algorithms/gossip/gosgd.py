@@ -20,7 +20,8 @@ class Weighted(NamedTuple):
 def gosgd(inner: optax.GradientTransformation, *, probability: Share = 0.1, workers: PositiveInt) -> ServerAlgorithm:
   """Push the model with half of its weight at random steps; the receiver averages by weight (GoSGD).
 
-  x_i <- x_i + u, u = inner(g); with probability p_s a_i /= 2, x_j <- (a_j x_j + a_i x_i) / (a_i + a_j), a_j += a_i
+  x_i <- x_i + inner(g); then, with probability p_s:
+  a_i <- a_i / 2, x_j <- (a_j x_j + a_i x_i) / (a_i + a_j), a_j <- a_j + a_i
 
   Blot, Picard, Cord, Thome 2016, arXiv 1611.09726. Weights start as a_i = 1/p and always sum to 1; j is uniform among
   the other workers. Exchanges conserve sum_i a_i x_i, the evaluated model.

@@ -13,14 +13,14 @@ from ddl.ranges import PositiveInt, checked
 
 class PeerState(NamedTuple):
   inner: optax.OptState
-  start: Tree  # the model at the start of the worker round
+  start: Tree  # the model of the last reply, from which the worker's change u is measured
 
 
 def mix_on_board(mix: Callable[[jax.Array, jax.Array, Any, Any], jax.Array]) -> Callable[..., tuple[Tree, Tree]]:
   """Return the function `serve` of a server that stores the models of all workers, x [workers, ...].
 
-  mix(x, u, i, j) -> x acts on one array: worker i sends its change u and exchanges with worker j. If the visit has no
-  peer, j = i, and only u is applied. The reply is x_i.
+  mix(x, u, i, j) returns the new x of one array, after worker i has sent its change u and averaged with worker j. If
+  the visit has no peer, j = i, and `mix` only adds u to x_i. The reply is x_i.
   """
 
   def serve(board: Tree, message: Tree, visit: Visit) -> tuple[Tree, Tree]:
@@ -42,10 +42,10 @@ def pull_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) ->
 
   x_i <- x_i + u, u = inner(g); x_i <- (x_i + x_j) / 2
 
-  Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, without a common clock: j is uniform among the other workers,
-  and x_j is its current model. A pull does not conserve the mean of all models; a simultaneous push and pull does. The
-  server stores every worker's model, [workers, ...]. A worker sends its change u instead of its model, which other
-  workers may have changed in the meantime.
+  Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581. Here workers have no common clock: j is uniform among the other
+  workers, and x_j is its current model. A pull does not conserve the mean of all models; a simultaneous push and pull
+  does. A server stores every worker's model, [workers, ...]. A worker sends its change u instead of its model, because
+  other workers may have changed the stored model in the meantime.
 
   Args:
     inner: optimizer of each worker; its state stays local.

@@ -16,8 +16,8 @@ def push_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) ->
 
   x_i <- x_i + u, u = inner(g); x_j <- (x_j + x_i) / 2
 
-  Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581, without a common clock; j is uniform among the other workers. A
-  push that arrives while j computes is not lost: j's change is added to the pushed model.
+  Jin, Yuan, Iandola, Keutzer 2016, arXiv 1611.04581. Here workers have no common clock; j is uniform among the other
+  workers. A push that arrives while j computes is not lost: j's change is added to the averaged model.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -28,7 +28,7 @@ def push_gossip(inner: optax.GradientTransformation, *, workers: PositiveInt) ->
     x = x.at[i].add(u)  # x_i <- x_i + u
     return x.at[j].set(0.5 * (x[j] + x[i]))  # x_j <- (x_j + x_i) / 2
 
-  return pull_gossip(inner, workers=workers)._replace(serve=mix_on_board(push))  # the rest is the same
+  return pull_gossip(inner, workers=workers)._replace(serve=mix_on_board(push))  # all else is as in pull gossip
 
 
 SPEC = Spec(

@@ -20,7 +20,7 @@ class PushSumState(NamedTuple):
 
 
 class Push(NamedTuple):
-  """The sums that a worker receives from its in-neighbours."""
+  """The weighted sums over the messages that worker i receives from its in-neighbours j."""
 
   x: Tree  # sum_j P_ij x_j over j != i
   weight: jax.Array  # sum_j P_ij w_j over j != i
@@ -44,11 +44,11 @@ def sgp(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Algorit
 
 
 def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], *, overlap: int) -> Algorithm:
-  """Run `sgp` on a repeated sequence of graphs: a column-stochastic matrix P [p, p] for each round.
+  """Return `sgp` on a repeated sequence of graphs; `rounds` has a column-stochastic matrix P [p, p] for each.
 
   x_i <- sum_j P_ij x_j,  w_i <- sum_j P_ij w_j,  z_i = x_i / w_i,  so that sum_i w_i = p
 
-  With an overlap tau > 0, a round begins before every tau-th step, and its messages are added tau steps later.
+  With an overlap tau > 0, workers send before every tau-th step and add the received messages tau steps later.
   """
 
   def init(group: Group, params: Tree, key: Any) -> PushSumState:
@@ -94,7 +94,7 @@ def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], 
 
 
 def one_peer_exponential(workers: int) -> list[np.ndarray]:
-  """Return the matrices P [p, p] of successive rounds, which repeat.
+  """Return the matrix P [p, p] of each round of the one-peer exponential graph.
 
   In round k, worker i keeps half of x_i and receives half of x_(i - 2^k).
   """

@@ -1,1 +1,1 @@
-"""Algorithms whose workers exchange with a server one at a time."""
+"""Algorithms whose workers exchange messages with a server, one worker at a time."""

@@ -18,15 +18,15 @@ def async_easgd(
 
   W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), at the first of every tau steps of a worker
 
-  You, Buluc, Demmel 2017, arXiv 1708.02983; Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. Both updates use W and Wb
-  from before the exchange (Jacobi), and the worker computes its next gradient while the exchange is in flight. Without
-  gradients sum_i W^i + Wb is conserved, in any order of arrival. A worker never restarts from the center. p alpha must
-  be in 0..2, as p simultaneous pulls scale the center by 1 - p alpha, and should not exceed 1. The exchange
-  overlaps with one step; the reply is W - Wb from before the exchange.
+  You, Buluc, Demmel 2017, arXiv 1708.02983; Zhang, Choromanska, LeCun 2014, arXiv 1412.6651. W is the worker's model,
+  Wb the center. Both updates use W and Wb from before the exchange (Jacobi form), and the worker computes its next
+  gradient during the exchange. The server replies with W - Wb. Without gradients sum_i W^i + Wb is conserved, in any
+  order of arrival. A worker never restarts from the center. p alpha must be in 0..2, because p simultaneous pulls scale
+  the center by 1 - p alpha; it should not exceed 1.
 
   Args:
     inner: optimizer of each worker; the elastic term is not part of its momentum.
-    alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
+    alpha: elastic rate (eta rho); by default 0.9 / p, as in Zhang et al. 2014.
     period: steps per exchange (tau).
     workers: number of workers (p); p alpha must be in 0..2.
   """

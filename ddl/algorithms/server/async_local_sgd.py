@@ -42,7 +42,7 @@ def async_local_sgd(
   at every N-th arrival m <- beta m + a / N, z <- z - e ((1 - c N + c) beta m + D / N), a <- 0;
   at other arrivals z <- z - e (c beta m + D / N)
 
-  Liu et al. 2024, arXiv 2401.09135. One worker with N = 1 is DiLoCo's outer step.
+  Liu et al. 2024, arXiv 2401.09135. With one worker and N = 1 the server takes DiLoCo's outer step.
 
   Args:
     inner: optimizer of each worker; its state stays local.

@@ -17,16 +17,17 @@ def async_measgd(
   period: PositiveInt = 1,
   workers: PositiveInt,
 ) -> ServerAlgorithm:
-  """Pull a center and workers that use momentum towards each other, first come, first served (Async MEASGD).
+  """Pull one worker at a time and a center towards each other, with momentum on the workers (Async MEASGD).
 
-  V <- mu V + inner(g); W <- W + V - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), every tau steps of a worker
+  V <- mu V + inner(g); W <- W + V - alpha (W - Wb); Wb <- Wb + alpha (W - Wb);
+  the terms with alpha only at the first of every tau steps of a worker
 
-  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (5) and (6). The elastic term is not part of the
-  velocity. The exchange overlaps with one step.
+  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (5) and (6). Workers are served in the order
+  of arrival. The elastic term is not part of the velocity. The exchange overlaps with one step.
 
   Args:
-    inner: returns -eta g: plain `optax.sgd(eta)`, with or without a schedule, as momentum is part of this algorithm.
-    alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
+    inner: plain `optax.sgd(eta)`, whose update is -eta g; eta may be a schedule. Momentum is part of this algorithm.
+    alpha: elastic rate (eta rho); by default 0.9 / p, as in EASGD.
     momentum: momentum of each worker (mu); 0.9 in the paper.
     period: steps per exchange (tau).
     workers: number of workers (p); p alpha must be in 0..2.

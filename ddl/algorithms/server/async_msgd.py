@@ -16,7 +16,7 @@ def async_msgd(inner: optax.GradientTransformation, *, momentum: Momentum = 0.9)
   You, Buluc, Demmel 2017, arXiv 1708.02983, section 5, equations (3) and (4).
 
   Args:
-    inner: returns -eta g: plain `optax.sgd(eta)`, with or without a schedule of the worker's step, as momentum is part
+    inner: plain `optax.sgd(eta)`, whose update is -eta g; eta may be a schedule of the worker's step. Momentum is part
       of this algorithm.
     momentum: the master's momentum (mu); 0.9 in the paper.
   """

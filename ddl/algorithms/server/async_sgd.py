@@ -21,8 +21,9 @@ def async_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
 
   Wb <- Wb + inner(g), one worker's g at a time; W <- Wb
 
-  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5; Downpour SGD (Dean et al. 2012) with an exchange at every step.
-  g is computed at the model of the worker's last reply, so it may be stale. First come, first served.
+  You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. It is Downpour SGD (Dean et al. 2012) with an exchange at every
+  step. A worker computes g at the model W of its last reply, so g may be stale. Workers are served in the order of
+  arrival.
 
   Args:
     inner: the master's optimizer, with one state for all workers; its schedules depend on the sending worker's step.

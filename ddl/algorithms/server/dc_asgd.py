@@ -28,8 +28,8 @@ def dc_asgd(
 ) -> ServerAlgorithm:
   """Correct a stale gradient to first order for changes of the center since the worker read it (DC-ASGD).
 
-  z <- z + inner(g + lam g g (z - z_bak(i))), one worker's g at a time; adaptive: lam = lam0 / sqrt(ms + 1e-7),
-  ms <- 0.95 ms + 0.05 g g
+  z <- z + inner(g + lam g g (z - z_bak(i))), one worker's g at a time;
+  if adaptive, lam = lam0 / sqrt(ms + 1e-7) with ms <- 0.95 ms + 0.05 g g
 
   Zheng et al. 2016, arXiv 1609.08326. All products are element-wise, and g g approximates the Hessian. z_bak(i) is the
   last reply to worker i, one backup per worker. lam = 0 is async SGD.

@@ -18,12 +18,12 @@ class DownpourState(NamedTuple):
 
 @checked
 def downpour(inner: optax.GradientTransformation, *, period: PositiveInt = 5) -> ServerAlgorithm:
-  """Push the sum of tau local gradients to a server and pull its model (Downpour SGD).
+  """Push the sum of tau local gradients to a server and pull the server's model (Downpour SGD).
 
   x_i <- x_i + inner(g), a_i <- a_i + g; every tau steps z <- z + inner_server(a_i), x_i <- z, a_i <- 0
 
-  Dean et al. 2012, NIPS, with Adagrad at the server; in the form of the code by Zhang, Choromanska, LeCun 2014,
-  arXiv 1412.6651. With plain SGD and tau = 1 this is async SGD.
+  Dean et al. 2012, NIPS, use Adagrad at the server. This version follows Zhang, Choromanska, LeCun 2014,
+  arXiv 1412.6651, and their code; the server uses `inner`. With plain SGD and tau = 1 it is async SGD.
 
   Args:
     inner: optimizer of each worker and of the server, each with its own state; the server's schedules are evaluated at

@@ -13,17 +13,17 @@ from ddl.ranges import ElasticRate, PositiveInt, checked
 def hogwild_easgd(
   inner: optax.GradientTransformation, *, alpha: ElasticRate = ALPHA, period: PositiveInt = 1, workers: PositiveInt
 ) -> ServerAlgorithm:
-  """Pull workers and a lock-free center in shared memory towards each other (Hogwild EASGD).
+  """Pull each worker and a center in shared memory towards each other, without a lock (Hogwild EASGD).
 
-  W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), with Wb as read
+  W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), both with W - Wb computed from Wb as read
 
   You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. A worker reads Wb coordinate by coordinate while other workers
   write it. Even with such torn reads the center gains what the worker loses: without gradients sum_i W^i + Wb is
-  conserved. With a lock it is async EASGD; `serve` applies the rule with a lock.
+  conserved. With a lock this is async EASGD, which `serve` implements.
 
   Args:
     inner: optimizer of each worker; the elastic term is not part of its momentum.
-    alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper.
+    alpha: elastic rate (eta rho); by default 0.9 / p, as in EASGD.
     period: steps per exchange (tau).
     workers: number of workers (p); p alpha must be in 0..2.
   """

@@ -23,10 +23,10 @@ def hogwild_sgd(inner: optax.GradientTransformation) -> ServerAlgorithm:
 
   Niu, Recht, Re, Wright 2011, arXiv 1106.5730; You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. No increment is
   lost, but a read may contain only a part of another worker's increment. With plain SGD and a lock this is async SGD.
-  `serve` applies the rule with a lock.
+  `serve` is the version with a lock.
 
   Args:
-    inner: optimizer of each worker, since an optimizer state at the center would need a lock.
+    inner: optimizer of each worker; an optimizer state at the center would need a lock.
   """
 
   def init(params: Tree) -> tuple[HogwildState, Tree, Tree]:

@@ -17,12 +17,13 @@ def original_easgd(
   W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb), worker t mod p at t = 0, 1, ...
 
   The baseline of You, Buluc, Demmel 2017, arXiv 1708.02983, after Zhang et al. 2014, arXiv 1412.6651. Each worker
-  starts when the previous one has finished. The rule is that of `async_easgd`, but the order makes it slow: compare it
-  after equal numbers of examples, not at equal t.
+  starts when the previous one has finished. The update is that of `async_easgd`, but only one worker trains at a time:
+  compare the two after equal numbers of examples, not at equal t.
 
   Args:
     inner: optimizer of each worker; the elastic term is not part of its momentum.
-    alpha: elastic rate (eta rho); by default 0.9 / p, as in the paper; not limited by p, as one worker pulls at a time.
+    alpha: elastic rate (eta rho), at most 1 for any p, because one worker pulls at a time; by default 0.9 / p, as in
+      Zhang et al. 2014.
     workers: number of workers (p), for the default of alpha.
   """
   rule = async_easgd(inner, alpha=alpha, period=1, workers=1)

@@ -1,4 +1,4 @@
-"""Algorithms with compressed means and sums, with error-feedback memories in their state."""
+"""Compress the means and sums of an algorithm; the compressors' error-feedback memories are part of its state."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -11,12 +11,15 @@ from ddl.group import Group, Present
 
 
 class Compressor(NamedTuple):
-  """A compressed mean, over workers, of a list of arrays. Each worker has a memory for each mean of an algorithm."""
+  """A compressed mean of lists of arrays over the workers.
+
+  Each worker stores a memory, such as the error that is fed back, for each mean of the algorithm.
+  """
 
   name: str  # the wrapper's name
   init: Callable[[list[Any], Any], Tree]  # (arrays, key) -> memory; uses only shapes and types of the arrays
   mean: Callable[[Group, list[Any], Tree], tuple[list[Any], Tree]]  # (group, arrays, memory) -> (mean, memory)
-  models: Callable[[int], bool] = lambda size: False  # model size -> whether the compressed mean of models is accurate
+  models: Callable[[int], bool] = lambda size: False  # parameters of a model -> is its compressed mean accurate?
 
 
 def unsent(arrays: Sequence[Any]) -> tuple[jax.Array | None, ...]:
@@ -33,8 +36,8 @@ class ErrorFeedbackState(NamedTuple):
   """A compressor's memories for each function of an algorithm: one per mean or sum, in the order of the calls."""
 
   local: tuple[Tree, ...]
-  launch: tuple[tuple[Tree, ...], ...]  # per exchange
-  merge: tuple[tuple[Tree, ...], ...]
+  launch: tuple[tuple[Tree, ...], ...]  # per exchange, then per mean or sum
+  merge: tuple[tuple[Tree, ...], ...]  # per exchange, then per mean or sum
 
 
 class CompressedState(NamedTuple):
@@ -43,7 +46,7 @@ class CompressedState(NamedTuple):
 
 
 def _rejected(operation: str) -> Callable[..., NoReturn]:
-  """Return a method that raises ValueError with the name of a collective."""
+  """Return a method of `_Lossy` that raises ValueError for the collective `operation`."""
 
   def rejected(self: "_Lossy", *args: Any) -> NoReturn:
     raise ValueError(f"{self.name}.algorithm must use only `mean` and `sum` of its group, got `{operation}`.")
@@ -72,7 +75,7 @@ class _Lossy(Group):
 
 
 class _Tracing(_Lossy):
-  """A group that records the arrays of each mean and sum."""
+  """A group that records the arrays of each mean and sum instead of communicating."""
 
   def __init__(self, group: Group, name: str):
     super().__init__(group, name)
@@ -123,7 +126,7 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
 
     def memory(fn: Callable[..., Tree], *args: Tree) -> tuple[tuple[Tree, ...], Tree]:
       tracing, memory_key = _Tracing(group, compressor.name), next(keys)
-      result = fn(tracing, *args)  # arrays, not shapes: memories must vary over the workers like them
+      result = fn(tracing, *args)  # called with arrays, not shapes: memories must vary over the workers as they do
       averaged.update(id(x) for arrays in tracing.arrays for x in arrays)
       return tuple(compressor.init(x, jax.random.fold_in(memory_key, i)) for i, x in enumerate(tracing.arrays)), result
 

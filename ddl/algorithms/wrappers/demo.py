@@ -21,14 +21,14 @@ def demo(
   """Keep the momentum local and send only its strongest frequencies (DeMo).
 
   mean(g) becomes IDCT(q); m_i <- beta m_i + g_i; q_i = the k largest DCT coefficients of each chunk of m_i;
-  m_i <- m_i - IDCT(q_i); q_j = the mean over the workers that sent coefficient j
+  m_i <- m_i - IDCT(q_i); q = for each coefficient, the mean over the workers that sent it
 
   Peng, Quesnelle, Kingma 2024, arXiv 2411.19870. k values and k uint16 indices per chunk are gathered from all workers.
   The paper's step, x <- (1 - eta wd) x - eta sign(mean), is left to the optimizer: `optax.sign_sgd`. The authors' code
-  adds eta g_i to the momentum; because q is linear in the momentum and the step uses only signs, a constant eta has no
-  effect. As in that code a chunk is the largest divisor of each axis up to `chunk`, the DCT is orthonormal, an array
-  [..., m] is treated as the matrix [n, m], and small arrays are also sent this way, although they take more bytes than
-  their mean.
+  adds eta g_i to the momentum. A constant eta has no effect, because it only scales q, and the step uses only signs. As
+  in that code, a chunk has along each axis the largest divisor of the axis up to `chunk` as its length, the DCT is
+  orthonormal, an array [..., m] is treated as the matrix [n, m], and small arrays are also sent this way, although they
+  take more bytes than their mean.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums, of gradients or differences; with models the
@@ -101,7 +101,7 @@ def _mean_of_senders(like: jax.Array, values: jax.Array, places: jax.Array) -> j
   rows = jnp.arange(like.shape[0], dtype=jnp.int32)[:, None]
 
   def add(carry: tuple[jax.Array, jax.Array], message: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
-    # One worker at a time: a GPU's scatter-add has no fixed order, so that workers would differ by rounding.
+    # Add one worker at a time: a GPU's scatter-add has no fixed order, so workers' results would differ by rounding.
     total, senders = carry
     values, places = message
     place = (rows, places.astype(jnp.int32))

@@ -18,7 +18,7 @@ def fp8(algorithm: Algorithm, *, format: str = "e4m3", block: PositiveInt = 512)
   """All-reduce 8-bit floating-point numbers with a scale per block and stochastic rounding (fp8).
 
   mean(x) becomes Q((1/p) sum_i Q(x_i)); scale = max|v| / c; Q(v) = scale q floor(v / (scale q) + u), u uniform in 0..1,
-  q the spacing of the format's numbers at v / scale
+  c the format's largest number, q the spacing of its numbers at v / scale
 
   Formats of Micikevicius et al. 2022, arXiv 2209.05433: e4m3 has a 3-bit mantissa and the range 2^-9 to 448, e5m2 a
   2-bit mantissa and the range 2^-16 to 57344. The all-reduce is that of `int8`.

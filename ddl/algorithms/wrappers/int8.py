@@ -16,9 +16,9 @@ def int8(algorithm: Algorithm, *, block: PositiveInt = 512) -> Algorithm:
 
   mean(x) becomes Q((1/p) sum_i Q(x_i)); scale = max|v| / 127; Q(v) = scale floor(v / scale + u), u uniform in 0..1
 
-  After Alistarh et al. 2017, arXiv 1610.02132, with the largest magnitude instead of the norm; the all-reduce with two
-  quantizations is that of Streaming DiLoCo, Douillard et al. 2025, arXiv 2501.18512, with 8 bits instead of 4. It sends
-  one byte per value and a scale per block, in a reduce-scatter and an all-gather.
+  The rounding is that of Alistarh et al. 2017, arXiv 1610.02132, but scaled by the largest magnitude instead of the
+  norm. The all-reduce with two quantizations is that of Streaming DiLoCo, Douillard et al. 2025, arXiv 2501.18512, but
+  with 8 bits instead of 4. Its reduce-scatter and its all-gather each send one byte per value and a scale per block.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums.

@@ -25,9 +25,9 @@ def powersgd(algorithm: Algorithm, *, rank: PositiveInt = 2) -> Algorithm:
   mean(x) becomes P Q^T: M_i = X_i + E_i; P = orthonormal((1/p) sum_i M_i Q); Q <- (1/p) sum_i M_i^T P;
   E_i <- M_i - P Q^T
 
-  Vogels, Karimireddy, Jaggi 2019, arXiv 1905.13727: r (n + m) values per matrix [n, m], in two successive means. An
-  array [..., m] is treated as the matrix [n, m]; vectors, and matrices with r (n + m) >= n m (the authors'
-  min_compression_rate of 2), are sent unchanged.
+  Vogels, Karimireddy, Jaggi 2019, arXiv 1905.13727. Two successive means send r (n + m) values per matrix [n, m]. An
+  array [..., m] is treated as the matrix [n, m]. As with the default settings of the authors' code, vectors and
+  matrices with r (n + m) >= n m are sent unchanged.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums.

@@ -21,10 +21,10 @@ def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)] = 7, 
   mean(x) becomes (1/p) sum_i Q(x_i); Q(v)_j = |v|_2 sign(v_j) xi_j, for a bucket v of up to d values;
   l = floor(s |v_j| / |v|_2); xi_j = (l + 1) / s with probability s |v_j| / |v|_2 - l, else l / s
 
-  Alistarh et al. 2017, arXiv 1610.02132. E Q(v) = v, so there is no error memory. All workers gather all levels, as
-  in the paper: ceil(log2(2s + 1)) bits per value and a norm per bucket, so the bytes grow with p. The paper's Elias
-  code, whose length depends on the values, is not used. The variance of Q(v) is at most min(d / s^2, sqrt(d) / s)
-  |v|^2, so models are averaged only with buckets of d <= s^2 values.
+  Alistarh et al. 2017, arXiv 1610.02132. E Q(v) = v, so there is no error memory. All workers gather all levels, as in
+  the paper: ceil(log2(2s + 1)) bits per value and a norm per bucket, so the bytes that a worker receives grow with p.
+  The paper's Elias code, whose length depends on the values, is not used. The variance of Q(v) is at most
+  min(d / s^2, sqrt(d) / s) |v|^2, so algorithms that average models are accepted only with buckets of d <= s^2 values.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums.

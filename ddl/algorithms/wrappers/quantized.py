@@ -24,12 +24,12 @@ class Code(NamedTuple):
   """An 8-bit number format."""
 
   largest: float  # c
-  encode: Callable[[jax.Array, jax.Array], jax.Array]  # (values in -c..c, uniform in 0..1) -> bytes
+  encode: Callable[[jax.Array, jax.Array], jax.Array]  # (values in -c..c, random numbers in 0..1) -> bytes
   decode: Callable[[jax.Array, Any], jax.Array]  # (bytes, dtype) -> values
 
 
 def quantized(algorithm: Algorithm, name: str, code: Code, block: int) -> Algorithm:
-  """Return an algorithm that computes its means and sums by a quantized all-reduce.
+  """Return `algorithm` with its means and sums computed by a quantized all-reduce.
 
   name: the wrapper's name, for errors. block: maximum number of values per scale.
   """

@@ -25,10 +25,11 @@ def randomk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
 
   Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599; Karimireddy et al. 2019, arXiv 1901.09847. All workers draw J from
   one seed, so the mean is an ordinary all-reduce of values. Values are not scaled by n / k, as error feedback
-  compensates for the omitted values. x_i must be a gradient or a difference. An elastic algorithm such as
-  `easgd` sends x_i - z, which is not reset after it is sent, so the error memory accumulates it. With a share c = k / n
-  and m workers that pull z in an exchange, z diverges in mean square if m alpha > 2 c / (2 - c), for small alpha and
-  without gradients; if z has momentum mu, as in `sma`, the limit is smaller by a factor of about 1 - mu.
+  compensates for the omitted values. x_i must be a gradient or a difference. An elastic algorithm such as `easgd` sends
+  the difference between a worker's model and the center z. This difference is not reset after it is sent, so the error
+  memory accumulates it. With a share c = k / n and m workers that pull z in an exchange, z diverges in mean square if
+  m alpha > 2 c / (2 - c), for small alpha and without gradients; if z has momentum mu, as in `sma`, the limit is
+  smaller by a factor of about 1 - mu.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums.

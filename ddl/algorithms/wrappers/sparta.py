@@ -20,12 +20,12 @@ class SpartaState(NamedTuple):
 def sparta(algorithm: Algorithm, *, share: Share = 0.005) -> Algorithm:
   """Average a small random share of the parameters after every step (SPARTA).
 
-  x_i at J <- (1/p) sum_j x_j at J after every step, after the algorithm's delayed merges, before its other exchanges
+  x_i[J] <- (1/p) sum_j x_j[J] after every step, between the algorithm's delayed merges and its other exchanges
 
   Beton et al. 2025, exo labs (openreview stFPf3gzq1). J is k indices per array, which all workers draw from one seed;
-  only values are sent. The authors draw indices independently and broadcast a mask; here their number is fixed. SPARTA
-  without another algorithm is `sparta` of `independent`; the authors also combine it with DiLoCo. It has no effect if
-  the workers agree after every step, as in synchronous SGD. Integer and empty arrays are not averaged.
+  only values are sent. The authors draw each index independently and broadcast a mask; here the number of indices is
+  fixed. SPARTA without another algorithm is `sparta` of `independent`; the authors also combine it with DiLoCo. It has
+  no effect if the workers agree after every step, as in synchronous SGD. Integer and empty arrays are not averaged.
 
   Args:
     algorithm: any collective algorithm.

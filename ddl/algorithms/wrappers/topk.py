@@ -18,9 +18,9 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
 
   mean(x) becomes (1/p) sum_i s_i; v_i = x_i + e_i; s_i = the k largest of v_i in magnitude; e_i <- v_i - s_i
 
-  Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599. s_i is k values and k int32 indices, gathered from all workers: fewer
-  bytes than an all-reduce only if the share is below about 1 / p. x_i must be a gradient or a difference, as most of a
-  model's values would be omitted.
+  Stich, Cordonnier, Jaggi 2018, arXiv 1809.07599. s_i is sent as k values and k int32 indices, which all workers
+  gather. This takes fewer bytes than an all-reduce only if the share is below about 1 / p. x_i must be a gradient or a
+  difference: of a model, most values would be omitted.
 
   Args:
     algorithm: a collective algorithm that uses only means and sums.
@@ -54,7 +54,7 @@ def _add_up(size: int, values: jax.Array, places: jax.Array) -> jax.Array:
   start = jnp.zeros(size, values.dtype).at[places[0]].set(values[0], unique_indices=True)
 
   def add(total: jax.Array, message: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-    # One worker at a time: a GPU's scatter-add has no fixed order, so that workers would differ by rounding.
+    # Add one worker at a time: a GPU's scatter-add has no fixed order, so workers' results would differ by rounding.
     return total.at[message[1]].add(message[0], unique_indices=True), None
 
   return lax.scan(add, start, (values[1:], places[1:]))[0]

@@ -1,4 +1,4 @@
-"""Compressors of the vector that concatenates an algorithm's arrays, and exchanges of its slices."""
+"""Build compressors that act on one vector, the concatenation of an algorithm's arrays; exchange its slices."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +54,7 @@ def of_vector(
 def all_to_all(group: Group, tree: Tree) -> Tree:
   """Send row j of each array [p, ...] to worker j; row d of the result is from the worker d ranks lower.
 
-  It takes p - 1 messages, one per distance, each with 1/p of the tree.
+  Each worker sends p - 1 messages, one per distance d > 0, each with 1/p of the tree.
   """
   workers, rank = group.size(), group.index()
   received = [
