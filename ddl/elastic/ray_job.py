@@ -23,7 +23,6 @@ import numpy as np
 from ddl import hosts
 from ddl.asynchronous import ray_cluster
 from ddl.elastic.keeper import Keeper, ProcessGroup, Report
-from ddl.names import pluralize
 
 ATTEMPTS = 3  # the job fails after this many successive memberships that end at the same step with all processes alive
 HEARTBEAT = 0.5  # seconds between heartbeats of a process, and between reports of a keeper
@@ -316,8 +315,8 @@ class RayJob:
         self._ray.kill(self._starting.pop(rank)[0])
     events = [f"{_names(failed)} {total} failed"] * bool(failed) + ["a replacement starts"] * bool(replaced)
     events += [f"{_names(outcome.joined)} {total} joined"] * bool(outcome.joined)
-    count = pluralize(len(remaining), "process")
-    self._report(f"{', '.join(events) or 'a connection was lost'}; {count} {total} continue from step {max(step, 0)}")
+    event = ", ".join(events) or "a connection was lost"
+    self._report(f"{event}; training continues from step {max(step, 0)} on {len(remaining)} {total} processes")
     sources = keepers.get(step, {})
     self._next = replace(
       self._next, ranks=tuple(sorted(remaining)), survivors=tuple(sorted(sources)), step=step, keepers=sources

@@ -82,7 +82,7 @@ def test_other_processes_continue_without_the_first(tmp_path):
   assert done.code == 0, done
   start, (step, survivors) = presence(folder)
   assert (start, survivors) == ([0, EVERYONE], SURVIVORS[rank]) and step % 4 == 0 and 500 < step < 1600
-  assert done.error == f"train: process {rank} of 3 failed; 2 processes of 3 continue from step {step}\n"
+  assert done.error == f"train: process {rank} of 3 failed; training continues from step {step} on 2 of 3 processes\n"
   assert metrics(folder)[-1]["present"] == 4
   assert_equals_replay(folder, tmp_path / "virtual")
 
@@ -97,7 +97,7 @@ def test_a_stopped_process_is_replaced(tmp_path):
   _, (step, survivors), (again, every) = presence(folder)
   assert step == again and survivors == SURVIVORS[1] and every == EVERYONE
   assert done.error.endswith(
-    f"process 1 of 3 failed, a replacement starts; 3 processes of 3 continue from step {step}\n"
+    f"process 1 of 3 failed, a replacement starts; training continues from step {step} on 3 of 3 processes\n"
   )
   assert_equals_replay(folder, tmp_path / "virtual")
 

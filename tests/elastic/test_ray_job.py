@@ -20,7 +20,6 @@ from ddl.elastic import ray_job
 from ddl.elastic.keeper import ROUNDS, Keeper, ProcessGroup
 from ddl.elastic.ray_job import ATTEMPTS, JobFailed, RayJob
 from ddl.events.presence import Presence
-from ddl.names import pluralize
 
 STEPS = 40
 
@@ -120,8 +119,8 @@ def test_other_processes_continue_after_a_failure(number, rank, processes, tmp_p
   assert (first[0], first[1], first[2]) == ([*range(processes)], [], 0)
   assert ranks == survivors == others and count == step >= 7
   assert result == STEPS and len(log(tmp_path, rank)) == 1
-  names = pluralize(processes - 1, "process")
-  assert lines == [f"process {rank} of {processes} failed; {names} of {processes} continue from step {step}"]
+  continues = f"training continues from step {step} on {processes - 1} of {processes} processes"
+  assert lines == [f"process {rank} of {processes} failed; {continues}"]
   until(lambda: not exists(log(tmp_path, rank)[0][4]), 10)
 
 
