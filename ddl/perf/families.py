@@ -245,7 +245,7 @@ def averaged(step: float, message: float, period: int) -> float:
 def streaming(step: float, message: Callable[[float], float], nbytes: float, *, overlap: bool) -> tuple[float, int]:
   """Return (seconds per local step, smallest delay that hides the exchange) of Streaming DiLoCo.
 
-  Each of P = FRAGMENTS fragments is sent in int4 every H = STREAMING steps:
+  Each of P = FRAGMENTS fragments is sent in int8 every H = STREAMING steps (ddl has 8 bits, the paper uses 4):
   T = T_step + P max(0, T_message(n / P) - d T_step) / H, d = min(ceil(T_message(n / P) / T_step), H / P). The delay is
   at most H / P because the next fragment is sent after H / P steps.
 
@@ -255,7 +255,7 @@ def streaming(step: float, message: Callable[[float], float], nbytes: float, *, 
     nbytes: bytes of all parameters in float32.
     overlap: whether exchanges overlap computation.
   """
-  seconds = message(message_bytes(nbytes / FRAGMENTS, "int4"))
+  seconds = message(message_bytes(nbytes / FRAGMENTS, "int8"))
   delay = min(smallest_delay(seconds, step), STREAMING // FRAGMENTS) if overlap else 0
   exposed = max(0.0, seconds - delay * step)
   return step + FRAGMENTS * exposed / STREAMING, delay
@@ -396,7 +396,7 @@ def between_islands(job: Job, cluster: Cluster, settings: FamilySettings, share:
     for name, period in periods.items()
   ]
   seconds, delay = streaming(step, partition.message_seconds, s.params_bytes, overlap=cluster.overlap)
-  setting = f"{count}, period {STREAMING}, {FRAGMENTS} fragments, int4, delay {delay}"
+  setting = f"{count}, period {STREAMING}, {FRAGMENTS} fragments, int8, delay {delay}"
   return [*speeds, speed(s, "streaming_diloco", setting, seconds, STREAMING)]
 
 

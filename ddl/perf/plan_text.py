@@ -14,7 +14,7 @@ from ddl.perf.families import Speed, islands, synchronous_seconds
 from ddl.perf.layers import train_flop
 from ddl.perf.placement import Job
 from ddl.perf.plan import FULL, LANGUAGE, NEARLY, RANK, SHORTEST, SHOWN, TrainingPlan
-from ddl.perf.units import bytes_text, columns, percent, rate_text, seconds_text
+from ddl.perf.units import bytes_text, columns, percent, rate_text, rough_rate, seconds_text
 
 WIDTH, INDENT = 118, 13
 SLOW, FAST = 0.5, 1.05  # rates relative to the recommended one: too slow to consider, and notably faster
@@ -28,7 +28,18 @@ FAILURES_SOURCE = (
 )
 SELDOM = 1 / 30  # failures per day; fewer are not mentioned
 LOSSY = "The cost of compression is assumed and often higher (arXiv 2103.00543), so measure the gain."
-INT4 = "The prediction assumes messages of 4 bits; ddl sends float32, or 8 bits with --config.wrapper.name=int8."
+SETTINGS = "Set the learning rate, its schedule and the data; those of the config are for its own batch."
+UNCOMPARED = "Rates of this algorithm were not compared with published runs."
+WORDS = {  # words of settings that need an explanation
+  "fragments": "fragments: parts of the model, of which each has its own averages.",
+  "shards": "shards: workers that hold the parameters together.",
+  "rank": "rank: columns of PowerSGD's factors.",
+  "groups of": "groups: devices of a node that split each layer.",
+}
+FASTER = (
+  1.2  # rate of an algorithm, relative to the recommended one, from which the plan says why it is not recommended
+)
+FEW, MANY = 0.1, 4.0  # batches relative to the recommended one; smaller and larger ones do not appear as alternatives
 
 
 class Amount(NamedTuple):
@@ -43,22 +54,23 @@ def hours(result: TrainingPlan, amount: Amount) -> float:
   return amount.examples / result.advised.rate / 3600
 
 
-def command(result: TrainingPlan, speed: Speed, cluster: Cluster, arguments: str) -> str:
+def command(result: TrainingPlan, speed: Speed, cluster: Cluster, arguments: str, amount: Amount | None = None) -> str:
   """Return the command that trains with an algorithm of a plan; "" if ddl does not implement it.
 
-  arguments: the config's flags.
+  arguments: the config's flags. amount: the length of the training, which sets the number of steps.
   """
   s, name, workers, members, more = result.settings, speed.algorithm, result.workers, 1, []
   if workers == 1:
     pass
-  elif name == "tensor_zero1" or speed.setting.startswith(("bfloat16", "float16", "int4")):
+  elif name == "tensor_zero1" or speed.setting.startswith(("bfloat16", "float16")):
     return ""
   elif name in ("fsdp", "hybrid_fsdp"):
     name, members = "sync_sgd", int(speed.setting.split()[0])
   elif name in ("diloco", "streaming_diloco") or (name == "hierarchical_sgd" and s.shards > 1):
     name, members = name.replace("hierarchical", "local"), islands(cluster, s.workers).members
     more = [f"algorithm.period={speed.steps}"]
-    more += [f"algorithm.delay={speed.setting.rpartition(' ')[2]}"] * (name == "streaming_diloco")
+    if name == "streaming_diloco":
+      more += [f"algorithm.delay={speed.setting.rpartition(' ')[2]}", "wrapper.name=int8"]
   elif name == "hierarchical_sgd":
     more = [f"algorithm.group_size={islands(cluster, s.workers).members}", "algorithm.period=1"]
     more += [f"algorithm.outer_period={speed.steps}"]
@@ -72,6 +84,8 @@ def command(result: TrainingPlan, speed: Speed, cluster: Cluster, arguments: str
     more = ["wrapper.name=int8"]
   keys = [f"algorithm.name={name}", f"workers={workers // members}", f"batch={speed.batch * members // workers}"]
   keys += [f"microbatches={speed.micro}", *more]  # also 1, because the config may have another number
+  keys += ["precision=bfloat16"] * (cluster.device.width == 2)
+  keys += [f"steps={math.ceil(amount.examples / speed.batch)}"] if amount else []
   line = ["python run.py train", arguments, *(f"--config.{key}" for key in keys)]
   return " ".join([*line, f"--members={members}"] if members > 1 else line)
 
@@ -116,10 +130,10 @@ def text(
   arguments = arguments or f"--config={CONFIGS.get(job.title.split()[0], 'FILE')}"
   compare = f"python run.py compare {arguments.split(' ')[0]} --cluster={name}"
   sections = {
-    "run": _run(job, result, cluster, arguments),
+    "run": _run(job, result, cluster, arguments, amount),
     "speed": [*_speed(job, result, cluster), cluster.network.untested(result.workers)],
     "range": [_end(shares, end, result.best) for shares, end in ends.items()],
-    "time": _time(result, amount),
+    "time": _time(job, result, cluster, amount),
     "cost": _price(result, cluster, amount),
     "why": [*_why(job, result, cluster), sends],
     "batch": _batch(job, result, critical),
@@ -152,58 +166,70 @@ def _tokens(job: Job, examples: float) -> str:
   return f" ({examples * job.tokens:,.0f} tokens)" if job.tokens else ""
 
 
-def _run(job: Job, result: TrainingPlan, cluster: Cluster, arguments: str) -> list[str]:
-  best, workers, other = result.advised, result.workers, ""
-  line = command(result, best, cluster, arguments)
+def _run(job: Job, result: TrainingPlan, cluster: Cluster, arguments: str, amount: Amount | None) -> list[str]:
+  best, workers, other = result.advised, result.workers, []
+  line = command(result, best, cluster, arguments, amount)
   each, parts = best.batch // workers, ""
   if best.micro > 1:
     parts = f", accumulated over {best.micro} microbatches of {each // best.micro}"
   whole = f"{best.batch:,} examples{_tokens(job, best.batch)} per step"
   if workers == 1:
-    return [f"one worker with {whole}{parts}. There is nothing to exchange.", line, *_file(line)]
+    return [f"one worker with {whole}{parts}. There is nothing to exchange.", line, *_settings(job, line)]
   if not line:
     similar = [x for x in result.speeds if x.algorithm in EXACT and x.batch == best.batch]
     runs = [x for x in similar if command(result, x, cluster, arguments)]
-    other = "ddl does not run this."
+    other = ["ddl does not run this."]
     runs.sort(key=lambda x: x.rate < NEARLY * best.rate)  # first those that are nearly as fast, by compression
     if nearest := next(iter(runs), None):
-      line = command(result, nearest, cluster, arguments)
-      other += f" It runs {_named(nearest)}, predicted at {percent(nearest.rate / best.rate)} of the speed:"
+      line = command(result, nearest, cluster, arguments, amount)
+      lossy = "" if nearest.setting.startswith(FULL) or nearest.algorithm != "sync_sgd" else f" {LOSSY}"
+      other = [
+        f"ddl does not run this. It runs {_named(nearest)}, predicted at {rough_rate(nearest.rate)} examples/s.{lossy}"
+      ]
   if best.algorithm != "tensor_zero1":
     whole += f", {pluralize(each, 'example')} per worker"
-  note = INT4 if best.algorithm == "streaming_diloco" else ""
-  return [f"{_named(best)} on {workers:,} workers with {whole}{parts}.", other, line, *_file(line), note]
+  return [f"{_named(best)} on {workers:,} workers with {whole}{parts}.", *other, line, *_settings(job, line)]
 
 
-def _file(line: str) -> list[str]:
-  return (
-    ["FILE is a config with this model and your data, and a learning rate for this batch."] if "=FILE" in line else []
-  )
+def _settings(job: Job, line: str) -> list[str]:
+  """Describe what the user has to add to a command for a layer table."""
+  if "=FILE" in line:
+    return ["FILE is a config with this model and your data, and a learning rate for this batch."]
+  return [SETTINGS] if line and job.table else []
 
 
 def _speed(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
   best = result.advised
-  tokens = f", {rate_text(best.rate * job.tokens)} tokens/s" if job.tokens else ""
+  tokens = f", {rough_rate(best.rate * job.tokens)} tokens/s" if job.tokens else ""
   share = f", {percent(best.efficiency)} of the rate without any exchange" if result.workers > 1 else ""
   flop = train_flop(job.table) if job.table else job.flop_per_example
   reached = flop * best.rate / (result.workers * cluster.device.peak)
   peak = f", {percent(reached)} of the devices' peak" if reached <= 1 else ""  # Winograd's products can exceed it
-  lines = [f"{rate_text(best.rate)} examples/s{tokens}; {seconds_text(best.seconds)} per step{share}{peak}."]
-  if result.workers > 1 and best.algorithm == "sync_sgd" and best.setting.endswith("gradients"):
-    workers, name = result.workers, best.setting.split()[0]
-    exposed = synchronous_seconds(job, cluster._replace(overlap=False), workers, best.batch / workers, name, best.micro)
-    several = cluster.network.nodes(workers) > 1
-    lines.append(f"{published.sentence(best.rate, best.batch / exposed, several)}.")
-  return lines
+  model = f"{rough_rate(best.rate)} examples/s{tokens}; {seconds_text(best.seconds)} per step{share}{peak}."
+  if rates := _expected(job, result, cluster):
+    return [f"Expect {rates.range} examples/s. {rates.text}", f"With overlap: {model}"]
+  return [model, UNCOMPARED if result.workers > 1 and best.algorithm not in EXACT else ""]
 
 
-def _time(result: TrainingPlan, amount: Amount | None) -> list[str]:
+def _expected(job: Job, result: TrainingPlan, cluster: Cluster) -> published.ExpectedRates | None:
+  """Return the expected rates of synchronous SGD on several workers; None for other algorithms, without data."""
+  best, workers = result.advised, result.workers
+  if workers == 1 or best.algorithm != "sync_sgd" or not best.setting.endswith("gradients"):
+    return None
+  apart, name = cluster._replace(overlap=False), best.setting.split()[0]
+  exposed = synchronous_seconds(job, apart, workers, best.batch / workers, name, best.micro)
+  return published.expected(best.rate, best.batch / exposed, cluster.network.nodes(workers) > 1)
+
+
+def _time(job: Job, result: TrainingPlan, cluster: Cluster, amount: Amount | None) -> list[str]:
   if not amount:
     return []
   took, steps = hours(result, amount), amount.examples / result.advised.batch
   device = f"{took * result.workers:,.0f} device hours" if result.workers > 1 else "one device"
+  rates = _expected(job, result, cluster)
+  late = f", {amount.examples / rates.low / 3600:,.3g} hours at the lower end of the expected rates" if rates else ""
   return [
-    f"{took:,.3g} hours ({device}) for {amount.text} in {steps:,.0f} steps, without evaluation, data loading and "
+    f"{took:,.3g} hours ({device}) for {amount.text} in {steps:,.0f} steps{late}, without evaluation, data loading and "
     "failures."
   ]
 
@@ -225,9 +251,10 @@ def _why(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
       "tens of microseconds. The cluster's description has no such time (device.start)."
     ]
   if result.single:
+    gain = "too small a gain" if best.seconds < result.single.seconds else "no gain"
     return [
       f"{s.workers} workers take {seconds_text(best.seconds)} for these examples ({_named(best)}), one worker "
-      f"{seconds_text(result.single.seconds)}: too small a gain."
+      f"{seconds_text(result.single.seconds)}: {gain}."
     ]
   if s.shards > 1:
     added = max(0.0, best.seconds * (1 - best.efficiency))
@@ -243,13 +270,19 @@ def _why(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
   exchange = (
     f"An all-reduce of {bytes_text(job.params_bytes)} takes {seconds_text(message)}, computation {seconds_text(s.step)}"
   )
+  faster = [x for x in result.speeds if x.rate >= FASTER * best.rate and effect(x, job.language)[:7] != "unknown"]
+  other = max(faster, key=lambda x: x.rate, default=best)
+  lines = [
+    f"{_named(other)} would be {other.rate / best.rate:.2g} times as fast, but {best.algorithm} is closer to SGD and "
+    "has at least half of the best rate."
+  ] * bool(faster)
   if plain != best:
-    return [f"{exchange}, so {_named(plain)} would be {percent(plain.efficiency)} efficient."]
+    return [f"{exchange}, so {_named(plain)} would be {percent(plain.efficiency)} efficient.", *lines]
   added = best.seconds - s.step
   if not cluster.overlap:
-    return [f"{exchange}; they do not overlap."]
+    return [f"{exchange}; they do not overlap.", *lines]
   rest = f"all but {seconds_text(added)}" if added > 1e-4 * s.step else "all"
-  return [f"{exchange}. The last backward pass hides {rest} of the all-reduce."]
+  return [f"{exchange}. The last backward pass hides {rest} of the all-reduce.", *lines]
 
 
 def _batch(job: Job, result: TrainingPlan, critical: float) -> list[str]:
@@ -297,7 +330,8 @@ def _changes(result: TrainingPlan, largest: TrainingPlan | None) -> list[str]:
       f"all {workers:,} workers train (--workers={workers}): {_named(other)}, {rate_text(other.rate)} examples/s, "
       f"{percent(other.efficiency)} efficient"
     )
-  changed = [row for row in result.table if (row.best.algorithm, row.best.setting) != (best.algorithm, best.setting)]
+  table = [row for row in result.table if FEW <= row.size.examples * s.workers / best.batch <= MANY]
+  changed = [row for row in table if (row.best.algorithm, row.best.setting) != (best.algorithm, best.setting)]
   changed = [row for row in changed if row.best.algorithm != best.algorithm or best.algorithm == "sync_sgd"]
   smaller = [row for row in changed if row.size.examples < s.examples]
   larger = [row for row in changed if row.size.examples > s.examples]
@@ -343,16 +377,17 @@ def _families(job: Job, result: TrainingPlan, compare: str, explain: bool) -> li
 
   shown = [x for x in result.speeds if explain or considered(x)]
   effects = [effect(x, job.language) for x in shown]
-  head = ["algorithm", "setting", "effect on convergence", "step", "efficiency", "examples/s"]
+  batches = len({x.batch for x in shown}) > 1
+  head = ["algorithm", "setting", "effect on convergence", *["batch"] * batches, "step", "efficiency", "examples/s"]
   rows = []
   for x, known in zip(shown, effects, strict=True):
     mark = "* " if x == best and not result.single else "  "
-    rows.append(
-      [mark + x.algorithm, x.setting, known, seconds_text(x.seconds), percent(x.efficiency), rate_text(x.rate)]
-    )
+    speeds = [seconds_text(x.seconds), percent(x.efficiency), rate_text(x.rate)]
+    rows.append([mark + x.algorithm, x.setting, known, *[f"{x.batch:,}"] * batches, *speeds])
   notes = ["*: recommended. efficiency: share of the rate without any exchange; convergence is not included."]
   if any("period" in x.setting for x in shown):
     notes.append("period: steps between averages. delay: steps after which an average is used.")
+  notes += [meaning for word, meaning in WORDS.items() if any(word in x.setting for x in shown)]
   lines = [*columns([head, *rows], left=3), *textwrap.wrap(" ".join(notes), WIDTH)]
   if set(effects) != {"none"}:
     lines += [

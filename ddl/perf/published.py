@@ -6,7 +6,7 @@ Published runs were slower: on average, they reached the rate that is predicted 
 
 from typing import NamedTuple
 
-from ddl.perf.units import percent, rate_text
+from ddl.perf.units import percent, rough_rate
 
 
 class ReachedRates(NamedTuple):
@@ -34,13 +34,26 @@ def interval(hidden: float, exposed: float, reached: ReachedRates) -> tuple[floa
   return reached.low * exposed, max(reached.high * exposed, hidden)
 
 
-def sentence(hidden: float, exposed: float, several: bool) -> str:
-  """Describe the interval of rates in a sentence. several: whether the workers are on several nodes."""
-  reached = SEVERAL_NODES if several else ONE_NODE
-  low, high = interval(hidden, exposed, reached)
-  nodes = "several nodes" if several else "one node"
-  return (
-    f"Expect {rate_text(low)} to {rate_text(high)} examples/s: 80 % of {reached.points} published runs on {nodes} "
-    f"reached {percent(reached.low)} to {percent(reached.high)} of the rate predicted without overlap "
-    f"({rate_text(exposed)})"
+class ExpectedRates(NamedTuple):
+  """The interval of expected rates of synchronous SGD in examples per second, and an explanation."""
+
+  low: float
+  high: float
+  text: str
+
+  @property
+  def range(self) -> str:
+    """The interval as text."""
+    return f"{rough_rate(self.low)} to {rough_rate(self.high)}"
+
+
+def expected(hidden: float, exposed: float, several: bool) -> ExpectedRates:
+  """Return the `interval` for workers on one or on several nodes."""
+  rates, nodes = (SEVERAL_NODES, "several nodes") if several else (ONE_NODE, "one node")
+  low, high = interval(hidden, exposed, rates)
+  text = (
+    f"80 % of {rates.points} published runs on {rates.systems} systems of {nodes} were in this interval: from "
+    f"{percent(rates.low)} of the rate that is predicted if nothing overlaps the backward pass, {rough_rate(exposed)}, "
+    f"to {percent(rates.high)} of it, or to the rate with overlap if that is higher."
   )
+  return ExpectedRates(low, high, text)

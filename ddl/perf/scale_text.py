@@ -77,8 +77,8 @@ def reached(curve: Curve, network: NetworkModel) -> str:
   if not exposed or not curve.fits(last):
     return ""
   several = network.nodes(last.workers) > 1
-  text = published.sentence(last.examples_per_second, exposed.examples_per_second, several)
-  return f"{last.workers:,} workers: {text[0].lower()}{text[1:]}."
+  rates = published.expected(last.examples_per_second, exposed.examples_per_second, several)
+  return f"expect {rates.range} examples/s on {last.workers:,} workers: {rates.text}"
 
 
 def verdict(curve: Curve) -> str:

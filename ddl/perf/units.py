@@ -27,6 +27,11 @@ def rate_text(rate: float) -> str:
   return f"{rate:.4g}" if rate < 1000 else f"{rate:,.0f}"
 
 
+def rough_rate(rate: float) -> str:
+  """Format a rate with three digits: 12345.6 -> 12,300."""
+  return rate_text(float(f"{rate:.3g}"))
+
+
 def percent(share: float) -> str:
   """Format a share as a percentage: 0.1234 -> 12.3 %."""
   return f"{100 * share:.3g} %"

@@ -22,7 +22,7 @@ from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest
 from ddl.perf.plan import plan as make_plan
 from ddl.perf.plan_text import command, effect, text
-from ddl.perf.units import percent
+from ddl.perf.units import percent, rough_rate
 from ddl.run.build import build
 from experiments.commands import plan
 
@@ -65,7 +65,7 @@ def test_layer_table(planned):
     assert speed["rate"] == pytest.approx(16 * record["examples"] / speed["seconds"])
   best = record["recommended"]
   assert (best["algorithm"], record["examples"]) == ("sync_sgd", 512) and record["enough"]["examples"] in (512, 1024)
-  assert f"sync_sgd ({best['setting']})" in out and f"{best['rate']:,.0f} examples/s" in out
+  assert f"sync_sgd ({best['setting']})" in out and f"{rough_rate(best['rate'])} examples/s" in out
   keys = [line.split()[0] for line in out.splitlines() if line[:1].isalpha()]
   order = ["run", "speed", "why", "batch", "convergence", "changes", "algorithm"]
   assert [key for key in keys if key in order] == order
@@ -225,7 +225,7 @@ def test_a_step_of_microbatches_takes_the_sum_of_their_steps(planned, settings):
       "not even one example fits in 1.07 GB: a step on one example needs",
     ),
     (("--model=vgg_a", "--cluster=pcie_8gpu", "--workers=9"), "from 1 to 8"),
-    (("--model=llama_7b", "--cluster=h100_ib400", "--workers=1"), "workers must be at least 2 to hold"),
+    (("--model=llama_7b", "--cluster=h100_ib400", "--workers=1"), "workers must be at least 2 (to hold"),
     (
       ("--model=vgg_a", "--cluster=cori_fdr", "--workers=0"),
       "workers must be an integer >= 1, got 0",

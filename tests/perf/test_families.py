@@ -163,7 +163,7 @@ def test_averages_between_islands_by_hand():
 def test_streaming_diloco_equals_the_event_model(step):
   """Messages hidden by one step, by several steps, and not hidden."""
   fragments, period = families.FRAGMENTS, families.STREAMING
-  nbytes = families.message_bytes(N, "int4")  # the algorithm sends the same number of bytes in float32
+  nbytes = families.message_bytes(N, "int8")  # the algorithm sends the same number of bytes in float32
   workers, message = 8, lambda nbytes: collectives.all_reduce(nbytes, 8, FLAT.network)
   seconds, hidden = families.streaming(step, message, N, overlap=True)
   algorithm = streaming_diloco(
