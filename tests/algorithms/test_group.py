@@ -106,8 +106,8 @@ def test_the_size_is_a_python_integer():
   "collective, words",
   [
     (lambda x: ONE.reduce_scatter(x[:15]), r"multiple of 8 \(the number of workers\), got 15"),
-    (lambda x: ONE.permute(x, [0] * 8), r"must have 8 entries \(different ranks, or None\)"),
-    (lambda x: ONE.permute(x, [*range(7)]), r"must have 8 entries \(different ranks, or None\)"),
+    (lambda x: ONE.permute(x, [0] * 8), r"must have 8 entries \(distinct ranks or None\)"),
+    (lambda x: ONE.permute(x, [*range(7)]), r"must have 8 entries \(distinct ranks or None\)"),
     (lambda x: Group(("a", "b", "w")).sum(x), "a pair"),
   ],
 )

@@ -30,7 +30,6 @@ from ddl.asynchronous.ray_worker import RayWorker
 from ddl.events import barriers, record
 from ddl.events.operations import operations
 from ddl.precision import ravel
-from experiments.bench import server_exchange
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is missing: pip install -r requirements-ray.txt")
 WORKERS = 2
@@ -420,13 +419,3 @@ def test_an_error_of_a_worker_is_raised_with_its_rank(ray, tmp_path):
 
   with pytest.raises(ValueError, match="worker 0 failed: KeyError: 'no data'"):
     RayCluster(build("async_msgd"), broken, workers=1, shards=1, folder=tmp_path).run(PARAMS, EXTRA, 9, print, [])
-
-
-@needs_ray
-@pytest.mark.slow
-def test_sockets_are_compared_with_calls_of_ray(monkeypatch, capsys):
-  monkeypatch.setattr(server_exchange, "MEGABYTES", (0.1,))
-  monkeypatch.setattr(server_exchange, "TURNS", 1)
-  server_exchange.main()
-  megabytes, *rates = map(float, capsys.readouterr().out.splitlines()[-1].split())
-  assert megabytes == 0.1 and all(rate > 0 for rate in rates) and len(rates) == 4

@@ -119,7 +119,10 @@ ROOT_NEEDED = pytest.mark.skipif(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_remains_after_a_signal(number):
   command = [sys.executable, "run.py", "netbench", "--algorithms=sync_sgd", "--bandwidth=1gbit"]
-  process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+  process = subprocess.Popen(
+    command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background of a shell ignores it
+  )  # fmt: skip
   assert process.stdout
   assert process.stdout.readline().startswith("link: 1 Gbit/s")
   end = time.monotonic() + 60
