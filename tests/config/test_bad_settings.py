@@ -211,7 +211,7 @@ def test_delays_beyond_the_run(algorithm, key):
 def test_warning_for_exchanges_after_the_end_of_the_run(algorithm, steps, key, recwarn):
   """The warning contains the setting to decrease."""
   build(default_experiment(steps=steps, workers=4, algorithm=algorithm))
-  messages = [str(warning.message) for warning in recwarn.list if "of trained values takes" in str(warning.message)]
+  messages = [str(warning.message) for warning in recwarn.list if "of trained values" in str(warning.message)]
   assert len(messages) == (key is not None)
   assert not key or f"decrease config.algorithm.{key} or increase config.steps" in messages[0]
 

@@ -220,4 +220,4 @@ def test_labels_that_contradict_y():
 def test_labels_that_contradict_y_beyond_the_limit(monkeypatch):
   monkeypatch.setattr(checks, "READ", 0)
   data = check(LABELS, labels=changed(Y, 18, 1))
-  one_line(ValueError, lambda: data.train.take(np.array([3, 18])), "which is 0 at index 18, got 1.")
+  one_line(ValueError, lambda: data.train.take(np.array([3, 18])), "y (0 at index 18), got 1.")
