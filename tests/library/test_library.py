@@ -265,7 +265,7 @@ def test_a_section_of_the_wrong_type_is_refused_with_an_example(section, value, 
 def test_folders_must_be_paths(tmp_path, monkeypatch, call, argument):
   monkeypatch.chdir(tmp_path)
   for value in (3, None, ["a"], b"a", {"a": 1}):
-    with pytest.raises(ddl.errors.OptionError, match=f"^{argument} must be a path, "):
+    with pytest.raises(ddl.errors.OptionError, match=f"^{argument} must be a path "):
       call(**{argument: value})
 
 
