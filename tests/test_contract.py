@@ -159,7 +159,7 @@ NETS = {  # (changes of a multi-layer perceptron, error)
   "loss integer": ({"loss": lambda p, e, b, k: (1, e)}, r"loss .* a scalar loss .* got 1\."),
   "loss extra": ({"loss": lambda p, e, b, k: (jnp.zeros(()), None)}, "loss of the model must return extra"),
   "metrics none": ({"metrics": lambda p, e, b: None}, r"metrics of .* must return a dict with 'loss', got None\."),
-  "metrics scalar": ({"metrics": lambda p, e, b: {"loss": jnp.zeros(())}}, r"'loss' of shape \[2\], one value"),
+  "metrics scalar": ({"metrics": lambda p, e, b: {"loss": jnp.zeros(())}}, r"'loss' of shape \[2\] .one value"),
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Folders that contain other work, and diverged runs: a one-line error, exit code 2, no files lost."""
 
 import json
+import re
 import types
 from dataclasses import replace
 from importlib import metadata
@@ -159,7 +160,7 @@ def test_a_diverged_run_keeps_the_last_good_checkpoint(wrong, tmp_path, algorith
   error = wrong(arguments, f"{algorithm} diverged: ", "learning_rate below 30.0", "checkpoint was saved at step ")
   lines = metrics(tmp_path / "run")
   assert len(lines) > 2 and all(np.isfinite(value) for line in lines for value in line.values())
-  step = int(error.split("of step ")[1].split(",")[0])
+  step = int(re.search(r"saved at step (\d+)", error)[1])
   assert finite(tmp_path / "run", step) and step == lines[-1]["step"]
   assert not (tmp_path / "run" / "result.json").exists()
   again = wrong([*arguments, "--resume"], "diverged: ")
