@@ -12,12 +12,13 @@ A message is split evenly over the servers and its parts are sent together, so t
 is enough to simulate one of them.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from ddl.errors import OptionError
-from ddl.events.barriers import asp
+from ddl.events.barriers import Bounded
 from ddl.events.cluster import VirtualCluster
 from ddl.events.schedule import first_come
 from ddl.events.times import Times
@@ -108,6 +109,8 @@ def mean_round(hidden: np.ndarray, exposed: np.ndarray, visit: VisitSeconds, rou
   cluster = VirtualCluster(
     times, period=len(parts), delay=int(hidden.any()), message_seconds=visit.message, service_seconds=visit.service
   )
-  served = [row.served for row in first_come(cluster, asp(), num_visits=rounds * workers, seed=0, lock_free=False)]
+  served = [
+    row.served for row in first_come(cluster, Bounded(math.inf), num_visits=rounds * workers, seed=0, lock_free=False)
+  ]
   half = rounds * workers // 2
   return (served[-1] - served[half - 1]) * workers / half

@@ -103,7 +103,7 @@ def network(name: str) -> Table:
     return neural_networks.table(model)
   entry, length = dict(_data()["network"].get(model, {"like": model})), int(tokens)
   like = entry.pop("like", "")
-  base = neural_networks.transformer_sizes(like)._asdict() if like else {"tokens": length}
+  base: dict[str, Any] = neural_networks.transformer_sizes(like)._asdict() if like else {"tokens": length}
   sizes = TransformerSizes(**base | entry)
   predicted = length * sizes.predicted // sizes.tokens if sizes.predicted > 1 else sizes.predicted
   return transformer(sizes._replace(tokens=length, positions=length if sizes.positions else 0, predicted=predicted))
