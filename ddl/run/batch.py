@@ -209,3 +209,6 @@ class LoopHook(Protocol):
 
   def finished(self, run: int) -> None:
     """Handle the end of a run, once its folder is complete."""
+
+  def close(self) -> None:
+    """Release files and other resources at the end of the loop, also after an error."""

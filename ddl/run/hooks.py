@@ -117,6 +117,12 @@ class TensorBoard(AfterEvaluation):
     writer.write_event(Event(wall_time=time.time(), step=state.step, summary=Summary(value=values)))
     writer.flush()
 
+  def close(self) -> None:
+    """Close the files."""
+    for writer in self._writers.values():
+      writer.close()
+    self._writers.clear()
+
 
 class SaveModels(LoopHook):
   """A hook that saves the consensus model of each run with each checkpoint and at the end."""

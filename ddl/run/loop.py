@@ -92,6 +92,8 @@ def run(
       for run in batch.active:
         batch.diverge(run, error)
     finally:
+      for hook in hooks:
+        hook.close()
       # With several processes, do not close after an error: closing would wait for the other processes.
       if jax.process_count() == 1 or not isinstance(sys.exception(), Exception):
         batch.close()

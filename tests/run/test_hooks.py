@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,6 +11,7 @@ from helpers.commands import metrics
 from helpers.comparisons import undrawn
 
 import ddl
+from ddl.run.batch import Diverged
 
 SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}
 FILE = """
@@ -72,3 +74,18 @@ def test_hooks_of_several_processes_must_have_an_address(tmp_path):
     ddl.train(workdir=tmp_path / "run", hooks=[functools.partial(print)], options=ddl.RunOptions(processes=2), **SMALL)
   options = ddl.RunOptions(processes=2, hooks=("mine.py:note",))
   assert pickle.loads(pickle.dumps(options)) == options
+
+
+@pytest.mark.parametrize("learning_rate", [0.1, 1e30])
+def test_no_event_file_of_tensorboard_remains_open(learning_rate, tmp_path):
+  """Also not if the run diverges."""
+  pytest.importorskip("tensorboardX")
+  optimizer = {"learning_rate": learning_rate}
+  if learning_rate < 1:
+    ddl.train(workdir=tmp_path / "run", optimizer=optimizer, **SMALL)
+  else:
+    with pytest.raises(Diverged):
+      ddl.train(workdir=tmp_path / "run", optimizer=optimizer, **SMALL)
+  files = [Path(link).resolve() for link in Path("/proc/self/fd").iterdir() if link.exists()]
+  assert len(list(tmp_path.glob("run/tensorboard/events*"))) == 1
+  assert not any(tmp_path in file.parents for file in files)
