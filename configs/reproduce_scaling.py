@@ -3,8 +3,8 @@
   python run.py reproduce
 
 The runs are in experiments/papers/published_scaling.csv. Nothing is fitted: the throughput with the fewest devices is
-an input, and the costs of all-reduces are those of reproduce_allreduce. Expected: a median error under 15 %. Takes a
-few seconds.
+an input, and the costs of all-reduces are those of ddl/perf/libraries.toml. Expected: a median error under 15 %. It
+takes a few seconds.
 """
 
 import ml_collections
