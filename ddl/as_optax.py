@@ -202,7 +202,7 @@ class _Flight:
     return due, place
 
   def _launched(self, step: Any) -> jax.Array:
-    """Return the number of launches that are due after at most `step` steps, for a constant period."""
+    """Return the number of launches due in the first `step` steps or right after the last, for a constant period."""
     clock = self.clock
     return jnp.where(step < clock.first, 0, (step - clock.first) // clock.steady + 1)
 

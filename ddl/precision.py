@@ -1,4 +1,7 @@
-"""Mixed precision (bfloat16 losses, float32 parameters: arXiv 1710.03740, 1905.12322), and trees as vectors."""
+"""Mixed precision, and flattening of trees into vectors.
+
+Forward and backward passes run in bfloat16, and parameters are in float32 (arXiv 1710.03740, arXiv 1905.12322).
+"""
 
 from collections.abc import Callable
 from typing import Any

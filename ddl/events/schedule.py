@@ -48,7 +48,7 @@ def make_schedule(
   """
   num_visits = visits(algorithm, workers, steps)
   if num_visits < 1:
-    condition = f"enough for one visit ({workers} workers, period of {algorithm.period} steps)"
+    condition = f"enough for at least one exchange ({workers} workers, period of {algorithm.period} steps)"
     raise OptionError("steps", condition, steps)
   if times.workers != workers:
     raise OptionError("times.workers", f"equal to the number of workers ({workers})", times.workers)
@@ -213,9 +213,10 @@ def round_robin(cluster: VirtualCluster, *, num_visits: int) -> list[VisitRow]:
 def quorum_rounds(cluster: VirtualCluster, barrier: Quorum, *, num_visits: int) -> list[VisitRow]:
   """Simulate whole quorum rounds until there are `num_visits` worker rounds, including dropped ones.
 
-  Messages are served in order of arrival. After the last message that the round waits for, the reply is sent to all
-  workers and ends the round of those that still compute; deaths scheduled after that do not happen. A worker that is
-  down misses rounds, and `restarted` marks its first served round after that.
+  Messages are served in order of arrival. Once the last message that a quorum round waits for has been served, the reply
+  is sent to all workers. Workers that are still computing abandon their work when they receive it, so a death scheduled
+  later in that work does not occur. A worker that is down misses quorum rounds; `restarted` marks the first round after
+  that in which it is served.
   """
   everyone = range(cluster.workers)
   free = [0.0] * cluster.workers  # when each worker may start a round

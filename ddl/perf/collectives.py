@@ -181,7 +181,10 @@ def all_reduces(nbytes: float, workers: int, network: NetworkModel) -> dict[str,
 
 
 def _textbook(nbytes: float, workers: int, network: NetworkModel) -> dict[str, float]:
-  """Return the seconds of each of ALL_REDUCE, and of the best hierarchical one for several nodes of several workers."""
+  """Return the seconds of each algorithm in ALL_REDUCE.
+
+  If there are several nodes with several workers each, also return those of the fastest hierarchical all-reduce.
+  """
   per_node, nodes, link = _shape(workers, network)
   way, crossing = network.outgoing_link(workers), network.outgoing_link(workers, all_nodes=True)
   if nodes == 1 or per_node == 1:

@@ -214,7 +214,10 @@ def kind_of_model(name: str) -> str:
 
 @cache
 def known(generation: str, kind: str, form: str) -> Shares | None:
-  """Return the fitted shares of a device generation for a kind of network in a number format, or None."""
+  """Return the fitted `Shares` of a device generation for a kind of network in a number format; None without a fit.
+
+  They are the fractions of the data sheet's peak rates that kernels reach.
+  """
   entry = device_data()["shares"].get(kind, {}).get(form, {}).get(generation)
   return Shares(**entry) if entry else None
 

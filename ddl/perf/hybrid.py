@@ -71,7 +71,7 @@ def best(layer: Layer, batch: float, workers: int, duplex: float = 1.0) -> Layer
 
 
 def choices(table: Table, batch: float, workers: int, duplex: float = 1.0) -> tuple[LayerGroups, ...]:
-  """Return the best grouping of each layer."""
+  """Return, for each layer, the best division of the nodes into groups."""
   return tuple(best(layer, batch, workers, duplex) for layer in table)
 
 

@@ -251,7 +251,7 @@ class ThreadsTrainer(RealTimeTrainer):
     return f"{super().describe()} on threads"
 
   def stop(self) -> None:
-    """Stop the run after the current visits."""
+    """Stop the run once the workers have completed their current exchanges with the server (visits)."""
     self._stopping = True
     self._threads.stop()
 

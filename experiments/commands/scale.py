@@ -84,7 +84,9 @@ def main(line: CommandLine) -> int:
     processes = cluster.workers or 1
     if workers[0] != 1 or processes not in workers:
       advice = f"A measurement uses the {processes} calibrated processes."
-      raise OptionError("nodes", f"1,{processes} if measure is set", ",".join(map(str, workers)), advice)
+      raise OptionError(
+        "nodes", f"a list with 1 and {processes} if measure is set", ",".join(map(str, workers)), advice
+      )
     from experiments.bench import microbench
 
     share = batch if weak else max(1, batch // processes)

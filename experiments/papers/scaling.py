@@ -1,4 +1,4 @@
-"""Compare published throughput on several devices with the event model, given the throughput on the fewest devices."""
+"""Compare published throughput on several devices with predictions from the throughput on the fewest devices."""
 
 import csv
 import tomllib
