@@ -113,8 +113,8 @@ def logarithmic(bounds: tuple[float, float]) -> bool:
 def edges(experiment: Experiment, space: Space, point: Point, tried: Sequence[Point]) -> dict[str, str]:
   """Return {key: "low" or "high"} for keys whose value in the best `point` is the smallest or largest in `tried`.
 
-  A key is omitted if only one value was tried, if its choices are not a range or a list of at least three numbers, or if
-  the algorithm or optimizer accepts no value beyond the edge (for example, below period=1).
+  A key is omitted if only one value was tried, if its choices are not a range or a list of at least three numbers, or
+  if the algorithm or optimizer accepts no value beyond the edge (for example, below period=1).
   """
   out = {}
   for key, bounds in space.items():

@@ -213,10 +213,10 @@ def round_robin(cluster: VirtualCluster, *, num_visits: int) -> list[VisitRow]:
 def quorum_rounds(cluster: VirtualCluster, barrier: Quorum, *, num_visits: int) -> list[VisitRow]:
   """Simulate whole quorum rounds until there are `num_visits` worker rounds, including dropped ones.
 
-  Messages are served in order of arrival. Once the last message that a quorum round waits for has been served, the reply
-  is sent to all workers. Workers that are still computing abandon their work when they receive it, so a death scheduled
-  later in that work does not occur. A worker that is down misses quorum rounds; `restarted` marks the first round after
-  that in which it is served.
+  Messages are served in order of arrival. Once the last message that a quorum round waits for has been served, the
+  reply is sent to all workers. Workers that are still computing abandon their work when they receive it, so a death
+  scheduled later in that work does not occur. A worker that is down misses quorum rounds; `restarted` marks the first
+  round after that in which it is served.
   """
   everyone = range(cluster.workers)
   free = [0.0] * cluster.workers  # when each worker may start a round
