@@ -63,8 +63,9 @@ def exit_process(code: int, text: str = "") -> None:
 
 def is_loss(error: BaseException) -> bool:
   """Return whether an error comes from a failed collective of several processes."""
-  failed = isinstance(error, (ValueError, RuntimeError)) and COLLECTIVE.search(str(error))
-  return jax.distributed.is_initialized() and bool(failed)
+  failed = isinstance(error, (ValueError, RuntimeError)) and bool(COLLECTIVE.search(str(error)))
+  failed |= isinstance(error, TimeoutError)  # of orbax, while all processes wait until a checkpoint is written
+  return jax.distributed.is_initialized() and failed
 
 
 def exit_for_loss(error: BaseException) -> NoReturn:

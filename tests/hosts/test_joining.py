@@ -206,6 +206,8 @@ def test_invalid_flags_are_errors(flags, words, wrong):
     (RuntimeError("[pair.cc:538] Read error [127.0.0.1]:5: Connection reset by peer; Gloo all-reduce failed"), True),
     (RuntimeError("Barrier failed: heartbeat timeout.\nRPC: /xla.coordination.CoordinationService/Barrier"), True),
     (RuntimeError("INTERNAL: shapes do not match"), False),
+    (TimeoutError("Timed out while waiting for async_write_complete barrier."), True),
+    (FileNotFoundError("no such file"), False),
   ],
 )
 def test_errors_of_collectives_count_as_a_lost_process(error, lost, monkeypatch):
