@@ -237,7 +237,7 @@ def _read(folder: RunFolder, experiment: Experiment) -> dict[str, Any] | Diverge
 
 
 def _saved(folder: Path) -> int:
-  """Return the step of a run's last checkpoint, or -1 if there is none.
+  """Return the step of a run's last checkpoint; -1 without a checkpoint.
 
   This does not use orbax, which would initialize the devices.
   """

@@ -95,7 +95,7 @@ def _packages(file: Path) -> list[str]:
 
 
 def _imported(file: Path) -> ModuleType | None:
-  """Return the module imported from a file under another name, such as the script `__main__`; None if there is none."""
+  """Return the module imported from a file under another name, such as the script `__main__`, or None."""
   for name, module in list(sys.modules.items()):
     path = vars(module).get("__file__") if LOADED not in name else None  # avoids __getattr__ of lazy modules
     if path and Path(path).name == file.name and Path(path).resolve() == file:

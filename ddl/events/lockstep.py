@@ -93,7 +93,7 @@ def walk(
     round_steps: steps of a round. A worker that dies repeats its round; workers leave and join between rounds.
     times: step times and deaths.
     exchanges: the exchanges that send something.
-    local_seconds: seconds of the collectives in each local step; None: there are none.
+    local_seconds: seconds of the collectives in each local step; None: a local step has none.
     local_lead: seconds by which these collectives start before the last worker ends its step, because gradients are
       sent layer by layer during the backward pass.
     overlap: whether delayed messages overlap computation.

@@ -75,7 +75,7 @@ class Library(NamedTuple):
   devices: int = 0  # largest number of devices in a comparison with measurements
   nodes: int = 0  # largest number of nodes in one
   sizes: tuple[int, int] = (0, 0)  # bytes of the smallest and the largest message in one
-  error: float = math.nan  # median relative error on held-out curves; nan: there are none
+  error: float = math.nan  # median relative error on held-out curves; nan: no curve was held out
 
   @property
   def tested(self) -> str:

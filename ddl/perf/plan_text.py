@@ -36,9 +36,7 @@ WORDS = {  # words of settings that need an explanation
   "rank": "rank: columns of PowerSGD's factors.",
   "groups of": "groups: devices of a node that split each layer.",
 }
-FASTER = (
-  1.2  # rate of an algorithm, relative to the recommended one, from which the plan says why it is not recommended
-)
+FASTER = 1.2  # rate relative to the recommended one; the plan says why an algorithm above it is not recommended
 FEW, MANY = 0.1, 4.0  # batches relative to the recommended one; smaller and larger ones do not appear as alternatives
 
 
@@ -216,8 +214,8 @@ def _expected(job: Job, result: TrainingPlan, cluster: Cluster) -> published.Exp
   best, workers = result.advised, result.workers
   if workers == 1 or best.algorithm != "sync_sgd" or not best.setting.endswith("gradients"):
     return None
-  apart, name = cluster._replace(overlap=False), best.setting.split()[0]
-  exposed = synchronous_seconds(job, apart, workers, best.batch / workers, name, best.micro)
+  sequential, form = cluster._replace(overlap=False), best.setting.split()[0]
+  exposed = synchronous_seconds(job, sequential, workers, best.batch / workers, form, best.micro)
   return published.expected(best.rate, best.batch / exposed, cluster.network.nodes(workers) > 1)
 
 
@@ -273,8 +271,8 @@ def _why(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
   faster = [x for x in result.speeds if x.rate >= FASTER * best.rate and effect(x, job.language)[:7] != "unknown"]
   other = max(faster, key=lambda x: x.rate, default=best)
   lines = [
-    f"{_named(other)} would be {other.rate / best.rate:.2g} times as fast, but {best.algorithm} is closer to SGD and "
-    "has at least half of the best rate."
+    f"{_named(other)} would be {other.rate / best.rate:.2g} times as fast, but {best.algorithm} is closer to SGD, and "
+    "that is worth a factor of about two."
   ] * bool(faster)
   if plain != best:
     return [f"{exchange}, so {_named(plain)} would be {percent(plain.efficiency)} efficient.", *lines]

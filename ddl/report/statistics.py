@@ -187,7 +187,7 @@ def _paired(
 
 
 def share_resolution(values: Sequence[float]) -> float:
-  """Return 1 / N for the smallest N such that all values are multiples of 1 / N; 0 if there is none up to COUNTED."""
+  """Return 1 / N for the smallest N such that all values are multiples of 1 / N; 0 if N would exceed COUNTED."""
   counts = np.arange(1, COUNTED + 1)
   for value in values:
     shares = value * counts

@@ -56,7 +56,7 @@ class Batch:
     self.diverged: dict[int, Diverged] = {}
     self._streams: list[StreamFeed] = []
     # The end of the error message of a diverged run.
-    self.checkpoint_note: Callable[[], str] = lambda: "there was no checkpoint yet"
+    self.checkpoint_note: Callable[[], str] = lambda: "no checkpoint had been saved"
 
   @property
   def experiment(self) -> Any:

@@ -52,7 +52,7 @@ class Store(LoopHook, Protocol):
 
 def checkpoint_note(unit: str, newest: int | None) -> str:
   """Describe the newest checkpoint of a diverged run. unit: "step" or "visit"; newest: its number, or None."""
-  return "there was no checkpoint yet" if newest is None else f"the last good checkpoint was saved at {unit} {newest}"
+  return "no checkpoint had been saved" if newest is None else f"the last good checkpoint was saved at {unit} {newest}"
 
 
 class RunCheckpoints(Store):

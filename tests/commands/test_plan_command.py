@@ -1,6 +1,7 @@
 """`python run.py plan`: its table, its JSON file, and one line for each invalid flag."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -21,7 +22,7 @@ from ddl.perf.memory import StepMemory
 from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest
 from ddl.perf.plan import plan as make_plan
-from ddl.perf.plan_text import command, effect, text
+from ddl.perf.plan_text import FEW, LOSSY, MANY, SETTINGS, UNCOMPARED, WORDS, command, effect, text
 from ddl.perf.units import percent, rough_rate
 from ddl.run.build import build
 from experiments.commands import plan
@@ -147,7 +148,8 @@ def test_recommended_commands_run(call, tmp_path):
   result = make_plan(job, cluster, PlanRequest(batch=8, workers=4, micro=2))._replace(single=None)
   lines = {x.algorithm: command(result, x, cluster, DIGITS) for x in result.speeds}
   one = make_plan(job, cluster, PlanRequest(batch=8, workers=1))
-  assert command(one, one.best, cluster, DIGITS).endswith("--config.workers=1 --config.batch=8 --config.microbatches=1")
+  line = command(one, one.best, cluster, DIGITS)
+  assert "--config.workers=1 --config.batch=8 --config.microbatches=1" in line and "precision=bfloat16" in line
   assert "--config.algorithm.group_size=2" in lines["hierarchical_sgd"] and "--members=4" in lines["fsdp"]
   for name in ("hierarchical_sgd", "dasgd", "local_sgd", "sync_sgd"):
     small = "--config.steps=2", "--config.eval_every=2", "--config.model.hidden=(4,)"
@@ -155,6 +157,57 @@ def test_recommended_commands_run(call, tmp_path):
     assert code == 0, (lines[name], error)
     config = json.loads((tmp_path / name / "config.json").read_text())
     assert (config["workers"], config["batch"], config["microbatches"]) == (4, 8, 2)
+    assert config["precision"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+  "arguments, steps, precision",
+  [("--cluster=h100_ib400 --tokens=1e9", math.ceil(1e9 / 1024 / 480), True),
+   ("--cluster=h100_ib400 --examples=4801", 11, True), ("--cluster=h100_ib400", None, True),
+   ("--cluster=dasgd_v100_10g --examples=4800", 10, False)],
+)  # fmt: skip
+def test_a_command_has_the_steps_and_the_precision_of_the_prediction(planned, arguments, steps, precision):
+  out, _ = planned("--model=gpt2_124m", "--workers=8", *arguments.split())
+  flags = next(line for line in out.splitlines() if "python run.py train" in line).split()
+  assert [flag for flag in flags if "config.steps" in flag] == [f"--config.steps={steps}"] * (steps is not None)
+  assert ("--config.precision=bfloat16" in flags) == precision
+  assert SETTINGS in " ".join(out.split())
+
+
+def test_a_plan_sends_as_many_bits_as_it_predicts(planned):
+  out, record = planned("--model=gpt2_124m", "--cluster=two_sites_1g", "--workers=16")
+  best = record["recommended"]
+  delay = best["setting"].rpartition(" ")[2]
+  assert best["algorithm"] == "streaming_diloco" and "int8" in best["setting"] and UNCOMPARED in " ".join(out.split())
+  assert f"--config.algorithm.period=100 --config.algorithm.delay={delay} --config.wrapper.name=int8" in out
+  assert WORDS["fragments"] in " ".join(out.split()) and "Expect " not in out
+
+
+def test_a_plan_names_a_faster_algorithm(planned):
+  out, record = planned("--model=gpt2_774m", "--cluster=configs/clusters/rtx4090_16_10g.toml", "--workers=16")
+  text, best = " ".join(out.split()), record["recommended"]["rate"]
+  known = [x for x in map(lambda x: Speed(**x), record["speeds"]) if not effect(x, True).startswith("unknown")]
+  other = max(known, key=lambda x: x.rate)
+  assert other.rate > 1.2 * best
+  assert f"{other.algorithm} ({other.setting}) would be {other.rate / best:.2g} times as fast, but sync_sgd" in text
+  assert "ddl does not run this. It runs sync_sgd (int8 gradients)" in text and LOSSY in text
+  alternatives = [int(number.replace(",", "")) for number in re.findall(r"per worker \(([\d,]+)\):", text)]
+  assert all(FEW * 480 <= examples <= MANY * 480 for examples in alternatives)
+
+
+def test_a_table_has_the_batches_if_they_differ(planned):
+  out, _ = planned("--model=llama_70b", "--cluster=h100_ib400", "--workers=4096")
+  (head,) = [line for line in out.splitlines() if line.startswith("algorithm")]
+  assert "batch" in head.split() and "Warning: all-reduces of nccl were compared" in " ".join(out.split())
+  assert "batch" not in next(
+    line for line in planned("--model=resnet50", "--cluster=h100_ib400", "--workers=8")[0].splitlines()
+    if line.startswith("algorithm")
+  ).split()  # fmt: skip
+
+
+def test_a_plan_says_if_several_workers_are_slower(planned):
+  out, record = planned(DIGITS, "--cluster=h100_ib400")
+  assert record["one_worker"]["seconds"] < record["recommended"]["seconds"] and "no gain" in out
 
 
 def test_a_range_of_efficiencies_shows_both_ends(planned):

@@ -207,7 +207,7 @@ def test_invalid_flags_are_errors(flags, words, wrong):
     (RuntimeError("Barrier failed: heartbeat timeout.\nRPC: /xla.coordination.CoordinationService/Barrier"), True),
     (RuntimeError("INTERNAL: shapes do not match"), False),
     (TimeoutError("Timed out while waiting for async_write_complete barrier."), True),
-    (FileNotFoundError("no such file"), False),
+    (TimeoutError("[Errno 110] Connection timed out: '/mnt/data'"), False),  # of a file system
   ],
 )
 def test_errors_of_collectives_count_as_a_lost_process(error, lost, monkeypatch):
