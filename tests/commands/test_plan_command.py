@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from ddl.config import default_experiment
+from ddl.costs import step_cost
 from ddl.costs.step_cost import batch_shapes, compiled_step, counted, experiment_job, feature_maps, leaves
 from ddl.models import MODELS
 from ddl.perf import neural_networks
+from ddl.perf.batch_size import largest_fitting
 from ddl.perf.cluster_file import named
 from ddl.perf.families import Speed
 from ddl.perf.layers import params_bytes, train_flop
@@ -359,6 +361,16 @@ def test_counted_memory_equals_the_sum_of_arrays(experiment):
   label = batch_shapes(built, 1)["y"].dtype.itemsize
   assert result.fixed == (3 + 1) * 4 * values  # momentum is the fourth
   assert result.per_example == 4 * sum(sizes) + label
+
+
+def test_a_step_is_compiled_once_for_each_number_of_examples(experiment, monkeypatch):
+  compiled, examples = step_cost.compiled_step, []
+  monkeypatch.setattr(
+    step_cost, "compiled_step", lambda components, count: examples.append(count) or compiled(components, count)
+  )
+  job = step_cost.experiment_job(experiment)
+  largest_fitting(job, 1e15)
+  assert examples == [job.least, 2 * job.least]
 
 
 def test_the_job_has_the_figures_of_the_compiled_step(experiment):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.perf import bounds, collectives, neural_networks, scaling, server
-from ddl.perf.batch_size import ENOUGH, choose_batch
+from ddl.perf.batch_size import ENOUGH, choose_batch, largest_fitting
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
 from ddl.perf.device import Device, Efficiency, LayerWork, step_seconds
@@ -101,6 +101,13 @@ def test_data_limits_the_examples():
   assert choose_batch(few, cluster(half=1000)).examples == 50
   with pytest.raises(ValueError, match=r"examples per worker must be at most 50 .*got 64"):
     choose_batch(few, cluster(), requested=64)
+
+
+def test_few_steps_are_compiled_to_find_the_largest_batch():
+  """The bytes of two steps determine a linear memory, and the third step is the largest one that fits."""
+  tried = set[int]()
+  linear = PLAIN._replace(exact=lambda examples: tried.add(examples) or 5e8 + 1e8 * examples)
+  assert largest_fitting(linear, 50e9) == 495 and tried == {PLAIN.least, 2 * PLAIN.least, 495}
 
 
 def test_the_memory_of_the_compiled_step_limits_the_examples():

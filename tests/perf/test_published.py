@@ -49,3 +49,5 @@ def test_a_plan_for_several_workers_has_the_interval(call, workers, several):
     low, high = (int(number.replace(",", "")) for number in interval.groups())
     rate = int(re.search(r"With overlap: ([\d,]+) examples/s", out)[1].replace(",", ""))
     assert low < rate <= high
+    late = float(re.search(r"([\d.]+) hours at the lower end", " ".join(out.split()))[1])
+    assert late == pytest.approx(1e8 / low / 3600, rel=0.01)
