@@ -183,7 +183,7 @@ def _functions(value: Any, names: tuple[str, ...]) -> None:
 
 
 def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-  """Call a user-defined function; raise a one-line ValueError if it fails."""
+  """Call a user-defined function; raise a one-line ValueError if it raises ValueError or one of FAILURES."""
   try:
     return function(*arguments)
   except (*FAILURES, ValueError) as error:

@@ -178,9 +178,9 @@ def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
   try:
     return typing.get_type_hints(holder, names, include_extras=True)[key]
   except Exception as error:  # the user may have written any expression
-    what = "its return value" if key == "return" else f"'{key}'"
+    what = "the return value" if key == "return" else f"'{key}'"
     name = getattr(factory, "__name__", "the function")
-    condition = f"a type that its file defines or imports ({type(error).__name__}: {error})"
+    condition = f"a type that is defined or imported in its file ({type(error).__name__}: {error})"
     raise OptionError(f"{name}: the annotation of {what}", condition, repr(annotation)) from error
 
 

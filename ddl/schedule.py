@@ -68,7 +68,7 @@ class Clock:
     return self.steady == 1 and self.delay <= 1 and self.first == 1 - self.delay
 
   def launches(self, step: int) -> int:
-    """Return the number of launches that are due after at most `step` steps."""
+    """Return how many launches are due within the first `step` steps, including one after the last of them."""
     if self.steady:
       return max(0, (step - self.first) // self.steady + 1)
     while self._times[-1] <= step:

@@ -310,7 +310,7 @@ class Comparison:
       raise OptionError("config.compare.expected", condition, repr(self.expected))
     check_fields(self, "config.compare.")
     if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-      advice = "Use three or more seeds to get a confidence interval." * (not self.seeds)
+      advice = "Use two or more seeds to get a confidence interval." * (not self.seeds)
       raise OptionError("config.compare.seeds", "one or more distinct seeds", self.seeds, advice)
     for label, experiment in self.experiments.items():
       for part in ("model", "data"):

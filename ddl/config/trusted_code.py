@@ -109,7 +109,7 @@ def package_files(file: Path) -> Iterator[Path]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
-  """Yield the local files that a file imports, from its own folder or from the packages that contain it."""
+  """Yield the local files that a file may import, whether they exist or not; see `_local` for where they may be."""
   try:
     tree = ast.parse(file.read_bytes())
   except (SyntaxError, ValueError, RecursionError, MemoryError):  # the import raises it later

@@ -2,8 +2,9 @@
 
 A file runs like a script: its folder is first on `sys.path`, so that it can import other files from there. A file in a
 package (a folder with `__init__.py`) is imported as a module of the package. A module that this process has already
-imported, such as its script, does not run again unless its file has changed. As Python has only one module per name,
-two files that import different `models.py` from their folders need separate processes.
+imported, such as its script, does not run again; a file outside a package does if its content has changed. As
+Python has only one module per name, two files that import different `models.py` from their folders need separate
+processes.
 """
 
 import contextlib
@@ -66,7 +67,10 @@ def importable(address: str) -> Iterator[None]:
 
 
 def load(file: Path) -> ModuleType:
-  """Import a file (an absolute path) as a module; its code runs once per process unless the file's content changes."""
+  """Import a file (an absolute path) as a module.
+
+  The code of a file outside a package runs once per process and content; that of a file in a package, only once.
+  """
   content = file.read_bytes()
   name = f"{file.stem}{LOADED}{hashlib.sha256(str(file).encode() + content).hexdigest()[:16]}"
   if module := sys.modules.get(name) or _imported(file):

@@ -106,7 +106,10 @@ def boxes(
 
 
 def _resampling(start: np.ndarray, length: np.ndarray, size: int, dtype: np.dtype) -> np.ndarray:
-  """Return bilinear weights [count, size, size] that resample `length` pixels from `start` on to `size` pixels."""
+  """Return linear interpolation weights [count, target pixel, source pixel] along one axis.
+
+  They resample the `length` pixels that begin at `start` to `size` pixels.
+  """
   step = length[:, None, None] / size  # source pixels per target pixel
   center = start[:, None, None] + (np.arange(size)[:, None] + 0.5) * step - 0.5
   old = np.arange(size)

@@ -39,12 +39,12 @@ def checked(data: Data, complete: bool = False) -> Data:
       first bad index and value); if targets have the wrong shape; or if parts differ in type or range.
   """
   if not isinstance(data.meta, Mapping):
-    raise OptionError("meta of the data set", "a dict", type(data.meta).__name__)
+    raise OptionError("the data set's meta", "a dict", type(data.meta).__name__)
   outputs, shape = data.meta.get("num_outputs", 1), data.meta.get("shape", ())
   if not isinstance(outputs, int | np.integer) or outputs not in integers(1, 2**31):
-    raise OptionError("num_outputs in meta of the data set", f"an integer from 1 to {2**31}", repr(outputs))
+    raise OptionError("num_outputs in the data set's meta", f"an integer from 1 to {2**31}", repr(outputs))
   if not isinstance(shape, Sequence) or isinstance(shape, str):
-    raise OptionError("shape in meta of the data set", "the shape of one x (for example, (28, 28, 1))", repr(shape))
+    raise OptionError("shape in the data set's meta", "the shape of one x (for example, (28, 28, 1))", repr(shape))
   parts = {"training": data.train, "test": data.test, "validation": data.validation}
   if data.validation is None:
     del parts["validation"]

@@ -122,10 +122,9 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
       raise OptionError(f'"dtype" in {file.parent / META}', f"{dtype} (as declared in the header of {file})", declared)
     difference = nbytes - HEADER - count * dtype.itemsize
     if difference:
-      stored = f"{max(0, nbytes - HEADER) // dtype.itemsize:,} in {nbytes:,} bytes"
       advice = "The file is truncated." if difference < 0 else "The header is wrong, or data was appended."
-      condition = f"{count:,} (declared in its llm.c header)"
-      raise OptionError(f"number of {dtype} tokens in {file}", condition, stored, advice)
+      condition = f"{nbytes - difference:,} bytes for the {count:,} {dtype} tokens that its llm.c header declares"
+      raise OptionError(f"size of {file}", condition, f"{nbytes:,}", advice)
     return TokenFile(file, dtype, HEADER, count)
   dtype = np.dtype(declared or TYPES[0])
   index = file.with_suffix(".idx")  # of Megatron

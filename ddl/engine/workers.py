@@ -191,16 +191,16 @@ def make_workers(count: int, devices: int | None = None, members: int = 1) -> Wo
   if members < 1:
     raise OptionError("members", "at least 1", members)
   even = [d * members for d in divisors(count) if d * members % jax.process_count() == 0]
+  if not even:
+    raise OptionError("workers x members", f"a multiple of the {jax.process_count()} processes", f"{count} x {members}")
   if devices is None:
     devices = max((d for d in even if d <= len(available)), default=0)
   fits = even if jax.default_backend() == "cpu" else [d for d in even if d <= len(available)]  # any number of CPUs
   if devices not in fits:
-    where = f" of {jax.process_count()} processes" * (jax.process_count() > 1)
+    where = f" in {jax.process_count()} processes" * (jax.process_count() > 1)
     what = f"{count} workers" + f" of {members} members (devices) each" * (members > 1)
-    raise ValueError(
-      f"{what} must spread evenly over the devices, got {devices or len(available)} devices{where} "
-      f"(available: {len(available)}). Valid numbers: {', '.join(map(str, fits)) or 'none'}."
-    )
+    condition = f"one of {', '.join(map(str, fits or even))} for {what}{where}"
+    raise OptionError("devices", condition, f"{devices or len(available)} ({len(available)} available)")
   per_process = devices // jax.process_count()
   used = [
     d for rank in range(jax.process_count()) for d in [x for x in available if x.process_index == rank][:per_process]

@@ -207,7 +207,7 @@ def trace(*, workers: PositiveInt, path: str) -> PlainTimes:
 
 
 def _square(jitter: float) -> float:
-  """Return jitter^2, the variance divided by the squared mean. Raises ValueError if it is subnormal."""
+  """Return jitter^2, the variance divided by the squared mean; raise ValueError if it underflows."""
   if jitter and jitter**2 < sys.float_info.min:
     raise ValueError(f"times.jitter must be 0 or >= 1.5e-154, got {jitter:g}.")
   return jitter**2
@@ -222,7 +222,7 @@ def _read(path: str) -> np.ndarray:
     else:
       lines = [line.partition("#")[0].replace(",", " ") for line in file.read_text().splitlines()]
       if not any(line.strip() for line in lines):
-        raise ValueError("the file is empty")
+        raise ValueError("the file has no numbers")
       table = np.loadtxt(lines, ndmin=2)
   except Exception as error:  # NumPy raises many types of exceptions for damaged files
     reason = next(iter(str(error).splitlines()), type(error).__name__)

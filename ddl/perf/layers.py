@@ -219,7 +219,7 @@ class FusedAttention(Attention):
 
   @property
   def moved(self) -> int:
-    """Number of values moved: inputs, output and their gradients."""
+    """Number of values moved: inputs and output once per pass (forward and backward), and their gradients once."""
     return 3 * (self.input_values + self.activations)
 
 

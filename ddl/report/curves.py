@@ -220,10 +220,10 @@ def _encodings(x: str, y: str, logs: tuple[bool, bool], limits: Any, across: Any
 
 
 def _layers(styles: DataFrame, bands: bool, singles: bool = False, clip: bool = False, **how: Any) -> list[alt.Chart]:
-  """Return charts of each algorithm's band and mean; the caller adds data with fields x, y, low, high, label, line.
+  """Return charts of each algorithm's mean; the caller adds data with fields x, y, low, high, label, line.
 
-  singles: whether to add thin lines for single seeds, with crosses where these ended; how: the legend, and possibly the
-  opacity.
+  bands: whether to add the bands of the algorithms in front; singles: whether to add a thin line for each seed, with a
+  cross where a run ended early; how: `legend` and, optionally, `opacity`.
   """
   labels, front = styles["label"].tolist(), styles["label"][styles["front"]].tolist()
   legend = how.pop("legend")

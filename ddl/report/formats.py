@@ -25,7 +25,7 @@ SAMPLED = (
 
 
 def decimals(value: float, significant: int) -> int:
-  """Return the number of decimals that shows a value with `significant` significant digits."""
+  """Return the number of decimal places that shows `significant` significant digits of a value."""
   return max(0, significant - 1 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 0
 
 

@@ -296,7 +296,10 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   tests, same = verdicts(frames, quantity), dict(zip(runs["label"], runs["same"], strict=True))
 
   def against(label: str, others: Sequence[str]) -> list[int | None]:
-    """Return the verdicts of `others` against `label` and against the labels whose runs are identical to its runs."""
+    """Return the verdicts of all tested pairs (other, label) and (other, twin).
+
+    A twin is a label with the same runs as `label`, of which no test compares the two.
+    """
     equal = [other for other in ranked if same[label] and same[other] == same[label]]
     twins = [label, *(twin for twin in equal if twin != label and tests.get((twin, label)) is None)]
     return [tests[other, twin] for twin in twins for other in others if (other, twin) in tests]

@@ -344,7 +344,9 @@ def check_options(
   if find_rules(with_auto(components.model, experiment, members), options.sharding).splits_batch:
     parts = experiment.microbatches * members
     if experiment.batch % parts:
-      product = "the members" if parts == members else f"{members} members x {experiment.microbatches} microbatches"
+      product = (
+        f"{members} members" if parts == members else f"{members} members x {experiment.microbatches} microbatches"
+      )
       raise OptionError("config.batch", f"a multiple of {parts} ({product})", experiment.batch)
 
 

@@ -1,8 +1,8 @@
-"""Measure JPEG images decoded per second with one thread, several threads, and grain's threads and worker processes.
+"""Measure how many JPEG images per second one thread, several threads, grain's threads and grain's processes decode.
 
-The decoders are measured alternately.
+The decoders take turns.
 
-python -m experiments.bench.decoding [side in pixels] [threads and processes]
+python -m experiments.bench.decoding [side of the images in pixels] [number of threads, and of processes]
 """
 
 import io

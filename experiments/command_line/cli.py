@@ -34,7 +34,7 @@ def run(command: str, arguments: list[str]) -> int:
 
 def _run(command: str, arguments: list[str]) -> int:
   if undecodable := next((a for a in arguments if any("\ud800" <= c <= "\udfff" for c in a)), ""):
-    raise OptionError("an argument", "text without undecodable bytes", ascii(undecodable))
+    raise OptionError("each command-line argument", "valid UTF-8", ascii(undecodable))
   module = importlib.import_module(f"experiments.commands.{command}")
   if any(a in ("--help", "-h", "-help", "--helpshort") for a in arguments):
     print(_help(command))

@@ -1,4 +1,4 @@
-"""Measure rounds with and without communication alternately, and format the table."""
+"""Measure rounds with and without communication, alternating between the two, and format the table of results."""
 
 import json
 import math

@@ -109,10 +109,10 @@ def errors(section: Section, column: str) -> list[float]:
 
 
 def counted(sections: Sequence[Section]) -> list[tuple[ReportedRow, float]]:
-  """Return (row, absolute relative error) of all rows that count in the median error of the summary.
+  """Return (row, absolute relative error) of all rows that count toward the summary's median error.
 
-  These are the headline rows in the main columns. Fitted rows, numbers quoted from memory and uncounted sections are
-  omitted.
+  These are the headline rows, with the errors of their section's main column. Fitted rows, numbers quoted from memory
+  and uncounted sections are omitted.
   """
   return [
     (row, abs(error(row, section.main)))

@@ -209,10 +209,12 @@ def _half(point: PublishedStep, winograd: bool) -> float:
 
 
 def _why(name: str) -> tuple[float, ...]:
-  """Return four figures for 64 images on P100 that explain the errors with the 0-1 program.
+  """Return four numbers that explain the errors of predictions with the 0-1 program (`ddl.perf.convolution`).
 
-  The FLOP in whole tiles divided by the network's FLOP; the share of the former in layers with Winograd; the share of
-  the step spent in operations after convolutions; and the share of normalization in the bytes of these operations.
+  1. The training FLOP with maps rounded up to whole tiles, divided by the FLOP without rounding.
+  2. The share of the rounded FLOP in layers for which Winograd is fastest.
+  3. The share of a step on P100 with 64 images that the memory-bound operations after convolutions take.
+  4. The share of these operations' bytes that belongs to layers with normalization.
   """
   layers, shares = network(name), convolution_shares("pascal", "2016")
   step = device_step.device_step(layers, chips()["p100"].device("float32"), shares)
