@@ -14,24 +14,14 @@ from ddl import memory
 from ddl.errors import OptionError
 from ddl.hosts.abort import is_loss, report_aborts
 from ddl.hosts.launcher import follow_launcher
-from ddl.hosts.process_info import (
-  ProcessInfo,
-  check_address,
-  check_seconds,
-  cluster_advice,
-  host_port,
-  member,
-  set_member,
-)
+from ddl.hosts.process_info import ProcessInfo, check_address, cluster_advice, host_port, member, set_member
 
 SAME_DEVICES = "Give each process the same number of devices and the same num_processes."
-JOIN_TIMEOUT = 60.0  # seconds within which all processes must join
-PEER_TIMEOUT = 30.0  # seconds without a heartbeat after which a process counts as lost
 LATE = 5.0  # seconds by which JAX may exceed its initialization_timeout
 NO_PROXY = "no_grpc_proxy"  # environment variable: hosts to which gRPC connects without a proxy
 
 
-def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT) -> None:
+def join(join_timeout: float = 60.0, peer_timeout: float = 30.0) -> None:
   """Join the process group that flags, a launcher or the cluster's environment define; do nothing without one.
 
   Call it once per process, before any device is used. If a process does not join or is lost later, the others exit with
@@ -43,12 +33,10 @@ def join(join_timeout: float = JOIN_TIMEOUT, peer_timeout: float = PEER_TIMEOUT)
     peer_timeout: seconds without a heartbeat after which a process counts as lost.
 
   Raises:
-    ValueError: if the address cannot be used, the processes differ in num_processes, or a timeout is out of range.
+    ValueError: if the address cannot be used, or the processes differ in num_processes.
   """
   follow_launcher()
   me = member()
-  check_seconds("join_timeout", join_timeout)
-  check_seconds("peer_timeout", peer_timeout)
   if me.count == 1:
     return
   set_member(me)

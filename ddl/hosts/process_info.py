@@ -13,7 +13,6 @@ from ddl.errors import OptionError
 JOINED = "DDL_PROCESS"  # environment variable that `launch` sets in its processes: their `ProcessInfo` as text
 FLAGS = "coordinator, num_processes and process_id"
 SINGLE = "num_processes=1 for a run of one process"
-MAX_SECONDS = 1e6  # maximum of a timeout
 
 
 class ProcessInfo(NamedTuple):
@@ -64,13 +63,6 @@ def member() -> ProcessInfo:
 def processes() -> int:
   """Return the number of processes in this process's group; 1 without a group."""
   return member().count
-
-
-def check_seconds(flag: str, seconds: float) -> float:
-  """Return a timeout unchanged; raise ValueError unless it is in (0, MAX_SECONDS]. flag: its name for the message."""
-  if not 0 < seconds <= MAX_SECONDS:
-    raise OptionError(flag, f"in (0, {MAX_SECONDS:g}] seconds", seconds)
-  return seconds
 
 
 def cluster_advice(me: ProcessInfo) -> str:

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
-from scipy.optimize import Bounds, LinearConstraint, milp
 
 from ddl.perf.device import Device, Efficiency, LayerWork, part_seconds, step_seconds
 from ddl.perf.layers import Layer, Table, is_convolution, part, pass_bytes
@@ -89,6 +87,9 @@ def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> Algo
 
 def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, bound: float) -> np.ndarray:
   """Solve the 0-1 program with one workspace per layer; return the index of each layer's algorithm: [layers]."""
+  from scipy import sparse  # half a second to import, and most plans do not need it
+  from scipy.optimize import Bounds, LinearConstraint, milp
+
   layers, count = seconds.shape
   rows = np.arange(layers)
   # The solver's tolerances are absolute, so the objective and the bytes are scaled to make the tolerances negligible.

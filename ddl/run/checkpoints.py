@@ -21,7 +21,7 @@ from ddl.engine.placement import gather
 from ddl.hosts import exchange, is_main
 from ddl.names import pluralize
 from ddl.run.batch import NEW_RUN, Batch, LoopHook, LoopStep
-from ddl.run.folder import RunFolder
+from ddl.run.folder import MODEL, RunFolder
 from ddl.run.processes import say
 
 
@@ -193,9 +193,6 @@ def _layout_text(layout: dict[str, Any]) -> str:
   gradients, steps, longest, overlap = layout["execution"]
   overlap = f"overlap {'on' if overlap else 'off'}"
   return f"{devices}, gradients {gradients}, steps {steps}, up to {longest} steps per call, {overlap}"
-
-
-MODEL = "model.msgpack"
 
 
 class SavedModel(NamedTuple):

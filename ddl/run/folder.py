@@ -22,6 +22,7 @@ METRICS, CONFIG, ABOUT, RESULT = "metrics.jsonl", "config.json", "about.json", "
 EXPERIMENT = "experiment.json"  # the config and options with which `--resume` continues
 INPUTS = "inputs.json"  # fingerprints of the data and of user-defined files
 FAILED = "failed.json"  # why a run of a comparison diverged
+MODEL = "model.msgpack"  # the final consensus model
 EVENTS = "events.npz"  # the schedule of visits of an asynchronous algorithm
 PRESENCE = "presence.json"  # the workers present at each step of an elastic run
 TUNED = "tuned.json"  # the best settings of a sweep

@@ -22,8 +22,7 @@ from ddl.config import trusted_code, user_code
 from ddl.config.experiment import PARTS, Experiment, Part
 from ddl.data import image_folder, stream
 from ddl.data.token_files import META, TEST, TRAIN
-from ddl.run.checkpoints import MODEL
-from ddl.run.folder import ABOUT, COMPARISON, EXPERIMENT, INPUTS, STUDY, recorded_inputs
+from ddl.run.folder import ABOUT, COMPARISON, EXPERIMENT, INPUTS, MODEL, STUDY, recorded_inputs
 from ddl.run.processes import say
 
 SPLITS = {"train": "training examples", "test": "test examples", "validation": "validation examples"}
@@ -61,7 +60,7 @@ def fingerprints_of_label(inputs: Mapping[str, str], experiment: Experiment) -> 
 
 
 def check(folder: Path, inputs: Mapping[str, str], allowed: bool) -> None:
-  """Compare the fingerprints with those recorded in the folder to resume.
+  """Compare the fingerprints `inputs` with those recorded in `folder`, which the command resumes.
 
   Raises ValueError if an input has changed, unless `allowed`.
   """
