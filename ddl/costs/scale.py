@@ -36,7 +36,7 @@ class ScaledJob(NamedTuple):
   title: str
 
   def at_end(self, job: Job) -> StepWork:
-    """Return the work of `job`, a copy of `placed.job` with the lowest or the highest device efficiency."""
+    """Return the work of `job`: `placed.job` with the lowest or the highest efficiency of the device."""
     return scaling.work_of(job.step, job.params_bytes) if job.table else self.work
 
 
@@ -154,6 +154,6 @@ def curves(
   last = results[0].points[-1]
   if not results[0].possible:
     most = largest if weak else largest * last.workers
-    condition = f"at most {most} ({bytes_text(cluster.device.memory)} of memory hold {largest:,} examples)"
+    condition = f"at most {most} ({bytes_text(cluster.device.usable)} of memory hold {largest:,} examples)"
     raise OptionError("batch", condition, batch, "" if weak else "Use a smaller batch or more workers.")
   return results

@@ -113,7 +113,7 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) 
   Raises:
     ValueError: if a worker does not have that many examples, or if not even one example fits in memory.
   """
-  fits = largest_fitting(job, cluster.device.memory)
+  fits = largest_fitting(job, cluster.device.usable)
   largest = min(fits, job.most or fits)
   if units.count("examples per worker", requested, 0) > (most := (job.most or math.inf) * micro):
     raise OptionError("examples per worker", f"at most {most} (the number of examples that each worker has)", requested)
@@ -188,13 +188,13 @@ def _program(job: Job, cluster: Cluster, tried: list[int], examples: int) -> Con
     costs, other = modelled(job.table, device, efficiency), other_seconds(job.table, device, efficiency)
   else:
     costs, other = measured_costs(job.table, device, job.shares)
-  choices = best_batch(job.memory, device.memory, tried, costs, other_seconds=other, shared=True)
+  choices = best_batch(job.memory, device.usable, tried, costs, other_seconds=other, shared=True)
   (choice,) = (x for x in choices if x.examples == examples)
   at_x = costs(examples)
   return ConvolutionProgram(
     direct=float(at_x.seconds[:, at_x.algorithms.index("direct")].sum()),
     shared=choice.choice,
-    separate=choose(at_x, device.memory - job.memory.total(examples)),
+    separate=choose(at_x, device.usable - job.memory.total(examples)),
     step=examples / choice.throughput,
     best=choices[0].examples,
   )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ddl.perf import units
 
+USABLE = 0.9  # share of a device's memory; the rest is for libraries, buffers of collectives and fragmentation; assumed
 WIDTHS = {"float32": 4, "tf32": 4, "bfloat16": 2}  # bytes per value; bfloat16 also stands for float16
 
 
@@ -25,6 +26,11 @@ class Device(NamedTuple):
   start: float = 0.0  # fixed seconds of every step: kernel launches, dispatch
   width: int = 4  # bytes per value in the precision of the peak
   chip: str = ""  # key in devices.toml, which contains efficiencies fitted to published steps
+
+  @property
+  def usable(self) -> float:
+    """Bytes of memory that a step can use."""
+    return USABLE * self.memory
 
 
 class Efficiency(NamedTuple):

@@ -357,7 +357,7 @@ def tensor_speed(job: Job, cluster: Cluster, settings: FamilySettings, size: int
   s, device, network = settings, cluster.device, cluster.network.grouped(size)
   groups, form = s.workers // size, MIXED if device.width == 2 else SINGLE
   examples, count = job.usual.per_worker(groups) if job.usual else s.examples, params(job.table)
-  room = device.memory * size - count * (form.weights + form.gradients + form.optimizer / groups)
+  room = device.usable * size - count * (form.weights + form.gradients + form.optimizer / groups)
   plain, again = (training_memory(job.table, form, recomputed=x).per_example for x in (False, True))
   recomputed = plain > room
   if again > room:

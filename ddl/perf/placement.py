@@ -12,7 +12,7 @@ from ddl.perf import device_step, neural_networks
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import Step, step_parts
 from ddl.perf.device_step import Shares
-from ddl.perf.layers import Embedding, Table, has_attention, params, params_bytes, parts
+from ddl.perf.layers import Attention, Embedding, FullAttention, Table, has_attention, params, params_bytes, parts
 from ddl.perf.memory import MIXED, SINGLE, StepMemory, step_memory, training_memory
 from ddl.perf.units import bytes_text, percent
 
@@ -25,6 +25,7 @@ class UsualBatch(NamedTuple):
   examples: int  # the largest batch
   source: str
   start: int = 0  # the smallest batch; 0: the same as the largest
+  large: str = ""  # optimizer for batches above LARGE; "": the usual one
 
   def per_worker(self, workers: int) -> int:
     """Return a worker's share of the largest batch, at least 1.
@@ -39,11 +40,21 @@ class UsualBatch(NamedTuple):
     return examples > (1 + TOLERANCE) * self.examples
 
 
+LARGE = 1024  # examples per step
 TOLERANCE = 0.1  # share by which a global batch may exceed the largest usual one
 IMAGES = UsualBatch(
   8192,
   "ResNet-50 on ImageNet lost no accuracy with batches of 256 to 8,192, given warm-up and a learning rate in "
-  "proportion to the batch (arXiv 1706.02677); AlexNet needed LARS for batches of 8,192 (arXiv 1708.03888)",
+  "proportion to the batch (arXiv 1706.02677)",
+  start=256,
+)
+ALEXNET = UsualBatch(
+  8192, "AlexNet lost no accuracy with 8,192 images per step, given LARS (arXiv 1708.03888)", start=256, large="lars"
+)
+ENCODER = UsualBatch(
+  8192,
+  "BERT trained with 256 sequences of at most 512 tokens per step (arXiv 1810.04805), RoBERTa with 8,192 (arXiv "
+  "1907.11692)",
   start=256,
 )
 LANGUAGE = (  # (upper limit of the number of parameters, tokens per step, source)
@@ -119,17 +130,27 @@ def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
   title = f"{name} (an example is a sequence of {tokens:,} tokens)" if language else name
   if not has_attention(table):
     memory = step_memory(table, extra_copies=1, width=width)
-    usual = RECURRENT if language else IMAGES
+    usual = RECURRENT if language else ALEXNET if name.startswith("alexnet") else IMAGES
     job = Job(title, params_bytes(table), parts(table), memory, table, language=language, usual=usual)
     return place(job._replace(tokens=tokens if language else 0), cluster)
   states = fitting(table, cluster, workers or cluster.workers or 0)
   job = Job(
     title, params_bytes(table), parts(table), states.memory, table, least=1, split=states.split,
     recomputed=states.recomputed, states=states.description, language=language,
-    usual=usual_language_batch(params(table), tokens) if language else VISION,
+    usual=_usual(table, language),
     tokens=tokens if language else 0,
   )  # fmt: skip
   return place(job, cluster)
+
+
+def _usual(table: Table, language: bool) -> UsualBatch:
+  """Return the usual batch of a transformer: for images, for text in one direction, or for text in both (encoders)."""
+  if not language:
+    return VISION
+  attention = [layer for layer in table if isinstance(layer, Attention)]
+  if all(isinstance(layer, FullAttention) for layer in attention):
+    return ENCODER
+  return usual_language_batch(params(table), table[0].size_in[1])
 
 
 def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates:
@@ -139,7 +160,7 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
   devices: enough that three quarters of the memory remain for activations, but no more than there are workers, and at
   least the smallest number that fits. Activations are recomputed only if a sequence does not fit otherwise.
   """
-  form, limit = MIXED if cluster.device.width == 2 else SINGLE, cluster.device.memory
+  form, limit = MIXED if cluster.device.width == 2 else SINGLE, cluster.device.usable
 
   def memory(split: int) -> StepMemory | None:
     candidates = (training_memory(table, form, recomputed=recomputed, split=split) for recomputed in (False, True))
@@ -149,7 +170,7 @@ def fitting(table: Table, cluster: Cluster, workers: int = 0) -> ParameterStates
   if not least:
     need = training_memory(table, form, recomputed=True).per_example
     raise OptionError(
-      "activations of a sequence", f"at most {bytes_text(limit)} (the memory of a device)", bytes_text(need)
+      "activations of a sequence", f"at most {bytes_text(limit)} (what a device can use)", bytes_text(need)
     )
   split, whole = least, training_memory(table, form)
   while split > 1 and whole.fixed > limit / 4 * split and (not workers or 2 * split <= workers):

@@ -20,6 +20,7 @@ from ddl.perf.batch_size import BatchSize, choose_batch, tried_sizes
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import step_seconds
 from ddl.perf.families import FamilySettings, Speed
+from ddl.perf.memory import StepMemory
 from ddl.perf.placement import TOLERANCE, Job
 from ddl.perf.plan_rows import PlanRow
 
@@ -33,6 +34,7 @@ RANK = {  # algorithm -> distance from SGD; algorithms of equal rank are preferr
 HALF = 0.5  # share of the best rate at which a class of algorithms closer to SGD is preferred (see `pick`)
 FULL = ("float32", "bfloat16", "float16")  # number formats in which gradients lose little
 LANGUAGE = ("streaming_diloco", "diloco")  # have published results only for language models
+IMAGES = ("dasgd",)  # has published results only for images
 SHOWN = {  # longest period or delay with published results, and their source
   "dasgd": (4, "its authors used a delay of 1 and a period of 4 (arXiv 2006.00441)"),
   "hierarchical_sgd": (16, "periods up to 16 are common (arXiv 1808.07217)"),
@@ -79,6 +81,7 @@ class TrainingPlan(NamedTuple):
   rule: str  # description of the rule that chose the batch; "": the smallest one that uses the device well
   single: Speed | None  # one worker with the examples of all workers, if this is recommended instead
   bandwidths: tuple[tuple[float, Speed], ...]  # (factor of BANDWIDTHS, recommendation), where it differs from `best`
+  memory: StepMemory  # of a worker's step
 
   @property
   def advised(self) -> Speed:
@@ -183,7 +186,16 @@ def plan(
     rows.append(PlanRow("shards", str(shards), why, limit))
   rows += [*plan_rows.all_workers(sized, cluster, batch, workers, counts, seconds, overhead), *exchange_rows]
   return TrainingPlan(
-    tuple(rows), settings, speeds, tuple(table), enough, best, rule, single if small else None, tuple(bandwidths)
+    tuple(rows),
+    settings,
+    speeds,
+    tuple(table),
+    enough,
+    best,
+    rule,
+    single if small else None,
+    tuple(bandwidths),
+    sized.memory,
   )
 
 
@@ -210,7 +222,7 @@ def _shards(job: Job, cluster: Cluster, workers: int) -> int:
 
   Each of them must also have memory for a step on one example.
   """
-  limit = cluster.device.memory
+  limit = cluster.device.usable
   if job.split > 1:
     return job.split
   if job.exact or job.memory.total(1) <= limit or workers == 1:
@@ -238,21 +250,25 @@ def pick(speeds: Sequence[Speed], language: bool = True, most: float = math.inf)
 
   An algorithm is nearly the fastest if its rate is at least NEARLY times the best rate of the class. Delays and periods
   must not exceed those in SHOWN. Algorithms with more than `most` examples per step are considered only if all have
-  more. For language models, PowerSGD ranks last, because its cost is only assumed.
+  more. For language models, PowerSGD ranks last and is no yardstick for others, because its cost is only assumed.
 
   The classes are nested: (1) synchronous algorithms with gradients of at least 16 bits; (2) also algorithms that
-  compress gradients further or are not equivalent to SGD; (3) also those of LANGUAGE, which class 2 omits if the job is
-  not a language model. The first class with at least HALF of the best rate of all is used.
+  compress gradients further or are not equivalent to SGD; (3) also those without published results for the job's kind
+  of data, which class 2 omits (LANGUAGE, IMAGES). Class 2 is used if it has at least HALF of the best rate of class 3,
+  and class 1 if it has at least HALF of the best rate of the class that it replaces.
   """
   known = [x for x in speeds if x.algorithm in RANK and x.steps <= SHOWN.get(x.algorithm, (0, ""))[0]]
   known = [x for x in known if x.batch <= most] or known
   exact = [x for x in known if x.algorithm not in SHOWN and (x.setting.startswith(FULL) or x.algorithm != "sync_sgd")]
-  others = [x for x in known if language or x.algorithm not in LANGUAGE]
+  others = [x for x in known if x.algorithm not in (IMAGES if language else LANGUAGE)]
 
   def rank(x: Speed) -> int:
     return len(RANK) if language and x.setting.startswith("PowerSGD") else RANK[x.algorithm]
 
-  least = HALF * max(x.rate for x in known)
-  allowed = next(group for group in (exact, others, known) if max((x.rate for x in group), default=0.0) >= least)
+  def fastest(group: Sequence[Speed]) -> float:
+    return max((x.rate for x in group if rank(x) < len(RANK)), default=0.0)
+
+  allowed = others if fastest(others) >= HALF * fastest(known) else known
+  allowed = exact if fastest(exact) >= HALF * fastest(allowed) else allowed
   best = max(x.rate for x in allowed)
   return min((x for x in allowed if x.rate >= NEARLY * best), key=rank)

@@ -80,7 +80,11 @@ def one_worker(job: Job, cluster: Cluster, batch: WorkerBatch, rule: str) -> lis
     f"{pluralize(batch.examples // batch.micro, 'example')}: "
     f"{bytes_text(batch.needed)}"
   )
-  needed, limit = batch.needed, f"the device has {bytes_text(cluster.device.memory)}"
+  device = cluster.device
+  needed, limit = (
+    batch.needed,
+    f"a step can use {bytes_text(device.usable)} of the device's {bytes_text(device.memory)}",
+  )
   if batch.exact is not None:
     needed, counted = batch.exact, f"compiled step (XLA, this backend): {bytes_text(batch.exact)}; {counted}"
   rows.append(PlanRow("memory per worker", bytes_text(needed), counted, limit))
@@ -151,7 +155,7 @@ def _convolutions(job: Job, cluster: Cluster, batch: WorkerBatch, program: Convo
   direct, with_shared, with_separate, step = (
     seconds_text(s) for s in (program.direct, shared.seconds, program.separate.seconds, program.step)
   )
-  left, used = bytes_text(cluster.device.memory - batch.needed), bytes_text(shared.workspace)
+  left, used = bytes_text(cluster.device.usable - batch.needed), bytes_text(shared.workspace)
   if job.shares and not job.shares.whole:
     why = f"0-1 program over the device's algorithms, with one workspace for all layers: {with_shared}"
     why += f", direct only: {direct}; T_step uses the fastest algorithm of each layer"

@@ -10,10 +10,11 @@ from ddl.names import pluralize
 from ddl.perf import collectives, published
 from ddl.perf.batch_size import examples_factor
 from ddl.perf.cluster import Cluster
-from ddl.perf.families import Speed, islands, synchronous_seconds
+from ddl.perf.device import USABLE
+from ddl.perf.families import Speed, islands, message_bytes, synchronous_seconds
 from ddl.perf.layers import train_flop
-from ddl.perf.placement import Job
-from ddl.perf.plan import FULL, LANGUAGE, NEARLY, RANK, SHORTEST, SHOWN, TrainingPlan
+from ddl.perf.placement import LARGE, Job, UsualBatch
+from ddl.perf.plan import FULL, HALF, IMAGES, LANGUAGE, RANK, SHORTEST, SHOWN, TrainingPlan
 from ddl.perf.units import bytes_text, columns, percent, rate_text, rough_rate, seconds_text
 
 WIDTH, INDENT = 118, 13
@@ -28,7 +29,7 @@ FAILURES_SOURCE = (
 )
 SELDOM = 1 / 30  # failures per day; fewer are not mentioned
 LOSSY = "The cost of compression is assumed and often higher (arXiv 2103.00543), so measure the gain."
-SETTINGS = "Set the learning rate, its schedule and the data; those of the config are for its own batch."
+SETTINGS = "Check that the config's data, learning rate and schedule suit this batch and number of steps."
 UNCOMPARED = "Rates of this algorithm were not compared with published runs."
 WORDS = {  # words of settings that need an explanation
   "fragments": "fragments: parts of the model, of which each has its own averages.",
@@ -36,6 +37,7 @@ WORDS = {  # words of settings that need an explanation
   "rank": "rank: columns of PowerSGD's factors.",
   "groups of": "groups: devices of a node that split each layer.",
 }
+OWN_MEMORY = "A step of ddl also stores attention scores and {} bytes per parameter; {}."
 FASTER = 1.2  # rate relative to the recommended one; the plan says why an algorithm above it is not recommended
 FEW, MANY = 0.1, 4.0  # batches relative to the recommended one; smaller and larger ones do not appear as alternatives
 
@@ -52,10 +54,14 @@ def hours(result: TrainingPlan, amount: Amount) -> float:
   return amount.examples / result.advised.rate / 3600
 
 
-def command(result: TrainingPlan, speed: Speed, cluster: Cluster, arguments: str, amount: Amount | None = None) -> str:
+def command(
+  result: TrainingPlan, speed: Speed, cluster: Cluster, arguments: str, amount: Amount | None = None,
+  usual: UsualBatch | None = None,
+) -> str:  # fmt: skip
   """Return the command that trains with an algorithm of a plan; "" if ddl does not implement it.
 
-  arguments: the config's flags. amount: the length of the training, which sets the number of steps.
+  arguments: the config's flags. amount: the length of the training, which sets the number of steps. usual: the job's
+  usual batch, which may need another optimizer.
   """
   s, name, workers, members, more = result.settings, speed.algorithm, result.workers, 1, []
   if workers == 1:
@@ -83,6 +89,7 @@ def command(result: TrainingPlan, speed: Speed, cluster: Cluster, arguments: str
   keys = [f"algorithm.name={name}", f"workers={workers // members}", f"batch={speed.batch * members // workers}"]
   keys += [f"microbatches={speed.micro}", *more]  # also 1, because the config may have another number
   keys += ["precision=bfloat16"] * (cluster.device.width == 2)
+  keys += [f"optimizer.name={usual.large}"] if usual and usual.large and speed.batch > LARGE else []
   keys += [f"steps={math.ceil(amount.examples / speed.batch)}"] if amount else []
   line = ["python run.py train", arguments, *(f"--config.{key}" for key in keys)]
   return " ".join([*line, f"--members={members}"] if members > 1 else line)
@@ -95,8 +102,8 @@ def effect(speed: Speed, language: bool) -> str:
     return "none" if exact else f"{_compressed(speed)} gradients"
   if speed.algorithm not in SHOWN or not speed.steps:
     return "unknown: depends on the job"
-  if speed.algorithm in LANGUAGE and not language:
-    return "unknown: published for language"
+  if speed.algorithm in (IMAGES if language else LANGUAGE):
+    return f"unknown: published for {'images' if language else 'language'}"
   most = SHOWN[speed.algorithm][0]
   return f"published up to {most} steps" if speed.steps <= most else f"unknown: published to {most} steps"
 
@@ -130,12 +137,13 @@ def text(
   sections = {
     "run": _run(job, result, cluster, arguments, amount),
     "speed": [*_speed(job, result, cluster), cluster.network.untested(result.workers)],
+    "memory": _memory(job, result, cluster),
     "range": [_end(shares, end, result.best) for shares, end in ends.items()],
     "time": _time(job, result, cluster, amount),
     "cost": _price(result, cluster, amount),
     "why": [*_why(job, result, cluster), sends],
     "batch": _batch(job, result, critical),
-    "convergence": _convergence(job, result),
+    "convergence": _convergence(job, result, cluster),
     "changes if": _changes(result, largest),
     "failures": _failures(result, amount, explain),
   }
@@ -166,7 +174,7 @@ def _tokens(job: Job, examples: float) -> str:
 
 def _run(job: Job, result: TrainingPlan, cluster: Cluster, arguments: str, amount: Amount | None) -> list[str]:
   best, workers, other = result.advised, result.workers, []
-  line = command(result, best, cluster, arguments, amount)
+  line = command(result, best, cluster, arguments, amount, job.usual)
   each, parts = best.batch // workers, ""
   if best.micro > 1:
     parts = f", accumulated over {best.micro} microbatches of {each // best.micro}"
@@ -177,22 +185,27 @@ def _run(job: Job, result: TrainingPlan, cluster: Cluster, arguments: str, amoun
     similar = [x for x in result.speeds if x.algorithm in EXACT and x.batch == best.batch]
     runs = [x for x in similar if command(result, x, cluster, arguments)]
     other = ["ddl does not run this."]
-    runs.sort(key=lambda x: x.rate < NEARLY * best.rate)  # first those that are nearly as fast, by compression
+    runs.sort(key=lambda x: x.rate < HALF * best.rate)  # first those that are not much slower, by compression
     if nearest := next(iter(runs), None):
-      line = command(result, nearest, cluster, arguments, amount)
+      line = command(result, nearest, cluster, arguments, amount, job.usual)
       lossy = "" if nearest.setting.startswith(FULL) or nearest.algorithm != "sync_sgd" else f" {LOSSY}"
       other = [
         f"ddl does not run this. It runs {_named(nearest)}, predicted at {rough_rate(nearest.rate)} examples/s.{lossy}"
       ]
   if best.algorithm != "tensor_zero1":
     whole += f", {pluralize(each, 'example')} per worker"
+  if "--members=" in line:
+    other.append("In the command, each worker consists of several devices (--members).")
   return [f"{_named(best)} on {workers:,} workers with {whole}{parts}.", *other, line, *_settings(job, line)]
 
 
 def _settings(job: Job, line: str) -> list[str]:
   """Describe what the user has to add to a command for a layer table."""
   if "=FILE" in line:
-    return ["FILE is a config with this model and your data, and a learning rate for this batch."]
+    return [
+      "FILE is a config with this model (if ddl lacks it, see docs/howto/custom_model.md), your data, and a learning "
+      "rate for this batch."
+    ]
   return [SETTINGS] if line and job.table else []
 
 
@@ -205,8 +218,32 @@ def _speed(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
   peak = f", {percent(reached)} of the devices' peak" if reached <= 1 else ""  # Winograd's products can exceed it
   model = f"{rough_rate(best.rate)} examples/s{tokens}; {seconds_text(best.seconds)} per step{share}{peak}."
   if rates := _expected(job, result, cluster):
-    return [f"Expect {rates.range} examples/s. {rates.text}", f"With overlap: {model}"]
-  return [model, UNCOMPARED if result.workers > 1 and best.algorithm not in EXACT else ""]
+    lines = [f"Expect {rates.range} examples/s. {rates.text}", f"With overlap: {model}"]
+  else:
+    lines = [model, UNCOMPARED * (result.workers > 1)]
+  if any(layer.experts > 1 for layer in job.table):
+    lines.append("Experts are computed like dense layers: messages between experts and uneven loads are not predicted.")
+  if job.table and not job.tokens:
+    nodes = cluster.network.nodes(result.workers)
+    lines.append(f"Each node would have to load {rough_rate(best.rate / nodes)} examples/s, which is not included.")
+  return lines
+
+
+def _memory(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
+  """Return the memory of a step that was counted from a layer table."""
+  best, device = result.advised, cluster.device
+  if not job.table or best.algorithm == "tensor_zero1":
+    return []
+  part = best.batch // result.workers // best.micro
+  activations = "recomputed activations" if job.recomputed else "activations"
+  more = "10 to 14" if best.algorithm in LANGUAGE else "2 to 6"
+  advice = "double config.microbatches if it does not fit" if part > 1 else "measure it with train --explain"
+  return [
+    f"{bytes_text(result.memory.total(part))} of {bytes_text(device.memory)}, of which a step can use "
+    f"{percent(USABLE)}: {bytes_text(result.memory.fixed)} for parameters, gradients and optimizer states, the rest "
+    f"for {activations} of {pluralize(part, 'example')}.",
+    OWN_MEMORY.format(more, advice) * bool(job.states),
+  ]
 
 
 def _expected(job: Job, result: TrainingPlan, cluster: Cluster) -> published.ExpectedRates | None:
@@ -222,12 +259,12 @@ def _expected(job: Job, result: TrainingPlan, cluster: Cluster) -> published.Exp
 def _time(job: Job, result: TrainingPlan, cluster: Cluster, amount: Amount | None) -> list[str]:
   if not amount:
     return []
-  took, steps = hours(result, amount), amount.examples / result.advised.batch
+  took, steps = hours(result, amount), math.ceil(amount.examples / result.advised.batch)
   device = f"{took * result.workers:,.0f} device hours" if result.workers > 1 else "one device"
   rates = _expected(job, result, cluster)
   late = f", {amount.examples / rates.low / 3600:,.3g} hours at the lower end of the expected rates" if rates else ""
   return [
-    f"{took:,.3g} hours ({device}) for {amount.text} in {steps:,.0f} steps{late}, without evaluation, data loading and "
+    f"{took:,.3g} hours ({device}) for {amount.text} in {steps:,} steps{late}, without evaluation, data loading and "
     "failures."
   ]
 
@@ -261,7 +298,7 @@ def _why(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
       lines += [
         f"Groups of devices that split each layer train on {best.batch:,} examples per step, where {plain.algorithm} "
         f"needs {plain.batch:,}. The speed of tensor parallelism follows from its messages and has not been compared "
-        "with measurements; pipeline parallelism is not predicted."
+        "with measurements. It includes sequence parallelism (arXiv 2205.05198); pipeline parallelism is not predicted."
       ]
     return lines
   message = collectives.all_reduce(job.params_bytes, s.workers, cluster.network)
@@ -306,7 +343,7 @@ def _batch(job: Job, result: TrainingPlan, critical: float) -> list[str]:
   ]
 
 
-def _convergence(job: Job, result: TrainingPlan) -> list[str]:
+def _convergence(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
   best = result.advised
   if result.workers == 1 or effect(best, job.language) == "none":
     return []
@@ -315,6 +352,13 @@ def _convergence(job: Job, result: TrainingPlan) -> list[str]:
     lines = [f"{best.algorithm} is not equivalent to SGD: {SHOWN[best.algorithm][1]}."]
   elif not best.setting.startswith(FULL):
     lines.append(LOSSY)
+  if best.algorithm in LANGUAGE:
+    partition = islands(cluster, result.workers)
+    form, kind = "int8" if best.algorithm == "streaming_diloco" else "float32", partition.kind[:-1]
+    sent = 2 * (1 - 1 / partition.count) * message_bytes(job.params_bytes, form) / (best.steps * best.seconds)
+    lines.append(f"Each {kind} sends {bytes_text(86_400 * sent)} per day, and all wait for one that is slow or lost.")
+  if best.algorithm == "streaming_diloco":
+    lines.append("Its fragments are assumed to be of equal size; in ddl, array i belongs to fragment i mod 4.")
   return [*lines, "The effect on this job is not predicted. To measure it, compare with sync_sgd (see below)."]
 
 
@@ -328,7 +372,8 @@ def _changes(result: TrainingPlan, largest: TrainingPlan | None) -> list[str]:
       f"all {workers:,} workers train (--workers={workers}): {_named(other)}, {rate_text(other.rate)} examples/s, "
       f"{percent(other.efficiency)} efficient"
     )
-  table = [row for row in result.table if FEW <= row.size.examples * s.workers / best.batch <= MANY]
+  sizes = ((row, row.size.examples * s.workers) for row in result.table)
+  table = [row for row, batch in sizes if FEW <= batch / best.batch <= MANY and row.best.batch == batch]
   changed = [row for row in table if (row.best.algorithm, row.best.setting) != (best.algorithm, best.setting)]
   changed = [row for row in changed if row.best.algorithm != best.algorithm or best.algorithm == "sync_sgd"]
   smaller = [row for row in changed if row.size.examples < s.examples]

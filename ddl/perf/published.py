@@ -52,8 +52,7 @@ def expected(hidden: float, exposed: float, several: bool) -> ExpectedRates:
   rates, nodes = (SEVERAL_NODES, "several nodes") if several else (ONE_NODE, "one node")
   low, high = interval(hidden, exposed, rates)
   text = (
-    f"80 % of {rates.points} published runs on {rates.systems} systems of {nodes} were in this interval: from "
-    f"{percent(rates.low)} of the rate that is predicted if nothing overlaps the backward pass, {rough_rate(exposed)}, "
-    f"to {percent(rates.high)} of it, or to the rate with overlap if that is higher."
+    f"80 % of {rates.points} published runs on {rates.systems} systems of {nodes} reached {percent(rates.low)} to "
+    f"{percent(rates.high)} of the rate without overlap, here {rough_rate(exposed)}, or up to the rate with overlap."
   )
   return ExpectedRates(low, high, text)

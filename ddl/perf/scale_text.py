@@ -130,6 +130,8 @@ def setting(curve: Curve) -> str:
     parts.append("no overlap")
   elif curve.pattern.local:
     parts.append(f"messages {ORDERED[transport.order]}")
+  if transport.overlap and transport.outer and any(not x.delay for x in curve.pattern.exchanges):
+    parts.append("sent layer by layer during the last backward pass, which ddl does not do")
   return ", ".join(parts)
 
 

@@ -22,7 +22,7 @@ from ddl.perf import patterns, server, timeline, units
 from ddl.perf.cluster import Cluster, check_link
 from ddl.perf.device import LayerWork, Step, part_seconds, step_parts, step_seconds
 from ddl.perf.layers import Table, params_bytes, parts
-from ddl.perf.patterns import ExchangePattern, Pattern
+from ddl.perf.patterns import ExchangePattern, Op, Pattern
 from ddl.perf.timeline import Pass, Timeline
 
 MOST_LAYERS = 200  # layers of a timeline; in deeper networks, consecutive layers are grouped
@@ -52,6 +52,7 @@ class Transport(NamedTuple):
   overlap: bool = True  # whether exchanges and gradients overlap computation
   bucket: float = 25e6  # bytes of gradients per message, as in PyTorch's DDP; 0: one message per layer
   order: str = "fifo"  # order of messages, see timeline.ORDERS
+  outer: bool = False  # whether exchanges without a delay overlap the last backward pass before them
 
 
 class Scenario(NamedTuple):
@@ -136,13 +137,16 @@ def step_pass(job: StepWork, cluster: Cluster, examples: float) -> Pass:
   return Pass(forward, thirds, thirds, job.nbytes)
 
 
-def gradients_of(run: Scenario) -> Timeline:
-  """Simulate a step whose collectives (`pattern.local`) are sent layer by layer, without other exchanges or jitter."""
+def gradients_of(run: Scenario, ops: Sequence[Op] = ()) -> Timeline:
+  """Simulate a step whose collectives are sent layer by layer, without other exchanges or jitter.
+
+  ops: the collectives, on the whole model; (): `pattern.local`.
+  """
   total = sum(run.work.nbytes)
 
   @cache
   def cost(nbytes: float) -> float:
-    share = [op._replace(nbytes=op.nbytes * nbytes / total) for op in run.pattern.local]
+    share = [op._replace(nbytes=op.nbytes * nbytes / total) for op in ops or run.pattern.local]
     return patterns.seconds(share, run.workers, run.cluster.network)
 
   settings: Any = {key: getattr(run.transport, key) for key in ("bucket", "order", "overlap")}
@@ -154,10 +158,10 @@ def _lockstep(run: Scenario) -> float:
 
   Without jitter all workers are equal, so only one is simulated.
   """
-  step, network = step_pass(run.work, run.cluster, run.examples).seconds, run.cluster.network
+  step = step_pass(run.work, run.cluster, run.examples).seconds
   exchanges = [
     ExchangeSeconds(
-      exchange.launched, exchange.delay, patterns.seconds(exchange.ops, run.workers, network),
+      exchange.launched, exchange.delay, _exchange_seconds(run, exchange),
       patterns.hops(exchange.ops) if run.jitter else (),
     )
     for exchange in run.pattern.exchanges
@@ -179,6 +183,14 @@ def _lockstep(run: Scenario) -> float:
     local_lead=gradients.hidden if gradients else 0.0,
   )  # fmt: skip
   return float(ends[-1] - ends[half - 1]) / half
+
+
+def _exchange_seconds(run: Scenario, exchange: ExchangePattern) -> float:
+  """Return the seconds of an exchange, without the part that `Transport.outer` hides."""
+  whole = patterns.seconds(exchange.ops, run.workers, run.cluster.network)
+  if exchange.delay or not run.transport.outer:
+    return whole
+  return min(whole, gradients_of(run, exchange.ops).exposed)  # in buckets, the exchange pays the latency several times
 
 
 def _round_steps(exchanges: Sequence[ExchangePattern]) -> int:

@@ -53,6 +53,9 @@ BUCKET = flags.DEFINE_float(
 ORDER = flags.DEFINE_enum(
   "order", "fifo", ["fifo", "priority"], "order of gradient messages; priority: first layers first"
 )
+OUTER = flags.DEFINE_bool(
+  "outer_overlap", False, "send exchanges without a delay layer by layer during the last backward pass (DiLoCo)"
+)
 MEASURE = flags.DEFINE_bool("measure", False, "also run the model on this machine; requires --cluster=measured")
 WORKDIR = shared_flags.workdir()
 DEFAULT = ["sync_sgd", "local_sgd", "dasgd"]
@@ -71,12 +74,13 @@ def main(line: CommandLine) -> int:
   workers = scale.large_enough(workers, placed.job)
   names = list(dict.fromkeys(_algorithms()))
   settings = scale.settings(names, period=PERIOD.value, delay=DELAY.value)
-  transport = Transport(SERVERS.value or 1, OVERLAP.value == "on" and cluster.overlap, 1e6 * BUCKET.value, ORDER.value)
+  overlap = OVERLAP.value == "on" and cluster.overlap
+  transport = Transport(SERVERS.value or 1, overlap, 1e6 * BUCKET.value, ORDER.value, OUTER.value)
 
   def curves(work: StepWork, cluster: Cluster) -> list[Curve]:
     return scale.curves(
       work, cluster, workers, settings, transport, batch=batch, weak=weak, jitter=JITTER.value,
-      largest=job.largest(cluster.device.memory),
+      largest=job.largest(cluster.device.usable),
     )  # fmt: skip
 
   predicted = curves(job.work, cluster)

@@ -11,7 +11,7 @@ from ddl.perf import bounds, collectives, neural_networks, scaling, server
 from ddl.perf.batch_size import ENOUGH, choose_batch, largest_fitting
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
-from ddl.perf.device import Device, Efficiency, LayerWork, step_seconds
+from ddl.perf.device import USABLE, Device, Efficiency, LayerWork, step_seconds
 from ddl.perf.families import FamilySettings, averaging
 from ddl.perf.layers import params_bytes, parts, train_flop
 from ddl.perf.memory import StepMemory, step_memory
@@ -84,7 +84,7 @@ def test_a_lower_efficiency_on_few_examples_requires_more_examples():
 
 
 def test_memory_limits_the_examples():
-  memory = PLAIN.memory.total(80)
+  memory = PLAIN.memory.total(80) / USABLE
   result = choose_batch(PLAIN, cluster(half=1000, memory=memory))
   assert (result.examples, result.largest) == (80, 80)
   assert choose_batch(PLAIN, cluster(memory=memory), requested=80)[::8] == (80, 1)
@@ -92,7 +92,7 @@ def test_memory_limits_the_examples():
   assert (several.examples, several.micro) == (800, 10) and several.step == pytest.approx(800 * 1e9 / 5e12)
   assert choose_batch(PLAIN, cluster(memory=memory), requested=81).micro == 3
   assert choose_batch(PLAIN, cluster(memory=memory), requested=64, micro=4).micro == 4
-  with pytest.raises(ValueError, match=r"not even one example fits in 1 GB: a step on one example needs 1.2 GB"):
+  with pytest.raises(ValueError, match=r"not even one example fits in 900 MB: a step on one example needs 1.2 GB"):
     choose_batch(PLAIN, cluster(memory=1e9))
 
 
@@ -112,7 +112,7 @@ def test_few_steps_are_compiled_to_find_the_largest_batch():
 
 def test_the_memory_of_the_compiled_step_limits_the_examples():
   exact = PLAIN._replace(exact=lambda examples: 5e8 + 1e8 * examples + 1e6 * max(0, examples - 50) ** 2)
-  result = choose_batch(exact, cluster(half=1000, memory=11e9))
+  result = choose_batch(exact, cluster(half=1000, memory=11e9 / USABLE))
   assert result.exact == exact.exact(result.examples) <= 11e9  # a linear extrapolation gives 105
   assert result.examples == result.largest and result.exact >= 0.9 * 11e9
   with pytest.raises(ValueError, match="not even one example"):
@@ -123,7 +123,9 @@ def test_workspaces_use_the_remaining_memory():
   """With more memory the 0-1 program selects faster convolutions, but the step assumes direct ones."""
   net = job("vgg_a")
   needed = net.memory.total(64)
-  none, tight, roomy = (choose_batch(net, cluster(memory=needed + room), requested=64) for room in (0, 1e9, 20e9))
+  none, tight, roomy = (
+    choose_batch(net, cluster(memory=(needed + room) / USABLE), requested=64) for room in (0, 1e9, 20e9)
+  )
   assert set(none.program.shared.algorithms) == {"direct"} and none.program.step == pytest.approx(none.step)
   assert (
     roomy.program.shared.seconds < tight.program.shared.seconds < none.program.shared.seconds == none.program.direct
@@ -131,7 +133,7 @@ def test_workspaces_use_the_remaining_memory():
   assert roomy.program.shared.seconds <= roomy.program.separate.seconds
   assert roomy.program.step == pytest.approx(roomy.step - roomy.program.direct + roomy.program.shared.seconds)
   assert none.step == tight.step == roomy.step == step_seconds(net.step, 64, cluster().device, cluster().efficiency)
-  assert choose_batch(net, cluster(memory=needed - 1), requested=64).micro == 2
+  assert choose_batch(net, cluster(memory=(needed - 1) / USABLE), requested=64).micro == 2
 
 
 def test_plan_and_scale_predict_the_same_step():

@@ -309,6 +309,25 @@ def test_two_exchanges_by_hand():
   assert steps_of_a_second((1.0, 997), (1.0, 1009)) > 1  # simulates 1,009 steps, not a million
 
 
+@pytest.mark.parametrize("bandwidth", [1e8, 1e9, 1e12])
+def test_an_outer_step_overlaps_the_last_backward_pass_before_it(bandwidth):
+  """As a step of synchronous SGD with the same message; the other steps of the round send nothing."""
+  job, period = work(neural_networks.table("vgg_a")), 5
+  network = Transport(bucket=0.0, outer=True), cluster(bandwidth, latency=0.0)
+
+  def seconds(name, transport, **settings):
+    sent = recorded(name, sum(job.nbytes), **settings)(8)
+    return scaling.seconds_of(Scenario(sent, job, network[1], 8, 4, transport))
+
+  step = step_pass(job, network[1], 4).seconds
+  outer, plain = (seconds("diloco", network[0]._replace(outer=x), period=period) for x in (True, False))
+  assert period * outer == pytest.approx((period - 1) * step + seconds("sync_sgd", network[0]))
+  message = collectives.all_reduce(sum(job.nbytes), 8, network[1].network)
+  assert period * plain == pytest.approx(period * step + message) and outer < plain
+  late = [seconds("dasgd", network[0]._replace(outer=x), period=period, delay=1) for x in (True, False)]
+  assert late[0] == late[1]
+
+
 def test_too_long_rounds_with_jitter_are_rejected():
   job = StepWork((LayerWork(1e9),), (4e6,))
   exchange, visits = ExchangePattern((Op("all_reduce", 4e6),), 65_536), Visits(4e6, 4e6, 65_536)
