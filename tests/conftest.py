@@ -43,19 +43,18 @@ def pytest_configure(config):
   jax.devices()  # start all eight before a test asks for fewer
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks: `-m slow` runs what is skipped without --slow
 def pytest_collection_modifyitems(config, items):
-  if config.getoption("--slow"):
-    return
   skip = pytest.mark.skip(reason="slow: run with --slow")
   cases = collections.Counter()
   for item in items:
-    if item.get_closest_marker("slow"):  # the keywords include the names of folders
-      item.add_marker(skip)
-    elif sample := item.get_closest_marker("sampled"):
+    if sample := item.get_closest_marker("sampled"):
       block, place = divmod(cases[item.location[0], item.originalname], sample.args[0])
       cases[item.location[0], item.originalname] += 1
       if place != block % sample.args[0]:  # one of each n, so that every value of the slowest parameter has a case
-        item.add_marker(skip)
+        item.add_marker("slow")
+    if item.get_closest_marker("slow") and not config.getoption("--slow"):  # the keywords include names of folders
+      item.add_marker(skip)
 
 
 def pytest_unconfigure(config):

@@ -129,7 +129,7 @@ def test_a_grid_over_other_keys_is_refused(recorded):
   joined = record.joined(folder, comparison, options)
   assert joined.read == {"a": ["a/seed-0"]} and joined.comparison.place("a").point == {"workers": 2}
   assert joined.comparison.grid == {"workers": (2, 4)} and [*joined.comparison.experiments] == ["a", "b"]
-  with pytest.raises(ValueError, match=r"over no keys, got .* a grid over workers"):
+  with pytest.raises(ValueError, match=r"over no keys, got .* \(grid over workers\)"):
     record.joined(folder, replace(comparison, grid={}), options)
   assert not record.joined(folder, comparison, RunOptions()).read
 

@@ -136,7 +136,7 @@ def test_a_process_that_fails_is_replaced(tmp_path):
   assert second[:2] == [[0, 1, 2], [0, 2]] and second[2] == second[3]
   assert log(tmp_path, 1)[1][3] == 0
   assert third[:2] == [[0, 2], [0, 2]] and third[2] == third[3]
-  assert result == STEPS and len(lines) == 2 and "process 1 of 3 failed, a replacement starts; 3 processes" in lines[0]
+  assert result == STEPS and len(lines) == 2 and "process 1 of 3 failed, a replacement starts; " in lines[0]
 
 
 @pytest.mark.slow

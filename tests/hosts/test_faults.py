@@ -150,4 +150,4 @@ def test_memory_and_open_files_do_not_grow(tmp_path):
   assert [process.end().code for process in processes] == [0, 0]
   for (before, files), (after, more) in zip(early, late, strict=True):
     assert after < 1.05 * before + 5000, (early, late)  # kB
-    assert more <= files + 2, (early, late)
+    assert more <= files + 10, (early, late)  # there are 39 checkpoints in between, one of which may be open
