@@ -216,7 +216,7 @@ UNRESOLVED = (
 
 
 @pytest.mark.parametrize(
-  "period, result, words", [("Perido", "int", "'period'"), ("int", "Algoritm", "its return value")]
+  "period, result, words", [("Perido", "int", "'period'"), ("int", "Algoritm", "the return value")]
 )
 def test_annotations_that_cannot_be_resolved(tmp_path, period, result, words):
   (tmp_path / "mine.py").write_text(UNRESOLVED.format(period=period, result=result))

@@ -176,8 +176,8 @@ def test_complete_data_sets_are_only_sampled():
     ({"train": Source(60.0, part(X, Y).take)}, "got 60.0"),
     ({"train": Source(60, lambda k: {"x": X[k]})}, "must be dicts with the keys 'x' and 'y', got the keys ['x']"),
     ({"train": Source(60, lambda k: (X[k], Y[k]))}, "dict of x and y, got tuple"),
-    ({"meta": None}, "meta of the data set must be a dict, got NoneType"),
-    ({"meta": LABELS | {"shape": 4}}, "shape in meta"),
+    ({"meta": None}, "the data set's meta must be a dict, got NoneType"),
+    ({"meta": LABELS | {"shape": 4}}, "shape in the data set's meta"),
   ],
 )
 def test_invalid_parts_and_meta(change, word):

@@ -165,9 +165,14 @@ def test_llm_c_header(tmp_path, tokens, dtype, magic, version, vocabulary):
   np.testing.assert_array_equal(batch["x"].ravel(), tokens[: batch["x"].size])
   np.testing.assert_array_equal(batch["y"].ravel(), tokens[1 : batch["y"].size + 1])
   one_line(ValueError, lambda: loaded(tmp_path, content[:-4], vocabulary), "train.bin", "truncated")
-  longer = f"got {len(tokens) + 4 // np.dtype(dtype).itemsize:,} in {len(content) + 4:,} bytes."
+  longer = f"must be {len(content):,} bytes"
   one_line(
-    ValueError, lambda: loaded(tmp_path, content + bytes(4), vocabulary), "train.bin", f"{len(tokens):,}", longer
+    ValueError,
+    lambda: loaded(tmp_path, content + bytes(4), vocabulary),
+    "train.bin",
+    f"{len(tokens):,}",
+    longer,
+    f"{len(content) + 4:,}",
   )
   one_line(ValueError, lambda: loaded(tmp_path, llmc(tokens, dtype, magic, 9), vocabulary), "llm.c", "version 9")
   one_line(ValueError, lambda: loaded(tmp_path, llmc(tokens, dtype, 20240522, 1), vocabulary), "llm.c", "20240522")

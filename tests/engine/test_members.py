@@ -150,7 +150,11 @@ def test_rules_that_do_not_fit_are_rejected(sharding, rules, words):
 
 @pytest.mark.parametrize(
   "count, devices, members, words",
-  [(2, 6, 4, "2 workers of 4 members .* 6 devices .* 4, 8"), (3, None, 16, "16, 48"), (1, 1, 0, "members must be")],
+  [
+    (2, 6, 4, "devices must be one of 4, 8 for 2 workers of 4 members .*, got 6"),
+    (3, None, 16, "16, 48"),
+    (1, 1, 0, "members must be"),
+  ],
 )
 def test_members_that_do_not_divide_the_devices_are_rejected(count, devices, members, words):
   with pytest.raises(ValueError, match=words):

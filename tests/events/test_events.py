@@ -673,7 +673,7 @@ def test_step_times_from_a_trace(tmp_path):
     ("1,-2\n", "row 0, column 1 of [^\n]*, got -2"),
     ("1,2\n1,nan\n", "row 1, column 1 of [^\n]*, got nan"),
     ("1\n1\n", "columns of [^\n]*, got 1"),
-    ("", "the file is empty"),
+    ("", "the file has no numbers"),
   ],
 )
 def test_invalid_traces_are_one_line_errors(tmp_path, text, line):

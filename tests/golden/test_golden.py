@@ -6,11 +6,9 @@ from helpers.forks import Fork
 
 DEFAULT = (  # one case each of:
   "sharded",  # synchronous SGD
-  "members",  # delayed (DaSGD), over workers of several devices
   "async_easgd",  # a server in virtual time
   "compare",
   "plan_vgg",
-  "scale_vgg",
 )
 
 

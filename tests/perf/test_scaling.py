@@ -311,7 +311,7 @@ def test_two_exchanges_by_hand():
 
 @pytest.mark.parametrize("bandwidth", [1e8, 1e9, 1e12])
 def test_an_outer_step_overlaps_the_last_backward_pass_before_it(bandwidth):
-  """As a step of synchronous SGD with the same message; the other steps of the round send nothing."""
+  """The last step of a round takes as long as one of synchronous SGD; the other steps send nothing."""
   job, period = work(neural_networks.table("vgg_a")), 5
   network = Transport(bucket=0.0, outer=True), cluster(bandwidth, latency=0.0)
 
