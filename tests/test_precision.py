@@ -187,9 +187,8 @@ def on_digits():
   return Model(init, loss, dense=True)
 
 
-@pytest.mark.parametrize(
-  "name, blocks", [pytest.param("async_measgd", 0, marks=pytest.mark.slow), ("hogwild_easgd", 3)]
-)
+@pytest.mark.parametrize("name, blocks", [("async_measgd", 0), ("hogwild_easgd", 3)])
+@pytest.mark.slow
 def test_threads_keep_mixed_types(name, blocks):
   setting = experiment(name)
   algorithm = setting.algorithm._replace(arrivals=setting.algorithm.arrivals._replace(blocks=blocks))

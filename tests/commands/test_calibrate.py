@@ -137,6 +137,7 @@ def test_timed_blocks_of_one_worker():
   assert microbench.exchange_block("all_reduce", 64, workers).run(1) > 0
 
 
+@pytest.mark.slow
 def test_fits_recover_the_terms_of_synthetic_times(monkeypatch):
   """The second of two processes is 10 % slower in every block; the fit is that of their mean."""
   steps = {

@@ -61,6 +61,7 @@ def rates():
   return [point for run in scaling.runs() for point in scaling.points(RATES, run)]
 
 
+@pytest.mark.slow
 def test_median_errors_of_rates_are_below_15_percent(rates):
   for several in (False, True):
     points = [point for point in rates if point.several == several]

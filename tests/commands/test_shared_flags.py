@@ -42,6 +42,7 @@ def test_invalid_values(wrong, command, arguments, words):
   wrong(["--model=cd_dnn", *arguments], words, command=command)
 
 
+@pytest.mark.slow
 def test_a_flag_of_training_commands_is_rejected_by_plan():
   line = complaint(Command("plan", "--model=cd_dnn", "--cluster=asr", "--devices=2").end())
   assert "devices must be unset for plan" in line

@@ -119,6 +119,7 @@ def test_long_slugs_are_shortened_and_differ():
   assert first != second and max(len(first.encode()), len(second.encode())) <= 200
 
 
+@pytest.mark.slow
 def test_damaged_metrics_of_a_complete_run_are_refused_before_any_run(tmp_path, monkeypatch):
   with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), undrawn():
     ddl.compare(compare=COMPARE | {"seeds": (0,)}, only=["c"], workdir=tmp_path / "c", **SMALL)

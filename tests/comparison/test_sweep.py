@@ -307,6 +307,7 @@ def test_an_invalid_number_of_trials_is_refused(tmp_path, trials):
   assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_sweep_is_refused(complete, wrong, monkeypatch):
   folder = complete[0].folder
   before = (folder / "study.journal").read_bytes()
@@ -319,6 +320,7 @@ def test_a_folder_of_another_sweep_is_refused(complete, wrong, monkeypatch):
   assert (folder / "study.journal").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_torn_last_line_of_the_journal_is_ignored_and_damage_refused(complete, wrong, call, tmp_path):
   shutil.copytree(complete[0].folder, tmp_path / "s")
   file: Path = tmp_path / "s/study.journal"

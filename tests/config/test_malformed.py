@@ -43,6 +43,7 @@ DAMAGED = {  # file of a run: its content, and the path that the error contains
 }
 
 
+@pytest.mark.slow
 def test_damaged_runs(call, wrong, tmp_path):
   """Only metrics.jsonl is read if the run is complete; the other files are read if it is not."""
   trained = tmp_path / "trained"

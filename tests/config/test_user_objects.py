@@ -134,6 +134,7 @@ def test_labels_out_of_range(wrong, file):
   wrong([f"--config={file}", f"--config.data.name={file}:labelled", "--config.data.kind=-1"], words)
 
 
+@pytest.mark.slow
 def test_compare_plan_and_list(call, file, tmp_path):
   only = "--only=mine,described,served"
   code, _, error = call("compare", f"--config={file}", f"--workdir={tmp_path}/c", only)

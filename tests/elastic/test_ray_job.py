@@ -102,11 +102,12 @@ def exists(pid):
   ("number", "rank", "processes"),
   [
     (signal.SIGKILL, 1, 2),
-    pytest.param(signal.SIGKILL, 0, 3, marks=pytest.mark.slow),
-    pytest.param(signal.SIGSTOP, 2, 3, marks=pytest.mark.slow),
-    pytest.param(signal.SIGTERM, 0, 3, marks=pytest.mark.slow),
+    (signal.SIGKILL, 0, 3),
+    (signal.SIGSTOP, 2, 3),
+    (signal.SIGTERM, 0, 3),
   ],
 )
+@pytest.mark.slow
 def test_other_processes_continue_after_a_failure(number, rank, processes, tmp_path):
   others = [other for other in range(processes) if other != rank]
 

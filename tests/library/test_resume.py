@@ -73,6 +73,7 @@ def test_a_missing_or_damaged_record_is_refused_with_advice(tmp_path, damage):
     ddl.sweep(workdir=tmp_path / "absent", options=RESUME)
 
 
+@pytest.mark.slow
 def test_a_resumed_sweep_uses_the_recorded_trials_and_labels(tmp_path):
   sweep = {"trials": 2, "space": {"local": {"period": [2, 4]}}}
   settings = {"compare": {"algorithms": LABELS}, "sweep": sweep, **SMALL}

@@ -83,7 +83,7 @@ def test_equinox_equals_linen(x64):
 
 
 @pytest.mark.parametrize("library", ["nnx", "equinox"])
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 def test_dropout_depends_on_the_key_and_only_in_training(library):
   make = {"nnx": lambda: from_nnx(lambda rngs: Nnx(rngs, 0.5), META),
           "equinox": lambda: from_equinox(lambda key: Equinox(key, 0.5), META)}  # fmt: skip

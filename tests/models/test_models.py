@@ -193,6 +193,7 @@ def test_transformer_is_causal():
     assert (changed[:, t:] != logits[:, t:]).any(axis=(0, 2)).all()
 
 
+@pytest.mark.slow
 def test_batch_statistics_change_only_in_training():
   model, meta = build("resnet20")
   params, extra = model.init(jax.random.key(0))

@@ -130,7 +130,7 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-@pytest.mark.sampled(9)
+@pytest.mark.slow
 def test_rematerialized_blocks_give_the_same_gradients_and_store_less(name):
   meta, settings = BLOCKS[name]
   stored, recomputed = (MODELS[name](meta, **settings, remat=remat) for remat in (False, True))

@@ -61,6 +61,7 @@ def folder(tmp_path_factory):
   return path, out.getvalue()
 
 
+@pytest.mark.slow
 def test_resume_adds_clusters_without_training(folder):
   path, out = folder
   entries = json.loads((path / "comparison.json").read_text())["clusters"]

@@ -48,6 +48,7 @@ def no_command_line(monkeypatch):
     yield
 
 
+@pytest.mark.slow
 def test_train_twice_with_different_options(tmp_path):
   experiment = default_experiment(**SMALL)
   first = train(experiment, RunOptions(workdir=f"{tmp_path}/a", devices=1, steps_per_call=1))

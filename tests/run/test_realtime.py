@@ -153,7 +153,8 @@ def test_missing_damaged_and_lock_free_records_are_refused(wrong, recorded, tmp_
   assert "lock-free runs cannot be replayed" in refusal(tmp_path / "wrong", *unlocked)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.slow
 def test_a_stop_on_threads_saves_metrics_and_events(tmp_path, number):
   flags = ("--runtime=threads", "--config.steps=1000000", f"--workdir={tmp_path}/a")
   command = Command("train", *SMALL, *flags)

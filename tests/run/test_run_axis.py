@@ -84,6 +84,7 @@ def test_a_resumed_batch_has_the_same_bits(tmp_path, monkeypatch):
     assert created.outcome(current) == created.outcome(target)
 
 
+@pytest.mark.slow
 def test_the_bits_of_a_run_do_not_depend_on_the_other_runs(tmp_path):
   created = run()
   created.together(tmp_path / "all", SEEDS)
@@ -123,6 +124,7 @@ def test_a_diverged_run_does_not_end_the_other_runs(tmp_path, monkeypatch):
   assert saved[0] and saved[2] and not saved[1]  # a model that is not finite is not saved
 
 
+@pytest.mark.slow
 def test_each_of_several_diverged_runs_has_its_error(tmp_path):
   created = Run(config(algorithm=DASGD, optimizer={"learning_rate": 1e30}), how=HOW)
   result = created.together(tmp_path, SEEDS)

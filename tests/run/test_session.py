@@ -73,7 +73,8 @@ def test_metrics_equal_those_computed_from_losses_and_models(tmp_path, algorithm
   assert (lines[-1]["distance"] > 1e-3) is (exchanges[-1] not in (40, 4) or algorithm["name"] == "easgd")
 
 
-@pytest.mark.parametrize("runtime", ["compiled", pytest.param("threads", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runtime", ["compiled", "threads"])
+@pytest.mark.slow
 def test_batch_statistics_are_reestimated(tmp_path, runtime):
   algorithm = "sync_sgd" if runtime == "compiled" else "async_sgd"
   components = build(config(algorithm={"name": algorithm}, steps=4, eval_every=4))._replace(model=normalized())
