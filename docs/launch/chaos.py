@@ -37,7 +37,7 @@ JOBS = {
   "two_processes": ["train", *DIGITS, *SAVED, "--config.steps=10000", "--processes=2", "--config.workers=2"],
   "compare": ["compare", *LABELS, "--checkpoint_every=50"],
   "sweep": ["sweep", *LABELS],
-  "elastic": ["train", *ELASTIC, "--processes=3", "--max_restarts=1000"],
+  "elastic": ["train", *ELASTIC, "--processes=3", "--max_restarts=1000", "--join_timeout=300"],  # for a busy machine
 }
 LAUNCHER = 0.2  # share of the kills that hit the command itself
 EARLY = 0.4  # share of the first half of the kills that follow the previous kill, mostly while processes start
