@@ -11,10 +11,11 @@ from ddl.perf import collectives, published
 from ddl.perf.batch_size import examples_factor
 from ddl.perf.cluster import Cluster
 from ddl.perf.device import USABLE
-from ddl.perf.families import Speed, islands, message_bytes, synchronous_seconds
-from ddl.perf.layers import train_flop
+from ddl.perf.families import Speed, islands, message_bytes, sharded_memory, synchronous_seconds
+from ddl.perf.layers import Attention, train_flop
+from ddl.perf.memory import MIXED, StepMemory
 from ddl.perf.placement import LARGE, Job, UsualBatch
-from ddl.perf.plan import FULL, HALF, IMAGES, LANGUAGE, RANK, SHORTEST, SHOWN, TrainingPlan
+from ddl.perf.plan import FULL, HALF, IMAGES, LANGUAGE, RANK, SHORTEST, SHOWN, TrainingPlan, pick
 from ddl.perf.units import bytes_text, columns, percent, rate_text, rough_rate, seconds_text
 
 WIDTH, INDENT = 118, 13
@@ -29,7 +30,9 @@ FAILURES_SOURCE = (
 )
 SELDOM = 1 / 30  # failures per day; fewer are not mentioned
 LOSSY = "The cost of compression is assumed and often higher (arXiv 2103.00543), so measure the gain."
-SETTINGS = "Check that the config's data, learning rate and schedule suit this batch and number of steps."
+SETTINGS = (
+  "Set the config's data, and its learning rate, warm-up and decay unless they are for this batch and these steps."
+)
 UNCOMPARED = "Rates of this algorithm were not compared with published runs."
 WORDS = {  # words of settings that need an explanation
   "fragments": "fragments: parts of the model, of which each has its own averages.",
@@ -37,7 +40,7 @@ WORDS = {  # words of settings that need an explanation
   "rank": "rank: columns of PowerSGD's factors.",
   "groups of": "groups: devices of a node that split each layer.",
 }
-OWN_MEMORY = "A step of ddl also stores attention scores and {} bytes per parameter; {}."
+SCORE = 5  # bytes stored per attention score without fused attention (arXiv 2205.05198)
 FASTER = 1.2  # rate relative to the recommended one; the plan says why an algorithm above it is not recommended
 FEW, MANY = 0.1, 4.0  # batches relative to the recommended one; smaller and larger ones do not appear as alternatives
 
@@ -192,6 +195,11 @@ def _run(job: Job, result: TrainingPlan, cluster: Cluster, arguments: str, amoun
       other = [
         f"ddl does not run this. It runs {_named(nearest)}, predicted at {rough_rate(nearest.rate)} examples/s.{lossy}"
       ]
+      known = [x for x in result.speeds if x.batch == best.batch and effect(x, job.language)[:7] != "unknown"]
+      known = [x for x in known if command(result, x, cluster, arguments)]
+      faster = pick(known, job.language)
+      if faster.rate > FASTER * nearest.rate:
+        other.append(f"ddl also runs {_named(faster)}, predicted at {rough_rate(faster.rate)} examples/s.")
   if best.algorithm != "tensor_zero1":
     whole += f", {pluralize(each, 'example')} per worker"
   if "--members=" in line:
@@ -231,19 +239,40 @@ def _speed(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
 
 def _memory(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
   """Return the memory of a step that was counted from a layer table."""
-  best, device = result.advised, cluster.device
+  best, device, memory = result.advised, cluster.device, result.memory
   if not job.table or best.algorithm == "tensor_zero1":
     return []
-  part = best.batch // result.workers // best.micro
+  if best.algorithm in ("fsdp", "hybrid_fsdp"):
+    memory = sharded_memory(job, int(best.setting.split()[0]), device.width)
+  each = best.batch // result.workers
+  part = each // best.micro
   activations = "recomputed activations" if job.recomputed else "activations"
-  more = "10 to 14" if best.algorithm in LANGUAGE else "2 to 6"
-  advice = "double config.microbatches if it does not fit" if part > 1 else "measure it with train --explain"
-  return [
-    f"{bytes_text(result.memory.total(part))} of {bytes_text(device.memory)}, of which a step can use "
-    f"{percent(USABLE)}: {bytes_text(result.memory.fixed)} for parameters, gradients and optimizer states, the rest "
-    f"for {activations} of {pluralize(part, 'example')}.",
-    OWN_MEMORY.format(more, advice) * bool(job.states),
-  ]
+  counted = (
+    f"{bytes_text(memory.total(part))} of {bytes_text(device.memory)}, of which a step can use {percent(USABLE)}: "
+    f"{bytes_text(memory.fixed)} for parameters, gradients and optimizer states, the rest for {activations} of "
+    f"{pluralize(part, 'example')}."
+  )
+  return [counted, _own_memory(job, best, memory, device.usable, each)] if job.states else [counted]
+
+
+def _own_memory(job: Job, best: Speed, memory: StepMemory, limit: float, each: int) -> str:
+  """Describe what else a step of ddl's transformers stores; "" if it fits. each: examples of a worker's step."""
+  low, high = (10, 14) if best.algorithm in LANGUAGE else (2, 6)  # bytes per parameter; DiLoCo keeps two more copies
+  scores = SCORE * sum(layer.scores for layer in job.table if isinstance(layer, Attention))
+  own = StepMemory(memory.per_example + scores, memory.fixed * (1 + high / MIXED.states))
+  counts = [count for count in range(best.micro, each + 1) if each % count == 0]
+  fits = next((count for count in counts if own.total(each // count) <= limit), 0)
+  if fits == best.micro:
+    return ""
+  more = (
+    f"A step of ddl also stores {bytes_text(scores)} of attention scores per example and {low} to {high} bytes per "
+  )
+  if fits:
+    return f"{more}parameter: use --config.microbatches={fits}."
+  return (
+    f"{more}parameter, which does not fit: the model needs fused attention (jax.nn.dot_product_attention with "
+    "implementation='cudnn') or recomputation."
+  )
 
 
 def _expected(job: Job, result: TrainingPlan, cluster: Cluster) -> published.ExpectedRates | None:

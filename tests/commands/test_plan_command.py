@@ -198,6 +198,23 @@ def test_a_plan_names_a_faster_algorithm(planned):
   assert all(FEW * 480 <= examples <= MANY * 480 for examples in alternatives)
 
 
+def test_a_plan_says_how_many_microbatches_fit_with_stored_scores(planned):
+  """GPT-2 124M has 12 layers and heads with 1,024^2 scores of 5 bytes; those of Llama 3 8B exceed any device."""
+  out, _ = planned("--model=gpt2_124m", "--cluster=h100_ib400", "--workers=8")
+  assert f"{12 * 12 * 1024**2 * 5 / 1e6:.0f} MB of attention scores" in " ".join(out.split())
+  assert "use --config.microbatches=2." in " ".join(out.split())
+  out, _ = planned("--model=llama_8b", "--cluster=h100_ib400", "--workers=256")
+  assert "the model needs fused attention" in " ".join(out.split())
+  out, _ = planned("--model=resnet50", "--cluster=h100_ib400", "--workers=32")
+  assert "attention" not in out and "have to load" in out
+
+
+def test_a_substitute_is_compared_with_what_ddl_runs(planned):
+  out, record = planned("--model=gpt2_774m", "--cluster=configs/clusters/rtx4090_16_10g.toml", "--workers=16")
+  assert "ddl also runs streaming_diloco" in " ".join(out.split())
+  assert record["recommended"]["setting"] == "bfloat16 gradients"
+
+
 def test_a_table_has_the_batches_if_they_differ(planned):
   out, _ = planned("--model=llama_70b", "--cluster=h100_ib400", "--workers=4096")
   (head,) = [line for line in out.splitlines() if line.startswith("algorithm")]
