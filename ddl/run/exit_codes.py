@@ -14,6 +14,7 @@ import jax
 from ddl import hosts
 from ddl.engine.execution import exit_on_sigterm
 
+FOLLOW_UP = "Event loop is closed"  # raised by threads of orbax and TensorStore after a checkpoint failed to save
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # XLA's status when a device is out of memory
 
 
@@ -49,7 +50,7 @@ def exit_code(command: str, call: Callable[[], int]) -> int:
   form, resume = warnings.formatwarning, list[str]()
   token = _resume.set(resume)
   warnings.formatwarning = lambda message, *_, **__: f"{command}: warning: {' '.join(str(message).split())}\n"
-  sys.excepthook, threading.excepthook = _excepthook, _thread_excepthook
+  sys.excepthook, sys.unraisablehook, threading.excepthook = _excepthook, _unraisablehook, _thread_excepthook
   before = signal.signal(signal.SIGTERM, _terminate)
 
   def saved() -> str:
@@ -72,14 +73,20 @@ def exit_code(command: str, call: Callable[[], int]) -> int:
 
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-  """Print an error, unless it is the follow-up error that orbax's threads raise after a checkpoint failed to save."""
-  if str(error) != "Event loop is closed":
+  """Print an error, unless it is FOLLOW_UP."""
+  if str(error) != FOLLOW_UP:
     sys.__excepthook__(kind, error, trace)
+
+
+def _unraisablehook(args: Any) -> None:
+  """Print an error in a callback of TensorStore, except the one that `_excepthook` ignores."""
+  if str(args.exc_value) != FOLLOW_UP:
+    sys.__unraisablehook__(args)
 
 
 def _thread_excepthook(args: threading.ExceptHookArgs) -> None:
   """Print an error in a thread, except the one that `_excepthook` ignores."""
-  if str(args.exc_value) != "Event loop is closed":
+  if str(args.exc_value) != FOLLOW_UP:
     threading.__excepthook__(args)
 
 

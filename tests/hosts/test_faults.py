@@ -121,6 +121,7 @@ def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(count, tmp_path):
         filler.write(bytes(4096))
     done = job.end()
     assert done.code == 2 and "no space left on device" in done.error.lower(), done.error
+    assert "Traceback" not in done.error, done.error
     (disk / "filler").unlink()
     assert Command("train", *flags, "--resume").end().code == 0
     assert metrics(disk / "run") == metrics(tmp_path / "whole")
