@@ -27,6 +27,9 @@ NEW_RUN: dict[str, Any] = {  # counters of a run before its first step; checkpoi
 }  # fmt: skip
 
 
+NO_CHECKPOINT = "no checkpoint was saved"
+
+
 class Diverged(ValueError):
   """Raised when a loss, metric or parameter of a run is not finite."""
 
@@ -56,7 +59,7 @@ class Batch:
     self.diverged: dict[int, Diverged] = {}
     self._streams: list[StreamFeed] = []
     # The end of the error message of a diverged run.
-    self.checkpoint_note: Callable[[], str] = lambda: "no checkpoint had been saved"
+    self.checkpoint_note: Callable[[], str] = lambda: NO_CHECKPOINT
 
   @property
   def experiment(self) -> Any:

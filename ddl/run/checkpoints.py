@@ -20,7 +20,7 @@ from ddl.engine.consensus import Consensus
 from ddl.engine.placement import gather
 from ddl.hosts import exchange, is_main
 from ddl.names import pluralize
-from ddl.run.batch import NEW_RUN, Batch, LoopHook, LoopStep
+from ddl.run.batch import NEW_RUN, NO_CHECKPOINT, Batch, LoopHook, LoopStep
 from ddl.run.folder import MODEL, RunFolder
 from ddl.run.processes import say
 
@@ -52,7 +52,7 @@ class Store(LoopHook, Protocol):
 
 def checkpoint_note(unit: str, newest: int | None) -> str:
   """Describe the newest checkpoint of a diverged run. unit: "step" or "visit"; newest: its number, or None."""
-  return "no checkpoint had been saved" if newest is None else f"the last good checkpoint was saved at {unit} {newest}"
+  return NO_CHECKPOINT if newest is None else f"its last checkpoint was saved at {unit} {newest}"
 
 
 class RunCheckpoints(Store):

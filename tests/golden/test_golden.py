@@ -6,6 +6,7 @@ from helpers.forks import Fork
 
 DEFAULT = (  # one case each of:
   "sharded",  # synchronous SGD
+  "async_easgd",  # a server in virtual time
   "compare",
   "plan_vgg",
 )

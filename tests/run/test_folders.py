@@ -174,7 +174,7 @@ def test_overflowing_parameters_with_a_finite_loss_are_reported(wrong, tmp_path)
     "diverged: ",
     "after step 1",
   )
-  assert "no checkpoint had been saved" in error and len(metrics(tmp_path / "run")) == 1
+  assert "no checkpoint was saved" in error and len(metrics(tmp_path / "run")) == 1
 
 
 def test_a_non_finite_loss_is_reported_with_its_step(wrong):
