@@ -180,7 +180,7 @@ def resolved(factory: Callable[..., Any], key: str, annotation: Any) -> Any:
   except Exception as error:  # the user may have written any expression
     what = "the return value" if key == "return" else f"'{key}'"
     name = getattr(factory, "__name__", "the function")
-    condition = f"a type that is defined or imported in its file ({type(error).__name__}: {error})"
+    condition = f"a type that is defined or imported in the function's file ({type(error).__name__}: {error})"
     raise OptionError(f"{name}: the annotation of {what}", condition, repr(annotation)) from error
 
 

@@ -2,9 +2,8 @@
 
 A file runs like a script: its folder is first on `sys.path`, so that it can import other files from there. A file in a
 package (a folder with `__init__.py`) is imported as a module of the package. A module that this process has already
-imported, such as its script, does not run again; a file outside a package does if its content has changed. As
-Python has only one module per name, two files that import different `models.py` from their folders need separate
-processes.
+imported, such as its script, does not run again; a file outside a package does if its content has changed. As Python
+has only one module per name, two files that import different `models.py` from their folders need separate processes.
 """
 
 import contextlib

@@ -120,10 +120,10 @@ def open_tokens(file: Path, declared: str | None, vocabulary: int) -> TokenFile:
     dtype = np.dtype(LLMC[magic, version])
     if declared not in (None, dtype.name):
       raise OptionError(f'"dtype" in {file.parent / META}', f"{dtype} (as declared in the header of {file})", declared)
-    difference = nbytes - HEADER - count * dtype.itemsize
-    if difference:
-      advice = "The file is truncated." if difference < 0 else "The header is wrong, or data was appended."
-      condition = f"{nbytes - difference:,} bytes for the {count:,} {dtype} tokens that its llm.c header declares"
+    size = HEADER + count * dtype.itemsize
+    if nbytes != size:
+      advice = "The file is truncated." if nbytes < size else "The header is wrong, or data was appended."
+      condition = f"{size:,} bytes for the {count:,} {dtype} tokens that its llm.c header declares"
       raise OptionError(f"size of {file}", condition, f"{nbytes:,}", advice)
     return TokenFile(file, dtype, HEADER, count)
   dtype = np.dtype(declared or TYPES[0])

@@ -21,7 +21,7 @@ LATE = 5.0  # seconds by which JAX may exceed its initialization_timeout
 NO_PROXY = "no_grpc_proxy"  # environment variable: hosts to which gRPC connects without a proxy
 
 
-def join(join_timeout: float = 60.0, peer_timeout: float = 30.0) -> None:
+def join(join_timeout: float, peer_timeout: float) -> None:
   """Join the process group that flags, a launcher or the cluster's environment define; do nothing without one.
 
   Call it once per process, before any device is used. If a process does not join or is lost later, the others exit with

@@ -19,13 +19,16 @@ from ddl.perf.units import bytes_text, percent
 MOST_SPLIT = 4096  # maximum number of devices over which parameter states are sharded
 
 
+LARGE = 1024  # examples per step
+
+
 class UsualBatch(NamedTuple):
   """The global batch sizes that published jobs used; they guide jobs with an unknown critical batch size."""
 
   examples: int  # the largest batch
   source: str
   start: int = 0  # the smallest batch; 0: the same as the largest
-  large: str = ""  # optimizer for batches above LARGE; "": the usual one
+  large: str = ""  # optimizer for batches above LARGE; "": no other one
 
   def per_worker(self, workers: int) -> int:
     """Return a worker's share of the largest batch, at least 1.
@@ -39,8 +42,11 @@ class UsualBatch(NamedTuple):
     """Return whether a global batch exceeds the largest usual one by more than TOLERANCE."""
     return examples > (1 + TOLERANCE) * self.examples
 
+  def optimizer(self, examples: float) -> str:
+    """Return the optimizer that a global batch needs; "" for the usual one."""
+    return self.large if examples > LARGE else ""
 
-LARGE = 1024  # examples per step
+
 TOLERANCE = 0.1  # share by which a global batch may exceed the largest usual one
 IMAGES = UsualBatch(
   8192,
@@ -130,24 +136,24 @@ def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
   title = f"{name} (an example is a sequence of {tokens:,} tokens)" if language else name
   if not has_attention(table):
     memory = step_memory(table, extra_copies=1, width=width)
-    usual = RECURRENT if language else ALEXNET if name.startswith("alexnet") else IMAGES
-    job = Job(title, params_bytes(table), parts(table), memory, table, language=language, usual=usual)
+    job = Job(title, params_bytes(table), parts(table), memory, table, language=language, usual=_usual(name, table))
     return place(job._replace(tokens=tokens if language else 0), cluster)
   states = fitting(table, cluster, workers or cluster.workers or 0)
   job = Job(
     title, params_bytes(table), parts(table), states.memory, table, least=1, split=states.split,
     recomputed=states.recomputed, states=states.description, language=language,
-    usual=_usual(table, language),
-    tokens=tokens if language else 0,
+    usual=_usual(name, table), tokens=tokens if language else 0,
   )  # fmt: skip
   return place(job, cluster)
 
 
-def _usual(table: Table, language: bool) -> UsualBatch:
-  """Return the usual batch of a transformer: for images, for text in one direction, or for text in both (encoders)."""
+def _usual(name: str, table: Table) -> UsualBatch:
+  """Return the usual batch of a layer table, by the kind of network."""
+  language, attention = isinstance(table[0], Embedding), [layer for layer in table if isinstance(layer, Attention)]
+  if not attention:
+    return RECURRENT if language else ALEXNET if name.startswith("alexnet") else IMAGES
   if not language:
     return VISION
-  attention = [layer for layer in table if isinstance(layer, Attention)]
   if all(isinstance(layer, FullAttention) for layer in attention):
     return ENCODER
   return usual_language_batch(params(table), table[0].size_in[1])

@@ -14,7 +14,7 @@ from ddl.perf.device import USABLE
 from ddl.perf.families import Speed, islands, message_bytes, sharded_memory, synchronous_seconds
 from ddl.perf.layers import Attention, train_flop
 from ddl.perf.memory import MIXED, StepMemory
-from ddl.perf.placement import LARGE, Job, UsualBatch
+from ddl.perf.placement import Job, UsualBatch
 from ddl.perf.plan import FULL, HALF, IMAGES, LANGUAGE, RANK, SHORTEST, SHOWN, TrainingPlan, pick
 from ddl.perf.units import bytes_text, columns, percent, rate_text, rough_rate, seconds_text
 
@@ -92,7 +92,8 @@ def command(
   keys = [f"algorithm.name={name}", f"workers={workers // members}", f"batch={speed.batch * members // workers}"]
   keys += [f"microbatches={speed.micro}", *more]  # also 1, because the config may have another number
   keys += ["precision=bfloat16"] * (cluster.device.width == 2)
-  keys += [f"optimizer.name={usual.large}"] if usual and usual.large and speed.batch > LARGE else []
+  if usual and (optimizer := usual.optimizer(speed.batch)):
+    keys.append(f"optimizer.name={optimizer}")
   keys += [f"steps={math.ceil(amount.examples / speed.batch)}"] if amount else []
   line = ["python run.py train", arguments, *(f"--config.{key}" for key in keys)]
   return " ".join([*line, f"--members={members}"] if members > 1 else line)

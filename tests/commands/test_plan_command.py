@@ -18,14 +18,14 @@ from ddl.models import MODELS
 from ddl.perf import neural_networks
 from ddl.perf.batch_size import largest_fitting
 from ddl.perf.cluster_file import named
-from ddl.perf.families import Speed
-from ddl.perf.layers import params_bytes, train_flop
+from ddl.perf.families import Speed, message_bytes
+from ddl.perf.layers import params, params_bytes, train_flop
 from ddl.perf.memory import StepMemory
 from ddl.perf.placement import Job
 from ddl.perf.plan import PlanRequest
 from ddl.perf.plan import plan as make_plan
 from ddl.perf.plan_text import FEW, LOSSY, MANY, SETTINGS, UNCOMPARED, WORDS, command, effect, text
-from ddl.perf.units import percent, rough_rate
+from ddl.perf.units import bytes_text, percent, rough_rate
 from ddl.run.build import build
 from experiments.commands import plan
 
@@ -206,7 +206,34 @@ def test_a_plan_says_how_many_microbatches_fit_with_stored_scores(planned):
   out, _ = planned("--model=llama_8b", "--cluster=h100_ib400", "--workers=256")
   assert "the model needs fused attention" in " ".join(out.split())
   out, _ = planned("--model=resnet50", "--cluster=h100_ib400", "--workers=32")
-  assert "attention" not in out and "have to load" in out
+  assert "attention" not in out
+
+
+def test_a_plan_has_the_figures_of_loading_sending_and_sharding(planned):
+  out, record = planned("--model=resnet50", "--cluster=h100_ib400", "--workers=32", "--examples=1e6")
+  rate, batch = record["recommended"]["rate"], record["recommended"]["batch"]
+  assert f"have to load {rough_rate(rate / 4)} examples/s" in " ".join(out.split())  # four nodes
+  assert f" in {math.ceil(1e6 / batch):,} steps" in " ".join(out.split()) and 1e6 % batch
+  out, record = planned("--model=gpt2_124m", "--cluster=two_sites_1g", "--workers=16")
+  nbytes = message_bytes(4 * 124_439_808, "int8") / 100 / record["recommended"]["seconds"]  # half of 2 n to each site
+  assert f"Each site sends {bytes_text(86_400 * nbytes)} per day" in " ".join(out.split())
+  out, _ = planned("--model=llama_8b", "--cluster=h100_ib400", "--workers=256")
+  units = 2 * 2 * params(neural_networks.table("llama_8b")[-2:-1])  # two copies of the largest layer, in 16 bits
+  whole = 16 * params(neural_networks.table("llama_8b")) / 256 + units
+  assert f"{bytes_text(whole)} for parameters" in " ".join(out.split())
+
+
+def test_large_batches_of_alexnet_need_lars(planned):
+  for batch, needed in ((512, True), (64, False)):
+    out, _ = planned("--model=alexnet", "--cluster=dasgd_v100_10g", "--workers=16", f"--batch={batch}")
+    assert ("--config.optimizer.name=lars" in out) == needed
+  assert "optimizer.name" not in planned("--model=resnet50", "--cluster=h100_ib400", "--workers=32")[0]
+
+
+def test_an_alternative_has_the_batch_for_which_it_is_listed(planned):
+  """Groups of four devices with four sequences each would have the batch that is recommended, not twice as many."""
+  out, _ = planned("--model=mixtral_8x7b", "--cluster=h200_ib400", "--workers=128")
+  assert "tensor_zero1" not in out and "Experts are computed like dense layers" in " ".join(out.split())
 
 
 def test_a_substitute_is_compared_with_what_ddl_runs(planned):

@@ -159,3 +159,9 @@ def test_rules_that_do_not_fit_are_rejected(sharding, rules, words):
 def test_members_that_do_not_divide_the_devices_are_rejected(count, devices, members, words):
   with pytest.raises(ValueError, match=words):
     make_workers(count, devices, members)
+
+
+def test_workers_that_do_not_spread_over_the_processes_are_rejected(monkeypatch):
+  monkeypatch.setattr(jax, "process_count", lambda: 2)
+  with pytest.raises(ValueError, match="workers x members must be a multiple of the 2 processes, got 3 x 1"):
+    make_workers(3)

@@ -29,7 +29,7 @@ def listening() -> list[str]:
 
 def main() -> None:
   """Run one of the two processes."""
-  hosts.join()
+  hosts.join(60, 30)
   addresses = hosts.exchange(json.dumps(listening()))
   if hosts.is_main():
     print("\n".join(f"listening {line}" for line in addresses), flush=True)

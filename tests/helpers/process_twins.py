@@ -15,7 +15,7 @@ def main() -> None:
   jax.config.update("jax_num_cpu_devices", 2)
   jax.config.update("jax_enable_x64", True)
   jax.config.update("jax_disable_most_optimizations", True)
-  hosts.join()
+  hosts.join(60, 30)
   from helpers.runs import HYPER, equals_twin, make, record
 
   from ddl.algorithms import COLLECTIVE

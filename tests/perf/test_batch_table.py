@@ -182,6 +182,13 @@ def test_the_table_is_short_and_includes_the_recommended_sizes():
 # ---- the usual batch
 
 
+def test_the_usual_batch_follows_the_kind_of_network():
+  kinds = {"bert_base": placement.ENCODER, "vit_b16": placement.VISION, "alexnet_v2": placement.ALEXNET,
+           "resnet50": IMAGES}  # fmt: skip
+  assert {name: table_job(name, named("h100_ib400")).job.usual for name in kinds} == kinds
+  assert table_job("t5_base", named("h100_ib400")).job.usual.examples == 960  # a decoder: 480 x 1,024 tokens
+
+
 @pytest.mark.parametrize(
   ("model", "name", "workers", "batch", "micro"),
   [

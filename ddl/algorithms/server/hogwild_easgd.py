@@ -18,9 +18,9 @@ def hogwild_easgd(
   W <- W + inner(g) - alpha (W - Wb); Wb <- Wb + alpha (W - Wb)
 
   You, Buluc, Demmel 2017, arXiv 1708.02983, section 5. W is the worker's model, Wb the center. Both updates use the
-  same W - Wb, computed from the values of Wb that the worker has read. A worker reads Wb coordinate by
-  coordinate while other workers write it. Even with such torn reads the center gains what the worker loses: without
-  gradients sum_i W^i + Wb is conserved. With a lock this is async EASGD, which `serve` implements.
+  same W - Wb, computed from the values of Wb that the worker has read. A worker reads Wb coordinate by coordinate
+  while other workers write it. Even with such torn reads the center gains what the worker loses: without gradients
+  sum_i W^i + Wb is conserved. With a lock this is async EASGD, which `serve` implements.
 
   Args:
     inner: optimizer of each worker; the elastic term is not part of its momentum.
