@@ -11,7 +11,7 @@ from scipy import integrate, stats
 from ddl.algorithms import COLLECTIVE, SERVER
 from ddl.config.catalog import keywords
 from ddl.costs.scale import recorded
-from ddl.perf import bounds, collectives, neural_networks, scaling
+from ddl.perf import bounds, collectives, neural_networks, scale_text, scaling
 from ddl.perf.bounds import round_seconds
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
@@ -326,6 +326,15 @@ def test_an_outer_step_overlaps_the_last_backward_pass_before_it(bandwidth):
   assert period * plain == pytest.approx(period * step + message) and outer < plain
   late = [seconds("dasgd", network[0]._replace(outer=x), period=period, delay=1) for x in (True, False)]
   assert late[0] == late[1]
+
+
+@pytest.mark.parametrize(
+  "name, outer, shown", [("diloco", True, True), ("diloco", False, False), ("dasgd", True, False)]
+)
+def test_the_output_names_overlapped_outer_steps(name, outer, shown):
+  pattern = recorded(name, 4e6)(8)
+  text = scale_text.setting(scale_text.Curve(name, pattern, Transport(outer=outer), []))
+  assert ("during the last backward pass" in text) == shown
 
 
 def test_too_long_rounds_with_jitter_are_rejected():
