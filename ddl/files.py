@@ -32,7 +32,7 @@ def local(path: str | Path) -> Path:
   try:
     return Path(path).expanduser()
   except RuntimeError as error:
-    raise ValueError(f"~ in {path} must stand for an existing home folder.") from error
+    raise ValueError(f"~ in {path} must expand to a home folder, but this user has none.") from error
 
 
 def cache_folder() -> Path:

@@ -105,7 +105,7 @@ class Record:
 
 
 def labels(folder: Path, shard: int) -> list[int]:
-  """Return the numbers of visits after which this shard wrote its complete checkpoints, in ascending order."""
+  """Return the visit counts of a shard's saved checkpoints, in ascending order."""
   matches = (re.fullmatch(rf"shard{shard}-(\d+)\.npz", path.name) for path in folder.glob(f"shard{shard}-*.npz"))
   return sorted(int(match[1]) for match in matches if match)
 

@@ -77,7 +77,13 @@ class LabelStudy:
     return out
 
   def tell(self, trial: optuna.Trial, outcome: str, score: dict[str, float] | None, seeds: list[Any]) -> None:
-    """Finish a trial. score: the mean over seeds, or None if a seed is incomplete; seeds: the score of each seed."""
+    """Finish a trial.
+
+    Args:
+      outcome: "complete", "pruned", "diverged" or "invalid".
+      score: metric -> mean over the seeds; None if the run of a seed did not complete.
+      seeds: the metrics of each seed before the first incomplete one.
+    """
     trial.set_user_attr("outcome", outcome)
     trial.set_user_attr("score", score)
     trial.set_user_attr("seeds", seeds)

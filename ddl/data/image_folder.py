@@ -185,7 +185,7 @@ def _tests(folder: Path, training: Path, testing: Mapping[str, Path], classes: l
     raise OptionError(f"test images of {folder}", "in test/CLASS, val/CLASS or eval/CLASS", f"only {training.name}")
   tests = next(testing[kind] for kind in SPLITS if kind in testing)
   if unknown := sorted({*_folders(tests)} - {*classes}):
-    raise OptionError(f"classes in {tests}", f"classes in {training} too", unknown[0])
+    raise OptionError(f"every class in {tests}", f"a class in {training} too", unknown[0])
   return tests
 
 

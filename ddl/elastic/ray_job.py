@@ -185,7 +185,7 @@ class RayJob:
     self.signal = number
 
   def _create_actors(self, ranks: Iterable[int]) -> None:
-    """Create the missing actors of the next membership, placing those of survivors on the node of their keeper."""
+    """Create the next membership's missing actors; place each survivor's actor on its keeper's node if possible."""
     for rank in {*ranks} - {*self._starting}:
       node, strategy = self._nodes.get(rank), "SPREAD"
       if node in self._keepers:

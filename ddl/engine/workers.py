@@ -101,7 +101,7 @@ class Workers(NamedTuple):
     return NamedSharding(self.mesh, PartitionSpec())
 
   def put(self, tree: Any, spec: Sequence[str | None] = ()) -> Any:
-    """Place host arrays [local rows * n, ...] as global arrays [rows * n, ...], on the devices of their rows."""
+    """Assemble host arrays [local rows * n, ...] into global arrays [rows * n, ...], sharded over the mesh rows."""
     sharding = self.split(spec)
     if jax.process_count() == 1:
       return jax.device_put(tree, sharding)

@@ -49,7 +49,10 @@ def finish(*, steps: int, **settings: Any) -> np.ndarray:
     for number, step in enumerate(walk(steps=steps, **settings)):
       finished[number] = np.nanmax(step.released)
   if not np.isfinite(finished).all():
-    raise ValueError("the seconds of steps and exchanges must be smaller. Their sum overflows a float.")
+    raise OptionError(
+      "the total time of steps and exchanges", "a finite float", "an overflow",
+      "Decrease the seconds of a step or of an exchange.",
+    )  # fmt: skip
   return finished
 
 

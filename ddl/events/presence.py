@@ -77,13 +77,14 @@ def check(presence: Presence, round_steps: int = 1) -> None:
   replaced = [a[0] == b[0] > 0 and {*a[1]} < {*b[1]} for a, b in pairwise(presence.changes)]
   rises = [a < b or both for a, b, both in zip(first, first[1:], replaced, strict=False)]
   if not first or first[0] or not all(rises):
-    raise OptionError("the steps at which presence changes", "increasing and start at 0", first[:9])
+    raise OptionError("the steps at which workers join or leave", "increasing, starting at 0", first[:9])
   for step, ids in presence.changes:
     if not ids or [*ids] != sorted({*ids}) or not {*ids} <= {*range(presence.workers)}:
       condition = f"one or more increasing ids in 0..{presence.workers - 1}"
       raise OptionError(f"the workers present from step {step}", condition, list(ids))
     if step % round_steps:
-      raise OptionError("the steps at which presence changes", f"multiples of a round of {round_steps} steps", step)
+      condition = f"multiples of {round_steps} (the steps of a round)"
+      raise OptionError("the steps at which workers join or leave", condition, step)
   for (_, before), (step, after) in pairwise(presence.changes):
     if not {*before} & {*after}:
       condition = f"a set that includes at least one of the workers present before ({list(before)})"

@@ -155,5 +155,5 @@ def _open_mpi_coordinator(me: ProcessInfo) -> str:
     return ""
   if env.get("OMPI_COMM_WORLD_LOCAL_SIZE") == env["OMPI_COMM_WORLD_SIZE"]:
     return f"127.0.0.1:{20000 + zlib.crc32(env.get('PMIX_NAMESPACE', '').encode()) % 20000}"
-  condition = "set to HOST:PORT of process 0 with a free port (Open MPI 5 does not provide this address)"
-  raise OptionError("coordinator", condition)
+  condition = "HOST:PORT, the host of process 0 and a free port on it"
+  raise OptionError("coordinator", condition, "nothing", "Open MPI 5 does not provide this address.")

@@ -1,4 +1,4 @@
-"""Record the config and options of a command or Python call in its folder, so that a resume does not need them."""
+"""Record the config and options of a command or Python call, so that users need not repeat them to resume it."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ def _damaged(file: Path, why: object) -> ValueError:
 
 
 def allowed_code(recorded: ResumeRecord | None, options: RunOptions) -> contextlib.AbstractContextManager[None]:
-  """Return a context that restricts which user-defined code can be imported for a record; see `inputs.allowed_code`."""
+  """Return a context manager that restricts the user-defined code a resumed run may import; see `inputs`."""
   if not recorded:
     return contextlib.nullcontext()
   return inputs.allowed_code(recorded.folder, options.trust_code, options.allow_changed_inputs)

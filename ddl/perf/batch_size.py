@@ -49,7 +49,7 @@ def seconds_factor(batch: float, critical: float, step: float) -> float:
 
 
 class ConvolutionProgram(NamedTuple):
-  """Solution of the 0-1 program over convolution algorithms for a mini-batch X."""
+  """Solution of the 0-1 integer program that chooses convolution algorithms for a mini-batch of X examples."""
 
   direct: float  # seconds of all convolutions with the direct algorithm
   shared: AlgorithmChoice  # the solution with one workspace for all layers

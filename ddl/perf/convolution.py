@@ -31,7 +31,7 @@ class DoesNotFit(ValueError):
 
 
 class AlgorithmCosts(NamedTuple):
-  """The costs of each algorithm in each layer for one mini-batch; seconds are infinite if one does not apply."""
+  """The costs of each algorithm in each layer; seconds are infinite where an algorithm does not apply."""
 
   algorithms: tuple[str, ...]
   seconds: np.ndarray  # [layers, algorithms] (T_kl)

@@ -46,7 +46,7 @@ class Efficiency(NamedTuple):
 
 
 class LayerWork(NamedTuple):
-  """The work of a layer or a whole step in training: the forward pass and both gradients."""
+  """The work of a layer or of a whole training step: forward pass, weight and input gradients, and update."""
 
   flop: float  # per example
   moved: float = 0.0  # values read and written per example: feature maps and their gradients

@@ -299,7 +299,10 @@ def speed(settings: FamilySettings, algorithm: str, setting: str, seconds: float
 
 
 def families(job: Job, cluster: Cluster, settings: FamilySettings, share: float) -> tuple[Speed, ...]:
-  """Predict the speeds of all applicable families. share: the largest share of a round spent waiting."""
+  """Predict the speeds of all applicable algorithm families.
+
+  share: the maximum share of a round of hierarchical SGD that may be spent waiting.
+  """
   replicated = settings.shards == 1  # each worker holds all parameters
   return (
     *(synchronous(job, cluster, settings) if replicated else ()),

@@ -47,7 +47,7 @@ class Layer(NamedTuple):
 
   @property
   def forward_flop(self) -> int:
-    """FLOP of the forward pass per example: 2 macs."""
+    """FLOP of the forward pass per example: 2 * macs."""
     return 2 * self.macs
 
   @property

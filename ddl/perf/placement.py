@@ -148,7 +148,7 @@ def table_job(name: str, cluster: Cluster, workers: int = 0) -> PlacedJob:
 
 
 def _usual(name: str, table: Table) -> UsualBatch:
-  """Return the usual batch of a layer table, by the kind of network."""
+  """Return the usual batch for the kind of network that a layer table describes."""
   language, attention = isinstance(table[0], Embedding), [layer for layer in table if isinstance(layer, Attention)]
   if not attention:
     return RECURRENT if language else ALEXNET if name.startswith("alexnet") else IMAGES

@@ -125,9 +125,9 @@ def make_model(experiment: Experiment, data: Data) -> Model:
   except KeyError as error:
     if error.args[0] in data.meta:
       raise
-    raise ValueError(
-      f"meta of the data must contain '{error.args[0]}', got {', '.join(map(str, data.meta))}. The model uses it."
-    ) from error
+    keys = ", ".join(map(str, data.meta)) or "none"
+    condition = f"a set that includes '{error.args[0]}'"
+    raise OptionError("the keys of the data set's meta", condition, keys, "The model requires this key.") from error
   model = of_model(model)._replace(microbatches=experiment.microbatches)
   return in_bfloat16(model) if experiment.precision == "bfloat16" else model
 

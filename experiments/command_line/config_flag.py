@@ -142,4 +142,4 @@ def _check(config: Any, path: str, names: Mapping[str, str]) -> None:
       raise unknown_key(key, where, section, node if isinstance(node, ConfigDict) else {}, names.get(section))
     node = node[key]
   if isinstance(node, ConfigDict) and path in SECTIONS:
-    raise OptionError(f"config.{path}", f"set by its keys, such as --config.{path}.{next(iter(node))}=VALUE")
+    raise OptionError(f"config.{path}", f"set key by key, such as --config.{path}.{next(iter(node))}=VALUE")

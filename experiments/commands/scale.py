@@ -13,6 +13,7 @@ from ddl.algorithms import COLLECTIVE
 from ddl.costs import scale
 from ddl.errors import OptionError
 from ddl.models import MODELS
+from ddl.names import pluralize
 from ddl.perf import cluster_file, scale_text, scaling
 from ddl.perf.cluster import Cluster
 from ddl.perf.scale_text import Curve
@@ -87,10 +88,9 @@ def main(line: CommandLine) -> int:
   if MEASURE.value:
     processes = cluster.workers or 1
     if workers[0] != 1 or processes not in workers:
-      advice = f"A measurement uses the {processes} calibrated processes."
-      raise OptionError(
-        "nodes", f"a list with 1 and {processes} if measure is set", ",".join(map(str, workers)), advice
-      )
+      condition = f"a list that contains 1 and {processes} if measure is set"
+      advice = f"The cluster was calibrated with {pluralize(processes, 'process')}, which the measurement uses too."
+      raise OptionError("nodes" if NODES.value else "workers", condition, ",".join(map(str, workers)), advice)
     from experiments.bench import microbench
 
     share = batch if weak else max(1, batch // processes)
@@ -143,7 +143,7 @@ def _check_measure(cluster: str, model: str) -> None:
 
 
 def _workers(name: str, cluster: Cluster, most: int) -> list[int]:
-  """Return the numbers of workers: by default powers of 2 up to the smallest of 128 nodes, the cluster and `most`."""
+  """Return the worker counts: by default powers of 2 up to 128 nodes, the cluster's size or `most` workers."""
   per_node, limit = cluster.network.per_node, cluster.workers or math.inf
   if NODES.value and WORKERS.value:
     raise OptionError("nodes", "unset when workers is set", NODES.value)

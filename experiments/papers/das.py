@@ -117,7 +117,7 @@ def terms(config: Config, cluster: str, larger: bool = False) -> Terms:
 
 
 def section(config: Config) -> Section:
-  """Build the section: speed-ups in two variants without a fit, and with two alternative fits to one point."""
+  """Build the section: speed-ups predicted by two variants without a fit and by two fits to one point."""
   half, start = _fitted(config)
   rows, steps, missing, spans = [], {}, {}, {}
   for name, inputs in config.rows.items():

@@ -79,7 +79,7 @@ def sources() -> dict[str, dict[str, str]]:
 
 @cache
 def points() -> list[PublishedStep]:
-  """Read all published steps."""
+  """Read all published measurements of training steps."""
   with Path(__file__).with_suffix(".csv").open(newline="") as file:
     return [_point(row) for row in csv.DictReader(file)]
 
@@ -211,9 +211,9 @@ def _half(point: PublishedStep, winograd: bool) -> float:
 def _why(name: str) -> tuple[float, ...]:
   """Return four numbers that explain the errors of predictions with the 0-1 program (`ddl.perf.convolution`).
 
-  1. The training FLOP with maps rounded up to whole tiles, divided by the FLOP without rounding.
+  1. The training FLOP with feature maps rounded up to whole tiles, divided by the FLOP without rounding.
   2. The share of the rounded FLOP in layers for which Winograd is fastest.
-  3. The share of a step on P100 with 64 images that the memory-bound operations after convolutions take.
+  3. The share of the step time (P100, 64 images) spent in the memory-bound operations after convolutions.
   4. The share of these operations' bytes that belongs to layers with normalization.
   """
   layers, shares = network(name), convolution_shares("pascal", "2016")

@@ -90,7 +90,7 @@ def test_a_recorded_presence_replaces_deaths():
   steps = walked({(2, 3): (0.0, 3.0)}, present=recorded)
   assert presence_of(3, steps) == recorded
   assert ends(steps) == [2, 4.5, 6.5, 9, 11, 13.5, 15.5, 18, 20, 22.5]
-  with pytest.raises(ValueError, match="multiples of a round of 2 steps, got"):
+  with pytest.raises(ValueError, match=r"multiples of 2 \(the steps of a round\), got"):
     walked({}, present=Presence(3, ((0, ALL), (3, (0,)))))
 
 

@@ -9,9 +9,9 @@ from ddl.ranges import PositiveInt, checked
 
 @checked
 def overlap_sgp(inner: optax.GradientTransformation, *, overlap: PositiveInt = 1, workers: PositiveInt) -> Algorithm:
-  """Push half of the model with a delay of tau steps (overlap stochastic gradient push).
+  """Average models by push-sum, with messages that arrive tau steps later (overlap stochastic gradient push).
 
-  `sgp` with a round every tau steps, whose messages are in flight for tau steps
+  This is `sgp` with a round every tau steps; each message is in flight for tau steps.
 
   Assran, Loizou, Ballas, Rabbat 2018, arXiv 1811.10792. As in the authors' code, a worker sends before a step; in the
   paper's algorithm 2 it sends after the step. While messages are in flight w_i = 1/2, and a step moves z_i twice as far

@@ -28,7 +28,7 @@ class Push(NamedTuple):
 
 @checked
 def sgp(inner: optax.GradientTransformation, *, workers: PositiveInt) -> Algorithm:
-  """Push half of the model along a directed graph, with a weight that corrects the bias (SGP).
+  """Average models along a directed graph by push-sum, with weights that correct the bias (SGP).
 
   x_i <- x_i + inner(g_i(z_i)); then x_i <- (x_i + x_j) / 2, w_i <- (w_i + w_j) / 2, j = i - 2^k; z_i = x_i / w_i
 
