@@ -69,6 +69,8 @@ from .api import (
 from .as_optax import as_optax as as_optax, consensus as consensus
 from .asynchronous.simulator import Simulator as Simulator
 from .data import DATA as DATA
+from .data.arrays import from_arrays as from_arrays
+from .data.hugging_face import from_hugging_face as from_hugging_face
 from .engine.compiled_trainer import CompiledTrainer as CompiledTrainer
 from .engine.execution import ExecutionConfig as ExecutionConfig
 from .engine.workers import make_workers as make_workers

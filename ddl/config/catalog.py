@@ -23,7 +23,7 @@ from ddl.api import Algorithm, Data, Model, ServerAlgorithm, Spec, Wrapper
 from ddl.config import user_code
 from ddl.config.optimizers import OPTIMIZERS
 from ddl.config.schedules import SCHEDULES
-from ddl.config.user_code import absolute, is_address
+from ddl.config.user_code import absolute, is_address, is_in_memory
 from ddl.data import DATA
 from ddl.data.sampling import PARTITIONS
 from ddl.errors import OptionError, nearest
@@ -106,7 +106,8 @@ def keywords(factory: Factory) -> dict[str, inspect.Parameter]:
 
 def takes(kind: str, name: str, key: str) -> bool:
   """Return whether factory `name` of section `kind` takes a key."""
-  return (kind, key) == ("optimizer", "learning_rate") or key in keywords(factory(kind, name))
+  has_rate = (kind, key) == ("optimizer", "learning_rate") and not is_in_memory(name)
+  return has_rate or key in keywords(factory(kind, name))
 
 
 def traceable(kind: str, name: str, key: str, value: Any) -> bool:
@@ -143,6 +144,8 @@ def with_keys(kind: str, values: Mapping[str, Any], default: Config) -> Config:
       out.update(section(name, [user_defined]))
     out.update(values)
     out["name"] = name
+    if is_in_memory(name) and "learning_rate" in out:  # an optax optimizer contains its own
+      del out["learning_rate"]
   return out
 
 

@@ -22,7 +22,7 @@ from ddl.config.catalog import (
 )
 from ddl.config.optimizers import elementwise
 from ddl.config.schedules import recorded
-from ddl.config.user_code import is_address
+from ddl.config.user_code import is_address, is_in_memory
 from ddl.contract import check_server
 from ddl.errors import OptionError
 from ddl.group_recorder import record
@@ -63,6 +63,7 @@ class Part:
     return {"name": self.name, **jsonable(self.settings)}
 
 
+DEFAULT_SCHEDULE = Part("constant", {"warmup": 0})
 MessageSeconds = Annotated[float, Range(0, 1e30)]  # large enough for predictions with a cluster's slowest links
 
 
@@ -149,7 +150,9 @@ class Experiment:
     parts = {}
     for kind in ("algorithm", "wrapper", *PARTS):
       section = dict(values[kind])
-      rate = {"learning_rate": section.pop("learning_rate")} if kind == "optimizer" else {}
+      rate = (
+        {"learning_rate": section.pop("learning_rate")} if kind == "optimizer" and "learning_rate" in section else {}
+      )
       arguments = keyword_arguments(kind, section, values["workers"])
       parts[kind] = Part(section["name"], arguments | rate)
     return cls(**parts, network=Network(**values["network"]), **{key: values[key] for key in SETTINGS})
@@ -268,6 +271,11 @@ class Experiment:
   def make_optimizer(self) -> optax.GradientTransformation:
     """Build the inner optimizer with its schedule. Raises ValueError if the learning rate is not positive."""
     rest = dict(self.optimizer.settings)
+    if is_in_memory(self.optimizer.name):
+      if self.schedule != DEFAULT_SCHEDULE:
+        advice = "An optax optimizer contains its own schedule."
+        raise OptionError("config.schedule", "unset with an optax optimizer", self.schedule.name, advice)
+      return make("optimizer", self.optimizer.name)
     rate = rest.pop("learning_rate")
     check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
     schedule = self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))

@@ -9,6 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from ddl.api import Spec, Wrapper
+from ddl.config import in_memory
 from ddl.config.base import DEFAULTS, absolute, base, load, renamed, switched, with_user_keys
 from ddl.config.catalog import REGISTRIES, Config, check_keys
 from ddl.config.comparison import apply
@@ -83,7 +84,9 @@ def _label(changes: Any) -> dict[str, Any]:
 
 
 def _section(kind: str, value: Any) -> Any:
-  """Convert the value of a section to its keys: a name or a function becomes {"name": ...}."""
+  """Convert the value of a section to its keys: a name, a function or an object becomes {"name": ...}."""
+  if section := in_memory.section(kind, value):
+    return section
   if kind not in REGISTRIES or isinstance(value, Mapping | ConfigDict):
     return value
   if isinstance(value, str):

@@ -15,6 +15,7 @@ from ddl.config import comparison
 from ddl.config.catalog import Config, as_type, factory, keywords, named
 from ddl.config.comparison import experiment_of, only, variants
 from ddl.config.experiment import Experiment, jsonable
+from ddl.config.user_code import is_in_memory
 from ddl.errors import OptionError
 from ddl.ranges import Fraction, PositiveFloat, PositiveInt, Seed, check_all, check_fields
 
@@ -163,6 +164,11 @@ def _value_at(bounds: Bounds, u: float) -> Any:
 
 def _space(section: Config, label: str, experiment: Experiment) -> Space:
   """Return an algorithm label's search space: the learning rate and the label's keys in config.sweep.space."""
+  if is_in_memory(experiment.optimizer.name):
+    advice = "Its learning rate cannot be tuned: pass a name or a function (rate, *, settings)."
+    raise OptionError(
+      f"optimizer of '{label}'", "no optax optimizer in a sweep", experiment.optimizer.short_name, advice
+    )
   space: dict[str, Bounds] = {RATE: _range("config.sweep.learning_rate", section.learning_rate, float)}
   for bound in space[RATE]:
     check_all(PositiveFloat, bound, "config.sweep.learning_rate")

@@ -26,6 +26,8 @@ from ddl.config.trusted_code import files, installed, package_files
 from ddl.errors import OptionError, nearest
 
 UNDECLARED = Taxonomy("data", *["not declared"] * 4)
+MEMORY = "ddl.config.in_memory"  # the module of objects that exist only in this process
+IN_MEMORY = "Pass the same object again; it is not stored with the run."
 LOADED = "@"  # separates file name and hash in the names of modules that `load` has run
 
 _allow: ContextVar[Callable[[str], None]] = ContextVar("allow", default=lambda address: None)  # may raise
@@ -38,6 +40,11 @@ class Unavailable(OptionError):
 def is_address(name: Any) -> bool:
   """Return whether a name is an import path, FILE.py:NAME or MODULE:NAME, of a user-defined function."""
   return isinstance(name, str) and ":" in name
+
+
+def is_in_memory(name: str) -> bool:
+  """Return whether a name refers to an object that exists only in this process, such as an optax optimizer."""
+  return name.startswith(f"{MEMORY}:")
 
 
 @contextlib.contextmanager
@@ -186,6 +193,8 @@ def _value(name: str, option: str) -> Any:
   except Exception as error:  # the user's file may raise anything
     why = f"Importing {where} failed ({type(error).__name__}: {error})."
     raise Unavailable(option, "FILE.py:NAME or MODULE:NAME of a function", name, why) from error
+  if attribute not in vars(module) and is_in_memory(name):
+    raise Unavailable(option, "an object that was passed in this process", attribute, IN_MEMORY)
   if attribute not in vars(module):
     known = [
       key

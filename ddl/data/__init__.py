@@ -7,7 +7,7 @@ files and settings; `take` also raises them for damaged images and invalid token
 from collections.abc import Callable
 
 from ddl.api import Data
-from ddl.data import image_arrays, image_folder, synthetic, tfds, tokens
+from ddl.data import hugging_face, image_arrays, image_folder, synthetic, tfds, tokens
 
 DATA: dict[str, Callable[..., Data]] = {
   "digits": image_arrays.digits,
@@ -17,6 +17,7 @@ DATA: dict[str, Callable[..., Data]] = {
   "text": tokens.text,
   "tokens": tokens.tokens,
   "tfds": tfds.tfds,
+  "hugging_face": hugging_face.hugging_face,
   "least_squares": synthetic.least_squares,
   "synthetic": synthetic.synthetic,
 }

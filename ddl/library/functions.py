@@ -29,7 +29,7 @@ from ddl.run.workdir import workdir as folder_of
 
 __all__ = ["RunOptions", "StepInfo", "compare", "custom", "load", "sweep", "train"]  # re-exported by `ddl`
 Source = str | Path | ConfigDict | None  # the path of a config file, or a config; None: `base()`
-Section = str | Mapping[str, Any] | Callable[..., Any]  # a section: a name, {"name": ..., key: value} or a function
+Section = str | Mapping[str, Any] | Callable[..., Any]  # a name, {"name": ..., key: value}, a function or an object
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -48,7 +48,9 @@ SECTIONS = {  # section -> description, in the order of the config
 
 SECTIONS_AND_SETTINGS = """\
 Sections and settings, with their defaults if `config` does not set them. Each section from algorithm to barrier is a
-name, {"name": ..., key: value} or a custom function; `python run.py list` prints algorithms, models and data sets."""
+name, {"name": ..., key: value} or a custom function; `python run.py list` prints algorithms, models and data sets.
+`data` may also be arrays, (x, y) or (x, y, x_test, y_test), a data set of Hugging Face or a `ddl.Data`, and `optimizer`
+an `optax.GradientTransformation`."""
 
 
 def _list_settings(function: Function) -> Function:

@@ -94,10 +94,9 @@ class Batch:
   def diverge(self, run: int, error: NotFinite) -> None:
     """Mark a run as diverged because of `error`."""
     experiment = self.runs[run].components.experiment
-    self.diverged[run] = Diverged(
-      f"{experiment.label} diverged: {error}; try config.optimizer.learning_rate below "
-      f"{experiment.optimizer.learning_rate}; {self.checkpoint_note()}"
-    )
+    rate = experiment.optimizer.get("learning_rate")  # None: the rate is inside an optax optimizer
+    lower = "a lower learning rate" if rate is None else f"config.optimizer.learning_rate below {rate}"
+    self.diverged[run] = Diverged(f"{experiment.label} diverged: {error}; try {lower}; {self.checkpoint_note()}")
     self.diverged[run].__cause__ = error
 
   def start(self) -> Any:

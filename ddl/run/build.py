@@ -16,7 +16,7 @@ from ddl.asynchronous.simulator import Simulator
 from ddl.config.catalog import factory
 from ddl.config.experiment import Experiment
 from ddl.config.options import ON_RAY, RunOptions
-from ddl.config.user_code import is_address
+from ddl.config.user_code import is_address, is_in_memory
 from ddl.contract import of_collective, of_model, of_server, trace_model
 from ddl.data import checks
 from ddl.data.sampling import ExampleSampler, batches, round_batches
@@ -315,6 +315,11 @@ def check_options(
     ValueError: if the experiment does not support an option, or the batch is not divisible by the members.
   """
   experiment, members = components.experiment, options.members
+  if several := next((name for name in ("processes", "max_restarts") if name in options.changed()), ""):
+    parts = {kind: getattr(experiment, kind) for kind in ("data", "optimizer")}
+    if passed := [part.short_name for part in parts.values() if is_in_memory(part.name)]:
+      advice = "Other processes cannot import it: pass a function at the top level of a file."
+      raise OptionError(several, f"unset with {passed[0]}", options.changed()[several], advice)
   if experiment.elastic:
     deaths = experiment.times.get("death_rate")
     if clusters:

@@ -15,6 +15,7 @@ import types
 from importlib import metadata
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from helpers import launchers
@@ -171,7 +172,8 @@ def test_the_python_blocks_run(name, folder, monkeypatch, capsys, pytestconfig):
   if not pytestconfig.getoption("--slow"):
     for text, replacement in BRIEF.items():
       page = page.replace(text, replacement)
-  with contextlib.nullcontext() if pytestconfig.getoption("--slow") else undrawn():
+  as_users_run = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
+  with contextlib.nullcontext() if pytestconfig.getoption("--slow") else undrawn(), as_users_run[0], as_users_run[1]:
     for code, printed in re.findall(
       r"^```python\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", page, re.MULTILINE | re.DOTALL
     ):

@@ -1,0 +1,77 @@
+"""Config sections for objects of this process: arrays, data sets and optax optimizers.
+
+The section's name is an import path, such as `ddl.config.in_memory:arrays_1f2e3d4c`, that ends in a hash of the object.
+So a run is resumed only by a call that passes an equal object.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ddl.api import Data, Source
+from ddl.data import arrays, hugging_face
+from ddl.errors import OptionError
+
+SAMPLE = 64  # examples of a data set that determine its name; the fingerprints of a run cover all of them
+PARAMS = {"kernel": (2, 3), "bias": (3,)}  # shapes for tracing an optimizer
+
+
+def section(kind: str, value: Any) -> dict[str, Any] | None:
+  """Return the config section that refers to an object of this process; None if `value` is not such an object.
+
+  Args:
+    kind: the section's kind, such as "data".
+    value: for "data", the arguments of `ddl.from_arrays` as a tuple, a `datasets.Dataset` or `DatasetDict` of Hugging
+      Face, or a `ddl.Data`; for "optimizer", an `optax.GradientTransformation`.
+  """
+  if kind == "optimizer" and isinstance(value, optax.GradientTransformation):
+    return {"name": _register("optimizer", _traced(value), lambda: value)}
+  if kind != "data":
+    return None
+  word = "data"
+  if isinstance(value, tuple | list) and not isinstance(value, Data):
+    word, value = "arrays", arrays.from_arrays(*arrays.flat(value))
+  elif hugging_face.is_dataset(value):
+    word, value = "hugging_face", hugging_face.from_hugging_face(value)
+  return {"name": _register(word, _content(value), lambda: value)} if isinstance(value, Data) else None
+
+
+def _register(word: str, content: bytes, factory: Callable[..., Any]) -> str:
+  name = f"{word}_{hashlib.sha256(content).hexdigest()[:8]}"
+  globals()[name] = factory
+  return f"{__name__}:{name}"
+
+
+def _traced(optimizer: optax.GradientTransformation) -> bytes:
+  """Return bytes that determine an optimizer: its traced functions with their constants."""
+  params = {name: jnp.zeros(shape) for name, shape in PARAMS.items()}
+
+  def step(params: Any) -> Any:
+    return optimizer.update(params, optimizer.init(params), params)
+
+  try:
+    with jax.numpy_dtype_promotion("standard"):  # optax's Adam needs it
+      closed = jax.make_jaxpr(step)(params)
+  except Exception as error:  # the user's optimizer may raise anything
+    advice = f"It raised {type(error).__name__}."
+    raise OptionError("optimizer", "an optimizer of arrays with one and two axes", repr(optimizer), advice) from error
+  return str(closed.jaxpr).encode() + b"".join(np.asarray(constant).tobytes() for constant in closed.consts)
+
+
+def _content(data: Data) -> bytes:
+  """Return bytes that determine a data set: its description, and the sizes and a sample of its parts."""
+  parts: Mapping[str, Source | None] = {"train": data.train, "test": data.test, "validation": data.validation}
+  sha = hashlib.sha256(repr(sorted(data.meta.items())).encode())
+  for name, part in parts.items():
+    if part is None:
+      continue
+    sha.update(f"{name} {part.size}".encode())
+    indices = np.unique(np.linspace(0, part.size - 1, SAMPLE).astype(np.int64))
+    for key, values in sorted(part.take(indices[:1] if part.stream else indices).items()):
+      sha.update(f"{key} {values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
+  return sha.digest()
