@@ -210,8 +210,8 @@ class Model(NamedTuple):
   """A model as pure functions. `extra` is its non-trained state, such as batch-norm statistics, or {}.
 
   Attributes:
-    metrics: per-example test metrics: "loss", and "accuracy" for classes and tokens. None: report only the loss,
-      computed with a fixed key.
+    metrics: per-example test metrics by name: "loss", "accuracy" for classes and tokens, and any others. None: report
+      only the loss, computed with a fixed key.
     dense: whether gradients stay fast under vmap and scan on a CPU, unlike those of XLA's convolutions (see
       `ddl.models.cpu.convolve`).
     rules: sharding rules over a worker's devices, by name. Every model also supports "fsdp".
@@ -258,9 +258,11 @@ class Data(NamedTuple):
 
   meta: {"task": "classification" | "regression" | "language", "shape": one example's x shape, "num_outputs":
   classes, outputs or vocabulary, "description": one line on the origin of the examples, ...}
+  tests: further test sets by name; their metrics are test_<name>_loss, test_<name>_accuracy, ...
   """
 
   train: Source
   test: Source
   meta: Mapping[str, Any]
   validation: Source | None = None
+  tests: Mapping[str, Source] = {}

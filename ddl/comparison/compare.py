@@ -19,7 +19,7 @@ from ddl.report.formats import listed
 from ddl.run import build, folder
 from ddl.run.build import Components
 from ddl.run.exit_codes import Failed
-from ddl.run.metrics import comparison_metric
+from ddl.run.metrics import Metric, comparison_metric
 from ddl.run.processes import check_processes, launch, launches, say
 from ddl.run.session import open_folder, session
 from ddl.run.workdir import check_folder, resume_command
@@ -101,15 +101,16 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     return page | {"folder": str(path)}
 
 
-def _metric(comparison: Comparison, components: Mapping[str, Components]) -> str:
+def _metric(comparison: Comparison, components: Mapping[str, Components]) -> Metric:
   """Return the metric that the target refers to. Raises OptionError if the target is not one of its values."""
   (_, data, model, *_), target = next(iter(components.values())), comparison.target
-  metric = comparison_metric(comparison.metric, model, data.test, data.meta.get("task", ""))
-  is_valid, condition = {
-    "accuracy": (0 < target <= 1, "in (0, 1] for an accuracy (0.95 for 95 %)"),
-    "loss": (math.isfinite(target), "finite for a loss"),
-    "perplexity": (1 < target < math.inf, "above 1 and finite for a perplexity (for example 30)"),
-  }[metric]
+  sources = {"": data.test, **data.tests}
+  metric = comparison_metric(comparison.metric, comparison.mode, model, sources, data.meta.get("task", ""))
+  is_valid, condition = math.isfinite(target), f"finite for the metric {metric.name}"
+  if report.formats.is_share(f"test_{metric.name}"):
+    is_valid, condition = 0 < target <= 1, "in (0, 1] for an accuracy (0.95 for 95 %)"
+  elif metric.name.endswith("perplexity"):
+    is_valid, condition = 1 < target < math.inf, "above 1 and finite for a perplexity (for example 30)"
   if not is_valid:
     raise OptionError("config.compare.target", condition, f"{target:g}")
   return metric

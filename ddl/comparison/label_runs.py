@@ -17,7 +17,7 @@ from ddl.engine import execution
 from ddl.engine.trainer import Trainer
 from ddl.engine.workers import make_workers
 from ddl.names import pluralize, slug
-from ddl.report.reader import SCORES
+from ddl.report.reader import is_score
 from ddl.run import build, checkpoints, inputs
 from ddl.run import folder as run_dir
 from ddl.run import loop as train_loop
@@ -91,7 +91,7 @@ def run(
   """
   runs, failed, ended, description = {}, {}, 0, ""
   first = components[next(iter(components))]
-  evaluator = Evaluator(first.model, first.data.test)
+  evaluator = Evaluator(first.model, first.data.test, first.data.tests)
   virtual = any(experiment.in_virtual_time for experiment in comparison.experiments.values())
   for label, built in components.items():
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
@@ -120,7 +120,7 @@ def run(
         say(f"  seed {seed}: {outcome}")
         continue
       ended += 1
-      shown = ", ".join(f"{k} {outcome[k]:.4g}" for k in SCORES if k in outcome)
+      shown = ", ".join(f"{k} {outcome[k]:.4g}" for k in outcome if is_score(k))
       say(f"  seed {seed}: {shown}{read}")
   return runs, failed, ended
 

@@ -71,7 +71,7 @@ def _predict(
 ) -> list[dict[str, Any]]:  # fmt: skip
   """Predict the runs on each cluster; return one entry of comparison.json per cluster.
 
-  runs: run folders by algorithm label; target: {"metric": name, "value": value to reach}.
+  runs: run folders by algorithm label; target: {"metric": name, "value": value to reach, "higher_is_better": bool}.
   """
   first = next(components[label] for label in runs)
   split = cluster_clock.of(first, options.members, options.sharding)
@@ -92,7 +92,7 @@ def _entrant(
     seeds.append(int(run.rpartition("-")[2]))
     steps.append(columns["step"] if columns else np.empty(0))
     values = columns[target["metric"]] if columns else np.empty(0)
-    met = crossing(steps[-1], values, target["value"], target["metric"] == "test_accuracy")
+    met = crossing(steps[-1], values, target["value"], target["higher_is_better"])
     hits.append(met.step if met else np.nan)
   pattern = pattern_of(components.algorithm, param_shapes(components.model), components.experiment.workers)
   return Entrant(components.experiment, components.algorithm, pattern, seeds, steps, hits, members)

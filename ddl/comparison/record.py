@@ -20,6 +20,7 @@ from ddl.perf.patterns import Op, Pattern, Visits
 from ddl.report import formats
 from ddl.run import folder, inputs, virtual_time
 from ddl.run.build import Components, param_shapes
+from ddl.run.metrics import Metric
 from ddl.run.processes import say
 from ddl.run.workdir import without
 
@@ -97,7 +98,7 @@ def write(file: Path, page: dict[str, Any]) -> None:
 
 def content(
   path: Path, comparison: Comparison, components: Mapping[str, Components], runs: Mapping[str, list[str]],
-  failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions, metric: str,
+  failed: Mapping[str, str], tuned: Mapping[str, Any], options: RunOptions, metric: Metric,
 ) -> dict[str, Any]:  # fmt: skip
   """Return the content of comparison.json, without predictions for clusters.
 
@@ -119,7 +120,11 @@ def content(
     "title": title or f"{_counted(comparison)}, {first.model.short_name} on {first.data.short_name}",
     "command": folder.about(without(options.command))["command"],  # to reproduce it in another folder
     "config": comparison.to_json(),
-    "target": {"metric": f"test_{metric}", "value": comparison.target},
+    "target": {
+      "metric": f"test_{metric.name}",
+      "value": comparison.target,
+      "higher_is_better": metric.higher_is_better,
+    },
     "versions": trained["versions"] if isinstance(trained.get("versions"), dict) else {},
     "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
     "git": trained.get("git"),

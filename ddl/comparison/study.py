@@ -17,6 +17,7 @@ from optuna.trial import TrialState
 from ddl.config.sweep import Bounds, Point, Space, Sweep, logarithmic, points
 from ddl.errors import OptionError
 from ddl.run.folder import STUDY, differences
+from ddl.run.metrics import Metric
 
 STARTUP = 4  # trials at Halton points before TPE, which needs earlier results
 RUNGS = (1, 3)  # in ninths of the steps; about a third of the trials continue after each rung
@@ -50,15 +51,15 @@ class Halton(optuna.samplers.BaseSampler):
 class LabelStudy:
   """The trials of one algorithm label: `pending` returns unfinished and new trials, `tell` finishes a trial."""
 
-  def __init__(self, storage: JournalStorage, sweep: Sweep, label: str, metric: str):
-    """Create or load the study of an algorithm label. metric: "accuracy" or "loss"."""
+  def __init__(self, storage: JournalStorage, sweep: Sweep, label: str, metric: Metric):
+    """Create or load the study of an algorithm label. metric: the metric of `score` by which trials are compared."""
     self._space, self._trials, self.metric = sweep.spaces[label], sweep.trials, metric
     self._halton, self._tpe = Halton(self._space, sweep.trials), sweep.sampler == "tpe"
     self._key = f"{sweep.experiments[label].seed}/{label}"
     self._study = optuna.create_study(
       storage=storage,
       study_name=label,
-      direction="maximize" if metric == "accuracy" else "minimize",
+      direction="maximize" if metric.higher_is_better else "minimize",
       pruner=optuna.pruners.SuccessiveHalvingPruner(1, 3) if sweep.pruning else optuna.pruners.NopPruner(),
       load_if_exists=True,
     )
@@ -88,7 +89,7 @@ class LabelStudy:
     trial.set_user_attr("score", score)
     trial.set_user_attr("seeds", seeds)
     if score:
-      self._study.tell(trial, score[self.metric])
+      self._study.tell(trial, score[self.metric.name])
     else:
       self._study.tell(trial, state=TrialState.PRUNED)  # samplers learn from pruned trials, but not from failed ones
 
@@ -107,7 +108,7 @@ class LabelStudy:
     rung = max((rung for rung in RUNGS if 9 * line["step"] >= rung * steps), default=0)
     reported = self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
     if rung and rung not in reported:
-      trial.report(line[f"test_{self.metric}"], rung)
+      trial.report(line[f"test_{self.metric.name}"], rung)
       if trial.should_prune():
         raise optuna.TrialPruned
 

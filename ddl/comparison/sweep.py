@@ -21,6 +21,7 @@ from ddl.config.options import RunOptions
 from ddl.config.sweep import RATE, Point, Sweep, by_section, edges, points
 from ddl.data import source
 from ddl.names import pluralize, slug
+from ddl.report.reader import TEST, is_score
 from ddl.run import build, inputs
 from ddl.run import folder as run_dir
 from ddl.run.batch import Diverged, LoopStep
@@ -29,7 +30,6 @@ from ddl.run.metrics import Evaluator, comparison_metric
 from ddl.run.processes import launch, launches, say
 from ddl.run.session import open_folder, session
 
-METRICS = ("accuracy", "loss", "perplexity")
 Trial = tuple[Any, Point]  # an Optuna trial and its settings
 
 
@@ -69,8 +69,9 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
     if hosts.is_main():
       run_dir.record(path, run_dir.about(options.command), options.recorded, all_fingerprints, existing.done(path))
     model = next(iter(first_components.values())).model
-    metric = comparison_metric(settings.metric, model, data.validation, data.meta.get("task", ""))
-    metric = "loss" if metric == "perplexity" else metric  # equivalent, as the loss is the log of the perplexity
+    metric = comparison_metric(settings.metric, settings.mode, model, {"": data.validation}, data.meta.get("task", ""))
+    if metric.name == "perplexity":  # equivalent, as the loss is the log of the perplexity
+      metric = metric._replace(name="loss")
     storage, evaluator, results = study.storage(path, logs, hosts.is_main()), Evaluator(model, data.validation), {}
     for label, components in first_components.items():
       fingerprints = inputs.fingerprints_of_label(all_fingerprints, components.experiment)
@@ -193,7 +194,7 @@ def _score(outcome: dict[str, Any] | Diverged) -> dict[str, float]:
   """Return a run's metrics on the validation split after the last step; {} if it diverged."""
   if isinstance(outcome, Diverged) or not math.isfinite(outcome["test_loss"]):
     return {}
-  return {name: outcome[f"test_{name}"] for name in METRICS if f"test_{name}" in outcome}
+  return {name.removeprefix(TEST): value for name, value in outcome.items() if is_score(name)}
 
 
 def _load(sweep: Sweep) -> Data:
@@ -226,7 +227,8 @@ def _result(trials: study.LabelStudy, sweep: Sweep, label: str) -> dict[str, Any
     return {"best": None, "validation": None, "edges": {}, "trials": entries}
 
   def quality(trial: tuple[Point, dict[str, float]]) -> tuple[float, float]:
-    return (trial[1]["accuracy"] if trials.metric == "accuracy" else 0.0), -trial[1]["loss"]
+    score, name = trial[1], trials.metric.name
+    return score[name] if trials.metric.higher_is_better else -score[name], -score["loss"]
 
   best, score = max(good, key=quality)
   extremes = edges(sweep.experiments[label], sweep.spaces[label], best, [point for point, _ in finished])

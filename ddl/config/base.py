@@ -69,7 +69,8 @@ def base() -> Config:
     {
       "title": "",
       "seeds": (0, 1, 2),
-      "metric": "",  # "accuracy", "loss" or "perplexity"; "": the accuracy if the model has one, else the loss
+      "metric": "",  # such as "accuracy", "loss" or "perplexity"; "": the accuracy if the model has one, else the loss
+      "mode": "",  # "max" or "min": whether higher or lower values are better; "": only for metrics that ddl knows
       "target": 0.95,  # test metric to reach: at least this accuracy, or at most this loss or perplexity
       "expected": (),  # pairs of labels (A, B) where A reaches the target sooner than B according to a paper
       "algorithms": ConfigDict(),  # label -> changes of the config, e.g. {"algorithm": {"name": "dasgd"}}

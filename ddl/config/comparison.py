@@ -302,6 +302,7 @@ class Comparison:
   grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values by key; {}: no grid
   places: Mapping[str, Place] = field(default_factory=dict)  # position of each label in the grid
   metric: str = ""  # see `config.compare.metric`
+  mode: str = ""  # see `config.compare.mode`
 
   def __post_init__(self) -> None:
     """Raise OptionError for invalid seeds or expected pairs, or experiments that cannot be compared."""
@@ -349,7 +350,7 @@ class Comparison:
     out = cls(
       {label: experiment_of(label, points[label].config) for label in selected},
       section.title, section.seeds, section.target, section.expected, tuple(clusters), tuned,
-      values(config), {label: points[label].place for label in selected}, section.metric,
+      values(config), {label: points[label].place for label in selected}, section.metric, section.mode,
     )  # fmt: skip
     for label in [label for pair in out.expected for label in pair]:
       named("label in config.compare.expected", labels, label)
@@ -374,7 +375,7 @@ class Comparison:
     common = set.intersection(*[set(map(repr, values.items())) for values in flat.values()])
     differing = {label: {k: v for k, v in keys.items() if repr((k, v)) not in common} for label, keys in flat.items()}
     shared = {k: v for k, v in _flat(self.first.to_json()).items() if repr((k, v)) in common}
-    heads = {key: getattr(self, key) for key in ("title", "seeds", "metric", "target", "expected")}
+    heads = {key: getattr(self, key) for key in ("title", "seeds", "metric", "mode", "target", "expected")}
     heads |= {"grid": self.grid} if self.grid else {}
     return jsonable({**heads, "common": shared, "algorithms": differing})
 

@@ -5,7 +5,7 @@ So a run is resumed only by a call that passes an equal object.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -65,7 +65,8 @@ def _traced(optimizer: optax.GradientTransformation) -> bytes:
 
 def _content(data: Data) -> bytes:
   """Return bytes that determine a data set: its description, and the sizes and a sample of its parts."""
-  parts: Mapping[str, Source | None] = {"train": data.train, "test": data.test, "validation": data.validation}
+  parts: dict[str, Source | None] = {"train": data.train, "test": data.test, "validation": data.validation}
+  parts |= data.tests
   sha = hashlib.sha256(repr(sorted(data.meta.items())).encode())
   for name, part in parts.items():
     if part is None:

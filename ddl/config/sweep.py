@@ -39,6 +39,7 @@ class Sweep:
   pruning: bool = False
   validation: Fraction = 0.2  # share of the training examples, for data without a validation split
   metric: str = ""  # see `config.compare.metric`; with "perplexity", trials are compared by the loss
+  mode: str = ""  # see `config.compare.mode`
 
   def __post_init__(self) -> None:
     """Raise OptionError for invalid settings, such as no validation split."""
@@ -80,13 +81,13 @@ class Sweep:
     spaces = {label: _space(section, label, experiment) for label, experiment in experiments.items()}
     return cls(
       experiments, spaces, section.trials, section.seeds, section.sampler, section.pruning,
-      section.validation, config.compare.metric,
+      section.validation, config.compare.metric, config.compare.mode,
     )  # fmt: skip
 
   def to_json(self, label: str) -> dict[str, Any]:
     """Return the settings that determine an algorithm label's trials; resuming requires the same settings."""
     rules = {key: getattr(self, key) for key in ("sampler", "pruning", "validation", "seeds")}
-    rules |= {"metric": self.metric} if self.metric else {}
+    rules |= {key: value for key in ("metric", "mode") if (value := getattr(self, key))}
     return jsonable({**self.experiments[label].to_json(), "sweep": {**rules, "space": self.spaces[label]}})
 
 

@@ -5,6 +5,7 @@ validation). The remaining examples are checked on the host, batch by batch, whe
 """
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -45,13 +46,20 @@ def checked(data: Data, complete: bool = False) -> Data:
     raise OptionError("num_outputs in the data set's meta", f"an integer from 1 to {2**31}", repr(outputs))
   if not isinstance(shape, Sequence) or isinstance(shape, str):
     raise OptionError("shape in the data set's meta", "the shape of one x (for example, (28, 28, 1))", repr(shape))
+  for name in data.tests:
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+      raise OptionError("names of further test sets", "lower-case identifiers", repr(name))
   parts = {"training": data.train, "test": data.test, "validation": data.validation}
+  parts |= {f"{name} test": part for name, part in data.tests.items()}
   if data.validation is None:
     del parts["validation"]
-  sources, inputs = zip(*(_verified(part, data.meta, name, complete) for name, part in parts.items()), strict=True)
-  for name, x in zip([*parts][1:], inputs[1:], strict=True):
-    same_inputs(inputs[0], x, "data", ("the training set", f"the {name} set"))
-  return Data(sources[0], sources[1], data.meta, *sources[2:])
+  verified = {name: _verified(part, data.meta, name, complete) for name, part in parts.items()}
+  sources = {name: source for name, (source, _) in verified.items()}
+  inputs = {name: x for name, (_, x) in verified.items()}
+  for name in [*parts][1:]:
+    same_inputs(inputs["training"], inputs[name], "data", ("the training set", f"the {name} set"))
+  tests = {name: sources[f"{name} test"] for name in data.tests}
+  return Data(sources["training"], sources["test"], data.meta, sources.get("validation"), tests)
 
 
 def batch_check(meta: Mapping[str, Any], part: str) -> Check:

@@ -108,6 +108,7 @@ def compare(
   seeds: int | Sequence[int] | None = None,
   target: float | None = None,
   metric: str | None = None,
+  mode: str | None = None,
   grid: Mapping[str, Sequence[Any]] | None = None,
   only: Sequence[str] = (),
   clusters: Sequence[str] = (),
@@ -125,7 +126,9 @@ def compare(
       changed sections, as in {"slow": {"algorithm": "easgd", "optimizer": {"learning_rate": 0.05}}}.
     seeds: seeds to train each label with; a number n means the seeds 0 to n - 1.
     target: value of the test metric that runs should reach: a minimum accuracy, or a maximum loss or perplexity.
-    metric: "accuracy", "loss" or "perplexity"; default: accuracy if the model defines it, else loss.
+    metric: "accuracy", "loss", "perplexity" or another metric of the model, after the name of a further test set (as in
+      "noisy_accuracy"); default: accuracy if the model defines it, else loss.
+    mode: "max" or "min": whether higher or lower values of a user-defined metric are better.
     grid: setting -> values; each label is trained with all combinations of these values, as in
       {"workers": (1, 2, 4), "algorithm.period": (1, 16)}.
     only: labels or algorithms to train; default: all.
@@ -140,7 +143,7 @@ def compare(
   """
   only, clusters = _names("only", only), _names("clusters", clusters)
   check_path("tuned", tuned)
-  section = {"algorithms": algorithms, "seeds": seeds, "target": target, "metric": metric, "grid": grid}
+  section = {"algorithms": algorithms, "seeds": seeds, "target": target, "metric": metric, "mode": mode, "grid": grid}
   changes = _with_section(changes, "compare", section)
   with _prepared("compare", config, changes, workdir, options) as (resolved, options, recorded):
     only, clusters = only or recorded.get("only", ()), clusters or recorded.get("cluster", ())

@@ -78,7 +78,7 @@ class Run(Described):
     names = {key: short_name(self.config[key]["name"]) for key in ("algorithm", "model", "data")}
     text = f"  {names['algorithm']}, {names['model']} on {names['data']}; {pluralize(self.config['workers'], 'worker')}"
     last = json.loads((self.folder / run_dir.METRICS).read_text(encoding="utf-8").splitlines()[-1])
-    scores = [f"{formats.NAMES[name]} {formats.figure(name, last[name])}" for name in reader.SCORES if name in last]
+    scores = [f"{formats.name(name)} {formats.figure(name, last[name])}" for name in last if reader.is_score(name)]
     text += f", seed {self.config['seed']}\n  step {last['step']:,} of {self.config['steps']:,}: {', '.join(scores)}"
     return "\n  ".join([text, *map(run_dir.change_text, run_dir.input_changes(self.folder))])
 
@@ -138,10 +138,11 @@ class Run(Described):
   def evaluate(self, source: Source | None = None) -> dict[str, float]:
     """Return the mean "loss" of the saved model, its "accuracy" if defined, and for a language model its "perplexity".
 
-    source: the examples to evaluate; by default the test set.
+    source: the examples to evaluate; by default all test sets.
     """
     params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
-    tested = Evaluator(self.model, source or self.data.test)([Consensus(params, extra, None)])[0]
+    more = {} if source else self.data.tests
+    tested = Evaluator(self.model, source or self.data.test, more)([Consensus(params, extra, None)])[0]
     return with_perplexity(tested, self.data.meta.get("task", ""))
 
 
@@ -159,7 +160,7 @@ class Compared(Described):
     texts = [
       f"{pluralize(len(results.labels), 'label')}: {formats.listed(results.labels, SHOWN)}",
       f"{'seed' if len(seeds) == 1 else 'seeds'}: {formats.listed(seeds, SHOWN)}; "
-      f"target: {formats.NAMES[comparison.metric]} {comparison.goal}",
+      f"target: {formats.name(comparison.metric)} {comparison.goal}",
       *report.sentences.headlines(results),
       *map(report.sentences.plain, report.sentences.caveats(results)),
       *(f"{text.partition('; ')[0].rstrip('.')}." for text in report.clusters.sentences_of(results)),

@@ -10,7 +10,7 @@ import pandas as pd
 from ddl.report import figure, formats, frames, sentences
 from ddl.report.figure import DASHES, IDLE, INK, MUTED, NARROW, WIDE, Figure
 from ddl.report.frames import Frames
-from ddl.report.reader import COLUMNS, PREDICTED, ComparisonRecord, DataFrame, RunRecord
+from ddl.report.reader import PREDICTED, ComparisonRecord, DataFrame, RunRecord
 from ddl.report.statistics import common_grid, finite_rows, half_width, interval_ends
 
 BELOW = 0.5  # how far an accuracy axis extends below the worst final value, as a share of the range of final values
@@ -35,7 +35,7 @@ def data(comparison: ComparisonRecord, y: str) -> tuple[DataFrame, bool]:
   linear = _curves(comparison, y, None)
   means = linear["y"][linear["line"] == "mean"].to_numpy()
   floor = NEGLIGIBLE * float(means.max(initial=0))
-  if y == "test_accuracy" or not floor > 0 or means.min() < 0 or means.max() <= 10 * means[means > floor].min():
+  if formats.is_share(y) or not floor > 0 or means.min() < 0 or means.max() <= 10 * means[means > floor].min():
     return linear, False
   return _curves(comparison, y, floor), True
 
@@ -137,7 +137,7 @@ def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:
   drawn = lines[lines[x] > 0] if log_x else lines
   if not len(drawn):  # no algorithm sends anything
     return None
-  limits = accuracy_limits(lines, [comparison.target] * (y == comparison.metric)) if y == "test_accuracy" else None
+  limits = accuracy_limits(lines, [comparison.target] * (y == comparison.metric)) if formats.is_share(y) else None
   ends = means.groupby("label", sort=False)["y"].last()
   shown = ends[ends.index.isin(set(drawn["label"]))]
   notes = _notes(tables, lines, ends.drop(shown.index), shown, x, y, log_y, limits)
@@ -166,7 +166,7 @@ def _title(tables: Frames, ends: Any, x: str, y: str) -> str:
     return f"The workers of {ends.idxmax()} end furthest apart ({formats.figure(y, ends.max())})"
   if y == "noise_scale":
     return f"The gradient noise scale ends at {ends.min():,.3g} to {ends.max():,.3g} examples"
-  return f"Lowest mean {formats.NAMES[y]} at the end: {ends.idxmin()} ({formats.figure(y, ends.min())})"
+  return f"Lowest mean {formats.name(y)} at the end: {ends.idxmin()} ({formats.figure(y, ends.min())})"
 
 
 def target_of(comparison: ComparisonRecord, y: str) -> float | None:
@@ -316,7 +316,7 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
   calculations of x and y in the specification, and their titles and scales into the encoding.
   """
   comparison = tables.comparison
-  metrics = [name for name in COLUMNS if name not in COSTS and _present(comparison, name)]
+  metrics = [name for name in comparison.measured if name not in COSTS and _present(comparison, name)]
   if not metrics:
     return None
 
@@ -327,7 +327,11 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
   merged, ups = pd.DataFrame(), {}
   for y in metrics:
     lines, log = data(comparison, y)
-    limits = accuracy_limits(lines, [comparison.target]) if y == "test_accuracy" and len(lines) else None
+    limits = (
+      accuracy_limits(lines, [comparison.target] * (y == comparison.metric))
+      if formats.is_share(y) and len(lines)
+      else None
+    )
     ups[y] = choice(y, log) | {"target": target_of(comparison, y), "domain": limits}
     means = lines[lines["line"] == "mean"].drop(columns="line")
     means = means.rename(columns={"y": y, "low": f"{y}_low", "high": f"{y}_high"})

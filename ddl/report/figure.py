@@ -17,7 +17,7 @@ import pandas as pd
 import vl_convert
 
 from ddl.names import slug
-from ddl.report import frames
+from ddl.report import formats, frames
 from ddl.report.frames import Frames
 from ddl.report.reader import ComparisonRecord, DataFrame
 
@@ -220,7 +220,7 @@ def by_label(
 
 LOG_DIGIT = "round(datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9)))"
 LABELS = {  # Vega expressions of axis labels
-  "test_accuracy": "format(100 * datum.value, '.4~g') + ' %'",
+  "accuracy": "format(100 * datum.value, '.4~g') + ' %'",
   "bytes_sent": "replace(format(datum.value, '.3~s'), /([kMGTP]?)$/, ' $1B')",
   "examples": "format(datum.value, '.3~s')",
   "step": "format(datum.value, '.3~s')",
@@ -231,7 +231,10 @@ LABELS = {  # Vega expressions of axis labels
 
 def label_format(metric: str, log: bool = False) -> str:
   """Return the Vega expression of tick labels with units; log: only labels whose leading digit is 1, 2, 3 or 5."""
-  text = LABELS.get("seconds" if "seconds" in metric else metric, "format(datum.value, '~g')")
+  text = LABELS.get(
+    "seconds" if "seconds" in metric else "accuracy" if formats.is_share(metric) else metric,
+    "format(datum.value, '~g')",
+  )
   return f"indexof([1, 2, 3, 5], {LOG_DIGIT}) < 0 ? '' : {text}" if log else text
 
 

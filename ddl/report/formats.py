@@ -24,13 +24,23 @@ SAMPLED = (
 )
 
 
+def name(metric: str) -> str:
+  """Return the name of a column in sentences and titles."""
+  return NAMES.get(metric) or metric.replace("_", " ")
+
+
+def is_share(metric: str) -> bool:
+  """Return whether a metric is an accuracy, a share of the test examples, which is shown in percent."""
+  return metric.startswith("test_") and "accuracy" in metric
+
+
 def decimals(value: float, significant: int) -> int:
   """Return the number of decimal places that shows `significant` significant digits of a value."""
   return max(0, significant - 1 - math.floor(math.log10(abs(value)))) if value and math.isfinite(value) else 0
 
 
 def figure(kind: str, mean: float, half: float | None = None) -> str:
-  """Format `mean` or `mean ± half` with its unit: accuracies in percent, bytes with a prefix. kind: a key of NAMES."""
+  """Format `mean` or `mean ± half` with its unit: accuracies in percent, bytes with a prefix. kind: a column."""
   return _text([mean] if half is None else [mean, half], " ± ", *_unit(kind, mean))
 
 
@@ -56,7 +66,7 @@ def estimate(kind: str, scale: str, value: float) -> str:
 
 def _unit(kind: str, value: float) -> tuple[float, str, int]:
   """Return (scale, name, number of decimals) of the unit in which to show a value."""
-  if kind == "test_accuracy":
+  if is_share(kind):
     return 0.01, "%", 2
   if kind in ("step", "examples"):
     return (1e6, "M", decimals(value / 1e6, 3)) if abs(value) >= 1e7 else (1.0, "", 0)
@@ -78,7 +88,7 @@ def rate(bandwidth: float) -> str:
 
 def target(kind: str, value: float) -> str:
   """Format a target without trailing zeros: 95 % rather than 95.00 %."""
-  return f"{value * 100:.6g} %" if kind == "test_accuracy" else f"{value:.6g}"
+  return f"{value * 100:.6g} %" if is_share(kind) else f"{value:.6g}"
 
 
 def named(label: str) -> str:

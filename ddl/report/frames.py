@@ -12,7 +12,7 @@ import pandas as pd
 
 from ddl.names import Place, comparable
 from ddl.report import formats, statistics
-from ddl.report.reader import COLUMNS, PREDICTED, SCORES, ComparisonRecord, DataFrame, Result, RunRecord
+from ddl.report.reader import PREDICTED, ComparisonRecord, DataFrame, Result, RunRecord, is_score
 from ddl.report.statistics import MOST
 
 METRICS, TABLE, PAIRS, FINDINGS = "metrics.csv", "table.csv", "pairs.csv", "findings.json"
@@ -41,10 +41,10 @@ class Quantity(NamedTuple):
 def quantity(metric: str) -> Quantity:
   """Return the quantity, a score or a cost, that is computed from a column of the metrics frame."""
   cluster = metric.removeprefix(f"{PREDICTED}_") if metric.startswith(PREDICTED) else ""
-  is_score = metric in SCORES
-  name = metric if is_score else f"{PREDICTED}_to_target_{cluster}" if cluster else f"{metric}_to_target"
-  title = f"predicted seconds on {cluster}" if cluster else formats.NAMES.get(metric) or metric.replace("_", " ")
-  return Quantity(metric, cluster, name, title, "seconds" if cluster else metric, is_score)
+  to_target = f"{PREDICTED}_to_target_{cluster}" if cluster else f"{metric}_to_target"
+  title = f"predicted seconds on {cluster}" if cluster else formats.name(metric)
+  name = metric if is_score(metric) else to_target
+  return Quantity(metric, cluster, name, title, "seconds" if cluster else metric, is_score(metric))
 
 
 class Frames(NamedTuple):
@@ -104,16 +104,16 @@ def build(comparison: ComparisonRecord) -> Frames:
 def metrics_frame(comparison: ComparisonRecord) -> DataFrame:
   """Return all evaluations: a row for each algorithm label, seed and step, in the order of the comparison."""
   comparison = comparison.whole or comparison  # includes seeds that only some labels have
-  keys, frames = comparison.info["grid"], []
+  keys, frames, measured = comparison.info["grid"], [], comparison.measured
   for result in comparison.results:
     for run in result.runs:
       place = _place(result.info, keys, len(run.columns["step"]))
       frames.append(pd.DataFrame({"label": result.info["label"], "seed": run.seed} | place | run.columns))
   clocks = [f"{PREDICTED}_{name}" for name in comparison.clusters]
   if not frames:
-    return pd.DataFrame(columns=["label", "seed", *(["group", *keys] if keys else []), *COLUMNS, *clocks])
+    return pd.DataFrame(columns=["label", "seed", *(["group", *keys] if keys else []), *measured, *clocks])
   metrics = pd.concat(frames, ignore_index=True)
-  empty = [name for name in COLUMNS if np.isnan(metrics[name].to_numpy()).all()]
+  empty = [name for name in measured if np.isnan(metrics[name].to_numpy()).all()]
   metrics = metrics.drop(columns=empty).infer_objects()
   return metrics.astype({name: "int64" for name in ("step", "examples") if not np.isnan(metrics[name]).any()})
 
@@ -169,7 +169,7 @@ def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[
   bad = ~np.isfinite(values) | (~np.isfinite(run.columns["train_loss"]) & (steps > 0))
   problem = f"stopped at step {steps[-1]:,.0f}" if short else ""
   if np.isnan(values).all():
-    problem = f"has no {formats.NAMES[comparison.metric]}"
+    problem = f"has no {formats.name(comparison.metric)}"
   elif bad.any():
     problem = f"diverged at step {steps[np.argmax(bad)]:,.0f}"
   line: dict[str, Any] = {"problem": problem}
@@ -216,7 +216,7 @@ def pairs_frame(comparison: ComparisonRecord, runs: DataFrame) -> DataFrame:
     missing = {label: len(comparison.seeds[label]) - len(figures[label]) for label in places}
     twins = {(a, b) for a, b in family if same.get(a) and same.get(a) == same.get(b) and figures[a] == figures[b]}
     untested = twins | {(a, b) for a, b in family if missing[a] or missing[b]}
-    is_share = quantity.metric == "test_accuracy"
+    is_share = formats.is_share(quantity.metric)
     resolution = statistics.share_resolution(measured[quantity.name]) if is_share else 0.0
     tests = statistics.paired_tests(figures, not quantity.is_score, family, resolution, untested)
     named = {"quantity": PREDICTED if quantity.cluster else quantity.metric, "cluster": quantity.cluster or None}
@@ -262,7 +262,7 @@ def estimate(metric: str, values: Sequence[float]) -> tuple[float, float, float]
   """
   if not values:
     return math.nan, math.nan, math.nan
-  if metric not in SCORES:
+  if not is_score(metric):
     return statistics.log_summary(values)
   mean, half = statistics.summary(values)
   low, high = statistics.interval_ends(metric, mean, math.nan if half is None else half)
@@ -289,7 +289,7 @@ def ranking(frames: Frames, quantity: Quantity) -> Ranking:
   mean = dict(zip(table["label"], table[quantity.name], strict=True))
   whole = table[quantity.name].notna() & (table[f"{quantity.name}_mark"] != "partial") & (not comparison.disjoint)
   silent = set(runs["label"][runs["silent"]]) if quantity.metric == "bytes_sent" else set()
-  sign = -1 if quantity.metric == "test_accuracy" else 1
+  sign = -1 if quantity.metric == comparison.metric and comparison.higher_is_better else 1
   candidates = [label for label in table["label"][whole] if label not in silent]
   ranked = sorted(candidates, key=lambda label: sign * mean[label])
   best = [label for label in ranked if mean[label] == mean[ranked[0]]]

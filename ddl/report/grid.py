@@ -42,6 +42,7 @@ class Chart(NamedTuple):
   seeds: DataFrame  # y of each label (rows) and seed (columns)
   speedup_over: int | None = None  # the number of workers with speed-up 1; None: not a speed-up
   is_log: bool = True  # whether the y axis is logarithmic
+  higher_is_better: bool = False
 
 
 def charts(tables: Frames, key: str) -> list[Chart]:
@@ -110,8 +111,9 @@ def _chart(tables: Frames, key: str, quantity: Quantity, seeds: Any = None, spee
   title = f"{'Final ' * quantity.is_score}{title} against {word}"
   title = f"Speed-up in {title}" if speedup_over is not None else f"{title[0].upper()}{title[1:]}"
   least, most = frame["y"].min(), frame["y"].max()
-  is_log = speedup_over or (quantity.metric != "test_accuracy" and least > 0 and most >= HALF * least)
-  return Chart(word, values, quantity, title, frame, seeds, speedup_over, bool(is_log))
+  is_log = speedup_over or (not formats.is_share(quantity.metric) and least > 0 and most >= HALF * least)
+  is_better = quantity.metric == comparison.metric and comparison.higher_is_better
+  return Chart(word, values, quantity, title, frame, seeds, speedup_over, bool(is_log), is_better)
 
 
 def slopes(chart: Chart) -> dict[str, list[float]]:
@@ -122,7 +124,7 @@ def slopes(chart: Chart) -> dict[str, list[float]]:
   are omitted, and so are seeds that lack a point.
   """
   values = chart.values
-  if not numeric(values) or min(values) <= 0 or len(values) < 3 or chart.quantity.metric == "test_accuracy":
+  if not numeric(values) or min(values) <= 0 or len(values) < 3 or formats.is_share(chart.quantity.metric):
     return {}
   fitted = {}
   for (panel, group), line in chart.points[~chart.points["level"]].groupby(["panel", "group"], sort=False):
@@ -156,7 +158,7 @@ def _finding(chart: Chart) -> str:
       texts.append(f"{group} {ends}{EARLY * bool(last['early'].any())}")
     most = f"{points['tick'].iloc[points['x'].argmax()]} over {pluralize(chart.speedup_over, 'worker')}"
     return f"Speed-up in {quantity.title} with {most}: {formats.listed(texts, labels=False)}"
-  sign, extreme = (-1, "Highest") if quantity.metric == "test_accuracy" else (1, "Lowest")
+  sign, extreme = (-1, "Highest") if chart.higher_is_better else (1, "Lowest")
   texts = [f"{line.loc[(sign * line['y']).idxmin(), 'tick']} for {group}" for group, line in groups]
   best = formats.listed(texts, 3, labels=False) if texts else ""
   return f"{extreme} mean {quantity.title} at {chart.word} {best}" if texts else chart.title
@@ -258,7 +260,7 @@ def _limits(chart: Chart) -> list[float]:
   room = high - low or 0.1 * abs(high) or 1.0
   ends = np.clip([*means, *ends], low - room, high + room)
   low, high = ends.min() - 0.06 * room, ends.max() + 0.06 * room
-  if chart.quantity.metric == "test_accuracy" and not chart.speedup_over:
+  if formats.is_share(chart.quantity.metric) and not chart.speedup_over:
     low, high = max(low, -0.02), min(high, 1.0 + 0.02 * room)
   return [float(math.exp(low)), float(math.exp(high))] if chart.is_log else [float(low), float(high)]
 

@@ -12,7 +12,7 @@ from ddl.report import formats
 from ddl.run.folder import ABOUT, COMPARISON, METRICS, metric_lines
 
 DataFrame = Any  # pandas.DataFrame; pyright cannot infer the types of its indexing
-SCORES = ("test_accuracy", "test_loss", "test_perplexity")  # reported at the end of training; others are costs
+TEST = "test_"  # begins the names of scores, which are reported at the end of training; others are costs
 COLUMNS = (
   "step", "examples", "train_loss", "test_loss", "test_perplexity", "test_accuracy", "distance", "grad_norm2",
   "grad_noise", "noise_scale", "bytes_sent", "seconds", "virtual_seconds", "present",
@@ -28,7 +28,8 @@ class RunRecord(NamedTuple):
   """The metrics of one run, which is one seed of an algorithm label."""
 
   name: str  # such as "seed 0"
-  columns: dict[str, np.ndarray]  # COLUMNS, PREDICTED_cluster -> values by line of metrics.jsonl, NaN where missing
+  columns: dict[str, np.ndarray]  # column -> values by line of metrics.jsonl, NaN where missing: COLUMNS, other test
+  # metrics, and PREDICTED_cluster
 
   @property
   def seed(self) -> int:
@@ -54,7 +55,7 @@ class Result(NamedTuple):
 
 class ComparisonRecord(NamedTuple):
   info: dict[str, Any]  # comparison.json
-  metric: str  # one of SCORES
+  metric: str  # the target's metric, such as "test_accuracy"
   target: float
   seconds: str  # the column of time: "virtual_seconds", or "seconds" if no label has virtual time
   results: list[Result]
@@ -89,7 +90,14 @@ class ComparisonRecord(NamedTuple):
 
   @property
   def higher_is_better(self) -> bool:
-    return self.metric == "test_accuracy"
+    """Whether higher values of the target's metric are better."""
+    return bool(self.info["target"]["higher_is_better"])
+
+  @property
+  def measured(self) -> list[str]:
+    """COLUMNS, and the other test metrics of the runs."""
+    names = [name for result in self.results for run in result.runs for name in run.columns if is_score(name)]
+    return list(dict.fromkeys([*COLUMNS, *names]))
 
   @property
   def goal(self) -> str:
@@ -101,11 +109,17 @@ class ComparisonRecord(NamedTuple):
     return self.seconds == "virtual_seconds"
 
 
+def is_score(metric: str) -> bool:
+  """Return whether a column is a score, a metric on a test set."""
+  return metric.startswith(TEST)
+
+
 def read_run(path: Path) -> RunRecord:
   """Read `path`/metrics.jsonl. Raises the errors of `metric_lines`."""
-  lines = [list(map(line.get, COLUMNS)) for line in metric_lines(path / METRICS)]
-  columns = np.array(lines, np.float64).reshape(-1, len(COLUMNS)).T  # None becomes NaN
-  return RunRecord(run_name(path), dict(zip(COLUMNS, columns, strict=True)))
+  lines = metric_lines(path / METRICS)
+  names = dict.fromkeys([*COLUMNS, *(name for line in lines for name in line if is_score(name))])
+  columns = np.array([list(map(line.get, names)) for line in lines], np.float64)  # None becomes NaN
+  return RunRecord(run_name(path), dict(zip(names, columns.reshape(-1, len(names)).T, strict=True)))
 
 
 def read(folder: Path) -> ComparisonRecord:
@@ -122,8 +136,8 @@ def read(folder: Path) -> ComparisonRecord:
     raise FileNotFoundError(f"{path} does not exist; create it with `python run.py compare`")
   info = _completed(path, read_json(path, f"; `python run.py compare --resume --workdir={folder}` regenerates it"))
   metric = info["target"]["metric"]
-  if metric not in SCORES:
-    raise ValueError(f"{path}: the target's metric must be {' or '.join(SCORES)}, got {metric!r}.")
+  if not is_score(metric):
+    raise ValueError(f"{path}: the target's metric must begin with {TEST}, got {metric!r}.")
   seconds = "virtual_seconds" if any(entry["virtual"] for entry in info["algorithms"]) else "seconds"
   results = []
   for entry in info["algorithms"]:
@@ -135,6 +149,9 @@ def read(folder: Path) -> ComparisonRecord:
           f"{path}: the metrics of {entry['label']}, {run} lack virtual_seconds; run the comparison again"
         )
     results.append(Result(entry, runs, _layouts(entry["settings"]["workers"], paths)))
+  names = dict.fromkeys(name for result in results for run in result.runs for name in run.columns)
+  for run in [run for result in results for run in result.runs]:
+    run.columns.update({name: np.full(len(run.columns["step"]), np.nan) for name in names if name not in run.columns})
   _add_predicted_seconds(path, info, results)
   return _aligned(ComparisonRecord(info, metric, float(info["target"]["value"]), seconds, results, folder=folder))
 
@@ -207,6 +224,7 @@ def _completed(path: Path, info: dict[str, Any]) -> dict[str, Any]:
     text = f"{path} lacks {', '.join(sorted(missing))} because an older version wrote it"
     raise ValueError(f"{text}; regenerate it with `{command}`")
   info = {"expected": [], "grid": {}} | info
+  info["target"] = {"higher_is_better": info["target"]["metric"] == "test_accuracy"} | info["target"]
   blank = {"virtual": None, "tuned": None, "events": None, "lockstep": None, "point": {}, "sends": ""}
   return info | {"algorithms": [blank | {"group": entry["label"]} | entry for entry in info["algorithms"]]}
 

@@ -40,7 +40,7 @@ def findings(tables: Frames) -> list[Sentence]:
     rows = table[table["reached"] > 0].itertuples()
     partial = [f"{formats.named(row.label)} ({row.reached} of {row.seeds})" for row in rows]
     text = f"; with some seeds {formats.listed(partial, labels=False)}" if partial else ""
-    goal = f"{comparison.goal} {formats.NAMES[comparison.metric]}"
+    goal = f"{comparison.goal} {formats.name(comparison.metric)}"
     sentences = [(goal, f"no algorithm reaches it with every seed{text}.")]
   for quantity in frames.headline_quantities(comparison):
     if parts := ranking_text(tables, quantity):
@@ -148,7 +148,7 @@ def expected(tables: Frames) -> list[Sentence]:
   words = {-1: "", 1: "reversed: ", 0: "not significantly different: "}
   texts = [word + formats.listed(orders[sign], 20) for sign, word in words.items() if sign in orders]
   subject = f"{len(orders.get(-1, []))} of {len(pairs)} expected orderings"
-  subject += f" in {formats.NAMES[tables.comparison.seconds]} were confirmed"
+  subject += f" in {formats.name(tables.comparison.seconds)} were confirmed"
   return [(f"{subject}{' in the only seed, without a test' * tables.single}", "; ".join(texts) + ".")]
 
 
@@ -276,7 +276,7 @@ def method(tables: Frames) -> str:
   """Return a sentence on how intervals and tests are computed."""
   if tables.single:
     return "There is only one seed, so there are no intervals and tests, and any difference may be due to chance."
-  cut = ", cut at 0 and 100 %" if tables.comparison.metric == "test_accuracy" else ""
+  cut = ", cut at 0 and 100 %" if formats.is_share(tables.comparison.metric) else ""
   few = " With two seeds they mean little." if max(tables.table["seeds"]) == 2 else ""
   return (
     f"Intervals are 95 % (Student's t{cut}; on logarithms for costs); tests are t-tests paired by seed with Holm's "

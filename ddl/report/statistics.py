@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import optimize, special, stats
 
-RANGE = {  # metric -> bounds of its true mean
-  "test_accuracy": (0.0, 1.0),
+from ddl.report.formats import is_share
+
+RANGE = {  # metric other than an accuracy -> bounds of its true mean
   "test_perplexity": (1.0, math.inf),
   "distance": (0.0, math.inf),
 }
@@ -50,7 +51,7 @@ def interval_ends(metric: str, mean: Any, half: Any) -> tuple[Any, Any]:
 
   Clipping does not change the coverage, because RANGE contains the true mean.
   """
-  least, most = RANGE.get(metric, (-math.inf, math.inf))
+  least, most = (0.0, 1.0) if is_share(metric) else RANGE.get(metric, (-math.inf, math.inf))
   return np.clip(mean - half, least, most), np.clip(mean + half, least, most)
 
 

@@ -149,7 +149,7 @@ def variant(components: Components, experiment: Experiment) -> Components:
 
 def _check_stream(experiment: Experiment, data: Data) -> None:
   """Raise OptionError for a streamed test set, or for settings that streamed training data does not support."""
-  if data.test.stream or (data.validation and data.validation.stream):
+  if any(part.stream for part in (data.test, *data.tests.values(), *filter(None, [data.validation]))):
     raise OptionError(
       "config.data.name", "a data set without streamed test or validation examples", experiment.data.short_name
     )

@@ -100,6 +100,7 @@ def root(folder: Path) -> Path:
 
 def _of_data(part: Part, data: Data) -> dict[str, str]:
   sources = {SPLITS[name]: source for name in SPLITS if (source := getattr(data, name)) is not None}
+  sources |= {f"{name} test examples": source for name, source in data.tests.items()}
   lazy = part.name in ON_DISK or any(source.stream for source in sources.values())
   nbytes = {name: source.size * _example_nbytes(source) for name, source in sources.items()}
   lazy = lazy or sum(nbytes.values()) > WHOLE

@@ -13,7 +13,7 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,20 +38,31 @@ REESTIMATED = 20  # training batches used to re-estimate batch-norm statistics
 class Evaluator:
   """An evaluator of mean metrics over all examples of a source, on one device or all devices of a sharded model."""
 
-  def __init__(self, model: Model, source: Source):
-    """Create an evaluator, which compiles when first called."""
-    self._source, self.noise = source, NoiseEstimator(model)
+  def __init__(self, model: Model, source: Source, more: Mapping[str, Source] | None = None):
+    """Create an evaluator, which compiles when first called. more: further test sets, see `Data.tests`."""
+    self.noise = NoiseEstimator(model)
+    self._sets = {name: _Batches(part) for name, part in ({"": source} | dict(more or {})).items()}
     metrics = _metrics_of(model)
     self._metrics, self._together = jax.jit(metrics), jax.jit(partial(_together, metrics))
     self._train = jax.jit(lambda params, extra, batch: model.loss(params, extra, batch, jax.random.key(0))[1])
-    self._batches: list[Any] | None = None
 
   def __call__(self, models: Sequence[Consensus]) -> list[dict[str, float]]:
-    """Return each model's mean metrics, such as {"loss": 2.3, "accuracy": 0.1}; one program evaluates all models."""
+    """Return each model's mean metrics, such as {"loss": 2.3, "accuracy": 0.1}; one program evaluates all models.
+
+    The names of the metrics on a further test set begin with its name.
+    """
     trees = local([model[:2] for model in models])
-    params = trees[0][0]
-    sums: list[tuple[int, Tree]] = []
-    for batch in self._all(params):
+    out: list[dict[str, float]] = [{} for _ in trees]
+    for name, batches in self._sets.items():
+      prefix = f"{name}_" if name else ""
+      for means, totals in zip(out, self._totals(trees, batches), strict=True):
+        means |= {f"{prefix}{metric}": total / batches.source.size for metric, total in totals.items()}
+    return out
+
+  def _totals(self, trees: Sequence[Tree], batches: "_Batches") -> list[dict[str, float]]:
+    """Return the sum of each metric over the examples of a test set, for each model."""
+    params, sums = trees[0][0], list[tuple[int, Tree]]()
+    for batch in batches.on(params):
       figures = self._together(trees, batch) if len(trees) > 1 else [self._metrics(*trees[0], batch)]
       sums.append((len(jax.tree.leaves(batch)[0]), wait_on_cpu(figures) if is_split(params) else figures))
     totals: list[dict[str, float]] = [{} for _ in trees]
@@ -59,7 +70,7 @@ class Evaluator:
       for total, figures in zip(totals, batch_figures, strict=True):
         for name, values in figures.items():
           total[name] = total.get(name, 0.0) + float(np.mean(values, dtype=np.float64)) * size
-    return [{name: x / self._source.size for name, x in total.items()} for total in totals]
+    return totals
 
   def reestimated(self, model: Consensus, batches: Sequence[dict[str, np.ndarray]]) -> Consensus:
     """Return the model, with its batch-norm statistics re-estimated from these batches."""
@@ -68,31 +79,61 @@ class Evaluator:
       extra = self._train(params, extra, place_like(batch, params))
     return model._replace(extra=extra)
 
-  def _all(self, params: Tree) -> Any:
+
+class _Batches:
+  """The batches of a test set, which stay on the devices if they are small."""
+
+  def __init__(self, source: Source):
+    self.source = source
+    self._batches: list[Any] | None = None
+
+  def on(self, params: Tree) -> Any:
     """Return all batches, placed on the devices of `params`. These devices must be the same in every call."""
     if self._batches is not None:
       return self._batches
-    starts = range(0, self._source.size, BATCH)
-    batches = (self._source.take(np.arange(s, min(s + BATCH, self._source.size))) for s in starts)
-    first = self._source.take(np.arange(1))
-    if sum(x.nbytes for x in first.values()) * self._source.size > CACHED:
+    source = self.source
+    starts = range(0, source.size, BATCH)
+    batches = (source.take(np.arange(s, min(s + BATCH, source.size))) for s in starts)
+    first = source.take(np.arange(1))
+    if sum(x.nbytes for x in first.values()) * source.size > CACHED:
       return (place_like(batch, params) for batch in batches)
     self._batches = [place_like(batch, params) for batch in batches]
     return self._batches
 
 
-def comparison_metric(requested: str, model: Model, source: Source, task: str) -> str:
-  """Return the name of the metric by which runs are compared: "accuracy", "loss" or "perplexity".
+class Metric(NamedTuple):
+  """A metric by which runs are compared."""
 
-  The model is only traced. requested: one of these names; "": accuracy if the model defines it, else loss. Raises
-  ValueError if the requested metric is not available.
+  name: str  # its column in metrics.jsonl without "test_", such as "accuracy"
+  higher_is_better: bool
+
+
+HIGHER = {"accuracy": True, "accuracy_top5": True, "loss": False, "perplexity": False}  # metric -> higher is better
+MODES = {"max": True, "min": False}  # value of config.compare.mode -> whether higher is better
+
+
+def comparison_metric(requested: str, mode: str, model: Model, sources: Mapping[str, Source], task: str) -> Metric:
+  """Return the metric by which runs are compared. The model is only traced.
+
+  Args:
+    requested: a metric of the model, after the name of a further test set; "perplexity" for a language model; "": the
+      accuracy if the model defines it, else the loss.
+    mode: "max" or "min", whether higher or lower values are better; "": by the metric, if it is in HIGHER.
+    sources: the test sets by name; the name of the main one is "".
+
+  Raises OptionError if the metric is not available, or `mode` is required.
   """
+  source = sources[""]
   figures = jax.eval_shape(lambda: _metrics_of(model)(*model.init(jax.random.key(0)), source.take(np.arange(1))))
-  known = ["accuracy"] * ("accuracy" in figures) + ["loss"] + ["perplexity"] * (task == "language")
+  names = [*figures, *["perplexity"] * (task == "language")]
+  known = {f"{prefix}_{name}" if prefix else name: name for prefix in sources for name in names}
   if requested and requested not in known:
     condition = f"one of {', '.join(known)} for this model and data"
     raise OptionError("config.compare.metric", condition, repr(requested))
-  return requested or known[0]
+  metric = requested or ("accuracy" if "accuracy" in known else "loss")
+  if mode not in ("", *MODES) or (not mode and known[metric] not in HIGHER):
+    raise OptionError("config.compare.mode", f"max or min for the metric {metric}", repr(mode))
+  return Metric(metric, MODES[mode] if mode else HIGHER[known[metric]])
 
 
 def _together(metrics: Any, models: Sequence[Tree], batch: Any) -> list[dict[str, jax.Array]]:
@@ -184,9 +225,13 @@ MOST_LOSS = 700.0  # exp(loss) overflows above 709
 
 def with_perplexity(tested: dict[str, float], task: str) -> dict[str, float]:
   """Add "perplexity" = exp(mean loss per token) to a language model's metrics if the loss is below MOST_LOSS."""
-  if task != "language" or not tested["loss"] < MOST_LOSS:
+  if task != "language":
     return tested
-  return {"loss": tested["loss"], "perplexity": math.exp(tested["loss"])} | tested
+  losses = {name: value for name, value in tested.items() if f"_{name}".endswith("_loss") and value < MOST_LOSS}
+  out = dict[str, float]()
+  for name, value in losses.items():
+    out |= {name: value, f"{name.removesuffix('loss')}perplexity": math.exp(value)}
+  return out | tested
 
 
 class Losses(LoopHook):

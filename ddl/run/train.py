@@ -86,7 +86,7 @@ def _run(
   if options.runtime == "simulator" and not has_bar():
     say("compiling")
   batch = Batch([BatchRun(components, folder, clock, options.resume)], trainer)
-  hooks = default_hooks(batch, Evaluator(components.model, components.data.test), options)
+  hooks = default_hooks(batch, Evaluator(components.model, components.data.test, components.data.tests), options)
   hooks += [SaveModels(batch, store.due)]
   versions = about(options.command, device=str(jax.devices()[0].device_kind), runtime=options.runtime)
   try:

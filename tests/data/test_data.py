@@ -14,6 +14,7 @@ import ddl.data
 from ddl.data import DATA
 from ddl.ranges import plain
 
+ELSEWHERE = ("tfds", "hugging_face")  # have tests of their own
 PLAIN = (int, float, str, bool, tuple[int, ...])
 
 
@@ -30,11 +31,11 @@ def factories(tmp_path):
   write_tokens(tmp_path / "tokens", np.arange(900) ** 2 % 251, np.arange(90) % 7)
   settings["tokens"] = {"path": str(tmp_path / "tokens"), "length": 8, "vocabulary": 251}
   settings["image_folder"] = {"path": str(tmp_path / "images")}
-  return {name: (factory, settings.get(name, {})) for name, factory in DATA.items() if name != "tfds"}
+  return {name: (factory, settings.get(name, {})) for name, factory in DATA.items() if name not in ELSEWHERE}
 
 
 def test_slow_libraries_are_imported_lazily():
-  slow = {"sklearn", "grain", "PIL", "tensorflow_datasets", "tensorflow", "tokenizers"}
+  slow = {"sklearn", "grain", "PIL", "datasets", "tensorflow_datasets", "tensorflow", "tokenizers"}
   for file in Path(inspect.getfile(ddl.data)).parent.glob("*.py"):
     imports = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [getattr(node, "module", None) or alias.name for node in imports for alias in node.names]

@@ -196,7 +196,7 @@ def test_files_have_the_content_of_the_frames(realistic_page):
     assert (folder / f"{name}.csv").read_text() == frame.to_csv(index=False)
   shown = {finding["subject"]: finding["text"] for finding in reported["findings"]}
   assert finding_of(folder).items() <= shown.items()
-  assert reported["target"] == {"metric": "test_accuracy", "value": 0.95}
+  assert reported["target"] == {"metric": "test_accuracy", "value": 0.95, "higher_is_better": True}
   for name in ("table", "pairs"):
     assert [list(line) for line in reported[name]] == [list(created[name].columns)] * len(created[name])
     for key in created[name]:
