@@ -29,6 +29,7 @@ from ddl.asynchronous.worker_round import (
   visit_step,
 )
 from ddl.engine.consensus import Consensus, agree
+from ddl.engine.keys import step_key
 from ddl.engine.workers import AXIS, Workers
 from ddl.errors import OptionError
 from ddl.events.operations import COLLECT, DROP, LOOK, Operations, Wave, stops, waves
@@ -188,7 +189,7 @@ class WaveProgram(NamedTuple):
     def run_round(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, fresh: Tree) -> Any:
       def take() -> Any:
         numbers = first + jnp.arange(period, dtype=first.dtype)
-        keys = jax.vmap(lambda t: jax.random.fold_in(jax.random.fold_in(key, rank + i), t))(numbers)
+        keys = jax.vmap(lambda t: step_key(key, rank + i, t))(numbers)
         return jax.tree.map(lambda x: x[row], batches), keys
 
       return worker_round(mode, first, worker, reply, fresh, take)

@@ -20,8 +20,9 @@ from ddl.engine.calls import Kind
 from ddl.engine.compiled_program import collectives
 from ddl.engine.device_functions import Carry
 from ddl.engine.execution import compiled
+from ddl.engine.keys import step_keys
 from ddl.engine.replication import pack, unpack
-from ddl.engine.rounds import Rounds, over_unit, step_keys
+from ddl.engine.rounds import Rounds, over_unit
 from ddl.engine.workers import Workers
 from ddl.group import Group
 from ddl.group_recorder import record

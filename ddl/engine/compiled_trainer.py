@@ -17,9 +17,10 @@ from ddl.engine.consensus import Consensus, agree, unstacked
 from ddl.engine.device_functions import Carry, DeviceFunctions
 from ddl.engine.execution import ExecutionConfig, compiled, describe_layout, layout_of, options
 from ddl.engine.injected import RunKey, Values
+from ddl.engine.keys import algorithm_key, worker_keys
 from ddl.engine.placement import Placement, shardings
 from ddl.engine.replication import axes, find_replication, pack, unpack
-from ddl.engine.rounds import Rounds, worker_keys
+from ddl.engine.rounds import Rounds
 from ddl.engine.trainer import Feed, SingleRunTrainer
 from ddl.engine.workers import Workers, placed
 from ddl.schedule import Due, Schedule, check_in_flight
@@ -233,7 +234,7 @@ class CompiledTrainer(SingleRunTrainer):
         lambda per_worker, x: jnp.broadcast_to(x, (virtual if per_worker else 1, *x.shape)), per_worker, tree
       )
 
-    key = jax.random.fold_in(jax.random.wrap_key_data(key), 1)
+    key = algorithm_key(jax.random.wrap_key_data(key))
     run_key: Any = key if values is None else RunKey(key, values)
     init = self.functions.vmap_workers(
       lambda params: self.algorithm.init(self.workers.group, params, run_key), None, axes(copies.state)

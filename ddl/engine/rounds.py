@@ -5,19 +5,19 @@ devices. If a run would require too many compiled functions, its rarer calls sha
 at run time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from ddl.api import Tree
 from ddl.engine.calls import Kind
 from ddl.engine.device_functions import Carry, DeviceFunctions
 from ddl.engine.execution import ExecutionConfig
+from ddl.engine.keys import step_keys
 from ddl.engine.local_step import over_steps
 from ddl.engine.replication import Replication, pack, unpack
 from ddl.schedule import Clock, Due
@@ -189,22 +189,6 @@ class Rounds:
     if self.execution.overlap:  # a fusion boundary as in the other case, so that both round equally
       return lax.optimization_barrier(message), carry
     return lax.optimization_barrier((message, carry))  # following steps wait for the message
-
-
-def worker_keys(key: jax.Array, workers: Sequence[int]) -> jax.Array:
-  """Return the keys of the workers with these IDs, derived from `key`, as key data [len(workers), *key.shape, ...]."""
-  ids = jnp.asarray(np.array(workers, np.int32))
-  return jax.random.key_data(jax.vmap(lambda worker: _fold(key, worker))(ids))
-
-
-def _fold(key: jax.Array, worker: jax.Array) -> jax.Array:
-  return jax.random.fold_in(key, worker) if not key.ndim else jax.vmap(partial(_fold, worker=worker))(key)
-
-
-def step_keys(keys: jax.Array, step: jax.Array, steps: int) -> jax.Array:
-  """Return the keys of `steps` steps from `step` on: key data [workers] -> keys [workers, steps]."""
-  numbers = step + jnp.arange(steps, dtype=step.dtype)
-  return jax.vmap(lambda key: jax.vmap(partial(jax.random.fold_in, key))(numbers))(jax.random.wrap_key_data(keys))
 
 
 def over_unit(

@@ -25,6 +25,7 @@ from ddl.config.experiment import Experiment, training_key
 from ddl.config.options import RunOptions
 from ddl.engine import execution
 from ddl.engine.consensus import Consensus, Progress
+from ddl.engine.keys import step_key
 from ddl.engine.traffic import exchange_nbytes
 from ddl.engine.trainer import SingleRunTrainer
 from ddl.errors import OptionError
@@ -229,7 +230,7 @@ def take_batches(components: Components) -> Callable[[int, int], tuple[Any, Any]
 
   def take(worker: int, step: int) -> tuple[Any, Any]:
     batch = jax.tree.map(lambda x: x[0, 0], components.feed([worker])(step, 1))
-    return batch, jax.random.fold_in(jax.random.fold_in(key, worker), step)
+    return batch, step_key(key, worker, step)
 
   return take
 

@@ -30,7 +30,7 @@ from ddl.config.options import RunOptions
 from ddl.costs.step_cost import SIZES, analyse, synthetic, timed_steps
 from ddl.engine.calls import Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
-from ddl.engine.rounds import worker_keys
+from ddl.engine.keys import worker_keys
 from ddl.engine.workers import AXIS as AXES
 from ddl.engine.workers import PackedGroup, Workers, make_workers
 from ddl.errors import OptionError

@@ -10,7 +10,7 @@ from helpers.runs import HYPER, OUTER, STEPS, equals_twin, feed, make, record
 
 from ddl.algorithms import COLLECTIVE
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.rounds import worker_keys
+from ddl.engine.keys import worker_keys
 
 pytestmark = pytest.mark.usefixtures("x64")
 

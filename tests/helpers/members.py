@@ -11,7 +11,7 @@ from helpers.twins import build
 from ddl.engine.compiled_program import collectives
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig
-from ddl.engine.rounds import worker_keys
+from ddl.engine.keys import worker_keys
 from ddl.engine.workers import make_workers
 from ddl.models import MODELS
 
