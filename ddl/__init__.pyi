@@ -78,6 +78,7 @@ from .group import Group as Group
 from .library.functions import (
   RunOptions as RunOptions,
   StepInfo as StepInfo,
+  build as build,
   compare as compare,
   custom as custom,
   load as load,

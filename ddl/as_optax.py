@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from ddl.api import Algorithm, AxisName, Exchange, Tree
+from ddl.api import Algorithm, AxisName, Exchange, ServerAlgorithm, Tree
 from ddl.contract import of_collective
 from ddl.errors import OptionError
 from ddl.group import Group
@@ -79,9 +79,12 @@ def as_optax(algorithm: Algorithm, axis_name: AxisName, *, seed: int = 0) -> opt
     A transformation. `ddl.consensus(state, params)` returns the model to evaluate.
 
   Raises:
-    ValueError: if a period, delay or offset is invalid; from `init`, if too many messages are in flight; from `update`,
-      if params are missing.
+    ValueError: if the algorithm has a server, or a period, delay or offset is invalid; from `init`, if too many
+      messages are in flight; from `update`, if params are missing.
   """
+  if isinstance(algorithm, ServerAlgorithm):
+    advice = "Workers visit a server one at a time, so they have no common step."
+    raise OptionError("algorithm", "a collective ddl.Algorithm", "a ddl.ServerAlgorithm", advice)
   group, algorithm = Group(axis_name), of_collective(algorithm)
   clocks = [Clock(exchange) for exchange in algorithm.exchanges]
   always = all(clock.every_step for clock in clocks)

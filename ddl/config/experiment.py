@@ -21,7 +21,7 @@ from ddl.config.catalog import (
   traceable,
 )
 from ddl.config.optimizers import elementwise
-from ddl.config.schedules import recorded
+from ddl.config.schedules import Rate, recorded
 from ddl.config.user_code import is_address, is_in_memory
 from ddl.contract import check_server
 from ddl.errors import OptionError
@@ -269,17 +269,21 @@ class Experiment:
     return wrapped
 
   def make_optimizer(self) -> optax.GradientTransformation:
-    """Build the inner optimizer with its schedule. Raises ValueError if the learning rate is not positive."""
-    rest = dict(self.optimizer.settings)
+    """Build the inner optimizer with its schedule. Raises as `make_schedule` does."""
     if is_in_memory(self.optimizer.name):
       if self.schedule != DEFAULT_SCHEDULE:
         advice = "An optax optimizer contains its own schedule."
         raise OptionError("config.schedule", "unset with an optax optimizer", self.schedule.name, advice)
       return make("optimizer", self.optimizer.name)
-    rate = rest.pop("learning_rate")
+    settings = {key: value for key, value in self.optimizer.settings.items() if key != "learning_rate"}
+    schedule = self.make_schedule()
+    return recorded(make("optimizer", self.optimizer.name, schedule, **settings), schedule)
+
+  def make_schedule(self) -> Rate:
+    """Build the schedule, or return the rate if it is constant. Raises ValueError if the rate is not positive."""
+    rate = self.optimizer.learning_rate
     check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
-    schedule = self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))
-    return recorded(make("optimizer", self.optimizer.name, schedule, **rest), schedule)
+    return self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))
 
 
 # Settings outside of the sections, with their defaults.

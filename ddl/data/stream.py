@@ -49,8 +49,12 @@ class StreamFeed:
     self._iterators = {w: _iterator(make(w, count, seed).batch(batch, drop_remainder=True)) for w in workers}
 
   def __call__(self, first: int, steps: int) -> dict[str, np.ndarray]:
-    """Return the batches of the next `steps` steps, [workers, steps, batch, ...]; OptionError if a stream ends."""
-    assert first == self._step, f"step {first} of a stream that is at {self._step}"
+    """Return the batches of the next `steps` steps, [workers, steps, batch, ...].
+
+    Raises OptionError if a stream ends or `first` is not the next step.
+    """
+    if first != self._step:
+      raise OptionError("step", f"{self._step} (the next step of the stream)", first)
     with contextlib.nullcontext() if self._started else _ignored_interrupts():
       rows = [[self._next(worker, step) for step in range(first, first + steps)] for worker in self._iterators]
     self._started = True

@@ -1,4 +1,4 @@
-"""`ddl.train`, `ddl.compare` and `ddl.sweep`: the commands as Python functions."""
+"""`ddl.train`, `ddl.compare` and `ddl.sweep`, the commands as Python functions, and `ddl.build`."""
 
 import contextlib
 import inspect
@@ -21,13 +21,15 @@ from ddl.config.user_code import custom
 from ddl.errors import OptionError
 from ddl.library import resume
 from ddl.library.results import Compared, Run, Swept, check_path, load
+from ddl.library.setup import Setup
 from ddl.ranges import NonNegativeInt, check_all
 from ddl.report import draw_schedule
+from ddl.run import build as building
 from ddl.run import train as training
 from ddl.run.hooks import Hook, StepInfo
 from ddl.run.workdir import workdir as folder_of
 
-__all__ = ["RunOptions", "StepInfo", "compare", "custom", "load", "sweep", "train"]  # re-exported by `ddl`
+__all__ = ["RunOptions", "StepInfo", "build", "compare", "custom", "load", "sweep", "train"]  # re-exported by `ddl`
 Source = str | Path | ConfigDict | None  # the path of a config file, or a config; None: `base()`
 Section = str | Mapping[str, Any] | Callable[..., Any]  # a name, {"name": ..., key: value}, a function or an object
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -195,6 +197,20 @@ def sweep(
     options = _final(name, "sweep", resolved, options, only=only)
     sweeping.sweep(resolved_sweep, options)
   return Swept(Path(options.workdir))
+
+
+@_list_settings
+def build(config: Source = None, **changes: Any) -> Setup:
+  """Return what a custom training loop needs to repeat the run of `ddl.train` with these settings.
+
+  Args:
+    config: see `train`.
+    algorithm, ..., seed: sections and settings that override the config, see the list below.
+
+  Raises:
+    ValueError: for an invalid config.
+  """
+  return Setup(building.build(Experiment.from_config(resolve(config, changes))))
 
 
 @contextlib.contextmanager

@@ -172,8 +172,8 @@ def test_the_python_blocks_run(name, folder, monkeypatch, capsys, pytestconfig):
   if not pytestconfig.getoption("--slow"):
     for text, replacement in BRIEF.items():
       page = page.replace(text, replacement)
-  as_users_run = jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow")
-  with contextlib.nullcontext() if pytestconfig.getoption("--slow") else undrawn(), as_users_run[0], as_users_run[1]:
+  drawing = contextlib.nullcontext() if pytestconfig.getoption("--slow") else undrawn()
+  with drawing, jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):  # as users run them
     for code, printed in re.findall(
       r"^```python\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", page, re.MULTILINE | re.DOTALL
     ):

@@ -222,7 +222,7 @@ def test_a_number_of_seeds_must_be_positive(seeds):
     ddl.compare(algorithms=["easgd"], seeds=seeds)
 
 
-@pytest.mark.parametrize("call", [ddl.train, ddl.compare, ddl.sweep])
+@pytest.mark.parametrize("call", [ddl.build, ddl.train, ddl.compare, ddl.sweep])
 def test_help_lists_all_settings_with_their_defaults(call):
   parameters, config = inspect.signature(call).parameters, base()
   for key in {*config} - {"compare", "sweep", "network"}:
