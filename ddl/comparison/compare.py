@@ -10,7 +10,7 @@ from typing import Any
 
 from ddl import files, hosts, report
 from ddl.comparison import label_runs, predict, record
-from ddl.config.comparison import Comparison, trials
+from ddl.config.comparison import Comparison
 from ddl.config.options import RunOptions
 from ddl.costs import cluster_clock
 from ddl.errors import OptionError
@@ -36,7 +36,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     ValueError: for an invalid folder, options or comparison.
   """
   options, began = options or RunOptions(), time.perf_counter()
-  first, tuned = comparison.first, trials(comparison.tuned)
+  first, tuned = comparison.first, dict(comparison.tuned_labels)
   path = open_folder("compare", f"{first.model.short_name}-{first.data.short_name}", options)
   if not options.resume:
     folder.RunFolder(path).check_unused()
@@ -70,9 +70,9 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
         path.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(comparison.tuned, path / folder.TUNED)
       folder.record(path, folder.about(options.command), options.recorded, fingerprints, existing.done(path))
-    groups = dict.fromkeys(comparison.place(label).group for label in requested.experiments)
-    if tuned and (untuned := [group for group in groups if not tuned.get(group, {}).get("keys")]):
-      say(f"{comparison.tuned} has no settings for {listed(untuned)}: the config's settings are used")
+    untuned = [comparison.place(label).group for label in requested.experiments if label not in tuned]
+    if comparison.tuned and untuned:
+      say(f"{comparison.tuned} has no settings for {listed([*dict.fromkeys(untuned)])}: the config's settings are used")
     what = pluralize(len(requested.experiments), "combination" if comparison.grid else "algorithm")
     what += " of algorithms and grid values" * bool(comparison.grid)
     what += f" x {pluralize(len(comparison.seeds), 'seed')}" + f", plus {len(read)} from earlier runs" * bool(read)

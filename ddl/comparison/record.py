@@ -103,15 +103,14 @@ def content(
   """Return the content of comparison.json, without predictions for clusters.
 
   runs: algorithm label -> run folders. failed: algorithm label -> error of a diverged run.
-  tuned: tuned settings by algorithm label, or by label without grid values (`Place.group`).
+  tuned: algorithm label -> its tuned settings, see `ddl.config.tuned.summary`.
   """
   first, title = comparison.first, comparison.title
   parts = next(iter(components.values()))
   virtual = any(experiment.in_virtual_time for experiment in comparison.experiments.values())
   entries = [
     entry(path, label, built, virtual, comparison.place(label))
-    | {"tuned": tuned.get(label, tuned.get(comparison.place(label).group))}
-    | {"failed": failed.get(label), "runs": runs[label]}
+    | {"tuned": tuned.get(label), "failed": failed.get(label), "runs": runs[label]}
     for label, built in components.items()
   ]
   abouts = [path / run / folder.ABOUT for folders in runs.values() for run in folders]

@@ -1,4 +1,4 @@
-"""Tune the hyperparameters of each algorithm, with equal numbers of trials, on a validation split."""
+"""Tune each algorithm at each grid point, with equal numbers of trials, on a validation split."""
 
 import json
 import math
@@ -16,7 +16,8 @@ from ddl import files, hosts
 from ddl.api import Data
 from ddl.comparison import study
 from ddl.comparison.label_runs import LabelRuns, existing_runs
-from ddl.config.experiment import Experiment
+from ddl.config import tuned as tuned_settings
+from ddl.config.experiment import Experiment, jsonable
 from ddl.config.options import RunOptions
 from ddl.config.sweep import RATE, Point, Sweep, by_section, edges, points
 from ddl.data import source
@@ -27,7 +28,7 @@ from ddl.run import folder as run_dir
 from ddl.run.batch import Diverged, LoopStep
 from ddl.run.hooks import AfterEvaluation
 from ddl.run.metrics import Evaluator, comparison_metric
-from ddl.run.processes import launch, launches, say
+from ddl.run.processes import check_processes, launch, launches, say
 from ddl.run.session import open_folder, session
 
 Trial = tuple[Any, Point]  # an Optuna trial and its settings
@@ -36,9 +37,9 @@ Trial = tuple[Any, Point]  # an Optuna trial and its settings
 def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   """Run the trials of a sweep; return the result of each algorithm label, and write the results to tuned.json.
 
-  A result has "best" (the best setting), "validation" (its score), "edges" ({key: "low" or "high"} if the best value
-  is the smallest or largest one tried) and "trials" (each with "setting", "outcome", "validation" and the scores of
-  its "seeds").
+  A result has "group" (the label without grid values), "point" (these values), "settings" (see `ddl.config.tuned`),
+  "best" (the best setting), "validation" (its score), "edges" ({key: "low" or "high"} if the best value is the smallest
+  or largest one tried) and "trials" (each with "setting", "outcome", "validation" and the scores of its "seeds").
 
   Raises:
     Stopped: after SIGTERM or Ctrl-C; all progress is saved.
@@ -52,6 +53,9 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   logs = study.saved(path, settings)
   existing = existing_runs(path, "*/trial-*/seed-*", {})
   label_points = {label: points(space, settings.trials) for label, space in settings.spaces.items()}
+  workers = {experiment.workers for experiment in settings.experiments.values()}
+  for count in workers:
+    check_processes(count, max(options.processes, hosts.processes()), options)
   data = _load(settings)
   first_components = {
     label: _first(label, experiment, label_points[label], data) for label, experiment in settings.experiments.items()
@@ -59,9 +63,9 @@ def sweep(settings: Sweep, options: RunOptions | None = None) -> dict[str, Any]:
   for components in first_components.values():
     build.check_options(components, options)
   if launches(options):
-    launch(sweep, settings, replace(options, workdir=str(path)), first.workers, path.exists)
+    launch(sweep, settings, replace(options, workdir=str(path)), max(workers), path.exists)
     return files.read_json(path / run_dir.TUNED)["algorithms"]
-  with session(path, options, first.workers) as started:
+  with session(path, options, max(workers)) as started:
     experiments = settings.experiments
     agreed = {label: settings.to_json(label) for label in experiments}
     all_fingerprints = started.agree(agreed, experiments.values(), data)
@@ -223,24 +227,27 @@ def _result(trials: study.LabelStudy, sweep: Sweep, label: str) -> dict[str, Any
   good = [(point, result["score"]) for point, result in finished if result["score"]]
   entries = [{"setting": by_section(point), "outcome": result["outcome"], "validation": result["score"],
               "seeds": result["seeds"]} for point, result in finished]  # fmt: skip
+  place, experiment, space = sweep.places[label], sweep.experiments[label], sweep.spaces[label]
+  settings = tuned_settings.settings_of(experiment, space)
+  head = {"group": place.group, "point": jsonable(place.point), "settings": settings}
   if not good:
-    return {"best": None, "validation": None, "edges": {}, "trials": entries}
+    return head | {"best": None, "validation": None, "edges": {}, "trials": entries}
 
   def quality(trial: tuple[Point, dict[str, float]]) -> tuple[float, float]:
     score, name = trial[1], trials.metric.name
     return score[name] if trials.metric.higher_is_better else -score[name], -score["loss"]
 
   best, score = max(good, key=quality)
-  extremes = edges(sweep.experiments[label], sweep.spaces[label], best, [point for point, _ in finished])
-  return {"best": by_section(best), "validation": score, "edges": extremes, "trials": entries}
+  extremes = edges(experiment, space, best, [point for point, _ in finished])
+  return head | {"best": by_section(best), "validation": score, "edges": extremes, "trials": entries}
 
 
 def _warn(sweep: Sweep, label: str, result: Mapping[str, Any]) -> None:
   """Warn if the best value of a key is the smallest or largest one tried."""
   for path, side in result["edges"].items():
     section, _, key = path.partition(".")
-    inner = path if section == "optimizer" else key
-    where = "config.sweep.learning_rate" if path == RATE else f"config.sweep.space['{label}'].{inner}"
+    inner, group = path if section == "optimizer" else key, sweep.places[label].group
+    where = "config.sweep.learning_rate" if path == RATE else f"config.sweep.space['{group}'].{inner}"
     bounds = sweep.spaces[label][path]
     extreme, change = ("smallest", "lower") if side == "low" else ("largest", "higher")
     best = f"{label}: the best {key}, {result['best'][section][key]:.4g}, is the {extreme} value tried"

@@ -79,7 +79,7 @@ def base() -> Config:
   )
   config.sweep = ConfigDict(
     {
-      "trials": 9,  # number of trials per algorithm
+      "trials": 9,  # number of trials per algorithm and grid point
       "seeds": (),  # seeds over which a trial's score is averaged; (): config.seed
       "sampler": "halton",  # "halton": evenly spread points; "tpe": points that depend on the results of earlier trials
       "pruning": False,  # stop trials that are not in the best third after 1/9 or 1/3 of the steps

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from ddl import files
+from ddl.config import tuned as tuned_settings
 from ddl.config.base import base, renamed
 from ddl.config.catalog import REGISTRIES, Config, as_type, named, unknown_key
-from ddl.config.experiment import Experiment, jsonable
+from ddl.config.experiment import Experiment, flat, jsonable
 from ddl.config.unread_keys import reads
 from ddl.errors import OptionError, nearest
 from ddl.names import Place, comparable, quoted, short_name, slug, text, words
@@ -36,17 +36,14 @@ REFUSED = {  # sections and keys that a grid cannot vary, and why
 }
 
 
-def variants(config: Config, tuned: str = "") -> dict[str, Config]:
-  """Return each algorithm label's config: the common config with the label's changes and a sweep's best settings.
+def variants(config: Config) -> dict[str, Config]:
+  """Return each algorithm label's config: the common config with the label's changes.
 
   Without labels, a grid varies the config itself, and the label is the algorithm's name.
 
-  Raises ValueError for missing, unknown or unusable labels, an unknown key, a value of the wrong type, or a file that
-  is not a sweep's result.
+  Raises ValueError for missing, unknown or unusable labels, an unknown key, or a value of the wrong type.
 
-  Args:
-    config: with `compare.algorithms`: label -> nested changes, e.g. {"algorithm": {"name": "dasgd", "delay": 2}}.
-    tuned: path of a sweep's tuned.json, or "".
+  config: with `compare.algorithms`: label -> nested changes, e.g. {"algorithm": {"name": "dasgd", "delay": 2}}.
   """
   labels = in_order(config.compare.algorithms)
   if not labels and config.compare.grid:
@@ -55,9 +52,6 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
     advice = "See configs/digits_compare.py."
     raise OptionError(LABELS, "a nonempty dictionary of labels and config changes", "{}", advice)
   check_labels(labels)
-  best = {label: entry["best"] for label, entry in _read(tuned).items()}
-  for label in best:
-    named(f"label in {tuned}", labels, label)
   out = {}
   for label, changes in labels.items():
     if isinstance(changes, Mapping):  # {"algorithm": "easgd"} for {"algorithm": {"name": "easgd"}}
@@ -65,7 +59,6 @@ def variants(config: Config, tuned: str = "") -> dict[str, Config]:
     with naming(label):
       out[label] = renamed(config, changes)
     apply(out[label], base(), changes, f"{LABELS}['{label}']")
-    apply(out[label], base(), best.get(label, {}), f"{tuned}['{label}']")
   return out
 
 
@@ -82,33 +75,6 @@ def naming(label: str) -> Iterator[None]:
     yield
   except ValueError as error:
     raise ValueError(f"label '{label}': {error}") from error
-
-
-def trials(tuned: str) -> dict[str, dict[str, Any]]:
-  """Return {label: {"keys": settings in a sweep's tuned.json, "trials": number of trials}}; {} for the path ""."""
-  return {
-    label: {
-      "keys": [f"{section}.{key}" for section, keys in entry["best"].items() for key in keys],
-      "trials": len(entry.get("trials", [])),
-    }
-    for label, entry in _read(tuned).items()
-  }
-
-
-def only(configs: Mapping[str, Config], names: Sequence[str], groups: Mapping[str, str] | None = None) -> list[str]:
-  """Return the labels of `configs` that match a name (a label, an algorithm or a group); all if `names` is empty.
-
-  groups: label at a grid point -> label without grid values. Raises OptionError for an unknown name.
-  """
-  groups = groups or {}
-  known = {
-    label: {label, name := config.algorithm.name, short_name(name), groups.get(label, label)}
-    for label, config in configs.items()
-  }
-  for name in names:
-    if not any(name in aliases for aliases in known.values()):
-      named("only", dict.fromkeys([*groups.values()] or configs), name)
-  return [label for label, aliases in known.items() if not names or aliases & {*names}]
 
 
 def in_order(section: Config) -> dict[str, Any]:
@@ -172,24 +138,6 @@ def apply(config: Config, base: Config, changes: Any, where: str) -> None:
       config[key] = value if value is None else as_type(value, config.get_type(key), f"{where}.{key}")
 
 
-def _read(path: str) -> dict[str, Any]:
-  """Read a sweep's tuned.json: algorithm label -> result with its "best" settings; {} for the path ""."""
-  if not path:
-    return {}
-  expected = "a tuned.json written by sweep"
-  try:
-    entries = files.read_json(files.local(path), "").get("algorithms")
-  except (OSError, ValueError) as error:
-    raise OptionError("tuned", expected, f"{path} ({error})") from error
-  if not isinstance(entries, dict) or not entries or not all(map(_is_entry, entries.values())):
-    raise OptionError("tuned", expected, path)
-  return entries
-
-
-def _is_entry(value: Any) -> bool:
-  return isinstance(value, dict) and "best" in value and isinstance(value.get("trials", []), list)
-
-
 class Variant(NamedTuple):
   """The config of an algorithm label at a grid point, and its position in the grid."""
 
@@ -229,6 +177,21 @@ def expanded(config: Config, labels: Mapping[str, Config]) -> dict[str, Variant]
       raise OptionError(f"values of {GRID}['{key}']", "distinct", ", ".join(map(str, grid_values)))
   check_labels(out)
   return out
+
+
+def only(points: Mapping[str, Variant], names: Sequence[str]) -> dict[str, Variant]:
+  """Return the variants that match a name (a label, an algorithm or a group); all if `names` is empty.
+
+  Raises OptionError for an unknown name.
+  """
+  known = {
+    label: {label, name := config.algorithm.name, short_name(name), place.group}
+    for label, (config, place) in points.items()
+  }
+  for name in names:
+    if not any(name in aliases for aliases in known.values()):
+      named("only", dict.fromkeys(place.group for _, place in points.values()), name)
+  return {label: points[label] for label, aliases in known.items() if not names or aliases & {*names}}
 
 
 def values(config: Config) -> dict[str, tuple[Any, ...]]:
@@ -299,6 +262,7 @@ class Comparison:
   expected: tuple[tuple[str, str], ...] = ()  # pairs (faster, slower) of labels, see `config.compare.expected`
   clusters: tuple[str, ...] = ()  # names of the clusters for which seconds are predicted
   tuned: str = ""  # path of a sweep's tuned.json whose settings were applied, or ""
+  tuned_labels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `ddl.config.tuned.summary`
   grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values by key; {}: no grid
   places: Mapping[str, Place] = field(default_factory=dict)  # position of each label in the grid
   metric: str = ""  # see `config.compare.metric`
@@ -341,16 +305,21 @@ class Comparison:
   def from_config(
     cls, config: Config, only_labels: Sequence[str] = (), tuned: str = "", clusters: Sequence[str] = ()
   ) -> "Comparison":
-    """Create a comparison from a config. Raises as `variants`, `only` and `Experiment.from_config` do."""
-    labels = variants(config, tuned)
-    points = expanded(config, labels)
-    groups = {label: variant.place.group for label, variant in points.items()}
-    selected = only({label: variant.config for label, variant in points.items()}, only_labels, groups)
-    section = config.compare
+    """Create a comparison from a config, with the best settings in a sweep's tuned.json if its path is not "".
+
+    Raises as `variants`, `expanded`, `only`, `Experiment.from_config` and `ddl.config.tuned.matching` do.
+    """
+    labels, section = variants(config), config.compare
+    points = only(expanded(config, labels), only_labels)
+    places = {label: variant.place for label, variant in points.items()}
+    experiments = {label: experiment_of(label, variant.config) for label, variant in points.items()}
+    entries = tuned_settings.matching(tuned, labels, experiments, places)
+    for label, entry in entries.items():
+      apply(points[label].config, base(), entry["best"], f"{tuned}['{label}']")
+      experiments[label] = experiment_of(label, points[label].config)
     out = cls(
-      {label: experiment_of(label, points[label].config) for label in selected},
-      section.title, section.seeds, section.target, section.expected, tuple(clusters), tuned,
-      values(config), {label: points[label].place for label in selected}, section.metric, section.mode,
+      experiments, section.title, section.seeds, section.target, section.expected, tuple(clusters), tuned,
+      tuned_settings.summary(entries), values(config), places, section.metric, section.mode,
     )  # fmt: skip
     for label in [label for pair in out.expected for label in pair]:
       named("label in config.compare.expected", labels, label)
@@ -371,18 +340,12 @@ class Comparison:
 
   def to_json(self) -> dict[str, Any]:
     """Return the comparison as JSON: settings common to all algorithms, and the other settings by label."""
-    flat = {label: _flat(experiment.to_json()) for label, experiment in self.experiments.items()}
-    common = set.intersection(*[set(map(repr, values.items())) for values in flat.values()])
-    differing = {label: {k: v for k, v in keys.items() if repr((k, v)) not in common} for label, keys in flat.items()}
-    shared = {k: v for k, v in _flat(self.first.to_json()).items() if repr((k, v)) in common}
+    settings = {label: flat(experiment.to_json()) for label, experiment in self.experiments.items()}
+    common = set.intersection(*[set(map(repr, values.items())) for values in settings.values()])
+    differing = {
+      label: {k: v for k, v in keys.items() if repr((k, v)) not in common} for label, keys in settings.items()
+    }
+    shared = {k: v for k, v in flat(self.first.to_json()).items() if repr((k, v)) in common}
     heads = {key: getattr(self, key) for key in ("title", "seeds", "metric", "mode", "target", "expected")}
     heads |= {"grid": self.grid} if self.grid else {}
     return jsonable({**heads, "common": shared, "algorithms": differing})
-
-
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-  """Flatten {"model": {"name": "mlp"}} to {"model.name": "mlp"}."""
-  out = {}
-  for key, value in values.items():
-    out |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {key: value}
-  return out

@@ -99,6 +99,14 @@ def jsonable(value: Any) -> Any:
   return value.item() if isinstance(value, np.generic) else value
 
 
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+  """Flatten {"model": {"name": "mlp"}} to {"model.name": "mlp"}."""
+  out = {}
+  for key, value in values.items():
+    out |= {f"{key}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {key: value}
+  return out
+
+
 @dataclass(frozen=True)
 class Experiment:
   """All settings that determine a run's result; `dataclasses.replace(experiment, seed=1)` changes the seed."""
@@ -281,7 +289,7 @@ class Experiment:
 
   def make_schedule(self) -> Rate:
     """Build the schedule, or return the rate if it is constant. Raises ValueError if the rate is not positive."""
-    rate = self.optimizer.learning_rate
+    rate = self.optimizer.get("learning_rate")
     check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
     return self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))
 

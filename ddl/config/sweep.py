@@ -1,4 +1,4 @@
-"""Sweeps: an experiment and a search space per algorithm label, and the points to try in a space."""
+"""Sweeps: an experiment and a search space per algorithm label and grid point, and the points to try in a space."""
 
 import copy
 import math
@@ -11,12 +11,12 @@ from ml_collections import ConfigDict
 from scipy.stats import qmc
 
 from ddl import memory
-from ddl.config import comparison
 from ddl.config.catalog import Config, as_type, factory, keywords, named
-from ddl.config.comparison import experiment_of, only, variants
+from ddl.config.comparison import GRID, expanded, experiment_of, only, variants
 from ddl.config.experiment import Experiment, jsonable
 from ddl.config.user_code import is_in_memory
 from ddl.errors import OptionError
+from ddl.names import Place
 from ddl.ranges import Fraction, PositiveFloat, PositiveInt, Seed, check_all, check_fields
 
 Bounds = tuple[float, float] | list[Any]  # (low, high), or a list of choices
@@ -29,10 +29,11 @@ STEP = 0.05  # distance beyond the edge of a linear range at which a value is te
 
 @dataclass(frozen=True)
 class Sweep:
-  """A search with `trials` trials per algorithm label; each trial is trained once per seed."""
+  """A search with `trials` trials per algorithm label and grid point; each trial is trained once per seed."""
 
   experiments: Mapping[str, Experiment]
   spaces: Mapping[str, Space]
+  places: Mapping[str, Place]  # position of each label in `config.compare.grid`
   trials: PositiveInt = 9
   seeds: tuple[Seed, ...] = ()  # (): the experiment's seed
   sampler: str = "halton"  # or "tpe"
@@ -56,7 +57,15 @@ class Sweep:
       raise OptionError(
         "config.eval_every", condition, self.first.eval_every, "Pruning needs evaluations before the last step."
       )
-    if self.pruning and len({experiment.eval_every / experiment.steps for experiment in self.experiments.values()}) > 1:
+    if self.pruning:
+      self._check_evaluations()
+
+  def _check_evaluations(self) -> None:
+    """Raise OptionError if the shares of steps between evaluations differ by more than a grid's rounding."""
+    shares = {experiment.eval_every / experiment.steps for experiment in self.experiments.values()}
+    in_grid = any(place.point for place in self.places.values())
+    rounding = in_grid / min(experiment.steps for experiment in self.experiments.values())
+    if max(shares) - min(shares) > rounding:
       raise OptionError("config.eval_every / config.steps", "the same for all algorithms with config.sweep.pruning")
 
   @property
@@ -66,21 +75,20 @@ class Sweep:
 
   @classmethod
   def from_config(cls, config: Config, only_labels: Sequence[str] = ()) -> "Sweep":
-    """Create a sweep from a config. Raises as `variants` and `Experiment.from_config` do."""
-    if keys := comparison.values(config):
-      advice = "Sweep without a grid; a comparison applies tuned.json at every grid point."
-      raise OptionError(comparison.GRID, "empty for a sweep", ", ".join(keys), advice)
+    """Create a sweep from a config. Raises as `variants`, `expanded`, `only` and `Experiment.from_config` do."""
     config, section = copy.deepcopy(config), config.sweep
     check_all(Fraction, section.validation, "config.sweep.validation")
     if config.data.validation is None and "validation" in keywords(factory("data", config.data.name)):
       config.data.validation = section.validation
-    configs = variants(config)
+    labels = variants(config)
     for label in section.space:
-      named("label in config.sweep.space", configs, label)
-    experiments = {label: experiment_of(label, configs[label]) for label in only(configs, only_labels)}
-    spaces = {label: _space(section, label, experiment) for label, experiment in experiments.items()}
+      named("label in config.sweep.space", labels, label)
+    points = only(expanded(config, labels), only_labels)
+    places = {label: variant.place for label, variant in points.items()}
+    experiments = {label: experiment_of(label, variant.config) for label, variant in points.items()}
+    spaces = {label: _space(section, places[label], experiment) for label, experiment in experiments.items()}
     return cls(
-      experiments, spaces, section.trials, section.seeds, section.sampler, section.pruning,
+      experiments, spaces, places, section.trials, section.seeds, section.sampler, section.pruning,
       section.validation, config.compare.metric, config.compare.mode,
     )  # fmt: skip
 
@@ -163,21 +171,24 @@ def _value_at(bounds: Bounds, u: float) -> Any:
   return min(max(float(f"{value:.4g}"), low), high)
 
 
-def _space(section: Config, label: str, experiment: Experiment) -> Space:
-  """Return an algorithm label's search space: the learning rate and the label's keys in config.sweep.space."""
+def _space(section: Config, place: Place, experiment: Experiment) -> Space:
+  """Return the search space at a grid point: the learning rate and the label's keys in config.sweep.space."""
   if is_in_memory(experiment.optimizer.name):
     advice = "Its learning rate cannot be tuned: pass a name or a function (rate, *, settings)."
-    raise OptionError(
-      f"optimizer of '{label}'", "no optax optimizer in a sweep", experiment.optimizer.short_name, advice
-    )
+    name = experiment.optimizer.short_name
+    raise OptionError(f"optimizer of '{place.group}'", "no optax optimizer in a sweep", name, advice)
   space: dict[str, Bounds] = {RATE: _range("config.sweep.learning_rate", section.learning_rate, float)}
   for bound in space[RATE]:
     check_all(PositiveFloat, bound, "config.sweep.learning_rate")
-  where = f"config.sweep.space['{label}']"
-  algorithm = _section(where, section.space.get(label, {}))
+  where = f"config.sweep.space['{place.group}']"
+  algorithm = _section(where, section.space.get(place.group, {}))
   optimizer = _section(f"{where}.optimizer", algorithm.pop("optimizer", {}))
   space |= _searched(where, algorithm, "algorithm", experiment.algorithm.name)
-  return space | _searched(f"{where}.optimizer", optimizer, "optimizer", experiment.optimizer.name)
+  space |= _searched(f"{where}.optimizer", optimizer, "optimizer", experiment.optimizer.name)
+  for key in space:
+    if key in place.point:
+      raise OptionError(f"keys of {GRID}", "settings that the sweep does not tune", key)
+  return space
 
 
 def _section(where: str, value: Any) -> dict[str, Any]:

@@ -19,8 +19,7 @@ UNREAD = {  # command: {config key that it does not read: why}
     **dict.fromkeys(("times", "network", "barrier"), "times are predicted from the cluster"),
   },
   "sweep": {"optimizer.learning_rate": "it is tuned within config.sweep.learning_rate"}
-  | {f"compare.{key}": "only compare uses it" for key in ("title", "seeds", "target", "expected")}
-  | {"compare.grid": "each algorithm is tuned once for all points of a grid"},
+  | {f"compare.{key}": "only compare uses it" for key in ("title", "seeds", "target", "expected")},
 }
 VIRTUAL = ("times", "network", "barrier")  # sections that affect only virtual time
 

@@ -135,7 +135,8 @@ def compare(
       {"workers": (1, 2, 4), "algorithm.period": (1, 16)}.
     only: labels or algorithms to train; default: all.
     clusters: names or files of clusters for which to predict the training time of each label.
-    tuned: path of a sweep's tuned.json, to train each label with the best settings that the sweep found for it.
+    tuned: path of the tuned.json of a sweep with the same config, to train each label with its best settings at its
+      grid point.
     workdir, hooks, options: see `train`; `RunOptions(keep_models=True)` saves the final models of all runs.
     algorithm, ..., seed: sections and settings that override the config for all labels, see the list below.
 
@@ -163,21 +164,25 @@ def sweep(
   *,
   algorithms: Mapping[str, Any] | Sequence[str] | None = None,
   space: Mapping[str, Any] | None = None,
+  grid: Mapping[str, Sequence[Any]] | None = None,
   only: Sequence[str] = (),
   trials: int = 0,
   workdir: str | Path = "",
   options: RunOptions | None = None,
   **changes: Any,
 ) -> Swept:
-  """Tune each algorithm with the same number of trials on a validation split, and return the best settings.
+  """Tune each algorithm at each grid point with the same number of trials, and return the best settings.
+
+  Trials are compared on a validation split.
 
   Args:
     config: see `train`; its section `sweep` sets the bounds of the learning rate, the sampler and the seeds.
     algorithms: see `compare`.
     space: label -> hyperparameters to tune besides the learning rate, as bounds (low, high) or a list of choices, such
       as {"local": {"period": (2, 16), "optimizer": {"momentum": [0.0, 0.9]}}}.
+    grid: see `compare`; each label is tuned separately at each combination of these values.
     only: labels or algorithms to tune; default: all.
-    trials: trials per label; 0: the value of config.sweep.trials.
+    trials: trials per label and grid point; 0: the value of config.sweep.trials.
     workdir, options: see `train`.
     algorithm, ..., seed: sections and settings that override the config for all labels, see the list below.
 
@@ -188,7 +193,8 @@ def sweep(
 
   only = _names("only", only)
   check_all(NonNegativeInt, trials, "trials")
-  changes = _with_section(_with_section(changes, "compare", {"algorithms": algorithms}), "sweep", {"space": space})
+  changes = _with_section(changes, "compare", {"algorithms": algorithms, "grid": grid})
+  changes = _with_section(changes, "sweep", {"space": space})
   with _prepared("sweep", config, changes, workdir, options) as (resolved, options, recorded):
     only = only or recorded.get("only", ())
     resolved.sweep.trials = trials or resolved.sweep.trials

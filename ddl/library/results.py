@@ -249,7 +249,7 @@ class Swept(Described):
 
   @property
   def best(self) -> dict[str, dict[str, Any]]:
-    """The best settings of each algorithm label, such as {"local": {"optimizer": {"learning_rate": 0.1}}}."""
+    """The best settings by algorithm label, such as {"local, period 4": {"optimizer": {"learning_rate": 0.1}}}."""
     return {label: entry["best"] for label, entry in self.info.items()}
 
   @cached_property

@@ -1,4 +1,4 @@
-"""`python run.py sweep`: tune each algorithm with the same number of trials on a validation split."""
+"""`python run.py sweep`: tune each algorithm at each grid point with equal trials on a validation split."""
 
 from absl import flags
 
@@ -9,7 +9,7 @@ from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 
 shared_flags.run_flags("sweep")
-TRIALS = flags.DEFINE_integer("trials", 0, "trials per algorithm; 0: config.sweep.trials", lower_bound=0)
+TRIALS = flags.DEFINE_integer("trials", 0, "trials per algorithm and grid point; 0: config.sweep.trials", lower_bound=0)
 ONLY = shared_flags.only()
 
 

@@ -1,16 +1,16 @@
 """Warnings and errors of `compare`, and the names of its files."""
 
-import json
 import shutil
 
 import jax
 import pandas as pd
 import pytest
 from helpers.commands import ROOT, Command
-from helpers.comparisons import undrawn
+from helpers.comparisons import undrawn, write_tuned
 
 import ddl
 from ddl.comparison import label_runs, predict
+from ddl.config.base import load as load_config
 from ddl.names import slug
 from ddl.report import figure
 from ddl.run.exit_codes import Failed
@@ -37,8 +37,8 @@ def get_config():
 @pytest.mark.slow
 def test_a_warning_is_printed_once_per_label_and_untuned_labels_are_named(tmp_path):
   (tmp_path / "config.py").write_text(CONFIG)
-  best = {"tuned": {"best": {"optimizer": {"learning_rate": 0.03}}, "trials": []}}
-  (tmp_path / "tuned.json").write_text(json.dumps({"algorithms": best}))
+  config = load_config(tmp_path / "config.py")
+  write_tuned(tmp_path / "tuned.json", config, {"tuned": {"optimizer": {"learning_rate": 0.03}}})
   done = Command(
     "compare", f"--config={tmp_path}/config.py", f"--tuned={tmp_path}/tuned.json", f"--workdir={tmp_path}/c"
   ).end()

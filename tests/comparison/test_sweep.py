@@ -13,12 +13,14 @@ import numpy as np
 import optuna
 import pytest
 from helpers.commands import metrics
+from helpers.comparisons import undrawn
 
 import ddl
 from ddl.comparison.study import LabelStudy
 from ddl.config import base, default_experiment
 from ddl.config.options import RunOptions
 from ddl.config.sweep import edges, points
+from ddl.errors import OptionError
 from ddl.run import loop
 from ddl.run.exit_codes import Stopped
 from ddl.run.folder import RunFolder
@@ -289,15 +291,84 @@ def test_a_warning_names_the_key_and_the_bound(complete):
   assert ("smallest" in text, "lower" in text) == (best == 2, best == 2)
 
 
+# ---- grids
+
+
+GRID = {"algorithm.period": (2, 3)}
+POINTS = {"a, period 2": {"algorithm.period": 2}, "a, period 3": {"algorithm.period": 3}, "b": {}}
+
+
+@pytest.fixture(scope="module")
+def in_grid(tmp_path_factory):
+  """A sweep over a grid with three trials of each label and point, and its warnings."""
+  path, space = tmp_path_factory.mktemp("grid") / "s", {"a": {"optimizer": {"momentum": (0.1, 0.9)}}}
+  with (
+    jax.numpy_dtype_promotion("standard"),
+    jax.numpy_rank_promotion("allow"),
+    warnings.catch_warnings(record=True) as log,
+  ):
+    warnings.simplefilter("always")
+    settings = {"sweep": {"space": space}, "grid": GRID, "algorithms": LABELS}
+    return ddl.sweep(**OWN | settings, trials=3, workdir=path), [str(warning.message) for warning in log]
+
+
+def test_each_label_is_tuned_at_each_grid_point(in_grid):
+  swept, _ = in_grid
+  assert {label: entry["point"] for label, entry in swept.info.items()} == POINTS
+  assert [entry["group"] for entry in swept.info.values()] == ["a", "a", "b"]
+  assert list(swept.best) == list(POINTS) and list(swept.trials.label) == [label for label in POINTS for _ in range(3)]
+  for label, entry in swept.info.items():
+    folder = swept.folder / label.replace(", ", "__").replace(" ", "_")
+    assert [len(runs) for runs in json.loads((folder / "together.json").read_text())["runs"]] == [3]  # side by side
+    assert ddl.load(folder / "trial-0/seed-0").config["algorithm"].get("period") == POINTS[label].get(
+      "algorithm.period"
+    )
+    assert entry["settings"].get("algorithm.period") == POINTS[label].get("algorithm.period")
+  scores = [[trial["validation"]["loss"] for trial in entry["trials"]] for entry in swept.info.values()]
+  assert scores[0] != scores[1]
+
+
+def test_warnings_name_the_label_at_its_grid_point_and_the_key_of_the_label(in_grid):
+  swept, warned = in_grid
+  for label, entry in swept.info.items():
+    for key in entry["edges"]:
+      [text] = [text for text in warned if text.startswith(f"{label}: the best {key.partition('.')[2]}, ")]
+      assert ("config.sweep.space['a'].optimizer.momentum" in text) is (key == "optimizer.momentum")
+  assert any(entry["edges"] for entry in swept.info.values())
+  assert any("config.sweep.space['a'].optimizer.momentum" in text for text in warned)
+
+
+def test_a_comparison_uses_the_best_settings_at_each_point(in_grid, tmp_path):
+  swept, _ = in_grid
+  compare = {"algorithms": LABELS, "seeds": (0,), "target": 1.0, "grid": GRID}
+  with undrawn():
+    compared = ddl.compare(tuned=swept.tuned, workdir=tmp_path / "c", **OWN | {"compare": compare})
+  for entry in compared.info["algorithms"]:
+    best = swept.best[entry["label"]]["optimizer"]
+    assert entry["settings"]["optimizer"].items() >= best.items()
+    assert entry["tuned"] == {"keys": [f"optimizer.{key}" for key in best], "trials": 3}
+  assert len({tuple(setting["optimizer"].items()) for setting in swept.best.values()}) > 1
+  with pytest.raises(OptionError) as error:
+    ddl.compare(tuned=swept.tuned, workdir=tmp_path / "d", **OWN | {"compare": compare, "steps": 12})
+  assert (error.value.option, error.value.value) == ("config.steps", 12) and not (tmp_path / "d").exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_is_extended_to_a_larger_grid(in_grid, call, wrong, tmp_path):
+  shutil.copytree(in_grid[0].folder, tmp_path / "s")
+  before = {file: file.stat().st_mtime_ns for file in (tmp_path / "s").glob("*/*/*/metrics.jsonl")}
+  larger = "--config.compare.grid={'algorithm.period': (2, 3, 4)}"
+  code, _, error = call("sweep", "--resume", f"--workdir={tmp_path}/s", "--devices=1", larger, "--only=a")
+  assert code == 0, error
+  assert {file: file.stat().st_mtime_ns for file in before} == before
+  info = ddl.load(tmp_path / "s").info
+  assert [entry["point"]["algorithm.period"] for entry in info.values()] == [2, 3, 4]
+  assert {label: info[label] for label in list(info)[:2]} == {label: in_grid[0].info[label] for label in list(info)[:2]}
+  grid = "--config.compare.grid={'algorithm.period': (2, 0)}"
+  wrong(["--config=configs/digits_compare.py", "--only=DaSGD", grid], "DaSGD, period 0", command="sweep")
+
+
 # ---- refused
-
-
-def test_a_grid_is_refused(tmp_path, wrong):
-  with pytest.raises(ValueError, match=r"config\.compare\.grid must be empty for a sweep, got workers"):
-    ddl.sweep(trials=1, workdir=tmp_path / "s", **OWN | {"compare": {**OWN["compare"], "grid": {"workers": (1, 2)}}})
-  grid = "--config.compare.grid={'workers': (1, 2)}"
-  wrong(["--config=configs/digits_compare.py", grid], "config.compare.grid", command="sweep")
-  assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("trials", [-1, 1.5, float("nan")])

@@ -17,7 +17,7 @@ from ddl.comparison import label_runs, sweep
 from ddl.config import base, default_experiment, unread_keys
 from ddl.config.base import load as load_config
 from ddl.config.catalog import as_type, keyword_arguments
-from ddl.config.comparison import only, variants
+from ddl.config.comparison import expanded, only, variants
 from ddl.config.experiment import Network
 from ddl.config.options import RunOptions, check_read
 from ddl.config.sweep import Sweep, points
@@ -229,8 +229,9 @@ def test_warmup_longer_than_the_run(name):
 
 
 def test_only_selects_labels_and_algorithms():
-  configs = variants(load_config(ROOT / "configs" / "digits_compare.py"))
-  assert only(configs, ["easgd", "local SGD"]) == ["local SGD", "EASGD"]
+  config = load_config(ROOT / "configs" / "digits_compare.py")
+  configs = expanded(config, variants(config))
+  assert [*only(configs, ["easgd", "local SGD"])] == ["local SGD", "EASGD"]
   refused(lambda: only(configs, ["easgt"]), "easgt")
 
 
@@ -286,27 +287,6 @@ def test_invalid_labels_and_changes(labels, words):
 def test_valid_changes_of_a_label():
   result = variants(with_labels(x={"algorithm": {"period": 2.0}, "times": {"slow": [1, 2]}, "optimizer": {"b1": None}}))
   assert result["x"].algorithm.period == 2 and result["x"].times.slow == (1, 2) and result["x"].optimizer.b1 is None
-
-
-TUNED = [
-  ({"algorithms": []}, "tuned must be"),
-  ({"algorithms": [{"label": "x"}]}, "tuned must be"),
-  ({"algorithms": {}}, "tuned must be"),
-  ({"algorithms": {"x": 3}}, "tuned must be"),
-  ([], "not a JSON object"),
-  ({"algorithms": {"x": {"best": 3}}}, "['x'] must", "got 3"),
-  ({"algorithms": {"x": {"best": {"optimizer": 3}}}}, "['x'].optimizer must", "got 3"),
-  ({"algorithms": {"x": {"best": {"algorithm": {"period": 2.5}}}}}, "['x'].algorithm.period must", "got 2.5", "int"),
-]
-
-
-def test_tuned_files_that_are_not_a_sweeps_result(tmp_path):
-  for path in (tmp_path / "none.json", tmp_path):
-    refused(lambda path=path: variants(with_labels(x={}), str(path)), str(path), option="tuned")
-  tuned = tmp_path / "tuned.json"
-  for content, *words in TUNED:
-    tuned.write_text(json.dumps(content))
-    refused(lambda: variants(with_labels(x={}), str(tuned)), "tuned.json", *words)
 
 
 # ---- sweeps

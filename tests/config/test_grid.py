@@ -1,5 +1,6 @@
 """`config.compare.grid`: labels, points, budgets of examples, and invalid grids."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ from ddl.config import base, custom
 from ddl.config.comparison import Comparison, recorded, restored
 from ddl.config.resolve import resolve
 from ddl.config.sweep import Sweep
+from ddl.errors import OptionError
 from ddl.names import Place, comparable, slug
 from experiments.command_line import config_flag
 
@@ -18,10 +20,8 @@ LABELS = {
 }
 
 
-def comparison_of(grid, labels=LABELS, only=(), tuned="", **changes):
-  return Comparison.from_config(
-    resolve(None, {"compare": {"grid": grid, "algorithms": labels}, **changes}), only, tuned
-  )
+def comparison_of(grid, labels=LABELS, only=(), **changes):
+  return Comparison.from_config(resolve(None, {"compare": {"grid": grid, "algorithms": labels}, **changes}), only)
 
 
 def refused(call, *words):
@@ -65,16 +65,37 @@ def test_a_single_value_of_steps_is_not_in_the_labels():
   assert result.place("sync SGD, workers 32").point == {"workers": 32, "steps": 60}
 
 
-def test_grid_overrides_labels_and_tuned_settings(tmp_path):
-  tuned = tmp_path / "tuned.json"
-  best = {"optimizer": {"learning_rate": 0.03}, "algorithm": {"period": 7}}
-  tuned.write_text(json.dumps({"algorithms": {"local SGD": {"best": best}}}))
-  result = comparison_of({"algorithm.period": (1, 4)}, tuned=str(tuned)).experiments
-  assert [(e.optimizer.learning_rate, e.algorithm.get("period")) for e in result.values()] == [
-    (0.1, None), (0.03, 1), (0.03, 4),
-  ]  # fmt: skip
-  with pytest.raises(ValueError, match=r"config\.compare\.grid must be empty"):
-    Sweep.from_config(resolve(None, {"compare": {"grid": {"workers": (1, 2)}, "algorithms": LABELS}}))
+def test_a_sweep_has_the_labels_and_places_of_the_comparison():
+  grid = {"workers": (2, 4), "algorithm.period": (1, 16)}
+  space = {"local SGD": {"optimizer": {"momentum": (0.0, 0.9)}}}
+  config = resolve(None, {"compare": {"grid": grid, "algorithms": LABELS}, "sweep": {"space": space}})
+  compared, swept = Comparison.from_config(config), Sweep.from_config(config)
+  assert list(swept.experiments) == list(compared.experiments) and swept.places == compared.places
+  for label, experiment in swept.experiments.items():
+    assert experiment == compared.experiments[label].changed({"data": {"validation": 0.2}})
+    keys = ["optimizer.momentum"] * (swept.places[label].group == "local SGD")
+    assert list(swept.spaces[label]) == ["optimizer.learning_rate", *keys]
+  for name, count in (("local SGD", 4), ("sync_sgd", 2), ("local SGD, workers 2, period 16", 1)):
+    assert len(Sweep.from_config(config, [name]).experiments) == count
+
+
+@pytest.mark.parametrize("key, value", [("algorithm.period", 3), ("optimizer.learning_rate", 0.1)])
+def test_a_sweep_does_not_tune_the_keys_of_the_grid(key, value):
+  config = {
+    "compare": {"grid": {key: (value,)}, "algorithms": LABELS},
+    "sweep": {"space": {"local SGD": {"period": [1, 2]}}},
+  }
+  with pytest.raises(OptionError) as error:
+    Sweep.from_config(resolve(None, config))
+  assert error.value.option == "keys of config.compare.grid" and error.value.value == key
+
+
+@pytest.mark.parametrize("grid, is_valid", [({"workers": (1, 3, 8)}, True), ({"steps": (400, 800)}, False)])
+def test_pruning_in_a_grid_needs_equal_shares_of_steps_up_to_rounding(grid, is_valid):
+  config = {"compare": {"grid": grid, "algorithms": LABELS}, "sweep": {"pruning": True}, "steps": 400, "eval_every": 40}
+  with contextlib.nullcontext() if is_valid else pytest.raises(OptionError, match="pruning"):
+    shares = {e.eval_every / e.steps for e in Sweep.from_config(resolve(None, config)).experiments.values()}
+    assert len(shares) == 2  # 40 of 400 and 107 of 1067 steps
 
 
 def test_grid_without_labels_varies_the_config():
@@ -180,4 +201,4 @@ def test_grid_on_the_command_line_and_in_a_record(tmp_path):
   again.compare.grid = restored(json.loads(json.dumps(recorded(other)))["compare"]["grid"])
   assert again.compare.grid == expected
   refused(lambda: config_flag.read("compare", [f"--config={file}", "--config.compare.grid=workers"]), "{'workers': (1")
-  refused(lambda: config_flag.read("sweep", [f"--config={file}", flag]), "config.compare.grid")
+  assert config_flag.read("sweep", [f"--config={file}", flag])[0].compare.grid == expected

@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddl.config.comparison import Comparison
+from ddl.config.experiment import flat, jsonable
+from ddl.config.tuned import settings_of
 from ddl.report import figure, frames, page, reader, sentences
 
 EVERY, STEPS, WORKERS, BATCH, NBYTES = 20, 400, 8, 16, 40_000
@@ -46,6 +49,17 @@ def metrics(rng, period, rate, final, nbytes, steps=STEPS, every=EVERY):
     line["distance"] = 0.0 if nbytes == NBYTES else 0.02 * period * math.exp(-rate * step / 3) * (step > 0)
     lines.append(line | ({"train_loss": loss * 0.9} if step else {}))
   return lines
+
+
+def write_tuned(file: Path, config, best: dict) -> Path:
+  """Write the tuned.json of a sweep of `config`. best: label -> section -> key -> value."""
+  tuned, entries = Comparison.from_config(config), {}
+  for label, setting in best.items():
+    group, point = tuned.place(label)
+    settings = settings_of(tuned.experiments[label], [*flat(setting)])
+    entries[label] = {"group": group, "point": jsonable(point), "settings": settings, "best": setting, "trials": []}
+  file.write_text(json.dumps({"algorithms": entries}))
+  return file
 
 
 def comparison(

@@ -12,7 +12,7 @@ import optax
 import pytest
 from flax import linen
 from helpers.commands import Command, metrics
-from helpers.comparisons import comparison, rising, undrawn
+from helpers.comparisons import comparison, rising, undrawn, write_tuned
 from ml_collections import ConfigDict
 
 import ddl
@@ -153,8 +153,8 @@ def test_the_repr_of_many_labels_is_short(tmp_path):
 @pytest.mark.slow
 def test_the_command_resumes_a_comparison_of_the_library(tmp_path, empty_figures):
   labels = {"a": {"algorithm": "sync_sgd"}, "b": {"algorithm": "local_sgd"}}
-  tuned = tmp_path / "tuned.json"
-  tuned.write_text(json.dumps({"algorithms": {"a": {"best": {"optimizer": {"learning_rate": 0.03}}, "trials": []}}}))
+  best = {"a": {"optimizer": {"learning_rate": 0.03}}}
+  tuned = write_tuned(tmp_path / "tuned.json", resolve(None, {"compare": {"algorithms": labels}, **SMALL}), best)
   compared = ddl.compare(
     compare={"seeds": (0,), "algorithms": labels}, only=["a"], clusters=["ethernet_10g"], tuned=tuned,
     workdir=tmp_path / "c", **SMALL,

@@ -1,10 +1,8 @@
 """The settings in a comparison's report: shared ones once, others by label, and the origin of learning rates."""
 
-import json
-
 from helpers.comparisons import comparison, rising, undrawn_page
 
-from ddl.config.comparison import trials
+from ddl.config.tuned import summary
 from ddl.report import settings as settings_table
 
 COMMON = {
@@ -79,16 +77,10 @@ def test_workers_and_batch_that_differ_are_settings_by_label():
   assert not {"workers", "batch"} & set(rows.shared)
 
 
-def test_tuned_file_has_keys_and_number_of_trials(tmp_path):
+def test_summary_of_a_sweep_has_keys_and_number_of_trials():
   best = {"optimizer": {"learning_rate": 0.1}, "algorithm": {"period": 4}}
-  file = tmp_path / "tuned.json"
-  attempts = [{"setting": best, "validation": None}] * 3
-  file.write_text(json.dumps({"algorithms": {"a": {"best": best, "trials": attempts}, "b": {"best": {}}}}))
-  assert trials(str(file)) == {
-    "a": {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 3},
-    "b": {"keys": [], "trials": 0},
-  }
-  assert trials("") == {}
+  entries = {"a": {"best": best, "trials": [{"setting": best, "validation": None}] * 3}}
+  assert summary(entries) == {"a": {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 3}}
 
 
 def test_page_shows_no_unset_keys(tmp_path):
