@@ -1,6 +1,7 @@
 """An experiment as a frozen dataclass: algorithm, model, data and training settings, with all defaults filled in."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, get_type_hints
 
@@ -34,6 +35,13 @@ from ddl.schedule import Clock, Schedule
 STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms that shard the packed parameters for the optimizer
 # Sections other than the algorithm and its wrapper.
 PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")
+
+
+SCALINGS: dict[str, Callable[[float], float]] = {  # global batch / base batch -> factor of the learning rate
+  "none": lambda ratio: 1.0,
+  "linear": lambda ratio: ratio,  # Goyal et al. 2017, arXiv 1706.02677
+  "sqrt": math.sqrt,  # Krizhevsky 2014, arXiv 1404.5997; for Adam: Malladi et al. 2022, arXiv 2205.10287
+}
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,8 @@ class Experiment:
   network: Network
   workers: Annotated[PositiveInt, "number of workers, p"] = 8
   batch: Annotated[PositiveInt, "examples per worker and step"] = 32
+  rate_scaling: Annotated[str, "factor of the learning rate for the global batch: none, linear or sqrt"] = "none"
+  base_batch: Annotated[NonNegativeInt, "global batch of the unscaled learning rate, for rate_scaling"] = 0
   microbatches: Annotated[PositiveInt, "parts into which a batch is split to accumulate gradients"] = 1
   precision: Annotated[str, "float32, or bfloat16 for loss and gradient; all else is float32"] = "float32"
   elastic: Annotated[bool, "whether training continues without failed workers; collective algorithms only"] = False
@@ -138,6 +148,12 @@ class Experiment:
       raise OptionError("config.microbatches", f"a divisor of config.batch={self.batch}", self.microbatches)
     if self.precision not in PRECISIONS:
       raise OptionError("config.precision", f"one of {', '.join(PRECISIONS)}", repr(self.precision))
+    if self.rate_scaling not in SCALINGS:
+      raise OptionError("config.rate_scaling", f"one of {', '.join(SCALINGS)}", repr(self.rate_scaling))
+    if (self.base_batch > 0) != (self.rate_scaling != "none"):
+      condition = "0 with config.rate_scaling=none" if self.base_batch else "set with config.rate_scaling"
+      advice = "It is the number of examples per step, over all workers, for which the learning rate was chosen."
+      raise OptionError("config.base_batch", condition, self.base_batch, advice)
     if self.noise_batches == 1:
       raise OptionError("config.noise_batches", "0 or >= 2", 1, "One batch has no variance.")
 
@@ -279,6 +295,9 @@ class Experiment:
   def make_optimizer(self) -> optax.GradientTransformation:
     """Build the inner optimizer with its schedule. Raises as `make_schedule` does."""
     if is_in_memory(self.optimizer.name):
+      if self.rate_scaling != "none":
+        advice = "Scale its learning rate yourself."
+        raise OptionError("config.rate_scaling", "none with an optax optimizer", self.rate_scaling, advice)
       if self.schedule != DEFAULT_SCHEDULE:
         advice = "An optax optimizer contains its own schedule."
         raise OptionError("config.schedule", "unset with an optax optimizer", self.schedule.name, advice)
@@ -291,6 +310,8 @@ class Experiment:
     """Build the schedule, or return the rate if it is constant. Raises ValueError if the rate is not positive."""
     rate = self.optimizer.get("learning_rate")
     check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
+    if self.rate_scaling != "none":
+      rate = rate * SCALINGS[self.rate_scaling](self.workers * self.batch / self.base_batch)
     return self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))
 
 

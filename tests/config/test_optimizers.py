@@ -189,3 +189,27 @@ def test_slowmo_reads_the_innermost_recorded_rate(x64):
     u = 0.5 * u + (z + 1) * (gamma > 0)  # (z - xbar) / gamma
     z = z - gamma * u
   to_1e_12(params[-1], np.broadcast_to(z, (2, 7)))
+
+
+@pytest.mark.parametrize(("rule", "factor"), [("none", 1.0), ("linear", 4.0), ("sqrt", 2.0)])
+def test_a_scaling_rule_multiplies_the_rate_by_the_global_batch(rule, factor):
+  base = 0 if rule == "none" else 32
+  settings = {"workers": 8, "batch": 16, "rate_scaling": rule, "base_batch": base, "schedule": {"name": "cosine"}}
+  experiment = default_experiment(optimizer={"learning_rate": 0.05}, **settings)
+  schedule = experiment.make_schedule()
+  assert callable(schedule) and float(schedule(0)) == pytest.approx(0.05 * factor, rel=1e-6)
+  close(step(experiment.make_optimizer()), jax.tree.map(lambda g: -0.05 * factor * g, GRADS))
+
+
+@pytest.mark.parametrize(
+  ("option", "settings"),
+  [
+    ("config.rate_scaling", {"rate_scaling": "cubic", "base_batch": 32}),
+    ("config.base_batch", {"rate_scaling": "linear"}),
+    ("config.base_batch", {"base_batch": 32}),
+  ],
+)
+def test_invalid_scaling_rules_are_errors(option, settings):
+  with pytest.raises(OptionError) as error:
+    default_experiment(**settings)
+  assert error.value.option == option

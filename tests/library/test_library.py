@@ -236,7 +236,7 @@ def test_help_lists_all_settings_with_their_defaults(call):
   [
     ("schedule", optax.cosine_decay_schedule(0.1, 10), ["(rate, steps, *, settings) -> optax.Schedule"]),
     ("schedule", 0.1, ['{"name": "cosine", "floor": 0.1}', "got float"]),
-    ("optimizer", optax.adam(0.1), ["optax.GradientTransformation"]),
+    ("optimizer", 0.1, ["optax.GradientTransformation", "got float"]),
     ("model", linen.Dense(3), ["ddl.from_flax(module, meta)", "got Dense"]),
     ("data", np.zeros(3), ["ddl.Data"]),
     ("wrapper", ddl.COLLECTIVE["sync_sgd"].factory(optax.sgd(0.1)), ['{"name": "topk"']),
