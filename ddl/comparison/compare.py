@@ -80,7 +80,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     labels = label_runs.to_train(comparison, path, existing)
     if options.resume and (path / folder.COMPARISON).exists() and labels:
       say(f"training incomplete seeds of {listed(labels)} first")
-    runs, failed, ended = label_runs.run(comparison, components, path, existing, options, fingerprints)
+    runs, failed, ended = label_runs.run(comparison, components, path, existing, options, fingerprints, metric)
     page = {}
     if hosts.is_main():
       page = record.content(path, comparison, components, runs, failed, tuned | earlier_tuned, options, metric)

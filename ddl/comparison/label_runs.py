@@ -26,8 +26,8 @@ from ddl.run.build import Components
 from ddl.run.checkpoints import RunCheckpoints
 from ddl.run.exit_codes import Stopped
 from ddl.run.folder import RunFolder
-from ddl.run.hooks import SaveModels, default_hooks
-from ddl.run.metrics import Evaluator
+from ddl.run.hooks import SaveBest, SaveModels, StopAtTarget, default_hooks
+from ddl.run.metrics import Evaluator, Metric
 from ddl.run.processes import say
 from ddl.run.virtual_time import RunClock
 from ddl.run.workdir import resume_command
@@ -84,6 +84,7 @@ def run(
   existing: ExistingRuns,
   options: RunOptions,
   all_fingerprints: Mapping[str, str],  # of the inputs of all labels, see `ddl.run.inputs`
+  metric: Metric,  # of the comparison's target
 ) -> tuple[dict[str, list[str]], dict[str, str], int]:
   """Train all runs of a comparison.
 
@@ -93,6 +94,8 @@ def run(
   first = components[next(iter(components))]
   evaluator = Evaluator(first.model, first.data.test, first.data.tests)
   virtual = any(experiment.in_virtual_time for experiment in comparison.experiments.values())
+  hooks: list[LoopHook] = [SaveBest(metric)] * options.keep_best
+  hooks += [StopAtTarget(metric, comparison.target)] * comparison.stop_at_target
   for label, built in components.items():
     runs[label] = [f"{slug(label)}/seed-{seed}" for seed in comparison.seeds]
     if label in existing.not_requested:
@@ -111,7 +114,7 @@ def run(
     label_runs = LabelRuns("compare", path, label, built, existing, evaluator, options, fingerprints, max_runs)
     before, description = description, label_runs.trainer.describe()
     say(label if description == before else f"{label}: {description}")
-    for folder, outcome, clock in label_runs.outcomes(experiments):
+    for folder, outcome, clock in label_runs.outcomes(experiments, hooks):
       seed, read = experiments[folder].seed, " (complete, read from its folder)" if folder in existing.complete else ""
       if virtual and hosts.is_main() and seed == comparison.seeds[0]:
         (clock or build.follow(label_runs.trainer, experiments[folder])).save(folder.parent)

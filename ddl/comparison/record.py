@@ -123,6 +123,7 @@ def content(
       "metric": f"test_{metric.name}",
       "value": comparison.target,
       "higher_is_better": metric.higher_is_better,
+      "stop": comparison.stop_at_target,
     },
     "versions": trained["versions"] if isinstance(trained.get("versions"), dict) else {},
     "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",

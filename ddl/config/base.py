@@ -72,6 +72,7 @@ def base() -> Config:
       "metric": "",  # such as "accuracy", "loss" or "perplexity"; "": the accuracy if the model has one, else the loss
       "mode": "",  # "max" or "min": whether higher or lower values are better; "": only for metrics that ddl knows
       "target": 0.95,  # test metric to reach: at least this accuracy, or at most this loss or perplexity
+      "stop_at_target": False,  # end a run when an evaluation meets the target; final metrics are not compared
       "expected": (),  # pairs of labels (A, B) where A reaches the target sooner than B according to a paper
       "algorithms": ConfigDict(),  # label -> changes of the config, e.g. {"algorithm": {"name": "dasgd"}}
       "grid": Pairs((), tuple),  # key -> values to run all labels with, e.g. {"algorithm.period": (1, 4)}

@@ -267,6 +267,7 @@ class Comparison:
   places: Mapping[str, Place] = field(default_factory=dict)  # position of each label in the grid
   metric: str = ""  # see `config.compare.metric`
   mode: str = ""  # see `config.compare.mode`
+  stop_at_target: bool = False  # whether a run ends at the first evaluation that meets the target
 
   def __post_init__(self) -> None:
     """Raise OptionError for invalid seeds or expected pairs, or experiments that cannot be compared."""
@@ -320,6 +321,7 @@ class Comparison:
     out = cls(
       experiments, section.title, section.seeds, section.target, section.expected, tuple(clusters), tuned,
       tuned_settings.summary(entries), values(config), places, section.metric, section.mode,
+      section.stop_at_target,
     )  # fmt: skip
     for label in [label for pair in out.expected for label in pair]:
       named("label in config.compare.expected", labels, label)
@@ -346,6 +348,8 @@ class Comparison:
       label: {k: v for k, v in keys.items() if repr((k, v)) not in common} for label, keys in settings.items()
     }
     shared = {k: v for k, v in flat(self.first.to_json()).items() if repr((k, v)) in common}
-    heads = {key: getattr(self, key) for key in ("title", "seeds", "metric", "mode", "target", "expected")}
+    heads = {
+      key: getattr(self, key) for key in ("title", "seeds", "metric", "mode", "target", "stop_at_target", "expected")
+    }
     heads |= {"grid": self.grid} if self.grid else {}
     return jsonable({**heads, "common": shared, "algorithms": differing})

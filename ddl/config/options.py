@@ -65,6 +65,9 @@ class RunOptions:
   init_from: Annotated[
     str, Flag("initial parameters: the folder of a run with the same model, or a model.msgpack", commands=RUNS)
   ] = ""
+  keep_best: Annotated[
+    bool, Flag("save the model with the best test metric of each run as best.msgpack", commands=RUNS)
+  ] = False
   keep_models: Annotated[
     bool, Flag("save the final model of each run, for ddl.load and --init_from", commands=("compare",))
   ] = False

@@ -19,7 +19,7 @@ UNREAD = {  # command: {config key that it does not read: why}
     **dict.fromkeys(("times", "network", "barrier"), "times are predicted from the cluster"),
   },
   "sweep": {"optimizer.learning_rate": "it is tuned within config.sweep.learning_rate"}
-  | {f"compare.{key}": "only compare uses it" for key in ("title", "seeds", "target", "expected")},
+  | {f"compare.{key}": "only compare uses it" for key in ("title", "seeds", "target", "stop_at_target", "expected")},
 }
 VIRTUAL = ("times", "network", "barrier")  # sections that affect only virtual time
 

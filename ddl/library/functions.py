@@ -111,6 +111,7 @@ def compare(
   target: float | None = None,
   metric: str | None = None,
   mode: str | None = None,
+  stop_at_target: bool | None = None,
   grid: Mapping[str, Sequence[Any]] | None = None,
   only: Sequence[str] = (),
   clusters: Sequence[str] = (),
@@ -131,6 +132,8 @@ def compare(
     metric: "accuracy", "loss", "perplexity" or another metric of the model, after the name of a further test set (as in
       "noisy_accuracy"); default: accuracy if the model defines it, else loss.
     mode: "max" or "min": whether higher or lower values of a user-defined metric are better.
+    stop_at_target: whether to end a run at the first evaluation that meets the target; then the costs to the target are
+      compared, but not the final metrics.
     grid: setting -> values; each label is trained with all combinations of these values, as in
       {"workers": (1, 2, 4), "algorithm.period": (1, 16)}.
     only: labels or algorithms to train; default: all.
@@ -147,6 +150,7 @@ def compare(
   only, clusters = _names("only", only), _names("clusters", clusters)
   check_path("tuned", tuned)
   section = {"algorithms": algorithms, "seeds": seeds, "target": target, "metric": metric, "mode": mode, "grid": grid}
+  section["stop_at_target"] = stop_at_target
   changes = _with_section(changes, "compare", section)
   with _prepared("compare", config, changes, workdir, options) as (resolved, options, recorded):
     only, clusters = only or recorded.get("only", ()), clusters or recorded.get("cluster", ())

@@ -120,6 +120,11 @@ class Run(Described):
   def _saved(self) -> checkpoints.SavedModel:
     return checkpoints.load(self.folder, self.model)
 
+  @cached_property
+  def best(self) -> checkpoints.SavedModel:
+    """The model with the best test metric of a run with `keep_best`: its step, params and extra, on the host."""
+    return checkpoints.load(self.folder / run_dir.BEST, self.model)
+
   @property
   def step(self) -> int:
     """The step after which the model was saved."""

@@ -114,7 +114,8 @@ def is_log(comparison: ComparisonRecord, x: str) -> bool:
 def pictures(tables: Frames) -> list[Figure]:
   """Return figures of the target's metric against examples, bytes and time, and of other metrics against examples."""
   comparison = tables.comparison
-  metric, *others = [quantity.metric for quantity in frames.scores(comparison)]
+  metric = comparison.metric
+  others = [quantity.metric for quantity in frames.scores(comparison)[1:]]
   axes = [(quantity.metric, metric) for quantity in frames.costs(comparison)[1:]]
   axes += [("examples", y) for y in (*(others or ["test_loss"]), "distance", "noise_scale") if y != metric]
   return list(filter(None, [curve_figure(tables, x, y) for x, y in axes]))

@@ -72,7 +72,9 @@ class Frames(NamedTuple):
 
 
 def scores(comparison: ComparisonRecord) -> list[Quantity]:
-  """Return the scores: the target's metric, and the perplexity if it was measured."""
+  """Return the scores: the target's metric, and the perplexity if it was measured; [] if runs stop at the target."""
+  if comparison.stops:
+    return []
   runs = [run for result in comparison.results for run in result.runs]
   also = comparison.metric != PERPLEXITY and any(np.isfinite(run.columns[PERPLEXITY]).any() for run in runs)
   return [quantity(comparison.metric), *[quantity(PERPLEXITY)] * also]
@@ -85,7 +87,7 @@ def costs(comparison: ComparisonRecord) -> list[Quantity]:
 
 def headline_quantities(comparison: ComparisonRecord) -> list[Quantity]:
   """Return the quantities in the findings: examples, bytes, time and the target's metric."""
-  return [*costs(comparison)[1:], quantity(comparison.metric)]
+  return [*costs(comparison)[1:], *scores(comparison)[:1]]
 
 
 def quantities(comparison: ComparisonRecord) -> list[Quantity]:
@@ -156,6 +158,7 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
       outcome = {"problem": "has no metrics"}
       if name in runs:
         is_short = ends[label][name] < max(ends[label].values()) or ends[label][name] <= enough
+        is_short &= not comparison.stops
         outcome = _outcome(comparison, runs[name], is_short)
       rows.append(of_label | {"run": name} | outcome)
   flags = dict.fromkeys(("early", "fell_back", "label_fell_back", "silent"), bool)
@@ -236,9 +239,10 @@ def table_frame(comparison: ComparisonRecord, runs: DataFrame, pairs: DataFrame)
   columns = ["group", *keys] if keys else []
   table = pd.DataFrame({"label": labels} | {key: [place[key][0] for place in places] for key in columns})
   counts = runs.groupby("label").count().reindex(labels, fill_value=0)
+  complete = runs[runs["problem"] == ""].groupby("label").size().reindex(labels, fill_value=0)
   sums = runs.groupby("label")[["early", "fell_back"]].sum().reindex(labels, fill_value=0)
   table["seeds"] = [len(comparison.seeds[label]) for label in labels]
-  table[["finished", "reached"]] = counts[[comparison.metric, "step_to_target"]].to_numpy()
+  table["finished"], table["reached"] = complete.to_numpy(), counts["step_to_target"].to_numpy()
   table[["early", "fell_back"]] = sums.to_numpy().astype("int64")
   for quantity in quantities(comparison):
     name, count = quantity.name, counts[quantity.name].to_numpy()

@@ -50,7 +50,7 @@ def charts(tables: Frames, key: str) -> list[Chart]:
   comparison = tables.comparison
   sizes = {info["settings"]["workers"] * info["settings"]["batch"] for info in comparison.infos}
   step, *costs = frames.costs(comparison)
-  drawn = [_chart(tables, key, frames.scores(comparison)[0])]
+  drawn = [_chart(tables, key, quantity) for quantity in frames.scores(comparison)[:1]]
   if key == "workers":
     layouts = comparison.layouts
     own_devices = bool(layouts) and all(layout.devices == layout.workers for layout in layouts)

@@ -94,6 +94,11 @@ class ComparisonRecord(NamedTuple):
     return bool(self.info["target"]["higher_is_better"])
 
   @property
+  def stops(self) -> bool:
+    """Whether runs end when they meet the target, so that their final metrics cannot be compared."""
+    return bool(self.info["target"].get("stop"))
+
+  @property
   def measured(self) -> list[str]:
     """COLUMNS, and the other test metrics of the runs."""
     names = [name for result in self.results for run in result.runs for name in run.columns if is_score(name)]

@@ -290,5 +290,7 @@ def plain(sentence: Sentence) -> str:
 
 
 def caveats(tables: Frames) -> list[Sentence]:
-  """Return sentences on algorithms with different seeds and on expected orderings."""
-  return different_seeds(tables.comparison) + expected(tables)
+  """Return sentences on runs that stop at the target, on different seeds and on expected orderings."""
+  text = "each run stops at the first evaluation that meets the target, so final metrics are not compared."
+  stops = [("Runs stop at the target", text)] * tables.comparison.stops
+  return stops + different_seeds(tables.comparison) + expected(tables)

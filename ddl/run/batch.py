@@ -57,6 +57,8 @@ class Batch:
     self._in_lane = [lanes.index(lane) if lane in lanes else 0 for lane in range(width)]
     self.figures: list[dict[str, Any]] = [dict(NEW_RUN) for _ in runs]
     self.diverged: dict[int, Diverged] = {}
+    self.ending: set[int] = set()  # runs that a hook ends at this step, before their last step
+    self.ended: set[int] = set()  # runs that have ended so
     self._streams: list[StreamFeed] = []
     # The end of the error message of a diverged run.
     self.checkpoint_note: Callable[[], str] = lambda: NO_CHECKPOINT
@@ -78,8 +80,8 @@ class Batch:
 
   @property
   def active(self) -> list[int]:
-    """The indices of the runs that have not diverged."""
-    return [run for run in range(len(self.runs)) if run not in self.diverged]
+    """The indices of the runs that have neither diverged nor ended."""
+    return [run for run in range(len(self.runs)) if run not in self.diverged and run not in self.ended]
 
   def for_active(self, do: Callable[[int], object]) -> None:
     """Call `do` with each active run; if it raises NotFinite, mark the run as diverged; re-raise if no run is left."""

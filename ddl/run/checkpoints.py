@@ -21,7 +21,7 @@ from ddl.engine.placement import gather
 from ddl.hosts import exchange, is_main
 from ddl.names import pluralize
 from ddl.run.batch import NEW_RUN, NO_CHECKPOINT, Batch, LoopHook, LoopStep
-from ddl.run.folder import MODEL, RunFolder
+from ddl.run.folder import BEST, MODEL, RunFolder
 from ddl.run.processes import say
 
 
@@ -203,15 +203,15 @@ class SavedModel(NamedTuple):
   extra: Tree
 
 
-def save(folder: Path, step: int, consensus: Consensus) -> None:
-  """Write the consensus model atomically, in the main process. Collective: all processes must call it."""
+def save(folder: Path, step: int, consensus: Consensus, name: str = MODEL) -> None:
+  """Write the consensus model to a file atomically, in the main process. Collective: all processes must call it."""
   params, extra = gather(consensus[:2])
   if not is_main():
     return
   saved = SavedModel(step, serialization.to_state_dict(params), serialization.to_state_dict(extra))
-  temporary = folder / f"{MODEL}.tmp"
+  temporary = folder / f"{name}.tmp"
   temporary.write_bytes(serialization.msgpack_serialize(saved._asdict()))
-  temporary.replace(folder / MODEL)
+  temporary.replace(folder / name)
 
 
 def load(path: Path, model: Model) -> SavedModel:
@@ -221,6 +221,8 @@ def load(path: Path, model: Model) -> SavedModel:
   """
   file = path / MODEL if path.is_dir() else path
   if not file.exists():
+    if file.name == BEST:
+      raise ValueError(f"{file} does not exist; train and compare write it only if keep_best is set")
     writers = "train writes it with each checkpoint and at the end; compare writes it only if keep_models is set"
     raise ValueError(f"{path} has no {MODEL}; {writers}")
   files.regular(file)

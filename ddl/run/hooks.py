@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ddl.api import Tree
 from ddl.config.user_code import function_at
+from ddl.hosts import exchange
 from ddl.run import checkpoints
 from ddl.run.batch import Batch, LoopHook, LoopStep
-from ddl.run.metrics import Evaluation, Evaluator, Losses
+from ddl.run.folder import BEST
+from ddl.run.metrics import Evaluation, Evaluator, Losses, Metric
 
 if TYPE_CHECKING:
   from ddl.config.options import RunOptions
@@ -137,10 +139,43 @@ class SaveModels(LoopHook):
 
   def __call__(self, state: LoopStep) -> None:
     """Save the models if a checkpoint is due, the run ends or a stop is requested."""
-    if state.step and state.carry is not None and (state.stopping or self.due(state.first, state.step)):
-      models = state.models
-      for run in state.batch.active:
-        checkpoints.save(state.batch.runs[run].folder.path, state.step, models[state.batch.lanes[run]])
+    if not state.step or state.carry is None:
+      return
+    every = state.stopping or self.due(state.first, state.step)
+    for run in state.batch.active if every else sorted(state.batch.ending):
+      checkpoints.save(state.batch.runs[run].folder.path, state.step, state.models[state.batch.lanes[run]])
+
+
+class SaveBest(AfterEvaluation):
+  """A hook that saves each run's consensus model with the best test metric as BEST."""
+
+  def __init__(self, metric: Metric):
+    """Create the hook for a metric."""
+    self._metric = metric
+
+  def evaluated(self, state: LoopStep, run: int) -> None:
+    """Save the model if it is better than all before."""
+    figures = state.batch.figures[run]  # stored in checkpoints
+    value = figures["last"][f"test_{self._metric.name}"]
+    if state.step and ("best" not in figures or self._metric.better(value, figures["best"])):
+      figures["best"] = value
+      model = state.models[state.batch.lanes[run]]
+      checkpoints.save(state.batch.runs[run].folder.path, state.step, model, BEST)
+
+
+class StopAtTarget(AfterEvaluation):
+  """A hook that ends a run at the first evaluation that meets a target."""
+
+  def __init__(self, metric: Metric, target: float):
+    """Create the hook. target: the value of the metric to reach."""
+    self._metric, self._target = metric, target
+
+  def evaluated(self, state: LoopStep, run: int) -> None:
+    """End the run if it meets the target; the main process decides, as others may round differently."""
+    value = state.batch.figures[run]["last"][f"test_{self._metric.name}"]
+    met = value == self._target or self._metric.better(value, self._target)
+    if exchange(str(int(met)))[0] == "1":
+      state.batch.ending.add(run)
 
 
 def default_hooks(batch: Batch, evaluator: Evaluator, options: "RunOptions") -> list[LoopHook]:

@@ -54,10 +54,12 @@ def loop(batch: Batch, state: Restored, hooks: Sequence[LoopHook], stop: "StopRe
         measured = trainer.seconds(carry)
         seconds = clock.seconds / len(batch.runs) if measured is None else measured
         _call(hooks, LoopStep(batch, call.first, call.end, values, nbytes, seconds, carry if pause else None, stopping))
+        for run in sorted(batch.ending):
+          _finish(batch, hooks, run)
         if pause:
           clock.start()
       step = call.end
-      if stopping:
+      if stopping or not batch.active:
         break
   return step, stopping
 
@@ -65,6 +67,15 @@ def loop(batch: Batch, state: Restored, hooks: Sequence[LoopHook], stop: "StopRe
 def _call(hooks: Sequence[LoopHook], state: LoopStep) -> None:
   for hook in hooks:
     hook(state)
+
+
+def _finish(batch: Batch, hooks: Sequence[LoopHook], run: int) -> None:
+  """Mark the folder of a run as complete and end the run."""
+  batch.runs[run].folder.finish(batch.figures[run]["last"])
+  for hook in hooks:
+    hook.finished(run)
+  batch.ending.discard(run)
+  batch.ended.add(run)
 
 
 def run(
@@ -87,7 +98,7 @@ def run(
       stop.listen()  # Ray has replaced the handlers
       with ProgressBar(label, steps, batch.figures[0]["step"]) as progress:
         step, stopping = loop(batch, states.pop(), [*hooks, progress, store], stop)
-        stopped_at = step if stopping or step < steps else None
+        stopped_at = step if batch.active and (stopping or step < steps) else None
     except NotFinite as error:
       for run in batch.active:
         batch.diverge(run, error)
@@ -100,11 +111,10 @@ def run(
         store.close()
     if stopped_at is not None and stopped_at < steps:
       raise Stopped(stopped_at, stop.number or signal.SIGTERM)
-    for run in batch.active:
-      batch.runs[run].folder.finish(batch.figures[run]["last"])
-      for hook in hooks:
-        hook.finished(run)
-    if batch.active and (stopped_at is not None or (stop.number is not None and jax.process_count() == 1)):
+    trained = batch.active
+    for run in trained:
+      _finish(batch, hooks, run)
+    if trained and (stopped_at is not None or (stop.number is not None and jax.process_count() == 1)):
       raise Stopped(steps, stop.number or signal.SIGTERM)  # do not start the next batch
     return [batch.diverged.get(run) or figures["last"] for run, figures in enumerate(batch.figures)]
 

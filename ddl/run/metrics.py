@@ -107,6 +107,10 @@ class Metric(NamedTuple):
   name: str  # its column in metrics.jsonl without "test_", such as "accuracy"
   higher_is_better: bool
 
+  def better(self, one: float, other: float) -> bool:
+    """Return whether one value is better than another."""
+    return one > other if self.higher_is_better else one < other
+
 
 HIGHER = {"accuracy": True, "accuracy_top5": True, "loss": False, "perplexity": False}  # metric -> higher is better
 MODES = {"max": True, "min": False}  # value of config.compare.mode -> whether higher is better

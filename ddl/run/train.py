@@ -16,8 +16,8 @@ from ddl.run.build import Components, build, check_options, make_trainer
 from ddl.run.checkpoints import RunCheckpoints, Store, started_from
 from ddl.run.exit_codes import Stopped
 from ddl.run.folder import EVENTS, METRICS, RESULT, RunFolder, about, metric_lines, read_result
-from ddl.run.hooks import SaveModels, default_hooks
-from ddl.run.metrics import Evaluator
+from ddl.run.hooks import SaveBest, SaveModels, default_hooks
+from ddl.run.metrics import Evaluator, comparison_metric
 from ddl.run.processes import launch, launches, say
 from ddl.run.progress import has_bar
 from ddl.run.session import Session, open_folder, session
@@ -87,6 +87,9 @@ def _run(
     say("compiling")
   batch = Batch([BatchRun(components, folder, clock, options.resume)], trainer)
   hooks = default_hooks(batch, Evaluator(components.model, components.data.test, components.data.tests), options)
+  if options.keep_best:
+    data = components.data
+    hooks += [SaveBest(comparison_metric("", "", components.model, {"": data.test}, data.meta.get("task", "")))]
   hooks += [SaveModels(batch, store.due)]
   versions = about(options.command, device=str(jax.devices()[0].device_kind), runtime=options.runtime)
   try:
