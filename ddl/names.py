@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LONGEST = 200  # bytes in a file name; file systems allow 255
-KINDS = ("spec", "algorithm", "wrapper", "model", "data", "partition", "optimizer", "schedule", "times", "barrier")
+KINDS = (
+  *("spec", "algorithm", "wrapper", "model", "data", "partition", "optimizer", "schedule", "outer_schedule"),
+  *("times", "barrier"),
+)
 
 
 def short_name(name: str) -> str:

@@ -96,6 +96,8 @@ Share = Annotated[float, Range(0, 1, open_low=True), STATIC]  # a share of worke
 UnitInterval = Annotated[float, Range(0, 1)]
 Momentum = Annotated[float, Range(0, 1, open_high=True)]
 Fraction = Annotated[float, Range(0, 1, open_high=True)]  # such as a dropout rate or a share of examples
+# An algorithm's outer learning rate: a number, or a function of the outer step 0, 1, ... such as an optax schedule.
+OuterRate = Annotated[float | Callable[[Any], Any], Range(0, LARGEST_FLOAT)]
 ElasticRate = Annotated[float, Range(0, 2)]  # alpha; p alpha must be at most 2, otherwise the center diverges
 Seconds = Annotated[float, Range(0, LARGEST_SECONDS)]
 
@@ -117,12 +119,12 @@ def check(option: str, value: Any, valid: Range) -> None:
 def check_all(annotation: Any, value: Any, option: str) -> None:
   """Check a value, or each element of a tuple, against the range of an annotation.
 
-  None is always valid. Text and bools are valid if the annotation has no range.
+  None is always valid, and so is a function for an `OuterRate`. Text and bools are valid without a range.
 
   Raises:
     OptionError: as `check` does.
   """
-  if value is None:
+  if value is None or (annotation == OuterRate and callable(value)):
     return
   if typing.get_origin(annotation) is tuple:
     if not isinstance(value, tuple | list):
@@ -212,7 +214,7 @@ def checked(factory: Factory) -> Factory:
 
 
 def plain(annotation: Any) -> Any:
-  """Return the annotation without its ranges, such as int or tuple[int, ...]."""
+  """Return the annotation without its ranges, such as int or tuple[int, ...]; for an `OuterRate`, float."""
   annotation = _plain(annotation)
   if typing.get_origin(annotation) is tuple:
     return tuple[*(element if element is ... else plain(element) for element in typing.get_args(annotation))]
@@ -220,6 +222,8 @@ def plain(annotation: Any) -> Any:
 
 
 def _plain(annotation: Any) -> Any:
+  if annotation == OuterRate:
+    return float
   return annotation.__origin__ if typing.get_origin(annotation) is Annotated else annotation
 
 

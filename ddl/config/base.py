@@ -42,6 +42,7 @@ DEFAULTS = {  # section -> name of its default factory
   "partition": "iid",
   "optimizer": "sgd",
   "schedule": "constant",
+  "outer_schedule": "constant",
   "times": "lognormal",  # step times in virtual time
   "barrier": "asp",  # of server algorithms
 }

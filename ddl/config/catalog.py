@@ -31,7 +31,7 @@ from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
 from ddl.names import quoted, short_name
-from ddl.ranges import ByWorkers, check_all, is_static, plain, resolved, settings_of
+from ddl.ranges import ByWorkers, OuterRate, check_all, is_static, plain, resolved, settings_of
 
 Factory = Callable[..., Any]
 Config = Any  # an ml_collections.ConfigDict; type checkers do not know its attributes
@@ -52,6 +52,7 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
   "partition": PARTITIONS,
   "optimizer": OPTIMIZERS,
   "schedule": SCHEDULES,
+  "outer_schedule": SCHEDULES,
   "times": TIMES,
   "barrier": BARRIERS,
 }
@@ -117,6 +118,12 @@ def traceable(kind: str, name: str, key: str, value: Any) -> bool:
   if (kind, key) == ("optimizer", "learning_rate"):
     return True
   return not is_static(settings_of(factory(kind, name))[key].annotation)
+
+
+def outer_rate(name: str) -> str:
+  """Return the key of an algorithm's outer learning rate, the setting annotated with `OuterRate`; "" for none."""
+  settings = settings_of(factory("algorithm", name))
+  return next((key for key, parameter in settings.items() if parameter.annotation == OuterRate), "")
 
 
 def section(name: str, factories: Iterable[Factory]) -> Config:

@@ -25,7 +25,10 @@ from ddl.ranges import Seed, check_fields
 
 LABELS, GRID = "config.compare.algorithms", "config.compare.grid"
 CHOICES = "[choices]"  # marks a list in a record, as JSON does not distinguish lists from tuples
-COUNTED = ("eval_every", "schedule.warmup", "schedule.every", "schedule.at")  # numbers of steps, scaled with `steps`
+COUNTED = (  # numbers of steps, scaled with `steps`
+  "eval_every",
+  *(f"{schedule}.{key}" for schedule in ("schedule", "outer_schedule") for key in ("warmup", "every", "at")),
+)
 AXES = 3  # maximum number of keys with several values that the report can plot
 REFUSED = {  # sections and keys that a grid cannot vary, and why
   "model": "All algorithms of a comparison have the same model.",

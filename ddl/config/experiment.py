@@ -19,6 +19,7 @@ from ddl.config.catalog import (
   keyword_arguments,
   make,
   make_algorithm,
+  outer_rate,
   traceable,
 )
 from ddl.config.optimizers import elementwise
@@ -29,12 +30,12 @@ from ddl.errors import OptionError
 from ddl.group_recorder import record
 from ddl.names import short_name
 from ddl.precision import PRECISIONS
-from ddl.ranges import NonNegativeInt, PositiveFloat, PositiveInt, Range, Seed, check_all, check_fields, integers
+from ddl.ranges import NonNegativeInt, PositiveFloat, PositiveInt, Range, Seed, check, check_all, check_fields, integers
 from ddl.schedule import Clock, Schedule
 
 STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms that shard the packed parameters for the optimizer
 # Sections other than the algorithm and its wrapper.
-PARTS = ("model", "data", "partition", "optimizer", "schedule", "times", "barrier")
+PARTS = ("model", "data", "partition", "optimizer", "schedule", "outer_schedule", "times", "barrier")
 
 
 SCALINGS: dict[str, Callable[[float], float]] = {  # global batch / base batch -> factor of the learning rate
@@ -71,7 +72,8 @@ class Part:
     return {"name": self.name, **jsonable(self.settings)}
 
 
-DEFAULT_SCHEDULE = Part("constant", {"warmup": 0})
+UNSCHEDULED = Part("constant", {"warmup": 0})  # the default of config.schedule and config.outer_schedule
+
 MessageSeconds = Annotated[float, Range(0, 1e30)]  # large enough for predictions with a cluster's slowest links
 
 
@@ -126,6 +128,7 @@ class Experiment:
   partition: Part
   optimizer: Part
   schedule: Part
+  outer_schedule: Part
   times: Part
   barrier: Part
   network: Network
@@ -212,7 +215,8 @@ class Experiment:
     """Return whether a setting ("section.key") can be an argument of a compiled program instead of a constant."""
     section, _, key = path.partition(".")
     part: Part = getattr(self, section)
-    by_user = section == "optimizer" and is_address(self.schedule.name)  # a user's schedule may branch on the rate
+    schedules = {"optimizer": self.schedule, "algorithm": self.outer_schedule}
+    by_user = section in schedules and is_address(schedules[section].name)  # a user's schedule may branch on the rate
     return not by_user and traceable(section, part.name, key, part.settings[key])
 
   @property
@@ -256,7 +260,9 @@ class Experiment:
         f"{self.optimizer.short_name} with settings that depend on whole layers",
         "Use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True.",
       )  # fmt: skip
-    algorithm = make_algorithm(self.algorithm.name, inner, self.workers, self.algorithm.settings)
+    algorithm = make_algorithm(
+      self.algorithm.name, inner, self.workers, {**self.algorithm.settings, **self._outer_rate()}
+    )
     if self.wrapper_spec:
       algorithm = self._wrapped(algorithm)
     if isinstance(algorithm, Algorithm):
@@ -298,7 +304,7 @@ class Experiment:
       if self.rate_scaling != "none":
         advice = "Scale its learning rate yourself."
         raise OptionError("config.rate_scaling", "none with an optax optimizer", self.rate_scaling, advice)
-      if self.schedule != DEFAULT_SCHEDULE:
+      if self.schedule != UNSCHEDULED:
         advice = "An optax optimizer contains its own schedule."
         raise OptionError("config.schedule", "unset with an optax optimizer", self.schedule.name, advice)
       return make("optimizer", self.optimizer.name)
@@ -312,7 +318,26 @@ class Experiment:
     check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
     if self.rate_scaling != "none":
       rate = rate * SCALINGS[self.rate_scaling](self.workers * self.batch / self.base_batch)
-    return self.make_part("schedule", rate, self.steps, **for_workers("schedule", self.schedule.name, self.workers))
+    return self._make_rate("schedule", rate, self.steps)
+
+  def _outer_rate(self) -> dict[str, Rate]:
+    """Return the algorithm's outer learning rate as a keyword argument, scheduled over the run's outer steps."""
+    if key := outer_rate(self.algorithm.name):
+      outer_steps = max(1, self.steps // self.algorithm.get("period", 1))
+      return {key: self._make_rate("outer_schedule", self.algorithm.settings[key], outer_steps)}
+    if self.outer_schedule != UNSCHEDULED:
+      condition = f"unset with {self.algorithm.short_name} (which has no outer learning rate)"
+      settings = ", ".join(f"{key}={value}" for key, value in self.outer_schedule.settings.items())
+      raise OptionError("config.outer_schedule", condition, f"{self.outer_schedule.short_name} with {settings}")
+    return {}
+
+  def _make_rate(self, kind: str, rate: float, steps: int) -> Rate:
+    """Build a learning rate with the schedule of a section. Raises OptionError if its warm-up is too long."""
+    part: Part = getattr(self, kind)
+    if not is_address(part.name):
+      unit = "steps" if kind == "schedule" else "outer steps"
+      check(f"config.{kind}.warmup with {steps} {unit}", part.get("warmup", 0), integers(0, steps - 1))
+    return self.make_part(kind, rate, steps, **for_workers(kind, part.name, self.workers))
 
 
 # Settings outside of the sections, with their defaults.

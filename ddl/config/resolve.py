@@ -17,13 +17,15 @@ from ddl.config.user_code import custom
 from ddl.errors import OptionError
 from ddl.names import short_name
 
+SCHEDULE = ('{"name": "cosine", "floor": 0.1}', "(rate, steps, *, settings) -> optax.Schedule ")
 EXAMPLES = {  # section: (example value, signature of a function in its place)
   "algorithm": ('{"name": "local_sgd", "period": 10}', "(optimizer, *, settings) -> ddl.Algorithm "),
   "wrapper": ('{"name": "topk", "share": 0.01}', "(algorithm, *, settings) -> ddl.Algorithm "),
   "model": ('{"name": "mlp", "hidden": (64, 64)}', "(meta, *, settings) -> ddl.Model "),
   "data": ('{"name": "npz", "path": "FILE.npz"}', "(*, settings) -> ddl.Data "),
   "optimizer": ('{"name": "adam", "learning_rate": 0.01}', "(rate, *, settings) -> optax.GradientTransformation "),
-  "schedule": ('{"name": "cosine", "floor": 0.1}', "(rate, steps, *, settings) -> optax.Schedule "),
+  "schedule": SCHEDULE,
+  "outer_schedule": SCHEDULE,
   "partition": ('{"name": "iid"}', "(size, labels, *, workers, seed) -> list[np.ndarray] "),
 }
 

@@ -12,7 +12,7 @@ import optax
 
 from ddl.api import Tree
 from ddl.errors import OptionError
-from ddl.ranges import Fraction, NonNegativeInt, PositiveFloat, Range, check, checked, integers
+from ddl.ranges import Fraction, NonNegativeInt, PositiveFloat, Range, checked
 
 Rate = float | optax.Schedule
 Falling = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
@@ -21,21 +21,19 @@ Falling = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
 @checked
 def constant(rate: float, steps: int, *, warmup: NonNegativeInt = 0) -> Rate:
   """Return a constant learning rate."""
-  return _warm(optax.constant_schedule(rate), rate, steps, warmup) if warmup else rate
+  return _warm(optax.constant_schedule(rate), rate, warmup) if warmup else rate
 
 
 @checked
 def cosine(rate: float, steps: int, *, warmup: NonNegativeInt = 0, floor: Fraction = 0.0) -> Rate:
   """Return a cosine decay from the rate to floor * rate at the end of the run."""
-  _check(warmup, steps)
-  return _warm(optax.cosine_decay_schedule(rate, steps - warmup, floor), rate, steps, warmup)
+  return _warm(optax.cosine_decay_schedule(rate, steps - warmup, floor), rate, warmup)
 
 
 @checked
 def linear(rate: float, steps: int, *, warmup: NonNegativeInt = 0, floor: Fraction = 0.0) -> Rate:
   """Return a linear decay from the rate to floor * rate at the end of the run."""
-  _check(warmup, steps)
-  return _warm(optax.linear_schedule(rate, floor * rate, steps - warmup), rate, steps, warmup)
+  return _warm(optax.linear_schedule(rate, floor * rate, steps - warmup), rate, warmup)
 
 
 @checked
@@ -52,9 +50,8 @@ def exponential(
 
   every: steps; 0: the length of the run without the warm-up.
   """
-  _check(warmup, steps)
   falling = optax.exponential_decay(rate, every or steps - warmup, factor, end_value=floor * rate)
-  return _warm(falling, rate, steps, warmup)
+  return _warm(falling, rate, warmup)
 
 
 @checked
@@ -68,13 +65,12 @@ def decay(
   floor: Fraction = 0.0,
 ) -> Rate:
   """Return a step decay: the rate is multiplied by `factor` at each of the steps `at`, but stays >= floor * rate."""
-  _check(warmup, steps)
   if any(a >= b for a, b in pairwise(at)):
-    raise OptionError("config.schedule.at", "a tuple of increasing steps (for example, (100, 150))", at)
+    raise OptionError("decay.at", "a tuple of increasing steps (for example, (100, 150))", at)
   stairs = optax.piecewise_constant_schedule(rate, {step - warmup: factor for step in at})
   if floor:
-    return _warm(lambda step: jnp.maximum(stairs(step), floor * rate), rate, steps, warmup)
-  return _warm(stairs, rate, steps, warmup)
+    return _warm(lambda step: jnp.maximum(stairs(step), floor * rate), rate, warmup)
+  return _warm(stairs, rate, warmup)
 
 
 class RateState(NamedTuple):
@@ -101,15 +97,10 @@ def recorded(inner: optax.GradientTransformation, schedule: Rate) -> optax.Gradi
   return optax.GradientTransformation(init, update)
 
 
-def _warm(schedule: optax.Schedule, rate: float, steps: int, warmup: int) -> optax.Schedule:
-  _check(warmup, steps)
+def _warm(schedule: optax.Schedule, rate: float, warmup: int) -> optax.Schedule:
   if not warmup:
     return schedule
   return optax.join_schedules([optax.linear_schedule(0.0, rate, warmup), schedule], [warmup])
-
-
-def _check(warmup: int, steps: int) -> None:
-  check(f"config.schedule.warmup with config.steps={steps}", warmup, integers(0, steps - 1))
 
 
 SCHEDULES: dict[str, Callable[..., Rate]] = {

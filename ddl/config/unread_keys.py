@@ -5,7 +5,7 @@ from typing import Any
 
 import optax
 
-from ddl.config.catalog import REGISTRIES, Config, has_server, keyword_arguments, make_algorithm, takes
+from ddl.config.catalog import REGISTRIES, Config, has_server, keyword_arguments, make_algorithm, outer_rate, takes
 from ddl.config.experiment import Experiment
 from ddl.errors import OptionError
 from ddl.names import short_name
@@ -83,6 +83,8 @@ def reads(config: Config, key: str, command: str = "compare") -> bool:
   """Return whether a command with this config uses a key, such as "workers" or "algorithm.period"."""
   section, _, name = key.rpartition(".")
   if section in VIRTUAL and any(within(key, unread) for unread in unread_by(command, config.algorithm.name)):
+    return False
+  if section == "outer_schedule" and not outer_rate(config.algorithm.name):
     return False
   return section in ("", "network") or name == "name" or takes(section, config[section].name, name)
 

@@ -10,7 +10,7 @@ import optax
 import pytest
 from helpers import runs
 from helpers.runs import HYPER
-from helpers.twins import INNER, build, close, flat_of, tree_of
+from helpers.twins import INNER, build, close, flat_of, outer_cosine, tree_of
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from reference import collective as reference
@@ -106,6 +106,16 @@ def test_other_loops_equal_the_reference(x64, name, loop):
   expected = reference_of(name)
   close(params, expected.params)
   close(evaluated, np.repeat(expected.evaluate[:, None], WORKERS, axis=1))
+
+
+@pytest.mark.parametrize("name", ["streaming_diloco", "noloco"])
+@pytest.mark.parametrize("loop", ["vmap", "checked shard_map"])
+@pytest.mark.sampled(2)
+def test_a_schedule_of_the_outer_rate(x64, name, loop):
+  lift, axis = LOOPS[loop]
+  hyper = HYPER[name] | {"outer_learning_rate": outer_cosine}
+  tx = transformation(name, axis=axis, **hyper)
+  close(train(lift, tx, consensus)[0], reference_of(name, **hyper).params)
 
 
 @pytest.mark.parametrize("delay", [0, 4, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (3, 8))])

@@ -7,7 +7,7 @@ import optax
 import pytest
 from helpers.servers import build
 from helpers.simulations import twin_model, twin_rows
-from helpers.twins import INNER, close, defaults, flat_of
+from helpers.twins import INNER, close, defaults, flat_of, outer_cosine
 from reference import collective
 from reference import server as server_reference
 from reference.sequential import Sequential
@@ -62,6 +62,7 @@ def reference_center(name, events, inner="falling", **hyper):
 
 PERIODS = [(name, {"period": 3} if "period" in keywords(spec.factory) else {}) for name, spec in SERVER.items()]
 PERIODS += [("async_easgd", {"period": 1}), ("downpour", {"period": 4})]
+PERIODS += [("async_local_sgd", {"period": 3, "outer_learning_rate": outer_cosine})]
 
 
 @pytest.mark.parametrize("devices, packed", [(1, True), (2, True), (1, False)])

@@ -95,13 +95,15 @@ def test_ranges_choices_and_seeds(tmp_path):
   assert ddl.load(tmp_path / "s").info == swept.info and swept.tuned.name == "tuned.json"
 
 
-@pytest.mark.parametrize("algorithm", ["easgd", "sharded_sync_sgd", "async_sgd"])
+@pytest.mark.parametrize("algorithm", ["easgd", "sharded_sync_sgd", "async_sgd", "diloco"])
 @pytest.mark.sampled(3)
 def test_each_trial_equals_a_run_with_its_settings(tmp_path, algorithm):
-  bounds, fixed = ({"alpha": (0.05, 0.4)}, {"period": 2}) if algorithm == "easgd" else ({}, {})
+  bounds = {"easgd": {"alpha": (0.05, 0.4)}, "diloco": {"outer_learning_rate": (0.2, 1.0)}}.get(algorithm, {})
+  fixed = {"period": 2} if bounds else {}
   space = {"a": {**bounds, "optimizer": {"momentum": (0.1, 0.9)}}}
   changes = SMALL | {"compare": {"algorithms": {"a": {"algorithm": {"name": algorithm, **fixed}}}}}
   changes |= {"schedule": {"name": "cosine", "warmup": 2}}
+  changes |= {"outer_schedule": "cosine"} if algorithm == "diloco" else {}
   swept = ddl.sweep(sweep={"space": space}, trials=2, workdir=tmp_path / "s", **changes)
   groups = json.loads((swept.folder / "a/together.json").read_text())["runs"]
   assert len(groups) == (2 if algorithm == "async_sgd" else 1)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.runs import OUTER, each, feed, flat_rows, model
-from helpers.twins import INNER, build, close, flat_of
+from helpers.twins import INNER, build, close, flat_of, outer_cosine
 from reference import collective
 from reference.churn import churn
 
@@ -99,6 +99,12 @@ def test_equals_the_algorithm_on_the_present_workers(name, change):
   trainer, created = make(name, CHANGES[change])
   equals_reference(name, CHANGES[change], *collective.problem(P, STEPS), trainer, **HYPER[name])
   assert len(created) == len({*created})  # one trainer for each number of workers
+
+
+def test_a_joining_worker_continues_the_schedule_of_the_outer_rate():
+  hyper, changes = HYPER["diloco"] | {"outer_learning_rate": outer_cosine}, CHANGES["a loss and a return"]
+  trainer, _ = make("diloco", changes, **hyper)
+  equals_reference("diloco", changes, *collective.problem(P, STEPS), trainer, **hyper)
 
 
 def test_several_messages_in_flight_are_kept_at_a_change():

@@ -39,6 +39,14 @@ def falling(step):
   return 0.1 * jnp.maximum(0.0, 1 - jnp.asarray(step, jnp.result_type(float)) / 20)
 
 
+def outer_cosine(step):
+  """Return a cosine decay of an outer learning rate from 0.7 to 0 at outer step 4; computed in NumPy for an int."""
+  if isinstance(step, (int, np.integer)):
+    return 0.35 * (1 + np.cos(np.pi * min(step, 4) / 4))
+  with jax.numpy_dtype_promotion("standard"):
+    return optax.cosine_decay_schedule(0.7, 4)(step)
+
+
 INNER = {  # (optimizer in optax, the same optimizer in NumPy)
   "sgd": (optax.sgd(0.1), reference.sgd(0.1)),
   "momentum": (optax.sgd(0.05, momentum=0.9), reference.heavy_ball(0.05, 0.9)),

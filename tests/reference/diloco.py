@@ -6,15 +6,20 @@ from reference.history import History
 FRAGMENTS = {"bias": slice(0, 1), "kernel": slice(1, None)}  # the arrays of `helpers.twins.tree_of`, in their order
 
 
+def rate_at(rate, step):
+  """Return an outer learning rate, a number or a function of the outer step, at an outer step 0, 1, ..."""
+  return rate(step) if callable(rate) else rate
+
+
 class Outer:
   """SGD with Nesterov momentum: m <- mu m + D; z <- z - eta (D + mu m)."""
 
   def __init__(self, rate, momentum):
-    self.rate, self.momentum, self.m = rate, momentum, 0.0
+    self.rate, self.momentum, self.m, self.steps = rate, momentum, 0.0, 0
 
   def step(self, z, delta):
-    self.m = self.momentum * self.m + delta
-    return z - self.rate * (delta + self.momentum * self.m)
+    self.m, rate, self.steps = self.momentum * self.m + delta, rate_at(self.rate, self.steps), self.steps + 1
+    return z - rate * (delta + self.momentum * self.m)
 
 
 def diloco(x0, grad, *, workers, steps, inner, period, outer_learning_rate, outer_momentum):

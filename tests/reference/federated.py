@@ -4,6 +4,7 @@ samples: the ranks in each round r = 0, 1, ..., as drawn by ddl; None: all worke
 """
 
 import numpy as np
+from reference.diloco import rate_at
 from reference.history import History
 
 
@@ -45,7 +46,7 @@ def scaffold(x0, grad, *, workers, steps, inner, period, share, server_rate, sam
       new = own.copy()
       for i in settings:
         new[i] = own[i] - everybody + (x - y[i]) / (period * rate) if rate else sum(seen[i]) / period
-      x = x + server_rate * sum(y[i] - x for i in settings) / len(settings)
+      x = x + rate_at(server_rate, t // period - 1) * sum(y[i] - x for i in settings) / len(settings)
       everybody = everybody + sum(new[i] - own[i] for i in settings) / workers
       own, seen = new, [[] for _ in range(workers)]
       for i in range(workers):

@@ -1,7 +1,7 @@
 """SlowMo, BMUF, Eager DiLoCo and NoLoCo as NumPy pseudo-code; see `reference.collective` for the signature."""
 
 import numpy as np
-from reference.diloco import Outer
+from reference.diloco import Outer, rate_at
 from reference.history import History
 
 
@@ -15,7 +15,7 @@ def slowmo(x0, grad, *, workers, steps, inner, period, slow_rate, slow_momentum,
     if (t + 1) % period == 0:
       gamma = rate(t)
       u = slow_momentum * u + (z - sum(x) / workers) / gamma
-      z = z - slow_rate * gamma * u
+      z = z - rate_at(slow_rate, t // period) * gamma * u
       for i in range(workers):
         x[i] = z
     params.append(x.copy())
@@ -32,7 +32,8 @@ def bmuf(x0, grad, *, workers, steps, inner, period, block_learning_rate, block_
       x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
     if t % period == 0:
       g = sum(x) / workers - start
-      delta = block_momentum * delta + block_learning_rate * g
+      zeta = rate_at(block_learning_rate, t // period - 1)
+      delta = block_momentum * delta + zeta * g
       w = w + delta
       start = w + block_momentum * delta if nesterov else w
       for i in range(workers):
@@ -73,13 +74,13 @@ def noloco(x0, grad, *, workers, steps, inner, period, outer_learning_rate, oute
     for i in range(workers):
       x[i] = x[i] + updates[i](grad(i, t - 1, x[i]), x[i])
     if t % period == 0:
-      order = orders[(t // period - 1) % pairings]
+      order, beta = orders[(t // period - 1) % pairings], rate_at(outer_learning_rate, t // period - 1)
       for start in range(0, workers, 2):
         group = order[start : start + 2]  # one worker has no partner if the number is odd
         moved = sum(x[j] - phi[j] for j in group) / len(group)
         mean = sum(phi[j] for j in group) / len(group)
         for j in group:
-          delta[j] = outer_momentum * delta[j] + outer_learning_rate * moved + attraction * (mean - phi[j])
+          delta[j] = outer_momentum * delta[j] + beta * moved + attraction * (mean - phi[j])
         for j in group:
           phi[j] = phi[j] + delta[j]
           x[j] = phi[j]

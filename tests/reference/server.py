@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 from reference.collective import Grad, Inner
+from reference.diloco import rate_at
 
 
 class History(NamedTuple):
@@ -130,22 +131,22 @@ def async_local_sgd(
   outer_learning_rate: float, outer_momentum: float, every: int, decay: float, period: int,
 ) -> History:  # fmt: skip
   """Liu et al.: acc += D; every N arrivals m <- b m + acc/N, z -= e ((1 - cN + c) b m + D/N), acc = 0;
-  else z -= e (c b m + D/N).
+  else z -= e (c b m + D/N). e may depend on the number of the worker's round.
   """
   z, m, acc, updates = x0, 0.0 * x0, 0.0 * x0, [inner() for _ in range(workers)]
   reported, steps, rows = [x0] * workers, [0] * workers, []
   for event, i in enumerate(order):
-    x = reported[i]
+    x, e = reported[i], rate_at(outer_learning_rate, steps[i] // period)
     for _ in range(period):
       x, steps[i] = x + updates[i](grad(i, steps[i], x), x), steps[i] + 1
     d = reported[i] - x
     acc = acc + d
     if (event + 1) % every == 0:
       m = outer_momentum * m + acc / every
-      z = z - outer_learning_rate * ((1 - decay * every + decay) * outer_momentum * m + d / every)
+      z = z - e * ((1 - decay * every + decay) * outer_momentum * m + d / every)
       acc = 0.0 * x0
     else:
-      z = z - outer_learning_rate * (decay * outer_momentum * m + d / every)
+      z = z - e * (decay * outer_momentum * m + d / every)
     rows.append((x, z))
     reported[i] = z
   return history(rows)

@@ -39,6 +39,8 @@ CASES = {  # name: (config, execution, steps between checkpoints, model)
   "turn": ({"algorithm": {"name": "round_robin_easgd"}}, ExecutionConfig("vmap", "scan", 3), 9, None),
   "phases": ({"algorithm": {"name": "post_local_sgd", "period": 4, "start": 15}},
              ExecutionConfig("vmap", "scan", 4), 10, None),
+  "outer schedule": ({"algorithm": {"name": "streaming_diloco", "period": 6, "delay": 3, "fragments": 2},
+                      "outer_schedule": {"name": "cosine", "warmup": 2}}, ExecutionConfig("vmap", "scan", 3), 7, None),
   "batch norm": ({"algorithm": {"name": "dasgd", "period": 4, "delay": 2}, "noise_batches": 2},
                  ExecutionConfig("vmap", "scan", 3), 5, normalized),
 }  # fmt: skip

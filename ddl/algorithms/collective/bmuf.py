@@ -6,7 +6,7 @@ import optax
 
 from ddl.algorithms.collective.diloco import diloco_with
 from ddl.api import Algorithm, Spec, Taxonomy
-from ddl.ranges import ByWorkers, Momentum, NonNegativeFloat, PositiveInt, checked
+from ddl.ranges import ByWorkers, Momentum, OuterRate, PositiveInt, checked
 
 MOMENTUM: Any = ByWorkers("1 - 1 / p", lambda p: 1 - 1 / p)
 
@@ -16,7 +16,7 @@ def bmuf(
   inner: optax.GradientTransformation,
   *,
   period: PositiveInt = 12,
-  block_learning_rate: NonNegativeFloat = 1.0,
+  block_learning_rate: OuterRate = 1.0,
   block_momentum: Momentum = MOMENTUM,
   nesterov: bool = True,
   workers: PositiveInt | None = None,
@@ -33,12 +33,15 @@ def bmuf(
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
     period: local steps per block (tau).
-    block_learning_rate: rate of the block updates (zeta); 1 in the paper.
+    block_learning_rate: rate of the block updates (zeta), or an optax schedule of it; 1 in the paper.
     block_momentum: momentum of the block updates (eta); by default 1 - 1 / p, as in the paper.
     nesterov: whether the next block starts from W + eta Delta instead of W (NBM).
     workers: number of workers (p), for the default of `block_momentum`.
   """
-  return diloco_with(inner, optax.sgd(block_learning_rate, block_momentum, nesterov), period=period)
+  outer = optax.sgd(block_learning_rate, block_momentum, nesterov)
+  if callable(block_learning_rate):  # Delta <- eta Delta + zeta_t G; optax.sgd would also apply zeta_t to older G
+    outer = optax.chain(optax.scale_by_learning_rate(block_learning_rate), optax.trace(block_momentum, nesterov))
+  return diloco_with(inner, outer, period=period)
 
 
 SPEC = Spec(

@@ -7,7 +7,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, descend, inner_step
 from ddl.group import Group
-from ddl.ranges import Momentum, NonNegativeFloat, PositiveInt, checked
+from ddl.ranges import Momentum, OuterRate, PositiveInt, checked
 
 
 class DiLoCoState(NamedTuple):
@@ -21,7 +21,7 @@ def diloco(
   inner: optax.GradientTransformation,
   *,
   period: PositiveInt = 500,
-  outer_learning_rate: NonNegativeFloat = 0.7,
+  outer_learning_rate: OuterRate = 0.7,
   outer_momentum: Momentum = 0.9,
 ) -> Algorithm:
   """Average local progress and apply it with an outer Nesterov optimizer (DiLoCo).
@@ -35,7 +35,7 @@ def diloco(
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
     period: local steps per outer step (H); 500 in the paper.
-    outer_learning_rate: rate of the outer steps (eta_out); 0.7 in the paper.
+    outer_learning_rate: rate of the outer steps (eta_out), or an optax schedule of it; 0.7 in the paper.
     outer_momentum: Nesterov momentum of the outer steps (mu); 0.9 in the paper.
   """
   return diloco_with(inner, optax.sgd(outer_learning_rate, outer_momentum, nesterov=True), period=period)

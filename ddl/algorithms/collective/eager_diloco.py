@@ -7,7 +7,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, descend, inner_step
 from ddl.group import Group
-from ddl.ranges import Momentum, NonNegativeFloat, NonNegativeInt, PositiveInt, checked
+from ddl.ranges import Momentum, NonNegativeInt, OuterRate, PositiveInt, checked
 
 
 class EagerDiLoCoState(NamedTuple):
@@ -22,7 +22,7 @@ def eager_diloco(
   inner: optax.GradientTransformation,
   *,
   period: PositiveInt = 500,
-  outer_learning_rate: NonNegativeFloat = 0.7,
+  outer_learning_rate: OuterRate = 0.7,
   outer_momentum: Momentum = 0.9,
 ) -> Algorithm:
   """Overlap DiLoCo's all-reduce with the next round, but apply each worker's own change at once (Eager DiLoCo).
@@ -41,7 +41,7 @@ def eager_diloco(
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
     period: local steps per outer step, and steps for which an outer gradient is in flight (H); 500 as in DiLoCo.
-    outer_learning_rate: rate of the outer steps (eta_out); 0.7 as in DiLoCo.
+    outer_learning_rate: rate of the outer steps (eta_out), or an optax schedule of it; 0.7 as in DiLoCo.
     outer_momentum: Nesterov momentum of the outer steps (mu); 0.9 as in DiLoCo.
   """
   outer = optax.sgd(outer_learning_rate, outer_momentum, nesterov=True)

@@ -9,13 +9,14 @@ import optax
 
 from ddl.api import MOST_EXCHANGES, Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
 from ddl.group import Group
-from ddl.ranges import STATIC, Momentum, NonNegativeFloat, PositiveFloat, PositiveInt, Range, check, checked, integers
+from ddl.ranges import STATIC, Momentum, OuterRate, PositiveFloat, PositiveInt, Range, check, checked, integers
 
 
 class NoLoCoState(NamedTuple):
   inner: optax.OptState
   slow: Tree  # phi_i
   momentum: Tree  # delta_i
+  outer: optax.OptState  # the count of outer steps, if the rate is a schedule
 
 
 @checked
@@ -23,7 +24,7 @@ def noloco(
   inner: optax.GradientTransformation,
   *,
   period: PositiveInt = 50,
-  outer_learning_rate: NonNegativeFloat = 0.7,
+  outer_learning_rate: OuterRate = 0.7,
   outer_momentum: Annotated[Momentum, STATIC] = 0.5,  # determines the valid range of attraction
   attraction: PositiveFloat = 0.7,
   pairings: Annotated[int, integers(1, MOST_EXCHANGES)] = 8,
@@ -43,7 +44,7 @@ def noloco(
   Args:
     inner: optimizer of each worker; its state stays local.
     period: local steps per exchange (H); 50 in the paper.
-    outer_learning_rate: rate of the outer steps (beta); 0.7 in the paper.
+    outer_learning_rate: rate of the outer steps (beta), or an optax schedule of it; 0.7 in the paper.
     outer_momentum: momentum of the outer steps (alpha); 0.5 in the paper.
     attraction: pull between a pair's slow weights (gamma), between alpha and 2 + alpha; 0.7 in the authors'
       code.
@@ -52,9 +53,10 @@ def noloco(
   """
   pull = Range(outer_momentum, 2 + outer_momentum, open_low=True, open_high=True)  # otherwise the slow weights diverge
   check(f"noloco.attraction with outer_momentum {outer_momentum:g}", attraction, pull)
+  outer = optax.scale_by_learning_rate(outer_learning_rate, flip_sign=False)
 
   def init(group: Group, params: Tree, key: Any) -> NoLoCoState:
-    return NoLoCoState(inner.init(params), params, jax.tree.map(jnp.zeros_like, params))
+    return NoLoCoState(inner.init(params), params, jax.tree.map(jnp.zeros_like, params), outer.init(params))
 
   def exchange(k: int, sources: list[int]) -> Exchange:
     def launch(group: Group, state: NoLoCoState, params: Tree) -> tuple[tuple[Tree, Tree], NoLoCoState]:
@@ -66,12 +68,13 @@ def noloco(
 
   def merge(group: Group, message: tuple[Tree, Tree], state: NoLoCoState, params: Tree) -> tuple[Tree, NoLoCoState]:
     moved, middle = message
+    moved, outer_state = outer.update(moved, state.outer)  # beta mean(Delta)
     momentum = jax.tree.map(  # delta_i <- alpha delta_i + beta mean(Delta) + gamma (mean(phi) - phi_i)
-      lambda m, d, mean, phi: outer_momentum * m + outer_learning_rate * d + attraction * (mean - phi),
+      lambda m, d, mean, phi: outer_momentum * m + d + attraction * (mean - phi),
       *(state.momentum, moved, middle, state.slow),
     )
     slow = jax.tree.map(lambda phi, m: phi + m, state.slow, momentum)  # phi_i <- phi_i + delta_i
-    return slow, NoLoCoState(state.inner, slow, momentum)  # theta_i <- phi_i
+    return slow, NoLoCoState(state.inner, slow, momentum, outer_state)  # theta_i <- phi_i
 
   def evaluate(group: Group, state: NoLoCoState, params: Tree) -> Tree:
     return group.mean(state.slow)

@@ -10,7 +10,7 @@ from ddl.algorithms.collective.fedavg import restart, sample, sampled_mean, take
 from ddl.algorithms.draws import Draws, draw, start
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
-from ddl.ranges import NonNegativeFloat, PositiveInt, Share, checked
+from ddl.ranges import OuterRate, PositiveInt, Share, checked
 
 
 class ScaffoldState(NamedTuple):
@@ -20,6 +20,7 @@ class ScaffoldState(NamedTuple):
   all: Tree  # c, the mean control variate, equal on all workers
   total: Tree  # sum of the round's gradients g_i(y_i)
   round: Draws  # determines the round's sample S, equal on all workers
+  outer: optax.OptState  # the count of rounds, if the server's rate is a schedule
 
 
 class Moved(NamedTuple):
@@ -35,7 +36,7 @@ def scaffold(
   *,
   period: PositiveInt = 10,
   share: Share = 0.5,
-  server_rate: NonNegativeFloat = 1.0,
+  server_rate: OuterRate = 1.0,
 ) -> Algorithm:
   """Correct each worker's gradients for their deviation from the mean gradient, the client drift (SCAFFOLD).
 
@@ -52,12 +53,13 @@ def scaffold(
     inner: optimizer of each worker, plain SGD in the paper; its state is reset in each round.
     period: local steps per round (tau).
     share: share of the workers to sample in each round (C), at least one worker; 0.2 in the paper's experiments.
-    server_rate: rate of the server's steps (eta_g), 1 in the paper.
+    server_rate: rate of the server's steps (eta_g), or an optax schedule of it; 1 in the paper.
   """
+  outer = optax.scale_by_learning_rate(server_rate, flip_sign=False)
 
   def init(group: Group, params: Tree, key: Any) -> ScaffoldState:
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return ScaffoldState(inner.init(params), params, zeros, zeros, zeros, start(key))
+    return ScaffoldState(inner.init(params), params, zeros, zeros, zeros, start(key), outer.init(params))
 
   def local(group: Group, grads: Tree, state: ScaffoldState, params: Tree) -> tuple[Tree, ScaffoldState]:
     total = jax.tree.map(lambda s, g: s + g, state.total, grads)
@@ -72,13 +74,15 @@ def scaffold(
 
   def merge(group: Group, message: Moved, state: ScaffoldState, params: Tree) -> tuple[Tree, ScaffoldState]:
     present = sample(state.round, group.size(), share).size / group.size()  # m / p
-    server = jax.tree.map(lambda x, d: x + server_rate * d, state.server, message.model)
+    moved, outer_state = outer.update(message.model, state.outer)  # eta_g mean_S(y_i - x)
+    server = jax.tree.map(lambda x, d: x + d, state.server, moved)
     mean_control = jax.tree.map(lambda c, d: c + present * d, state.all, message.control)
     inside = takes_part(group, state.round, share)
     own = jax.tree.map(lambda s, c: jnp.where(inside, s / period, c), state.total, state.own)  # c_i <- c_i'
     total = jax.tree.map(jnp.zeros_like, state.total)
     inner_state = restart(inner, state.inner, params)
-    return server, ScaffoldState(inner_state, server, own, mean_control, total, draw(state.round)[1])  # y_i <- x
+    round_ = draw(state.round)[1]
+    return server, ScaffoldState(inner_state, server, own, mean_control, total, round_, outer_state)  # y_i <- x
 
   def evaluate(group: Group, state: ScaffoldState, params: Tree) -> Tree:
     return state.server

@@ -9,13 +9,14 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
 from ddl.group import Group
-from ddl.ranges import Momentum, NonNegativeFloat, PositiveInt, checked
+from ddl.ranges import Momentum, OuterRate, PositiveInt, checked
 
 
 class SlowMoState(NamedTuple):
   inner: optax.OptState
   anchor: Tree  # z, equal on all workers
   momentum: Tree  # u, equal on all workers
+  outer: optax.OptState  # the count of slow steps, if the rate is a schedule
 
 
 @checked
@@ -23,7 +24,7 @@ def slowmo(
   inner: optax.GradientTransformation,
   *,
   period: PositiveInt = 12,
-  slow_rate: NonNegativeFloat = 1.0,
+  slow_rate: OuterRate = 1.0,
   slow_momentum: Momentum = 0.5,
 ) -> Algorithm:
   """Average the models, then take a momentum step whose gradient is the round's progress (SlowMo).
@@ -40,14 +41,15 @@ def slowmo(
       that `optax.inject_hyperparams` recorded in it (the innermost of nested records), or 1 without a record. If gamma
       is 0, as in the first step of a warm-up, u <- beta u + z - xbar, and z does not change.
     period: local steps per slow step (tau).
-    slow_rate: rate of the slow steps (alpha); 1 in the paper.
+    slow_rate: rate of the slow steps (alpha), or an optax schedule of it; 1 in the paper.
     slow_momentum: momentum of the slow steps (beta); use larger values for more workers.
   """
+  outer = optax.scale_by_learning_rate(slow_rate, flip_sign=False)
 
   def init(group: Group, params: Tree, key: Any) -> SlowMoState:
     inner_state = inner.init(params)
     fast_rate(inner_state)  # raises for more than one
-    return SlowMoState(inner_state, params, jax.tree.map(jnp.zeros_like, params))
+    return SlowMoState(inner_state, params, jax.tree.map(jnp.zeros_like, params), outer.init(params))
 
   def launch(group: Group, state: SlowMoState, params: Tree) -> tuple[Tree, SlowMoState]:
     return group.mean(params), state  # xbar = (1/p) sum_j x_j
@@ -57,8 +59,9 @@ def slowmo(
     momentum = jax.tree.map(  # u <- beta u + (z - xbar) / gamma
       lambda u, z, mean: slow_momentum * u + (z - mean) / or_one(gamma(u)), state.momentum, state.anchor, message
     )
-    anchor = jax.tree.map(lambda z, u: z - slow_rate * gamma(u) * u, state.anchor, momentum)  # z <- z - alpha gamma u
-    return anchor, SlowMoState(state.inner, anchor, momentum)  # x_i <- z
+    rate, outer_state = outer.update(jax.tree.map(gamma, momentum), state.outer)  # alpha gamma
+    anchor = jax.tree.map(lambda z, r, u: z - r * u, state.anchor, rate, momentum)  # z <- z - alpha gamma u
+    return anchor, SlowMoState(state.inner, anchor, momentum, outer_state)  # x_i <- z
 
   def evaluate(group: Group, state: SlowMoState, params: Tree) -> Tree:
     return state.anchor

@@ -7,7 +7,7 @@ import optax
 
 from ddl.api import MOST_EXCHANGES, Algorithm, Exchange, Spec, Taxonomy, Tree, descend, inner_step
 from ddl.group import Group
-from ddl.ranges import Momentum, NonNegativeFloat, NonNegativeInt, PositiveInt, UnitInterval, check, checked, integers
+from ddl.ranges import Momentum, NonNegativeInt, OuterRate, PositiveInt, UnitInterval, check, checked, integers
 
 
 class StreamingDiLoCoState(NamedTuple):
@@ -21,7 +21,7 @@ def streaming_diloco(
   inner: optax.GradientTransformation,
   *,
   period: PositiveInt = 100,
-  outer_learning_rate: NonNegativeFloat = 0.7,
+  outer_learning_rate: OuterRate = 0.7,
   outer_momentum: Momentum = 0.9,
   fragments: Annotated[int, integers(1, MOST_EXCHANGES)] = 4,
   delay: NonNegativeInt = 1,
@@ -41,7 +41,8 @@ def streaming_diloco(
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
     period: steps between two outer steps of a fragment (H).
-    outer_learning_rate: rate of the outer steps (eta_out); 0.7 as in DiLoCo.
+    outer_learning_rate: rate of the outer steps (eta_out), or an optax schedule of it that counts each fragment's outer
+      steps; 0.7 as in DiLoCo.
     outer_momentum: Nesterov momentum of the outer steps (mu); 0.9 as in DiLoCo.
     fragments: number of fragments (P), at most H; if there are fewer arrays, the last fragments are empty.
     delay: steps computed while a fragment is in flight (tau), at most H.

@@ -8,7 +8,7 @@ import optax
 
 from ddl.algorithms.server.async_sgd import async_sgd
 from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
-from ddl.ranges import ByWorkers, Momentum, NonNegativeFloat, PositiveInt, Range, UnitInterval, check, checked
+from ddl.ranges import ByWorkers, Momentum, OuterRate, PositiveInt, Range, UnitInterval, check, checked
 
 EVERY: Any = ByWorkers("p", lambda p: p)
 
@@ -29,7 +29,7 @@ class DelayedNesterov(NamedTuple):
 def async_local_sgd(
   inner: optax.GradientTransformation,
   *,
-  outer_learning_rate: NonNegativeFloat = 0.7,
+  outer_learning_rate: OuterRate = 0.7,
   outer_momentum: Momentum = 0.9,
   every: PositiveInt = EVERY,
   decay: UnitInterval = 0.0,
@@ -46,7 +46,8 @@ def async_local_sgd(
 
   Args:
     inner: optimizer of each worker; its state stays local.
-    outer_learning_rate: the server's learning rate (e); 0.7 as in DiLoCo.
+    outer_learning_rate: the server's learning rate (e), or an optax schedule of it that counts the visiting worker's
+      rounds; 0.7 as in DiLoCo.
     outer_momentum: the server's momentum (beta); 0.9 as in DiLoCo.
     every: arrivals per momentum update (N); by default p.
     decay: share of the momentum applied at each of the other arrivals (c), in 0..1/N; at 1/N all shares are equal.
@@ -69,11 +70,13 @@ def async_local_sgd(
 
   def serve(server: DelayedNesterov, message: Tree, visit: Visit) -> tuple[DelayedNesterov, Tree]:
     last = server.count == every - 1  # the N-th arrival
+    rate = outer_learning_rate(visit.step // period) if callable(outer_learning_rate) else outer_learning_rate
 
     def step(z: jax.Array, m: jax.Array, d: jax.Array) -> jax.Array:
       between = decay * outer_momentum * m  # c beta m
       at_last = (1 - decay * every + decay) * outer_momentum * m  # (1 - c N + c) beta m
-      return z - outer_learning_rate * (jnp.where(last, at_last, between) + d / every)  # z <- z - e (... + D / N)
+      pull = jnp.where(last, at_last, between) + d / every
+      return z - jnp.asarray(rate, z.dtype) * pull  # z <- z - e (... + D / N)
 
     total = jax.tree.map(lambda a, d: a + d, server.total, message)  # a <- a + D
     momentum = jax.tree.map(  # m <- beta m + a / N
