@@ -10,6 +10,11 @@ from ddl.report.reader import BUDGET
 from ddl.run.folder import flat
 
 CLOCKS = ("times", "network", "barrier")  # sections that affect only virtual and predicted seconds
+UNSET = {  # settings that are not shown if no algorithm changes them
+  "outer_schedule": {"name": "constant", "warmup": 0},
+  "rate_scaling": "none",
+  "base_batch": 0,
+}
 UNITS = {
   "batch": "examples per worker and step",
   "microbatches": "per batch",
@@ -29,7 +34,9 @@ def settings(info: Mapping[str, Any]) -> Settings:
   """Return a comparison's settings, common and differing ones. info: the content of comparison.json."""
   entries = info["algorithms"]
   left_out = () if info.get("clusters") or any(entry["virtual"] for entry in entries) else CLOCKS
-  leaves = [_texts({k: v for k, v in entry["settings"].items() if k not in left_out}) for entry in entries]
+  unset = [key for key, value in UNSET.items() if all(entry["settings"].get(key) == value for entry in entries)]
+  hidden = {*left_out, *unset}
+  leaves = [_texts({k: v for k, v in entry["settings"].items() if k not in hidden}) for entry in entries]
   keys = dict.fromkeys(key for texts in leaves for key in texts)
   texts_of = {key: [texts.get(key, "") for texts in leaves] for key in keys}
   columns, note = {}, ""
