@@ -76,6 +76,7 @@ from .engine.execution import ExecutionConfig as ExecutionConfig
 from .engine.workers import make_workers as make_workers
 from .group import Group as Group
 from .library.functions import (
+  RunHook as RunHook,
   RunOptions as RunOptions,
   StepInfo as StepInfo,
   build as build,

@@ -26,10 +26,12 @@ from ddl.ranges import NonNegativeInt, check_all
 from ddl.report import draw_schedule
 from ddl.run import build as building
 from ddl.run import train as training
-from ddl.run.hooks import Hook, StepInfo
+from ddl.run.hooks import Hook, RunHook, StepInfo
 from ddl.run.workdir import workdir as folder_of
 
-__all__ = ["RunOptions", "StepInfo", "build", "compare", "custom", "load", "sweep", "train"]  # re-exported by `ddl`
+__all__ = [  # re-exported by `ddl`
+  "RunHook", "RunOptions", "StepInfo", "build", "compare", "custom", "load", "sweep", "train",
+]  # fmt: skip
 Source = str | Path | ConfigDict | None  # the path of a config file, or a config; None: `base()`
 Section = str | Mapping[str, Any] | Callable[..., Any]  # a name, {"name": ..., key: value}, a function or an object
 Function = TypeVar("Function", bound=Callable[..., Any])

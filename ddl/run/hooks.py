@@ -1,13 +1,14 @@
 """Hooks of the loop, and user-defined hooks such as `ddl.train(..., hooks=[my_hook])`.
 
 The loop calls a `ddl.run.batch.LoopHook` after every call of the compiled program. A user-defined hook is a function
-that takes a `StepInfo`; the loop calls it after each evaluation and at the end.
+that takes a `StepInfo`, or a `RunHook`; the loop calls it after each evaluation and at the end.
 """
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ddl.api import Tree
 from ddl.config.user_code import function_at
@@ -40,9 +41,30 @@ class StepInfo(NamedTuple):
 Hook = Callable[[StepInfo], object]
 
 
+class RunHook:
+  """Base class of user-defined hooks that also handle the start and the end of a run."""
+
+  def check(self) -> None:
+    """Raise ValueError if the hook cannot work; called in every process before the folder of a run is created."""
+
+  def __call__(self, info: StepInfo) -> None:
+    """Handle the state after an evaluation."""
+
+  def close(self, info: StepInfo, outcome: str) -> None:
+    """Handle the end of a run, unless it ended before its first evaluation in this process.
+
+    info: the newest state; outcome: "complete", "diverged", "stopped" (by a signal) or "failed" (with an exception).
+    After an exception other processes may be lost, so do not communicate with them.
+    """
+
+
 def resolved(hooks: Sequence[Hook | str]) -> list[Hook]:
-  """Return the hooks, importing those given as FILE.py:NAME or MODULE:NAME; raise ValueError for a non-function."""
-  return [function_at(hook, "hooks") if isinstance(hook, str) else hook for hook in hooks]
+  """Return the hooks, importing those given as FILE.py:NAME or MODULE:NAME; raise ValueError if one cannot be used."""
+  functions = [function_at(hook, "hooks") if isinstance(hook, str) else hook for hook in hooks]
+  for hook in functions:
+    if isinstance(hook, RunHook):
+      hook.check()
+  return functions
 
 
 class AfterEvaluation(LoopHook):
@@ -61,9 +83,10 @@ class AfterEvaluation(LoopHook):
 class UserHooks(AfterEvaluation):
   """A hook of the loop that calls user-defined hooks in every process of a run."""
 
-  def __init__(self, hooks: Sequence[Any], options: "RunOptions"):
-    """Create the hook. hooks: functions that take a `StepInfo`."""
-    self._hooks, self._options = hooks, options
+  def __init__(self, batch: Batch, options: "RunOptions"):
+    """Create the hook; it calls `options.hooks`."""
+    self._batch, self._hooks, self._options = batch, cast("Sequence[Hook]", options.hooks), options
+    self._outer = sys.exception()  # not None if the caller handles an exception, such as a diverged earlier run
     self._infos: dict[int, StepInfo] = {}  # each run's newest evaluation
 
   def evaluated(self, state: LoopStep, run: int) -> None:
@@ -82,11 +105,29 @@ class UserHooks(AfterEvaluation):
   def finished(self, run: int) -> None:
     """Call the hooks for the last time."""
     if run in self._infos:
-      self._call(self._infos[run]._replace(last=True))
+      self._infos[run] = self._infos[run]._replace(last=True)
+      self._call(self._infos[run])
+      self._close(run, "complete")
+
+  def close(self) -> None:
+    """Close the hooks of the runs that are not complete; `finished` closes those of the others."""
+    error = sys.exception()
+    raised = error is not self._outer
+    for run, info in [*self._infos.items()]:
+      if run in self._batch.diverged:
+        self._close(run, "diverged")
+      elif raised or info.step < self._batch.experiment.steps:
+        self._close(run, "failed" if raised and isinstance(error, Exception) else "stopped")
 
   def _call(self, info: StepInfo) -> None:
     for hook in self._hooks:
       hook(info)
+
+  def _close(self, run: int, outcome: str) -> None:
+    info = self._infos.pop(run)
+    for hook in self._hooks:
+      if isinstance(hook, RunHook):
+        hook.close(info, outcome)
 
 
 class TensorBoard(AfterEvaluation):
@@ -181,4 +222,4 @@ class StopAtTarget(AfterEvaluation):
 def default_hooks(batch: Batch, evaluator: Evaluator, options: "RunOptions") -> list[LoopHook]:
   """Return the hooks of every run: losses, evaluation, TensorBoard and user-defined hooks."""
   evaluation = Evaluation(batch, evaluator, options.batch_stats)
-  return [Losses(), evaluation, TensorBoard(), UserHooks(options.hooks, options)]
+  return [Losses(), evaluation, TensorBoard(), UserHooks(batch, options)]

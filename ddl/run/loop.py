@@ -103,12 +103,13 @@ def run(
       for run in batch.active:
         batch.diverge(run, error)
     finally:
-      for hook in hooks:
-        hook.close()
-      # With several processes, do not close after an error: closing would wait for the other processes.
-      if jax.process_count() == 1 or not isinstance(sys.exception(), Exception):
-        batch.close()
-        store.close()
+      with contextlib.ExitStack() as closing:  # hooks last, because user-defined ones may take long or fail
+        for hook in hooks:
+          closing.callback(hook.close)
+        # With several processes, do not close after an error: closing would wait for the other processes.
+        if jax.process_count() == 1 or not isinstance(sys.exception(), Exception):
+          batch.close()
+          store.close()
     if stopped_at is not None and stopped_at < steps:
       raise Stopped(stopped_at, stop.number or signal.SIGTERM)
     trained = batch.active

@@ -1,7 +1,10 @@
 """User-defined hooks of `ddl.train`, `ddl.compare` and the command line."""
 
+import contextlib
 import functools
+import os
 import pickle
+import signal
 from pathlib import Path
 
 import jax
@@ -12,6 +15,8 @@ from helpers.comparisons import undrawn
 
 import ddl
 from ddl.run.batch import Diverged
+from ddl.run.checkpoints import RunCheckpoints
+from ddl.run.exit_codes import Stopped
 
 SMALL = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}
 FILE = """
@@ -74,6 +79,67 @@ def test_hooks_of_several_processes_must_have_an_address(tmp_path):
     ddl.train(workdir=tmp_path / "run", hooks=[functools.partial(print)], options=ddl.RunOptions(processes=2), **SMALL)
   options = ddl.RunOptions(processes=2, hooks=("mine.py:note",))
   assert pickle.loads(pickle.dumps(options)) == options
+
+
+class Recorder(ddl.RunHook):
+  """A hook that records its calls, and calls `at_4` at step 4."""
+
+  def __init__(self, at_4=lambda: None):
+    self.calls, self.at_4 = [], at_4
+
+  def check(self):
+    self.calls.append("check")
+
+  def __call__(self, info):
+    self.calls.append(info.step)
+    if info.step == 4:
+      self.at_4()
+
+  def close(self, info, outcome):
+    self.calls.append((outcome, info.step, info.last))
+
+
+def stop():
+  os.kill(os.getpid(), signal.SIGTERM)
+
+
+def interrupt():
+  raise KeyboardInterrupt
+
+
+def fail():
+  raise RuntimeError
+
+
+@pytest.mark.parametrize(
+  "action, learning_rate, error, calls",
+  [
+    (bool, 0.1, None, [0, 4, 8, 12, 16, ("complete", 16, True)]),
+    (bool, 1e30, Diverged, [0, ("diverged", 0, False)]),
+    (stop, 0.1, Stopped, [0, 4, 8, ("stopped", 8, False)]),
+    (fail, 0.1, RuntimeError, [0, 4, ("failed", 4, False)]),
+    (interrupt, 0.1, KeyboardInterrupt, [0, 4, ("stopped", 4, False)]),
+  ],
+)
+def test_a_run_hook_is_closed_with_the_outcome_of_the_run(action, learning_rate, error, calls, tmp_path):
+  """Also if the caller handles another exception."""
+  hook = Recorder(action)
+  changes = {**SMALL, "steps": 16, "optimizer": {"learning_rate": learning_rate}}
+  try:
+    raise ValueError
+  except ValueError:
+    with pytest.raises(error) if error else contextlib.nullcontext():
+      ddl.train(workdir=tmp_path / "run", hooks=[hook], **changes)
+  assert hook.calls == ["check", *calls]
+
+
+def test_checkpoints_are_complete_if_a_hook_cannot_be_closed(tmp_path, monkeypatch):
+  completed, complete, hook = [], RunCheckpoints.close, Recorder(stop)
+  monkeypatch.setattr(RunCheckpoints, "close", lambda self: completed.append(complete(self)))
+  hook.close = lambda *_: fail()
+  with pytest.raises(RuntimeError):
+    ddl.train(workdir=tmp_path / "run", hooks=[hook], **{**SMALL, "steps": 16})
+  assert completed == [None]
 
 
 @pytest.mark.parametrize("learning_rate", [0.1, 1e30])
