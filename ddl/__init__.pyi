@@ -1,5 +1,6 @@
 """The public names of ddl, for type checkers and for their import on first use."""
 
+from . import trackers as trackers
 from .algorithms import COLLECTIVE as COLLECTIVE, SERVER as SERVER, WRAPPERS as WRAPPERS
 from .algorithms.collective.adaptive_local_sgd import (
   adaptive_local_sgd as adaptive_local_sgd,

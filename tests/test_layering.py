@@ -37,6 +37,7 @@ MAY_IMPORT = {  # package of ddl -> packages that it may import, in the order of
   "elastic": KERNEL | {"asynchronous", "engine", "events", "hosts", "names"},
   "config": CONFIG - {"config", "hosts", "engine", "asynchronous", "elastic", "perf"},
   "run": CONFIG,
+  "trackers": LEAVES | {"hosts", "run"},
   "costs": CONFIG | {"run"},
   "report": CONFIG | {"run", "costs"},
   "comparison": CONFIG | {"run", "costs", "report"},

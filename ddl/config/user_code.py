@@ -138,7 +138,8 @@ def custom(value: Any, **settings: Any) -> dict[str, Any]:
       return {"name": name, **settings}
   user_factory = getattr(value, "factory", value)  # a Spec or Wrapper has a factory
   function = inspect.unwrap(user_factory) if callable(user_factory) else user_factory
-  scopes = [getattr(function, "__globals__", {}), sys._getframe(1).f_globals]  # the function's file, or the caller's
+  home = getattr(sys.modules.get(type(value).__module__), "__dict__", {})  # the file of a callable object's class
+  scopes = [getattr(function, "__globals__", home), sys._getframe(1).f_globals]  # the function's file, or the caller's
   matches = [(scope, name) for scope in scopes for name, other in list(scope.items()) if other is value]
   if not matches:
     raise OptionError("a user-defined function", "defined at the top level of a file", repr(value))

@@ -88,7 +88,8 @@ def train(
   Args:
     config: path of a config file, a config from `ddl.config.base()`, or None for the defaults below.
     workdir: new folder for the run; default: runs/train-<algorithm>-<time>.
-    hooks: functions that take a `ddl.StepInfo`, called in every process after each evaluation and at the end.
+    hooks: functions that take a `ddl.StepInfo`, called in every process after each evaluation and at the end; for
+      Weights & Biases or MLflow, `ddl.trackers.wandb` or `ddl.trackers.mlflow`.
     options: execution options; `RunOptions(resume=True)` resumes the run in `workdir`, with the recorded config unless
       you pass a config, section or setting.
     algorithm, ..., seed: sections and settings that override the config, see the list below.

@@ -159,9 +159,10 @@ def _encoded(value: Any) -> Any:
 
 def _address(value: Any) -> str:
   """Return the import path MODULE:NAME of a class or function."""
-  if "<" in value.__qualname__ or value.__module__ == "__main__":
-    raise OptionError("hooks", "module-level functions if there are several processes", value.__qualname__)
-  return f"{value.__module__}:{value.__qualname__}"
+  name = getattr(value, "__qualname__", repr(value))  # the repr of a callable object contains "<"
+  if "<" in name or value.__module__ == "__main__":
+    raise OptionError("hooks", "module-level functions if there are several processes", name)
+  return f"{value.__module__}:{name}"
 
 
 def _load(address: str) -> Any:

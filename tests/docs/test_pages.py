@@ -57,6 +57,7 @@ TESTED = (  # parts of commands that other tests run
   "run.py reproduce",  # tests/commands/test_reproduce.py
   "run.py plan",  # tests/commands/test_advice_page.py
   "experiments.bench.server_exchange",  # tests/asynchronous/test_ray.py
+  "--hooks=ddl.trackers",  # tests/run/test_trackers.py
 )  # fmt: skip
 EXTRAS = {"--topology=v5": "libtpu", "--topology=h": "jax_cuda12_plugin"}  # part of a command: the package it needs
 NETWORKS = os.geteuid() == 0 and Path("/dev/net/tun").exists()  # needed by netbench
