@@ -115,7 +115,7 @@ def run(
     trained = batch.active
     for run in trained:
       _finish(batch, hooks, run)
-    if trained and (stopped_at is not None or (stop.number is not None and jax.process_count() == 1)):
+    if (trained or batch.ended) and (stopped_at is not None or (stop.number is not None and jax.process_count() == 1)):
       raise Stopped(steps, stop.number or signal.SIGTERM)  # do not start the next batch
     return [batch.diverged.get(run) or figures["last"] for run, figures in enumerate(batch.figures)]
 

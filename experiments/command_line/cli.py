@@ -17,7 +17,7 @@ from ddl.library import resume
 from ddl.ranges import Range, check
 from ddl.run.exit_codes import exit_code
 from ddl.run.folder import EXPERIMENT
-from experiments.command_line import config_flag, shared_flags
+from experiments.command_line import config_flag, help, shared_flags
 from experiments.command_line.config_flag import CommandLine
 
 WITH_CONFIG = ("train", "compare", "sweep", "plan", "dryrun", "list")
@@ -37,7 +37,7 @@ def _run(command: str, arguments: list[str]) -> int:
     raise OptionError("each command-line argument", "valid UTF-8", ascii(undecodable))
   module = importlib.import_module(f"experiments.commands.{command}")
   if any(a in ("--help", "-h", "-help", "--helpshort") for a in arguments):
-    print(_help(command))
+    print(help.text(command, key_flags(command), command in WITH_CONFIG))
     return 0
   config_args = parse(command, arguments)
   if command in RESUMABLE:
@@ -135,9 +135,3 @@ def _check_json() -> None:
       path.open("a").close()
   except OSError as error:
     raise OptionError("json", "a writable file", f"{name} ({error.strerror or error})") from error
-
-
-def _help(command: str) -> str:
-  lines = [f"python run.py {command}" + (" --config=FILE [--config.key=value ...]" if command in WITH_CONFIG else "")]
-  lines += [f"  --{flag.name}={flag.default}\n      {flag.help}" for flag in key_flags(command)]
-  return "\n".join(lines)

@@ -1,12 +1,18 @@
 """Flags that several commands share, and the import of all commands into one process."""
 
+import importlib
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from absl.testing import flagsaver
 from helpers.commands import Command, complaint
 
+from ddl.config.options import FLAGS
+from experiments.command_line import cli, help
 from run import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -46,3 +52,15 @@ def test_invalid_values(wrong, command, arguments, words):
 def test_a_flag_of_training_commands_is_rejected_by_plan():
   line = complaint(Command("plan", "--model=cd_dnn", "--cluster=asr", "--devices=2").end())
   assert "devices must be unset for plan" in line
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_example_of_the_help_is_valid_and_its_flags_are_grouped(command):
+  importlib.import_module(f"experiments.commands.{command}")
+  with flagsaver.flagsaver():
+    rest = cli.parse(command, shlex.split(help.EXAMPLES[command]))
+  assert all(argument.startswith("--config") for argument in rest)
+  grouped = [name for names in help.GROUPS.values() for name in names]
+  assert len({*grouped}) == len(grouped) and {*FLAGS} <= {*grouped}
+  shown = help.text(command, cli.key_flags(command), with_config=False)
+  assert sorted(re.findall(r"^  --(\w+)=", shown, re.MULTILINE)) == [flag.name for flag in cli.key_flags(command)]
