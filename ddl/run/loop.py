@@ -13,7 +13,7 @@ import numpy as np
 
 from ddl.engine.consensus import NotFinite
 from ddl.engine.trainer import Trainer
-from ddl.hosts import Vote, exit_process
+from ddl.hosts import Vote, exit_process, is_main
 from ddl.run.batch import Batch, Diverged, LoopHook, LoopStep
 from ddl.run.checkpoints import Restored, Store
 from ddl.run.exit_codes import Stopped
@@ -188,6 +188,9 @@ class StopRequest:
     if self.number is not None and number == signal.SIGINT:
       exit_process(128 + number)  # with several processes, exit at once, as a clean-up could wait for the others
       raise KeyboardInterrupt
+    if self.number is None and number == signal.SIGINT and is_main():
+      print("\nstopping after the current steps or evaluation, and saving; press Ctrl-C again to stop at once",
+            file=sys.stderr, flush=True)  # fmt: skip
     self.number = number
     self._then()
 

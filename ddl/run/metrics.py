@@ -29,8 +29,10 @@ from ddl.hosts import wait_on_cpu
 from ddl.run.batch import Batch, LoopHook, LoopStep
 from ddl.run.build import Components
 from ddl.run.folder import text_of
+from ddl.run.progress import bar
 
 BATCH = 512  # examples per evaluation batch
+QUIET = 2.0  # seconds before an evaluation shows a bar of its own
 CACHED = 256 * 2**20  # bytes; a test set up to this size stays on the device
 REESTIMATED = 20  # training batches used to re-estimate batch-norm statistics
 
@@ -62,11 +64,14 @@ class Evaluator:
   def _totals(self, trees: Sequence[Tree], batches: "_Batches") -> list[dict[str, float]]:
     """Return the sum of each metric over the examples of a test set, for each model."""
     params, sums = trees[0][0], list[tuple[int, Tree]]()
-    for batch in batches.on(params):
-      figures = self._together(trees, batch) if len(trees) > 1 else [self._metrics(*trees[0], batch)]
-      sums.append((len(jax.tree.leaves(batch)[0]), wait_on_cpu(figures) if is_split(params) else figures))
+    with bar("evaluating", -(-batches.source.size // BATCH), delay=QUIET) as shown:
+      for batch in batches.on(params):
+        figures = self._together(trees, batch) if len(trees) > 1 else [self._metrics(*trees[0], batch)]
+        sums.append((len(jax.tree.leaves(batch)[0]), wait_on_cpu(figures) if is_split(params) else figures))
+        shown.update()
+      gathered = gather(sums)
     totals: list[dict[str, float]] = [{} for _ in trees]
-    for size, batch_figures in gather(sums):
+    for size, batch_figures in gathered:
       for total, figures in zip(totals, batch_figures, strict=True):
         for name, values in figures.items():
           total[name] = total.get(name, 0.0) + float(np.mean(values, dtype=np.float64)) * size

@@ -44,15 +44,18 @@ def _cell(execution: int) -> _Cell:
   return _Cell(importlib.import_module("IPython"))
 
 
-def bar(what: str, total: int, done: int = 0) -> tqdm:
+def bar(what: str, total: int, done: int = 0, delay: float = 0.0) -> tqdm:
   """Create a progress bar that is erased when closed; without a terminal or notebook, it shows nothing.
 
-  what: description before the bar; total, done: numbers of steps.
+  what: description before the bar; total, done: numbers of steps; delay: seconds before it appears. The remaining time
+  is estimated from the mean rate.
   """
   shown: Any = None  # stderr
   if has_bar() and "ipykernel" in sys.modules:
     shown = _cell(getattr(importlib.import_module("IPython").get_ipython(), "execution_count", 0))
-  return tqdm(total=total, initial=done, disable=not has_bar(), desc=what, leave=False, file=shown)
+  return tqdm(
+    total=total, initial=done, disable=not has_bar(), desc=what, leave=False, file=shown, smoothing=0, delay=delay
+  )
 
 
 class ProgressBar(LoopHook):
@@ -65,6 +68,7 @@ class ProgressBar(LoopHook):
     self._lines = is_main() and not has_bar()
     self._since = self._last_print = time.monotonic()
     self._first, self._timed = done, 0  # the first step, and the step from which the rate is measured
+    self._compiled = 0.0  # seconds of compilation before the rate is measured, or excluded from it
 
   def __enter__(self) -> "ProgressBar":
     return self
@@ -76,10 +80,17 @@ class ProgressBar(LoopHook):
     """Show the step and the newest metrics of the first active run."""
     if state.batch.active:
       last = state.batch.figures[state.batch.active[0]]["last"]
-      self.show(state.step, last if last.get("step") == state.step else {})
+      self.show(state.step, last if last.get("step") == state.step else {}, state.batch.trainer.compile_seconds)
 
-  def show(self, step: int, line: dict[str, Any]) -> None:
-    """Update the bar, or print a line at most every QUIET_SECONDS. line: the metrics of this step, or {} for none."""
+  def show(self, step: int, line: dict[str, Any], compiled: float = 0.0) -> None:
+    """Update the bar, or print a line at most every QUIET_SECONDS.
+
+    line: the metrics of this step, or {} for none; compiled: seconds of compilation so far, excluded from the rate.
+    """
+    if self._timed:
+      self._since += compiled - self._compiled
+      self._bar.start_t = min(self._bar.start_t + compiled - self._compiled, time.time())
+    self._compiled = compiled
     begins = step > self._first and not self._timed
     if begins:  # exclude compilation from the rate
       self._timed, self._since = step, time.monotonic()

@@ -32,15 +32,24 @@ def test_lines_exclude_compilation_from_the_time_left(clock, monkeypatch, capsys
   assert re.search(r"step 20 of 100, .*about 160 s left", second), second
 
 
+def test_the_time_left_excludes_later_compilation(clock, monkeypatch, capsys):
+  monkeypatch.setattr(progress, "has_bar", lambda: False)
+  with progress.ProgressBar("x", 100, 0) as shown:
+    shown.show(10, {}, 600.0)
+    clock[0] += 320  # of which 300 compile another program
+    shown.show(20, {"test_loss": 0.5}, 900.0)
+  assert re.search(r"step 20 of 100, .*about 160 s left", capsys.readouterr().out)
+
+
 def test_a_resumed_bar_excludes_compilation_from_its_rate(clock, monkeypatch, capsys):
   monkeypatch.setattr(progress, "has_bar", lambda: True)
   with progress.ProgressBar("x", 100, 40) as shown:
     clock[0] += 600
-    shown.show(50, {})
+    shown.show(50, {}, 600.0)
     clock[0] += 20
-    shown.show(60, {"test_loss": 0.5})
+    shown.show(60, {"test_loss": 0.5}, 605.0)
     bar = shown._bar
-    assert (bar.initial, bar.start_t, bar.n) == (50, 700.0, 60)
+    assert (bar.initial, bar.start_t, bar.n, bar.smoothing) == (50, 705.0, 60, 0)
   assert "compiling" not in bar.desc and "x" in capsys.readouterr().err
 
 
