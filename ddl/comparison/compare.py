@@ -17,6 +17,7 @@ from ddl.errors import OptionError
 from ddl.names import pluralize, slug
 from ddl.report.formats import listed
 from ddl.run import build, folder
+from ddl.run.average import EMA
 from ddl.run.build import Components
 from ddl.run.exit_codes import Failed
 from ddl.run.metrics import Metric, comparison_metric
@@ -105,6 +106,7 @@ def _metric(comparison: Comparison, components: Mapping[str, Components]) -> Met
   """Return the metric that the target refers to. Raises OptionError if the target is not one of its values."""
   (_, data, model, *_), target = next(iter(components.values())), comparison.target
   sources = {"": data.test, **data.tests}
+  sources |= {EMA: data.test} if all(built.experiment.ema for built in components.values()) else {}
   metric = comparison_metric(comparison.metric, comparison.mode, model, sources, data.meta.get("task", ""))
   is_valid, condition = math.isfinite(target), f"finite for the metric {metric.name}"
   if report.formats.is_share(f"test_{metric.name}"):

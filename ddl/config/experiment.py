@@ -141,6 +141,9 @@ class Experiment:
   elastic: Annotated[bool, "whether training continues without failed workers; collective algorithms only"] = False
   steps: Annotated[PositiveInt, "steps of each worker; on average if the algorithm has a server or peers"] = 200
   eval_every: Annotated[PositiveInt, "steps between evaluations"] = 50
+  ema: Annotated[
+    float, Range(0, 1, open_high=True), "decay per step of the averaged model to evaluate too; 0: none"
+  ] = 0.0
   noise_batches: Annotated[NonNegativeInt, "batches per evaluation to estimate the gradient noise scale; 0: none"] = 0
   seed: Annotated[Seed, "seed of the initial parameters, the order of the examples and dropout"] = 0
 
@@ -157,6 +160,8 @@ class Experiment:
       condition = "0 with config.rate_scaling=none" if self.base_batch else "set with config.rate_scaling"
       advice = "It is the number of examples per step, over all workers, for which the learning rate was chosen."
       raise OptionError("config.base_batch", condition, self.base_batch, advice)
+    if self.ema and self.elastic:
+      raise OptionError("config.ema", "0 with config.elastic=True", self.ema)
     if self.noise_batches == 1:
       raise OptionError("config.noise_batches", "0 or >= 2", 1, "One batch has no variance.")
 

@@ -47,8 +47,8 @@ def checked(data: Data, complete: bool = False) -> Data:
   if not isinstance(shape, Sequence) or isinstance(shape, str):
     raise OptionError("shape in the data set's meta", "the shape of one x (for example, (28, 28, 1))", repr(shape))
   for name in data.tests:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-      raise OptionError("names of further test sets", "lower-case identifiers", repr(name))
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name == "ema":
+      raise OptionError("names of further test sets", "lower-case identifiers other than ema", repr(name))
   parts = {"training": data.train, "test": data.test, "validation": data.validation}
   parts |= {f"{name} test": part for name, part in data.tests.items()}
   if data.validation is None:

@@ -125,6 +125,11 @@ class Run(Described):
     """The model with the best test metric of a run with `keep_best`: its step, params and extra, on the host."""
     return checkpoints.load(self.folder / run_dir.BEST, self.model)
 
+  @cached_property
+  def average(self) -> checkpoints.SavedModel:
+    """The model with averaged parameters of a run with `config.ema`: its step, params and extra, on the host."""
+    return checkpoints.load(self.folder / run_dir.AVERAGE, self.model)
+
   @property
   def step(self) -> int:
     """The step after which the model was saved."""

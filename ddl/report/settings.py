@@ -14,6 +14,7 @@ UNSET = {  # settings that are not shown if no algorithm changes them
   "outer_schedule": {"name": "constant", "warmup": 0},
   "rate_scaling": "none",
   "base_batch": 0,
+  "ema": 0.0,
 }
 UNITS = {
   "batch": "examples per worker and step",

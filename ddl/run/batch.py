@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ddl.api import Tree
 from ddl.config.experiment import initial_key, training_key
 from ddl.data.stream import StreamFeed
 from ddl.engine.consensus import Consensus, NotFinite, host_distance
@@ -56,6 +57,7 @@ class Batch:
     self.runs, self.trainer, self.lanes = runs, trainer, lanes
     self._in_lane = [lanes.index(lane) if lane in lanes else 0 for lane in range(width)]
     self.figures: list[dict[str, Any]] = [dict(NEW_RUN) for _ in runs]
+    self.averages: list[Tree] = []  # the averaged parameters of each lane, see `ddl.run.average`; [] without
     self.diverged: dict[int, Diverged] = {}
     self.ending: set[int] = set()  # runs that a hook ends at this step, before their last step
     self.ended: set[int] = set()  # runs that have ended so
@@ -109,7 +111,11 @@ class Batch:
 
   def join(self, carries: Sequence[Any]) -> Any:
     """Stack the carries of the runs into the carry of all lanes."""
-    return self.trainer.join([carries[run] for run in self._in_lane])
+    return self.trainer.join(self.by_lane(carries))
+
+  def by_lane(self, values: Sequence[Any]) -> list[Any]:
+    """Return the value for each lane from values for each run."""
+    return [values[run] for run in self._in_lane]
 
   def carry_of(self, carry: Any, run: int) -> Any:
     """Return one run's part of the carry of all lanes."""

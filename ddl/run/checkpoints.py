@@ -21,7 +21,8 @@ from ddl.engine.placement import gather
 from ddl.hosts import exchange, is_main
 from ddl.names import pluralize
 from ddl.run.batch import NEW_RUN, NO_CHECKPOINT, Batch, LoopHook, LoopStep
-from ddl.run.folder import BEST, MODEL, RunFolder
+from ddl.run.build import param_shapes
+from ddl.run.folder import AVERAGE, BEST, MODEL, RunFolder
 from ddl.run.processes import say
 
 
@@ -86,6 +87,7 @@ class RunCheckpoints(Store):
     for run in batch.active:
       figures: dict[str, Any] = batch.saved_figures(run) | {"layout": self._layout}
       carry = batch.trainer.saved(batch.carry_of(state.carry, run))
+      carry = (carry, batch.averages[batch.lanes[run]]) if batch.averages else carry
       # Wait for each save: concurrent orbax saves of several processes interfere with each other's files.
       self._managers[run].save(figures["step"], carry, figures, wait=batch.width > 1)
 
@@ -101,10 +103,21 @@ class RunCheckpoints(Store):
       self._open()
     if not resume or not self.steps():  # new, or stopped before the first checkpoint
       return None
-    newest = self._newest(lambda step: batch.trainer.saved_shapes(batch.initial_key, step))
+
+    def shapes(step: int) -> Any:
+      saved = batch.trainer.saved_shapes(batch.initial_key, step)
+      if not batch.experiment.ema:
+        return saved
+      params = param_shapes(batch.runs[0].components.model)
+      return saved, jax.tree.map(lambda x: np.empty(x.shape, x.dtype), params)
+
+    newest = self._newest(shapes)
     if newest is None:
       return None
     step, figures, carries, resharded = newest
+    if batch.experiment.ema:
+      carries, averages = zip(*carries, strict=True)
+      batch.averages = batch.by_lane(averages)
     streams = [(step, of_run.pop("streams", {})) for of_run in figures]
     carry = batch.join([batch.trainer.restored(carry, step) for carry in carries])
     return Restored(carry, figures, step if resharded else 0, streams)
@@ -221,8 +234,8 @@ def load(path: Path, model: Model) -> SavedModel:
   """
   file = path / MODEL if path.is_dir() else path
   if not file.exists():
-    if file.name == BEST:
-      raise ValueError(f"{file} does not exist; train and compare write it only if keep_best is set")
+    if option := {BEST: "keep_best", AVERAGE: "config.ema"}.get(file.name):
+      raise ValueError(f"{file} does not exist; it is written only if {option} is set")
     writers = "train writes it with each checkpoint and at the end; compare writes it only if keep_models is set"
     raise ValueError(f"{path} has no {MODEL}; {writers}")
   files.regular(file)

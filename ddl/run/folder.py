@@ -23,6 +23,7 @@ EXPERIMENT = "experiment.json"  # the config and options with which `--resume` c
 INPUTS = "inputs.json"  # fingerprints of the data and of user-defined files
 FAILED = "failed.json"  # why a run of a comparison diverged
 MODEL = "model.msgpack"  # the final consensus model
+AVERAGE = "ema.msgpack"  # the consensus model with averaged parameters, see `ddl.run.average`
 BEST = "best.msgpack"  # the consensus model with the best test metric
 EVENTS = "events.npz"  # the schedule of visits of an asynchronous algorithm
 PRESENCE = "presence.json"  # the workers present at each step of an elastic run

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from ddl.api import Tree
 from ddl.config.user_code import function_at
 from ddl.hosts import exchange
-from ddl.run import checkpoints
+from ddl.run import average, checkpoints
 from ddl.run.batch import Batch, LoopHook, LoopStep
-from ddl.run.folder import BEST
+from ddl.run.folder import AVERAGE, BEST
 from ddl.run.metrics import Evaluation, Evaluator, Losses, Metric
 
 if TYPE_CHECKING:
@@ -183,8 +183,13 @@ class SaveModels(LoopHook):
     if not state.step or state.carry is None:
       return
     every = state.stopping or self.due(state.first, state.step)
-    for run in state.batch.active if every else sorted(state.batch.ending):
-      checkpoints.save(state.batch.runs[run].folder.path, state.step, state.models[state.batch.lanes[run]])
+    batch = state.batch
+    averaged = average.consensuses(batch, state.models) if batch.averages else []
+    for run in batch.active if every else sorted(batch.ending):
+      path, lane = batch.runs[run].folder.path, batch.lanes[run]
+      checkpoints.save(path, state.step, state.models[lane])
+      if averaged:
+        checkpoints.save(path, state.step, averaged[lane], AVERAGE)
 
 
 class SaveBest(AfterEvaluation):
@@ -200,8 +205,9 @@ class SaveBest(AfterEvaluation):
     value = figures["last"][f"test_{self._metric.name}"]
     if state.step and ("best" not in figures or self._metric.better(value, figures["best"])):
       figures["best"] = value
-      model = state.models[state.batch.lanes[run]]
-      checkpoints.save(state.batch.runs[run].folder.path, state.step, model, BEST)
+      is_average = self._metric.name.startswith(f"{average.EMA}_")
+      models = average.consensuses(state.batch, state.models) if is_average else state.models
+      checkpoints.save(state.batch.runs[run].folder.path, state.step, models[state.batch.lanes[run]], BEST)
 
 
 class StopAtTarget(AfterEvaluation):

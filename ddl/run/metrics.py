@@ -26,6 +26,7 @@ from ddl.engine.local_step import gradient_of
 from ddl.engine.placement import gather, is_split, local, place_like
 from ddl.errors import OptionError
 from ddl.hosts import wait_on_cpu
+from ddl.run import average
 from ddl.run.batch import Batch, LoopHook, LoopStep
 from ddl.run.build import Components
 from ddl.run.folder import text_of
@@ -128,7 +129,7 @@ def comparison_metric(requested: str, mode: str, model: Model, sources: Mapping[
     requested: a metric of the model, after the name of a further test set; "perplexity" for a language model; "": the
       accuracy if the model defines it, else the loss.
     mode: "max" or "min", whether higher or lower values are better; "": by the metric, if it is in HIGHER.
-    sources: the test sets by name; the name of the main one is "".
+    sources: the test sets by name; the name of the main one is "", and "ema" is that of the averaged model's metrics.
 
   Raises OptionError if the metric is not available, or `mode` is required.
   """
@@ -288,7 +289,10 @@ class Evaluation(LoopHook):
         lane = batch.lanes[run]
         batches = _training_batches(batch.runs[run].components, state.step)
         tested[lane] = self._evaluator.reestimated(tested[lane], batches)
+    averaged = average.update(batch, state.step, tested) if batch.experiment.ema else []
     figures = self._evaluator(tested)
+    for of_model, of_average in zip(figures, self._evaluator(averaged) if averaged else [], strict=False):
+      of_model |= {f"{average.EMA}_{name}": value for name, value in of_average.items()}
     batch.for_active(lambda run: self._write(state, run, figures[batch.lanes[run]]))
 
   def _write(self, state: LoopStep, run: int, tested: dict[str, float]) -> None:

@@ -48,6 +48,8 @@ def check(experiment: Experiment, runtime: str) -> None:
   if not experiment.has_server:
     name, advice = experiment.algorithm.short_name, f"Server algorithms are {', '.join(SERVER)}."
     raise OptionError("runtime", f"simulator with the collective algorithm {name}", runtime, advice)
+  if experiment.ema:
+    raise OptionError("config.ema", f"0 with runtime={runtime}", experiment.ema)
   if ignored := ", ".join(f"config.times.{key}" for key in IGNORED if experiment.times.get(key)):
     warnings.warn(f"runtime={runtime} runs in real time and ignores {ignored} and config.network", stacklevel=3)
 
