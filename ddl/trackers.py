@@ -22,7 +22,7 @@ STATUS = {"complete": "FINISHED", "diverged": "FAILED", "failed": "FAILED", "sto
 
 
 class Description(NamedTuple):
-  """The description of a run for a tracker."""
+  """The name, group and config of a run for a tracker."""
 
   name: str  # label and seed
   group: str | None  # the folder of the run's comparison; None for a run of `train`
@@ -30,11 +30,11 @@ class Description(NamedTuple):
 
 
 class Logged(NamedTuple):
-  """A run that a tracker logs."""
+  """A tracker's run."""
 
   id: str  # the tracker's id of the run
   step: int  # the last logged step; -1: none
-  handle: Any = None  # the tracker's object with which to log
+  handle: Any = None  # the client object for logging
 
 
 def describe(info: StepInfo) -> Description:
@@ -48,12 +48,12 @@ def describe(info: StepInfo) -> Description:
 class Tracker(RunHook):
   """Base class of hooks that log each run of ddl as one run of a tracker, in the main process.
 
-  The file <package>.json in a run's folder stores the tracker's id of the run and the last step that it has stored.
-  A resumed run continues the tracker's run and logs the lines of metrics.jsonl that the tracker lacks, also those that
-  were lost in a crash. It does not repeat steps after the restored checkpoint, because trackers cannot replace them.
+  The file <package>.json in a run's folder stores the tracker's id of the run and its last logged step. A resumed run
+  continues the tracker's run and first logs the lines of metrics.jsonl after the tracker's last step. It does not
+  repeat steps after the restored checkpoint, because logged steps cannot be overwritten.
   """
 
-  package, requirement = "", ""  # names of the module and of its distribution
+  package, requirement = "", ""  # import name and name on PyPI
   entry = ""  # the name in `package` that the hook uses
 
   def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Tracker(RunHook):
       getattr(self.module, self.entry)  # Python imports the folder ./wandb of offline runs, but without this name
     except (ImportError, AttributeError) as error:
       advice = f"Run `pip install {self.requirement}`."
-      raise OptionError("hooks", "trackers that are installed", f"ddl.trackers:{self.package}", advice) from error
+      raise OptionError(self.package, f"installed for hooks=ddl.trackers:{self.package}", advice=advice) from error
 
   def __call__(self, info: StepInfo) -> None:
     """Log the lines of metrics that the tracker lacks; start or resume the tracker's run first."""

@@ -319,7 +319,9 @@ class Experiment:
 
   def make_schedule(self) -> Rate:
     """Build the schedule, or return the rate if it is constant. Raises ValueError if the rate is not positive."""
-    rate = self.optimizer.get("learning_rate")
+    if is_in_memory(self.optimizer.name):
+      raise OptionError("config.optimizer", "a name or a function that takes the schedule", "an optax optimizer")
+    rate = self.optimizer.learning_rate
     check_all(PositiveFloat, rate, "config.optimizer.learning_rate")
     if self.rate_scaling != "none":
       rate = rate * SCALINGS[self.rate_scaling](self.workers * self.batch / self.base_batch)

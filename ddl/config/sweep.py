@@ -174,9 +174,9 @@ def _value_at(bounds: Bounds, u: float) -> Any:
 def _space(section: Config, place: Place, experiment: Experiment) -> Space:
   """Return the search space at a grid point: the learning rate and the label's keys in config.sweep.space."""
   if is_in_memory(experiment.optimizer.name):
-    advice = "Its learning rate cannot be tuned: pass a name or a function (rate, *, settings)."
+    advice = "The learning rate of an optax optimizer cannot be tuned."
     name = experiment.optimizer.short_name
-    raise OptionError(f"optimizer of '{place.group}'", "no optax optimizer in a sweep", name, advice)
+    raise OptionError(f"optimizer of '{place.group}'", "a name or a function in a sweep", name, advice)
   space: dict[str, Bounds] = {RATE: _range("config.sweep.learning_rate", section.learning_rate, float)}
   for bound in space[RATE]:
     check_all(PositiveFloat, bound, "config.sweep.learning_rate")

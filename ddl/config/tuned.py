@@ -15,12 +15,15 @@ from ddl.errors import OptionError
 from ddl.names import Place, quoted, text
 
 # Settings that do not affect training, and settings that a sweep and a comparison choose separately.
-IRRELEVANT = ("seed", "eval_every", "noise_batches", "data.validation")
+IRRELEVANT = ("seed", "eval_every", "ema", "noise_batches", "data.validation")
 OF_COLLECTIVES = ("network.exchange_seconds", "network.overlap")  # algorithms with a server do not read them
 
 
 def settings_of(experiment: Experiment, tuned: Collection[str]) -> dict[str, Any]:
-  """Return the settings, as "section.key" -> value, that determine a training run, except the seed and `tuned` keys."""
+  """Return the settings that determine a run, as "section.key" -> value, without IRRELEVANT and `tuned` keys.
+
+  Settings that affect only virtual time are omitted for algorithms that do not use it.
+  """
   unread = VIRTUAL if not experiment.in_virtual_time else OF_COLLECTIVES if experiment.has_server else ()
   omitted = (*IRRELEVANT, *unread, *tuned)
   values = flat(jsonable(experiment.to_json()))
@@ -69,7 +72,8 @@ def _check_settings(path: str, label: str, entry: Mapping[str, Any], experiment:
   for key in [*now, *then]:
     if now.get(key) != then.get(key):
       condition = f"{then.get(key)} for {quoted(label)}, as in the sweep of {path}"
-      raise OptionError(f"config.{key}", condition, now.get(key), "Sweep with the same config.")
+      value = "None" if now.get(key) is None else now[key]
+      raise OptionError(f"config.{key}", condition, value, "Sweep with the same config.")
 
 
 def _words(point: Mapping[str, Any]) -> str:
@@ -78,7 +82,7 @@ def _words(point: Mapping[str, Any]) -> str:
 
 
 def _read(path: str) -> list[dict[str, Any]]:
-  """Read the entries of a tuned.json; return [] for the path "". Raises OptionError for another or an older file."""
+  """Read the entries of a tuned.json; return [] for the path "". Raises OptionError for another file."""
   if not path:
     return []
   expected = "a tuned.json written by sweep"
@@ -91,5 +95,5 @@ def _read(path: str) -> list[dict[str, Any]]:
     raise OptionError("tuned", expected, path)
   types = {"group": str, "point": dict, "settings": dict, "best": dict, "trials": list}
   if not all(isinstance(entry.get(key), kind) for entry in entries for key, kind in types.items()):
-    raise OptionError("tuned", f"{expected} with the settings of its labels", path, "Sweep again with the same config.")
+    raise OptionError("tuned", f"{expected} of this version", path, "Sweep again with the same config.")
   return entries

@@ -27,7 +27,7 @@ from ddl.errors import OptionError, nearest
 
 UNDECLARED = Taxonomy("data", *["not declared"] * 4)
 MEMORY = "ddl.config.in_memory"  # the module of objects that exist only in this process
-IN_MEMORY = "Pass the same object again; it is not stored with the run."
+IN_MEMORY = "It is not stored with the run: pass the same object again to train or compare."
 LOADED = "@"  # separates file name and hash in the names of modules that `load` has run
 
 _allow: ContextVar[Callable[[str], None]] = ContextVar("allow", default=lambda address: None)  # may raise

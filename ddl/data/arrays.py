@@ -1,5 +1,6 @@
 """Data sets from arrays in memory."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,13 +14,16 @@ FORMS = "(x, y), (x, y, x_test, y_test) or ((x, y), (x_test, y_test))"
 
 
 def from_arrays(x: Any, y: Any, x_test: Any = None, y_test: Any = None, *, validation: float = 0.0) -> Data:
-  """Create a data set from arrays; without test arrays, a fixed random sixth of the examples is the test set.
+  """Create a data set from arrays; by default, a fixed random sixth is the test set.
 
   The types and shapes determine the task:
 
-  - classification: y [n] are integers; x [n, ...] is floating point, or uint8 images, which are scaled to [-1, 1];
+  - classification: y [n] are integers; x [n, ...] is floating point, or uint8 images, which are scaled to [-1, 1]; x
+    with three axes gets a fourth, for channels;
   - regression: y [n] or [n, outputs] is floating point, and x [n, ...] too;
   - language: x [n, length] and y [n, length] are integers; y are the next tokens.
+
+  Floating-point x are converted to float32.
 
   Args:
     x, y: training examples, as NumPy or JAX arrays or anything else that `numpy.asarray` converts.
@@ -62,15 +66,19 @@ def flat(values: Sequence[Any]) -> list[Any]:
 
 
 def _checked(x: np.ndarray, y: np.ndarray, kind: str) -> Source:
-  """Return the source of a regression ("f") or language ("i") set."""
+  """Check the arrays of a regression ("f") or language ("i") set and return their source."""
   if kind == "f":
     if x.dtype.kind != "f" or y.dtype.kind != "f":
       raise OptionError("x and y of a regression set", "floating point", f"{x.dtype} and {y.dtype}")
+    checks.one_hot(y, "y")
+    if y.size and y.ndim == 1 and (y == np.floor(y)).all():
+      text = "y are whole numbers of a floating-point type, so this is a regression; convert classes to integers"
+      warnings.warn(text, stacklevel=3)
     x, y = x.astype(np.float32), y.astype(np.float32)
     checks.finite(x, "x", int)
     checks.finite(y, "y", int)
   else:
     x, y = x.astype(np.int32), y.astype(np.int32)
   if not len(x):
-    raise OptionError("x", "nonempty", "no examples")
+    raise OptionError("x", "a nonempty array", "0 examples")
   return source.in_memory(x, y)

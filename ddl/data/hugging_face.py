@@ -15,7 +15,7 @@ from ddl.errors import OptionError
 from ddl.ranges import Fraction, NonNegativeInt, checked
 
 IMAGES, LABELS = ("image", "img", "pixel_values", "x"), ("label", "labels", "y")  # columns, if types do not decide
-INSTALL = "pip install datasets"
+INSTALL = "Run `pip install datasets`."
 
 
 @checked
@@ -29,7 +29,7 @@ def hugging_face(
   augment: str = "none",
   normalize: str = "unit",
 ) -> Data:
-  """Read images of Hugging Face's datasets: x [height, width, channels] float32 in [-1, 1], decoded at each `take`.
+  """Read an image-classification set of Hugging Face's library: x [height, width, channels] float32.
 
   Args:
     dataset: a folder written by `save_to_disk`, or a name on the Hub, such as "ylecun/mnist".
@@ -44,7 +44,7 @@ def hugging_face(
   try:
     import datasets
   except ImportError as error:
-    raise OptionError("datasets", f"installed ({INSTALL})", "no such package") from error
+    raise OptionError("datasets", "installed for config.data.name=hugging_face", advice=INSTALL) from error
   if not dataset:
     raise OptionError("config.data.dataset", "a folder written by save_to_disk, or a name on the Hub", "''")
   folder = files.local(dataset)
@@ -66,7 +66,7 @@ def from_hugging_face(
   augment: str = "none",
   normalize: str = "unit",
 ) -> Data:
-  """Create a data set from a `datasets.DatasetDict`, or a `Dataset`, of which a fixed random sixth is the test set.
+  """Create a data set from a `datasets.DatasetDict` or `Dataset`; a sixth of a `Dataset` is the test set.
 
   The images are in the column of type `Image`, or in a column of arrays [height, width(, channels)] called image, img,
   pixel_values or x; the classes in the column of type `ClassLabel`, or of integers called label, labels or y. For the
@@ -100,7 +100,7 @@ def _data(parts: list[Source], validation: float, augment: str, normalize: str, 
 
 
 def _columns(dataset: Any) -> tuple[str, str]:
-  """Return the columns of the images and the classes. Raises OptionError if they are not determined."""
+  """Return the columns of the images and the classes. Raises OptionError unless there is exactly one of each."""
   import datasets
 
   features = dataset.features
@@ -109,7 +109,8 @@ def _columns(dataset: Any) -> tuple[str, str]:
   images = images or [name for name in IMAGES if name in features]
   labels = labels or [name for name in LABELS if name in features]
   if len(images) != 1 or len(labels) != 1:
-    condition = f"a data set with one column of images ({', '.join(IMAGES)}) and one of classes ({', '.join(LABELS)})"
+    image, label = ", ".join(IMAGES), ", ".join(LABELS)
+    condition = f"a data set with one Image column (or one of {image}) and one ClassLabel column (or one of {label})"
     raise OptionError("data", condition, f"the columns {', '.join(features)}", "Rename or remove columns first.")
   return images[0], labels[0]
 

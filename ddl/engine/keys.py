@@ -23,7 +23,7 @@ def step_key(key: jax.Array, worker: Any, step: Any) -> jax.Array:
 
 
 def worker_keys(key: jax.Array, workers: Sequence[int]) -> jax.Array:
-  """Return the keys of the workers with these IDs, derived from `key`, as key data [len(workers), *key.shape, ...]."""
+  """Fold the IDs of workers into `key`; return key data [len(workers), *key.shape, ...]."""
   ids = jnp.asarray(np.array(workers, np.int32))
   return jax.random.key_data(jax.vmap(lambda worker: _fold(key, worker))(ids))
 
@@ -33,6 +33,6 @@ def _fold(key: jax.Array, worker: jax.Array) -> jax.Array:
 
 
 def step_keys(keys: jax.Array, step: jax.Array, steps: int) -> jax.Array:
-  """Return the keys of `steps` steps from `step` on: key data [workers] -> keys [workers, steps]."""
+  """Fold the step numbers from `step` on into each key: key data [workers, ...] -> keys [workers, steps]."""
   numbers = step + jnp.arange(steps, dtype=step.dtype)
   return jax.vmap(lambda key: jax.vmap(partial(jax.random.fold_in, key))(numbers))(jax.random.wrap_key_data(keys))

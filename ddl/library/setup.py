@@ -20,12 +20,12 @@ from ddl.run.build import Components
 class Setup:
   """The objects of one run, from `ddl.build`.
 
-  A collective algorithm takes step t of all workers together. With a server or peers, step t is the worker's own step
-  t, as workers differ in speed.
+  With a collective algorithm, all workers are at the same step. With a server or peers, a step counts each worker's own
+  steps.
   """
 
   components: Components
-  _feeds: dict[int | None, Feed] = field(default_factory=dict, init=False)  # in use: a stream has a position
+  _feeds: dict[int | None, Feed] = field(default_factory=dict, init=False)  # by worker, as a stream has a position
 
   def __repr__(self) -> str:
     """Return the names of algorithm, model and data, and the seed."""
@@ -50,7 +50,7 @@ class Setup:
 
   @property
   def algorithm(self) -> Algorithm | ServerAlgorithm:
-    """The algorithm with its inner optimizer. The `init` of a collective one uses the run's key instead of its own."""
+    """The algorithm with its inner optimizer. The `init` of a collective one ignores its key and uses the run's."""
     algorithm, key = self.components.algorithm, initial_key(self.experiment.seed)
     if isinstance(algorithm, ServerAlgorithm):
       return algorithm
@@ -72,9 +72,9 @@ class Setup:
     return jax.jit(self.model.init)(initial_key(self.experiment.seed))
 
   def batch(self, step: int, worker: int | None = None) -> dict[str, np.ndarray]:
-    """Return a worker's training batch of a step, [batch, ...], or those of all workers, [workers, batch, ...].
+    """Return the training batch of a step: [batch, ...] of a worker, or [workers, batch, ...] of all.
 
-    If the training set is a stream, the steps of each `worker` argument must be 0, 1, 2, ...
+    For a streamed training set, call it with the steps 0, 1, 2, ... for each value of `worker`.
     """
     count = self.experiment.workers
     check("step", step, integers(0))

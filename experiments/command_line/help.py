@@ -32,7 +32,7 @@ GROUPS = {  # title -> flags; other flags come first
   "Processes and failures": (
     "processes", "coordinator", "num_processes", "process_id", "join_timeout", "peer_timeout", "max_restarts",
   ),
-  "Server algorithms on threads or Ray, and elastic training": (
+  "Threads, Ray and elastic training": (
     "runtime", "replay", "shards", "ray_address", "worker_cpus", "worker_gpus",
   ),
 }  # fmt: skip
@@ -40,18 +40,19 @@ WIDTH = 100
 
 
 def text(command: str, flags: Sequence[Any], with_config: bool) -> str:
-  """Return the help of a command. with_config: whether it takes --config."""
+  """Return a command's help text. with_config: whether it takes --config."""
   module = importlib.import_module(f"experiments.commands.{command}")
   summary = inspect.cleandoc(str(module.__doc__)).partition("`: ")[2].splitlines()[0]
   lines = [f"{summary[0].upper()}{summary[1:]}", "", f"  python run.py {command} {EXAMPLES[command]}".rstrip()]
   if with_config:
-    lines += ["", "--config=FILE reads a config, --config.KEY=VALUE changes it: see docs/reference/config.md."]
+    lines += ["", "--config=FILE loads a config; --config.KEY=VALUE overrides a key (docs/reference/config.md)."]
   grouped = {name for names in GROUPS.values() for name in names}
   of_name = {flag.name: flag for flag in flags}
   for title, names in {"Flags": [name for name in of_name if name not in grouped], **GROUPS}.items():
     if shown := [of_name[name] for name in names if name in of_name]:
       lines += ["", f"{title}:"]
       for flag in shown:
-        lines += [f"  --{flag.name}={'' if flag.default is None else flag.default}"]
+        default = "" if flag.default in (None, []) else flag.default
+        lines += [f"  --{flag.name}={default}"]
         lines += textwrap.wrap(flag.help, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
   return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`python run.py compare`: train several algorithms with several seeds on the same budget of examples, and report."""
+"""`python run.py compare`: train several algorithms with several seeds on the same budget, and write a report."""
 
 from absl import flags
 
