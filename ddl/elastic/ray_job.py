@@ -201,32 +201,40 @@ class RayJob:
     return {nodes[node] for node in ready}
 
   def _start(self) -> dict[int, Any]:
+    """Start the next membership; return its actors by rank. If an actor dies meanwhile, start with new actors."""
+    for attempt in range(ATTEMPTS):
+      try:
+        return self._begin()
+      except self._ray.exceptions.RayError as error:
+        if attempt == ATTEMPTS - 1 or not isinstance(error, self._ray.exceptions.RayActorError):
+          raise ValueError(f"Ray could not start a process: {str(error).strip().splitlines()[-1]}") from error
+        for actor, _ in self._starting.values():
+          self._ray.kill(actor)
+        self._starting.clear()
+    raise AssertionError
+
+  def _begin(self) -> dict[int, Any]:
     """Start the next membership; return its actors by rank. A replacement that is not ready in time joins later."""
     ranks, needed = self._next.ranks, self._next.survivors or self._next.ranks
     self._create_actors(ranks)
     if late := {*needed} - self._ready(needed, self._options.join_timeout):
       seconds = f"{self._options.join_timeout:g} s"
       raise ValueError(f"Ray did not start {_names(late)} within {seconds}. Check the requested CPUs and GPUs.")
-    actors = dict[int, Any]()
-    for rank in sorted(self._ready(ranks, REPLACEMENT)):
-      actors[rank], node = self._starting.pop(rank)
-      self._nodes[rank] = node = str(self._get(node))
+    ready = sorted(self._ready(ranks, REPLACEMENT))
+    actors, nodes = {rank: self._starting[rank][0] for rank in ready}, [self._starting[rank][1] for rank in ready]
+    address = self._ray.get(actors[min(actors)].address.remote())
+    for rank, node in zip(ready, map(str, self._ray.get(nodes)), strict=True):
+      del self._starting[rank]
+      self._nodes[rank] = node
       if node not in self._keepers:
         strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
         kind = self._ray.remote(num_cpus=0, scheduling_strategy=strategy, runtime_env=self._environment)(Keeper)
         self._keepers[node] = kind.remote()
-    address = self._get(actors[min(actors)].address.remote())
     number, resume = self._next.number + 1, self._resume()
     self._next = replace(self._next, number=number, ranks=(*actors,), coordinator=address, resume=resume)
     begun = [keeper.begin.remote(number, self._next.survivors, self._next.step) for keeper in self._keepers.values()]
     self._ray.wait(begun, num_returns=len(begun), timeout=self._options.join_timeout)  # new actors first import modules
     return actors
-
-  def _get(self, ref: Any) -> Any:
-    try:
-      return self._ray.get(ref)
-    except self._ray.exceptions.RayError as error:
-      raise ValueError(f"Ray could not start a process: {str(error).strip().splitlines()[-1]}") from error
 
   def _watch(self, actors: dict[int, Any]) -> Outcome:
     """Wait until all processes of a membership end, one fails, or another can join; return the outcome."""

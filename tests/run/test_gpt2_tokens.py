@@ -84,7 +84,7 @@ def test_a_comparison_of_language_models_uses_the_perplexity(call, wrong, folder
   code, _, error = call("compare", *flags, "--config.compare.target=257", f"--workdir={tmp_path}/run")
   assert code == 0, error
   assert json.loads((tmp_path / "run" / "comparison.json").read_text())["target"] == {
-    "metric": "test_perplexity", "value": 257,
+    "metric": "test_perplexity", "value": 257, "higher_is_better": False, "stop": False,
   }  # fmt: skip
   with (tmp_path / "run" / "findings.json").open() as file:
     (row,) = json.load(file)["table"]
