@@ -182,9 +182,8 @@ class Experiment:
     parts = {}
     for kind in ("algorithm", "wrapper", *PARTS):
       section = dict(values[kind])
-      rate = (
-        {"learning_rate": section.pop("learning_rate")} if kind == "optimizer" and "learning_rate" in section else {}
-      )
+      has_rate = kind == "optimizer" and "learning_rate" in section  # not so an optax optimizer
+      rate = {"learning_rate": section.pop("learning_rate")} if has_rate else {}
       arguments = keyword_arguments(kind, section, values["workers"])
       parts[kind] = Part(section["name"], arguments | rate)
     return cls(**parts, network=Network(**values["network"]), **{key: values[key] for key in SETTINGS})

@@ -15,9 +15,8 @@ import numpy as np
 import optax
 
 from ddl.api import Data, Source
-from ddl.data import arrays, hugging_face
+from ddl.data import arrays, checks, hugging_face
 
-SAMPLE = 64  # examples of each part that determine a data set's name; `ddl.run.inputs` compares more of them
 PARAMS = {"kernel": (2, 3), "bias": (3,)}  # shapes for tracing an optimizer
 
 
@@ -66,15 +65,18 @@ def _traced(optimizer: optax.GradientTransformation) -> bytes:
 
 
 def _content(data: Data) -> bytes:
-  """Return bytes that determine a data set: its description, and the sizes and a sample of its parts."""
-  parts: dict[str, Source | None] = {"train": data.train, "test": data.test, "validation": data.validation}
-  parts |= data.tests
-  sha = hashlib.sha256(repr(sorted(data.meta.items())).encode())
+  """Return bytes that determine a data set: its meta, and the size and a sample of each part.
+
+  `ddl.run.inputs` compares more examples when a run is resumed.
+  """
+  parts = {"train": data.train, "test": data.test, "validation": data.validation, **data.tests}
+  sha = hashlib.sha256(repr(data.meta).encode())
   for name, part in parts.items():
-    if part is None:
-      continue
-    sha.update(f"{name} {part.size}".encode())
-    indices = np.unique(np.linspace(0, part.size - 1, SAMPLE).astype(np.int64))
-    for key, values in sorted(part.take(indices[:1] if part.stream else indices).items()):
-      sha.update(f"{key} {values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
+    if isinstance(part, Source):  # other types are reported when the run starts
+      sha.update(f"{name} {part.size}".encode())
+      with checks.readable(f"the {name} set"):
+        batch = part.take(checks.spread(part))
+      for key, values in sorted(batch.items()):
+        x = np.ascontiguousarray(values)
+        sha.update(f"{key} {x.dtype} {x.shape}".encode() + x.tobytes())
   return sha.digest()

@@ -9,11 +9,13 @@ import numpy as np
 from ddl.api import Data, Source
 from ddl.data import checks, source
 from ddl.errors import OptionError
+from ddl.ranges import Fraction, checked
 
 FORMS = "(x, y), (x, y, x_test, y_test) or ((x, y), (x_test, y_test))"
 
 
-def from_arrays(x: Any, y: Any, x_test: Any = None, y_test: Any = None, *, validation: float = 0.0) -> Data:
+@checked
+def from_arrays(x: Any, y: Any, x_test: Any = None, y_test: Any = None, *, validation: Fraction = 0.0) -> Data:
   """Create a data set from arrays; by default, a fixed random sixth is the test set.
 
   The types and shapes determine the task:

@@ -47,8 +47,8 @@ def checked(data: Data, complete: bool = False) -> Data:
   if not isinstance(shape, Sequence) or isinstance(shape, str):
     raise OptionError("shape in the data set's meta", "the shape of one x (for example, (28, 28, 1))", repr(shape))
   for name in data.tests:
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or name == "ema":
-      raise OptionError("names of further test sets", "lower-case identifiers other than ema", repr(name))
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or f"{name}_".startswith("ema_"):
+      raise OptionError("names of further test sets", "lower-case identifiers that do not begin with ema", repr(name))
   parts = {"training": data.train, "test": data.test, "validation": data.validation}
   parts |= {f"{name} test": part for name, part in data.tests.items()}
   if data.validation is None:
@@ -171,7 +171,7 @@ def element(example: Any, what: str) -> None:
 
 def sample(part: Source | np.ndarray) -> np.ndarray:
   """Return x of evenly spaced examples of a source, or evenly spaced rows of an array."""
-  return np.asarray(part.take(_spread(part))["x"]) if isinstance(part, Source) else part[_evenly(len(part))]
+  return np.asarray(part.take(spread(part))["x"]) if isinstance(part, Source) else part[_evenly(len(part))]
 
 
 def same_inputs(one: np.ndarray, two: np.ndarray, where: str, names: tuple[str, str] = ("train", "test")) -> None:
@@ -244,18 +244,18 @@ def _verified(source: Any, meta: Mapping[str, Any], part: str, complete: bool) -
       raise OptionError(f"the result of take() of the {part} set", "a dict of x and y", type(batch).__name__)
     return batch
 
-  spread = _spread(source)
-  batch = read(spread)
-  nbytes = max(1, sum(np.asarray(x).nbytes for x in batch.values()) // len(spread))  # per example
+  sampled = spread(source)
+  batch = read(sampled)
+  nbytes = max(1, sum(np.asarray(x).nbytes for x in batch.values()) // len(sampled))  # per example
   count, piece = 0 if source.stream or complete else min(size, READ // nbytes), max(1, PIECE // nbytes)
-  if labels is not None and meta.get("task") == "classification" and np.array_equal(labels[spread], batch["y"]):
+  if labels is not None and meta.get("task") == "classification" and np.array_equal(labels[sampled], batch["y"]):
     class_numbers(labels, meta.get("num_outputs"), f"labels of the {part} set", int)
   finished, until = 0, time.monotonic() + SECONDS
   while finished < count and time.monotonic() < until:  # in order, so that errors name the first bad example
     indices = np.arange(finished, min(finished + piece, count))
     check(read(indices), indices)
     finished += len(indices)
-  check(batch, spread)
+  check(batch, sampled)
   if source.stream or complete or (source.augmented is None and finished == size):
     return source, np.asarray(batch["x"])
 
@@ -275,7 +275,8 @@ def with_batches(source: Source, change: Callable[[dict[str, Any], np.ndarray], 
   )
 
 
-def _spread(source: Source) -> np.ndarray:
+def spread(source: Source) -> np.ndarray:
+  """Return the indices of evenly spaced examples of a source; of a stream, one index."""
   return _evenly(source.size, 1 if source.stream else SAMPLE)
 
 

@@ -56,13 +56,14 @@ def hugging_face(
   )  # fmt: skip
 
 
+@checked
 def from_hugging_face(
   dataset: Any,
   *,
   train_split: str = "train",
   test_split: str = "test",
-  validation: float = 0.0,
-  size: int = 0,
+  validation: Fraction = 0.0,
+  size: NonNegativeInt = 0,
   augment: str = "none",
   normalize: str = "unit",
 ) -> Data:

@@ -202,16 +202,17 @@ class RayJob:
 
   def _start(self) -> dict[int, Any]:
     """Start the next membership; return its actors by rank. If an actor dies meanwhile, start with new actors."""
-    for attempt in range(ATTEMPTS):
+    left = ATTEMPTS
+    while True:
       try:
         return self._begin()
       except self._ray.exceptions.RayError as error:
-        if attempt == ATTEMPTS - 1 or not isinstance(error, self._ray.exceptions.RayActorError):
+        left -= 1
+        if not left or not isinstance(error, self._ray.exceptions.RayActorError):
           raise ValueError(f"Ray could not start a process: {str(error).strip().splitlines()[-1]}") from error
         for actor, _ in self._starting.values():
           self._ray.kill(actor)
         self._starting.clear()
-    raise AssertionError
 
   def _begin(self) -> dict[int, Any]:
     """Start the next membership; return its actors by rank. A replacement that is not ready in time joins later."""

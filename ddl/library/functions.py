@@ -153,8 +153,10 @@ def compare(
   """
   only, clusters = _names("only", only), _names("clusters", clusters)
   check_path("tuned", tuned)
-  section = {"algorithms": algorithms, "seeds": seeds, "target": target, "metric": metric, "mode": mode, "grid": grid}
-  section["stop_at_target"] = stop_at_target
+  section = {
+    "algorithms": algorithms, "seeds": seeds, "target": target, "metric": metric, "mode": mode, "grid": grid,
+    "stop_at_target": stop_at_target,
+  }  # fmt: skip
   changes = _with_section(changes, "compare", section)
   with _prepared("compare", config, changes, workdir, options) as (resolved, options, recorded):
     only, clusters = only or recorded.get("only", ()), clusters or recorded.get("cluster", ())

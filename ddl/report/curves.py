@@ -102,6 +102,13 @@ def accuracy_limits(lines: DataFrame, targets: Sequence[float]) -> tuple[float, 
   return float(low), float(min(1.0 + min(0.005, 0.03 * (1.0 - low)), highest + 0.06 * (highest - low)))
 
 
+def _limits(comparison: ComparisonRecord, lines: DataFrame, y: str) -> tuple[float, float] | None:
+  """Return the limits of the axis of an accuracy; None for other metrics and without lines."""
+  if not formats.is_share(y) or not len(lines):
+    return None
+  return accuracy_limits(lines, [comparison.target] * (y == comparison.metric))
+
+
 def is_log(comparison: ComparisonRecord, x: str) -> bool:
   """Return whether the x axis is logarithmic: for bytes, and for times if final times differ more than fivefold."""
   if x not in (comparison.seconds, "bytes_sent") and not x.startswith(PREDICTED):
@@ -138,7 +145,7 @@ def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:
   drawn = lines[lines[x] > 0] if log_x else lines
   if not len(drawn):  # no algorithm sends anything
     return None
-  limits = accuracy_limits(lines, [comparison.target] * (y == comparison.metric)) if formats.is_share(y) else None
+  limits = _limits(comparison, lines, y)
   ends = means.groupby("label", sort=False)["y"].last()
   shown = ends[ends.index.isin(set(drawn["label"]))]
   notes = _notes(tables, lines, ends.drop(shown.index), shown, x, y, log_y, limits)
@@ -328,12 +335,7 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
   merged, ups = pd.DataFrame(), {}
   for y in metrics:
     lines, log = data(comparison, y)
-    limits = (
-      accuracy_limits(lines, [comparison.target] * (y == comparison.metric))
-      if formats.is_share(y) and len(lines)
-      else None
-    )
-    ups[y] = choice(y, log) | {"target": target_of(comparison, y), "domain": limits}
+    ups[y] = choice(y, log) | {"target": target_of(comparison, y), "domain": _limits(comparison, lines, y)}
     means = lines[lines["line"] == "mean"].drop(columns="line")
     means = means.rename(columns={"y": y, "low": f"{y}_low", "high": f"{y}_high"})
     merged = merged.merge(means, how="outer") if len(merged.columns) else means

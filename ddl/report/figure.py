@@ -231,10 +231,8 @@ LABELS = {  # Vega expressions of axis labels
 
 def label_format(metric: str, log: bool = False) -> str:
   """Return the Vega expression of tick labels with units; log: only labels whose leading digit is 1, 2, 3 or 5."""
-  text = LABELS.get(
-    "seconds" if "seconds" in metric else "accuracy" if formats.is_share(metric) else metric,
-    "format(datum.value, '~g')",
-  )
+  unit = "seconds" if "seconds" in metric else "accuracy" if formats.is_share(metric) else metric
+  text = LABELS.get(unit, "format(datum.value, '~g')")
   return f"indexof([1, 2, 3, 5], {LOG_DIGIT}) < 0 ? '' : {text}" if log else text
 
 

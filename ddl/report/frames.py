@@ -158,7 +158,6 @@ def runs_frame(comparison: ComparisonRecord) -> DataFrame:
       outcome = {"problem": "has no metrics"}
       if name in runs:
         is_short = ends[label][name] < max(ends[label].values()) or ends[label][name] <= enough
-        is_short &= not comparison.stops
         outcome = _outcome(comparison, runs[name], is_short)
       rows.append(of_label | {"run": name} | outcome)
   flags = dict.fromkeys(("early", "fell_back", "label_fell_back", "silent"), bool)
@@ -170,7 +169,8 @@ def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[
   values, steps = run.columns[comparison.metric], run.columns["step"]
   # The first line is from before training and has no training loss.
   bad = ~np.isfinite(values) | (~np.isfinite(run.columns["train_loss"]) & (steps > 0))
-  problem = f"stopped at step {steps[-1]:,.0f}" if short else ""
+  met = statistics.crossing(steps, values, comparison.target, comparison.higher_is_better)
+  problem = f"stopped at step {steps[-1]:,.0f}" if short and not (comparison.stops and met) else ""
   if np.isnan(values).all():
     problem = f"has no {formats.name(comparison.metric)}"
   elif bad.any():
@@ -178,7 +178,7 @@ def _outcome(comparison: ComparisonRecord, run: RunRecord, short: bool) -> dict[
   line: dict[str, Any] = {"problem": problem}
   if not problem:
     line |= {quantity.name: float(run.columns[quantity.metric][-1]) for quantity in scores(comparison)}
-  if met := statistics.crossing(steps, values, comparison.target, comparison.higher_is_better):
+  if met:
     line |= {"early": met.unseen, "fell_back": met.missed_again}
     for quantity in quantities(comparison):
       if not quantity.is_score:

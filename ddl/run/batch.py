@@ -60,7 +60,7 @@ class Batch:
     self.averages: list[Tree] = []  # the averaged parameters of each lane, see `ddl.run.average`; [] without
     self.diverged: dict[int, Diverged] = {}
     self.ending: set[int] = set()  # runs that a hook ends at this step, before their last step
-    self.ended: set[int] = set()  # runs that have ended so
+    self.ended: set[int] = set()  # complete runs
     self._streams: list[StreamFeed] = []
     # The end of the error message of a diverged run.
     self.checkpoint_note: Callable[[], str] = lambda: NO_CHECKPOINT
@@ -98,9 +98,9 @@ class Batch:
   def diverge(self, run: int, error: NotFinite) -> None:
     """Mark a run as diverged because of `error`."""
     experiment = self.runs[run].components.experiment
-    rate = experiment.optimizer.get("learning_rate")  # None: the rate is inside an optax optimizer
-    lower = "a lower learning rate" if rate is None else f"config.optimizer.learning_rate below {rate}"
-    self.diverged[run] = Diverged(f"{experiment.label} diverged: {error}; try {lower}; {self.checkpoint_note()}")
+    rate = experiment.optimizer.get("learning_rate")  # None for an optax optimizer
+    advice = f"config.optimizer.learning_rate below {rate}" if rate else "a lower learning rate"
+    self.diverged[run] = Diverged(f"{experiment.label} diverged: {error}; try {advice}; {self.checkpoint_note()}")
     self.diverged[run].__cause__ = error
 
   def start(self) -> Any:

@@ -182,10 +182,10 @@ class SaveModels(LoopHook):
     """Save the models if a checkpoint is due, the run ends or a stop is requested."""
     if not state.step or state.carry is None:
       return
-    every = state.stopping or self.due(state.first, state.step)
-    batch = state.batch
-    averaged = average.consensuses(batch, state.models) if batch.averages else []
-    for run in batch.active if every else sorted(batch.ending):
+    batch, every = state.batch, state.stopping or self.due(state.first, state.step)
+    runs = batch.active if every else sorted(batch.ending)
+    averaged = average.consensuses(batch, state.models) if runs and batch.averages else []
+    for run in runs:
       path, lane = batch.runs[run].folder.path, batch.lanes[run]
       checkpoints.save(path, state.step, state.models[lane])
       if averaged:

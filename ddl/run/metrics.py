@@ -33,7 +33,7 @@ from ddl.run.folder import text_of
 from ddl.run.progress import bar
 
 BATCH = 512  # examples per evaluation batch
-QUIET = 2.0  # seconds before an evaluation shows a bar of its own
+QUIET = 2.0  # seconds before an evaluation shows a progress bar
 CACHED = 256 * 2**20  # bytes; a test set up to this size stays on the device
 REESTIMATED = 20  # training batches used to re-estimate batch-norm statistics
 

@@ -14,7 +14,7 @@ import ddl.data
 from ddl.data import DATA
 from ddl.ranges import plain
 
-ELSEWHERE = ("tfds", "hugging_face")  # have tests of their own
+ELSEWHERE = ("tfds", "hugging_face")  # tested in separate files
 PLAIN = (int, float, str, bool, tuple[int, ...])
 
 

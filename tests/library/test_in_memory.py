@@ -15,6 +15,7 @@ from ddl.config.experiment import Experiment
 from ddl.config.resolve import resolve
 from ddl.config.sweep import Sweep
 from ddl.errors import OptionError
+from ddl.run import build
 
 SMALL: dict[str, Any] = {"model": {"hidden": (8,)}, "workers": 2, "batch": 16, "steps": 8, "eval_every": 4}
 
@@ -81,6 +82,25 @@ def test_a_comparison_cannot_change_the_rate_of_an_optax_optimizer(option, compa
   with pytest.raises(OptionError) as error:
     Comparison.from_config(resolve(None, {"optimizer": optax.adam(1e-2), "compare": compare}))
   assert error.value.option == option
+
+
+def test_an_invalid_data_set_is_one_line():
+  def take(indices):
+    raise OSError("unplugged")
+
+  data = ddl.from_arrays(*examples())
+  for wrong in (data._replace(train=data.train._replace(take=take)), data._replace(test=None)):
+    with pytest.raises(OptionError):
+      Experiment.from_config(resolve(None, {"data": wrong}))
+      build.load(Experiment.from_config(resolve(None, {"data": wrong})))
+
+
+def test_an_optimizer_with_labels_for_other_parameters_works():
+  labels = {"Dense_0": "a", "Dense_1": "b"}
+  optimizer = optax.multi_transform({"a": optax.sgd(0.1), "b": optax.sgd(0.0)}, labels)
+  names = [name_of(optimizer=optimizer) for _ in range(2)]
+  experiment = Experiment.from_config(resolve(None, {"optimizer": optimizer}))
+  assert experiment.make_optimizer() is optimizer and names[0] != names[1]
 
 
 def test_an_optax_optimizer_takes_no_schedule():
