@@ -74,6 +74,15 @@ def test_incomplete_seeds_are_noted_and_excluded_from_means(tmp_path):
   assert "(97.00 %)" in text and "1/4 reached" in text and "*" not in text.splitlines()[2]
 
 
+def test_a_short_run_is_complete_only_if_it_stopped_at_the_target(tmp_path):
+  runs = {"easgd": [rising(0.1, 0.96), rising(0.1, 0.5, 0.96)], "local_sgd": [rising(0.1, 0.5), rising(0.1, 0.5, 0.6)]}
+  target = {"metric": "test_accuracy", "value": 0.95, "higher_is_better": True, "stop": True}
+  tables = frames_of(comparison(tmp_path, runs, target=target))
+  problems = tables.runs.groupby("label").problem.apply(list)
+  assert problems.to_dict() == {"easgd": ["", ""], "local_sgd": ["stopped at step 10", ""]}
+  assert tables.table[["finished", "reached"]].to_numpy().tolist() == [[2, 2], [1, 0]]
+
+
 def test_runs_shorter_than_their_budget_are_incomplete(tmp_path):
   whole, short = rising(0.1, 0.5, 0.96, 0.97, 0.97), rising(0.1, 0.99)
   rounds = [line for line in rising(0.1, 0.5, 0.96, 0.97) if line["step"] in (0, 30)]  # rounds of 30 steps end at 30

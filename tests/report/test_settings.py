@@ -42,6 +42,14 @@ def test_shared_settings_and_settings_by_label():
   assert rows.note == "The learning rates are from the config, not from a sweep (--tuned)."
 
 
+def test_settings_that_no_label_changes_are_hidden():
+  unset = settings_table.settings(info(*(entry(label, 0.3, **settings_table.UNSET) for label in "ab")))
+  assert not {"ema", "rate scaling", "base batch", "outer schedule"} & {*unset.shared, *unset.columns}
+  scaled = {"rate_scaling": "linear", "base_batch": 64}
+  one = settings_table.settings(info(entry("a", 0.3, **settings_table.UNSET), entry("b", 0.3, ema=0.9, **scaled)))
+  assert one.columns["rate scaling"] == ["none", "linear"] and one.columns["ema"] == ["0", "0.9"]
+
+
 def test_the_origin_of_learning_rates():
   sweep = {"keys": ["optimizer.learning_rate"], "trials": 6}
   both = {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 9}
