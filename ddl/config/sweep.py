@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ml_collections import ConfigDict
-from scipy.stats import qmc
 
 from ddl import memory
 from ddl.config.catalog import Config, as_type, factory, keywords, named
@@ -105,6 +104,8 @@ def points(space: Space, trials: int) -> list[Point]:
   The scale is logarithmic if the bounds are positive and span a factor of 10 or more, else linear. Values are integers
   if both bounds are integers, and are otherwise rounded to four significant digits.
   """
+  from scipy.stats import qmc  # half a second to import, which --help would wait for
+
   memory.require(trials * (8 * len(space) + sys.getsizeof({})), f"{trials} trials")
   sequence = qmc.Halton(len(space), scramble=False)
   sequence.fast_forward(1)  # the first point is the corner of the box

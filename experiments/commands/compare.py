@@ -2,7 +2,6 @@
 
 from absl import flags
 
-from ddl.comparison.compare import compare
 from ddl.config import unread_keys
 from ddl.config.comparison import Comparison
 from experiments.command_line import shared_flags
@@ -16,6 +15,8 @@ CLUSTER = shared_flags.cluster()
 
 def main(line: CommandLine) -> int:
   """Run the comparison and return the exit code."""
+  from ddl.comparison.compare import compare  # slow to import, and --help does not need it
+
   comparison = Comparison.from_config(line.config, ONLY.value, TUNED.value, CLUSTER.value)
   experiments = comparison.experiments.values()
   unread_keys.check_taken("compare", line.paths, experiments)

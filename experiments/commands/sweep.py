@@ -2,7 +2,6 @@
 
 from absl import flags
 
-from ddl.comparison.sweep import sweep
 from ddl.config import unread_keys
 from ddl.config.sweep import Sweep
 from experiments.command_line import shared_flags
@@ -15,6 +14,8 @@ ONLY = shared_flags.only()
 
 def main(line: CommandLine) -> int:
   """Run the sweep and return the exit code."""
+  from ddl.comparison.sweep import sweep  # slow to import, and --help does not need it
+
   line.config.sweep.trials = TRIALS.value or line.config.sweep.trials
   settings = Sweep.from_config(line.config, ONLY.value)
   experiments = settings.experiments.values()

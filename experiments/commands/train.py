@@ -7,7 +7,6 @@ from ddl.config.catalog import has_server
 from ddl.config.experiment import Experiment
 from ddl.errors import OptionError
 from ddl.report import draw_schedule
-from ddl.run.train import train
 from experiments.command_line import shared_flags
 from experiments.command_line.config_flag import CommandLine
 
@@ -17,6 +16,8 @@ EXPLAIN = shared_flags.explain()
 
 def main(line: CommandLine) -> int:
   """Run the training and return the exit code."""
+  from ddl.run.train import train  # slow to import, and --help does not need it
+
   options, algorithm = shared_flags.run_options(line), line.config.algorithm.name
   if EXPLAIN.value:
     if has_server(algorithm):
