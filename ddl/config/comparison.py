@@ -18,7 +18,7 @@ from ddl.config import tuned as tuned_settings
 from ddl.config.base import base, renamed
 from ddl.config.catalog import REGISTRIES, Config, as_type, named, unknown_key
 from ddl.config.experiment import Experiment, flat, jsonable
-from ddl.config.unread_keys import reads
+from ddl.config.unread_keys import VIRTUAL, reads
 from ddl.errors import OptionError, nearest
 from ddl.names import Place, comparable, quoted, short_name, slug, text, words
 from ddl.ranges import Seed, check_fields
@@ -226,7 +226,8 @@ def _check_key(key: str, variants: Iterable[Config]) -> None:
 def _variant_at(variant: Config, point: dict[str, Any], defaults: Config) -> tuple[Config, dict[str, Any]]:
   """Apply a grid point to the config `variant`; return the result and the settings of the point that it uses."""
   out, read = copy.deepcopy(variant), dict[str, Any]()
-  for key in sorted(point, key=lambda key: not key.endswith(".name")):  # a name decides which keys are read
+  # A name decides which keys are read, and the settings of an algorithm which keys of virtual time.
+  for key in sorted(point, key=lambda key: (not key.endswith(".name"), key.partition(".")[0] in VIRTUAL)):
     section, _, name = key.rpartition(".")
     if reads(out, key):
       changes = {section: {name: point[key]}} if section else {name: point[key]}

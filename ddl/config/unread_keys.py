@@ -40,9 +40,12 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
     )
 
 
-def check_virtual(command: str, paths: Sequence[str], algorithms: Iterable[str]) -> None:
-  """Raise OptionError for a virtual-time key in `paths` that none of the command's algorithms uses."""
-  unread = [unread_by(command, name) for name in algorithms]
+def check_virtual(command: str, paths: Sequence[str], experiments: Iterable[Experiment]) -> None:
+  """Raise OptionError for a virtual-time key in `paths` that none of the command's experiments uses."""
+  parts = [(experiment, experiment.algorithm) for experiment in experiments]
+  unread = [
+    unread_by(command, part.name, part.settings, experiment.workers, experiment.elastic) for experiment, part in parts
+  ]
   for path in paths:
     why = [next((text for key, text in keys.items() if within(path, key)), "") for keys in unread]
     if path.partition(".")[0] in VIRTUAL and why and all(why):
@@ -64,17 +67,17 @@ def _unread(command: str, path: str, why: str, advice: str = "") -> OptionError:
   return OptionError(f"config.{path}", f"unset for {command}, because {why}", advice=advice)
 
 
-def unread_by(command: str, name: str) -> dict[str, str]:
-  """Return {virtual-time key that an algorithm does not use: reason}."""
+def unread_by(command: str, name: str, settings: Mapping[str, Any], workers: int, elastic: bool) -> dict[str, str]:
+  """Return {virtual-time key that an algorithm does not use: reason}. settings: all settings of the algorithm."""
   short = short_name(name)
-  if not has_server(name) and command == "sweep":
+  if not has_server(name) and command == "sweep" and not elastic:
     return dict.fromkeys(VIRTUAL, f"{short} is tuned without virtual time")
   if not has_server(name):
     return dict.fromkeys(
       ("barrier", "network.service_seconds", "network.blocks"), f"{short} has neither a server nor peers"
     )
   out: dict[str, str] = dict.fromkeys(("network.exchange_seconds", "network.overlap"), f"{short} has no collective")
-  if not make_algorithm(name, optax.sgd(0.1), 1, keyword_arguments("algorithm", {"name": name})).lock_free:
+  if not make_algorithm(name, optax.sgd(0.1), workers, settings).lock_free:
     out["network.blocks"] = f"{short} has a lock, unlike the hogwild algorithms"
   return out
 
@@ -82,8 +85,11 @@ def unread_by(command: str, name: str) -> dict[str, str]:
 def reads(config: Config, key: str, command: str = "compare") -> bool:
   """Return whether a command with this config uses a key, such as "workers" or "algorithm.period"."""
   section, _, name = key.rpartition(".")
-  if section in VIRTUAL and any(within(key, unread) for unread in unread_by(command, config.algorithm.name)):
-    return False
+  if section in VIRTUAL:
+    settings = keyword_arguments("algorithm", config.algorithm, config.workers)
+    unread = unread_by(command, config.algorithm.name, settings, config.workers, config.elastic)
+    if any(within(key, path) for path in unread):
+      return False
   if section == "outer_schedule" and not outer_rate(config.algorithm.name):
     return False
   return section in ("", "network") or name == "name" or takes(section, config[section].name, name)

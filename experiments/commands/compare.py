@@ -20,7 +20,7 @@ def main(line: CommandLine) -> int:
   comparison = Comparison.from_config(line.config, ONLY.value, TUNED.value, CLUSTER.value)
   experiments = comparison.experiments.values()
   unread_keys.check_taken("compare", line.paths, experiments)
-  unread_keys.check_virtual("compare", line.paths, [experiment.algorithm.name for experiment in experiments])
+  unread_keys.check_virtual("compare", line.paths, experiments)
   options = shared_flags.run_options(line, only=ONLY.value, cluster=CLUSTER.value, tuned=TUNED.value)
   compare(comparison, options)
   return 0

@@ -20,6 +20,6 @@ def main(line: CommandLine) -> int:
   settings = Sweep.from_config(line.config, ONLY.value)
   experiments = settings.experiments.values()
   unread_keys.check_taken("sweep", line.paths, experiments)
-  unread_keys.check_virtual("sweep", line.paths, [experiment.algorithm.name for experiment in experiments])
+  unread_keys.check_virtual("sweep", line.paths, experiments)
   sweep(settings, shared_flags.run_options(line, only=ONLY.value))
   return 0

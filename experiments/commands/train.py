@@ -26,6 +26,7 @@ def main(line: CommandLine) -> int:
 
     options = replace(options, hooks=(*options.hooks, explain))
   options = replace(options, hooks=(*options.hooks, draw_schedule))
-  unread_keys.check_virtual("train", line.paths, [algorithm])
-  train(Experiment.from_config(line.config), options)
+  experiment = Experiment.from_config(line.config)
+  unread_keys.check_virtual("train", line.paths, [experiment])
+  train(experiment, options)
   return 0

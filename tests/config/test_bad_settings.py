@@ -30,7 +30,6 @@ from ddl.run.build import build
 from ddl.run.folder import RunFolder
 from ddl.run.workdir import workdir
 from experiments.command_line import cli
-from experiments.commands import compare, train
 
 DIGITS = str(ROOT / "configs" / "digits.py")
 
@@ -50,7 +49,7 @@ def refused(call, *words, option=None):
 def ran(monkeypatch, capsys):
   """Run a command without training: (arguments) -> (exit code, experiment, stderr)."""
   experiments = []
-  monkeypatch.setattr(train, "train", lambda experiment, options: experiments.append(experiment))
+  monkeypatch.setattr("ddl.run.train.train", lambda experiment, options: experiments.append(experiment))
 
   def run(*arguments, command="train"):
     for name in flags.FLAGS:
@@ -247,10 +246,11 @@ def test_out_of_memory(ran, monkeypatch):
     def fail(*_, error=error):
       raise error
 
-    monkeypatch.setattr(train, "train", fail)
+    monkeypatch.setattr("ddl.run.train.train", fail)
     code, _, text = ran(f"--config={DIGITS}")
     assert code == 2 and text.count("\n") == 1 and text.startswith("train: too large for this machine: ")
-  monkeypatch.setattr(train, "train", lambda *_: (_ for _ in ()).throw(jax.errors.JaxRuntimeError("INTERNAL: x")))
+  error = jax.errors.JaxRuntimeError("INTERNAL: x")
+  monkeypatch.setattr("ddl.run.train.train", lambda *_: (_ for _ in ()).throw(error))
   with pytest.raises(jax.errors.JaxRuntimeError):
     ran(f"--config={DIGITS}")
 
@@ -402,7 +402,7 @@ def test_keys_of_virtual_time_that_an_algorithm_does_not_read(ran, name, argumen
 
 
 def test_a_comparison_reads_the_keys_of_any_of_its_algorithms(ran, monkeypatch):
-  monkeypatch.setattr(compare, "compare", lambda *_: None)
+  monkeypatch.setattr("ddl.comparison.compare.compare", lambda *_: None)
   assert ran(ASYNC, "--config.barrier.name=bsp", command="compare")[0] == 0
   code, _, error = ran(ASYNC, "--config.barrier.name=bsp", "--only=sync SGD,Sync EASGD", command="compare")
   assert code == 2 and "config.barrier.name must be unset for compare" in error and "sync_sgd" in error
@@ -513,3 +513,15 @@ def test_flags_overridden_by_labels_in_the_short_form():
   label = {"algorithm": "sync_sgd"}
   unread_keys.check("compare", "steps", [label])
   refused(lambda: unread_keys.check("compare", "algorithm.name", [label]), "label", option="config.algorithm.name")
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_sweeps_of_collectives_use_times_only_if_elastic(elastic):
+  def check(key):
+    unread_keys.check_virtual("sweep", [key], [default_experiment(elastic=elastic)])
+
+  if elastic:
+    check("times.death_rate")
+    refused(lambda: check("barrier.name"), option="config.barrier.name")
+  else:
+    refused(lambda: check("times.death_rate"), option="config.times.death_rate")

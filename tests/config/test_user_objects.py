@@ -11,6 +11,8 @@ import ddl
 from ddl.api import ServerAlgorithm
 from ddl.config import base, catalog, custom
 from ddl.config.experiment import Experiment
+from ddl.config.unread_keys import check_virtual
+from ddl.errors import OptionError
 
 FILE = '''
 """User-defined functions."""
@@ -34,6 +36,11 @@ def halfway(inner, *, period: int = 4, pull: float = 0.5):
 
 def asynchronous(inner, *, workers: int) -> ServerAlgorithm:
   return SERVER["async_easgd"].factory(inner, workers=workers)
+
+
+def needy(inner, *, period: int, workers: int) -> ServerAlgorithm:
+  """An algorithm with a required setting."""
+  return SERVER["async_easgd"].factory(inner, period=period, workers=workers)
 
 
 def unannotated(inner, *, workers: int):
@@ -105,6 +112,16 @@ def file(tmp_path):
 
 def settings(folder):
   return json.loads((folder / "config.json").read_text())
+
+
+def test_a_required_setting_of_a_server_algorithm(tmp_path):
+  (tmp_path / "mine.py").write_text(FILE)
+  config = base()
+  config.algorithm.name, config.algorithm.period = f"{tmp_path}/mine.py:needy", 3
+  check_virtual("train", ["times.jitter"], [Experiment.from_config(config)])
+  with pytest.raises(OptionError) as error:
+    check_virtual("train", ["network.blocks"], [Experiment.from_config(config)])
+  assert error.value.option == "config.network.blocks"
 
 
 def test_train_and_resume(call, file, tmp_path):
