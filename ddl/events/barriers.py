@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import gammaln, log_ndtr, ndtri
+import scipy  # imports its submodules at first use
 
 from ddl.errors import OptionError
 from ddl.ranges import NonNegativeInt, PositiveInt, checked
@@ -46,13 +46,13 @@ def fit(logs: np.ndarray, seen: np.ndarray) -> tuple[float, float]:
   step = np.zeros(2)
   for _ in range(100):
     r = b * x - a
-    likelihood = -np.inf if b <= 0 else np.sum(np.where(seen, np.log(b) - r**2 / 2, log_ndtr(-r)))
+    likelihood = -np.inf if b <= 0 else np.sum(np.where(seen, np.log(b) - r**2 / 2, scipy.special.log_ndtr(-r)))
     if likelihood < height:  # the step overshot
       step = step / 2
       a, b = a - step[0], b - step[1]
       continue
     height = likelihood
-    hazard = np.exp(-(r**2) / 2 - np.log(2 * np.pi) / 2 - log_ndtr(-r))  # phi(r) / (1 - Phi(r))
+    hazard = np.exp(-(r**2) / 2 - np.log(2 * np.pi) / 2 - scipy.special.log_ndtr(-r))  # phi(r) / (1 - Phi(r))
     slope = np.where(seen, r, hazard)
     curve = np.where(seen, 1.0, hazard * (hazard - r))
     gradient = np.array([slope.sum(), count / b - (slope * x).sum()])
@@ -73,6 +73,7 @@ def _order_weights(count: int) -> tuple[np.ndarray, np.ndarray]:
   """
   z = np.linspace(-10.0, 14.0, 1201)  # trapezoidal rule; the integrand is smooth and vanishes at both ends
   c = np.arange(1, count + 1)[:, None]
+  gammaln, log_ndtr = scipy.special.gammaln, scipy.special.log_ndtr
   density = gammaln(count + 1) - gammaln(c) - gammaln(count - c + 1) - np.log(2 * np.pi) / 2 - z**2 / 2
   density = density + (c - 1) * log_ndtr(z) + (count - c) * log_ndtr(-z)
   return z, np.exp(density) * (z[1] - z[0])
@@ -94,7 +95,8 @@ def elfving(mean: float, deviation: float, count: int) -> np.ndarray:
   """
   average = np.exp(mean + deviation**2 / 2)
   c = np.arange(1, count + 1)
-  return average * (1 + np.sqrt(np.expm1(deviation**2)) * ndtri((c - np.pi / 8) / (count - np.pi / 4 + 1)))
+  quantiles = scipy.special.ndtri((c - np.pi / 8) / (count - np.pi / 4 + 1))
+  return average * (1 + np.sqrt(np.expm1(deviation**2)) * quantiles)
 
 
 def best(seconds: np.ndarray, seen: np.ndarray, *, workers: int, estimator: str) -> int:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy import optimize
+import scipy  # imports its submodules at first use
 
 from ddl.errors import OptionError
 from ddl.perf import units
@@ -142,7 +142,7 @@ def break_even(first: Seconds, second: Seconds, low: float, high: float) -> floa
   signs = np.sign([difference(end) for end in ends])
   if not signs[0] * signs[1] < 0:  # also for NaN, the time of an algorithm that never reaches the target
     return None
-  root: Any = optimize.brentq(difference, *ends, xtol=1e-3)
+  root: Any = scipy.optimize.brentq(difference, *ends, xtol=1e-3)
   return float(np.exp(root))
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy  # imports its submodules at first use
 
 from ddl.perf.device import Device, Efficiency, LayerWork, part_seconds, step_seconds
 from ddl.perf.layers import Layer, Table, is_convolution, part, pass_bytes
@@ -87,23 +88,20 @@ def choose(costs: AlgorithmCosts, bound: float, *, shared: bool = False) -> Algo
 
 def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, bound: float) -> np.ndarray:
   """Solve the 0-1 program with one workspace per layer; return the index of each layer's algorithm: [layers]."""
-  from scipy import sparse  # half a second to import, and most plans do not need it
-  from scipy.optimize import Bounds, LinearConstraint, milp
-
   layers, count = seconds.shape
   rows = np.arange(layers)
   # The solver's tolerances are absolute, so the objective and the bytes are scaled to make the tolerances negligible.
   scale, unit = max(float(seconds.max()), 1e-300) / 1e3, max(bound, 1.0)
-  one_each = sparse.kron(sparse.eye_array(layers), np.ones((1, count))).tocsr()
+  one_each = scipy.sparse.kron(scipy.sparse.eye_array(layers), np.ones((1, count))).tocsr()
   constraints = [
-    LinearConstraint(one_each, 1, 1),
-    LinearConstraint(np.where(allowed, workspace, 0).reshape(1, -1) / unit, -np.inf, bound / unit),
+    scipy.optimize.LinearConstraint(one_each, 1, 1),
+    scipy.optimize.LinearConstraint(np.where(allowed, workspace, 0).reshape(1, -1) / unit, -np.inf, bound / unit),
   ]
   upper: Any = allowed.ravel().astype(float)  # scipy's types allow only numbers
   while True:
-    result = milp(
-      seconds.ravel() / scale, integrality=np.ones(seconds.size), bounds=Bounds(0, upper), constraints=constraints,
-      options={"mip_rel_gap": 0.0},
+    result = scipy.optimize.milp(
+      seconds.ravel() / scale, integrality=np.ones(seconds.size), bounds=scipy.optimize.Bounds(0, upper),
+      constraints=constraints, options={"mip_rel_gap": 0.0},
     )  # fmt: skip
     if result.x is None:
       raise RuntimeError(f"the mixed-integer solver failed: {result.message}")
@@ -113,7 +111,7 @@ def _solve(seconds: np.ndarray, workspace: np.ndarray, allowed: np.ndarray, boun
     # The choice exceeds the bound by less than the solver's tolerance: exclude it and solve again.
     excluded = np.zeros((layers, count))
     excluded[rows, selected] = 1
-    constraints.append(LinearConstraint(excluded.reshape(1, -1), -np.inf, layers - 1))
+    constraints.append(scipy.optimize.LinearConstraint(excluded.reshape(1, -1), -np.inf, layers - 1))
 
 
 def best_batch(

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import optimize, special, stats
+import scipy  # imports its submodules at first use
 
 from ddl.report.formats import is_share
 
@@ -35,7 +35,7 @@ def half_width(values: np.ndarray) -> np.ndarray:
 
   For n values with standard deviation s, it is t(0.975, n - 1) s / sqrt(n).
   """
-  return stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+  return scipy.stats.t.ppf(0.975, len(values) - 1) * scipy.stats.sem(values)
 
 
 def summary(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
@@ -175,7 +175,7 @@ def _paired(
   if count == 1:
     return Pair(name, float(np.exp(mean)) if ratio else mean, 1), 0.0
   deviation = max(float(differences.std(ddof=1)), resolution / math.sqrt(6))
-  half = float(special.stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
+  half = float(scipy.special.stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
   values = [mean, mean - half, mean + half]
   with np.errstate(over="ignore"):  # the interval of two seeds may reach infinity
     estimate, low, high = np.exp(values).tolist() if ratio else values
@@ -183,7 +183,7 @@ def _paired(
   if deviation <= ROUNDING * np.max(scale):  # equal differences for all seeds
     return pair._replace(p=float(mean == 0)), 0.0
   size = mean / deviation
-  p = 2 * float(special.stdtr(count - 1, -abs(size) * math.sqrt(count)))
+  p = 2 * float(scipy.special.stdtr(count - 1, -abs(size) * math.sqrt(count)))
   return pair._replace(p=p, effect_size=hedges_gz(size, count)), abs(size)
 
 
@@ -216,7 +216,7 @@ def hedges_gz(size: float, seeds: int) -> float | None:
   m = seeds - 1
   if m < 2:
     return None
-  return float(size * math.exp(special.gammaln(m / 2) - special.gammaln((m - 1) / 2)) / math.sqrt(m / 2))
+  return float(size * math.exp(scipy.special.gammaln(m / 2) - scipy.special.gammaln((m - 1) / 2)) / math.sqrt(m / 2))
 
 
 def power(size: float, seeds: int, level: float) -> float:
@@ -226,15 +226,15 @@ def power(size: float, seeds: int, level: float) -> float:
   mean(d) / s(d).
   """
   df, center = seeds - 1, size * math.sqrt(seeds)
-  critical = special.stdtrit(df, 1 - level / 2)
-  below, lower = np.nan_to_num(special.nctdtr(df, center, [critical, -critical]))  # NaN: underflow
+  critical = scipy.special.stdtrit(df, 1 - level / 2)
+  below, lower = np.nan_to_num(scipy.special.nctdtr(df, center, [critical, -critical]))  # NaN: underflow
   return float(1 - below + lower)
 
 
 def detectable(seeds: int, level: float) -> float:
   """Return the smallest |mean(d)| / s(d) that a test at this level detects with a power of 0.8."""
   most = next(2.0**k for k in range(64) if power(2.0**k, seeds, level) >= POWER)
-  return optimize.root_scalar(lambda size: power(size, seeds, level) - POWER, bracket=(0.0, most), xtol=1e-3).root
+  return scipy.optimize.root_scalar(lambda size: power(size, seeds, level) - POWER, bracket=(0.0, most), xtol=1e-3).root
 
 
 def more_seeds(size: float, seeds: int, level: float) -> int:
