@@ -21,15 +21,11 @@ def digits(*, validation: Fraction = 0.0) -> Data:
   Alpaydin and Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI machine learning repository. A fixed
   random split, stratified by class, has 1,437 training and 360 test images.
   """
-  from sklearn.datasets import load_digits
-  from sklearn.model_selection import train_test_split
-
-  images, labels = load_digits(return_X_y=True)
-  x = np.asarray(images / 16, np.float32).reshape(-1, 8, 8, 1)
-  y = np.asarray(labels, np.int32)
-  train, test = train_test_split(np.arange(len(x)), test_size=360, stratify=y, random_state=0)
-  everything = source.in_memory(x, y, y)
-  parts = [source.subset(everything, np.asarray(indices)) for indices in (train, test)]
+  # One row of 64 pixels from 0 to 16 and the label per image, in the order of scikit-learn's train_test_split with
+  # random_state=0, first the training images. Importing scikit-learn would take longer than many runs on this data.
+  rows = np.loadtxt(Path(__file__).with_name("digits.csv.gz"), np.uint8, delimiter=",")
+  x, y = (rows[:, :-1] / 16).astype(np.float32).reshape(-1, 8, 8, 1), rows[:, -1].astype(np.int32)
+  parts = [source.in_memory(x[part], y[part], y[part]) for part in (slice(1437), slice(1437, None))]
   description = "1,797 handwritten digits of 8 x 8 pixels (UCI, Alpaydin and Kaynak 1998), from scikit-learn"
   return source.classification(*parts, num_outputs=10, description=description, validation=validation)
 

@@ -86,12 +86,15 @@ def test_empty_validation_split():
 
 def test_digits_are_complete_and_stratified():
   from sklearn.datasets import load_digits
+  from sklearn.model_selection import train_test_split
 
   data = DATA["digits"]()
   assert (data.train.size, data.test.size) == (1437, 360)
-  x = np.concatenate([everything(data.train)["x"], everything(data.test)["x"]]).reshape(-1, 64)
-  original = load_digits().data
-  np.testing.assert_array_equal(x[np.lexsort(x.T)] * 16, original[np.lexsort(original.T)])
+  images, labels = load_digits(return_X_y=True)
+  split = train_test_split(np.arange(1797), test_size=360, stratify=labels, random_state=0)
+  for part, indices in zip((data.train, data.test), split, strict=True):
+    np.testing.assert_array_equal(everything(part)["x"].reshape(-1, 64) * 16, images[indices])
+    np.testing.assert_array_equal(part.labels, labels[indices])
   counts = np.bincount(np.concatenate([data.train.labels, data.test.labels]))
   np.testing.assert_allclose(np.bincount(data.test.labels), counts * 360 / 1797, atol=1)
 

@@ -18,8 +18,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = (
-  "flax.linen", "ml_collections.config_flags", "orbax.checkpoint", "sklearn.datasets",
-  "sklearn.model_selection", "scipy.stats", "tensorboardX", "jinja2", "tqdm", "pandas", "experiments.command_line.cli",
+  "flax.linen", "ml_collections.config_flags", "orbax.checkpoint", "scipy.stats", "tensorboardX", "jinja2", "tqdm",
+  "pandas", "experiments.command_line.cli",
 )  # fmt: skip
 
 
