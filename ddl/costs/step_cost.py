@@ -20,7 +20,7 @@ from ddl.config.experiment import initial_key, training_key
 from ddl.data import DATA
 from ddl.engine.calls import Call, Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
-from ddl.engine.execution import ExecutionConfig
+from ddl.engine.execution import ExecutionConfig, compiled, options
 from ddl.engine.workers import Workers, nbytes, on_devices
 from ddl.errors import OptionError
 from ddl.group_recorder import Recorder
@@ -213,7 +213,7 @@ def _round(algorithm: Algorithm, model: Model, batch: Tree, workers: Workers, sh
   due = (Due(launch=delayed, merge=delayed, exchange=at_once),)
   kind = Kind(due, 1, (0,) * len(algorithm.exchanges))
   carry, batches, step, key, _ = trainer.shapes(Call(0, kind, due, ()), batch)
-  return trainer.compiled(kind, carry, batches, step, key, ())
+  return _analysable(trainer.lowered(kind, carry, batches, step, key, ()), workers.device)
 
 
 def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
@@ -232,7 +232,16 @@ def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
 
   batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)
   keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
-  return jax.jit(step, donate_argnums=0).lower(*jax.eval_shape(start, jax.random.key(0)), batches, keys).compile()
+  lowered = jax.jit(step, donate_argnums=0).lower(*jax.eval_shape(start, jax.random.key(0)), batches, keys)
+  return _analysable(lowered, jax.local_devices()[0])
+
+
+def _analysable(lowered: jax.stages.Lowered, device: Any) -> jax.stages.Compiled:
+  """Compile a program that never runs for a `jax.Device`; on a CPU without optimizing its machine code.
+
+  That halves the time. XLA's optimizations of the program, and therefore its FLOP, bytes and buffers, are the same.
+  """
+  return compiled(lowered, {"xla_backend_optimization_level": "0"} if device.platform == "cpu" else options(device))
 
 
 def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[int], float]:
