@@ -133,11 +133,11 @@ class Figure:
     return self.content("png", dpi=90)
 
 
-def save_all(folder: Path, figures: Iterable[Figure]) -> None:
-  """Write the figures in all formats into the subfolder figures/ of a page's folder."""
+def save_all(folder: Path, figures: Iterable[Figure], kinds: Sequence[str] = FORMATS) -> None:
+  """Write the figures in the formats `kinds` into the subfolder figures/ of a page's folder."""
   for figure in figures:
     (folder / FOLDER).mkdir(exist_ok=True)
-    for kind in FORMATS:
+    for kind in kinds:
       (folder / FOLDER / f"{figure.name}.{kind}").write_bytes(figure.content(kind))
 
 

@@ -104,14 +104,14 @@ CHARTS = (
 
 
 def write(folder: Path, curves: Sequence[Curve], cluster: Cluster, work: StepWork, **facts: Any) -> Path:
-  """Write scale.html and figures/ to a folder and return the path of the page.
+  """Write scale.html and figures/ (as SVG, PDF and CSV) to a folder and return the path of the page.
 
   facts: the template's other variables: title, weak, counted, jitter and command.
   """
   folder.mkdir(parents=True, exist_ok=True)
   steps = [picture(curve, work, cluster) for curve in curves]
   pictures = [*(picture_of(chart, curves) for chart in CHARTS), *filter(None, steps)]
-  save_all(folder, pictures)
+  save_all(folder, pictures, ("svg", "pdf", "csv"))
   variables = {"cluster": cluster, "curves": curves, "work": work, "text": scale_text, "units": units}
   path = folder / "scale.html"
   path.write_text(page.template("scale.html").render(facts, pictures=pictures, **variables), encoding="utf-8")

@@ -311,7 +311,7 @@ def test_the_command(tmp_path):
   assert row.endswith("bandwidth")
   assert scale_text.EFFICIENCY in done.out
   assert {p.name for p in (tmp_path / "out").iterdir()} == {"scale.html", "figures"}
-  names, kinds = ("speedup", "efficiency", "communication", "step_sync_sgd"), ("csv", "pdf", "png", "svg")
+  names, kinds = ("speedup", "efficiency", "communication", "step_sync_sgd"), ("csv", "pdf", "svg")
   assert {p.name for p in (tmp_path / "out/figures").iterdir()} == {f"{n}.{kind}" for n in names for kind in kinds}
   text = (tmp_path / "out" / "scale.html").read_text()
   page = Page()
