@@ -38,6 +38,7 @@ from .algorithms.gossip.overlap_sgp import overlap_sgp as overlap_sgp
 from .algorithms.gossip.pull_gossip import pull_gossip as pull_gossip
 from .algorithms.gossip.push_gossip import push_gossip as push_gossip
 from .algorithms.gossip.sgp import sgp as sgp
+from .algorithms.qsr import qsr as qsr
 from .algorithms.server.async_easgd import async_easgd as async_easgd
 from .algorithms.server.async_local_sgd import async_local_sgd as async_local_sgd
 from .algorithms.server.async_measgd import async_measgd as async_measgd

@@ -25,7 +25,8 @@ def of_collective(algorithm: Algorithm) -> Algorithm:
     ValueError: if it is not an `Algorithm`, or its exchanges are not a tuple of valid `Exchange`s.
   """
   _is(algorithm, Algorithm, "the algorithm")
-  Schedule(algorithm.exchanges)
+  for clock in Schedule(algorithm.exchanges).clocks:
+    clock.period(0)
   _functions(algorithm, ("init", "local", "evaluate"))
 
   def init(group: Any, params: Tree, key: Any) -> Tree:

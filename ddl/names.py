@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 LONGEST = 200  # bytes in a file name; file systems allow 255
 KINDS = (
   *("spec", "algorithm", "wrapper", "model", "data", "partition", "optimizer", "schedule", "outer_schedule"),
-  *("times", "barrier"),
+  *("period_schedule", "times", "barrier"),
 )
 
 

@@ -98,6 +98,8 @@ Momentum = Annotated[float, Range(0, 1, open_high=True)]
 Fraction = Annotated[float, Range(0, 1, open_high=True)]  # such as a dropout rate or a share of examples
 # An algorithm's outer learning rate: a number, or a function of the outer step 0, 1, ... such as an optax schedule.
 OuterRate = Annotated[float | Callable[[Any], Any], Range(0, LARGEST_FLOAT)]
+# The steps of a round: a number, or a function of the round k = 0, 1, ... such as `ddl.qsr`.
+Period = Annotated[int | Callable[[int], int], integers(1)]
 ElasticRate = Annotated[float, Range(0, 2)]  # alpha; p alpha must be at most 2, otherwise the center diverges
 Seconds = Annotated[float, Range(0, LARGEST_SECONDS)]
 
@@ -119,12 +121,13 @@ def check(option: str, value: Any, valid: Range) -> None:
 def check_all(annotation: Any, value: Any, option: str) -> None:
   """Check a value, or each element of a tuple, against the range of an annotation.
 
-  None is always valid, and so is a function for an `OuterRate`. Text and bools are valid without a range.
+  None is always valid, and so is a function for an `OuterRate` or a `Period`. Text and bools are valid without a
+  range.
 
   Raises:
     OptionError: as `check` does.
   """
-  if value is None or (annotation == OuterRate and callable(value)):
+  if value is None or (annotation in (OuterRate, Period) and callable(value)):
     return
   if typing.get_origin(annotation) is tuple:
     if not isinstance(value, tuple | list):
@@ -214,7 +217,7 @@ def checked(factory: Factory) -> Factory:
 
 
 def plain(annotation: Any) -> Any:
-  """Return the annotation without its ranges, such as int or tuple[int, ...]; for an `OuterRate`, float."""
+  """Return the annotation without its ranges, such as int or tuple[int, ...]; `OuterRate`: float, `Period`: int."""
   annotation = _plain(annotation)
   if typing.get_origin(annotation) is tuple:
     return tuple[*(element if element is ... else plain(element) for element in typing.get_args(annotation))]
@@ -222,8 +225,8 @@ def plain(annotation: Any) -> Any:
 
 
 def _plain(annotation: Any) -> Any:
-  if annotation == OuterRate:
-    return float
+  if annotation in (OuterRate, Period):
+    return float if annotation == OuterRate else int
   return annotation.__origin__ if typing.get_origin(annotation) is Annotated else annotation
 
 

@@ -44,8 +44,8 @@ class Clock:
     check("offset of an exchange", exchange.offset, integers(-LARGEST_INT))
     self.exchange, self.delay, self.offset = exchange, exchange.delay, exchange.offset
     self.steady = None if callable(exchange.period) else int(exchange.period)  # the period, if it is constant
-    self._times = [self.offset + self.period(0)]  # steps of the launches computed so far, if the period varies
-    if self.first < (0 if self.delay else 1):
+    # A function's first value is needed only with a negative offset; it may be slow to compute.
+    if (self.steady or self.offset < 0) and self.first < (0 if self.delay else 1):
       condition = f"large enough that the first launch is at step {0 if self.delay else 1} or later"
       value = f"{self.offset} with period {self.period(0)} and delay {self.delay}"
       raise OptionError("offset of an exchange", condition, value)
@@ -61,6 +61,11 @@ class Clock:
   def first(self) -> int:
     """Return the number of steps before the first launch."""
     return self.offset + self.period(0)
+
+  @cached_property
+  def _times(self) -> list[int]:
+    """The steps of the launches computed so far, if the period varies."""
+    return [self.first]
 
   @property
   def every_step(self) -> bool:

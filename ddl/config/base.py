@@ -43,6 +43,7 @@ DEFAULTS = {  # section -> name of its default factory
   "optimizer": "sgd",
   "schedule": "constant",
   "outer_schedule": "constant",
+  "period_schedule": "constant",
   "times": "lognormal",  # step times in virtual time
   "barrier": "asp",  # of server algorithms
 }

@@ -22,7 +22,7 @@ from ddl.algorithms import COLLECTIVE, SERVER, WRAPPERS
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm, Spec, Wrapper
 from ddl.config import user_code
 from ddl.config.optimizers import OPTIMIZERS
-from ddl.config.schedules import SCHEDULES
+from ddl.config.schedules import PERIOD_SCHEDULES, SCHEDULES
 from ddl.config.user_code import absolute, is_address, is_in_memory
 from ddl.data import DATA
 from ddl.data.sampling import PARTITIONS
@@ -31,7 +31,7 @@ from ddl.events.barriers import BARRIERS
 from ddl.events.times import TIMES
 from ddl.models import MODELS
 from ddl.names import quoted, short_name
-from ddl.ranges import ByWorkers, OuterRate, check_all, is_static, plain, resolved, settings_of
+from ddl.ranges import ByWorkers, OuterRate, Period, check_all, is_static, plain, resolved, settings_of
 
 Factory = Callable[..., Any]
 Config = Any  # an ml_collections.ConfigDict; type checkers do not know its attributes
@@ -53,6 +53,7 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
   "optimizer": OPTIMIZERS,
   "schedule": SCHEDULES,
   "outer_schedule": SCHEDULES,
+  "period_schedule": PERIOD_SCHEDULES,
   "times": TIMES,
   "barrier": BARRIERS,
 }
@@ -124,6 +125,12 @@ def outer_rate(name: str) -> str:
   """Return the key of an algorithm's outer learning rate, the setting annotated with `OuterRate`; "" for none."""
   settings = settings_of(factory("algorithm", name))
   return next((key for key, parameter in settings.items() if parameter.annotation == OuterRate), "")
+
+
+def has_varying_period(name: str) -> bool:
+  """Return whether an algorithm's period may be a function of the round: a setting annotated with `Period`."""
+  parameter = settings_of(factory("algorithm", name)).get("period")
+  return parameter is not None and parameter.annotation == Period
 
 
 def section(name: str, factories: Iterable[Factory]) -> Config:

@@ -16,6 +16,7 @@ from ddl.config.catalog import (
   entry,
   for_workers,
   has_server,
+  has_varying_period,
   keyword_arguments,
   make,
   make_algorithm,
@@ -35,7 +36,9 @@ from ddl.schedule import Clock, Schedule
 
 STRIPS = "reduce-scatter + all-gather"  # pattern of algorithms that shard the packed parameters for the optimizer
 # Sections other than the algorithm and its wrapper.
-PARTS = ("model", "data", "partition", "optimizer", "schedule", "outer_schedule", "times", "barrier")
+PARTS = (
+  *("model", "data", "partition", "optimizer", "schedule", "outer_schedule", "period_schedule", "times", "barrier"),
+)
 
 
 SCALINGS: dict[str, Callable[[float], float]] = {  # global batch / base batch -> factor of the learning rate
@@ -73,6 +76,7 @@ class Part:
 
 
 UNSCHEDULED = Part("constant", {"warmup": 0})  # the default of config.schedule and config.outer_schedule
+CONSTANT_PERIOD = Part("constant", {})  # the default of config.period_schedule
 
 MessageSeconds = Annotated[float, Range(0, 1e30)]  # large enough for predictions with a cluster's slowest links
 
@@ -129,6 +133,7 @@ class Experiment:
   optimizer: Part
   schedule: Part
   outer_schedule: Part
+  period_schedule: Part
   times: Part
   barrier: Part
   network: Network
@@ -221,7 +226,8 @@ class Experiment:
     part: Part = getattr(self, section)
     schedules = {"optimizer": self.schedule, "algorithm": self.outer_schedule}
     by_user = section in schedules and is_address(schedules[section].name)  # a user's schedule may branch on the rate
-    return not by_user and traceable(section, part.name, key, part.settings[key])
+    sets_periods = section == "optimizer" and self.period_schedule != CONSTANT_PERIOD
+    return not (by_user or sets_periods) and traceable(section, part.name, key, part.settings[key])
 
   @property
   def spec(self) -> Spec:
@@ -265,7 +271,7 @@ class Experiment:
         "Use sync_sgd, or set config.optimizer.clip_norm=0 and config.optimizer.decay_all=True.",
       )  # fmt: skip
     algorithm = make_algorithm(
-      self.algorithm.name, inner, self.workers, {**self.algorithm.settings, **self._outer_rate()}
+      self.algorithm.name, inner, self.workers, {**self.algorithm.settings, **self._outer_rate(), **self._period()}
     )
     if self.wrapper_spec:
       algorithm = self._wrapped(algorithm)
@@ -279,7 +285,7 @@ class Experiment:
   def _check_delays(self, clocks: Sequence[Clock]) -> None:
     """Raise OptionError if a delay exceeds both its exchange's first period and `steps`: no message would arrive."""
     for clock in clocks:
-      if clock.delay > max(self.steps, clock.period(0)):
+      if clock.delay > self.steps and clock.delay > clock.period(0):
         key = self.length_key(clock.delay)
         raise OptionError(
           f"config.algorithm.{key}", f"at most config.steps={self.steps}", self.algorithm.get(key, clock.delay),
@@ -336,6 +342,22 @@ class Experiment:
       settings = ", ".join(f"{key}={value}" for key, value in self.outer_schedule.settings.items())
       raise OptionError("config.outer_schedule", condition, f"{self.outer_schedule.short_name} with {settings}")
     return {}
+
+  def _period(self) -> dict[str, Any]:
+    """Return the algorithm's period as a keyword argument if it varies, as a function of the round."""
+    part, name = self.period_schedule, self.algorithm.short_name
+    if part == CONSTANT_PERIOD:
+      return {}
+    if not has_varying_period(self.algorithm.name):
+      raise OptionError("config.period_schedule", f"unset with {name} (whose period cannot vary)", part.short_name)
+    if self.outer_schedule != UNSCHEDULED:
+      condition = "unset with config.period_schedule (which determines the number of outer steps)"
+      raise OptionError("config.outer_schedule", condition, self.outer_schedule.short_name)
+    if self.elastic:
+      condition = "False with config.period_schedule (workers join and leave only between rounds of equal length)"
+      raise OptionError("config.elastic", condition, True)
+    period = self.make_part("period_schedule", self.algorithm.period, self.make_schedule(), self.steps)
+    return {"period": period}
 
   def _make_rate(self, kind: str, rate: float, steps: int) -> Rate:
     """Build a learning rate with the schedule of a section. Raises OptionError if its warm-up is too long."""

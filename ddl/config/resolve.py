@@ -26,6 +26,7 @@ EXAMPLES = {  # section: (example value, signature of a function in its place)
   "optimizer": ('{"name": "adam", "learning_rate": 0.01}', "(rate, *, settings) -> optax.GradientTransformation "),
   "schedule": SCHEDULE,
   "outer_schedule": SCHEDULE,
+  "period_schedule": ('{"name": "qsr", "alpha": 0.01}', "(period, rate, steps, *, settings) -> function of the round "),
   "partition": ('{"name": "iid"}', "(size, labels, *, workers, seed) -> list[np.ndarray] "),
 }
 

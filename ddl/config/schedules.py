@@ -1,6 +1,6 @@
-"""The learning-rate schedules of a config: those of optax, after a linear warm-up from 0.
+"""The schedules of a config: learning rates of optax after a linear warm-up from 0, and the local steps per round.
 
-`floor` is the minimum of a schedule, as a share of the learning rate.
+`floor` is the minimum of a learning rate, as a share of its peak.
 """
 
 from collections.abc import Callable
@@ -10,9 +10,10 @@ from typing import Annotated, Any, NamedTuple
 import jax.numpy as jnp
 import optax
 
+from ddl.algorithms.qsr import qsr
 from ddl.api import Tree
 from ddl.errors import OptionError
-from ddl.ranges import Fraction, NonNegativeInt, PositiveFloat, Range, checked
+from ddl.ranges import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, Range, checked
 
 Rate = float | optax.Schedule
 Falling = Annotated[float, Range(0, 1, open_low=True, open_high=True)]
@@ -109,4 +110,23 @@ SCHEDULES: dict[str, Callable[..., Rate]] = {
   "linear": linear,
   "exponential": exponential,
   "decay": decay,
+}
+
+
+def constant_period(period: int, rate: Rate, steps: int) -> int:
+  """Return the same period for all rounds."""
+  return period
+
+
+@checked
+def qsr_period(
+  period: int, rate: Rate, steps: int, *, alpha: NonNegativeFloat, power: PositiveFloat = 2.0
+) -> Callable[[int], int]:
+  """Return the periods of the quadratic synchronization rule (`ddl.qsr`), each at least config.algorithm.period."""
+  return qsr(rate, steps, alpha=alpha, least=period, power=power)
+
+
+PERIOD_SCHEDULES: dict[str, Callable[..., int | Callable[[int], int]]] = {
+  "constant": constant_period,
+  "qsr": qsr_period,
 }

@@ -5,7 +5,16 @@ from typing import Any
 
 import optax
 
-from ddl.config.catalog import REGISTRIES, Config, has_server, keyword_arguments, make_algorithm, outer_rate, takes
+from ddl.config.catalog import (
+  REGISTRIES,
+  Config,
+  has_server,
+  has_varying_period,
+  keyword_arguments,
+  make_algorithm,
+  outer_rate,
+  takes,
+)
 from ddl.config.experiment import Experiment
 from ddl.errors import OptionError
 from ddl.names import short_name
@@ -91,6 +100,8 @@ def reads(config: Config, key: str, command: str = "compare") -> bool:
     if any(within(key, path) for path in unread):
       return False
   if section == "outer_schedule" and not outer_rate(config.algorithm.name):
+    return False
+  if section == "period_schedule" and not has_varying_period(config.algorithm.name):
     return False
   return section in ("", "network") or name == "name" or takes(section, config[section].name, name)
 

@@ -46,6 +46,7 @@ SECTIONS = {  # section -> description, in the order of the config
   "optimizer": "optimizer of each worker, with its learning_rate",
   "schedule": "learning rate over the steps",
   "outer_schedule": "outer learning rate over the outer steps, of algorithms that have one",
+  "period_schedule": "local steps per round over the rounds, of algorithms whose period may vary",
   "times": "step times of the workers in virtual time",
   "barrier": "when workers of a server algorithm wait for slower ones",
   "network": 'message times in virtual time, such as {"message_seconds": 0.01}',

@@ -12,6 +12,7 @@ from ddl.run.folder import flat
 CLOCKS = ("times", "network", "barrier")  # sections that affect only virtual and predicted seconds
 UNSET = {  # settings that are not shown if no algorithm changes them
   "outer_schedule": {"name": "constant", "warmup": 0},
+  "period_schedule": {"name": "constant"},
   "rate_scaling": "none",
   "base_batch": 0,
   "ema": 0.0,

@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 from ddl.algorithms import COLLECTIVE
-from ddl.config.experiment import Experiment
+from ddl.config.experiment import CONSTANT_PERIOD, Experiment
 from ddl.schedule import Schedule
 
 
@@ -53,6 +53,8 @@ def _of_silence(experiment: Experiment, algorithm: Any) -> str:
   Exchanges with the same period alternate, so only the first of them counts. Messages sent before the first step
   contain no trained values.
   """
+  if experiment.period_schedule != CONSTANT_PERIOD:
+    return ""  # computing a period may initialize JAX's devices; the last round of QSR ends with the run
   first: dict[int, int] = {}  # period -> steps until the first message arrives
   if experiment.has_server:
     first[algorithm.period] = algorithm.period

@@ -45,7 +45,7 @@ def scaffold(x0, grad, *, workers, steps, inner, period, share, server_rate, sam
       settings = samples[t // period - 1] if samples else range(workers)
       new = own.copy()
       for i in settings:
-        new[i] = own[i] - everybody + (x - y[i]) / (period * rate) if rate else sum(seen[i]) / period
+        new[i] = own[i] - everybody + (x - y[i]) / (period * rate) if rate else sum(seen[i]) / len(seen[i])
       x = x + rate_at(server_rate, t // period - 1) * sum(y[i] - x for i in settings) / len(settings)
       everybody = everybody + sum(new[i] - own[i] for i in settings) / workers
       own, seen = new, [[] for _ in range(workers)]

@@ -6,7 +6,7 @@ import optax
 
 from ddl.algorithms.collective.diloco import diloco_with
 from ddl.api import Algorithm, Spec, Taxonomy
-from ddl.ranges import ByWorkers, Momentum, OuterRate, PositiveInt, checked
+from ddl.ranges import ByWorkers, Momentum, OuterRate, Period, PositiveInt, checked
 
 MOMENTUM: Any = ByWorkers("1 - 1 / p", lambda p: 1 - 1 / p)
 
@@ -15,7 +15,7 @@ MOMENTUM: Any = ByWorkers("1 - 1 / p", lambda p: 1 - 1 / p)
 def bmuf(
   inner: optax.GradientTransformation,
   *,
-  period: PositiveInt = 12,
+  period: Period = 12,
   block_learning_rate: OuterRate = 1.0,
   block_momentum: Momentum = MOMENTUM,
   nesterov: bool = True,
@@ -32,7 +32,7 @@ def bmuf(
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
-    period: local steps per block (tau).
+    period: local steps per block (tau), or a function of the round such as `ddl.qsr`.
     block_learning_rate: rate of the block updates (zeta), or an optax schedule of it; 1 in the paper.
     block_momentum: momentum of the block updates (eta); by default 1 - 1 / p, as in the paper.
     nesterov: whether the next block starts from W + eta Delta instead of W (NBM).

@@ -6,12 +6,12 @@ import optax
 from ddl.algorithms.collective.independent import independent
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree
 from ddl.group import Group
-from ddl.ranges import NonNegativeInt, PositiveInt, UnitInterval, checked
+from ddl.ranges import NonNegativeInt, Period, UnitInterval, checked
 
 
 @checked
 def dasgd(
-  inner: optax.GradientTransformation, *, period: PositiveInt = 4, delay: NonNegativeInt = 1, keep: UnitInterval = 0.25
+  inner: optax.GradientTransformation, *, period: Period = 4, delay: NonNegativeInt = 1, keep: UnitInterval = 0.25
 ) -> Algorithm:
   """Average the models with a delay, while the next local steps are computed (DaSGD).
 
@@ -24,7 +24,7 @@ def dasgd(
 
   Args:
     inner: optimizer of each worker; its state is never averaged.
-    period: local steps per average (tau).
+    period: local steps per average (tau), or a function of the round such as `ddl.qsr`.
     delay: steps computed while the average is in flight (d); if it exceeds the period, several averages are in flight.
     keep: weight of the worker's model in the merge (xi).
   """

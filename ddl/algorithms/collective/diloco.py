@@ -7,7 +7,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, descend, inner_step
 from ddl.group import Group
-from ddl.ranges import Momentum, OuterRate, PositiveInt, checked
+from ddl.ranges import Momentum, OuterRate, Period, checked
 
 
 class DiLoCoState(NamedTuple):
@@ -20,7 +20,7 @@ class DiLoCoState(NamedTuple):
 def diloco(
   inner: optax.GradientTransformation,
   *,
-  period: PositiveInt = 500,
+  period: Period = 500,
   outer_learning_rate: OuterRate = 0.7,
   outer_momentum: Momentum = 0.9,
 ) -> Algorithm:
@@ -34,7 +34,7 @@ def diloco(
 
   Args:
     inner: optimizer of each worker; its state is neither averaged nor reset.
-    period: local steps per outer step (H); 500 in the paper.
+    period: local steps per outer step (H), or a function of the round such as `ddl.qsr`; 500 in the paper.
     outer_learning_rate: rate of the outer steps (eta_out), or an optax schedule of it; 0.7 in the paper.
     outer_momentum: Nesterov momentum of the outer steps (mu); 0.9 in the paper.
   """
@@ -43,7 +43,7 @@ def diloco(
 
 @checked
 def diloco_with(
-  inner: optax.GradientTransformation, outer: optax.GradientTransformation, *, period: PositiveInt
+  inner: optax.GradientTransformation, outer: optax.GradientTransformation, *, period: Period
 ) -> Algorithm:
   """Return `diloco` with any outer optimizer: Delta is its gradient, theta its parameters."""
 

@@ -9,7 +9,7 @@ import optax
 from ddl.algorithms.draws import Draws, choose, draw, start
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
 from ddl.group import Group
-from ddl.ranges import PositiveInt, Share, checked
+from ddl.ranges import Period, Share, checked
 
 
 class FedAvgState(NamedTuple):
@@ -18,7 +18,7 @@ class FedAvgState(NamedTuple):
 
 
 @checked
-def fedavg(inner: optax.GradientTransformation, *, period: PositiveInt = 10, share: Share = 0.5) -> Algorithm:
+def fedavg(inner: optax.GradientTransformation, *, period: Period = 10, share: Share = 0.5) -> Algorithm:
   """Average the models of a random sample of the workers in each round (FedAvg).
 
   x_i <- x_i + inner(g_i); after every tau-th step x_i <- (1/m) sum_{j in S} x_j, and the state of inner is reset
@@ -33,7 +33,7 @@ def fedavg(inner: optax.GradientTransformation, *, period: PositiveInt = 10, sha
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper.
-    period: local steps per round (tau).
+    period: local steps per round (tau), or a function of the round such as `ddl.qsr`.
     share: share of the workers to sample in each round (C), at least one worker; 0.1 in the paper, with 100 or more
       workers.
   """

@@ -5,11 +5,11 @@ import optax
 from ddl.algorithms.collective.independent import independent
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree
 from ddl.group import Group
-from ddl.ranges import PositiveInt, checked
+from ddl.ranges import Period, checked
 
 
 @checked
-def local_sgd(inner: optax.GradientTransformation, *, period: PositiveInt = 10) -> Algorithm:
+def local_sgd(inner: optax.GradientTransformation, *, period: Period = 10) -> Algorithm:
   """Average the models after every tau-th local step (local SGD).
 
   x_i <- x_i + inner(g_i); after every tau-th step x_i <- (1/p) sum_j x_j
@@ -18,7 +18,7 @@ def local_sgd(inner: optax.GradientTransformation, *, period: PositiveInt = 10) 
 
   Args:
     inner: optimizer of each worker; its state is never averaged.
-    period: local steps per average (tau).
+    period: local steps per average (tau), or a function of the round such as `ddl.qsr`.
   """
 
   def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:

@@ -10,7 +10,7 @@ from ddl.algorithms.collective.fedavg import restart, sample, sampled_mean, take
 from ddl.algorithms.draws import Draws, draw, start
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, descend
 from ddl.group import Group
-from ddl.ranges import OuterRate, PositiveInt, Share, checked
+from ddl.ranges import OuterRate, Period, Share, checked
 
 
 class ScaffoldState(NamedTuple):
@@ -19,6 +19,7 @@ class ScaffoldState(NamedTuple):
   own: Tree  # c_i, this worker's control variate
   all: Tree  # c, the mean control variate, equal on all workers
   total: Tree  # sum of the round's gradients g_i(y_i)
+  steps: jax.Array  # steps of the round so far, [] int32
   round: Draws  # determines the round's sample S, equal on all workers
   outer: optax.OptState  # the count of rounds, if the server's rate is a schedule
 
@@ -34,7 +35,7 @@ class Moved(NamedTuple):
 def scaffold(
   inner: optax.GradientTransformation,
   *,
-  period: PositiveInt = 10,
+  period: Period = 10,
   share: Share = 0.5,
   server_rate: OuterRate = 1.0,
 ) -> Algorithm:
@@ -51,7 +52,7 @@ def scaffold(
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper; its state is reset in each round.
-    period: local steps per round (tau).
+    period: local steps per round (tau), or a function of the round such as `ddl.qsr`.
     share: share of the workers to sample in each round (C), at least one worker; 0.2 in the paper's experiments.
     server_rate: rate of the server's steps (eta_g), or an optax schedule of it; 1 in the paper.
   """
@@ -59,17 +60,21 @@ def scaffold(
 
   def init(group: Group, params: Tree, key: Any) -> ScaffoldState:
     zeros = jax.tree.map(jnp.zeros_like, params)
-    return ScaffoldState(inner.init(params), params, zeros, zeros, zeros, start(key), outer.init(params))
+    steps = jnp.int32(0)
+    return ScaffoldState(inner.init(params), params, zeros, zeros, zeros, steps, start(key), outer.init(params))
+
+  def mean_gradient(state: ScaffoldState) -> Tree:
+    return jax.tree.map(lambda s: s / state.steps.astype(s.dtype), state.total)  # c_i' = (1/tau) sum of the round's g_i
 
   def local(group: Group, grads: Tree, state: ScaffoldState, params: Tree) -> tuple[Tree, ScaffoldState]:
     total = jax.tree.map(lambda s, g: s + g, state.total, grads)
     corrected = jax.tree.map(lambda g, own, c: g - own + c, grads, state.own, state.all)  # g_i - c_i + c
     params, inner_state = descend(inner, corrected, state.inner, params)
-    return params, state._replace(inner=inner_state, total=total)
+    return params, state._replace(inner=inner_state, total=total, steps=state.steps + 1)
 
   def launch(group: Group, state: ScaffoldState, params: Tree) -> tuple[Moved, ScaffoldState]:
     model = jax.tree.map(lambda y, x: y - x, params, state.server)  # y_i - x
-    control = jax.tree.map(lambda s, own: s / period - own, state.total, state.own)  # c_i' - c_i
+    control = jax.tree.map(lambda c, own: c - own, mean_gradient(state), state.own)  # c_i' - c_i
     return sampled_mean(group, state.round, share, Moved(model, control)), state
 
   def merge(group: Group, message: Moved, state: ScaffoldState, params: Tree) -> tuple[Tree, ScaffoldState]:
@@ -78,11 +83,12 @@ def scaffold(
     server = jax.tree.map(lambda x, d: x + d, state.server, moved)
     mean_control = jax.tree.map(lambda c, d: c + present * d, state.all, message.control)
     inside = takes_part(group, state.round, share)
-    own = jax.tree.map(lambda s, c: jnp.where(inside, s / period, c), state.total, state.own)  # c_i <- c_i'
+    own = jax.tree.map(lambda new, c: jnp.where(inside, new, c), mean_gradient(state), state.own)  # c_i <- c_i'
     total = jax.tree.map(jnp.zeros_like, state.total)
     inner_state = restart(inner, state.inner, params)
-    round_ = draw(state.round)[1]
-    return server, ScaffoldState(inner_state, server, own, mean_control, total, round_, outer_state)  # y_i <- x
+    steps, round_ = jnp.zeros_like(state.steps), draw(state.round)[1]
+    after = ScaffoldState(inner_state, server, own, mean_control, total, steps, round_, outer_state)
+    return server, after  # y_i <- x
 
   def evaluate(group: Group, state: ScaffoldState, params: Tree) -> Tree:
     return state.server

@@ -9,7 +9,7 @@ import optax
 
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
 from ddl.group import Group
-from ddl.ranges import Momentum, OuterRate, PositiveInt, checked
+from ddl.ranges import Momentum, OuterRate, Period, checked
 
 
 class SlowMoState(NamedTuple):
@@ -23,7 +23,7 @@ class SlowMoState(NamedTuple):
 def slowmo(
   inner: optax.GradientTransformation,
   *,
-  period: PositiveInt = 12,
+  period: Period = 12,
   slow_rate: OuterRate = 1.0,
   slow_momentum: Momentum = 0.5,
 ) -> Algorithm:
@@ -40,7 +40,7 @@ def slowmo(
     inner: base optimizer of each worker; its state is neither averaged nor reset. gamma is the latest "learning_rate"
       that `optax.inject_hyperparams` recorded in it (the innermost of nested records), or 1 without a record. If gamma
       is 0, as in the first step of a warm-up, u <- beta u + z - xbar, and z does not change.
-    period: local steps per slow step (tau).
+    period: local steps per slow step (tau), or a function of the round such as `ddl.qsr`.
     slow_rate: rate of the slow steps (alpha), or an optax schedule of it; 1 in the paper.
     slow_momentum: momentum of the slow steps (beta); use larger values for more workers.
   """
