@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ddl.algorithms.gossip.d_psgd import d_psgd, matrices
+from ddl.algorithms.gossip.d_psgd import d_psgd
+from ddl.algorithms.gossip.graphs import matrices
 from ddl.as_optax import as_optax
 from ddl.engine.consensus import agree
 from ddl.group import Group
@@ -50,10 +51,10 @@ def decays(config: Config) -> dict[str, Decay]:
 
 @cache
 def _decay(graph: str, workers: int, rounds: int) -> Decay:
-  cycle = np.linalg.multi_dot([np.eye(workers), *reversed(matrices(graph, workers)), np.eye(workers)])
+  cycle = np.linalg.multi_dot([np.eye(workers), *reversed(matrices("d_psgd", graph, workers)), np.eye(workers)])
   modulus = np.sort(np.abs(np.linalg.eigvals(cycle)))[-2]
   # The product of the matrices can average exactly: without the threshold, the root of a rounding error would be 1e-4.
-  second = modulus ** (1 / len(matrices(graph, workers))) if modulus > 1e-12 else 0.0
+  second = modulus ** (1 / len(matrices("d_psgd", graph, workers))) if modulus > 1e-12 else 0.0
   group, start = Group("worker"), np.random.default_rng(0).normal(size=(workers, 64))
   with jax.enable_x64(True):
     rule = as_optax(d_psgd(optax.sgd(0.1), graph=graph, workers=workers), "worker")

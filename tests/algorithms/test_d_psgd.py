@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference import collective as reference
 from reference.gossip import mixing_matrix
 
-from ddl.algorithms.gossip.d_psgd import hops, matrices
+from ddl.algorithms.gossip.graphs import hops, matrices
 from ddl.group_recorder import record
 
 GRAPHS = ("ring", "torus", "exponential", "one_peer_exponential")
@@ -27,9 +27,9 @@ def zero(worker, step, x):
 def test_the_matrices_are_doubly_stochastic(graph, workers):
   if graph == "one_peer_exponential" and workers not in (1, 2, 4, 8, 16):
     with pytest.raises(ValueError, match=rf"d_psgd.workers must be a power of two .*, got {workers}\."):
-      matrices(graph, workers)
+      matrices("d_psgd", graph, workers)
     return
-  for t, w in enumerate(matrices(graph, workers)):
+  for t, w in enumerate(matrices("d_psgd", graph, workers)):
     np.testing.assert_allclose(w, mixing_matrix(graph, workers, t), rtol=1e-15)
     np.testing.assert_allclose([w.sum(axis=0), w.sum(axis=1)], 1, rtol=1e-14)
 
@@ -59,9 +59,9 @@ def test_the_number_of_messages_is_the_largest_number_of_neighbours(orders, seed
 
 
 def test_diagonals_of_graphs_are_shifts():
-  assert [hop.shift for hop in hops(matrices("ring", 8)[0])] == [1, 7]
-  assert [hop.shift for hop in hops(matrices("exponential", 8)[0])] == [1, 2, 4]
-  assert [hop.shift for hop in hops(matrices("torus", 12)[0])] == [4, 8, None, None]
+  assert [hop.shift for hop in hops(matrices("d_psgd", "ring", 8)[0])] == [1, 7]
+  assert [hop.shift for hop in hops(matrices("d_psgd", "exponential", 8)[0])] == [1, 2, 4]
+  assert [hop.shift for hop in hops(matrices("d_psgd", "torus", 12)[0])] == [4, 8, None, None]
 
 
 def run(workers, inner="momentum", steps=10, x0=None, grad=None, **hyper):
@@ -140,7 +140,7 @@ def test_a_matrix_of_pairs_is_one_permute(tmp_path):
 def test_matrices_that_are_not_doubly_stochastic_are_refused(tmp_path, matrix, words):
   np.save(tmp_path / "w.npy", np.array(matrix, float))
   with pytest.raises(ValueError, match=words):
-    matrices(str(tmp_path / "w.npy"), 2)
+    matrices("d_psgd", str(tmp_path / "w.npy"), 2)
 
 
 def test_unreadable_graphs_are_refused(tmp_path):
@@ -150,7 +150,7 @@ def test_unreadable_graphs_are_refused(tmp_path):
   os.mkfifo(tmp_path / "pipe.csv")
   for name in ("words.csv", "short.npy", "none.txt", "pipe.npy", "pipe.csv"):
     with pytest.raises(ValueError, match=f"^d_psgd.graph must .*{name} ") as refused:
-      matrices(str(tmp_path / name), 2)
+      matrices("d_psgd", str(tmp_path / name), 2)
     assert "\n" not in str(refused.value)
   with pytest.raises(ValueError, match=r"graph must be one of ring, torus, exponential, one_peer_exp.*got 'star'"):
-    matrices("star", 2)
+    matrices("d_psgd", "star", 2)

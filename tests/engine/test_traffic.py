@@ -85,7 +85,7 @@ def test_each_fragment_sends_its_own_arrays():
   [
     ("ring", 8, [2]), ("ring", 3, [2]), ("ring", 2, [1]), ("ring", 1, [0]), ("torus", 8, [3]), ("torus", 12, [4]),
     ("torus", 7, [2]), ("exponential", 8, [3]), ("exponential", 9, [4]), ("exponential", 2, [1]),
-    ("one_peer_exponential", 8, [1, 1, 1]), ("one_peer_exponential", 1, []),
+    ("one_peer_exponential", 8, [1, 1, 1]), ("one_peer_exponential", 1, [0]),
   ],
 )  # fmt: skip
 def test_a_worker_sends_its_model_to_its_neighbours_alone(graph, workers, models):

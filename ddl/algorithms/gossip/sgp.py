@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ddl.algorithms.gossip.d_psgd import hops
+from ddl.algorithms.gossip.graphs import hops
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree
 from ddl.group import Group
 from ddl.ranges import PositiveInt, checked
