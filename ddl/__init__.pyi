@@ -32,11 +32,15 @@ from .algorithms.collective.streaming_diloco import (
 )
 from .algorithms.collective.sync_sgd import sync_sgd as sync_sgd
 from .algorithms.gossip.ad_psgd import ad_psgd as ad_psgd
+from .algorithms.gossip.choco_sgd import choco_sgd as choco_sgd
 from .algorithms.gossip.d_psgd import d_psgd as d_psgd
+from .algorithms.gossip.exact_diffusion import exact_diffusion as exact_diffusion
 from .algorithms.gossip.gosgd import gosgd as gosgd
+from .algorithms.gossip.gradient_tracking import gradient_tracking as gradient_tracking
 from .algorithms.gossip.overlap_sgp import overlap_sgp as overlap_sgp
 from .algorithms.gossip.pull_gossip import pull_gossip as pull_gossip
 from .algorithms.gossip.push_gossip import push_gossip as push_gossip
+from .algorithms.gossip.quasi_global_momentum import quasi_global_momentum as quasi_global_momentum
 from .algorithms.gossip.sgp import sgp as sgp
 from .algorithms.qsr import qsr as qsr
 from .algorithms.server.async_easgd import async_easgd as async_easgd

@@ -28,7 +28,19 @@ from ddl.algorithms.collective import (
   streaming_diloco,
   sync_sgd,
 )
-from ddl.algorithms.gossip import ad_psgd, d_psgd, gosgd, overlap_sgp, pull_gossip, push_gossip, sgp
+from ddl.algorithms.gossip import (
+  ad_psgd,
+  choco_sgd,
+  d_psgd,
+  exact_diffusion,
+  gosgd,
+  gradient_tracking,
+  overlap_sgp,
+  pull_gossip,
+  push_gossip,
+  quasi_global_momentum,
+  sgp,
+)
 from ddl.algorithms.server import (
   async_easgd,
   async_local_sgd,
@@ -71,6 +83,10 @@ COLLECTIVE = {
   "d_psgd": d_psgd.SPEC,
   "sgp": sgp.SPEC,
   "overlap_sgp": overlap_sgp.SPEC,
+  "gradient_tracking": gradient_tracking.SPEC,
+  "exact_diffusion": exact_diffusion.SPEC,
+  "quasi_global_momentum": quasi_global_momentum.SPEC,
+  "choco_sgd": choco_sgd.SPEC,
   "independent": independent.SPEC,
 }
 

@@ -42,6 +42,23 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
   "sma": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "d_psgd": [{"graph": graph} for graph in ("ring", "torus", "exponential", "one_peer_exponential")],
   "overlap_sgp": [{"overlap": overlap} for overlap in (1, 3)],
+  "gradient_tracking": [
+    {"graph": graph, "adapt_first": adapt} for graph in ("ring", "one_peer_exponential") for adapt in (False, True)
+  ],
+  "exact_diffusion": [
+    {"graph": graph, "consensus_rate": rate} for graph, rate in (("ring", 0.5), ("one_peer_exponential", 0.6))
+  ],
+  "quasi_global_momentum": [
+    {"graph": graph, "momentum": 0.8, "buffer_decay": 0.7, "nesterov": nesterov}
+    for graph, nesterov in (("ring", True), ("one_peer_exponential", False))
+  ],
+  "choco_sgd": [
+    {"graph": graph, "compressor": name, "share": 0.34, "consensus_rate": 0.3, "adapt_first": adapt}
+    for graph, name, adapt in (
+      *(("ring", "sign", True), ("ring", "topk", False)),
+      *(("one_peer_exponential", "topk", True), ("one_peer_exponential", "sign", False)),
+    )
+  ],
   "easgd": [{"alpha": 0.1, "period": 1}, {"alpha": 0.2, "period": 3}],
   "eamsgd": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "round_robin_easgd": [{"alpha": 0.3}],

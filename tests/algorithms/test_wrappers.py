@@ -42,6 +42,10 @@ REFUSED = {
   "noloco": "permute",
   "sgp": "shift",
   "overlap_sgp": "shift",
+  "gradient_tracking": "shift",
+  "exact_diffusion": "shift",
+  "quasi_global_momentum": "shift",
+  "choco_sgd": "shift",
   "hierarchical_sgd": "permute",
 }
 

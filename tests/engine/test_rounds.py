@@ -37,6 +37,7 @@ UNROLLED = Mode(2, ExecutionConfig("unroll", "unroll", 5))  # takes long to comp
 DELAYED = [
   "dasgd", "streaming_diloco", "d_psgd", "easgd", "eamsgd", "round_robin_easgd",
   "cocod", "overlap_local_sgd", "pipe_sgd", "eager_diloco", "sma", "overlap_sgp",
+  "gradient_tracking", "choco_sgd",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+from reference.decentralized import choco_sgd, exact_diffusion, gradient_tracking, quasi_global_momentum
 from reference.delayed import cocod, overlap_local_sgd, pipe_sgd
 from reference.diloco import diloco, streaming_diloco
 from reference.elastic import eamsgd, easgd, round_robin_easgd, sma
@@ -214,6 +215,10 @@ TWINS = {
   "d_psgd": d_psgd,
   "sgp": sgp,
   "overlap_sgp": overlap_sgp,
+  "gradient_tracking": gradient_tracking,
+  "exact_diffusion": exact_diffusion,
+  "quasi_global_momentum": quasi_global_momentum,
+  "choco_sgd": choco_sgd,
   "independent": independent,
 }
 

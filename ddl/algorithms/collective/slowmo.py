@@ -48,14 +48,14 @@ def slowmo(
 
   def init(group: Group, params: Tree, key: Any) -> SlowMoState:
     inner_state = inner.init(params)
-    fast_rate(inner_state)  # raises for more than one
+    fast_rate("slowmo", inner_state)  # raises for more than one
     return SlowMoState(inner_state, params, jax.tree.map(jnp.zeros_like, params), outer.init(params))
 
   def launch(group: Group, state: SlowMoState, params: Tree) -> tuple[Tree, SlowMoState]:
     return group.mean(params), state  # xbar = (1/p) sum_j x_j
 
   def merge(group: Group, message: Tree, state: SlowMoState, params: Tree) -> tuple[Tree, SlowMoState]:
-    gamma = fast_rate(state.inner)
+    gamma = fast_rate("slowmo", state.inner)
     momentum = jax.tree.map(  # u <- beta u + (z - xbar) / gamma
       lambda u, z, mean: slow_momentum * u + (z - mean) / or_one(gamma(u)), state.momentum, state.anchor, message
     )
@@ -74,10 +74,11 @@ def or_one(gamma: jax.Array) -> jax.Array:
   return jnp.where(gamma == 0, jnp.ones_like(gamma), gamma)
 
 
-def fast_rate(state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
+def fast_rate(algorithm: str, state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
   """Return a function that maps an array to gamma, in the array's dtype.
 
-  gamma is the learning rate that the inner optimizer's state records, or 1 without a record.
+  gamma is the learning rate that the inner optimizer's state records, or 1 without a record. algorithm: its name in the
+  error.
 
   Raises:
     ValueError: if several transformations record a learning rate.
@@ -85,7 +86,7 @@ def fast_rate(state: optax.OptState) -> Callable[[jax.Array], jax.Array]:
   rates = recorded_rates(state)
   if len(rates) > 1:
     raise ValueError(
-      f"slowmo.inner must record at most one learning_rate, got {len(rates)}. Use optax.inject_hyperparams once."
+      f"{algorithm}.inner must record at most one learning_rate, got {len(rates)}. Use optax.inject_hyperparams once."
     )
   return lambda x: jnp.asarray(rates[0] if rates else 1.0, x.dtype)
 

@@ -33,9 +33,8 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
       if e is None:
         continue
       v = (x + e).reshape(-1)  # v_i = x_i + e_i
-      _, places = lax.top_k(jnp.abs(v), max(1, round(share * v.size)))
-      sent[i] = v[places], places  # s_i
-      after[i] = v.at[places].set(jnp.zeros_like(sent[i][0])).reshape(x.shape)  # e_i <- v_i - s_i
+      sent[i] = values, places = largest(v, share)  # s_i
+      after[i] = v.at[places].set(jnp.zeros_like(values)).reshape(x.shape)  # e_i <- v_i - s_i
     whole = group.mean({i: x for i, x in enumerate(arrays) if i not in sent})
     for i, message in group.gather(sent).items():
       whole[i] = (_add_up(arrays[i].size, *message) / group.size()).reshape(arrays[i].shape)  # (1/p) sum_i s_i
@@ -44,6 +43,13 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
   return compressed(
     algorithm, Compressor("topk", lambda arrays, key: unsent(arrays), mean, models=lambda size: share == 1)
   )
+
+
+def largest(v: jax.Array, share: float) -> tuple[jax.Array, jax.Array]:
+  """Return an array's k = max(1, round(share n)) largest values in magnitude, [k], and their indices, int32 [k]."""
+  flat = v.reshape(-1)
+  _, places = lax.top_k(jnp.abs(flat), max(1, round(share * flat.size)))
+  return flat[places], places
 
 
 def _add_up(size: int, values: jax.Array, places: jax.Array) -> jax.Array:
