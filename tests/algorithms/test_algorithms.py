@@ -26,6 +26,17 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
     for h, p, d, alpha in ((1, 1, 0, 0), (3, 1, 1, 0.25), (4, 2, 0, 0.5), (4, 2, 3, 0.5), (3, 2, 3, 0.25), (3, 3, 1, 0))
   ],
   "fedavg": [{"period": 1, "share": 1.0}, {"period": 3, "share": 1.0}],
+  "fedadam": [
+    {"period": p, "share": 1.0, "server_rate": 0.3, "b1": 0.8, "b2": b2, "adaptivity": 0.01}
+    for p, b2 in ((1, 0), (3, 0.9))
+  ],
+  "fedyogi": [
+    {"period": p, "share": 1.0, "server_rate": 0.3, "b1": 0.8, "b2": b2, "adaptivity": 0.01}
+    for p, b2 in ((1, 0), (3, 0.9))
+  ],
+  "fedadagrad": [
+    {"period": p, "share": 1.0, "server_rate": 0.3, "b1": b1, "adaptivity": 0.01} for p, b1 in ((1, 0), (3, 0.6))
+  ],
   "scaffold": [{"period": p, "share": 1.0, "server_rate": r} for p, r in ((1, 1.0), (3, 0.7))],
   "cocod": [{"period": 1}, {"period": 3}],
   "overlap_local_sgd": [

@@ -13,7 +13,13 @@ from ddl.algorithms.draws import start
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-SAMPLED = {"fedavg": {"share": 0.5}, "scaffold": {"share": 0.5, "server_rate": 0.7}}
+SAMPLED = {
+  "fedavg": {"share": 0.5},
+  "scaffold": {"share": 0.5, "server_rate": 0.7},
+  "fedadam": {"share": 0.5, "server_rate": 0.3, "b1": 0.8, "b2": 0.9, "adaptivity": 0.01},
+  "fedyogi": {"share": 0.5, "server_rate": 0.2, "b1": 0.8, "b2": 0.9, "adaptivity": 0.01},
+  "fedadagrad": {"share": 0.5, "server_rate": 0.3, "b1": 0.6, "adaptivity": 0.01},
+}
 
 
 def run(algorithm, workers=8, steps=12, grad=None, x0=None):

@@ -16,6 +16,7 @@ from reference.delayed import cocod, overlap_local_sgd, pipe_sgd
 from reference.diloco import diloco, streaming_diloco
 from reference.elastic import eamsgd, easgd, round_robin_easgd, sma
 from reference.federated import fedavg, scaffold
+from reference.fedopt import fedadagrad, fedadam, fedyogi
 from reference.gossip import d_psgd, overlap_sgp, sgp
 from reference.history import History
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
@@ -198,6 +199,9 @@ TWINS = {
   "adaptive_local_sgd": adaptive_local_sgd,
   "hierarchical_sgd": hierarchical_sgd,
   "fedavg": fedavg,
+  "fedadam": fedadam,
+  "fedyogi": fedyogi,
+  "fedadagrad": fedadagrad,
   "scaffold": scaffold,
   "dasgd": dasgd,
   "cocod": cocod,
