@@ -43,6 +43,7 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
     {"period": p, "pull": a, "momentum": b} for p, a, b in ((1, 0.6, 0.7), (3, 0.6, 0.7), (2, 0.3, 0), (4, 1, 0.5))
   ],
   "pipe_sgd": [{"width": width} for width in (1, 2, 4)],
+  "distributed_lion": [{"b1": 0.9, "b2": 0.99, "aggregate": how} for how in ("vote", "mean")],
   "slowmo": [{"period": p, "slow_rate": a, "slow_momentum": b} for p, a, b in ((1, 1, 0.5), (3, 0.8, 0.7))],
   "bmuf": [
     {"period": p, "block_learning_rate": r, "block_momentum": m, "nesterov": n}

@@ -39,6 +39,7 @@ from ddl.group import Present
 REFUSED = {
   "sharded_sync_sgd": "reduce_scatter",
   "d_psgd": "shift",
+  "distributed_lion": "shift",
   "noloco": "permute",
   "sgp": "shift",
   "overlap_sgp": "shift",

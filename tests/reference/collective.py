@@ -21,6 +21,7 @@ from reference.gossip import d_psgd, overlap_sgp, sgp
 from reference.history import History
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
 from reference.rounds import adaptive_local_sgd, hierarchical_sgd
+from reference.signs import distributed_lion
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
 Inner = Callable[[], Callable[[np.ndarray, np.ndarray], np.ndarray]]  # () -> ((g: [n], x: [n]) -> u: [n])
@@ -194,6 +195,7 @@ TWINS = {
   "sync_sgd": sync_sgd,
   "sharded_sync_sgd": sharded_sync_sgd,
   "pipe_sgd": pipe_sgd,
+  "distributed_lion": distributed_lion,
   "local_sgd": local_sgd,
   "post_local_sgd": post_local_sgd,
   "adaptive_local_sgd": adaptive_local_sgd,

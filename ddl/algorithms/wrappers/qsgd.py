@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ddl.algorithms.bits import pack, unpack
 from ddl.algorithms.draws import Draws, draw, start, worker_key
 from ddl.algorithms.wrappers.compressed import compressed
 from ddl.algorithms.wrappers.vectors import blocks, of_vector
@@ -41,18 +42,15 @@ def qsgd(algorithm: Algorithm, *, levels: Annotated[int, integers(1, 127)] = 7, 
     level = jnp.floor(scaled + jax.random.uniform(worker_key(key, group), v.shape, v.dtype))  # l or l + 1
     level = jnp.sign(v) * jnp.minimum(level, levels)
     codes = (level + levels).astype(jnp.uint8).reshape(-1)[:size]  # 0..2s
-    planes = jnp.arange(bits, dtype=jnp.uint8)
-    packed = jnp.packbits((codes[:, None] >> planes[None]) & 1)
 
     def add(total: jax.Array, message: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
       packed, norm = message
-      bit_planes = jnp.unpackbits(packed, count=bits * size).reshape(size, bits)
-      codes = jnp.sum(bit_planes << planes[None], axis=1, dtype=jnp.uint8).astype(v.dtype) - levels
+      signed = unpack(packed, bits, size).astype(v.dtype) - levels  # sign(v_j) l
       per_value = jnp.broadcast_to(norm, v.shape).reshape(-1)[:size]
-      return total + per_value * codes / levels, None
+      return total + per_value * signed / levels, None
 
     # One worker at a time: all at once would need memory for p vectors.
-    total, _ = lax.scan(add, jnp.zeros_like(vector), group.gather((packed, norm)))
+    total, _ = lax.scan(add, jnp.zeros_like(vector), group.gather((pack(codes, bits), norm)))
     return total / group.size(), after
 
   def init(vector: jax.Array, key: Any) -> Draws:

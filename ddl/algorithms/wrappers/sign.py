@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ddl.algorithms.wrappers.compressed import CompressedState, compressed
-from ddl.algorithms.wrappers.vectors import all_to_all, of_vector
+from ddl.algorithms.wrappers.vectors import majority, of_vector
 from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
 from ddl.ranges import Momentum, checked
@@ -32,15 +32,8 @@ def sign(algorithm: Algorithm, *, momentum: Momentum = 0.0) -> Algorithm:
     return jnp.zeros_like(vector) if momentum else ()
 
   def mean(group: Group, vector: jax.Array, memory: Tree) -> tuple[jax.Array, Tree]:
-    workers, size = group.size(), vector.size
     v = momentum * memory + (1 - momentum) * vector if momentum else vector  # v_i <- beta v_i + (1 - beta) g_i
-    strip = -(-size // (8 * workers))  # bytes
-    against = jnp.zeros(8 * strip * workers, bool).at[:size].set(v < 0)
-    up = all_to_all(group, jnp.packbits(against).reshape(workers, strip))
-    votes = jnp.sum(jnp.unpackbits(up, axis=1), axis=0, dtype=jnp.int32)  # [8 strip]: workers with a -1
-    down = group.gather(jnp.packbits(2 * votes > workers))  # sign(sum_i sign(v_i))
-    result = 1 - 2 * jnp.unpackbits(down.reshape(-1))[:size].astype(v.dtype)
-    return result, v if momentum else memory
+    return majority(group, v), v if momentum else memory  # sign(sum_i sign(v_i))
 
   # Means in exchanges, including those of models, are rejected below.
   voting = compressed(algorithm, of_vector("sign", start, mean, models=lambda size: True))

@@ -64,6 +64,24 @@ def all_to_all(group: Group, tree: Tree) -> Tree:
   return jax.tree.map(lambda *rows: jnp.stack(rows), *received)
 
 
+def negative_signs(group: Group, vector: jax.Array) -> jax.Array:
+  """Send 1 bit per value of a vector [n] to the owner of its strip; count the workers with a negative value.
+
+  A strip has s = 8 ceil(n / 8p) values; worker j owns values j s to (j + 1) s - 1, and receives their counts [s] int32.
+  """
+  workers = group.size()
+  strip = -(-vector.size // (8 * workers))  # bytes
+  negative = jnp.zeros(8 * strip * workers, bool).at[: vector.size].set(vector < 0)
+  received = all_to_all(group, jnp.packbits(negative).reshape(workers, strip))
+  return jnp.sum(jnp.unpackbits(received, axis=1), axis=0, dtype=jnp.int32)
+
+
+def majority(group: Group, vector: jax.Array) -> jax.Array:
+  """Return the sign of most workers for each value, with 1 bit per value in each direction; zeros and ties are +1."""
+  negative = jnp.packbits(2 * negative_signs(group, vector) > group.size())
+  return 1 - 2 * jnp.unpackbits(group.gather(negative).reshape(-1))[: vector.size].astype(vector.dtype)
+
+
 def blocks(vector: jax.Array, parts: int, most: int) -> jax.Array:
   """Split a vector [n], padded with zeros, into [parts, blocks, values] with at most `most` values per block.
 
