@@ -58,9 +58,12 @@ from .algorithms.server.async_sgd import async_sgd as async_sgd
 from .algorithms.server.dc_asgd import dc_asgd as dc_asgd
 from .algorithms.server.downpour import downpour as downpour
 from .algorithms.server.dynsgd import dynsgd as dynsgd
+from .algorithms.server.fedbuff import fedbuff as fedbuff
 from .algorithms.server.hogwild_easgd import hogwild_easgd as hogwild_easgd
 from .algorithms.server.hogwild_sgd import hogwild_sgd as hogwild_sgd
 from .algorithms.server.original_easgd import original_easgd as original_easgd
+from .algorithms.server.rennala_sgd import rennala_sgd as rennala_sgd
+from .algorithms.server.ringmaster_asgd import ringmaster_asgd as ringmaster_asgd
 from .algorithms.server.staleness_aware_sgd import staleness_aware_sgd as staleness_aware_sgd
 from .algorithms.wrappers.demo import demo as demo
 from .algorithms.wrappers.fp8 import fp8 as fp8

@@ -52,9 +52,12 @@ from ddl.algorithms.server import (
   dc_asgd,
   downpour,
   dynsgd,
+  fedbuff,
   hogwild_easgd,
   hogwild_sgd,
   original_easgd,
+  rennala_sgd,
+  ringmaster_asgd,
   staleness_aware_sgd,
 )
 from ddl.algorithms.wrappers import demo, fp8, int8, powersgd, qsgd, randomk, sign, sparta, topk
@@ -108,7 +111,10 @@ SERVER = {
   "dc_asgd": dc_asgd.SPEC,
   "dynsgd": dynsgd.SPEC,
   "staleness_aware_sgd": staleness_aware_sgd.SPEC,
+  "ringmaster_asgd": ringmaster_asgd.SPEC,
+  "rennala_sgd": rennala_sgd.SPEC,
   "async_local_sgd": async_local_sgd.SPEC,
+  "fedbuff": fedbuff.SPEC,
   "gosgd": gosgd.SPEC,
   "pull_gossip": pull_gossip.SPEC,
   "push_gossip": push_gossip.SPEC,

@@ -66,7 +66,7 @@ def counts(state):
 
 def test_algorithms_with_an_outer_rate():
   keys = {name: key for name in COLLECTIVE | SERVER if (key := outer_rate(name))}
-  assert keys == {**KEYS, "async_local_sgd": "outer_learning_rate"}
+  assert keys == {**KEYS, **dict.fromkeys(("async_local_sgd", "fedbuff"), "outer_learning_rate")}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -29,6 +29,19 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
     {"outer_learning_rate": 0.7, "outer_momentum": 0.9, "every": n, "decay": c, "period": 2}
     for n, c in ((1, 0.0), (3, 0.0), (3, 0.2))
   ],
+  "fedbuff": [
+    {
+      "weight": weight,
+      "outer_learning_rate": 0.7,
+      "outer_momentum": 0.9,
+      "nesterov": nesterov,
+      "buffer": 3,
+      "period": 2,
+    }
+    for weight, nesterov in (("polynomial", True), ("constant", False))
+  ],
+  "rennala_sgd": [{"gradients": 2}, {"gradients": 4}],
+  "ringmaster_asgd": [{"threshold": 2}, {"threshold": 100}],
 }
 
 # ---- references

@@ -90,6 +90,7 @@ def test_is_elementwise_detects_layer_wise_optimizers(expected, inner):
 def test_only_the_optimizer_of_the_server_must_be_elementwise(name):
   masked = optax.chain(optax.add_decayed_weights(5e-4, mask=matrices), optax.sgd(WARM))
   at_the_server = ("async_sgd", "downpour", "dc_asgd", "staleness_aware_sgd", "async_msgd")
+  at_the_server += ("ringmaster_asgd", "rennala_sgd")
   assert is_elementwise(build(name, masked), PARAMS) == (name not in at_the_server)
 
 

@@ -62,7 +62,7 @@ def reference_center(name, events, inner="falling", **hyper):
 
 PERIODS = [(name, {"period": 3} if "period" in keywords(spec.factory) else {}) for name, spec in SERVER.items()]
 PERIODS += [("async_easgd", {"period": 1}), ("downpour", {"period": 4})]
-PERIODS += [("async_local_sgd", {"period": 3, "outer_learning_rate": outer_cosine})]
+PERIODS += [(name, {"period": 3, "outer_learning_rate": outer_cosine}) for name in ("async_local_sgd", "fedbuff")]
 
 
 @pytest.mark.parametrize("devices, packed", [(1, True), (2, True), (1, False)])
@@ -121,7 +121,11 @@ def test_the_mean_message_of_a_quorum_has_the_middle_step_of_its_round():
 
 
 @pytest.mark.parametrize(
-  "name, hyper", [("async_sgd", {}), ("downpour", {"period": 3}), ("dc_asgd", {}), ("staleness_aware_sgd", {})]
+  "name, hyper",
+  [
+    *[("async_sgd", {}), ("downpour", {"period": 3}), ("dc_asgd", {}), ("staleness_aware_sgd", {})],
+    *[("fedbuff", {"period": 3, "buffer": 2}), ("rennala_sgd", {}), ("ringmaster_asgd", {"threshold": 2})],
+  ],
 )
 @pytest.mark.sampled(2)
 def test_threads_equal_the_reference(name, hyper):

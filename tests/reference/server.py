@@ -12,6 +12,7 @@ never modified in place. This file uses neither JAX nor ddl.
 from typing import NamedTuple
 
 import numpy as np
+from reference.buffered_server import fedbuff, rennala_sgd, ringmaster_asgd
 from reference.collective import Grad, Inner
 from reference.diloco import rate_at
 
@@ -263,7 +264,10 @@ TWINS = {
   "dc_asgd": dc_asgd,
   "dynsgd": dynsgd,
   "staleness_aware_sgd": staleness_aware_sgd,
+  "ringmaster_asgd": ringmaster_asgd,
+  "rennala_sgd": rennala_sgd,
   "async_local_sgd": async_local_sgd,
+  "fedbuff": fedbuff,
   "gosgd": gosgd,
   "pull_gossip": pull_gossip,
   "push_gossip": push_gossip,
