@@ -15,12 +15,14 @@ from .algorithms.collective.eager_diloco import eager_diloco as eager_diloco, ea
 from .algorithms.collective.eamsgd import eamsgd as eamsgd
 from .algorithms.collective.easgd import easgd as easgd
 from .algorithms.collective.fedavg import fedavg as fedavg
+from .algorithms.collective.fednova import fednova as fednova
 from .algorithms.collective.fedopt import (
   fedadagrad as fedadagrad,
   fedadam as fedadam,
   fedopt_with as fedopt_with,
   fedyogi as fedyogi,
 )
+from .algorithms.collective.fedprox import fedprox as fedprox
 from .algorithms.collective.hierarchical_sgd import hierarchical_sgd as hierarchical_sgd
 from .algorithms.collective.independent import independent as independent
 from .algorithms.collective.local_sgd import local_sgd as local_sgd

@@ -37,6 +37,10 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
   "fedadagrad": [
     {"period": p, "share": 1.0, "server_rate": 0.3, "b1": b1, "adaptivity": 0.01} for p, b1 in ((1, 0), (3, 0.6))
   ],
+  "fedprox": [
+    {"proximal": 0.2, "period": p, "share": 1.0, "local_steps": steps} for p, steps in ((1, ()), (3, (1, 3, 2)))
+  ],
+  "fednova": [{"period": p, "share": 1.0, "local_steps": steps} for p, steps in ((1, ()), (4, (1, 4, 2)))],
   "scaffold": [{"period": p, "share": 1.0, "server_rate": r} for p, r in ((1, 1.0), (3, 0.7))],
   "cocod": [{"period": 1}, {"period": 3}],
   "overlap_local_sgd": [

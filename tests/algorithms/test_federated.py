@@ -16,6 +16,8 @@ pytestmark = pytest.mark.usefixtures("x64")
 SAMPLED = {
   "fedavg": {"share": 0.5},
   "scaffold": {"share": 0.5, "server_rate": 0.7},
+  "fedprox": {"share": 0.5, "proximal": 0.2, "local_steps": (3, 1, 2)},
+  "fednova": {"share": 0.5, "local_steps": (3, 1, 2)},
   "fedadam": {"share": 0.5, "server_rate": 0.3, "b1": 0.8, "b2": 0.9, "adaptivity": 0.01},
   "fedyogi": {"share": 0.5, "server_rate": 0.2, "b1": 0.8, "b2": 0.9, "adaptivity": 0.01},
   "fedadagrad": {"share": 0.5, "server_rate": 0.3, "b1": 0.6, "adaptivity": 0.01},

@@ -25,6 +25,8 @@ HYPER = {  # dasgd: its message is in flight between two calls if calls are shor
   "fedadam": {"period": 3, "share": 1.0, "server_rate": 0.3, "b1": 0.8, "b2": 0.9, "adaptivity": 0.01},
   "fedyogi": {"period": 3, "share": 1.0, "server_rate": 0.2, "b1": 0.8, "b2": 0.9, "adaptivity": 0.01},
   "fedadagrad": {"period": 3, "share": 1.0, "server_rate": 0.3, "b1": 0.6, "adaptivity": 0.01},
+  "fedprox": {"proximal": 0.2, "period": 3, "share": 1.0, "local_steps": (3, 1, 2)},
+  "fednova": {"period": 4, "share": 1.0, "local_steps": (1, 4, 2)},
   "scaffold": {"period": 3, "share": 1.0, "server_rate": 0.8},
   "adaptive_local_sgd": {"periods": ((0, 4), (4, 2), (7, 1))},
   "dasgd": {"period": 4, "delay": 3, "keep": 0.25},

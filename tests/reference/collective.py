@@ -22,6 +22,7 @@ from reference.history import History
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
 from reference.rounds import adaptive_local_sgd, hierarchical_sgd
 from reference.signs import distributed_lion
+from reference.unequal_steps import fednova, fedprox
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
 Inner = Callable[[], Callable[[np.ndarray, np.ndarray], np.ndarray]]  # () -> ((g: [n], x: [n]) -> u: [n])
@@ -204,6 +205,8 @@ TWINS = {
   "fedadam": fedadam,
   "fedyogi": fedyogi,
   "fedadagrad": fedadagrad,
+  "fedprox": fedprox,
+  "fednova": fednova,
   "scaffold": scaffold,
   "dasgd": dasgd,
   "cocod": cocod,

@@ -164,9 +164,9 @@ def _adaptive(
     zeros = jax.tree.map(jnp.zeros_like, params)
     return Moments(zeros, jax.tree.map(lambda x: jnp.full_like(x, adaptivity**2), params))  # v_0 = tau^2
 
-  def update(grads: Tree, state: Any, params: Tree | None = None) -> tuple[Tree, Moments]:
-    mu = jax.tree.map(lambda m, d: b1 * m + (1 - b1) * d, state.mu, grads)  # m <- b1 m + (1 - b1) D
-    nu = jax.tree.map(second, state.nu, grads)
+  def update(updates: Tree, state: Any, params: Tree | None = None) -> tuple[Tree, Moments]:
+    mu = jax.tree.map(lambda m, d: b1 * m + (1 - b1) * d, state.mu, updates)  # m <- b1 m + (1 - b1) D
+    nu = jax.tree.map(second, state.nu, updates)
     step = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + adaptivity), mu, nu)  # m / (sqrt(v) + tau)
     return step, Moments(mu, nu)
 
