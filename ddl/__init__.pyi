@@ -35,6 +35,7 @@ from .algorithms.collective.scaffold import scaffold as scaffold
 from .algorithms.collective.sharded_sync_sgd import sharded_sync_sgd as sharded_sync_sgd
 from .algorithms.collective.slowmo import slowmo as slowmo
 from .algorithms.collective.sma import sma as sma
+from .algorithms.collective.sparseloco import sparseloco as sparseloco
 from .algorithms.collective.streaming_diloco import (
   streaming_diloco as streaming_diloco,
   streaming_diloco_with as streaming_diloco_with,

@@ -29,6 +29,7 @@ from ddl.algorithms.collective import (
   sharded_sync_sgd,
   slowmo,
   sma,
+  sparseloco,
   streaming_diloco,
   sync_sgd,
 )
@@ -88,6 +89,7 @@ COLLECTIVE = {
   "diloco": diloco.SPEC,
   "streaming_diloco": streaming_diloco.SPEC,
   "eager_diloco": eager_diloco.SPEC,
+  "sparseloco": sparseloco.SPEC,
   "noloco": noloco.SPEC,
   "easgd": easgd.SPEC,
   "eamsgd": eamsgd.SPEC,

@@ -48,6 +48,10 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
   ],
   "pipe_sgd": [{"width": width} for width in (1, 2, 4)],
   "distributed_lion": [{"b1": 0.9, "b2": 0.99, "aggregate": how} for how in ("vote", "mean")],
+  "sparseloco": [
+    {"period": p, "kept": k, "decay": b, "outer_learning_rate": a, "quantize": q, "aggregate": how}
+    for p, k, b, a, q, how in ((1, 1365, 1, 1, False, "workers"), (3, 2730, 0.9, 0.7, True, "senders"))
+  ],
   "slowmo": [{"period": p, "slow_rate": a, "slow_momentum": b} for p, a, b in ((1, 1, 0.5), (3, 0.8, 0.7))],
   "bmuf": [
     {"period": p, "block_learning_rate": r, "block_momentum": m, "nesterov": n}

@@ -41,6 +41,7 @@ REFUSED = {
   "d_psgd": "shift",
   "distributed_lion": "shift",
   "noloco": "permute",
+  "sparseloco": "gather",
   "sgp": "shift",
   "overlap_sgp": "shift",
   "gradient_tracking": "shift",

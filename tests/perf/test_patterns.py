@@ -136,10 +136,14 @@ def nbytes_of(tree):
   return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
+BY_SHAPE = ["sparseloco"]  # algorithms whose messages depend on the shapes of matrices
+
+
 def test_vectors_with_the_sizes_of_a_models_leaves_have_its_pattern():
   workers, shapes = 4, lenet()
   sizes = [nbytes_of(leaf) for leaf in jax.tree.leaves(shapes)]
-  for name, spec in (COLLECTIVE | SERVER).items():
+  for name in set(COLLECTIVE | SERVER) - {*BY_SHAPE}:
+    spec = (COLLECTIVE | SERVER)[name]
     unset = {key: 1 for key, keyword in keywords(spec.factory).items() if keyword.default is keyword.empty}
     algorithm = make_algorithm(name, SGD, workers, keyword_arguments("algorithm", {"name": name, **unset}, workers))
     model, vectors = pattern_of(algorithm, shapes, workers), recorded(name, *sizes)(workers)

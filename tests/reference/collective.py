@@ -22,6 +22,7 @@ from reference.history import History
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
 from reference.rounds import adaptive_local_sgd, hierarchical_sgd
 from reference.signs import distributed_lion
+from reference.sparse import sparseloco
 from reference.unequal_steps import fednova, fedprox
 
 Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) -> [n]
@@ -220,6 +221,7 @@ TWINS = {
   "diloco": diloco,
   "streaming_diloco": streaming_diloco,
   "eager_diloco": eager_diloco,
+  "sparseloco": sparseloco,
   "noloco": noloco,
   "d_psgd": d_psgd,
   "sgp": sgp,

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.gossip.graphs import from_neighbors, mixing_steps
+from ddl.algorithms.sparse import Sparse, dense, top_k
 from ddl.algorithms.wrappers.compressed import compressible
-from ddl.algorithms.wrappers.topk import largest
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
 from ddl.group import Group
 from ddl.precision import wide
@@ -130,15 +130,19 @@ def decode_sign(v: jax.Array, message: tuple[jax.Array, jax.Array]) -> jax.Array
   return scale * (1 - 2 * jnp.unpackbits(bits, count=v.size).astype(v.dtype)).reshape(v.shape)
 
 
-def decode_topk(v: jax.Array, message: tuple[jax.Array, jax.Array]) -> jax.Array:
+def encode_topk(v: jax.Array, share: float) -> Sparse:
+  """Return the max(1, round(share n)) largest values of v, as one chunk."""
+  return top_k(v.reshape(1, -1), max(1, round(share * v.size)))
+
+
+def decode_topk(v: jax.Array, message: Sparse) -> jax.Array:
   """Return an array with the largest values of v and zeros."""
-  values, places = message
-  return jnp.zeros(v.size, v.dtype).at[places].set(values).reshape(v.shape)
+  return dense(message, v.size).reshape(v.shape)
 
 
 CODES: dict[str, Callable[[float], Code]] = {  # share of the values to send -> compressor
   "sign": lambda share: Code(encode_sign, decode_sign),
-  "topk": lambda share: Code(partial(largest, share=share), decode_topk),
+  "topk": lambda share: Code(partial(encode_topk, share=share), decode_topk),
 }
 
 SPEC = Spec(

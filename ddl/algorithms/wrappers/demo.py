@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ddl.algorithms.sparse import Chunks, Sparse, dense, mean_of_senders, top_k
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
 from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
@@ -40,22 +41,21 @@ def demo(
   check(f"demo.kept with chunk {chunk}", kept, integers(1, chunk**2))  # coefficients of a matrix's chunk
 
   def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
-    after, sent, spectra = list(memory), {}, {}
+    after, sent, transforms = list(memory), {}, {}
     for i, (x, m) in enumerate(zip(arrays, memory, strict=True)):
       if m is None:
         continue
       transform = _Transform(x, chunk)
       m = decay * m + x  # m_i <- beta m_i + g_i
-      coefficients = transform.forward(m)  # [chunks, values]
-      _, places = lax.top_k(jnp.abs(coefficients), min(kept, coefficients.shape[1]))
-      values = jnp.take_along_axis(coefficients, places, axis=1).astype(x.dtype)  # q_i
-      sent[i] = values, places.astype(jnp.uint16)
-      after[i] = m - transform.inverse(_mean_of_senders(coefficients, *(y[None] for y in sent[i])))
-      spectra[i] = transform, coefficients
+      strongest = top_k(transform.forward(m), min(kept, transform.chunks.values))
+      values = strongest.values.astype(x.dtype)  # q_i
+      sent[i] = Sparse(values, strongest.places.astype(jnp.uint16))
+      after[i] = m - transform.inverse(dense(transform.received(sent[i]), transform.chunks.values))
+      transforms[i] = transform
     whole = group.mean({i: x for i, x in enumerate(arrays) if i not in sent})
     for i, message in group.gather(sent).items():
-      transform, coefficients = spectra[i]
-      whole[i] = transform.inverse(_mean_of_senders(coefficients, *message))
+      coefficients = mean_of_senders(transforms[i].received(message), transforms[i].chunks.values)
+      whole[i] = transforms[i].inverse(coefficients)
     return [whole[i] for i in range(len(arrays))], tuple(after)
 
   return compressed(algorithm, Compressor("demo", lambda arrays, key: unsent(arrays), mean))
@@ -65,53 +65,30 @@ class _Transform:
   """The orthonormal DCT of an array, in chunks."""
 
   def __init__(self, x: Any, chunk: int):
-    self.shape, self.dtype = x.shape, x.dtype
-    self.wide = wide(x.dtype)
-    columns = x.shape[-1] if x.ndim > 1 else x.size
-    self.sizes = [max(d for d in range(1, min(n, chunk) + 1) if n % d == 0) for n in (x.size // columns, columns)]
-    self.split = (x.size // columns // self.sizes[0], self.sizes[0], columns // self.sizes[1], self.sizes[1])
-    self.bases = [jnp.asarray(_dct(n), self.wide) for n in self.sizes]
+    self.dtype, self.wide, self.chunks = x.dtype, wide(x.dtype), Chunks(x.shape, chunk)
+    self.bases = [jnp.asarray(_dct(n), self.wide) for n in self.chunks.sizes]
 
   def forward(self, x: jax.Array) -> jax.Array:
     """Return the DCT coefficients [chunks, values] of an array [...]."""
-    out = self._apply("yaxb,ka,lb->yxkl", x.astype(self.wide).reshape(self.split))
-    return out.reshape(-1, self.sizes[0] * self.sizes[1])
+    return self._apply("cab,ka,lb->ckl", self.chunks.split(x.astype(self.wide)))
 
   def inverse(self, coefficients: jax.Array) -> jax.Array:
     """Return the array [...] with the given coefficients [chunks, values]."""
-    chunks = coefficients.reshape(self.split[0], self.split[2], *self.sizes)
-    return self._apply("yxkl,ka,lb->yaxb", chunks).reshape(self.shape).astype(self.dtype)
+    return self.chunks.join(self._apply("ckl,ka,lb->cab", coefficients)).astype(self.dtype)
 
-  def _apply(self, rule: str, x: jax.Array) -> jax.Array:
-    return jnp.einsum(rule, x, *self.bases, precision=lax.Precision.HIGHEST)
+  def received(self, message: Sparse) -> Sparse:
+    """Return a message as it is computed with: values in at least 32 bits, places as int32."""
+    return Sparse(message.values.astype(self.wide), message.places.astype(jnp.int32))
+
+  def _apply(self, rule: str, chunks: jax.Array) -> jax.Array:
+    blocks = chunks.reshape(-1, *self.chunks.sizes)
+    return jnp.einsum(rule, blocks, *self.bases, precision=lax.Precision.HIGHEST).reshape(chunks.shape)
 
 
 def _dct(n: int) -> np.ndarray:
   """Return the matrix of the orthonormal DCT-II of n values: [n, n]."""
   k, i = np.mgrid[:n, :n]
   return np.where(k > 0, np.sqrt(2 / n), np.sqrt(1 / n)) * np.cos(np.pi * (2 * i + 1) * k / (2 * n))
-
-
-def _mean_of_senders(like: jax.Array, values: jax.Array, places: jax.Array) -> jax.Array:
-  """Return the mean of each coefficient [chunks, values] over the workers that sent it; 0 if none did.
-
-  values, places: the values that the workers sent, and their indices, [workers, chunks, k]. like: an array with the
-  shape and type of the result.
-  """
-  rows = jnp.arange(like.shape[0], dtype=jnp.int32)[:, None]
-
-  def add(carry: tuple[jax.Array, jax.Array], message: tuple[jax.Array, jax.Array]) -> tuple[Any, None]:
-    # Add one worker at a time: a GPU's scatter-add has no fixed order, so workers' results would differ by rounding.
-    total, senders = carry
-    values, places = message
-    place = (rows, places.astype(jnp.int32))
-    return (
-      total.at[place].add(values.astype(total.dtype)),
-      senders.at[place].add(jnp.ones_like(values, total.dtype)),
-    ), None
-
-  (total, senders), _ = lax.scan(add, (jnp.zeros_like(like), jnp.zeros_like(like)), (values, places))
-  return total / jnp.maximum(senders, jnp.ones_like(senders))
 
 
 SPEC = Wrapper(

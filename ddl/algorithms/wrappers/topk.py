@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-from jax import lax
-
+from ddl.algorithms.sparse import add_up, dense, top_k
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
 from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
@@ -32,38 +29,17 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
     for i, (x, e) in enumerate(zip(arrays, memory, strict=True)):
       if e is None:
         continue
-      v = (x + e).reshape(-1)  # v_i = x_i + e_i
-      sent[i] = values, places = largest(v, share)  # s_i
-      after[i] = v.at[places].set(jnp.zeros_like(values)).reshape(x.shape)  # e_i <- v_i - s_i
+      v = (x + e).reshape(1, -1)  # v_i = x_i + e_i, as one chunk
+      sent[i] = top_k(v, max(1, round(share * x.size)))  # s_i
+      after[i] = (v - dense(sent[i], x.size)).reshape(x.shape)  # e_i <- v_i - s_i
     whole = group.mean({i: x for i, x in enumerate(arrays) if i not in sent})
     for i, message in group.gather(sent).items():
-      whole[i] = (_add_up(arrays[i].size, *message) / group.size()).reshape(arrays[i].shape)  # (1/p) sum_i s_i
+      whole[i] = (add_up(message, arrays[i].size) / group.size()).reshape(arrays[i].shape)  # (1/p) sum_i s_i
     return [whole[i] for i in range(len(arrays))], tuple(after)
 
   return compressed(
     algorithm, Compressor("topk", lambda arrays, key: unsent(arrays), mean, models=lambda size: share == 1)
   )
-
-
-def largest(v: jax.Array, share: float) -> tuple[jax.Array, jax.Array]:
-  """Return an array's k = max(1, round(share n)) largest values in magnitude, [k], and their indices, int32 [k]."""
-  flat = v.reshape(-1)
-  _, places = lax.top_k(jnp.abs(flat), max(1, round(share * flat.size)))
-  return flat[places], places
-
-
-def _add_up(size: int, values: jax.Array, places: jax.Array) -> jax.Array:
-  """Return a vector [size]: at each index, the sum of the values that the workers sent for that index.
-
-  values, places: the values and their indices, [workers, k].
-  """
-  start = jnp.zeros(size, values.dtype).at[places[0]].set(values[0], unique_indices=True)
-
-  def add(total: jax.Array, message: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-    # Add one worker at a time: a GPU's scatter-add has no fixed order, so workers' results would differ by rounding.
-    return total.at[message[1]].add(message[0], unique_indices=True), None
-
-  return lax.scan(add, start, (values[1:], places[1:]))[0]
 
 
 SPEC = Wrapper(

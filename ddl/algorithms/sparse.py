@@ -1,0 +1,83 @@
+"""Sparse messages: the top-k values of each chunk of an array, and the sum of such messages over the workers.
+
+parts = Chunks(x.shape)
+message = top_k(parts.split(x), k)  # values and places, [chunks, k]
+mean = parts.join(add_up(group.gather(message), parts.values) / group.size())
+"""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+class Sparse(NamedTuple):
+  """The values of chunks at k places each; all other values are 0."""
+
+  values: jax.Array  # [..., chunks, k]
+  places: jax.Array  # [..., chunks, k] int32: indices into a chunk
+
+
+class Chunks:
+  """The split of an array into chunks: an array [..., m] is treated as the matrix [n, m], a vector as one row.
+
+  Along each side of the matrix, a chunk has the largest divisor of the side up to `side` as its length.
+  """
+
+  def __init__(self, shape: Sequence[int], side: int = 64):
+    """Set the shape of the array, which must not be empty, and the maximum length of a chunk along each side."""
+    self.shape, columns = tuple(shape), shape[-1] if len(shape) else 1
+    sides = prod(self.shape) // columns, columns
+    self.sizes = tuple(max(d for d in range(1, min(n, side) + 1) if n % d == 0) for n in sides)
+    self._grid = tuple(n // d for n, d in zip(sides, self.sizes, strict=True))
+
+  @property
+  def values(self) -> int:
+    """Return the number of values of a chunk."""
+    return prod(self.sizes)
+
+  def split(self, x: jax.Array) -> jax.Array:
+    """Return the chunks of an array: [...] -> [chunks, values]."""
+    (rows, columns), (height, width) = self._grid, self.sizes
+    return x.reshape(rows, height, columns, width).swapaxes(1, 2).reshape(-1, self.values)
+
+  def join(self, chunks: jax.Array) -> jax.Array:
+    """Return the array with these chunks: [chunks, values] -> [...]."""
+    (rows, columns), (height, width) = self._grid, self.sizes
+    return chunks.reshape(rows, columns, height, width).swapaxes(1, 2).reshape(self.shape)
+
+
+def top_k(chunks: jax.Array, k: int) -> Sparse:
+  """Return the k values of each chunk that are largest in magnitude: [chunks, values] -> [chunks, k]."""
+  _, places = lax.top_k(jnp.abs(chunks), k)
+  return Sparse(jnp.take_along_axis(chunks, places, axis=-1), places)
+
+
+def dense(message: Sparse, size: int) -> jax.Array:
+  """Return the chunks of one worker's message, with zeros at all other places: [chunks, size]."""
+  return add_up(jax.tree.map(lambda x: x[None], message), size)
+
+
+def add_up(messages: Sparse, size: int) -> jax.Array:
+  """Return the sum of the workers' messages: [workers, chunks, k] -> [chunks, size]."""
+  rows = jnp.arange(messages.places.shape[1], dtype=jnp.int32)[:, None]
+
+  def add(total: jax.Array, message: Sparse) -> tuple[jax.Array, None]:
+    # Add one worker at a time: a GPU's scatter-add has no fixed order, so workers' results would differ by rounding.
+    return total.at[rows, message.places].add(message.values, unique_indices=True), None
+
+  first, start = jax.tree.map(lambda x: x[0], messages), jnp.zeros((rows.size, size), messages.values.dtype)
+  total = start.at[rows, first.places].set(first.values, unique_indices=True)
+  return lax.scan(add, total, jax.tree.map(lambda x: x[1:], messages))[0]
+
+
+def mean_of_senders(messages: Sparse, size: int) -> jax.Array:
+  """Return the mean of each value over the workers that sent it, 0 if none did: [workers, chunks, k] -> [chunks, size].
+
+  A worker sends a value if one of its places is that value's, even if it sends 0.
+  """
+  senders = add_up(messages._replace(values=jnp.ones_like(messages.values)), size)
+  return add_up(messages, size) / jnp.maximum(senders, jnp.ones_like(senders))
