@@ -52,6 +52,8 @@ class Algorithm(NamedTuple):
   local: Callable[[Any, Tree, Tree, Tree], tuple[Tree, Tree]]  # (group, grads, state, params) -> (params, state)
   exchanges: tuple[Exchange, ...]
   evaluate: Callable[[Any, Tree, Tree], Tree]  # (group, state, params) -> the consensus params, equal on all workers
+  regroup: Callable[[Tree], Tree] | None = None  # state -> state for a changed set of workers; element-wise. It resets
+  # what is valid only for one set, such as terms that add up to zero over the workers. None: the state stays valid
 
 
 def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:

@@ -55,7 +55,7 @@ def of_collective(algorithm: Algorithm) -> Algorithm:
     return _same("evaluate", "params", _call("evaluate", algorithm.evaluate, group, state, params), params)
 
   exchanges = tuple(checked(place, exchange) for place, exchange in enumerate(algorithm.exchanges))
-  return Algorithm(init, local, exchanges, evaluate)
+  return algorithm._replace(init=init, local=local, exchanges=exchanges, evaluate=evaluate)
 
 
 def of_server(algorithm: ServerAlgorithm, params: Tree) -> ServerAlgorithm:

@@ -85,7 +85,7 @@ def place_rows(
   first: Carry | None = None,
   new: LocalRows | None = None,
 ) -> Carry:
-  """Build the carry of the workers `ids` on the devices of the trainer `after`.
+  """Build the carry of the workers `ids` on the devices of the trainer `after`, with `Algorithm.regroup` applied.
 
   Args:
     after: the trainer of these workers.
@@ -99,6 +99,9 @@ def place_rows(
   if first is None:
     assert rows
     first = carry_of_worker(rows, next(i for i in rows.ids if i in ids))
+  if regroup := after.algorithm.regroup:
+    first = first._replace(state=regroup(first.state))
+    rows = rows and rows._replace(carry=rows.carry._replace(state=regroup(rows.carry.state)))
 
   def leaf(per_worker: bool, row: np.ndarray, old: Any, was_per_worker: Any, initial: Any) -> np.ndarray:
     if not per_worker:  # all workers agree on this leaf
@@ -312,10 +315,10 @@ class ElasticTrainer(SingleRunTrainer):
   def placed(self, rows: LocalRows | None, before: Ids, ids: Ids, step: int, key: jax.Array) -> ElasticCarry:
     """Return the carry of the workers `ids` before a step, built from the rows of the previous workers.
 
-    Workers that stay keep their state. Workers that join start with the consensus model of those that stay
-    (`Algorithm.evaluate`), a newly initialized state, and the mean of those workers' non-trained states. Leaves on
-    which all workers agree are unchanged. Workers that join copy the messages in flight from the first worker that
-    stays.
+    Workers that stay keep their state, except what `Algorithm.regroup` resets. Workers that join start with the
+    consensus model of those that stay (`Algorithm.evaluate`), a newly initialized state, and the mean of those workers'
+    non-trained states. Leaves on which all workers agree are unchanged. Workers that join copy the messages in flight
+    from the first worker that stays.
 
     Args:
       rows: this process's rows of the previous carry; None if it has none.

@@ -32,6 +32,9 @@ HYPER = {
   "easgd": {"alpha": 0.1, "period": 3},
   "diloco": {"period": 3, **OUTER},
   "d_psgd": {"graph": "ring"},
+  "gradient_tracking": {"graph": "ring"},
+  "exact_diffusion": {"graph": "ring"},
+  "choco_sgd": {"graph": "ring", "compressor": "sign"},
 }
 ALL = tuple(range(P))
 CHANGES = {

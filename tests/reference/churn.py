@@ -6,6 +6,7 @@ optimizer. State that all workers share does not change.
 """
 
 import numpy as np
+from reference.decentralized import compressed
 from reference.diloco import Outer
 from reference.gossip import mixing_matrix
 
@@ -25,6 +26,9 @@ class Mean:
 
   def agreed(self, ids):
     return sum(self.x[i] for i in ids) / len(ids)
+
+  def changed(self):
+    """Reset what depends on the set of workers."""
 
   def local(self, t, ids):
     for i in ids:
@@ -116,8 +120,59 @@ class DPSGD(Mean):
       self.x[i] = self.x[i] - before[i] + sum(w[a, b] * before[j] for b, j in enumerate(ids))
 
 
+class GradientTracking(DPSGD):
+  """Gradient tracking (combine, then adapt); after a change all workers start to track again from zero."""
+
+  def changed(self):
+    self.y, self.g = {}, {}
+
+  def step(self, t, ids):
+    w, before = mixing_matrix(self.graph, len(ids), t), {i: self.x[i] for i in ids}
+    g = {i: self.grad(i, t, before[i]) for i in ids}
+    mixed = {i: sum(w[a, b] * self.y.get(j, 0.0) for b, j in enumerate(ids)) for a, i in enumerate(ids)}
+    self.y = {i: mixed[i] + g[i] - self.g.get(i, 0.0) for i in ids}
+    self.g = g
+    for a, i in enumerate(ids):
+      self.x[i] = sum(w[a, b] * before[j] for b, j in enumerate(ids)) + self.updates[i](self.y[i], before[i])
+
+
+class ExactDiffusion(DPSGD):
+  """Exact diffusion with gamma = 1/2; after a change all workers restart with psi_old = x."""
+
+  def changed(self):
+    self.psi = {}
+
+  def step(self, t, ids):
+    w = (np.eye(len(ids)) + mixing_matrix(self.graph, len(ids), t)) / 2
+    psi = {i: self.x[i] + self.updates[i](self.grad(i, t, self.x[i]), self.x[i]) for i in ids}
+    phi = {i: psi[i] + self.x[i] - self.psi.get(i, self.x[i]) for i in ids}
+    self.psi = psi
+    for a, i in enumerate(ids):
+      self.x[i] = sum(w[a, b] * phi[j] for b, j in enumerate(ids))
+
+
+class Choco(DPSGD):
+  """CHOCO-SGD with gamma = 1/2 that adapts first; after a change all public copies are zero."""
+
+  def __init__(self, *args, graph, compressor):
+    super().__init__(*args, graph=graph)
+    self.compressor = compressor
+
+  def changed(self):
+    self.copies = {}
+
+  def step(self, t, ids):
+    w = mixing_matrix(self.graph, len(ids), t)
+    self.local(t, ids)
+    known = {i: self.copies.get(i, np.zeros_like(self.x0)) for i in ids}
+    self.copies = known = {i: known[i] + compressed(self.x[i] - known[i], self.compressor, 1.0) for i in ids}
+    for a, i in enumerate(ids):
+      self.x[i] = self.x[i] + sum(w[a, b] * (known[j] - known[i]) for b, j in enumerate(ids)) / 2
+
+
 CHURN = {
-  "sync_sgd": SyncSGD, "local_sgd": LocalSGD, "dasgd": DaSGD, "easgd": EASGD, "diloco": DiLoCo, "d_psgd": DPSGD
+  "sync_sgd": SyncSGD, "local_sgd": LocalSGD, "dasgd": DaSGD, "easgd": EASGD, "diloco": DiLoCo, "d_psgd": DPSGD,
+  "gradient_tracking": GradientTracking, "exact_diffusion": ExactDiffusion, "choco_sgd": Choco,
 }  # fmt: skip
 
 
@@ -126,6 +181,7 @@ def churn(name, x0, grad, *, changes, steps, inner, **hyper):
   rule, history = CHURN[name](x0, grad, inner, **hyper), []
   ids = changes[0][1]
   rule.begin(ids)
+  rule.changed()
   for t in range(steps):
     for first, now in changes[1:]:
       if first == t:
@@ -134,6 +190,7 @@ def churn(name, x0, grad, *, changes, steps, inner, **hyper):
           if i not in ids:
             rule.join(i, model)
         ids = now
+        rule.changed()
     rule.step(t, ids)
     history.append((ids, np.array([rule.x[i] for i in ids]), np.array(rule.agreed(ids))))
   return history

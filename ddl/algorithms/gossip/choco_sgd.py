@@ -58,8 +58,8 @@ def choco_sgd(
   Mixing conserves the mean of all models for every C. Without adapt_first the order is that of the authors' code for
   deep learning: a worker mixes with the copies from before the step, so that C(x_i - xhat_i) is sent during the next
   step. Without compression (C = top-k with a share of 1) and with gamma = 1 this is D-PSGD, which mixes after the step
-  with adapt_first. The evaluated model is the mean of the models. If workers leave or join an elastic run, their
-  neighbors' copies are wrong.
+  with adapt_first. The evaluated model is the mean of the models. If workers leave or join an elastic run, all
+  restart with xhat_i = 0.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -111,7 +111,10 @@ def choco_sgd(
   def evaluate(group: Group, state: ChocoState, params: Tree) -> Tree:
     return group.mean(params)
 
-  return Algorithm(init, inner_step(inner), tuple(map(exchange, range(len(steps)))), evaluate)
+  def regroup(state: ChocoState) -> ChocoState:
+    return state._replace(copies=jax.tree.map(jnp.zeros_like, state.copies))
+
+  return Algorithm(init, inner_step(inner), tuple(map(exchange, range(len(steps)))), evaluate, regroup)
 
 
 def with_copies(state: ChocoState, k: int, copies: Copies) -> ChocoState:

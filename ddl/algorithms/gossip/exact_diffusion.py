@@ -35,7 +35,7 @@ def exact_diffusion(
   the same for a constant rate; with c_i, which starts as 0, schedules and other inner optimizers work too. mean_i c_i =
   0 always holds. With a constant rate and exact gradients all workers converge to the minimum of the mean loss. A
   worker sends z_i (n bytes) to each neighbor in each step. The evaluated model is the mean of the models. If workers
-  leave or join an elastic run, mean_i c_i is no longer 0.
+  leave or join an elastic run, all restart with c_i = 0.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -79,7 +79,10 @@ def exact_diffusion(
   def evaluate(group: Group, state: ExactDiffusionState, params: Tree) -> Tree:
     return group.mean(params)
 
-  return Algorithm(init, local, tuple(map(exchange, range(len(steps)))), evaluate)
+  def regroup(state: ExactDiffusionState) -> ExactDiffusionState:
+    return state._replace(correction=jax.tree.map(jnp.zeros_like, state.correction))
+
+  return Algorithm(init, local, tuple(map(exchange, range(len(steps)))), evaluate, regroup)
 
 
 def _growth(sequence: list[np.ndarray], rate: float) -> float:

@@ -166,4 +166,11 @@ def compressed(algorithm: Algorithm, compressor: Compressor) -> Algorithm:
   def evaluate(group: Group, state: CompressedState, params: Tree) -> Tree:
     return algorithm.evaluate(group, state.algorithm, params)
 
-  return Algorithm(init, local, tuple(exchange(i, e) for i, e in enumerate(algorithm.exchanges)), evaluate)
+  exchanges = tuple(exchange(i, e) for i, e in enumerate(algorithm.exchanges))
+  return Algorithm(init, local, exchanges, evaluate, regrouped(algorithm))
+
+
+def regrouped(algorithm: Algorithm) -> Callable[[Tree], Tree] | None:
+  """Return `regroup` of a wrapper whose state holds the algorithm's state as `algorithm`."""
+  regroup = algorithm.regroup
+  return regroup and (lambda state: state._replace(algorithm=regroup(state.algorithm)))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ddl.algorithms.draws import Draws, choose, draw, start
-from ddl.algorithms.wrappers.compressed import compressible
+from ddl.algorithms.wrappers.compressed import compressible, regrouped
 from ddl.api import Algorithm, Exchange, Tree, Wrapper
 from ddl.group import Group
 from ddl.ranges import Share, checked
@@ -68,7 +68,7 @@ def sparta(algorithm: Algorithm, *, share: Share = 0.005) -> Algorithm:
     return algorithm.evaluate(group, state.algorithm, params)
 
   exchanges = (Exchange(send_share, put_share), *map(passed_on, algorithm.exchanges))
-  return Algorithm(init, local, exchanges, evaluate)
+  return Algorithm(init, local, exchanges, evaluate, regrouped(algorithm))
 
 
 SPEC = Wrapper(
