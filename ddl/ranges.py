@@ -154,6 +154,11 @@ def is_static(annotation: Any) -> bool:
   return plain(annotation) is not float or STATIC in getattr(annotation, "__metadata__", ())
 
 
+def is_set(value: Any) -> bool:
+  """Return whether a setting is traced or a nonzero number: a program's structure may depend on this only."""
+  return not isinstance(value, int | float) or value != 0
+
+
 def check_fields(values: Any, prefix: str) -> None:
   """Check the fields of a dataclass by their annotations."""
   for key, annotation in typing.get_type_hints(type(values), include_extras=True).items():

@@ -18,7 +18,7 @@ from optax import contrib
 
 from ddl.api import Tree
 from ddl.elementwise import is_elementwise
-from ddl.ranges import LARGEST_FLOAT, Momentum, NonNegativeFloat, PositiveFloat, Range, checked, integers
+from ddl.ranges import LARGEST_FLOAT, Momentum, NonNegativeFloat, PositiveFloat, Range, checked, integers, is_set
 
 COMMON: dict[str, Any] = {"weight_decay": 0.0, "decay_all": False, "clip_norm": 0.0}
 MASKS = ("mask", "weight_decay_mask")
@@ -49,12 +49,12 @@ def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..
   def factory(rate: float | optax.Schedule, **overrides: Any) -> optax.GradientTransformation:
     settings = {**COMMON, **known, **overrides}
     decay, everything, norm = settings["weight_decay"], settings.pop("decay_all"), settings.pop("clip_norm")
-    before = [optax.clip_by_global_norm(norm)] if _is_set(norm) else []
-    if "weight_decay" not in known and _is_set(settings.pop("weight_decay")):
+    before = [optax.clip_by_global_norm(norm)] if is_set(norm) else []
+    if "weight_decay" not in known and is_set(settings.pop("weight_decay")):
       before.append(optax.add_decayed_weights(decay, None if everything else matrices))
-    elif mask and _is_set(decay) and not everything:
+    elif mask and is_set(decay) and not everything:
       settings[mask] = matrices
-    if "momentum" in settings and parameters["momentum"].default is None and not _is_set(settings["momentum"]):
+    if "momentum" in settings and parameters["momentum"].default is None and not is_set(settings["momentum"]):
       settings["momentum"] = None  # avoids the state of an unused momentum
     return optax.chain(*before, make(rate, **settings)) if before else make(rate, **settings)
 
@@ -69,11 +69,6 @@ def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..
   factory.__name__ = getattr(make, "__name__", "optimizer")  # some of optax's are functools.partial objects
   factory.__doc__ = (inspect.getdoc(make) or "").partition("\n")[0]
   return checked(factory)
-
-
-def _is_set(value: Any) -> bool:
-  """Return whether a setting is traced or a nonzero number."""
-  return not isinstance(value, int | float) or value != 0
 
 
 def _annotation(key: str, default: Any) -> Any:

@@ -9,7 +9,7 @@ from ddl.algorithms.wrappers.compressed import CompressedState, compressed
 from ddl.algorithms.wrappers.vectors import majority, of_vector
 from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
-from ddl.ranges import Momentum, checked
+from ddl.ranges import Momentum, checked, is_set
 
 
 @checked
@@ -27,13 +27,14 @@ def sign(algorithm: Algorithm, *, momentum: Momentum = 0.0) -> Algorithm:
     algorithm: a collective algorithm that averages only gradients, in its local step: a vote has no magnitude.
     momentum: momentum of each worker's vote (beta); 0 is signSGD, above 0 it is Signum.
   """
+  moving = is_set(momentum)
 
   def start(vector: jax.Array, key: Any) -> Tree:
-    return jnp.zeros_like(vector) if momentum else ()
+    return jnp.zeros_like(vector) if moving else ()
 
   def mean(group: Group, vector: jax.Array, memory: Tree) -> tuple[jax.Array, Tree]:
-    v = momentum * memory + (1 - momentum) * vector if momentum else vector  # v_i <- beta v_i + (1 - beta) g_i
-    return majority(group, v), v if momentum else memory  # sign(sum_i sign(v_i))
+    v = momentum * memory + (1 - momentum) * vector if moving else vector  # v_i <- beta v_i + (1 - beta) g_i
+    return majority(group, v), v if moving else memory  # sign(sum_i sign(v_i))
 
   # Means in exchanges, including those of models, are rejected below.
   voting = compressed(algorithm, of_vector("sign", start, mean, models=lambda size: True))
