@@ -63,7 +63,7 @@ from ddl.algorithms.server import (
   ringmaster_asgd,
   staleness_aware_sgd,
 )
-from ddl.algorithms.wrappers import demo, fp8, int8, powersgd, qsgd, randomk, sign, sparta, topk
+from ddl.algorithms.wrappers import demo, ef21, fp8, int8, powersgd, qsgd, randomk, sign, sparta, topk
 
 COLLECTIVE = {
   "sync_sgd": sync_sgd.SPEC,
@@ -136,6 +136,7 @@ WRAPPERS = {
   "int8": int8.SPEC,
   "fp8": fp8.SPEC,
   "demo": demo.SPEC,
+  "ef21": ef21.SPEC,
   "sparta": sparta.SPEC,
 }
 """Wrappers: compressors of an algorithm's means, and SPARTA, which also averages parameters."""

@@ -298,9 +298,11 @@ def test_powersgd_of_full_rank_is_exact(x64, shape):
 
 
 def errors(wrapper, memory):
-  """Return the error memory of each array."""
+  """Return the error memory of each array, or the estimate that is subtracted from it."""
   if wrapper == "randomk":
     return memory.error
+  if wrapper == "ef21":
+    return [m and m.own for m in memory]
   return [m and m.error for m in memory] if wrapper == "powersgd" else memory
 
 

@@ -6,18 +6,19 @@ import numpy as np
 from helpers.runs import HYPER
 from helpers.twins import INNER, W, build, tree_of
 from reference import collective as reference
-from reference import compression, quantization
+from reference import compression, momenta, quantization
 
 from ddl.algorithms import WRAPPERS
 
 LOSSLESS = {  # for a kernel [2, 3]
   "topk": {"share": 1.0}, "randomk": {"share": 1.0}, "powersgd": {"rank": 2},
-  "demo": {"decay": 0.9, "kept": 6, "chunk": 64},
+  "demo": {"decay": 0.9, "kept": 6, "chunk": 64}, "ef21": {"share": 1.0, "momentum": 0.0},
 }  # fmt: skip
 LOSSY = {
   "topk": {"share": 0.34}, "randomk": {"share": 0.34}, "powersgd": {"rank": 1},  # 2 of 6 values
   "sign": {"momentum": 0.9}, "qsgd": {"levels": 3, "block": 4}, "int8": {"block": 2},
   "fp8": {"format": "e4m3", "block": 2}, "demo": {"decay": 0.9, "kept": 1, "chunk": 2}, "sparta": {"share": 0.34},
+  "ef21": {"share": 0.34, "momentum": 0.9},
 }  # fmt: skip
 COMPRESSORS = [name for name in WRAPPERS if name != "sparta"]  # of means, by `ddl.algorithms.wrappers.compressed`
 OF_DIFFERENCES = [name for name in COMPRESSORS if name != "sign"]
@@ -80,6 +81,7 @@ def compressor(wrapper, memory):
     "int8": lambda: quantization.Quantized(quantization.integers(), 2, staged),
     "fp8": lambda: quantization.Quantized(quantization.floats("float8_e4m3fn"), 2, staged),
     "demo": lambda: compression.DeMo(0.9, 1, 2),
+    "ef21": lambda: momenta.EF21(0.34, 0.9),
   }[wrapper]()
 
 
