@@ -155,6 +155,11 @@ class ServerAlgorithm(NamedTuple):
   its schedules to that of the visit: `descend(inner, message, at_step(server.inner, visit.step), server.center)`.
   `visit.step` is the middle step of the worker's period; if the period is even, it alternates between the two middle
   steps. For a linear schedule, the rates at these steps average to the mean rate over all steps.
+
+  With `periods`, a worker's number of steps per round depends on its speed: `periods` receives the workers' mean step
+  times relative to that of the fastest worker (1 or more), and returns for each worker an integer from max(1, `delay`)
+  to `period`. The step times are those of the config (`times`), also in real time. A run ends when its rounds together
+  have as many steps as those of a run with equal speeds.
   """
 
   init: Callable[[Tree], tuple[Tree, Tree, Tree]]  # params -> (worker state, server, initial reply)
@@ -169,6 +174,8 @@ class ServerAlgorithm(NamedTuple):
   # computes a new reply for a worker after a barrier or a failure; None: the old reply stays valid
   lock_free: LockFree | None = None  # if set, the server's state consists only of the center's parameters
   arrivals: Arrivals = Arrivals()
+  periods: Callable[[Sequence[float]], Sequence[int]] | None = None  # relative step times [workers] -> steps per round
+  # of each worker; None: `period` for all workers
 
 
 class Taxonomy(NamedTuple):

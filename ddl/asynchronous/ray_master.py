@@ -34,12 +34,15 @@ class Snapshot(NamedTuple):
 class Record:
   """The events recorded so far, and the clock of the run."""
 
-  def __init__(self, workers: int, paired: bool):
-    """Create an empty record with a stopped clock. paired: whether only visits with a peer count as exchanges."""
+  def __init__(self, workers: int, period: int, paired: bool):
+    """Create an empty record with a stopped clock.
+
+    period: steps in a worker round; paired: whether only visits with a peer count as exchanges.
+    """
     self._rows, self._peers, self._latest = list[VisitRow](), list[int](), [-1] * workers  # _latest: last row
     self._restarts = dict[int, float]()  # worker -> time of a restart since its last visit
     self._origin: float | None = None
-    self._paired, self._exchanges = paired, 0
+    self._paired, self._exchanges, self._period = paired, 0, period
 
   def start(self) -> None:
     """Start the clock at the time of the last visit, unless it is running."""
@@ -72,8 +75,8 @@ class Record:
     self._latest[worker] = len(self._rows)
     self._peers.append(int(request["peer"]))
     self._exchanges += not self._paired or self._peers[-1] >= 0
-    row = VisitRow(worker, int(request["round"]), start, arrival, served, len(self._rows) + 1, served, False, restarted)
-    self._rows.append(row)
+    times = (start, arrival, served, len(self._rows) + 1, served)
+    self._rows.append(VisitRow(worker, int(request["round"]), *times, False, restarted, self._period))
 
   def behind(self, worker: int) -> bool:
     """Return whether other visits were served since the worker's last visit."""
@@ -224,7 +227,7 @@ class Shard:
     self.folder, self.every, self.token = Path(settings["folder"]), settings["every"], settings["token"]
     self.state = ShardState(algorithm, part, extra)
     self.served, self.failure, self.closed = 0, "", False
-    self.record = Record(self.workers, algorithm.arrivals.peers != "none")
+    self.record = Record(self.workers, algorithm.period, algorithm.arrivals.peers != "none")
     self.losses, self.snapshots = list[np.ndarray](), dict[int, Snapshot]()
     self.rounds = np.zeros(self.workers, int)
     self.members = LiveBarrier(settings["barrier"], workers=self.workers, seed=settings["seed"], present=False)

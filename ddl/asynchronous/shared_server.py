@@ -4,7 +4,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
@@ -176,21 +176,28 @@ class SharedServer:
   """The server of one run. With delay 0 the barrier holds back the reply, as in a simulated schedule."""
 
   def __init__(
-    self, algorithm: ServerAlgorithm, params: Tree, *, workers: int, seed: int, barrier: Bounded, visits: int
-  ):
-    """Initialize the server. algorithm: result of `compiled`; params: initial parameters; visits: length of the run."""
-    self._algorithm, self._rule, self._visits, self._params = algorithm, algorithm.lock_free, visits, params
+    self, algorithm: ServerAlgorithm, params: Tree, *, workers: int, seed: int, barrier: Bounded, visits: int,
+    periods: Sequence[int],
+  ):  # fmt: skip
+    """Initialize the server.
+
+    algorithm: result of `compiled`; params: initial parameters; visits: length of the run, in visits after rounds of
+    `period` steps; periods: the number of steps in the rounds of each worker.
+    """
+    self._algorithm, self._rule, self._params, self._periods = algorithm, algorithm.lock_free, params, periods
+    self._steps = visits * algorithm.period  # in all rounds of the run
+    self._admitted = self._served = 0  # steps in the rounds whose visits have begun, and have ended
     self.host, arrivals = jax.local_devices(backend="cpu")[0], algorithm.arrivals
     _, server, reply = jax.device_put(algorithm.init(params), self.host)
     self._server, self._replies = server, [reply] * workers
     self.gate = RoundGate(barrier, workers=workers, seed=seed, round_robin=arrivals.round_robin)
     self._bounded = barrier.bound != np.inf
     self._peers = [
-      draw_peers(np.full(visits, worker), np.arange(visits), workers=workers, arrivals=arrivals, seed=seed)
-      for worker in range(workers)
+      draw_peers(np.full(count, worker), np.arange(count), workers=workers, arrivals=arrivals, seed=seed)
+      for worker, count in enumerate(self._steps // period for period in periods)
     ]
     self.open()
-    self._lock, self._places, self._tickets = FairLock(self.now), itertools.count(), itertools.count()
+    self._lock, self._places, self._admission = FairLock(self.now), itertools.count(), threading.Lock()
     self._rows, self._latest = list[VisitRow](), [-1] * workers  # index of each worker's last row
     self._exchanges = 0
     self._operations: list[tuple[int, int, int, int, int]] = []  # place, kind, worker, event, block
@@ -208,7 +215,7 @@ class SharedServer:
 
   def progress(self) -> Progress:
     """Return the progress. The caller must hold the lock, unless all threads have ended."""
-    return Progress(len(self._rows), self._exchanges, self.now())
+    return Progress(self._served // self._algorithm.period, self._exchanges, self.now())
 
   def warm_up(self, worker: int, message: Tree, device: Any) -> Tree:
     """Compile the functions of a visit without changing the server; return an example of a reply."""
@@ -231,7 +238,7 @@ class SharedServer:
     worker = row.worker
     if self._rule:
       jax.block_until_ready(message)
-      if self.gate.over or next(self._tickets) >= self._visits:
+      if not self._admit(worker):
         return False
       row.arrival = self.now()
       operations = self._use_center(worker, message)
@@ -241,7 +248,7 @@ class SharedServer:
       return True
     message = jax.block_until_ready(jax.device_put(message, self.host))
     with self._lock as requested:
-      if self.gate.over or next(self._tickets) >= self._visits:
+      if not self._admit(worker):
         return False
       row.arrival = requested
       served = jax.block_until_ready(self._algorithm.serve(self._server, message, self._visit_of(row)))
@@ -285,8 +292,19 @@ class SharedServer:
     return make_events(rows)._replace(peer=peer), operations
 
   def _visit_of(self, row: VisitRow) -> Visit:
-    step = visit_step(self._algorithm.delay, row.round, self._algorithm.period)
+    step = visit_step(self._algorithm.delay, row.round, row.period)
     return Visit(np.int32(row.worker), self._peers[row.worker][row.round], np.int32(step))
+
+  def _admit(self, worker: int) -> bool:
+    """Return whether the run has enough steps left for a visit of this worker; end the run if others could continue."""
+    with self._admission:
+      left, period = self._steps - self._admitted, self._periods[worker]
+      if self.gate.over or left < period:
+        if left >= min(self._periods):
+          self.gate.halt()
+        return False
+      self._admitted += period
+      return True
 
   def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
     """Add the message's increments to all blocks, and read the blocks first if the rule reads first, else afterwards.
@@ -314,6 +332,7 @@ class SharedServer:
     """
     row.served = self.now()
     self._rows.append(row)
+    self._served += row.period
     self._exchanges += self._algorithm.arrivals.peers == "none" or int(self._visit_of(row).peer) >= 0
     self._latest[row.worker] = len(self._rows) - 1
     if self._algorithm.delay:
@@ -324,7 +343,7 @@ class SharedServer:
       self.gate.admit(free)
     with self._clock.paused():
       on_served(len(self._rows))
-    if len(self._rows) == self._visits:
+    if self._steps - self._served < min(self._periods):
       self.gate.halt()
 
   def _answer(self, workers: list[int]) -> None:

@@ -65,10 +65,11 @@ class Simulator(SingleRunTrainer):
     kinds = frozenset(int(k) for k in np.unique(operations.kind))
     blocks = int(operations.block.max(initial=0)) + 1
     self.events, self.operations, self._quorum = events, operations, COLLECT in kinds
-    if self._program and (kinds, blocks) == (self._program.kinds, self._program.blocks):
+    kind = kinds, blocks, bool((events.period < self.algorithm.period).any())
+    if self._program and kind == self._kind:
       return
     self._shape, gradients, steps = None, self.execution.gradients, self.execution.steps
-    self._program = WaveProgram(self.algorithm, self.model, self.workers, gradients, steps, kinds, blocks)
+    self._kind, self._program = kind, WaveProgram(self.algorithm, self.model, self.workers, gradients, steps, *kind)
     self._start = jax.jit(self.workers.lift(self._program.start, (False, False), True))
     self._consensus = jax.jit(self.workers.lift(self._program.consensus, True, False))
 
@@ -126,7 +127,7 @@ class Simulator(SingleRunTrainer):
         raise ValueError("Simulator.plan must be called before Simulator.run.")
       arrays = self.plans.arrays(call, self._shape)
       mine = self.workers.local
-      rounds = self.workers.put((arrays.mode[mine], arrays.row[mine], arrays.first[mine]))
+      rounds = self.workers.put(tuple(x[mine] for x in (arrays.mode, arrays.row, arrays.first, arrays.period)))
       batches = self.workers.put(self._rows(arrays, feed))
       server = self.workers.replicate((np.int32(len(call.waves)), arrays.count, arrays.steps))
       jax.block_until_ready(before_last)
@@ -137,11 +138,12 @@ class Simulator(SingleRunTrainer):
 
   def losses(self, call: SimulatorCall, losses: jax.Array) -> np.ndarray:
     """Return the losses of all steps of all workers in a call, as a vector."""
-    has_step = np.zeros(losses.shape[:2], bool)
+    has_step, number = np.zeros(losses.shape, bool), np.arange(self.algorithm.period)
     for k, wave in enumerate(call.waves):
       events = list(wave.visits)
-      has_step[self.events.worker[events], k] = self.plans.has_steps[events]
-    return np.asarray(losses)[has_step].ravel()
+      steps = np.where(self.plans.has_steps[events], self.events.period[events], 0)
+      has_step[self.events.worker[events], k] = number < steps[:, None]
+    return np.asarray(losses)[has_step]
 
   def nbytes(self, call: SimulatorCall) -> float:
     """Return the bytes that a worker sends and receives in a call, averaged over the workers."""
@@ -178,7 +180,7 @@ class Simulator(SingleRunTrainer):
 
   def _executable(self, args: Any) -> Callable[..., tuple[SimulatorCarry, jax.Array]]:
     assert self._program
-    kind = (self._shape, self._program.kinds, self._program.blocks)
+    kind = (self._shape, *self._kind)
     if kind not in self._compiled:
       started = time.perf_counter()
       lifted = self.workers.lift(self._program.call, (True, True, True, False, False), (True, False))

@@ -8,7 +8,7 @@ the product in the increment with the addition.
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -27,6 +27,7 @@ from ddl.engine.consensus import Consensus, NotFinite, Progress, agree
 from ddl.engine.local_step import make_local_step
 from ddl.errors import OptionError
 from ddl.events.barriers import Barrier, Quorum
+from ddl.events.cluster import worker_periods
 from ddl.events.operations import Operations
 from ddl.events.record import Events, VisitRow
 from ddl.group import Group
@@ -42,13 +43,17 @@ class Threads:
   After `run`, the attributes `server` and, as lists by worker, `params`, `state` and `extra` hold the final values.
   """
 
-  def __init__(self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier):
+  def __init__(
+    self, algorithm: ServerAlgorithm, model: Model, *, workers: int, seed: int, barrier: Barrier,
+    step_times: Sequence[float] = (),
+  ):  # fmt: skip
     """Assign worker w to local device w modulo the number of devices.
 
     algorithm: built for this number of workers. If it has a lock-free rule, visits work on `arrivals.blocks` blocks of
       the center without a lock; if the number of blocks is 0, they use a lock.
     seed: seed of the peers and the barrier's samples.
     barrier: a `Bounded`; a `Quorum` raises OptionError.
+    step_times: mean step times of the workers, for `ServerAlgorithm.periods`; by default, all are equal.
     """
     if isinstance(barrier, Quorum):
       raise OptionError("barrier", "asp, bsp, ssp or psp with threads", advice="Threads cannot drop late messages.")
@@ -60,7 +65,8 @@ class Threads:
     params = jax.eval_shape(model.init, jax.random.key(0))[0]
     self.algorithm, self.workers = of_server(algorithm, params), workers
     self.devices = [devices[worker % len(devices)] for worker in range(workers)]
-    self._settings: Any = {"workers": workers, "seed": seed, "barrier": barrier}
+    self.periods = worker_periods(algorithm, step_times or (1.0,) * workers)
+    self._settings: Any = {"workers": workers, "seed": seed, "barrier": barrier, "periods": self.periods}
     self._step, self._compiled = jax.jit(make_local_step(model, algorithm.local)), compiled(self.algorithm)
     if self._compiled.lock_free:
       check_lock_free(self.algorithm, params)
@@ -70,6 +76,7 @@ class Threads:
   def run(self, params: Tree, extra: Tree, take: Take, visits: int, watch: Watch) -> tuple[Events, Operations]:
     """Train until `visits` visits are served or `stop` is called. The clock starts after compilation.
 
+    visits: if workers have different periods, the number of visits after rounds of `period` steps each.
     watch: called after each visit; no other visit ends before it returns.
 
     Returns the recorded events and server operations.
@@ -131,14 +138,14 @@ class Threads:
     self._ready.abort()
 
   def _worker_rounds(self, worker: int) -> None:
-    delay, period, shared, device = self.algorithm.delay, self.algorithm.period, self._shared, self.devices[worker]
+    delay, period, shared, device = self.algorithm.delay, self.periods[worker], self._shared, self.devices[worker]
     me = Worker(self.params[worker], self.state[worker], self.extra[worker])
     reply, losses = jax.device_put(self._first_reply, device), np.zeros(0)
     self._warm_up(worker, me, reply)
     self._ready.wait()
     for round_ in itertools.count():
       shared.gate.wait(worker)
-      first, row = round_ * period, VisitRow(worker, round_, shared.now(), 0.0, 0.0, 0, 0.0, False, False)
+      first, row = round_ * period, VisitRow(worker, round_, shared.now(), 0.0, 0.0, 0, 0.0, False, False, period)
       if not delay:
         me, results = self._steps(worker, self._merged(me, reply), first, period)
         losses = self._checked(worker, first, results)

@@ -31,10 +31,9 @@ from ddl.asynchronous.worker_round import (
 from ddl.engine.consensus import Consensus, agree
 from ddl.engine.keys import step_key
 from ddl.engine.workers import AXIS, Workers
-from ddl.errors import OptionError
 from ddl.events.operations import COLLECT, DROP, LOOK, Operations, Wave, stops, waves
 from ddl.events.record import Events
-from ddl.events.schedule import check_schedule, visits
+from ddl.events.schedule import check_schedule, visits_until
 from ddl.group import Group
 
 
@@ -65,6 +64,7 @@ class Arrays(NamedTuple):
   mode: np.ndarray  # [workers, waves] int32: REST, FULL, DROPPED or RESTART
   row: np.ndarray  # [workers, waves] int32: index of the round among its device's batches
   first: np.ndarray  # [workers, waves] int32: the round's first step
+  period: np.ndarray  # [workers, waves] int32: the number of steps in the worker's rounds
   count: np.ndarray  # [waves] int32: number of operations
   steps: ServerOperations  # the server operations [waves, operations]
   rounds: list[list[tuple[int, int]]]  # per device, in the order of `row`: (worker, first step)
@@ -79,8 +79,8 @@ class WavePlan:
     check_schedule(algorithm, events, operations, workers)
     self.algorithm, self.events, self.operations = algorithm, events, operations
     self.workers, self.virtual, self.devices = workers, workers // devices, devices
-    self._visit_steps = visit_step(algorithm.delay, events.round, algorithm.period)
-    self._first = first_step(algorithm.delay, events.round, algorithm.period)
+    self._visit_steps = visit_step(algorithm.delay, events.round, events.period)
+    self._first = first_step(algorithm.delay, events.round, events.period)
     # Whether steps precede the visit: not if it is dropped or, with a delay, if it is the first one after a (re)start.
     self.has_steps = ~(events.dropped | ((algorithm.delay > 0) & ((events.round == 0) | events.restarted)))
     self._mode = np.select([events.dropped, events.restarted, self.has_steps], [DROPPED, RESTART, FULL], REST)
@@ -90,10 +90,7 @@ class WavePlan:
 
     Raises ValueError beyond the schedule's end.
     """
-    count, scheduled = visits(self.algorithm, self.workers, step), len(self.events.worker)
-    if count > scheduled:
-      raise OptionError("the number of visits of the schedule", f"at least {count} for step {step}", scheduled)
-    return count
+    return visits_until(self.algorithm, self.events, self.workers, step)
 
   def seconds(self, step: int) -> float:
     """Return the virtual time, in seconds, at which the workers have finished `step` steps on average.
@@ -124,7 +121,7 @@ class WavePlan:
   def arrays(self, call: SimulatorCall, shape: Shape) -> Arrays:
     """Return the arrays of a call, padded to `shape`."""
     mode = np.full((self.workers, shape.waves), REST, np.int32)
-    row, first = np.zeros_like(mode), np.zeros_like(mode)
+    row, first, period = np.zeros((3, *mode.shape), np.int32)
     count, size = np.zeros(shape.waves, np.int32), (shape.waves, shape.operations)
     kind, who, peer, at, block = np.zeros((5, *size), np.int32)
     steps = ServerOperations(kind, who, peer, at, block, np.zeros(size))
@@ -133,6 +130,7 @@ class WavePlan:
       for event in wave.visits:
         worker = int(self.events.worker[event])
         mode[worker, k], first[worker, k] = self._mode[event], self._first[event]
+        period[worker, k] = self.events.period[event]
         if self.has_steps[event]:
           device_rounds = rounds[worker // self.virtual]
           row[worker, k] = len(device_rounds)
@@ -144,7 +142,7 @@ class WavePlan:
       columns = (order.kind[part], order.worker[part], *visits, order.block[part], order.weight[part])
       for array, column in zip(steps, columns, strict=True):
         array[k, : count[k]] = column
-    return Arrays(mode, row, first, count, steps, rounds, shape.rows)
+    return Arrays(mode, row, first, period, count, steps, rounds, shape.rows)
 
 
 class SimulatorCarry(NamedTuple):
@@ -164,6 +162,7 @@ class WaveProgram(NamedTuple):
   steps: str  # as in `ExecutionConfig`
   kinds: frozenset[int]  # the kinds of server operations in the schedule
   blocks: int  # number of blocks of a lock-free center
+  varies: bool  # whether workers have different periods
 
   def start(self, params: Tree, extra: Tree) -> SimulatorCarry:
     """Return a device's initial carry; the server and all workers start from these parameters and `extra`."""
@@ -177,36 +176,36 @@ class WaveProgram(NamedTuple):
   def call(self, carry: SimulatorCarry, batches: Tree, rounds: Any, server: Any, key: jax.Array) -> Any:
     """Execute the waves of a call; return (carry, losses [workers, waves, period]).
 
-    rounds: (mode, row, first) of `Arrays`; server: (number of waves, count, steps), the last two from `Arrays`.
+    rounds: (mode, row, first, period) of `Arrays`; server: (number of waves, count, steps), the last two from `Arrays`.
     """
     virtual, period = self.workers.virtual, self.algorithm.period
     unrolled = self.gradients == "unroll"  # keep each worker's arrays separate, to avoid copies
     rank = lax.axis_index(AXIS[0]) * virtual
     key, batches = jax.random.wrap_key_data(key), jax.tree.map(lambda x: x[0], batches)
-    worker_round = make_worker_round(self.algorithm, self.model, self.steps, DROP in self.kinds)
+    worker_round = make_worker_round(self.algorithm, self.model, self.steps, DROP in self.kinds, self.varies)
     serve = make_serving(self.algorithm, self.kinds, self.blocks)
 
-    def run_round(i: Any, mode: Any, row: Any, first: Any, worker: Worker, reply: Tree, fresh: Tree) -> Any:
+    def run_round(i: Any, mode: Any, row: Any, first: Any, count: Any, worker: Worker, reply: Tree, fresh: Tree) -> Any:
       def take() -> Any:
         numbers = first + jnp.arange(period, dtype=first.dtype)
         keys = jax.vmap(lambda t: step_key(key, rank + i, t))(numbers)
         return jax.tree.map(lambda x: x[row], batches), keys
 
-      return worker_round(mode, first, worker, reply, fresh, take)
+      return worker_round(mode, first, count, worker, reply, fresh, take)
 
     def wave(k: Any, carry: tuple[Any, ServerState, jax.Array]) -> Any:
       workers, state, all_losses = carry
-      (mode, row, first), (count, steps) = jax.tree.map(lambda x: x[k], inputs)
+      (mode, row, first, size), (count, steps) = jax.tree.map(lambda x: x[k], inputs)
       replies, fresh = self._replies(workers, state, rank), state.fresh if jax.tree.leaves(state.fresh) else None
       if unrolled:
         results = []
         for i in range(virtual):
           reply, restart = jax.tree.map(lambda x, i=i: x[i], (replies, fresh))
-          results.append(run_round(i, mode[i], row[i], first[i], workers[i], reply, restart))
+          results.append(run_round(i, mode[i], row[i], first[i], size[i], workers[i], reply, restart))
         workers, losses = tuple(worker for worker, _ in results), jnp.stack([loss for _, loss in results])
       else:
         local = jax.tree.map(lambda x: x[:virtual], fresh)
-        args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, workers, replies, local)
+        args = (jnp.arange(virtual, dtype=rank.dtype), mode, row, first, size, workers, replies, local)
         mapped = (
           jax.vmap(run_round) if self.gradients == "vmap" else lambda *args: lax.map(lambda a: run_round(*a), args)
         )

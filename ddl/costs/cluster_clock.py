@@ -23,7 +23,7 @@ from ddl.engine.placement import Placement
 from ddl.engine.workers import nbytes, on_devices
 from ddl.errors import OptionError
 from ddl.events.record import Events
-from ddl.events.schedule import visits
+from ddl.events.schedule import visits_until
 from ddl.events.times import TIMES
 from ddl.group_recorder import Sent
 from ddl.names import slug
@@ -238,7 +238,7 @@ def clock(cluster_run: ClusterRun, algorithm: Algorithm | ServerAlgorithm) -> Ca
   events = schedule(cluster_run.config, algorithm)
 
   def seconds_of(step: float) -> float:
-    count = visits(algorithm, cluster_run.config.workers, int(step))
+    count = visits_until(algorithm, events, cluster_run.config.workers, int(step))
     return float(events.served[count - 1]) if count else 0.0
 
   return seconds_of

@@ -1,6 +1,6 @@
 """The simulated cluster: durations of steps, messages and service, and the peers of visits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -30,6 +30,8 @@ class Rule(Protocol):
   @property
   def period(self) -> int: ...
   @property
+  def periods(self) -> Any: ...
+  @property
   def delay(self) -> int: ...
   @property
   def read(self) -> Any: ...
@@ -37,6 +39,23 @@ class Rule(Protocol):
   def lock_free(self) -> Any: ...
   @property
   def arrivals(self) -> VisitOrder: ...
+
+
+def worker_periods(algorithm: Rule, step_times: Sequence[float]) -> tuple[int, ...]:
+  """Return the number of steps in the rounds of each worker.
+
+  step_times: mean seconds per step of each worker, in any unit.
+
+  Raises OptionError if `periods` of the algorithm does not return an integer from max(1, delay) to `period` per worker.
+  """
+  if algorithm.periods is None:
+    return (algorithm.period,) * len(step_times)
+  periods = tuple(algorithm.periods([seconds / min(step_times) for seconds in step_times]))
+  least, valid = max(1, algorithm.delay), len(periods) == len(step_times)
+  if not valid or any(period != int(period) or not least <= period <= algorithm.period for period in periods):
+    condition = f"{len(step_times)} integers from {least} to {algorithm.period} (one per worker)"
+    raise OptionError("the periods of the algorithm", condition, periods)
+  return tuple(map(int, periods))
 
 
 class Work(NamedTuple):
@@ -52,20 +71,28 @@ class Work(NamedTuple):
 class VirtualCluster:
   """The step times and communication costs of each worker."""
 
-  def __init__(self, times: Times, *, period: int, delay: int, message_seconds: Seconds, service_seconds: Seconds):
-    """Check and store the arguments; period and delay are in steps, as in `ddl.api.ServerAlgorithm`."""
+  def __init__(
+    self, times: Times, *, period: int, delay: int, message_seconds: Seconds, service_seconds: Seconds,
+    periods: Sequence[int] = (),
+  ):  # fmt: skip
+    """Check and store the arguments; period and delay are in steps, as in `ddl.api.ServerAlgorithm`.
+
+    periods: result of `worker_periods`; by default, `period` for all workers.
+    """
     if period < 1:
       raise OptionError("period", ">= 1", period)
     if not 0 <= delay <= period:
       raise OptionError("delay", f"from 0 to the period ({period})", delay)
     self.workers, self.period, self.delay, self._times = times.workers, period, delay, times
+    self.periods = tuple(periods) or (period,) * times.workers
     self.message = _by_worker("message_seconds", message_seconds, times.workers)  # one way
     self.service = _by_worker("service_seconds", service_seconds, times.workers)
 
   def work(self, worker: int, round_: int, time: float) -> Work:
     """Return the timing of a worker's round that begins at `time`. After a death the worker repeats the round."""
-    first = round_ * self.period
-    steps = self._times.steps(worker, first, self.period)
+    period = self.periods[worker]
+    first = round_ * period
+    steps = self._times.steps(worker, first, period)
     seconds, downs = float(steps.sum()), list[tuple[float, float]]()
     for death in self._times.deaths(worker, first, steps):
       died = time + death.work_seconds
@@ -74,7 +101,7 @@ class VirtualCluster:
     if not self.delay:
       return Work(time, time + seconds, time + seconds, 0.0, tuple(downs))
     before = float(steps[: self.delay].sum())
-    return Work(time, time, time + before, seconds - before if self.delay < self.period else 0.0, tuple(downs))
+    return Work(time, time, time + before, seconds - before if self.delay < period else 0.0, tuple(downs))
 
 
 def draw_peers(worker: np.ndarray, round_: np.ndarray, *, workers: int, arrivals: VisitOrder, seed: int) -> np.ndarray:

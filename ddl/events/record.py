@@ -29,9 +29,10 @@ class Events(NamedTuple):
   peer: np.ndarray  # int32: the other worker of a peer-to-peer exchange, -1 for none
   dropped: np.ndarray  # bool: a quorum barrier did not wait for this message
   restarted: np.ndarray  # bool: the worker had died and restarted from the server's state at the start of this round
+  period: np.ndarray  # int32: steps in each of this worker's rounds
 
 
-TYPES: dict[str, Any] = dict.fromkeys(("worker", "round", "answered", "staleness", "peer"), np.int32)
+TYPES: dict[str, Any] = dict.fromkeys(("worker", "round", "answered", "staleness", "peer", "period"), np.int32)
 TYPES |= dict.fromkeys(("start", "arrival", "served", "released"), np.float64)
 TYPES |= dict.fromkeys(("dropped", "restarted"), np.bool_)
 
@@ -70,6 +71,7 @@ class VisitRow:
   released: float
   dropped: bool
   restarted: bool
+  period: int
 
 
 ROW = tuple(field.name for field in fields(VisitRow))
@@ -109,6 +111,8 @@ def check(events: Events, workers: int) -> None:
   first = before < 0
   count_of_worker = np.where(first, -1, events.round[before]) + 1
   _refuse(events.round != count_of_worker, events.round, "round must count the worker's events from 0")
+  _refuse(events.period < 1, events.period, "period must be >= 1")
+  _refuse(~first & (events.period != events.period[before]), events.period, "period must be equal in all rounds")
   _refuse(np.diff(events.served, prepend=0.0) < 0, events.served, "served must not decrease")
   wrong = (events.answered <= np.arange(count)) | (events.answered > count)
   _refuse(wrong, events.answered, f"answered must be from the event's index + 1 to {count}")

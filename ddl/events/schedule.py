@@ -8,7 +8,7 @@ import numpy as np
 from ddl import memory
 from ddl.errors import OptionError
 from ddl.events.barriers import Barrier, Bounded, LiveBarrier, Quorum, Round, asp
-from ddl.events.cluster import Rule, Seconds, VirtualCluster, VisitOrder, Work, draw_peers
+from ddl.events.cluster import Rule, Seconds, VirtualCluster, VisitOrder, Work, draw_peers, worker_periods
 from ddl.events.operations import Operations, operations
 from ddl.events.record import ROW, TYPES, Events, VisitRow, make_events
 from ddl.events.times import Times
@@ -53,7 +53,12 @@ def make_schedule(
   if times.workers != workers:
     raise OptionError("times.workers", f"equal to the number of workers ({workers})", times.workers)
   costs = {"message_seconds": message_seconds, "service_seconds": service_seconds}
-  cluster = VirtualCluster(times, period=algorithm.period, delay=algorithm.delay, **costs)
+  periods = worker_periods(algorithm, times.means)
+  cluster = VirtualCluster(times, period=algorithm.period, delay=algorithm.delay, periods=periods, **costs)
+  if min(periods) < algorithm.period:  # the number of visits depends on their order
+    most = num_visits * algorithm.period // min(periods)
+    longest = schedule(cluster, algorithm.arrivals, num_visits=most, barrier=barrier, seed=seed)
+    num_visits = visits_within(longest, num_visits * algorithm.period)
   events = schedule(cluster, algorithm.arrivals, num_visits=num_visits, barrier=barrier, seed=seed)
   return events, operations(algorithm, events, workers=workers, barrier=barrier, seed=seed)
 
@@ -61,9 +66,30 @@ def make_schedule(
 def visits(algorithm: Rule, workers: int, step: int) -> int:
   """Return the number of visits after which the workers have finished `step` steps on average.
 
-  With a delay each worker makes one additional visit before its first step.
+  With a delay each worker makes one additional visit before its first step. If the workers have different periods, this
+  is the number of visits after rounds of `period` steps each; `visits_until` returns that of a schedule.
   """
   return step * workers // algorithm.period + (workers if algorithm.delay and step else 0)
+
+
+def visits_within(events: Events, steps: int) -> int:
+  """Return the largest number of visits, in order, whose rounds together have at most `steps` steps."""
+  return int(np.searchsorted(np.cumsum(events.period, dtype=np.int64), steps, side="right"))
+
+
+def visits_until(algorithm: Rule, events: Events, workers: int, step: int) -> int:
+  """Return the number of visits of a schedule after which the workers have finished `step` steps on average.
+
+  Raises OptionError beyond the schedule's end.
+  """
+  nominal, scheduled = visits(algorithm, workers, step), len(events.worker)
+  count, left = nominal, 0
+  if algorithm.periods:
+    steps = nominal * algorithm.period
+    count, left = visits_within(events, steps), steps - int(events.period.sum())
+  if count > scheduled or left >= algorithm.period:
+    raise OptionError("the number of visits of the schedule", f"at least {nominal} for step {step}", scheduled)
+  return count
 
 
 def check_schedule(algorithm: Rule, events: Events, operations: Operations, workers: int) -> None:
@@ -75,6 +101,10 @@ def check_schedule(algorithm: Rule, events: Events, operations: Operations, work
   count = max(operations.workers, int(events.worker.max(initial=-1)) + 1, int(events.peer.max(initial=-1)) + 1)
   if count != workers:
     raise OptionError("the number of workers of the schedule", f"{workers}", count)
+  shortest = 1 if algorithm.periods else algorithm.period
+  if not ((events.period >= shortest) & (events.period <= algorithm.period)).all():
+    condition = f"from {shortest} to {algorithm.period}" if algorithm.periods else f"{algorithm.period}"
+    raise OptionError("the periods of the schedule", condition, np.unique(events.period).tolist())
   peers, chance = algorithm.arrivals.peers, algorithm.arrivals.peer_probability
   if peers != "none" and not (events.peer >= 0).any() and (1 - chance) ** len(events.peer) < 1e-9:
     advice = f"In this algorithm a visit has a peer with probability {chance:g}."
@@ -180,7 +210,8 @@ def first_come(
       queue.popleft()  # this worker; if lock-free, any worker
       if queue and not lock_free:
         heapq.heappush(heap, (time + service[queue[0]], queue[0], DONE))
-      row = VisitRow(worker, clocks[worker], work.start, arrivals[worker], time, 0, 0.0, False, bool(work.downs))
+      died, period = bool(work.downs), cluster.periods[worker]
+      row = VisitRow(worker, clocks[worker], work.start, arrivals[worker], time, 0, 0.0, False, died, period)
       rows.append(row)
       latest[worker] = row
       if cluster.delay:
@@ -205,7 +236,8 @@ def round_robin(cluster: VirtualCluster, *, num_visits: int) -> list[VisitRow]:
     arrival = work.leaves + cluster.message[worker]
     served = arrival + cluster.service[worker]
     released = max(work.ready, served + cluster.message[worker])
-    rows.append(VisitRow(worker, round_, work.start, arrival, served, index + 1, released, False, bool(work.downs)))
+    died, period = bool(work.downs), cluster.periods[worker]
+    rows.append(VisitRow(worker, round_, work.start, arrival, served, index + 1, released, False, died, period))
     time = released + work.rest
   return rows
 
@@ -242,7 +274,8 @@ def quorum_rounds(cluster: VirtualCluster, barrier: Quorum, *, num_visits: int) 
       begun = ups[-1] if ups else free[worker]
       start = min(begun, released)  # a worker that is still down has not started
       times = (start, arrival, done.get(worker, closed), (round_ + 1) * cluster.workers, released)
-      rows.append(VisitRow(worker, round_, *times, dropped, died[worker] and not dropped))
+      restarted = died[worker] and not dropped
+      rows.append(VisitRow(worker, round_, *times, dropped, restarted, cluster.periods[worker]))
       died[worker] &= dropped
       free[worker] = max(released, begun)
     seen = np.isin(everyone, order[:count])

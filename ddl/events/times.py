@@ -12,7 +12,7 @@ Stragglers and deaths are drawn by worker and step, so that they are the same fo
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ class Stream:
 
 
 PlainTimes = Callable[[int, int, int], np.ndarray]  # (worker, first step, count) -> [count] seconds
+Plain = PlainTimes | tuple[PlainTimes, Sequence[float]]  # with the mean seconds of each worker if these differ
 StepSeconds = Annotated[float, Range(0, LARGEST_SECONDS, open_low=True)]
 Jitter = Annotated[float, Range(0, 10)]  # with more jitter a few steps dominate the mean over a run
 Factor = Annotated[float, Range(0, 1e6, open_low=True)]
@@ -75,7 +76,7 @@ class Times:
 
   def __init__(
     self,
-    plain: PlainTimes,
+    plain: Plain,
     *,
     workers: PositiveInt,
     seed: int,
@@ -89,8 +90,9 @@ class Times:
     """Add the shared settings to `plain` step times. Raises ValueError if `slow` does not have one entry per worker."""
     if slow and len(slow) != workers:
       raise ValueError(f"times.slow must be empty or have one multiplier per worker ({workers}), got {len(slow)}.")
-    self._plain, self.workers = plain, workers
-    self._slow = tuple(map(float, slow)) or (1.0,) * workers
+    self._plain, means = plain if isinstance(plain, tuple) else (plain, (1.0,) * workers)
+    self._slow, self.workers = tuple(map(float, slow)) or (1.0,) * workers, workers
+    self.means = tuple(mean * factor for mean, factor in zip(means, self._slow, strict=True))  # up to a common factor
     self._rate, self._factor, self._stop = straggler_rate, straggler_factor, 1 / straggler_steps
     self._death_rate, self._down = death_rate, float(down_seconds)
     # three uniform numbers per step: for stragglers, for deaths, and for the time of a death within the step
@@ -141,7 +143,7 @@ def not_negative(name: str, value: float) -> float:
   return value
 
 
-def _step_times(factory: Callable[..., PlainTimes]) -> Callable[..., Times]:
+def _step_times(factory: Callable[..., Plain]) -> Callable[..., Times]:
   """Convert a factory of plain step times to a factory of `Times` with the specific and the shared settings."""
   specific, shared = (inspect.signature(function).parameters for function in (factory, Times))
   parameters = {key: x for key, x in {**specific, **shared}.items() if x.kind is x.KEYWORD_ONLY}
@@ -187,7 +189,7 @@ def gamma(*, seed: int, seconds: StepSeconds = 0.01, jitter: Jitter = 0.1) -> Pl
 
 
 @_step_times
-def trace(*, workers: PositiveInt, path: str) -> PlainTimes:
+def trace(*, workers: PositiveInt, path: str) -> Plain:
   """Recorded step times [steps, workers] in seconds: a .npy file, or text with columns separated by commas or blanks.
 
   Raises FileNotFoundError for a missing file, and a one-line ValueError for a malformed file, for fewer columns than
@@ -203,7 +205,7 @@ def trace(*, workers: PositiveInt, path: str) -> PlainTimes:
       raise OptionError(f"the number of rows of {path}", condition, len(table))
     return table[first : first + count, worker]
 
-  return plain
+  return plain, table[:, :workers].mean(axis=0).tolist()
 
 
 def _square(jitter: float) -> float:

@@ -30,6 +30,7 @@ from ddl.engine.traffic import exchange_nbytes
 from ddl.engine.trainer import SingleRunTrainer
 from ddl.errors import OptionError
 from ddl.events.barriers import Quorum
+from ddl.events.cluster import worker_periods
 from ddl.events.record import Events
 from ddl.events.schedule import visits
 from ddl.names import pluralize
@@ -50,7 +51,10 @@ def check(experiment: Experiment, runtime: str) -> None:
     raise OptionError("runtime", f"simulator with the collective algorithm {name}", runtime, advice)
   if experiment.ema:
     raise OptionError("config.ema", f"0 with runtime={runtime}", experiment.ema)
-  if ignored := ", ".join(f"config.times.{key}" for key in IGNORED if experiment.times.get(key)):
+  settings = [key for key in IGNORED if experiment.times.get(key)]
+  if "slow" in settings and experiment.make_algorithm().periods:  # pyright: ignore[reportAttributeAccessIssue]
+    settings.remove("slow")  # determines the workers' periods
+  if ignored := ", ".join(f"config.times.{key}" for key in settings):
     warnings.warn(f"runtime={runtime} runs in real time and ignores {ignored} and config.network", stacklevel=3)
 
 
@@ -167,7 +171,8 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
       raise item
     if left and isinstance(item, Events):  # stopped early
       steps = range(1, self.components.experiment.steps + 1)
-      end = bisect.bisect_right(steps, len(item.worker), key=self._visits_of)
+      done = int(item.period.sum()) // self.algorithm.period
+      end = bisect.bisect_right(steps, done, key=self._visits_of)
       yield Interval(left[0].first, end, len(item.worker)), None, np.zeros(0)
 
   def losses(self, call: Interval, losses: np.ndarray) -> np.ndarray:
@@ -207,6 +212,10 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
     del step
     return {"visits": self.visits}
 
+  def _step_times(self) -> tuple[float, ...]:
+    """Return the workers' mean step times if their periods depend on them, else ()."""
+    return virtual_time.step_times(self.components.experiment).means if self.algorithm.periods else ()
+
   def _visits_of(self, step: int) -> int:
     return visits(self.algorithm, self.workers, step)
 
@@ -245,7 +254,7 @@ class ThreadsTrainer(RealTimeTrainer):
     super().__init__(components, folder)
     config = components.experiment
     execution.check_threads("config.workers with runtime=threads", config.workers)
-    how = {"workers": config.workers, "seed": config.seed}
+    how: Any = {"workers": config.workers, "seed": config.seed, "step_times": self._step_times()}
     self._threads = Threads(self.algorithm, components.model, barrier=self.barrier, **how)
     self.layout = {"devices": len({*self._threads.devices})}
 
@@ -276,6 +285,9 @@ class RayTrainer(RealTimeTrainer):
     from ddl.asynchronous.ray_transport import cut
 
     super().__init__(components, folder)
+    periods = worker_periods(self.algorithm, self._step_times())
+    if any(period != self.algorithm.period for period in periods):
+      raise OptionError("runtime", "simulator or threads for workers with different periods", "ray")
     self._options, self.cluster = options, None
     self.layout = {"shards": options.shards}
     shapes = param_shapes(components.model)

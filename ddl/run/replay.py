@@ -14,7 +14,7 @@ from ddl.errors import OptionError
 from ddl.events import presence, record
 from ddl.events.presence import Presence
 from ddl.events.record import Events
-from ddl.events.schedule import visits
+from ddl.events.schedule import visits, visits_until
 from ddl.files import read_json
 from ddl.run.build import Components
 from ddl.run.folder import ABOUT, CONFIG, EVENTS, PRESENCE, flat
@@ -74,9 +74,10 @@ def recorded(path: Path, components: Components) -> Events:
     raise ValueError(f"replay={path}: {error}") from error
   if algorithm.lock_free and read_json(run_folder / ABOUT).get("runtime", "simulator") != "simulator":
     raise ValueError(f"replay={path}: lock-free runs cannot be replayed: the order of their updates is not recorded")
-  needed = visits(algorithm, config["workers"], config["steps"])
-  if len(events.worker) < needed:
-    raise ValueError(
-      f"replay={path} must have at least {needed} visits for config.steps={config['steps']}, got {len(events.worker)}."
-    )
+  try:
+    visits_until(algorithm, events, config["workers"], config["steps"])
+  except OptionError as error:
+    needed = visits(algorithm, config["workers"], config["steps"])
+    condition = f"at least {needed} visits for config.steps={config['steps']}"
+    raise ValueError(f"replay={path} must have {condition}, got {len(events.worker)}.") from error
   return events

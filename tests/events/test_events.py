@@ -123,6 +123,7 @@ class Rule(NamedTuple):
   read: Any = True
   lock_free: Any = None
   arrivals: Arrivals = Arrivals()
+  periods: Any = None
 
 
 @pytest.mark.parametrize("rule", [Rule(), Rule(delay=2, arrivals=Arrivals("round_robin")), Rule(period=1, read=None)])

@@ -16,7 +16,7 @@ from ddl.engine.execution import ExecutionConfig
 from ddl.engine.workers import make_workers
 from ddl.events.barriers import asp
 from ddl.events.operations import stops
-from ddl.events.schedule import make_schedule, visits
+from ddl.events.schedule import make_schedule, visits_until
 from ddl.events.times import lognormal
 from ddl.run.build import build
 
@@ -72,7 +72,7 @@ def one_by_one(components, schedule):
     batch = jax.tree.map(lambda x: x[0, 0], components.feed([worker])(step, 1))
     return batch, jax.random.fold_in(jax.random.fold_in(KEY, worker), step)
 
-  runner.run(0, stops(ops, [visits(components.algorithm, WORKERS, STEPS)])[0], take)
+  runner.run(0, stops(ops, [visits_until(components.algorithm, events, WORKERS, STEPS)])[0], take)
   return runner
 
 

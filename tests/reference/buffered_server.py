@@ -24,9 +24,12 @@ class HeavyBall(Outer):
 
 def fedbuff(
   x0, grad: Grad, *, order, peers, workers: int, inner: Inner, buffer: int, weight: str,
-  outer_learning_rate: float, outer_momentum: float, nesterov: bool, period: int,
+  outer_learning_rate: float, outer_momentum: float, nesterov: bool, period: int, dylu: bool = False,
 ) -> History:  # fmt: skip
-  """Nguyen et al.: the buffer receives s(tau) D; when it contains K of them, an outer step on their sum over K."""
+  """Nguyen et al.: the buffer receives s(tau) D; when it contains K of them, an outer step on their sum over K.
+
+  dylu: False, or the number of steps per round of each worker.
+  """
   z, version, arrived = x0, 0, []
   updates = [inner() for _ in range(workers)]
   outer = (Outer if nesterov else HeavyBall)(outer_learning_rate, outer_momentum)
@@ -34,7 +37,7 @@ def fedbuff(
   for i in order:
     start, old = pulled[i]
     x = start
-    for _ in range(period):
+    for _ in range(dylu[i] if dylu else period):
       x, steps[i] = x + updates[i](grad(i, steps[i], x), x), steps[i] + 1
     arrived.append((start - x) * {"constant": 1.0, "polynomial": (1 + version - old) ** -0.5}[weight])
     if len(arrived) == buffer:

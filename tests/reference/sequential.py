@@ -55,7 +55,7 @@ class Sequential:
       if kind not in (READ, RESTART) and event not in self.begun:
         self.begun.add(event)
         self._worker_round(w, event, take)
-      step = visit_step(self.algorithm.delay, self.events.round[event], self.algorithm.period)
+      step = visit_step(self.algorithm.delay, self.events.round[event], self.events.period[event])
       visit = Visit(jnp.int32(w), jnp.int32(self.events.peer[event]), jnp.int32(step))
       if kind == SERVE:
         self.server, self.reply[w] = self._serve(self.server, self.message[w], visit)
@@ -82,7 +82,7 @@ class Sequential:
           self.seen[w] = to_blocks(self.server, self.blocks)
 
   def _worker_round(self, w: int, event: int, take: Take) -> None:
-    round_, delay, period = int(self.events.round[event]), self.algorithm.delay, self.algorithm.period
+    round_, delay, period = int(self.events.round[event]), self.algorithm.delay, int(self.events.period[event])
     restarted = bool(self.events.restarted[event])
     if self.events.dropped[event]:
       self.params[w], self.state[w] = self._merge(self.reply[w], self.state[w], self.params[w])

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ddl.algorithms.dylu import local_steps
 from ddl.algorithms.server.async_local_sgd import AsyncLocalState, async_local_sgd
 from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
 from ddl.ranges import ByWorkers, Momentum, OuterRate, PositiveInt, checked
@@ -33,6 +34,7 @@ def fedbuff(
   outer_momentum: Momentum = 0.9,
   nesterov: bool = True,
   period: PositiveInt = 20,
+  dylu: bool = False,
   workers: PositiveInt,
 ) -> ServerAlgorithm:
   """Collect K workers' differences in a buffer, then apply their weighted sum over K with outer momentum (FedBuff).
@@ -54,10 +56,12 @@ def fedbuff(
     outer_momentum: momentum of the outer steps (mu).
     nesterov: whether the momentum is Nesterov's, as in the update above; False: z <- z - e m.
     period: steps per exchange (H).
+    dylu: whether slower workers take fewer steps per exchange (see `ddl.algorithms.dylu`), so that all arrive at about
+      the same rate; schedules of the inner optimizer count a worker's own steps.
     workers: number of workers (p).
   """
   outer = optax.sgd(outer_learning_rate, outer_momentum, nesterov=nesterov)
-  return fedbuff_with(inner, outer, buffer=buffer, weight=weight, period=period, workers=workers)
+  return fedbuff_with(inner, outer, buffer=buffer, weight=weight, period=period, dylu=dylu, workers=workers)
 
 
 @checked
@@ -68,6 +72,7 @@ def fedbuff_with(
   buffer: PositiveInt,
   weight: str,
   period: PositiveInt,
+  dylu: bool,
   workers: PositiveInt,
 ) -> ServerAlgorithm:
   """Return `fedbuff` with any outer optimizer: a is its gradient, z its parameters."""
@@ -98,7 +103,7 @@ def fedbuff_with(
   def read(server: BufferedServer, reply: Tree, visit: Visit) -> tuple[BufferedServer, Tree]:
     return server._replace(pulled=server.pulled.at[visit.worker].set(server.version)), server.center
 
-  return worker._replace(init=init, serve=serve, read=read)
+  return worker._replace(init=init, serve=serve, read=read, periods=local_steps(period) if dylu else None)
 
 
 def select(condition: jax.Array, new: Tree, old: Tree) -> Tree:
@@ -118,5 +123,6 @@ SPEC = Spec(
     "outer_momentum": "mu",
     "nesterov": "Nesterov",
     "period": "H",
+    "dylu": "DyLU",
   },
 )
