@@ -14,11 +14,9 @@ from ddl.report.reader import PREDICTED, ComparisonRecord, DataFrame, RunRecord
 from ddl.report.statistics import common_grid, finite_rows, half_width, interval_ends
 
 BELOW = 0.5  # how far an accuracy axis extends below the worst final value, as a share of the range of final values
-# A final value is off the axis if its gap to the next better one exceeds FAR times the range of all better ones, which
-# counts as at least LEAST.
-FAR, LEAST = 4, 0.05
 NEGLIGIBLE = 1e-6  # share of the largest value; smaller values are rounding errors on a log axis
 POINTS = 100_000  # approximate limit of values in the page
+FEW = 4  # maximum number of lines that have bands on the same axes
 COSTS = ("examples", "bytes_sent", "step", "seconds", "virtual_seconds")  # columns of metrics that are x axes
 
 
@@ -90,9 +88,7 @@ def accuracy_limits(lines: DataFrame, targets: Sequence[float]) -> tuple[float, 
   The limits exclude the initial rise of the curves, and final values far below all others.
   """
   means = lines[lines["line"] == "mean"]
-  ends = means.groupby("label")["y"].last().sort_values(ascending=False).to_numpy()
-  far = -np.diff(ends) > FAR * np.maximum(LEAST, ends[0] - ends[:-1])
-  worst = ends[np.argmax(far)] if far.any() else ends[-1]
+  worst = figure.near(means.groupby("label")["y"].last())[-1]
   lowest, highest = min([*targets, worst]), max([*targets, means["y"].max()])
   room = highest - lowest or 0.01
   step = 10.0 ** np.floor(np.log10(room / 4))
@@ -227,14 +223,17 @@ def _encodings(x: str, y: str, logs: tuple[bool, bool], limits: Any, across: Any
   }
 
 
-def _layers(styles: DataFrame, bands: bool, singles: bool = False, clip: bool = False, **how: Any) -> list[alt.Chart]:
+def _layers(
+  styles: DataFrame, bands: dict[str, Any] | None, legend: Any, singles: bool = False, clip: bool = False,
+  behind: dict[str, Any] | None = None, **how: Any,
+) -> list[alt.Chart]:  # fmt: skip
   """Return charts of each algorithm's mean; the caller adds data with fields x, y, low, high, label, line.
 
-  bands: whether to add the bands of the algorithms in front; singles: whether to add a thin line for each seed, with a
-  cross where a run ended early; how: `legend` and, optionally, `opacity`.
+  bands: encodings of the bands; None: no bands. singles: whether to add a thin line for each seed, with a cross where a
+  run ended early. behind: encodings of the lines that do not stand out, besides dashes; None: they are thin and solid.
+  how: encodings of all marks.
   """
   labels, front = styles["label"].tolist(), styles["label"][styles["front"]].tolist()
-  legend = how.pop("legend")
   channels = figure.by_label("label", labels, styles["colour"].tolist(), styles["dash"].tolist(), legend=legend)
   base = alt.Chart().encode(x="x:Q", y="y:Q", color=channels["color"], **how)
   means = base.transform_filter("datum.line == 'mean'") if singles else base
@@ -246,10 +245,12 @@ def _layers(styles: DataFrame, bands: bool, singles: bool = False, clip: bool = 
     layers.append(ends.mark_point(shape="cross", angle=45, size=60, filled=True, clip=clip))
   if len(front) < len(labels):
     rest = means.transform_filter(alt.FieldOneOfPredicate("label", [label for label in labels if label not in front]))
-    layers.append(rest.mark_line(clip=clip, strokeWidth=0.8))
+    dashed = behind | {"strokeDash": channels["strokeDash"]} if behind else {}
+    layers.append(rest.mark_line(clip=clip, strokeWidth=1.2 if behind else 0.8).encode(**dashed))
+  if bands is not None:
+    layers.append(means.mark_area(clip=clip, fillOpacity=0.18, line=False).encode(y="low:Q", y2="high:Q", **bands))
+  if len(front) < len(labels):
     means = means.transform_filter(alt.FieldOneOfPredicate("label", front))
-  if bands:
-    layers.append(means.mark_area(clip=clip, fillOpacity=0.18, line=False).encode(y=alt.Y("low:Q"), y2="high:Q"))
   layers.append(means.mark_line(clip=clip, strokeWidth=2, strokeJoin="round").encode(strokeDash=channels["strokeDash"]))
   return layers
 
@@ -265,42 +266,35 @@ def _rule(target: float | None) -> list[alt.Chart]:
 def _printed(
   tables: Frames, lines: DataFrame, x: str, y: str, logs: tuple[bool, bool], limits: Any, narrow: bool
 ) -> dict[str, Any]:
-  """Return the Vega-Lite specification: one large panel and a small panel per algorithm; narrow: only the large one."""
+  """Return the Vega-Lite specification: a large panel above a small one per algorithm; narrow: only the large one."""
   styles, target = figure.styles(tables), target_of(tables.comparison, y)
   styles = styles[styles["label"].isin(set(lines["label"]))]
+  large_styles, panel_styles = (styles.assign(colour=styles["colour"].where(styles["front"], c)) for c in (IDLE, MUTED))
   lines = lines.astype({name: float for name in ("x", "y", "low", "high")})
   across = (lines["x"].min() / 1.1, 1.03 * lines["x"].max()) if logs[0] else (0, 1.01 * lines["x"].max() or 1)
   if limits:
     lines = _cut(lines, limits)
   axes = _encodings(x, y, logs, limits, across)
   front, singles = styles["label"][styles["front"]].tolist(), bool((lines["line"] != "mean").any())
-  layers = _layers(styles, narrow, singles, legend=alt.Legend(values=front))
+  legend = alt.Legend(values=front, columns=figure.columns(front, NARROW - 40 if narrow else WIDE, 4))
+  layers = _layers(large_styles, {} if narrow and len(styles) <= FEW else None, legend, singles)
   large = alt.layer(*layers, *_rule(target), data=alt.NamedData("lines")).encode(**axes)
   if narrow:
     large = large.properties(width=NARROW, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     return figure.specification(large, lines=lines)
-  many = len(front) < len(styles)
-  columns = 6 if many else min(2, len(styles))
-  rows = -(-len(styles) // columns)
-  panel_width, height = (WIDE - 80) // 6 if many else 118, 300 if many else max(260, 62 * rows)
-  bare = alt.Axis(labels=False, ticks=False, title=None, tickCount=4, domain=False, grid=not (many or any(logs)))
+  most = figure.columns(styles["label"], WIDE, 6)  # a panel is as wide as its label
+  columns = -(-len(styles) // -(-len(styles) // most))
+  width = (WIDE - 60) // columns - 6
+  bare = alt.Axis(labels=False, ticks=False, title=None, grid=False, domain=False)
   panel_axes = {name: encoding.copy() for name, encoding in axes.items()}
   panel_axes["x"].axis = panel_axes["y"].axis = bare
-  means = lines[(lines["line"] == "mean") & lines["label"].isin(front)]
-  breaks = means.groupby("label", sort=False).tail(1).assign(y=np.nan)  # one path with gaps is drawn faster
-  means = pd.concat([means, breaks]).sort_index(kind="stable").reset_index()[["x", "y"]].reset_index()
-  grey = alt.Chart(alt.NamedData("means")).mark_line(color=IDLE, strokeWidth=0.7)
-  single = styles.assign(front=True, colour=styles["colour"].replace(IDLE, MUTED))
-  if many:
-    single["dash"] = [DASHES[0]] * len(single)
-  layers = [grey.encode(x="x:Q", y="y:Q", order="index:Q"), *_layers(single, True, singles, legend=None)]
+  layers = _layers(panel_styles.assign(front=True, dash=[DASHES[0]] * len(styles)), {}, None, singles)
   small = alt.layer(*layers, *_rule(target), data=alt.NamedData("lines")).encode(**panel_axes)
-  facet = alt.Facet("label:N", sort=styles["label"].tolist(), header=alt.Header(title=None))
-  panel_height = 46 if many else max(40, (height - 22 * rows) // rows)
-  panels = small.properties(width=panel_width, height=panel_height).facet(facet, columns=columns, spacing=6)
-  large = large.properties(width=WIDE - 60 if many else WIDE - columns * (panel_width + 6) - 90, height=height)
-  both = (large & panels if many else large | panels).resolve_scale(color="independent", strokeDash="independent")
-  return figure.specification(both, lines=lines, means=means)
+  header = alt.Header(title=None, labelLimit=width)
+  facet = alt.Facet("label:N", sort=styles["label"].tolist(), header=header)
+  panels = small.properties(width=width, height=60).facet(facet, columns=columns, spacing=6)
+  both = large.properties(width=WIDE - 60, height=300) & panels
+  return figure.specification(both.resolve_scale(color="independent", strokeDash="independent"), lines=lines)
 
 
 def _cut(lines: DataFrame, limits: tuple[float, float]) -> DataFrame:
@@ -313,15 +307,15 @@ def _cut(lines: DataFrame, limits: tuple[float, float]) -> DataFrame:
     columns = {name: np.interp(place, np.arange(len(part)), part[name]) for name in ("x", "y", "low", "high")}
     parts.append(pd.DataFrame({"label": label, "line": line} | columns))
   cut = pd.concat(parts, ignore_index=True)
-  cut = cut[cut["y"] >= limits[0] - 1e-9]
-  return cut.assign(low=cut["low"].clip(*limits), high=cut["high"].clip(*limits))
+  y = cut["y"].where(cut["y"] >= limits[0] - 1e-9)  # NaN interrupts the line
+  return cut.assign(y=y, low=cut["low"].clip(*limits), high=cut["high"].clip(*limits))
 
 
 def interactive(tables: Frames) -> dict[str, Any] | None:
   """Return the page's interactive chart (specification, data and selectable axes); None without a result.
 
   It shows the large panel of the printed figures, with bands. The page's script inserts the selected columns into the
-  calculations of x and y in the specification, and their titles and scales into the encoding.
+  calculations of x and y in the specification, and their titles, scales and formats into the encoding.
   """
   comparison = tables.comparison
   metrics = [name for name in comparison.measured if name not in COSTS and _present(comparison, name)]
@@ -330,7 +324,8 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
 
   def choice(name: str, log: bool) -> dict[str, Any]:
     labels = [figure.label_format(name, is_log) for is_log in (False, True)]
-    return {"title": frames.quantity(name).title, "log": log, "label": labels}
+    number = ".2%" if formats.is_share(name) else ",.4~r"
+    return {"title": frames.quantity(name).title, "log": log, "label": labels, "format": number}
 
   merged, ups = pd.DataFrame(), {}
   for y in metrics:
@@ -347,9 +342,12 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
   search_field = alt.binding(input="search", name="find ", placeholder="part of a label")
   search = alt.param(name="search", value="", bind=search_field)
   opacity = alt.condition(shown, alt.value(1), alt.value(0.06))
-  layers = _layers(styles, True, clip=True, legend=alt.Legend(symbolLimit=0), opacity=opacity)
+  banded = alt.condition(shown, alt.value(0.18), alt.value(0), empty=len(styles) <= FEW)
+  bands = {"fillOpacity": banded, "opacity": alt.value(1)}
+  behind = {"opacity": alt.condition(shown, alt.value(1), alt.value(0.15), empty=False)}
+  layers = _layers(styles, bands, alt.Legend(symbolLimit=0), clip=True, behind=behind, opacity=opacity)
   titles = {"label:N": "algorithm", "x:Q": "x", "y:Q": "y", "low:Q": "95 % from", "high:Q": "to"}
-  tooltip = [alt.Tooltip(field, title=title, format=".4~s") for field, title in titles.items()]
+  tooltip = [alt.Tooltip(field, title=title) for field, title in titles.items()]
   points = alt.Chart().mark_point(size=90, filled=True, opacity=0, clip=True).encode(x="x:Q", y="y:Q", tooltip=tooltip)
   x, y = "examples", comparison.metric
   chart = (
@@ -366,7 +364,8 @@ def interactive(tables: Frames) -> dict[str, Any] | None:
   ]
   spec = chart.to_dict()
   spec |= {"config": figure.SCREEN, "datasets": spec.get("datasets", {}) | {"curves": values}}
-  return {"spec": spec, "x": across, "y": ups, "initial": [x, y]}
+  column = 50 + 7 * int(min(40, styles["label"].str.len().max()))  # pixels of the legend's columns
+  return {"spec": spec, "x": across, "y": ups, "initial": [x, y], "column": column}
 
 
 def _thinned(rows: DataFrame) -> DataFrame:

@@ -11,8 +11,11 @@ from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import altair as alt
+import markupsafe
+import numpy as np
 import pandas as pd
 import vl_convert
 
@@ -25,6 +28,7 @@ FOLDER, FORMATS = "figures", ("svg", "pdf", "png", "csv")  # FOLDER is in the pa
 SUFFIXES = ", ".join(f".{kind}" for kind in FORMATS)
 WIDE, NARROW = 691, 310  # points: 9.6 inches, and 4.3 for a paper's column
 DPI = 200  # of a PNG
+URI = " <>/=:;,()-.'"  # characters that need no percent-encoding in an HTML attribute with double quotes
 INK, MUTED, GRID, IDLE = "#1b2129", "#5a6571", "#e4e8ec", "#c3cad2"
 # Okabe and Ito's colours without yellow.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", INK, "#8c6d31")
@@ -34,6 +38,9 @@ SEQUENCE = (
   "#0d0887", "#260591", "#3a049a", "#4c02a1", "#5e01a6", "#6e00a8", "#7e03a8", "#8e0ca4", "#9d189d", "#aa2395",
   "#b6308b", "#c23c81", "#cc4977", "#d5546e", "#de6164", "#e76e5b",
 )  # fmt: skip
+# An accuracy is off the axis if its gap to the next better one exceeds FAR times the range of all better ones, which
+# counts as at least LEAST.
+FAR, LEAST = 4, 0.05
 MANY = 12  # maximum number of lines that can all stand out on one pair of axes
 CONFIG: dict[str, Any] = {
   "font": "Helvetica, Arial, sans-serif",
@@ -43,9 +50,11 @@ CONFIG: dict[str, Any] = {
   "title": {"anchor": "start", "color": INK, "fontSize": 13, "subtitleColor": MUTED, "subtitleFontSize": 11,
             "subtitlePadding": 4, "offset": 10, "frame": "group"},
   "axis": {"domainColor": MUTED, "gridColor": GRID, "tickColor": MUTED, "labelColor": INK, "titleColor": INK,
-           "titleFontWeight": "normal", "labelFontSize": 10, "titleFontSize": 11, "labelOverlap": "greedy"},
+           "titleFontWeight": "normal", "labelFontSize": 10, "titleFontSize": 11, "labelOverlap": "greedy",
+           "labelSeparation": 4},
   "legend": {"labelColor": INK, "labelFontSize": 10, "title": None, "symbolSize": 200, "labelLimit": 260,
-             "symbolStrokeWidth": 2, "symbolType": "stroke", "columnPadding": 12, "orient": "bottom", "columns": 4},
+             "symbolStrokeWidth": 2, "symbolType": "stroke", "symbolOpacity": 1, "columnPadding": 12,
+             "orient": "bottom", "columns": 4},
   "header": {"labelColor": INK, "labelFontSize": 10, "labelAnchor": "start", "title": None, "labelLimit": 150,
              "labelPadding": 2},
 }  # fmt: skip
@@ -89,14 +98,13 @@ class Figure:
     """The figure as SVG."""
     return vl_convert.vegalite_to_svg(self.spec())
 
-  @property
-  def embedded(self) -> str:
-    """The SVG as a data URI, for the page."""
-    svg = re.sub(
-      r' (?:aria-\w+|role|pointer-events|class)="[^"<>]*"(?=[^<>]*>)', "", self.svg
-    )  # the page has the alternative text
+  def embedded(self, narrow: bool = False) -> markupsafe.Markup:
+    """Return the SVG as a data URI for an HTML attribute, without its alternative text. narrow: as in `save`."""
+    svg = vl_convert.vegalite_to_svg(self.spec(narrow=True)) if narrow else self.svg
+    svg = re.sub(r' (?:aria-\w+|role|pointer-events|class)="[^"<>]*"(?=[^<>]*>)', "", svg).replace(' opacity="1"', "")
     svg = re.sub(r'(?: d|transform)="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    svg = re.sub(r"""="([^"']*)"(?=[^<>]*>)""", r"='\1'", svg)  # a double quote takes three bytes in a URI
+    return markupsafe.Markup(f"data:image/svg+xml,{quote(svg, safe=URI)}")
 
   def content(self, kind: str, title: bool = True, narrow: bool = False, dpi: int = DPI) -> bytes:
     """Return the content of the figure's file. kind: one of FORMATS; title, narrow: as in `save`; dpi: of a PNG."""
@@ -164,8 +172,10 @@ def styles(tables: Frames) -> DataFrame:
   a grid with one group, colours show the value of the grid's first key.
   """
   infos, front, grid = tables.comparison.infos, _front(tables), axes(tables.comparison)
-  in_front = [info["group"] for info in infos if info["label"] in front]
-  groups = sorted(dict.fromkeys(info["group"] for info in infos), key=lambda group: group not in in_front)
+  groups = list(dict.fromkeys(info["group"] for info in infos))
+  if len(groups) > len(COLOURS):  # the groups in front get the distinct colours
+    in_front = {info["group"] for info in infos if info["label"] in front}
+    groups.sort(key=lambda group: group not in in_front)
   rows, members = [], Counter()
   for info in infos:
     place, dash = groups.index(info["group"]), 0
@@ -175,8 +185,7 @@ def styles(tables: Frames) -> DataFrame:
       colour = SEQUENCE[round(place * (len(SEQUENCE) - 1) / (len(values) - 1))]
     else:
       colour, dash = COLOURS[place % len(COLOURS)], place // len(COLOURS)
-    ahead = info["label"] in front
-    rows.append((info["label"], colour if ahead else IDLE, DASHES[(dash + members[place]) % len(DASHES)], ahead))
+    rows.append((info["label"], colour, DASHES[(dash + members[place]) % len(DASHES)], info["label"] in front))
     members[place] += 1
   return pd.DataFrame(rows, columns=["label", "colour", "dash", "front"])
 
@@ -216,6 +225,18 @@ def by_label(
     "color": alt.Color(f"{field}:N", scale=alt.Scale(domain=labels, range=colours), **legend),
     "strokeDash": alt.StrokeDash(f"{field}:N", scale=alt.Scale(domain=labels, range=dashes), **legend),
   }
+
+
+def columns(labels: Iterable[str], width: float, most: int) -> int:
+  """Return the number of columns, at most `most`, in which labels of this length fit into a width in points."""
+  return max(1, min(most, int(width // (35 + 5 * max(map(len, labels))))))
+
+
+def near(accuracies: Any) -> np.ndarray:
+  """Return accuracies in descending order, without those far below all others."""
+  ends = np.sort(accuracies)[::-1]
+  far = -np.diff(ends) > FAR * np.maximum(LEAST, ends[0] - ends[:-1])
+  return ends[: np.argmax(far) + 1] if far.any() else ends
 
 
 LOG_DIGIT = "round(datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9)))"

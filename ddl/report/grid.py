@@ -159,9 +159,8 @@ def _finding(chart: Chart) -> str:
     most = f"{points['tick'].iloc[points['x'].argmax()]} over {pluralize(chart.speedup_over, 'worker')}"
     return f"Speed-up in {quantity.title} with {most}: {formats.listed(texts, labels=False)}"
   sign, extreme = (-1, "Highest") if chart.higher_is_better else (1, "Lowest")
-  texts = [f"{line.loc[(sign * line['y']).idxmin(), 'tick']} for {group}" for group, line in groups]
-  best = formats.listed(texts, 3, labels=False) if texts else ""
-  return f"{extreme} mean {quantity.title} at {chart.word} {best}" if texts else chart.title
+  texts = [f"{group} at {chart.word} {line.loc[(sign * line['y']).idxmin(), 'tick']}" for group, line in groups]
+  return f"{extreme} mean {quantity.title}: {formats.listed(texts, 3, labels=False)}" if texts else chart.title
 
 
 def picture(tables: Frames, chart: Chart) -> Figure:
@@ -188,6 +187,9 @@ def _notes(tables: Frames, chart: Chart) -> list[str]:
     notes.append("Open markers: the mean is over only the seeds that have a value.")
   if quantity.metric == "bytes_sent" and len(silent := tables.runs["label"][tables.runs["silent"]].unique()):
     notes.append(f"Not shown, as nothing is sent: {formats.listed(silent, 6)}.")
+  if len(below := points[points["y"] < limits[0]]):
+    texts = [f"{row.label} ({formats.figure(quantity.unit, row.y)})" for row in below.itertuples()]
+    notes.append(f"Below the axis: {formats.listed(list(dict.fromkeys(texts)), 6, labels=False)}.")
   if (points["low"] < limits[0]).any() or (points["high"] > limits[1]).any():
     notes.append("Bars that end at the edge continue beyond the axis.")
   if chart.speedup_over:
@@ -224,9 +226,10 @@ def _drawn(tables: Frames, chart: Chart, narrow: bool) -> dict[str, Any]:
     bars = line.transform_filter("isValid(datum.low)")
     bars = bars.mark_rule(strokeWidth=1.5, opacity=0.7, clip=True, xOffset=offset)
     fill = alt.condition("datum.partial", alt.value("white"), alt.value(COLOURS[number % len(COLOURS)]))
-    marks = line.mark_point(size=45, strokeWidth=1.5, xOffset=offset, opacity=1).encode(fill=fill)
+    marks = line.mark_point(size=45, strokeWidth=1.5, xOffset=offset, opacity=1, clip=True).encode(fill=fill)
     layers += [bars.encode(y="low:Q", y2="high:Q"), marks]
-  layers += [moving.mark_line(strokeWidth=1.8), level.mark_line(strokeWidth=1.5, strokeDash=[5, 3])]
+  layers += [moving.mark_line(strokeWidth=1.8, clip=True)]
+  layers += [level.mark_line(strokeWidth=1.5, strokeDash=[5, 3], clip=True)]
   if chart.speedup_over:
     ideal = pd.DataFrame({"x": [min(values), max(values)], "y": [1, max(values) / min(values)]})
     layers.append(alt.Chart(ideal).mark_line(strokeDash=[2, 3], color=INK, strokeWidth=1).encode(x="x:Q", y="y:Q"))
@@ -254,6 +257,8 @@ def _limits(chart: Chart) -> list[float]:
   ends = points[["y", "low", "high"]].stack().to_numpy()
   if chart.speedup_over:
     means = np.append(means, [1.0, points["x"].max() / points["x"].min()])
+  elif formats.is_share(chart.quantity.metric):
+    means = figure.near(means)
   if chart.is_log:
     means, ends = np.log(means), np.log(np.maximum(ends, 1e-300))
   low, high = means.min(), means.max()

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import markupsafe
@@ -26,14 +27,23 @@ def table(folder: Path) -> str:
   return "\n\n".join([tables.text_table(results), *clusters.sentences_of(results)])
 
 
-def pictures(folder: Path, results: Frames) -> list[Figure]:
-  """Return the figures of a comparison's page; each is drawn only when it is needed.
+def sections(folder: Path, results: Frames) -> tuple[dict[str, Any], dict[str, list[Figure]]]:
+  """Return the template's variables for each key of the grid, and the figures of each section of the page.
 
-  Raises the errors of `write_report`.
+  A figure is drawn only when it is needed. Raises the errors of `write_report`.
   """
-  drawn = [picture for key in figure.axes(results.comparison) for picture in grid.section(results, key)["figures"]]
-  schedules = schedule.pictures(folder, results.comparison)
-  return [*drawn, *curves.pictures(results), *curves.on_clusters(results), *schedules]
+  grids = {key: grid.section(results, key) for key in figure.axes(results.comparison)}
+  return grids, {
+    "grid": [picture for section in grids.values() for picture in section["figures"]],
+    "curves": curves.pictures(results),
+    "clusters": curves.on_clusters(results),
+    "schedules": schedule.pictures(folder, results.comparison),
+  }
+
+
+def pictures(folder: Path, results: Frames) -> list[Figure]:
+  """Return the figures of a comparison's page. Raises the errors of `write_report`."""
+  return [picture for figures in sections(folder, results)[1].values() for picture in figures]
 
 
 def write_tables(folder: Path) -> Frames:
@@ -55,21 +65,17 @@ def write_report(folder: Path) -> Path:
   """
   folder = Path(folder)
   results = write_tables(folder)  # written first, because drawing a figure may fail
-  comparison, info = results.comparison, results.comparison.info
-  sections = {key: grid.section(results, key) for key in figure.axes(comparison)}
-  figures = {"curves": curves.pictures(results), "schedules": schedule.pictures(folder, comparison)}
-  figures |= {"clusters": curves.on_clusters(results)}
+  info, chart = results.comparison.info, curves.interactive(results)
+  grids, figures = sections(folder, results)
   for old in [path for pattern in OLD for path in (folder / figure.FOLDER).glob(pattern)]:
     old.unlink()
-  for drawn in (*figures.values(), *(section["figures"] for section in sections.values())):
-    figure.save_all(folder, drawn)
-  chart = curves.interactive(results)
+  figure.save_all(folder, [picture for drawn in figures.values() for picture in drawn])
   text = template("report.html").render(
     title=info["title"],
     info=info,
     results=results,
     figures=figures,
-    grid_sections=sections,
+    grid_sections=grids,
     shown_settings=settings.settings(info),
     config=json.dumps(settings.without_unset(info["config"]), indent=2, ensure_ascii=False),
     chart=chart,

@@ -19,8 +19,14 @@ COLUMNS = (
 )  # fmt: skip
 PREDICTED = "predicted_seconds"  # the prefix of each cluster's column
 
-NEEDED = ("title", "command", "config", "target", "versions", "device", "git", "data", "model", "seeds", "algorithms")
-ENTRY = ("label", "name", "title", "citation", "taxonomy", "hyper", "settings", "failed", "runs")  # of a label
+NEEDED = (
+  "title", "command", "config", "target", "versions", "device", "git", "data", "model", "seeds", "expected", "grid",
+  "algorithms",
+)  # fmt: skip
+ENTRY = (  # of an algorithm label
+  "label", "name", "title", "citation", "taxonomy", "sends", "hyper", "settings", "virtual", "tuned", "events",
+  "lockstep", "group", "point", "failed", "runs",
+)  # fmt: skip
 BUDGET = "workers", "batch", "steps"  # their product is the number of examples
 
 
@@ -96,7 +102,7 @@ class ComparisonRecord(NamedTuple):
   @property
   def stops(self) -> bool:
     """Whether runs end when they meet the target, so that their final metrics cannot be compared."""
-    return bool(self.info["target"].get("stop"))
+    return bool(self.info["target"]["stop"])
 
   @property
   def measured(self) -> list[str]:
@@ -139,7 +145,8 @@ def read(folder: Path) -> ComparisonRecord:
   path = folder / COMPARISON
   if not path.is_file():
     raise FileNotFoundError(f"{path} does not exist; create it with `python run.py compare`")
-  info = _completed(path, read_json(path, f"; `python run.py compare --resume --workdir={folder}` regenerates it"))
+  info = read_json(path, f"; `python run.py compare --resume --workdir={folder}` regenerates it")
+  _check(path, info)
   metric = info["target"]["metric"]
   if not is_score(metric):
     raise ValueError(f"{path}: the target's metric must begin with {TEST}, got {metric!r}.")
@@ -215,23 +222,17 @@ def seed_of(run: str) -> int:
   return int(run_name(run).rpartition(" ")[2])
 
 
-def _completed(path: Path, info: dict[str, Any]) -> dict[str, Any]:
-  """Add defaults for keys of comparison.json that older versions did not write.
-
-  Raises ValueError if a key without a default is missing.
-  """
+def _check(path: Path, info: Mapping[str, Any]) -> None:
+  """Raise ValueError if comparison.json lacks a key, as one written by an older version does."""
   missing, entries = set(NEEDED) - info.keys(), info.get("algorithms", [])
-  missing = missing or {f"algorithms.{key}" for entry in entries for key in ENTRY if key not in entry}
-  missing = missing or {f"algorithms.settings.{key}" for entry in entries for key in BUDGET
-                        if key not in entry["settings"]}  # fmt: skip
+  missing |= {f"algorithms.{key}" for entry in entries for key in ENTRY if key not in entry}
+  missing |= {
+    f"algorithms.settings.{key}" for entry in entries for key in BUDGET if key not in entry.get("settings", {})
+  }
   if missing:
     command = f"python run.py compare --resume --workdir={path.parent}"
     text = f"{path} lacks {', '.join(sorted(missing))} because an older version wrote it"
     raise ValueError(f"{text}; regenerate it with `{command}`")
-  info = {"expected": [], "grid": {}} | info
-  info["target"] = {"higher_is_better": info["target"]["metric"] == "test_accuracy"} | info["target"]
-  blank = {"virtual": None, "tuned": None, "events": None, "lockstep": None, "point": {}, "sends": ""}
-  return info | {"algorithms": [blank | {"group": entry["label"]} | entry for entry in info["algorithms"]]}
 
 
 def run_name(path: str | Path) -> str:

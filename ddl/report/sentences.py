@@ -187,10 +187,19 @@ def marked_labels(tables: Frames) -> list[tuple[str, str, str]]:
   return marked
 
 
+def failures(tables: Frames) -> list[str]:
+  """Return sentences on input files that changed and on runs that failed."""
+  texts = list(map(change_text, tables.comparison.info.get("changed_inputs", [])))
+  for info in tables.comparison.infos:
+    failed = tables.runs[(tables.runs["label"] == info["label"]) & (tables.runs["problem"] != "")]
+    problems = [f"{run} {problem}" for run, problem in zip(failed["run"], failed["problem"], strict=True)]
+    texts += [f"{info['label']}: {text}." for text in [info["failed"], *problems] if text]
+  return texts
+
+
 def notes(tables: Frames) -> list[str]:
-  """Return sentences on marks, identical runs, bytes and failures of algorithms, and on the meaning of seconds."""
+  """Return sentences on marks, identical runs and bytes of algorithms, and on the meaning of seconds."""
   comparison, runs = tables.comparison, tables.runs
-  infos = comparison.infos
   texts = [f"{sign} {meaning}: {text}" for sign, meaning, text in marked_labels(tables)]
   first_of = dict(zip(runs["label"], runs["same"], strict=True)).items()
   groups = _by_key((first or label, label) for label, first in first_of).values()
@@ -199,15 +208,10 @@ def notes(tables: Frames) -> list[str]:
     texts.append(f"Identical at every evaluation, so not tested against each other: {lists}.")
   sampled = [
     (info["sends"], info["label"])
-    for info in infos
+    for info in comparison.infos
     if info["sends"] and (formats.SAMPLED in info["sends"] or info["taxonomy"]["pattern"] == "round robin")
   ]
   texts += [f"Bytes of {formats.listed(labels, 6)}: {sends}." for sends, labels in _by_key(sampled).items()]
-  texts += map(change_text, comparison.info.get("changed_inputs", []))
-  for info in infos:
-    failed = runs[(runs["label"] == info["label"]) & (runs["problem"] != "")]
-    problems = [f"{run} {problem}" for run, problem in zip(failed["run"], failed["problem"], strict=True)]
-    texts += [f"{info['label']}: {text}." for text in [info["failed"], *problems] if text]
   return [*texts, clock(comparison)]
 
 

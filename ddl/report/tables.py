@@ -146,7 +146,7 @@ def text_table(tables: Frames) -> str:
   """Return the table for a terminal, at most WIDTH columns wide, with notes."""
   lines, brackets = text_lines(tables), "In brackets: the mean over only the seeds that met the target."
   paragraphs = [f"{MARKS}. {brackets} {sentences.method(tables)}", *map(sentences.plain, sentences.caveats(tables))]
-  paragraphs += sentences.notes(tables)
+  paragraphs += sentences.failures(tables) + sentences.notes(tables)
   return "\n".join([*lines, lines[1], *(textwrap.fill(paragraph, WIDTH) for paragraph in paragraphs)])
 
 

@@ -81,16 +81,17 @@ def comparison(
         (folder / path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     entries.append(
       {"label": label, "name": name, "title": name.replace("_", " "), "citation": "Doe et al. 2020, arXiv 2006.00441",
-       "taxonomy": CELL, "hyper": {"period": period},
+       "taxonomy": CELL, "sends": "", "hyper": {"period": period},
        "settings": {"optimizer": {"learning_rate": 0.1 * period, "momentum": 0.9}, "steps": STEPS,
                     "workers": WORKERS, "batch": BATCH} | (settings or {}).get(label, {}),
        "virtual": None, "tuned": None, "events": None, "lockstep": None,
        "failed": None if of_label else "keep is 3; the share lies in 0..1", "runs": paths,
        "group": label, "point": {}} | (places or {}).get(label, {})
     )  # fmt: skip
+  target = {"metric": metric, "value": value, "higher_is_better": metric == "test_accuracy", "stop": False}
   content = {
     "title": "Eight workers on handwritten digits", "command": "python run.py compare --config=configs/digits.py",
-    "config": {"data": {"name": "digits"}}, "target": {"metric": metric, "value": value},
+    "config": {"data": {"name": "digits"}}, "target": target,
     "versions": {"python": "3.11.7", "jax": "0.10.2"}, "device": "2 CPU cores", "git": "0a1b2c3",
     "seeds": list(range(seeds)),
     "data": "scikit-learn's handwritten digits, 8x8, 1437 to train and 360 to test", "model": "mlp 64-128-10",
@@ -125,7 +126,7 @@ def rising(*accuracies, **columns):
 def undrawn():
   """Write pages with empty figures and no scripts, which take most of a report's time."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(figure.Figure, "svg", "")
+    patch.setattr(figure.Figure, "embedded", lambda self, narrow=False: "data:image/svg+xml,")
     patch.setattr(figure.Figure, "content", lambda self, kind, *svg: b"")
     patch.setattr(figure, "bundle", lambda: "")
     patch.setattr(page, "template", TEMPLATE)

@@ -69,7 +69,7 @@ def test_incomplete_seeds_are_noted_and_excluded_from_means(tmp_path):
   assert row.test_accuracy == 0.97 and row.test_accuracy_mark == row.step_to_target_mark == "partial"
   problems = ["", "diverged at step 20", "has no metrics", "stopped at step 10"]
   assert runs_of(folder, "easgd").problem.tolist() == problems
-  assert all(text in " ".join(sentences.notes(frames_of(folder))) for text in problems)
+  assert all(text in " ".join(sentences.failures(frames_of(folder))) for text in problems)
   text = page.table(folder)
   assert "(97.00 %)" in text and "1/4 reached" in text and "*" not in text.splitlines()[2]
 
@@ -205,7 +205,7 @@ def test_files_have_the_content_of_the_frames(realistic_page):
     assert (folder / f"{name}.csv").read_text() == frame.to_csv(index=False)
   shown = {finding["subject"]: finding["text"] for finding in reported["findings"]}
   assert finding_of(folder).items() <= shown.items()
-  assert reported["target"] == {"metric": "test_accuracy", "value": 0.95, "higher_is_better": True}
+  assert reported["target"] == {"metric": "test_accuracy", "value": 0.95, "higher_is_better": True, "stop": False}
   for name in ("table", "pairs"):
     assert [list(line) for line in reported[name]] == [list(created[name].columns)] * len(created[name])
     for key in created[name]:
