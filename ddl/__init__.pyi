@@ -52,6 +52,7 @@ from .algorithms.gossip.pull_gossip import pull_gossip as pull_gossip
 from .algorithms.gossip.push_gossip import push_gossip as push_gossip
 from .algorithms.gossip.quasi_global_momentum import quasi_global_momentum as quasi_global_momentum
 from .algorithms.gossip.sgp import sgp as sgp
+from .algorithms.matrices import hidden_matrices as hidden_matrices
 from .algorithms.qsr import qsr as qsr
 from .algorithms.server.async_easgd import async_easgd as async_easgd
 from .algorithms.server.async_local_sgd import async_local_sgd as async_local_sgd

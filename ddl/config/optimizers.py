@@ -1,4 +1,4 @@
-"""The inner optimizers of a config: those of optax, with their names and keyword arguments.
+"""The inner optimizers of a config: those of optax with their names and keyword arguments, and `sgd_adamw`.
 
 All also take `weight_decay`, which skips arrays with fewer than two axes unless `decay_all` is set, and `clip_norm`,
 the maximum global norm of the optimizer's input. With `sync_sgd` and `pipe_sgd` this input is the mean of the workers'
@@ -7,6 +7,7 @@ With a `barrier` that averages a round it is this average. `sharded_sync_sgd` an
 `clip_norm`.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -16,6 +17,7 @@ import numpy as np
 import optax
 from optax import contrib
 
+from ddl.algorithms.matrices import hidden_matrices
 from ddl.api import Tree
 from ddl.elementwise import is_elementwise
 from ddl.ranges import LARGEST_FLOAT, Momentum, NonNegativeFloat, PositiveFloat, Range, checked, integers, is_set
@@ -30,6 +32,41 @@ RANGES = {  # annotations of the keyword arguments of optax's optimizers
   "threshold": Annotated[float, Range(4, LARGEST_FLOAT)],  # below 4, RAdam takes the root of a negative number
   "ns_steps": Annotated[int, integers(1, 100)],
 }
+
+
+@functools.wraps(contrib.muon, assigned=())
+def muon(rate: float | optax.Schedule, **settings: Any) -> optax.GradientTransformation:
+  """Orthogonalize the momentum of hidden matrices (Muon); apply AdamW to vectors, embeddings and the output layer.
+
+  `optax.contrib.muon` for the matrices of `ddl.hidden_matrices`; other arrays get its AdamW.
+  """
+  nowhere: Any = {"muon_weight_dimension_numbers": lambda params: jax.tree.map(lambda _: None, params)}
+  return _partition(contrib.muon(rate, **settings), contrib.muon(rate, **settings, **nowhere))
+
+
+def sgd_adamw(
+  rate: float | optax.Schedule,
+  b1: float = 0.9,
+  b2: float = 0.95,
+  eps: float = 1e-8,
+  weight_decay: float = 0.0,
+  mask: Any = None,
+) -> optax.GradientTransformation:
+  """Apply SGD with decoupled weight decay to hidden matrices, AdamW to vectors, embeddings and the output layer.
+
+  For `dion`, which orthogonalizes the directions of the matrices. The matrices are those of `ddl.hidden_matrices`.
+  """
+  sgd = optax.chain(optax.add_decayed_weights(weight_decay, mask), optax.scale_by_learning_rate(rate))
+  return _partition(sgd, optax.adamw(rate, b1, b2, eps, weight_decay=weight_decay, mask=mask))
+
+
+def _partition(
+  hidden: optax.GradientTransformation, others: optax.GradientTransformation
+) -> optax.GradientTransformation:
+  def labels(params: Tree) -> Tree:
+    return jax.tree.map(lambda is_hidden: "hidden" if is_hidden else "others", hidden_matrices(params))
+
+  return optax.partition({"hidden": hidden, "others": others}, labels)
 
 
 def from_optax(make: Callable[..., optax.GradientTransformation]) -> Callable[..., optax.GradientTransformation]:
@@ -105,7 +142,8 @@ OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "novograd": optax.novograd,
     "lamb": optax.lamb,
     "lars": optax.lars,
-    "muon": contrib.muon,
+    "muon": muon,
+    "sgd_adamw": sgd_adamw,
   }.items()
 }
 

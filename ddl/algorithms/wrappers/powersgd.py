@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ddl.algorithms.matrices import orthonormal
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, compressible
 from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
@@ -52,7 +53,7 @@ def powersgd(algorithm: Algorithm, *, rank: PositiveInt = 2) -> Algorithm:
     for i in m:
       whole[i] = m[i] @ memory[i].q  # M_i Q
     out = group.mean(whole)
-    p = {i: _orthonormal(out[i]) for i in m}  # P = (1/p) sum_i M_i Q, orthonormalised
+    p = {i: orthonormal(out[i]) for i in m}  # P = (1/p) sum_i M_i Q, orthonormalised
     q = group.mean({i: m[i].T @ p[i] for i in m})  # Q <- (1/p) sum_i M_i^T P
     for i in m:
       low = p[i] @ q[i].T  # P Q^T
@@ -61,12 +62,6 @@ def powersgd(algorithm: Algorithm, *, rank: PositiveInt = 2) -> Algorithm:
     return out, tuple(after)
 
   return compressed(algorithm, Compressor("powersgd", init, mean))
-
-
-def _orthonormal(p: jax.Array) -> jax.Array:
-  """Return an orthonormal basis of the columns of p, by a QR factorization in at least 32 bits."""
-  wide = p if p.dtype.itemsize > 2 else p.astype(jnp.float32)
-  return jnp.linalg.qr(wide)[0].astype(p.dtype)
 
 
 SPEC = Wrapper(
