@@ -23,6 +23,7 @@ from .algorithms.collective.fedopt import (
   fedyogi as fedyogi,
 )
 from .algorithms.collective.fedprox import fedprox as fedprox
+from .algorithms.collective.gpa import gpa as gpa
 from .algorithms.collective.hierarchical_sgd import hierarchical_sgd as hierarchical_sgd
 from .algorithms.collective.independent import independent as independent
 from .algorithms.collective.local_sgd import local_sgd as local_sgd
@@ -36,6 +37,7 @@ from .algorithms.collective.sharded_sync_sgd import sharded_sync_sgd as sharded_
 from .algorithms.collective.slowmo import slowmo as slowmo
 from .algorithms.collective.sma import sma as sma
 from .algorithms.collective.sparseloco import sparseloco as sparseloco
+from .algorithms.collective.snoo import snoo as snoo
 from .algorithms.collective.streaming_diloco import (
   streaming_diloco as streaming_diloco,
   streaming_diloco_with as streaming_diloco_with,

@@ -20,6 +20,7 @@ from reference.fedopt import fedadagrad, fedadam, fedyogi
 from reference.gossip import d_psgd, overlap_sgp, sgp
 from reference.history import History
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
+from reference.primal import gpa, snoo
 from reference.rounds import adaptive_local_sgd, hierarchical_sgd
 from reference.signs import distributed_lion
 from reference.sparse import sparseloco
@@ -198,6 +199,8 @@ TWINS = {
   "sharded_sync_sgd": sharded_sync_sgd,
   "pipe_sgd": pipe_sgd,
   "distributed_lion": distributed_lion,
+  "snoo": snoo,
+  "gpa": gpa,
   "local_sgd": local_sgd,
   "post_local_sgd": post_local_sgd,
   "adaptive_local_sgd": adaptive_local_sgd,
