@@ -11,6 +11,7 @@ from .algorithms.collective.cocod import cocod as cocod
 from .algorithms.collective.dasgd import dasgd as dasgd
 from .algorithms.collective.diloco import diloco as diloco, diloco_with as diloco_with
 from .algorithms.collective.distributed_lion import distributed_lion as distributed_lion
+from .algorithms.collective.dion import dion as dion
 from .algorithms.collective.eager_diloco import eager_diloco as eager_diloco, eager_diloco_with as eager_diloco_with
 from .algorithms.collective.eamsgd import eamsgd as eamsgd
 from .algorithms.collective.easgd import easgd as easgd

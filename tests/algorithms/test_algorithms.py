@@ -52,6 +52,7 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
     {"period": p, "kept": k, "decay": b, "outer_learning_rate": a, "quantize": q, "aggregate": how}
     for p, k, b, a, q, how in ((1, 1365, 1, 1, False, "workers"), (3, 2730, 0.9, 0.7, True, "senders"))
   ],
+  "dion": [{"rank": 0.25, "momentum": 0.95}, {"rank": 1.0, "momentum": 0.5}],
   "snoo": [{"period": 1, **OUTER}, {"period": 3, "outer_learning_rate": 0.4, "outer_momentum": 0.5}],
   "gpa": [{"train_weight": 0.7, "average_weight": 0.9}],
   "slowmo": [{"period": p, "slow_rate": a, "slow_momentum": b} for p, a, b in ((1, 1, 0.5), (3, 0.8, 0.7))],

@@ -25,7 +25,9 @@ from ddl.engine.workers import make_workers
 pytestmark = pytest.mark.usefixtures("x64", "standard_promotion")
 
 KEYS = {
-  **dict.fromkeys(("diloco", "streaming_diloco", "eager_diloco", "noloco", "sparseloco", "snoo"), "outer_learning_rate"),
+  **dict.fromkeys(
+    ("diloco", "streaming_diloco", "eager_diloco", "noloco", "sparseloco", "snoo"), "outer_learning_rate"
+  ),
   "bmuf": "block_learning_rate", "slowmo": "slow_rate",
   **dict.fromkeys(("scaffold", "fedadam", "fedyogi", "fedadagrad"), "server_rate"),
 }  # fmt: skip

@@ -118,7 +118,7 @@ def test_sharded_sends_the_padded_vector_twice(workers, padded):
 
 def test_who_asks_in_a_step():
   asks = {name for name in COLLECTIVE if traffic.of(create(name, **SOME.get(name, {})), PARAMS, 8).local_uses_group}
-  assert asks == {"sync_sgd", "sharded_sync_sgd", "distributed_lion", "snoo", "gpa"}
+  assert asks == {"sync_sgd", "sharded_sync_sgd", "distributed_lion", "snoo", "gpa", "dion"}
 
 
 SOME = {

@@ -147,6 +147,9 @@ def test_vectors_with_the_sizes_of_a_models_leaves_have_its_pattern():
     unset = {key: 1 for key, keyword in keywords(spec.factory).items() if keyword.default is keyword.empty}
     algorithm = make_algorithm(name, SGD, workers, keyword_arguments("algorithm", {"name": name, **unset}, workers))
     model, vectors = pattern_of(algorithm, shapes, workers), recorded(name, *sizes)(workers)
+    if name == "dion":  # sends low-rank factors of matrices, and vectors whole
+      assert sum(op.nbytes for op in model.local) < sum(op.nbytes for op in vectors.local)
+      continue
     assert model == vectors or callable(algorithm.exchanges[0].period), name  # functions are never equal
     assert [exchange.ops for exchange in model.exchanges] == [exchange.ops for exchange in vectors.exchanges], name
     assert (model.visits is None) == (name in COLLECTIVE), name

@@ -14,6 +14,7 @@ import numpy as np
 from reference.decentralized import choco_sgd, exact_diffusion, gradient_tracking, quasi_global_momentum
 from reference.delayed import cocod, overlap_local_sgd, pipe_sgd
 from reference.diloco import diloco, streaming_diloco
+from reference.dion import dion
 from reference.elastic import eamsgd, easgd, round_robin_easgd, sma
 from reference.federated import fedavg, scaffold
 from reference.fedopt import fedadagrad, fedadam, fedyogi
@@ -199,6 +200,7 @@ TWINS = {
   "sharded_sync_sgd": sharded_sync_sgd,
   "pipe_sgd": pipe_sgd,
   "distributed_lion": distributed_lion,
+  "dion": dion,
   "snoo": snoo,
   "gpa": gpa,
   "local_sgd": local_sgd,

@@ -1,0 +1,110 @@
+"""Dion."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ddl.algorithms.matrices import hidden_matrices, orthonormal
+from ddl.api import Algorithm, Spec, Taxonomy, Tree, descend
+from ddl.group import Group
+from ddl.precision import wide
+from ddl.ranges import Momentum, Share, checked
+
+EPSILON = 1e-8  # added to the norms of columns, as in the authors' code
+
+
+class Factor(NamedTuple):
+  """The state of a matrix; n is its longer and m its shorter side."""
+
+  momentum: jax.Array  # M_i: [n, m], of this worker
+  q: jax.Array  # Q: [m, r], equal on all workers
+
+
+class DionState(NamedTuple):
+  inner: optax.OptState
+  factors: dict[int, Factor]  # of the hidden matrices, by the number of the array in the tree
+
+
+@checked
+def dion(inner: optax.GradientTransformation, *, rank: Share = 0.25, momentum: Momentum = 0.95) -> Algorithm:
+  """Orthogonalize the momentum of each matrix with low rank, and synchronize only its low-rank factors (Dion).
+
+  M_i <- M_i + g_i; P = orthonormal((1/p) sum_i M_i Q); R = (1/p) sum_i M_i^T P; M_i <- M_i - (1 - mu) P R^T;
+  Q <- R with columns of norm 1; X <- X + inner(sqrt(n_out / n_in) P Q^T)
+
+  Ahn, Xu, Abreu, Langford et al. 2025, arXiv 2504.05295. M_i has no factor 1 - mu at g_i: it decays only along the
+  columns of P, which is the error feedback. All X are equal, and equal to those of one worker with the mean of the
+  gradients, while the M_i differ. Applies to `ddl.hidden_matrices`, each transposed so that P has the longer side, as
+  in the authors' code; Q starts with normal entries that are the same in all runs, and remains while R = 0. All other
+  arrays get x <- x + inner((1/p) sum_i g_i).
+
+  Two successive means send r (n + m) values per matrix [n, m] and step, r = ceil(rank min(n, m)), and all of the other
+  arrays. If r (n + m) >= n m, the mean of g_i is sent instead, with the same X. The evaluated model is X. Set no
+  wrapper: the error feedback of a compressor would add the errors of factors with different Q.
+
+  Args:
+    inner: optimizer of the directions P Q^T and of the mean gradients, the same on all workers. It must not normalize
+      or accumulate P Q^T again: use `sgd_adamw` of the config's optimizers, which applies SGD and weight decay to the
+      matrices and AdamW to other arrays, or optax.partition with `ddl.hidden_matrices`.
+    rank: r as a share of the shorter side; 1 in the authors' code, 1/4 without a loss in the paper for 3B parameters.
+    momentum: decay along the orthonormal columns (mu); 0.95 in the paper.
+  """
+
+  def init(group: Group, params: Tree, key: Any) -> DionState:
+    def one(i: int, x: jax.Array) -> Factor:
+      m, start = min(x.shape), jax.random.fold_in(jax.random.key(0), i)
+      return Factor(jnp.zeros_like(_tall(x, x)), jax.random.normal(start, (m, math.ceil(rank * m)), x.dtype))
+
+    arrays = zip(jax.tree.leaves(params), jax.tree.leaves(hidden_matrices(params)), strict=True)
+    factors = {i: one(i, x) for i, (x, hidden) in enumerate(arrays) if hidden and x.size}
+    return DionState(inner.init(params), factors)
+
+  def local(group: Group, grads: Tree, state: DionState, params: Tree) -> tuple[Tree, DionState]:
+    gradients, structure = jax.tree.flatten(grads)
+    factors, after = state.factors, dict[int, Factor]()
+    compressed = [i for i, factor in factors.items() if _saves(factor)]
+    m = {i: factors[i].momentum + _tall(gradients[i], gradients[i]) for i in compressed}  # M_i <- M_i + g_i
+    out = group.mean([m[i] @ factors[i].q if i in m else g for i, g in enumerate(gradients)])  # (1/p) sum_i M_i Q
+    whole = {i: factors[i].momentum + _tall(out[i], out[i]) for i in factors if i not in m}  # M <- M + (1/p) sum_i g_i
+    p = {i: orthonormal(whole[i] @ factors[i].q if i in whole else out[i]) for i in factors}
+    mean = group.mean({i: m[i].T @ p[i] for i in m}) if m else {}  # R = (1/p) sum_i M_i^T P
+    for i, factor in factors.items():
+      r = mean[i] if i in m else whole[i].T @ p[i]
+      moved = (m | whole)[i] - (1 - momentum) * (p[i] @ r.T)  # M_i <- M_i - (1 - mu) P R^T
+      norms = jnp.linalg.norm(r.astype(wide(r.dtype)), axis=0, keepdims=True).astype(r.dtype)
+      moves = jnp.any(r != 0)  # not with gradients of zero
+      q = jnp.where(moves, r / (norms + EPSILON), factor.q)  # Q <- R with columns of norm 1
+      after[i] = Factor(moved, q)
+      scale = math.sqrt(gradients[i].shape[1] / gradients[i].shape[0])  # sqrt(n_out / n_in)
+      direction = jnp.where(moves, scale, 0.0).astype(r.dtype) * (p[i] @ q.T)
+      out[i] = _tall(direction, gradients[i])
+    params, inner_state = descend(inner, structure.unflatten(out), state.inner, params)
+    return params, DionState(inner_state, after)
+
+  def evaluate(group: Group, state: DionState, params: Tree) -> Tree:
+    return params
+
+  return Algorithm(init, local, (), evaluate)
+
+
+def _tall(x: jax.Array, like: jax.Array) -> jax.Array:
+  """Transpose x unless `like` [inputs, outputs] has more inputs than outputs; this is its own inverse."""
+  return x if like.shape[0] > like.shape[1] else x.T
+
+
+def _saves(factor: Factor) -> bool:
+  """Return whether the low-rank factors have fewer values than the matrix."""
+  (n, m), r = factor.momentum.shape, factor.q.shape[1]
+  return r * (n + m) < n * m
+
+
+SPEC = Spec(
+  factory=dion,
+  title="Dion (distributed orthonormalized updates)",
+  citation="Ahn et al. 2025, arXiv 2504.05295",
+  taxonomy=Taxonomy("data", "centralized", "synchronous", "all-reduce", "gradients"),
+  symbols={"rank": "r / min(n, m)", "momentum": "mu"},
+)
