@@ -9,6 +9,7 @@ from .algorithms.collective.adaptive_local_sgd import (
 from .algorithms.collective.bmuf import bmuf as bmuf
 from .algorithms.collective.cocod import cocod as cocod
 from .algorithms.collective.dasgd import dasgd as dasgd
+from .algorithms.collective.des_loc import des_loc as des_loc
 from .algorithms.collective.diloco import diloco as diloco, diloco_with as diloco_with
 from .algorithms.collective.distributed_lion import distributed_lion as distributed_lion
 from .algorithms.collective.dion import dion as dion
@@ -28,6 +29,7 @@ from .algorithms.collective.gpa import gpa as gpa
 from .algorithms.collective.hierarchical_sgd import hierarchical_sgd as hierarchical_sgd
 from .algorithms.collective.independent import independent as independent
 from .algorithms.collective.local_sgd import local_sgd as local_sgd
+from .algorithms.collective.mt_dao import mt_dao as mt_dao
 from .algorithms.collective.noloco import noloco as noloco
 from .algorithms.collective.overlap_local_sgd import overlap_local_sgd as overlap_local_sgd
 from .algorithms.collective.pipe_sgd import pipe_sgd as pipe_sgd

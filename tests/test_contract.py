@@ -186,7 +186,8 @@ def test_all_trainers_check_the_model():
 @pytest.mark.parametrize("name", COLLECTIVE)
 def test_collective_algorithms_satisfy_the_contract(name):
   start = {"start": 2} if name == "post_local_sgd" else {}
-  experiment = default_experiment(algorithm={"name": name, **start}, workers=4)
+  optimizer = {"name": "sgd", "momentum": 0.9}
+  experiment = default_experiment(algorithm={"name": name, **start}, optimizer=optimizer, workers=4)
   traffic.of(of_collective(experiment.make_algorithm()), PARAMS, 4)
 
 

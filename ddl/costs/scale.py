@@ -24,6 +24,7 @@ from ddl.perf.units import bytes_text
 from ddl.run.progress import bar
 
 MOST_GRAPH = 4096  # maximum workers of a gossip algorithm, because it stores matrices [workers, workers]
+WITH_MOMENTS = optax.rmsprop(0.1, momentum=0.9)  # has both moments that an algorithm may send
 
 
 class ScaledJob(NamedTuple):
@@ -109,7 +110,7 @@ def recorded(name: str, *nbytes: float, **settings: Any) -> Recorded:
       raise OptionError("workers", f"at most {MOST_GRAPH:,} for {name}", f"{workers:,}")
     required = {key: 1 for key, x in keywords(spec.factory).items() if x.default is x.empty}  # such as a first step
     values = keyword_arguments("algorithm", {"name": name, **required, **settings}, workers)
-    pattern = pattern_of(make_algorithm(name, optax.sgd(0.1), workers, values), vector(*nbytes), workers, *sizes)
+    pattern = pattern_of(make_algorithm(name, WITH_MOMENTS, workers, values), vector(*nbytes), workers, *sizes)
     if pattern.visits and workers > 1 and not sizes:
       sizes.append((pattern.visits.up, pattern.visits.down))
     return pattern

@@ -37,6 +37,11 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
   "fedadagrad": [
     {"period": p, "share": 1.0, "server_rate": 0.3, "b1": b1, "adaptivity": 0.01} for p, b1 in ((1, 0), (3, 0.6))
   ],
+  "des_loc": [{"period": 1}, {"period": 2, "momentum_period": 3, "variance_period": 4}],
+  "mt_dao": [
+    {"period": p, "momentum_period": u, "variance_period": v, "b1": 0.95, "b2": 0.9, "weight": 0.6, "eps": 0.01}
+    for p, u, v in ((2, None, None), (4, 3, 2))
+  ],
   "fedprox": [
     {"proximal": 0.2, "period": p, "share": 1.0, "local_steps": steps} for p, steps in ((1, ()), (3, (1, 3, 2)))
   ],

@@ -13,7 +13,7 @@ from ddl.config import default_experiment
 from ddl.config.catalog import keyword_arguments, keywords, make_algorithm
 from ddl.costs import cluster_clock
 from ddl.costs.cluster_clock import pattern_of, vector
-from ddl.costs.scale import recorded
+from ddl.costs.scale import WITH_MOMENTS, recorded
 from ddl.engine import traffic
 from ddl.models import MODELS
 from ddl.perf import collectives, patterns, scaling
@@ -41,7 +41,7 @@ def test_exchanges_are_launched_as_in_training(name):
   """Skip exchanges with a changing period, which `launched` replaces by a steady one."""
   required = {key: 2 for key, x in keywords(COLLECTIVE[name].factory).items() if x.default is x.empty}
   values = keyword_arguments("algorithm", {"name": name, **required}, P)
-  algorithm = make_algorithm(name, SGD, P, values)
+  algorithm = make_algorithm(name, WITH_MOMENTS, P, values)
   exchanges, clocks = pattern_of(algorithm, vector(N), P).exchanges, Schedule(algorithm.exchanges).clocks
   for exchange, clock in zip(exchanges, clocks, strict=True):
     if clock.steady:
@@ -145,7 +145,9 @@ def test_vectors_with_the_sizes_of_a_models_leaves_have_its_pattern():
   for name in set(COLLECTIVE | SERVER) - {*BY_SHAPE}:
     spec = (COLLECTIVE | SERVER)[name]
     unset = {key: 1 for key, keyword in keywords(spec.factory).items() if keyword.default is keyword.empty}
-    algorithm = make_algorithm(name, SGD, workers, keyword_arguments("algorithm", {"name": name, **unset}, workers))
+    algorithm = make_algorithm(
+      name, WITH_MOMENTS, workers, keyword_arguments("algorithm", {"name": name, **unset}, workers)
+    )
     model, vectors = pattern_of(algorithm, shapes, workers), recorded(name, *sizes)(workers)
     if name == "dion":  # sends low-rank factors of matrices, and vectors whole
       assert sum(op.nbytes for op in model.local) < sum(op.nbytes for op in vectors.local)

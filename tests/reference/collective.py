@@ -20,6 +20,7 @@ from reference.federated import fedavg, scaffold
 from reference.fedopt import fedadagrad, fedadam, fedyogi
 from reference.gossip import d_psgd, overlap_sgp, sgp
 from reference.history import History
+from reference.moments import des_loc, mt_dao
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
 from reference.primal import gpa, snoo
 from reference.rounds import adaptive_local_sgd, hierarchical_sgd
@@ -31,7 +32,7 @@ Grad = Callable[[int, int, np.ndarray], np.ndarray]  # (worker, step, x: [n]) ->
 Inner = Callable[[], Callable[[np.ndarray, np.ndarray], np.ndarray]]  # () -> ((g: [n], x: [n]) -> u: [n])
 
 
-# ---- the inner optimizers, as in optax: x <- x + u
+# ---- the inner optimizers, as in optax: x <- x + u. The attributes `first` and `second` are their moments.
 
 
 def sgd(rate: float, decay: float = 0.0) -> Inner:
@@ -43,13 +44,11 @@ def heavy_ball(rate: float, momentum: float) -> Inner:
   """v <- mu v + g; u = -eta v."""
 
   def fresh():
-    v = 0.0
-
     def update(g, x):
-      nonlocal v
-      v = momentum * v + g
-      return -rate * v
+      update.first = momentum * update.first + g
+      return -rate * update.first
 
+    update.first = 0.0
     return update
 
   return fresh
@@ -59,13 +58,11 @@ def nesterov(rate: float, momentum: float) -> Inner:
   """v <- mu v + g; u = -eta (g + mu v), with the new v."""
 
   def fresh():
-    v = 0.0
-
     def update(g, x):
-      nonlocal v
-      v = momentum * v + g
-      return -rate * (g + momentum * v)
+      update.first = momentum * update.first + g
+      return -rate * (g + momentum * update.first)
 
+    update.first = 0.0
     return update
 
   return fresh
@@ -75,16 +72,17 @@ def adam(rate: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, dec
   """m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; u = -eta (mhat / (sqrt(vhat) + eps) + wd x)."""
 
   def fresh():
-    m, v, count = 0.0, 0.0, 0
+    count = 0
 
     def update(g, x):
-      nonlocal m, v, count
+      nonlocal count
       count += 1
-      m = b1 * m + (1 - b1) * g
-      v = b2 * v + (1 - b2) * g**2
-      mhat, vhat = m / (1 - b1**count), v / (1 - b2**count)
+      update.first = b1 * update.first + (1 - b1) * g
+      update.second = b2 * update.second + (1 - b2) * g**2
+      mhat, vhat = update.first / (1 - b1**count), update.second / (1 - b2**count)
       return -rate * (mhat / (np.sqrt(vhat) + eps) + decay * x)
 
+    update.first = update.second = 0.0
     return update
 
   return fresh
@@ -207,6 +205,8 @@ TWINS = {
   "post_local_sgd": post_local_sgd,
   "adaptive_local_sgd": adaptive_local_sgd,
   "hierarchical_sgd": hierarchical_sgd,
+  "des_loc": des_loc,
+  "mt_dao": mt_dao,
   "fedavg": fedavg,
   "fedadam": fedadam,
   "fedyogi": fedyogi,
