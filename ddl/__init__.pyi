@@ -16,6 +16,7 @@ from .algorithms.collective.dion import dion as dion
 from .algorithms.collective.eager_diloco import eager_diloco as eager_diloco, eager_diloco_with as eager_diloco_with
 from .algorithms.collective.eamsgd import eamsgd as eamsgd
 from .algorithms.collective.easgd import easgd as easgd
+from .algorithms.collective.edit import edit as edit
 from .algorithms.collective.fedavg import fedavg as fedavg
 from .algorithms.collective.fednova import fednova as fednova
 from .algorithms.collective.fedopt import (

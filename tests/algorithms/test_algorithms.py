@@ -47,6 +47,19 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
   ],
   "fednova": [{"period": p, "share": 1.0, "local_steps": steps} for p, steps in ((1, ()), (4, (1, 4, 2)))],
   "scaffold": [{"period": p, "share": 1.0, "server_rate": r} for p, r in ((1, 1.0), (3, 0.7))],
+  "edit": [
+    {
+      "period": p,
+      **OUTER,
+      "temperature": 0.7,
+      "clip": c,
+      "threshold": 1.0,
+      "detector_rate": 0.5,
+      "detector_warmup": 2,
+      "local_steps": steps,
+    }
+    for p, c, steps in ((1, 10.0, ()), (2, 0.5, (1, 2)))
+  ],
   "cocod": [{"period": 1}, {"period": 3}],
   "overlap_local_sgd": [
     {"period": p, "pull": a, "momentum": b} for p, a, b in ((1, 0.6, 0.7), (3, 0.6, 0.7), (2, 0.3, 0), (4, 1, 0.5))

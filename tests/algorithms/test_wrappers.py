@@ -42,6 +42,7 @@ REFUSED = {
   "distributed_lion": "shift",
   "noloco": "permute",
   "sparseloco": "gather",
+  "edit": "max",
   "sgp": "shift",
   "overlap_sgp": "shift",
   "gradient_tracking": "shift",

@@ -42,6 +42,16 @@ HYPER = {  # dasgd: its message is in flight between two calls if calls are shor
   "dasgd": {"period": 4, "delay": 3, "keep": 0.25},
   "diloco": {"period": 3, **OUTER},
   "streaming_diloco": {"period": 4, **OUTER, "fragments": 2, "delay": 3, "keep": 0.25},
+  "edit": {
+    "period": 2,
+    **OUTER,
+    "temperature": 0.7,
+    "clip": 0.5,
+    "threshold": 1.0,
+    "detector_rate": 0.5,
+    "detector_warmup": 2,
+    "local_steps": (2, 1),
+  },
   "cocod": {"period": 3},
   "sparseloco": {
     "period": 3,

@@ -15,6 +15,7 @@ from reference.decentralized import choco_sgd, exact_diffusion, gradient_trackin
 from reference.delayed import cocod, overlap_local_sgd, pipe_sgd
 from reference.diloco import diloco, streaming_diloco
 from reference.dion import dion
+from reference.edit import edit
 from reference.elastic import eamsgd, easgd, round_robin_easgd, sma
 from reference.federated import fedavg, scaffold
 from reference.fedopt import fedadagrad, fedadam, fedyogi
@@ -224,6 +225,7 @@ TWINS = {
   "sma": sma,
   "round_robin_easgd": round_robin_easgd,
   "diloco": diloco,
+  "edit": edit,
   "streaming_diloco": streaming_diloco,
   "eager_diloco": eager_diloco,
   "sparseloco": sparseloco,
