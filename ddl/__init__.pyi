@@ -76,6 +76,7 @@ from .algorithms.server.rennala_sgd import rennala_sgd as rennala_sgd
 from .algorithms.server.ringmaster_asgd import ringmaster_asgd as ringmaster_asgd
 from .algorithms.server.staleness_aware_sgd import staleness_aware_sgd as staleness_aware_sgd
 from .algorithms.wrappers.demo import demo as demo
+from .algorithms.wrappers.dgc import dgc as dgc
 from .algorithms.wrappers.ef21 import ef21 as ef21
 from .algorithms.wrappers.fp8 import fp8 as fp8
 from .algorithms.wrappers.int8 import int8 as int8

@@ -27,7 +27,8 @@ class Exchange(NamedTuple):
   exceeds the period, several messages are in flight and arrive in the order of their launches.
 
   A round consists of the steps up to the next launch. If the period is a function of the round k = 0, 1, ..., messages
-  are sent at t = offset + period(0), offset + period(0) + period(1), ...
+  are sent at t = offset + period(0), offset + period(0) + period(1), ... With a period of `FirstSteps(n)`, messages are
+  sent at t = offset + 1, ..., offset + n only: algorithms that send other messages in their first steps use it.
   """
 
   launch: Callable[[Any, Tree, Tree], tuple[Tree, Tree]]  # (group, state, params) -> (message, state): communicates
@@ -35,6 +36,21 @@ class Exchange(NamedTuple):
   period: int | Callable[[int], int] = 1  # steps between launches (tau)
   delay: int = 0  # steps in flight (d)
   offset: int = 0  # steps
+
+
+NEVER = 2**30  # the period of a round that does not end, in steps
+
+
+class FirstSteps(NamedTuple):
+  """The period of an exchange that ends: 1 in the first `count` rounds, then NEVER."""
+
+  count: int  # >= 1
+
+  def __call__(self, round_: Any) -> Any:
+    """Return the period of a round, an int or a traced integer."""
+    if isinstance(round_, int):
+      return 1 if round_ < self.count else NEVER
+    return jnp.where(round_ < self.count, jnp.int32(1), jnp.int32(NEVER))
 
 
 MOST_EXCHANGES = 64  # per algorithm, because each exchange takes time to trace and to compile

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 
-from ddl.api import MOST_EXCHANGES, Exchange, Tree
+from ddl.api import MOST_EXCHANGES, NEVER, Exchange, Tree
 from ddl.errors import OptionError
 from ddl.ranges import LARGEST_INT, check, integers
 
@@ -155,10 +155,11 @@ class Schedule:
   def cycle(self, step: int) -> tuple[int, int]:
     """Return (steps completed in the current cycle, its length in steps) after `step` steps of the run.
 
-    The length is the least common multiple of the current periods of all exchanges. If a period varies, a cycle starts
-    whenever a round of any exchange starts.
+    The length is the least common multiple of the current periods of all exchanges that have begun and not ended. If a
+    period varies, a cycle starts whenever a round of any exchange starts.
     """
-    rounds = [clock.round_at(step) for clock in self.clocks]
+    rounds = [(into, period) for into, period in (clock.round_at(step) for clock in self.clocks) if into >= 0]
+    rounds = [(into, period) for into, period in rounds if period != NEVER] or [(0, 1)]
     length = lcm(*(period for _, period in rounds))
     if all(clock.steady for clock in self.clocks):
       return step % length, length

@@ -69,7 +69,7 @@ from ddl.algorithms.server import (
   ringmaster_asgd,
   staleness_aware_sgd,
 )
-from ddl.algorithms.wrappers import demo, ef21, fp8, int8, powersgd, qsgd, randomk, sign, sparta, topk
+from ddl.algorithms.wrappers import demo, dgc, ef21, fp8, int8, powersgd, qsgd, randomk, sign, sparta, topk
 
 COLLECTIVE = {
   "sync_sgd": sync_sgd.SPEC,
@@ -149,6 +149,7 @@ WRAPPERS = {
   "fp8": fp8.SPEC,
   "demo": demo.SPEC,
   "ef21": ef21.SPEC,
+  "dgc": dgc.SPEC,
   "sparta": sparta.SPEC,
 }
 """Wrappers: compressors of an algorithm's means, and SPARTA, which also averages parameters."""

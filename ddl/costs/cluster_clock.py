@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ddl.api import Algorithm, ServerAlgorithm, Tree
+from ddl.api import Algorithm, FirstSteps, ServerAlgorithm, Tree
 from ddl.config.catalog import keywords
 from ddl.config.experiment import Experiment
 from ddl.costs.step_cost import step_program
@@ -54,7 +54,9 @@ def pattern_of(
     Schedule(algorithm.exchanges)
     sent = traffic.of(algorithm, params, workers)
     exchanges = (
-      ExchangePattern(_ops(ops), exchange.period, exchange.delay, exchange.offset)
+      ExchangePattern(
+        _ops(ops), exchange.period, exchange.delay, exchange.offset, isinstance(exchange.period, FirstSteps)
+      )
       for exchange, ops in zip(algorithm.exchanges, sent.exchanges, strict=True)
     )
     return Pattern(_ops(sent.local), tuple(exchanges), evaluate=_ops(sent.evaluate))

@@ -29,6 +29,7 @@ class ExchangePattern(NamedTuple):
   period: int | Callable[[int], int] = 1  # steps; or a function of the round k = 0, 1, ...
   delay: int = 0  # steps between launch and merge
   offset: int = 0
+  ends: bool = False  # whether no message is sent after some step
 
   @property
   def steady(self) -> int:

@@ -120,7 +120,8 @@ def _most(point: ScalingPoint) -> str:
 def setting(curve: Curve) -> str:
   """Describe the periods, delays and transport of an algorithm."""
   visits, transport = curve.pattern.visits, curve.transport
-  clocks = [_clock(message) for message in ([visits] if visits else curve.pattern.exchanges)]
+  lasting = [exchange for exchange in curve.pattern.exchanges if not exchange.ends]
+  clocks = [_clock(message) for message in ([visits] if visits else lasting)]
   parts = [
     f"{clocks.count(text)} x {text}" if clocks.count(text) > 1 else text for text in dict.fromkeys(clocks) if text
   ]

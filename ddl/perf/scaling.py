@@ -109,13 +109,16 @@ def seconds_of(run: Scenario) -> float:
 def _shortened(run: Scenario) -> tuple[Scenario, int]:
   """Shorten rounds that are too long to simulate; also return how many steps each simulated step represents.
 
+  Exchanges that end are dropped, as the steady state is simulated.
+
   If the longest period exceeds MOST_STEPS, steps are grouped so that it becomes about GROUPED. If a delay exceeds its
   period, several messages share the link, and a longer delay does not hide more of them: delays are limited to QUEUED
   periods.
   """
-  exchanges, longest = [], max((exchange.steady for exchange in run.pattern.exchanges), default=1)
+  lasting = [exchange for exchange in run.pattern.exchanges if not exchange.ends]
+  exchanges, longest = [], max((exchange.steady for exchange in lasting), default=1)
   unit = 1 if run.jitter or run.pattern.local or longest <= MOST_STEPS else math.ceil(longest / GROUPED)
-  for exchange in run.pattern.exchanges:
+  for exchange in lasting:
     delay = min(exchange.delay, QUEUED * exchange.steady)
     period, delay, offset = (round(steps / unit) for steps in (exchange.steady, delay, exchange.offset))
     exchanges.append(exchange._replace(period=max(1, period), delay=delay, offset=offset))

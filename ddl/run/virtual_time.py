@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from ddl.api import Algorithm, ServerAlgorithm
+from ddl.api import NEVER, Algorithm, ServerAlgorithm
 from ddl.config.experiment import Experiment, Network
 from ddl.engine.traffic import Traffic
 from ddl.errors import OptionError
@@ -160,8 +160,8 @@ def _lockstep(config: Experiment, algorithm: Algorithm, charged: Charges, presen
 
 
 def _periods(algorithm: Algorithm) -> list[int]:
-  """Return the period of each exchange in steps; if it changes during the run, its value in round LATE."""
-  return [clock.period(LATE) for clock in Schedule(algorithm.exchanges).clocks]
+  """Return the period of each exchange in steps; if it changes, its value in round LATE, unless the exchange ends."""
+  return [period for clock in Schedule(algorithm.exchanges).clocks if (period := clock.period(LATE)) != NEVER]
 
 
 def describe(config: Experiment) -> str:

@@ -19,6 +19,7 @@ from helpers.wrappers import (
   LOSSY,
   OF_DIFFERENCES,
   as_started,
+  optimizer,
   wrapped,
   wrapper_and_reference,
 )
@@ -78,7 +79,7 @@ def test_a_wrapper_equals_its_reference(x64, wrapper, workers):
   params, evaluate, _ = run(algorithm, workers, compiled=jax.jit)
   close(params, history.params)
   close(evaluate[:, 0], history.evaluate)
-  plain = run(build(BASE.get(wrapper, "sync_sgd"), INNER["momentum"][0]), workers)[0]
+  plain = run(build(BASE.get(wrapper, "sync_sgd"), optimizer(wrapper)[0]), workers)[0]
   # One worker averages nothing with sparta, and the scale of a strip with one value is that value.
   exact = {"sparta": 1, "int8": 8, "fp8": 8}
   assert np.allclose(plain, params) == (exact.get(wrapper) == workers)
@@ -138,7 +139,11 @@ def test_a_memory_without_vectors_in_each_gradient_mode(x64, workers, gradients)
 
 SENT = {name: algorithm.taxonomy.payload for name, algorithm in COLLECTIVE.items() if name not in REFUSED}
 OF = {wrapper: [name for name in SENT if SENT[name] in ("gradients", "differences")] for wrapper in OF_DIFFERENCES}
-OF |= {"sign": ["sync_sgd"], "sparta": ["independent", "sync_sgd"]}  # wrapper -> algorithms that it accepts
+OF |= {
+  "sign": ["sync_sgd"],
+  "dgc": ["sync_sgd"],
+  "sparta": ["independent", "sync_sgd"],
+}  # wrapper -> algorithms that it accepts
 SHAPE_CASES = [
   (wrapper, name, MODES[i % 3]) for i, (wrapper, name) in enumerate((w, name) for w in OF for name in OF[w])
 ]
@@ -445,7 +450,7 @@ def test_the_mean_for_evaluation_is_not_compressed():
 
 @pytest.mark.parametrize("outer, wrapper", [*zip(COMPRESSORS, COMPRESSORS[1:] + COMPRESSORS[:1], strict=True)])
 def test_a_compressed_algorithm_cannot_be_compressed_again(outer, wrapper):
-  twice = WRAPPERS[outer].factory(wrapped(wrapper, "sync_sgd"), **LOSSY[outer])
+  twice = WRAPPERS[outer].factory(wrapped(wrapper, "sync_sgd", "sgd"), **LOSSY[outer])
   with pytest.raises(ValueError, match=rf"^{outer}\.algorithm must be uncompressed"):
     traffic.of(twice, PARAMS, 8)
 

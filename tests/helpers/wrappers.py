@@ -18,16 +18,22 @@ LOSSY = {
   "topk": {"share": 0.34}, "randomk": {"share": 0.34}, "powersgd": {"rank": 1},  # 2 of 6 values
   "sign": {"momentum": 0.9}, "qsgd": {"levels": 3, "block": 4}, "int8": {"block": 2},
   "fp8": {"format": "e4m3", "block": 2}, "demo": {"decay": 0.9, "kept": 1, "chunk": 2}, "sparta": {"share": 0.34},
-  "ef21": {"share": 0.34, "momentum": 0.9},
+  "ef21": {"share": 0.34, "momentum": 0.9}, "dgc": {"share": 0.34, "momentum": 0.8},
 }  # fmt: skip
 COMPRESSORS = [name for name in WRAPPERS if name != "sparta"]  # of means, by `ddl.algorithms.wrappers.compressed`
-OF_DIFFERENCES = [name for name in COMPRESSORS if name != "sign"]
+OF_DIFFERENCES = [name for name in COMPRESSORS if name not in ("sign", "dgc")]
 BASE = {"sparta": "independent"}  # the algorithm in a wrapper's reference, by default sync_sgd
+OPTIMIZER = {"dgc": "sgd"}  # the optimizer of a wrapper's algorithm, by default with momentum
 
 
-def wrapped(wrapper, name, inner="momentum", hyper=LOSSY, **more):
+def optimizer(wrapper):
+  """Return the inner optimizer of a wrapper's tests: in optax, in NumPy."""
+  return INNER[OPTIMIZER.get(wrapper, "momentum")]
+
+
+def wrapped(wrapper, name, inner=None, hyper=LOSSY, **more):
   """Wrap an algorithm that has the hyperparameters of `helpers.runs`."""
-  algorithm = build(name, INNER[inner][0], **(more or HYPER.get(name, {})))
+  algorithm = build(name, (INNER[inner] if inner else optimizer(wrapper))[0], **(more or HYPER.get(name, {})))
   return WRAPPERS[wrapper].factory(algorithm, **hyper[wrapper])
 
 
@@ -82,6 +88,7 @@ def compressor(wrapper, memory):
     "fp8": lambda: quantization.Quantized(quantization.floats("float8_e4m3fn"), 2, staged),
     "demo": lambda: compression.DeMo(0.9, 1, 2),
     "ef21": lambda: momenta.EF21(0.34, 0.9),
+    "dgc": lambda: momenta.DGC(0.34, 0.8),
   }[wrapper]()
 
 
@@ -89,7 +96,7 @@ def wrapper_and_reference(wrapper, workers, steps, started=lambda algorithm: alg
   """Return the wrapper around its BASE and the history of its reference."""
   x0, grad = reference.problem(workers, steps)
   algorithm = started(wrapped(wrapper, BASE.get(wrapper, "sync_sgd")))
-  state, how = first_state(algorithm), {"workers": workers, "steps": steps, "inner": INNER["momentum"][1]}
+  state, how = first_state(algorithm), {"workers": workers, "steps": steps, "inner": optimizer(wrapper)[1]}
   if wrapper == "sparta":
     return algorithm, compression.sparta(x0, grad, share=0.34, choose=chooser(state.draws), **how)
   (memory,) = state.memory.local

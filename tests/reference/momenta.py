@@ -20,3 +20,26 @@ class EF21:
         sent[i, places] = change[places]
     self.h = self.h + sent
     return self.h.mean(axis=0)
+
+
+class DGC:
+  """Lin et al.: u <- r u + g; v <- v + u; send the k largest of the kernel's v; clear u and v there."""
+
+  def __init__(self, share, momentum, *, masking=True, clip=np.inf):
+    self.share, self.momentum, self.masking, self.clip, self.u, self.v = share, momentum, masking, clip, 0.0, 0.0
+
+  def __call__(self, x):
+    bias, kernel = PARTS
+    most = self.clip / np.sqrt(len(x))
+    g = np.array([row * min(1, most / np.linalg.norm(row)) for row in x])
+    self.u = self.momentum * self.u + g
+    self.v = self.v + self.u
+    sent = np.zeros_like(x)
+    for i in range(len(x)):
+      places = kernel.start + largest(self.v[i, kernel], max(1, round(self.share * (kernel.stop - kernel.start))))
+      sent[i, places] = self.v[i, places]
+      self.v[i, places] = 0
+      if self.masking:
+        self.u[i, places] = 0
+    sent[:, bias] = self.u[:, bias]  # a scalar is sent whole
+    return sent.mean(axis=0)
