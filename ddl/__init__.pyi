@@ -52,11 +52,13 @@ from .algorithms.gossip.choco_sgd import choco_sgd as choco_sgd
 from .algorithms.gossip.d_psgd import d_psgd as d_psgd
 from .algorithms.gossip.exact_diffusion import exact_diffusion as exact_diffusion
 from .algorithms.gossip.gosgd import gosgd as gosgd
+from .algorithms.gossip.gossip_pga import gossip_pga as gossip_pga
 from .algorithms.gossip.gradient_tracking import gradient_tracking as gradient_tracking
 from .algorithms.gossip.overlap_sgp import overlap_sgp as overlap_sgp
 from .algorithms.gossip.pull_gossip import pull_gossip as pull_gossip
 from .algorithms.gossip.push_gossip import push_gossip as push_gossip
 from .algorithms.gossip.quasi_global_momentum import quasi_global_momentum as quasi_global_momentum
+from .algorithms.gossip.relay_sgd import relay_sgd as relay_sgd
 from .algorithms.gossip.sgp import sgp as sgp
 from .algorithms.matrices import hidden_matrices as hidden_matrices
 from .algorithms.qsr import qsr as qsr

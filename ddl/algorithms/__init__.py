@@ -45,11 +45,13 @@ from ddl.algorithms.gossip import (
   d_psgd,
   exact_diffusion,
   gosgd,
+  gossip_pga,
   gradient_tracking,
   overlap_sgp,
   pull_gossip,
   push_gossip,
   quasi_global_momentum,
+  relay_sgd,
   sgp,
 )
 from ddl.algorithms.server import (
@@ -114,6 +116,8 @@ COLLECTIVE = {
   "exact_diffusion": exact_diffusion.SPEC,
   "quasi_global_momentum": quasi_global_momentum.SPEC,
   "choco_sgd": choco_sgd.SPEC,
+  "relay_sgd": relay_sgd.SPEC,
+  "gossip_pga": gossip_pga.SPEC,
   "independent": independent.SPEC,
 }
 

@@ -100,6 +100,8 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
       *(("one_peer_exponential", "topk", True), ("one_peer_exponential", "sign", False)),
     )
   ],
+  "relay_sgd": [{"tree": "chain"}, {"tree": "binary_tree"}],
+  "gossip_pga": [{"graph": "one_peer_exponential", "period": 4}],
   "easgd": [{"alpha": 0.1, "period": 1}, {"alpha": 0.2, "period": 3}],
   "eamsgd": [{"alpha": 0.1, "momentum": 0.9, "period": 1}, {"alpha": 0.2, "momentum": 0.5, "period": 3}],
   "round_robin_easgd": [{"alpha": 0.3}],

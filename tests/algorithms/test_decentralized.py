@@ -87,7 +87,7 @@ def distance_to_minimum(name, **hyper):
   "name, hyper",
   [
     ("gradient_tracking", {"graph": "one_peer_exponential"}), ("gradient_tracking", {"adapt_first": True}),
-    ("exact_diffusion", {}), ("exact_diffusion", {"graph": "exponential", "consensus_rate": 1.0}),
+    ("exact_diffusion", {}), ("exact_diffusion", {"graph": "exponential", "consensus_rate": 1.0}), ("relay_sgd", {}),
   ],
 )  # fmt: skip
 def test_all_workers_reach_the_minimum_of_the_mean_loss(name, hyper):
@@ -309,6 +309,44 @@ def test_unknown_compressors_are_refused():
     create("choco_sgd", compressor="int8")
 
 
+# ---- RelaySGD and Gossip-PGA
+
+
+def test_relays_between_two_workers_are_means():
+  same(run(create("relay_sgd", "adam", 2), 2), run(create("local_sgd", "adam", 2, period=1), 2))
+
+
+@pytest.mark.parametrize("tree, diameter", [("chain", 7), ("binary_tree", 5)])
+def test_a_relayed_model_arrives_after_its_distance(tree, diameter):
+  """A worker receives all models after as many steps as the diameter of the tree has edges."""
+
+  def counts(steps):
+    state = run(create("relay_sgd", "sgd", tree=tree), steps=steps, grad=zero)[2]
+    return sum(np.asarray(message.count) for message in state.received)
+
+  assert counts(diameter - 1).min() < 7
+  np.testing.assert_array_equal(counts(diameter), 7)
+
+
+def test_a_changed_set_of_workers_restarts_without_messages():
+  algorithm = create("relay_sgd")
+  state = run(algorithm, steps=3)[2]
+  after = algorithm.regroup(state)
+  assert all(not np.any(x) for x in jax.tree.leaves(after.received))
+  assert all(np.any(x) for x in jax.tree.leaves(state.received))
+  jax.tree.map(np.testing.assert_array_equal, after.inner, state.inner)
+
+
+def test_unknown_trees_are_refused():
+  with pytest.raises(ValueError, match=r"^relay_sgd.tree must be one of chain, binary_tree, got 'star'\.$"):
+    create("relay_sgd", tree="star")
+
+
+@pytest.mark.parametrize("period, name, hyper", [(1, "local_sgd", {"period": 1}), (100, "d_psgd", {"graph": "ring"})])
+def test_gossip_pga_is_between_local_sgd_and_d_psgd(period, name, hyper):
+  same(run(create("gossip_pga", "adam", period=period)), run(create(name, "adam", **hyper)))
+
+
 # ---- all
 
 
@@ -317,6 +355,7 @@ def test_unknown_compressors_are_refused():
   [
     ("gradient_tracking", {}, [2 * 2 * 132]), ("gradient_tracking", {"adapt_first": True}, [2 * 2 * 132]),
     ("exact_diffusion", {"graph": "one_peer_exponential"}, [132] * 3), ("quasi_global_momentum", {}, [2 * 132]),
+    ("relay_sgd", {}, [2 * 136]), ("gossip_pga", {}, [2 * 132, 2 * 132 * 7 / 8]),
     ("choco_sgd", {}, [2 * (4 + 4 + 1 + 4)]),  # 30 and 3 bits, and two means
     ("choco_sgd", {"compressor": "topk", "share": 0.1}, [2 * (3 * 8 + 8)]),  # 3 of 30 values and 1 of 3
   ],

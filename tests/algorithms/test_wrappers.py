@@ -50,6 +50,8 @@ REFUSED = {
   "exact_diffusion": "shift",
   "quasi_global_momentum": "shift",
   "choco_sgd": "shift",
+  "relay_sgd": "permute",
+  "gossip_pga": "shift",
   "hierarchical_sgd": "permute",
 }
 

@@ -76,6 +76,8 @@ HYPER = {  # dasgd: its message is in flight between two calls if calls are shor
   "exact_diffusion": {"graph": "one_peer_exponential", "consensus_rate": 0.6},
   "quasi_global_momentum": {"graph": "one_peer_exponential", "momentum": 0.8, "buffer_decay": 0.7, "nesterov": True},
   "choco_sgd": {"graph": "ring", "compressor": "topk", "share": 0.34, "consensus_rate": 0.3, "adapt_first": False},
+  "relay_sgd": {"tree": "binary_tree"},
+  "gossip_pga": {"graph": "one_peer_exponential", "period": 4},
   "easgd": {"alpha": 0.1, "period": 3},
   "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 3},
   "round_robin_easgd": {"alpha": 0.3},

@@ -11,7 +11,14 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from reference.decentralized import choco_sgd, exact_diffusion, gradient_tracking, quasi_global_momentum
+from reference.decentralized import (
+  choco_sgd,
+  exact_diffusion,
+  gossip_pga,
+  gradient_tracking,
+  quasi_global_momentum,
+  relay_sgd,
+)
 from reference.delayed import cocod, overlap_local_sgd, pipe_sgd
 from reference.diloco import diloco, streaming_diloco
 from reference.dion import dion
@@ -237,6 +244,8 @@ TWINS = {
   "exact_diffusion": exact_diffusion,
   "quasi_global_momentum": quasi_global_momentum,
   "choco_sgd": choco_sgd,
+  "relay_sgd": relay_sgd,
+  "gossip_pga": gossip_pga,
   "independent": independent,
 }
 

@@ -92,6 +92,47 @@ def choco_sgd(x0, grad, *, workers, steps, inner, graph, compressor, share, cons
   return History(np.array(params), np.array(evaluate))
 
 
+def relay_sgd(x0, grad, *, workers, steps, inner, tree):
+  """Vogels et al., algorithm 1, with x_i for the models that have not arrived, as in the authors' code."""
+  x, params, evaluate = np.array([x0] * workers), [], []
+  updates = [inner() for _ in range(workers)]
+  neighbors = {i: [] for i in range(workers)}
+  for i in range(1, workers):
+    parent = i - 1 if tree == "chain" else (i - 1) // 2
+    neighbors[i].append(parent)
+    neighbors[parent].append(i)
+  message, count = {}, {}  # (sender, receiver) -> sum of models, their number
+  for t in range(steps):
+    for i in range(workers):
+      x[i] = x[i] + updates[i](grad(i, t, x[i]), x[i])
+    new, new_count = {}, {}
+    for i in range(workers):
+      for j in neighbors[i]:
+        new[i, j] = x[i] + sum(message.get((k, i), 0.0) for k in neighbors[i] if k != j)
+        new_count[i, j] = 1 + sum(count.get((k, i), 0) for k in neighbors[i] if k != j)
+    message, count = new, new_count
+    for i in range(workers):
+      missing = workers - sum(count[j, i] for j in neighbors[i])
+      x[i] = (missing * x[i] + sum(message[j, i] for j in neighbors[i])) / workers
+    params.append(x.copy())
+    evaluate.append(sum(x) / workers)
+  return History(np.array(params), np.array(evaluate))
+
+
+def gossip_pga(x0, grad, *, workers, steps, inner, graph, period):
+  """Chen et al.: D-PSGD; after every tau-th step all workers take the mean."""
+  x, params, evaluate = np.array([x0] * workers), [], []
+  updates = [inner() for _ in range(workers)]
+  for t in range(steps):
+    u = np.array([updates[i](grad(i, t, x[i]), x[i]) for i in range(workers)])
+    x = mix(mixing_matrix(graph, workers, t), x) + u
+    if (t + 1) % period == 0:
+      x = np.array([sum(x) / workers] * workers)
+    params.append(x.copy())
+    evaluate.append(sum(x) / workers)
+  return History(np.array(params), np.array(evaluate))
+
+
 def compressed(v, compressor, share):
   """Return C(v): per array, the mean magnitude with the signs, or the k values of the largest magnitude."""
   out = np.zeros_like(v)

@@ -29,19 +29,27 @@ def d_psgd(inner: optax.GradientTransformation, *, graph: str = "ring", workers:
       mean after log2 p steps). Files: .npy, or text with commas (.csv) or blanks (.txt).
     workers: number of workers (p).
   """
-  steps = mixing_steps("d_psgd", graph, workers)
+  worker = independent(inner)  # x_i <- x_i - eta g_i, evaluated at the mean of the models
+  return worker._replace(exchanges=mixing_while_computing("d_psgd", graph, workers))
+
+
+def mixing_while_computing(algorithm: str, graph: str, workers: int) -> tuple[Exchange, ...]:
+  """Return the exchanges that mix models from before each step while its gradient is computed.
+
+  algorithm: its name in errors.
+  """
+  steps = mixing_steps(algorithm, graph, workers)
 
   def exchange(k: int) -> Exchange:
-    def launch(group: Group, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
+    def launch(group: Group, state: Tree, params: Tree) -> tuple[Tree, Tree]:
       return mixing_change(group, steps[k], params), state  # sum_j W_ij x_j - x_i
 
     return Exchange(launch, merge, period=len(steps), delay=1, offset=k - len(steps))
 
-  def merge(group: Group, message: Tree, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
+  def merge(group: Group, message: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
     return jax.tree.map(lambda x, c: x + c, params, message), state  # sum_j W_ij x_j - eta g_i(x_i)
 
-  worker = independent(inner)  # x_i <- x_i - eta g_i, evaluated at the mean of the models
-  return worker._replace(exchanges=tuple(map(exchange, range(len(steps)))))
+  return tuple(map(exchange, range(len(steps))))
 
 
 SPEC = Spec(
