@@ -71,6 +71,7 @@ from .algorithms.server.dc_asgd import dc_asgd as dc_asgd
 from .algorithms.server.downpour import downpour as downpour
 from .algorithms.server.dynsgd import dynsgd as dynsgd
 from .algorithms.server.fedbuff import fedbuff as fedbuff
+from .algorithms.server.halos import halos as halos
 from .algorithms.server.hogwild_easgd import hogwild_easgd as hogwild_easgd
 from .algorithms.server.hogwild_sgd import hogwild_sgd as hogwild_sgd
 from .algorithms.server.original_easgd import original_easgd as original_easgd

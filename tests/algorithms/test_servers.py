@@ -40,6 +40,22 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
     }
     for weight, nesterov in (("polynomial", True), ("constant", False))
   ],
+  "halos": [
+    {
+      "group_size": 2,
+      "period": 2,
+      "local_rate": 0.5,
+      "local_momentum": 0.9,
+      "local_every": 2,
+      "merge_every": 2,
+      "merge_weight": 0.3,
+      "global_rate": 0.4,
+      "global_momentum": 0.5,
+      "global_every": 2,
+      "link": link,
+    }
+    for link in (0, 1)
+  ],
   "rennala_sgd": [{"gradients": 2}, {"gradients": 4}],
   "ringmaster_asgd": [{"threshold": 2}, {"threshold": 100}],
 }
@@ -75,7 +91,7 @@ def test_each_reference_has_an_algorithm():
 # ---- reads
 
 
-@pytest.mark.parametrize("name", [name for name in SERVER if name not in ELASTIC])
+@pytest.mark.parametrize("name", [name for name in SERVER if name not in (*ELASTIC, "halos")])
 def test_a_read_replies_with_the_current_model(name):
   """Worker 0 visits, then worker 1 with peer 0; then 0 reads the center, or its model in peer-to-peer algorithms."""
   algorithm = build(name, workers=2)

@@ -15,6 +15,7 @@ import numpy as np
 from reference.buffered_server import fedbuff, rennala_sgd, ringmaster_asgd
 from reference.collective import Grad, Inner
 from reference.diloco import rate_at
+from reference.halos import halos
 
 
 class History(NamedTuple):
@@ -129,7 +130,7 @@ def dynsgd(x0, grad: Grad, *, order, peers, workers: int, inner: Inner, period: 
 
 def async_local_sgd(
   x0, grad: Grad, *, order, peers, workers: int, inner: Inner,
-  outer_learning_rate: float, outer_momentum: float, every: int, decay: float, period: int,
+  outer_learning_rate: float, outer_momentum: float, every: int, decay: float, period: int, dylu: bool = False,
 ) -> History:  # fmt: skip
   """Liu et al.: acc += D; every N arrivals m <- b m + acc/N, z -= e ((1 - cN + c) b m + D/N), acc = 0;
   else z -= e (c b m + D/N). e may depend on the number of the worker's round.
@@ -268,6 +269,7 @@ TWINS = {
   "rennala_sgd": rennala_sgd,
   "async_local_sgd": async_local_sgd,
   "fedbuff": fedbuff,
+  "halos": halos,
   "gosgd": gosgd,
   "pull_gossip": pull_gossip,
   "push_gossip": push_gossip,

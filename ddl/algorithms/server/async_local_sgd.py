@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ddl.algorithms.dylu import local_steps
 from ddl.algorithms.server.async_sgd import async_sgd
 from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
 from ddl.ranges import ByWorkers, Momentum, OuterRate, PositiveInt, Range, UnitInterval, check, checked
@@ -34,6 +35,7 @@ def async_local_sgd(
   every: PositiveInt = EVERY,
   decay: UnitInterval = 0.0,
   period: PositiveInt = 10,
+  dylu: bool = False,
   workers: PositiveInt | None = None,
 ) -> ServerAlgorithm:
   """Apply workers' differences at a server whose momentum is updated every N arrivals (delayed Nesterov).
@@ -52,6 +54,8 @@ def async_local_sgd(
     every: arrivals per momentum update (N); by default p.
     decay: share of the momentum applied at each of the other arrivals (c), in 0..1/N; at 1/N all shares are equal.
     period: steps per exchange (tau).
+    dylu: whether slower workers take fewer steps per exchange (see `ddl.algorithms.dylu`), so that all arrive at about
+      the same rate; schedules of the inner optimizer count a worker's own steps.
     workers: number of workers (p), for the default of `every`.
   """
   check(f"async_local_sgd.decay with every {every}", decay, Range(0, 1 / every))
@@ -90,7 +94,7 @@ def async_local_sgd(
     return reply, state._replace(pulled=reply)  # x_i <- z, z_pulled <- z
 
   rule = async_sgd(inner)._replace(init=init, local=local, request=request, serve=serve, merge=merge)
-  return rule._replace(period=period)
+  return rule._replace(period=period, periods=local_steps(period) if dylu else None)
 
 
 SPEC = Spec(
@@ -98,5 +102,12 @@ SPEC = Spec(
   title="Async local SGD (delayed Nesterov)",
   citation="Liu et al. 2024, arXiv 2401.09135",
   taxonomy=Taxonomy("data", "decentralized", "asynchronous", "parameter server", "differences"),
-  symbols={"outer_learning_rate": "e", "outer_momentum": "beta", "every": "N", "decay": "c", "period": "tau"},
+  symbols={
+    "outer_learning_rate": "e",
+    "outer_momentum": "beta",
+    "every": "N",
+    "decay": "c",
+    "period": "tau",
+    "dylu": "DyLU",
+  },
 )
