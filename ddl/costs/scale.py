@@ -1,7 +1,7 @@
 """Compute the scaling curves of the `scale` command from a model's work and memory and the algorithms' messages."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache, partial
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import optax
@@ -13,9 +13,8 @@ from ddl.errors import OptionError
 from ddl.models import MODELS
 from ddl.names import short_name
 from ddl.perf import neural_networks, scaling
-from ddl.perf.batch_size import largest_fitting
 from ddl.perf.cluster import Cluster
-from ddl.perf.memory import StepMemory, largest_batch
+from ddl.perf.memory import largest_batch
 from ddl.perf.patterns import Pattern
 from ddl.perf.placement import Job, PlacedJob, place, table_job
 from ddl.perf.scale_text import Curve
@@ -32,9 +31,12 @@ class ScaledJob(NamedTuple):
 
   placed: PlacedJob
   work: StepWork  # per layer
-  largest: Callable[[float], int]  # bytes of memory -> maximum number of examples per step
   counted: str  # how work and memory were counted, for the report
   title: str
+
+  def largest(self, limit: float) -> int:
+    """Return the maximum number of examples per step in `limit` bytes of memory."""
+    return largest_batch(self.placed.job.memory, limit)
 
   def at_end(self, job: Job) -> StepWork:
     """Return the work of `job`: `placed.job` with the lowest or the highest efficiency of the device."""
@@ -52,8 +54,7 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
   if neural_networks.has(name):
     placed = table_job(name, cluster)
     work = scaling.work_of(placed.job.step, placed.job.params_bytes)
-    counted = "layer table, 6 FLOP per multiply-accumulate"
-    return ScaledJob(placed, work, partial(largest_batch, placed.job.memory), counted, placed.job.title)
+    return ScaledJob(placed, work, "layer table, 6 FLOP per multiply-accumulate", placed.job.title)
   named("model", dict.fromkeys(neural_networks.names()) | MODELS, name)
   from ddl.config import default_experiment
   from ddl.costs import step_cost  # imported lazily: a layer table needs no compiler
@@ -63,8 +64,8 @@ def scaled_job(name: str, examples: int, cluster: Cluster) -> ScaledJob:
   components = build(default_experiment(model=model, workers=1, batch=examples), step_cost.synthetic(name))
   job = step_cost.experiment_job(components)
   work, title = scaling.work_of(job.step, job.params_bytes), step_cost.model_title(components)
-  placed = place(Job(name, sum(work.nbytes), work.parts, StepMemory(0.0, 0.0)), cluster)
-  return ScaledJob(placed, work, partial(largest_fitting, job), f"XLA's count of ddl's {title}", title)
+  placed = place(Job(name, sum(work.nbytes), work.parts, job.memory), cluster)
+  return ScaledJob(placed, work, f"XLA's count of ddl's {title}", title)
 
 
 def large_enough(workers: Sequence[int], job: Job) -> list[int]:

@@ -7,6 +7,7 @@ body of a loop only once, so the step has one microbatch; k microbatches cost k 
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,9 @@ from jax.extend import core
 
 from ddl.api import Algorithm, Data, Model, ServerAlgorithm, Tree
 from ddl.asynchronous.worker_round import FULL, Worker, make_worker_round
+from ddl.config.catalog import factory, keywords
 from ddl.config.experiment import initial_key, training_key
+from ddl.costs.activations import PRODUCTS, activation_bytes
 from ddl.data import DATA
 from ddl.engine.calls import Call, Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
@@ -28,12 +31,11 @@ from ddl.perf import units
 from ddl.perf.device import LayerWork
 from ddl.perf.device_step import kind_of_model
 from ddl.perf.layers import FLOAT
-from ddl.perf.memory import COPIES, StepMemory
+from ddl.perf.memory import StepMemory
 from ddl.perf.placement import Job
-from ddl.run.build import Components, param_shapes, params_bytes, with_auto
+from ddl.run.build import Components, make_model, param_shapes, params_bytes, with_auto
 from ddl.schedule import Due
 
-PRODUCTS = ("dot_general", "conv_general_dilated")
 # Sizes of models whose steps are counted and measured on synthetic data.
 SIZES: dict[str, dict[str, Any]] = {
   "mlp": {"hidden": (512, 512)},
@@ -104,13 +106,8 @@ def products(equations: Iterable[Any]) -> Iterator[tuple[Any, int]]:
     if eqn.primitive.name in PRODUCTS:
       yield eqn, 1
     repeats = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
-    for called in jax.tree.leaves(eqn.params, is_leaf=_is_jaxpr):
-      if _is_jaxpr(called):
-        yield from ((product, repeats * times) for product, times in products(called.eqns))
-
-
-def _is_jaxpr(x: Any) -> bool:
-  return hasattr(x, "eqns")  # Jaxpr or ClosedJaxpr
+    for called in core.jaxprs_in_params(eqn.params):
+      yield from ((product, repeats * times) for product, times in products(called.eqns))
 
 
 class Compiled(NamedTuple):
@@ -263,9 +260,7 @@ def timed_steps(components: Components, trainer: CompiledTrainer) -> Callable[[i
 
 
 def experiment_job(components: Components, workers: int | None = None) -> Job:
-  """Return the job of an experiment, with XLA's counts for a microbatch and the memory estimated by `counted`.
-
-  With several microbatches, `Job.exact` adds the accumulated gradients and the examples of the other microbatches.
+  """Return the job of an experiment, with XLA's counts of FLOP and bytes for a microbatch, and `step_memory`.
 
   Args:
     components: the objects of the experiment.
@@ -274,24 +269,24 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
   Raises:
     ValueError: if there are more workers than examples.
   """
-  config = components.experiment
+  config, model = components.experiment, components.experiment.model
   count, size, k = workers or config.workers, components.data.train.size, config.microbatches
-  least, weights = config.batch // k, params_bytes(components.model)
-  example, step = nbytes(batch_shapes(components, 1)), cache(partial(compiled_step, components))
-
-  def exact(examples: int) -> int:
-    others = weights + (k - 1) * examples * example if k > 1 else 0
-    return step(examples).peak + others
-
+  least, step = config.batch // k, cache(partial(compiled_step, components))
   if count > size:
     raise OptionError("workers", f"at most {size} (number of examples of {config.data.short_name})", count)
+
+  def rematerialized() -> StepMemory:
+    changed = replace(config, model=replace(model, settings={**model.settings, "remat": True}))
+    return step_memory(components._replace(model=make_model(changed, components.data)), step(least), least)
+
+  has_remat = "remat" in keywords(factory("model", model.name)) and not model.get("remat")
   return Job(
     title=f"{model_title(components)} on {config.data.short_name}",
-    params_bytes=weights,
+    params_bytes=params_bytes(components.model),
     step=step_parts(components, least, step),
-    memory=counted(components),
-    kind=kind_of_model(str(config.model.name)),
-    exact=exact,
+    memory=step_memory(components, step(least), least),
+    kind=kind_of_model(str(model.name)),
+    remat=rematerialized if has_remat else None,
     least=least,
     most=size // (count * k),
     data=size,
@@ -308,21 +303,21 @@ def model_title(components: Components) -> str:
   return f"{name} {', '.join(words)}".strip()
 
 
-def counted(components: Components) -> StepMemory:
-  """Estimate a step's memory from the traced loss: outputs of products, copies of the parameters, optimizer state.
+def step_memory(components: Components, compiled: Compiled, examples: int) -> StepMemory:
+  """Return the memory of a step on a GPU or TPU: arguments, new messages, gradients and activations.
 
-  The algorithm's own state is not included; `compiled_step` counts it.
+  XLA's count of temporary buffers on a CPU is not used, because it also has the arrays that other devices fuse or
+  compute again (`jax.checkpoint`). With several microbatches, a step also stores the sum of the gradients and the
+  examples of all microbatches, of which X are in each.
+
+  Args:
+    components: the objects of the experiment.
+    compiled: the analysis of the step on a microbatch of `examples`.
   """
-  params = param_shapes(components.model)
-  state = jax.eval_shape(components.experiment.make_optimizer().init, params)
-  batch = batch_shapes(components, 1)
-  return StepMemory(
-    per_example=nbytes(batch) + feature_maps(components.model, batch),
-    fixed=COPIES * nbytes(params) + nbytes(state),
-  )
-
-
-def feature_maps(model: Model, batch: Tree) -> int:
-  """Return the total bytes of the outputs of the matrix products and convolutions in the loss on `batch`."""
-  equations = products(loss_jaxpr(model, batch).eqns)
-  return sum(times * nbytes([x.aval for x in product.outvars]) for product, times in equations)
+  model, k = components.model, components.experiment.microbatches
+  one, two = (activation_bytes(model, batch_shapes(components, count)) for count in (1, 2))
+  example, weights = nbytes(batch_shapes(components, 1)), params_bytes(model)
+  gradients = weights * (2 if k > 1 else 1)
+  copy = weights // 2 if model.compute_dtype is not None else 0  # the parameters in 16 bits
+  state = compiled.arguments - examples * example + compiled.outputs - compiled.aliased
+  return StepMemory(two - one + k * example, state + gradients + copy + 2 * one - two)

@@ -26,11 +26,11 @@ from ddl.perf.convolution import AlgorithmChoice, best_batch, choose, modelled, 
 from ddl.perf.device import step_seconds
 from ddl.perf.device_step import measured_costs
 from ddl.perf.layers import is_convolution
-from ddl.perf.memory import StepMemory, largest_batch
+from ddl.perf.memory import largest_batch
 from ddl.perf.placement import Job, UsualBatch
+from ddl.perf.units import bytes_text
 
 ENOUGH = 0.9  # share of the best rate that a recommended batch must reach
-FULL = 0.9  # share of the memory that the largest batch of a compiled step must use
 LARGEST = 2**14  # the largest number of examples that is tried
 MOST_ROWS = 5  # batch sizes in the table
 MOST_DOUBLED = 8  # number of times that accumulation doubles a batch
@@ -63,13 +63,12 @@ class WorkerBatch(NamedTuple):
 
   examples: int  # X
   largest: int  # most examples of a microbatch that memory and data allow
-  needed: float  # bytes of a step on X, counted from layers
-  exact: float | None  # bytes of the compiled step on X; None: not compiled
+  needed: float  # bytes of a step on X
   step: float  # seconds of a step on X
   best: int  # the number of examples with the best rate
   best_rate: float  # this rate in examples per second
   program: ConvolutionProgram | None  # None without convolutions
-  micro: int = 1  # number of microbatches; `needed`, `exact` and `program` are those of one microbatch
+  micro: int = 1  # number of microbatches; `needed` and `program` are those of one microbatch
 
   @property
   def rate(self) -> float:
@@ -113,7 +112,11 @@ def tried_sizes(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1) 
   Raises:
     ValueError: if a worker does not have that many examples, or if not even one example fits in memory.
   """
-  fits = largest_fitting(job, cluster.device.usable)
+  limit = cluster.device.usable
+  if job.remat and job.memory.total(1) > limit >= job.remat().total(1):
+    condition = f"True, because not even one example fits in {bytes_text(limit)} without it"
+    raise OptionError("config.model.remat", condition, False)
+  fits = largest_batch(job.memory, limit)
   largest = min(fits, job.most or fits)
   if units.count("examples per worker", requested, 0) > (most := (job.most or math.inf) * micro):
     raise OptionError("examples per worker", f"at most {most} (the number of examples that each worker has)", requested)
@@ -142,44 +145,12 @@ def choose_batch(job: Job, cluster: Cluster, requested: int = 0, micro: int = 1)
     examples=whole,
     largest=sizes.largest,
     needed=job.memory.total(examples),
-    exact=job.exact(examples) if job.exact else None,
     step=micro * sizes.steps[examples],
     best=sizes.best,
     best_rate=sizes.best / sizes.steps[sizes.best],
     program=_program(job, cluster, list(sizes.steps), examples) if any(map(is_convolution, job.table)) else None,
     micro=micro,
   )
-
-
-def largest_fitting(job: Job, limit: float) -> int:
-  """Return the largest X for which a step fits in `limit` bytes.
-
-  The bytes are those of the compiled step (`job.exact`), or else they are counted from the layers. The bytes of a
-  compiled step grow unevenly with the examples, so X is approximate: it is interpolated between compiled steps until a
-  step that fits uses at least FULL of `limit`, or has at least FULL of the examples of one that does not fit. An X
-  above LARGEST is extrapolated without compiling its step.
-
-  Raises:
-    ValueError: if not even one example fits; the message states the bytes that one example needs.
-  """
-  if not job.exact:
-    return largest_batch(job.memory, limit)
-  several = max(job.least, 2)
-  low, high = (several, 2 * several) if job.exact(several) <= limit else (1, several)
-  needed = {x: job.exact(x) for x in (low, high)}  # examples -> bytes
-  per_example = max((needed[high] - needed[low]) / (high - low), 1.0)
-  examples = max(2, largest_batch(StepMemory(per_example, needed[low] - low * per_example), limit))
-  while examples <= LARGEST:
-    needed[examples] = job.exact(examples)
-    fits = max(x for x, nbytes in needed.items() if nbytes <= limit)
-    exceeds = min((x for x in needed if x > fits), default=None)
-    if needed[fits] >= FULL * limit or (exceeds and fits >= FULL * exceeds - 1):
-      return fits
-    low, high = (fits, exceeds) if exceeds else sorted(needed)[-2:]
-    per_example = max((needed[high] - needed[low]) / (high - low), 1.0)
-    examples = fits + max(1, int((limit - needed[fits]) / per_example))
-    examples = min(examples, exceeds - 1) if exceeds else examples
-  return examples
 
 
 def _program(job: Job, cluster: Cluster, tried: list[int], examples: int) -> ConvolutionProgram:

@@ -85,10 +85,10 @@ class Job(NamedTuple):
   title: str
   params_bytes: float
   step: Step  # its work, by layers
-  memory: StepMemory  # counted from layers
+  memory: StepMemory
   table: Table = ()  # layer table, if there is one; its convolutions enter the 0-1 program
   kind: str = ""  # if there is no table: the kind of network, as in `device_step`
-  exact: Callable[[int], float] | None = None  # X of a microbatch -> bytes of the compiled step
+  remat: Callable[[], StepMemory] | None = None  # memory with config.model.remat=True; None: not an option
   least: int = 32  # smallest X to recommend
   most: int | None = None  # largest X: examples per worker in the data; None: unlimited
   data: int | None = None  # examples in the data, for all workers together

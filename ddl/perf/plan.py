@@ -225,7 +225,7 @@ def _shards(job: Job, cluster: Cluster, workers: int) -> int:
   limit = cluster.device.usable
   if job.split > 1:
     return job.split
-  if job.exact or job.memory.total(1) <= limit or workers == 1:
+  if job.memory.total(1) <= limit or workers == 1:
     return 1
   most = workers or cluster.workers or plan_rows.TRIED
   counts = (2**i for i in range(1, most.bit_length()))

@@ -76,18 +76,12 @@ def one_worker(job: Job, cluster: Cluster, batch: WorkerBatch, rule: str) -> lis
   if job.source:
     rows.append(_efficiency(job, cluster, batch))
   counted = (
-    "feature maps, copies of the weights and optimizer state, counted for "
-    f"{pluralize(batch.examples // batch.micro, 'example')}: "
-    f"{bytes_text(batch.needed)}"
+    "parameters, gradients, states and activations, counted for "
+    f"{pluralize(batch.examples // batch.micro, 'example')}: {bytes_text(batch.needed)}"
   )
   device = cluster.device
-  needed, limit = (
-    batch.needed,
-    f"a step can use {bytes_text(device.usable)} of the device's {bytes_text(device.memory)}",
-  )
-  if batch.exact is not None:
-    needed, counted = batch.exact, f"compiled step (XLA, this backend): {bytes_text(batch.exact)}; {counted}"
-  rows.append(PlanRow("memory per worker", bytes_text(needed), counted, limit))
+  limit = f"a step can use {bytes_text(device.usable)} of the device's {bytes_text(device.memory)}"
+  rows.append(PlanRow("memory per worker", bytes_text(batch.needed), counted, limit))
   if job.states:
     value = f"sharded over {job.split}" if job.split > 1 else "not sharded"
     limit = "memory" if job.split > 1 or job.recomputed else "nothing"
@@ -110,7 +104,7 @@ def _examples(job: Job, batch: WorkerBatch, rule: str) -> PlanRow:
   if batch.micro > 1:
     limit += f" in each of {batch.micro} microbatches"
   least = job.least * batch.micro
-  if x > least and job.exact is not None:  # a layer table has no configured batch
+  if x > least and not job.table:  # a layer table has no configured batch
     limit += f"; {x / least:.3g} times the config's {least}, so tune the learning rate again"
   return PlanRow("examples per worker", str(x), why, limit)
 

@@ -41,6 +41,7 @@ WORDS = {  # words of settings that need an explanation
   "groups of": "groups: devices of a node that split each layer.",
 }
 SCORE = 5  # bytes stored per attention score without fused attention (arXiv 2205.05198)
+MOST_MEMBERS = 11  # largest power of two of devices per worker that is considered
 FASTER = 1.2  # rate relative to the recommended one; the plan says why an algorithm above it is not recommended
 FEW, MANY = 0.1, 4.0  # batches relative to the recommended one; smaller and larger ones do not appear as alternatives
 
@@ -239,21 +240,43 @@ def _speed(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
 
 
 def _memory(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
-  """Return the memory of a step that was counted from a layer table."""
+  """Describe the memory of a step and, if the config's microbatch does not fit, what would reduce it."""
   best, device, memory = result.advised, cluster.device, result.memory
-  if not job.table or best.algorithm == "tensor_zero1":
+  if best.algorithm == "tensor_zero1":
     return []
   if best.algorithm in ("fsdp", "hybrid_fsdp"):
     memory = sharded_memory(job, int(best.setting.split()[0]), device.width)
   each = best.batch // result.workers
   part = each // best.micro
+  states = "optimizer states" if job.table else "states"
   activations = "recomputed activations" if job.recomputed else "activations"
   counted = (
     f"{bytes_text(memory.total(part))} of {bytes_text(device.memory)}, of which a step can use {percent(USABLE)}: "
-    f"{bytes_text(memory.fixed)} for parameters, gradients and optimizer states, the rest for {activations} of "
+    f"{bytes_text(memory.fixed)} for parameters, gradients and {states}, the rest for {activations} of "
     f"{pluralize(part, 'example')}."
   )
-  return [counted, _own_memory(job, best, memory, device.usable, each)] if job.states else [counted]
+  if job.states:
+    return [counted, _own_memory(job, best, memory, device.usable, each)]
+  return [counted, *_memory_savings(job, device.usable)]
+
+
+def _memory_savings(job: Job, limit: float) -> list[str]:
+  """Describe what reduces the memory of a config whose microbatch does not fit in `limit` bytes."""
+  needed, lines = job.memory.total(job.least), []
+  if job.table or needed <= limit:
+    return lines
+  lines.append(f"The config's microbatch of {pluralize(job.least, 'example')} needs {bytes_text(needed)}.")
+  if job.remat:
+    before, after = (bytes_text(memory.per_example) for memory in (job.memory, job.remat()))
+    most = math.floor((limit - job.remat().fixed) / job.remat().per_example)
+    lines.append(
+      f"--config.model.remat=True stores {after} instead of {before} per example, so that {max(0, most):,} fit, and "
+      "computes most of the forward pass a second time."
+    )
+  members = next((2**i for i in range(1, MOST_MEMBERS) if needed <= 2**i * limit and job.least % 2**i == 0), 0)
+  if members:
+    lines.append(f"--members={members} shards the states and the examples of each worker over {members} devices.")
+  return lines
 
 
 def _own_memory(job: Job, best: Speed, memory: StepMemory, limit: float, each: int) -> str:

@@ -7,16 +7,13 @@ import re
 import shlex
 from itertools import pairwise
 
-import jax
 import numpy as np
 import pytest
 
 from ddl.config import default_experiment
 from ddl.costs import step_cost
-from ddl.costs.step_cost import batch_shapes, compiled_step, counted, experiment_job, feature_maps, leaves
-from ddl.models import MODELS
+from ddl.costs.step_cost import batch_shapes, compiled_step, experiment_job, leaves
 from ddl.perf import neural_networks
-from ddl.perf.batch_size import largest_fitting
 from ddl.perf.cluster_file import named
 from ddl.perf.families import Speed, message_bytes
 from ddl.perf.layers import params, params_bytes, train_flop
@@ -292,8 +289,6 @@ def test_config_with_a_custom_algorithm(planned, tmp_path):
   assert (speed["algorithm"], speed["setting"]) == ("slow_mean", "as configured")
   assert speed["seconds"] >= record["settings"]["step"]
   assert "sends every 7 steps: all-reduce of " in record["sends"] and record["sends"] in " ".join(out.split())
-  memory = next(row for row in record["rows"] if row["quantity"].startswith("memory"))
-  assert "compiled step (XLA, this backend)" in memory["why"]
 
 
 @pytest.mark.parametrize("settings", [(), ("--config.algorithm.name=async_sgd",), ("--config.precision=bfloat16",)])
@@ -397,15 +392,17 @@ def test_critical_batch_of_a_measured_run(call, tmp_path):
 # ---- the job that the planner derives from an experiment
 
 
-def test_counted_memory_equals_the_sum_of_arrays(experiment):
+def test_memory_of_a_network_equals_the_sum_of_arrays(experiment):
   built = experiment
   sizes = 64, 64, 64, 10  # the image, two hidden layers, the classes
   assert built.experiment.model.to_json() == {"name": "mlp", "hidden": [64, 64], "dropout": 0.0}
   values = sum((before + 1) * after for before, after in pairwise(sizes))
-  result = counted(built)
+  result = experiment_job(built).memory
   label = batch_shapes(built, 1)["y"].dtype.itemsize
-  assert result.fixed == (3 + 1) * 4 * values  # momentum is the fourth
-  assert result.per_example == 4 * sum(sizes) + label
+  # Parameters, momentum and gradients; the other arguments are the number of the step, a key and the like.
+  assert 0 <= result.fixed - 3 * 4 * values <= 128
+  # Each hidden layer has a product and the values of its activation function; the loss has its logits and their sum.
+  assert result.per_example == 4 * (64 + 2 * 64 + 2 * 64 + 10 + 1) + label
 
 
 def test_a_step_is_compiled_once_for_each_number_of_examples(experiment, monkeypatch):
@@ -414,14 +411,12 @@ def test_a_step_is_compiled_once_for_each_number_of_examples(experiment, monkeyp
     step_cost, "compiled_step", lambda components, count: examples.append(count) or compiled(components, count)
   )
   job = step_cost.experiment_job(experiment)
-  largest_fitting(job, 1e15)
-  assert examples == [job.least, 2 * job.least]
+  assert examples == [job.least, 2 * job.least] and job.remat is None
 
 
 def test_the_job_has_the_figures_of_the_compiled_step(experiment):
   built, config = experiment, experiment.experiment
   job = experiment_job(built)
-  assert job.exact(config.batch) == compiled_step(built, config.batch).peak
   assert job.flop_per_example == pytest.approx(compiled_step(built, config.batch).flop / config.batch)
   assert job.least == config.batch
   assert (job.data, job.most) == (built.data.train.size, built.data.train.size // config.workers)
@@ -431,9 +426,6 @@ def test_the_job_has_the_figures_of_the_compiled_step(experiment):
     assert 4 * sum(part.moved * examples + part.held for part in job.step) == pytest.approx(compiled.nbytes)
   sizes = [leaf.nbytes for leaf in leaves(built.model, batch_shapes(built, 1))]
   assert [part.held / job.step[0].held for part in job.step] == pytest.approx([n / sizes[0] for n in sizes])
-  # The count of bytes per example differs from the compiler's by fused or duplicated arrays.
-  more = (job.exact(256) - job.exact(128)) / 128
-  assert 0.5 < more / job.memory.per_example < 3
 
 
 def test_memory_of_microbatches_is_one_microbatch_gradients_and_examples():
@@ -443,22 +435,9 @@ def test_memory_of_microbatches_is_one_microbatch_gradients_and_examples():
   )
   single, several = experiment_job(one), experiment_job(four)
   assert several.step == single.step and several.least == single.least == 8
-  others = (
-    3 * 8 * (64 * 4 + one.data.train.take(np.arange(1))["y"].itemsize)
-  )  # examples of the three other microbatches
-  assert several.exact(8) == single.exact(8) + several.params_bytes + others
-
-
-def test_feature_maps_of_a_convolution():
-  model = MODELS["lenet"]({"task": "classification", "shape": (28, 28, 1), "num_outputs": 10})
-  one, two = (
-    feature_maps(
-      model, {"x": jax.ShapeDtypeStruct((n, 28, 28, 1), "float32"), "y": jax.ShapeDtypeStruct((n,), "int32")}
-    )
-    for n in (1, 2)
-  )
-  assert two == 2 * one
-  assert one >= 4 * sum(layer.activations for layer in neural_networks.table("lenet"))
+  example = 64 * 4 + one.data.train.take(np.arange(1))["y"].itemsize
+  assert several.memory.per_example == single.memory.per_example + 3 * example
+  assert several.memory.fixed == single.memory.fixed + several.params_bytes
 
 
 @pytest.mark.slow

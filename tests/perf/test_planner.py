@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddl.perf import bounds, collectives, neural_networks, scaling, server
-from ddl.perf.batch_size import ENOUGH, choose_batch, largest_fitting
+from ddl.perf import bounds, collectives, neural_networks, plan_text, scaling, server
+from ddl.perf.batch_size import ENOUGH, choose_batch
 from ddl.perf.cluster import Cluster, LinkModel, NetworkModel
 from ddl.perf.cluster_file import built_in, named
 from ddl.perf.device import USABLE, Device, Efficiency, LayerWork, step_seconds
@@ -87,7 +87,7 @@ def test_memory_limits_the_examples():
   memory = PLAIN.memory.total(80) / USABLE
   result = choose_batch(PLAIN, cluster(half=1000, memory=memory))
   assert (result.examples, result.largest) == (80, 80)
-  assert choose_batch(PLAIN, cluster(memory=memory), requested=80)[::8] == (80, 1)
+  assert choose_batch(PLAIN, cluster(memory=memory), requested=80)[::7] == (80, 1)
   several = choose_batch(PLAIN, cluster(memory=memory), requested=800)
   assert (several.examples, several.micro) == (800, 10) and several.step == pytest.approx(800 * 1e9 / 5e12)
   assert choose_batch(PLAIN, cluster(memory=memory), requested=81).micro == 3
@@ -103,20 +103,21 @@ def test_data_limits_the_examples():
     choose_batch(few, cluster(), requested=64)
 
 
-def test_few_steps_are_compiled_to_find_the_largest_batch():
-  """The bytes of two steps determine a linear memory, and the third step is the largest one that fits."""
-  tried = set[int]()
-  linear = PLAIN._replace(exact=lambda examples: tried.add(examples) or 5e8 + 1e8 * examples)
-  assert largest_fitting(linear, 50e9) == 495 and tried == {PLAIN.least, 2 * PLAIN.least, 495}
+def test_rematerialization_is_required_if_not_even_one_example_fits_without_it():
+  less = PLAIN.memory._replace(per_example=PLAIN.memory.per_example / 2)
+  limit = cluster(memory=(PLAIN.memory.total(1) - 1) / USABLE)
+  with pytest.raises(ValueError, match=r"^config.model.remat must be True.*got False"):
+    choose_batch(PLAIN._replace(remat=lambda: less), limit)
+  with pytest.raises(ValueError, match="not even one example fits"):
+    choose_batch(PLAIN._replace(remat=lambda: PLAIN.memory), limit)
 
 
-def test_the_memory_of_the_compiled_step_limits_the_examples():
-  exact = PLAIN._replace(exact=lambda examples: 5e8 + 1e8 * examples + 1e6 * max(0, examples - 50) ** 2)
-  result = choose_batch(exact, cluster(half=1000, memory=11e9 / USABLE))
-  assert result.exact == exact.exact(result.examples) <= 11e9  # a linear extrapolation gives 105
-  assert result.examples == result.largest and result.exact >= 0.9 * 11e9
-  with pytest.raises(ValueError, match="not even one example"):
-    choose_batch(exact, cluster(memory=4e8))
+def test_a_plan_advises_rematerialization_and_members_only_if_the_microbatch_does_not_fit():
+  job = PLAIN._replace(remat=lambda: PLAIN.memory._replace(per_example=PLAIN.memory.per_example / 4))
+  for examples, advises in ((job.least - 1, True), (job.least, False)):
+    target = cluster(memory=PLAIN.memory.total(examples) / USABLE)
+    text = plan_text.text(job, "test", target, plan(job, target, PlanRequest(workers=2)))
+    assert ("--config.model.remat=True" in text, "--members=2" in text) == (advises, advises)
 
 
 def test_workspaces_use_the_remaining_memory():
