@@ -216,7 +216,7 @@ def _round(algorithm: Algorithm, model: Model, batch: Tree, workers: Workers, sh
 def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
   """Compile one step of a server algorithm's worker: merge of the reply, gradient, local update, request."""
   algorithm = algorithm._replace(period=1, delay=min(1, algorithm.delay))
-  worker_round = make_worker_round(algorithm, model, "unroll", drops=False)
+  worker_round = make_worker_round(algorithm, model, "unroll", drops=False, varies=False)
 
   def start(key: jax.Array) -> tuple[Worker, Tree]:
     params, extra = model.init(key)
@@ -224,7 +224,7 @@ def _worker_round(algorithm: ServerAlgorithm, model: Model, batch: Tree) -> Any:
     return Worker(params, state, extra), reply
 
   def step(worker: Worker, reply: Tree, batches: Tree, keys: jax.Array) -> tuple[Worker, Tree]:
-    worker, _ = worker_round(FULL, np.int32(0), worker, reply, None, lambda: (batches, keys))
+    worker, _ = worker_round(FULL, np.int32(0), np.int32(1), worker, reply, None, lambda: (batches, keys))
     return worker, algorithm.request(worker.state, worker.params)
 
   batches = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), batch)
