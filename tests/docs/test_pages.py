@@ -42,6 +42,8 @@ SPECIAL = {  # part of a command: flags instead of those of SMALLER
   "sweep --config=configs/digits_compare.py": (*SMALLER["sweep"], TWO),
   "compare --config=configs/digits_compare.py": (*SMALLER["compare"], TWO),
   "compare --config=configs/digits_field.py": (*SMALLER["compare"], TWO),
+  "sweep --config=configs/field_noniid.py": (*SMALLER["sweep"], "--only=d_psgd,choco_sgd"),
+  "compare --config=configs/field_noniid.py": (*SMALLER["compare"], "--only=d_psgd,choco_sgd"),
   "compare --config=configs/churn_digits.py": (*SMALLER["compare"], TWO),
   "compare --config=configs/sc17_lenet.py": (*SMALLER["compare"], "--only=async_sgd,async_easgd"),
   "compare --config=configs/linear_speedup.py": (
