@@ -173,3 +173,54 @@ def overlap_sgp(problem: Problem, x0: np.ndarray, *, overlap: int) -> Linear:
     cycle[-overlap] = cycle[-overlap] @ r(sent={"x": half}, x={"x": r.I / 2}, z={"x": r.I})
     cycle[-1] = r(z={"x": r.I}) @ r(x={"x": r.I, "sent": r.I}) @ cycle[-1]
   return r.linear([], cycle, x0, "x z", {"z": r.I}, {"z": r.mean})
+
+
+def gradient_tracking(problem: Problem, x0: np.ndarray, *, graph: str) -> Linear:
+  """Pu and Nedic: y <- W y + g - g_old; x <- W x - eta v, v <- mu v + y."""
+  r, eta, mu, cycle = Rows(problem, "x v y g"), problem.rate, problem.momentum, []
+  for t in range(2):
+    w = r.mix(mixing_matrix(graph, r.p, t))
+    g = {"x": r.H, "one": -r.b}
+    y = g | {"y": w, "g": -r.I}
+    v = y | {"v": mu * r.I}
+    x = {source: -eta * matrix for source, matrix in v.items()}
+    cycle.append(r(g=g, y=y, v=v, x=x | {"x": w + x["x"]}))
+  return r.linear([], cycle, x0, "x", {"x": r.I}, {"x": r.mean})
+
+
+def exact_diffusion(problem: Problem, x0: np.ndarray, *, graph: str, consensus_rate: float) -> Linear:
+  """Yuan et al.: with psi = x - eta v, x <- Wbar (psi + x - psi_old)."""
+  r, cycle = Rows(problem, "x v psi"), []
+  for t in range(2):
+    w = r.mix((1 - consensus_rate) * np.eye(r.p) + consensus_rate * mixing_matrix(graph, r.p, t))
+    lines = r.step()
+    psi = lines["x"]
+    phi = psi | {"x": psi["x"] + r.I, "psi": -r.I}
+    cycle.append(r(v=lines["v"], psi=psi, x={source: w @ matrix for source, matrix in phi.items()}))
+  return r.linear([], cycle, x0, "x psi", {"x": r.I}, {"x": r.mean})
+
+
+def quasi_global_momentum(
+  problem: Problem, x0: np.ndarray, *, graph: str, momentum: float, buffer_decay: float
+) -> Linear:
+  """Lin et al. with Nesterov momentum; m is in units of the models, as for a rate without a record."""
+  r, cycle = Rows(problem, "x v m"), []
+  for t in range(2):
+    w, lines = r.mix(mixing_matrix(graph, r.p, t)), r.step()
+    change = lines["x"] | {"x": lines["x"]["x"] - r.I}  # -eta v
+    half = {source: (1 + momentum) * matrix for source, matrix in change.items()}
+    half |= {"x": half["x"] + r.I, "m": -(momentum**2) * r.I}
+    x = {source: w @ matrix for source, matrix in half.items()}
+    m = {source: -(1 - buffer_decay) * matrix for source, matrix in x.items()}
+    m |= {"x": m["x"] + (1 - buffer_decay) * r.I, "m": m["m"] + buffer_decay * r.I}
+    cycle.append(r(v=lines["v"], m=m, x=x))
+  return r.linear([], cycle, x0, "x", {"x": r.I}, {"x": r.mean})
+
+
+def gossip_pga(problem: Problem, x0: np.ndarray, *, graph: str, period: int) -> Linear:
+  """Chen et al.: D-PSGD with a mean after every tau-th step."""
+  cycle = d_psgd(problem, x0, graph=graph).cycle * period
+  r = Rows(problem, "x v")
+  for t in range(period - 1, len(cycle), period):
+    cycle[t] = r(x={"x": r.J}) @ cycle[t]
+  return r.linear([], cycle, x0, "x", {"x": r.I}, {"x": r.mean})

@@ -41,6 +41,10 @@ COLLECTIVE_CASES = {  # hyperparameters; the inner optimizer has momentum except
   "d_psgd": {"graph": "one_peer_exponential"},
   "sgp": {},
   "overlap_sgp": {"overlap": 2},
+  "gradient_tracking": {"graph": "one_peer_exponential"},
+  "exact_diffusion": {"graph": "one_peer_exponential", "consensus_rate": 0.6},
+  "quasi_global_momentum": {"graph": "one_peer_exponential", "momentum": 0.5, "buffer_decay": 0.7},
+  "gossip_pga": {"graph": "one_peer_exponential", "period": 3},
 }
 PLAIN = ("scaffold", "eamsgd", "hogwild_sgd")
 SAME = {  # algorithms with the same matrices
@@ -67,7 +71,8 @@ SERVER_CASES = {
   "push_gossip": {},
   "ad_psgd": {},
 }
-# Not included: noloco and gosgd (random partners), dc_asgd (squares gradients), async_local_sgd (counts arrivals).
+# Not included: noloco and gosgd (random partners), dc_asgd (squares gradients), async_local_sgd (counts arrivals),
+# choco_sgd (compresses), relay_sgd (counts models).
 
 
 @pytest.mark.parametrize("name", COLLECTIVE_CASES)

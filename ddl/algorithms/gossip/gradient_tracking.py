@@ -1,6 +1,6 @@
 """Gradient tracking."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def gradient_tracking(
   """
   steps = mixing_steps("gradient_tracking", graph, workers)
 
-  def init(group: Group, params: Tree, key: object) -> TrackingState:
+  def init(group: Group, params: Tree, key: Any) -> TrackingState:
     zeros = jax.tree.map(jnp.zeros_like, params)
     return TrackingState(inner.init(params), zeros, zeros)
 
