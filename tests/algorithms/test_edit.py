@@ -78,7 +78,7 @@ def test_if_all_workers_are_outliers_nothing_changes():
 
 
 def test_the_reference_runs_contain_outliers():
-  """As in the comparison with the reference: some norms of some workers are not averaged by their detectors."""
+  """With the settings of the comparison, some detectors leave out some norms."""
   hyper = {"temperature": 0.7, "clip": 0.5, "threshold": 1.0, "detector_rate": 0.5, "detector_warmup": 2}
   counts = np.asarray(run("edit", steps=10, **OUTER, **hyper)[2].detector.count)
   assert counts.shape == (8, 2) and 2 <= counts.min() < counts.max() == 5
