@@ -2,6 +2,7 @@
 
 from . import trackers as trackers
 from .algorithms import COLLECTIVE as COLLECTIVE, SERVER as SERVER, WRAPPERS as WRAPPERS
+from .algorithms.collective.acco import acco as acco
 from .algorithms.collective.adaptive_local_sgd import (
   adaptive_local_sgd as adaptive_local_sgd,
   periods_by_loss as periods_by_loss,

@@ -4,6 +4,7 @@ To add an entry, add its file, and a line here and in `ddl/__init__.pyi`.
 """
 
 from ddl.algorithms.collective import (
+  acco,
   adaptive_local_sgd,
   bmuf,
   cocod,
@@ -82,6 +83,7 @@ COLLECTIVE = {
   "dion": dion.SPEC,
   "snoo": snoo.SPEC,
   "gpa": gpa.SPEC,
+  "acco": acco.SPEC,
   "local_sgd": local_sgd.SPEC,
   "post_local_sgd": post_local_sgd.SPEC,
   "adaptive_local_sgd": adaptive_local_sgd.SPEC,

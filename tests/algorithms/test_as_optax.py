@@ -176,14 +176,7 @@ def test_map_params_finds_copies_of_params(name):
   state = jax.vmap(tx.init, axis_name="w")(jnp.zeros((8, 3)))
   after = optax.tree.map_params(tx, lambda x: x + 1, state)
   for old, new in zip(*map(jax.tree.leaves, (state, after)), strict=True):
-<<<<<<< ours
-    is_copy = old.dtype == jnp.float32 and old.shape == (
-      8,
-      3,
-    )  # momenta, velocity, center, message; not weights, counters
-=======
     is_copy = old.dtype == jnp.float32 and old.shape == (8, 3)  # momenta, center, message; not weights, counters
->>>>>>> theirs
     np.testing.assert_array_equal(new, old + 1 if is_copy else old)
 
 

@@ -38,6 +38,7 @@ DELAYED = [
   "dasgd", "streaming_diloco", "d_psgd", "easgd", "eamsgd", "round_robin_easgd",
   "cocod", "overlap_local_sgd", "pipe_sgd", "eager_diloco", "sma", "overlap_sgp",
   "gradient_tracking", "choco_sgd",
+  "cocod", "overlap_local_sgd", "pipe_sgd", "acco", "eager_diloco", "sma", "overlap_sgp",
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+from reference.acco import acco
 from reference.decentralized import (
   choco_sgd,
   exact_diffusion,
@@ -209,6 +210,7 @@ TWINS = {
   "dion": dion,
   "snoo": snoo,
   "gpa": gpa,
+  "acco": acco,
   "local_sgd": local_sgd,
   "post_local_sgd": post_local_sgd,
   "adaptive_local_sgd": adaptive_local_sgd,
