@@ -64,6 +64,9 @@ ABSENT = {
   },
   "easgd": {"alpha": 0.1, "period": 2},
   "eamsgd": {"alpha": 0.1, "momentum": 0.9, "period": 2},
+  "des_loc": {"period": 2, "momentum_period": 3, "variance_period": 4},
+  "edit": {"period": 2, "temperature": 0.7, "threshold": 1.0, "detector_rate": 0.5, "detector_warmup": 2},
+  "acco": {},
 }  # fmt: skip
 
 
