@@ -33,6 +33,7 @@ from .algorithms.collective.independent import independent as independent
 from .algorithms.collective.local_sgd import local_sgd as local_sgd
 from .algorithms.collective.mt_dao import mt_dao as mt_dao
 from .algorithms.collective.noloco import noloco as noloco
+from .algorithms.collective.one_bit_adam import one_bit_adam as one_bit_adam
 from .algorithms.collective.overlap_local_sgd import overlap_local_sgd as overlap_local_sgd
 from .algorithms.collective.pipe_sgd import pipe_sgd as pipe_sgd
 from .algorithms.collective.post_local_sgd import post_local_sgd as post_local_sgd

@@ -73,6 +73,7 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
   "dion": [{"rank": 0.25, "momentum": 0.95}, {"rank": 1.0, "momentum": 0.5}],
   "snoo": [{"period": 1, **OUTER}, {"period": 3, "outer_learning_rate": 0.4, "outer_momentum": 0.5}],
   "gpa": [{"train_weight": 0.7, "average_weight": 0.9}],
+  "one_bit_adam": [{"freeze_step": t, "b1": 0.9, "b2": 0.99, "eps": 1e-8} for t in (1, 4)],
   "slowmo": [{"period": p, "slow_rate": a, "slow_momentum": b} for p, a, b in ((1, 1, 0.5), (3, 0.8, 0.7))],
   "bmuf": [
     {"period": p, "block_learning_rate": r, "block_momentum": m, "nesterov": n}

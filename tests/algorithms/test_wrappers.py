@@ -41,6 +41,7 @@ REFUSED = {
   "sharded_sync_sgd": "reduce_scatter",
   "d_psgd": "shift",
   "distributed_lion": "shift",
+  "one_bit_adam": "shift",
   "noloco": "permute",
   "sparseloco": "gather",
   "edit": "max",

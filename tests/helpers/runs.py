@@ -53,6 +53,7 @@ HYPER = {  # dasgd: its message is in flight between two calls if calls are shor
     "local_steps": (2, 1),
   },
   "cocod": {"period": 3},
+  "one_bit_adam": {"freeze_step": 4, "b1": 0.9, "b2": 0.99, "eps": 1e-8},
   "sparseloco": {
     "period": 3,
     "kept": 2730,

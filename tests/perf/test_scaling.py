@@ -74,6 +74,19 @@ def test_more_bandwidth_is_never_slower(name, bandwidth, factor, jitter):
   assert all(f.seconds <= s.seconds * (1 + 1e-9) for f, s in zip(fast, slow, strict=True))
 
 
+@pytest.mark.parametrize("freeze_step", [5, 5000])
+def test_exchanges_that_end_do_not_count_in_the_steady_state(freeze_step):
+  """5000 exceeds the round in which a changing period is evaluated."""
+  pattern, options = recorded("one_bit_adam", sum(JOB.nbytes), freeze_step=freeze_step), {"batch": 64, "weak": True}
+  assert [exchange.ends for exchange in pattern(8).exchanges] == [True, False]
+
+  def only_last(workers):
+    return pattern(workers)._replace(exchanges=pattern(workers).exchanges[1:])
+
+  ours, expected = (scaling.curve(x, JOB, cluster(1e8), [8], **options)[0].seconds for x in (pattern, only_last))
+  assert ours == pytest.approx(expected, rel=1e-9)
+
+
 def test_larger_buckets_save_latency():
   slow = cluster(1e9, 1e-2)
   separate, partial, packed = (

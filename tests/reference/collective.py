@@ -33,7 +33,7 @@ from reference.moments import des_loc, mt_dao
 from reference.outer import bmuf, eager_diloco, noloco, slowmo
 from reference.primal import gpa, snoo
 from reference.rounds import adaptive_local_sgd, hierarchical_sgd
-from reference.signs import distributed_lion
+from reference.signs import distributed_lion, one_bit_adam
 from reference.sparse import sparseloco
 from reference.unequal_steps import fednova, fedprox
 
@@ -211,6 +211,7 @@ TWINS = {
   "snoo": snoo,
   "gpa": gpa,
   "acco": acco,
+  "one_bit_adam": one_bit_adam,
   "local_sgd": local_sgd,
   "post_local_sgd": post_local_sgd,
   "adaptive_local_sgd": adaptive_local_sgd,
