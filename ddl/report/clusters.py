@@ -4,12 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ddl.names import pluralize
 from ddl.report import formats, frames
 from ddl.report.formats import rate
-from ddl.report.frames import Frames, Quantity
+from ddl.report.frames import Frames
 from ddl.report.reader import PREDICTED
-from ddl.report.sentences import FEW, claim, ranking_text
+from ddl.report.sentences import claim, ranking_text
 from ddl.report.settings import of_labels
 from ddl.report.statistics import log_summary
 from ddl.report.tables import Cell, column
@@ -55,22 +54,7 @@ def _sentence(tables: Frames, entry: Mapping[str, Any]) -> str:
   parts = ranking_text(tables, quantity)
   if not parts:
     return f"{subject}: no algorithm reaches it with every seed."
-  partial = _with_some_seeds(tables, quantity, frames.ranking(tables, quantity).ranked[0])
-  text = f"{' with every seed' * bool(partial)}: {'; '.join(parts + partial)}."
-  return subject + text + (f" {break_even(entry)}" if entry["break_even"] else "")
-
-
-def _with_some_seeds(tables: Frames, quantity: Quantity, best: str) -> list[str]:
-  """Compare `best` with each algorithm that reaches the target with only some seeds, on these seeds, without a test."""
-  texts = []
-  for row in tables.table.itertuples():
-    pair = frames.pair(tables, quantity, row.label, best) if 0 < row.reached < row.seeds else None
-    if pair is not None:
-      text = f"{row.label} reaches it with {pair['seeds']} of {pluralize(row.seeds, 'seed')}"
-      if pair["scale"] == "ratio":
-        text += f", where it takes {formats.estimate('seconds', 'ratio', pair['estimate'])} times as long"
-      texts.append(text)
-  return texts[:FEW] + [f"{len(texts) - FEW} others reach it with some seeds"] * (len(texts) > FEW)
+  return f"{subject}: {'; '.join(parts)}." + (f" {break_even(entry)}" if entry["break_even"] else "")
 
 
 def break_even(entry: Mapping[str, Any]) -> str:
@@ -104,5 +88,5 @@ def _parts(figures: Mapping[str, Any]) -> Cell:
   seconds = {name: figures[f"{name}_seconds"] for name in PARTS if f"{name}_seconds" in figures}
   parts = [f"{name} {formats.figure('seconds', value)}" for name, value in seconds.items()]
   if stale := figures.get("staleness"):
-    parts.append(f"staleness {stale['there']:.1f} here, {stale['trained']:.1f} in training")
+    parts.append(f"staleness {stale['there']:.1f}, in training {stale['trained']:.1f}")
   return Cell(formats.figure("seconds", figures["seconds_per_step"]), details=tuple(parts))

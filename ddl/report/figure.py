@@ -229,7 +229,7 @@ def by_label(
 
 def columns(labels: Iterable[str], width: float, most: int) -> int:
   """Return the number of columns, at most `most`, in which labels of this length fit into a width in points."""
-  return max(1, min(most, int(width // (35 + 5 * max(map(len, labels))))))
+  return max(1, min(most, int(width // (45 + 5 * max(map(len, labels))))))
 
 
 def near(accuracies: Any) -> np.ndarray:

@@ -349,16 +349,6 @@ def pair(frames: Frames, quantity: Quantity, first: str, second: str) -> dict[st
   return line | ends | {"first": first, "second": second}
 
 
-def detectable_difference(frames: Frames) -> tuple[int, int, float] | None:
-  """Return (number of seeds, number of pairs in the largest family of tests, effect size); None without tests.
-
-  The effect size is the smallest that is detected with a power of 0.8, in standard deviations of paired differences.
-  """
-  seeds, tested = int(frames.table["seeds"].min()), frames.pairs.dropna(subset="p")
-  most = max(tested.groupby(["quantity", "cluster"], dropna=False).size(), default=0)
-  return (seeds, most, statistics.detectable(seeds, statistics.LEVEL / most)) if seeds > 1 and most else None
-
-
 def trials_frame(labels: Mapping[str, Any]) -> DataFrame:
   """Return a row per trial of a sweep: label, trial number, outcome, validation scores and tuned hyper-parameters."""
   rows = []

@@ -67,3 +67,30 @@ def test_seconds_to_a_target_between_evaluations_are_interpolated():
   )
   ratios = [predict.break_even(cluster, 4, entrants, WORK)["ends"][1]["ratio"] for entrants in (exact, between)]
   assert ratios[0] == pytest.approx(ratios[1], rel=1e-6)  # the clock is linear in equal steps
+
+
+SMALL = (
+  "--config=configs/async_easgd_digits.py",
+  "--config.steps=60",
+  "--config.workers=2",
+  "--config.times.slow=(1.0,3.0)",
+  "--config.compare.seeds=(0,1)",
+  "--config.compare.target=0.5",
+  "--only=sync SGD,Async EASGD",
+)
+
+
+@pytest.mark.parametrize(
+  ("flags", "words"),
+  [
+    (("--cluster=h100_ib40",), "got 'h100_ib40'. Did you mean 'h100_ib400'?"),
+    (
+      ("--cluster=fdr,pcie_8gpu", "--config.workers=16", "--config.times.slow=()"),
+      "config.workers must be at most 8 on",
+    ),
+  ],
+)
+def test_invalid_clusters_are_refused_before_training(wrong, tmp_path, flags, words):
+  small = [flag for flag in SMALL if not any(flag.startswith(other.split("=")[0] + "=") for other in flags)]
+  wrong([*small, f"--workdir={tmp_path}/a", *flags], words, command="compare")
+  assert not (tmp_path / "a").exists()

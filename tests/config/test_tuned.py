@@ -9,7 +9,7 @@ from ddl.config.comparison import Comparison
 from ddl.config.experiment import flat
 from ddl.config.resolve import resolve
 from ddl.config.sweep import Sweep
-from ddl.config.tuned import settings_of
+from ddl.config.tuned import settings_of, summary
 from ddl.errors import OptionError
 
 LABELS = {
@@ -164,3 +164,9 @@ def test_missing_files_and_invalid_best_settings_are_refused(tmp_path, tuned):
     valid["server"]["settings"] = settings_of(experiment, [*flat(best)])
     tuned.write_text(json.dumps({"algorithms": valid}))
     assert refused(tuned).option.endswith(f"['server'].{key}")
+
+
+def test_summary_of_a_sweep_has_keys_and_number_of_trials():
+  best = {"optimizer": {"learning_rate": 0.1}, "algorithm": {"period": 4}}
+  entries = {"a": {"best": best, "trials": [{"setting": best, "validation": None}] * 3}}
+  assert summary(entries) == {"a": {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 3}}

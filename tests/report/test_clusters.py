@@ -149,25 +149,13 @@ def on_cluster(path, runs, seeds=None):
   return clusters.sentences_of(frames_of(path))[0]
 
 
-def test_labels_that_reach_the_target_with_some_seeds_are_compared(tmp_path):
-  runs = {"sync": at(*[17] * 5), "local": at(4, 4, 4, 0, 0), "late": at(0, 0, 0, 0, 19)}
+def test_only_labels_with_every_seed_are_ranked_on_a_cluster(tmp_path):
+  runs = {"sync": at(*[17] * 5), "local": at(4, 4, 4, 0, 0)}
+  claim = "Fastest to 95 % on near with 8 workers: sync (170 ms)"
   reported = on_cluster(tmp_path / "one", runs)
-  claim = "Fastest to 95 % on near with 8 workers"
-  assert reported.startswith(
-    f"{claim} with every seed: sync (170 ms); no other algorithm reaches 95 % with every seed; local "
-  )
-  assert (
-    "reaches it with 3 of 5 seeds, where it takes 0.235 times as long; late" in reported
-    and "takes 1.12 times" in reported
-  )
+  assert reported.startswith(f"{claim}; no other algorithm reaches 95 % with every seed. At every bandwidth ")
   reported = on_cluster(tmp_path / "two", runs | {"slow": at(*[19] * 5)})
-  assert (
-    reported.startswith(f"{claim} with every seed: sync (170 ms); slow takes 1.12 times") and "3 of 5 seeds" in reported
-  )
-  reported = on_cluster(tmp_path / "none", {"sync": runs["sync"], "never": at(*[0] * 5)})
-  assert reported.startswith(
-    f"{claim}: sync (170 ms); no other algorithm reaches 95 % with every seed. At every bandwidth "
-  )
+  assert reported.startswith(f"{claim}; slow takes 1.12 times as long") and "local" not in reported
 
 
 def test_predictions_cover_only_the_common_seeds(tmp_path):
@@ -177,33 +165,6 @@ def test_predictions_cover_only_the_common_seeds(tmp_path):
   frame = frames.metrics_frame(reader.read(tmp_path))
   assert frame.query("seed > 1").predicted_seconds_near.isna().all()
   assert frame.query("seed < 2").predicted_seconds_near.notna().all()
-
-
-SMALL = (
-  "--config=configs/async_easgd_digits.py",
-  "--config.steps=60",
-  "--config.workers=2",
-  "--config.times.slow=(1.0,3.0)",
-  "--config.compare.seeds=(0,1)",
-  "--config.compare.target=0.5",
-  "--only=sync SGD,Async EASGD",
-)
-
-
-@pytest.mark.parametrize(
-  ("flags", "words"),
-  [
-    (("--cluster=h100_ib40",), "got 'h100_ib40'. Did you mean 'h100_ib400'?"),
-    (
-      ("--cluster=fdr,pcie_8gpu", "--config.workers=16", "--config.times.slow=()"),
-      "config.workers must be at most 8 on",
-    ),
-  ],
-)
-def test_invalid_clusters_are_refused_before_training(wrong, tmp_path, flags, words):
-  small = [flag for flag in SMALL if not any(flag.startswith(other.split("=")[0] + "=") for other in flags)]
-  wrong([*small, f"--workdir={tmp_path}/a", *flags], words, command="compare")
-  assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,11 @@ def test_colours_contrast_with_a_white_page():
     assert 1.05 / (luminance + 0.05) >= 2.9, colour
 
 
+@pytest.mark.parametrize(("longest", "width", "most", "columns"), [(7, 690, 6, 6), (25, 690, 6, 4), (31, 270, 4, 1)])
+def test_legends_and_panels_have_as_many_columns_as_labels_fit(longest, width, most, columns):
+  assert figure.columns(["a", "a" * longest], width, most) == columns
+
+
 @pytest.mark.slow
 def test_forty_algorithms_have_panels_and_a_small_chart(tmp_path):
   runs = {f"a{n}": [rising(*[0.1] * (1 + n % 9), *[0.96] * 12)] * 3 for n in range(40)}

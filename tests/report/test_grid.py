@@ -110,6 +110,18 @@ def test_means_of_some_seeds_are_partial(tmp_path):
   assert charts(path, "workers")["Steps to 0.1 against workers"].points.partial.tolist() == [True, True]
 
 
+def test_an_accuracy_far_below_the_others_is_off_the_axis_and_named(tmp_path):
+  ends = {2: 0.1, 4: 0.96, 8: 0.97}
+  places = {f"sync {n}": {"group": "sync", "point": {"workers": n}} for n in ends}
+  runs = {label: [rising(0.1, 0.5, end)] * 2 for label, end in zip(places, ends.values(), strict=True)}
+  folder = comparison(tmp_path, runs, places=places, grid={"workers": list(ends)})
+  (picture, *_) = grids.section(frames_of(folder), "workers")["shown"]
+  assert [note for note in picture.caption if "sync 2 (10.00 %)" in note]
+  scales = [layer["encoding"]["y"].get("scale") for layer in picture.spec()["layer"]]
+  low, high = next(scale["domain"] for scale in scales if scale)
+  assert 0.9 < low < 0.96 and 0.97 < high < 1
+
+
 def test_runs_with_fewer_steps_by_the_grid_are_complete(tmp_path):
   path = grid(tmp_path, {"workers": (1, 8), "steps": (40,)}, constant)
   assert (table_of(path).finished == 3).all() and list(figure.axes(reader.read(path))) == ["workers"]

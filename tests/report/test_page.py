@@ -132,6 +132,23 @@ def test_invalid_folders_are_refused(tmp_path):
     report.write_report(folder)
 
 
+def test_files_of_older_versions_are_refused(tmp_path):
+  folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * 2})
+  file = folder / "comparison.json"
+  info = json.loads(file.read_text())
+  entry = info["algorithms"][0]
+  for content, word in (
+    ({key: value for key, value in info.items() if key != "seeds"}, "seeds"),
+    (info | {"algorithms": [{key: value for key, value in entry.items() if key != "runs"}]}, r"algorithms\.runs"),
+    (info | {"algorithms": [entry | {"settings": {"workers": 8, "batch": 16}}]}, r"algorithms\.settings\.steps"),
+    ([], "object"),
+  ):
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=word) as error:
+      report.write_report(folder)
+    assert "compare --resume" in str(error.value) and "\n" not in str(error.value)
+
+
 def test_text_table_fits_a_terminal(tmp_path):
   far = rising(0.1, 0.95, 0.97)
   for line in far:
@@ -175,6 +192,9 @@ def test_chart_axes_are_columns_with_values(realistic_page, tmp_path):
   assert list(shown["y"]) == ["train_loss", "test_loss", "test_accuracy", "distance"]
   assert shown["x"]["bytes_sent"]["log"] and not shown["x"]["examples"]["log"]
   assert shown["y"]["test_accuracy"]["target"] == 0.95 and shown["y"]["test_loss"]["target"] is None
+  (tooltip,) = [layer["encoding"]["tooltip"] for layer in shown["spec"]["layer"] if "tooltip" in layer["encoding"]]
+  assert [item["field"] for item in tooltip] == ["label", "x", "y", "low", "high"] and "format" not in tooltip[0]
+  assert (shown["y"]["test_accuracy"]["format"], shown["x"]["bytes_sent"]["format"]) == (".2%", ",.4~r")
   points = shown["spec"]["datasets"]["curves"]
   assert {point["label"] for point in points} == set(ALGORITHMS)
   diverged = [point for point in points if point["label"] == "dasgd d=4" and "test_accuracy" in point]

@@ -3,7 +3,6 @@
 import json
 import re
 
-import jax
 import numpy as np
 import pytest
 from helpers.comparisons import Tags, comparison, finding_of, rising, table_of, undrawn_page
@@ -12,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddl.api import Arrivals
-from ddl.config import default_experiment
-from ddl.engine import traffic
 from ddl.events import lockstep
 from ddl.events.barriers import asp, backup, bsp, psp, ssp
 from ddl.events.record import save
@@ -21,8 +18,6 @@ from ddl.events.times import TIMES
 from ddl.report import formats, reader, schedule
 from ddl.report import page as report
 from ddl.report.schedule import COMPUTING, EXCHANGING, LOST, UNKNOWN, WAITING, schedules, shares, spans
-from ddl.run import virtual_time
-from ddl.run.build import build
 
 BARRIERS = st.sampled_from([asp(), bsp(), ssp(bound=1), psp(sample=1, bound=0)])
 
@@ -100,28 +95,6 @@ def test_intervals_over_two_seeds_have_a_warning(tmp_path, seeds):
   reported = report.table(comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * seeds}))
   assert ("mean little" in re.sub(r"\s+", " ", reported)) == (seeds == 2)
   assert ("only one seed" in reported) == (seeds == 1)
-
-
-def test_page_has_each_distinct_schedule_once(tmp_path):
-  lines = rising(0.1, 0.5, 0.96)
-  same, other = events_of(), events_of(backup(spare=1), death_rate=0.2, down_seconds=2.0)
-  runs = dict.fromkeys(("sync_sgd", "async_sgd", "async_msgd", "backup"), [lines] * 2)
-  folder = virtual(tmp_path, runs, {"async_sgd": same, "async_msgd": same, "backup": other})
-  result = schedules(folder, reader.read(folder))
-  assert [shown.labels for shown in result] == [["async_sgd", "async_msgd"], ["backup"]]
-  text = undrawn_page(folder)
-  page = Tags(text)
-  assert not page.open
-  figures = [attrs["id"] for tag, attrs in page.tags if tag == "figure"]
-  metrics = ["accuracy_vs_examples", "accuracy_vs_bytes", "accuracy_vs_virtual_seconds", "loss_vs_examples"]
-  assert figures == [*metrics, "schedule_async_sgd", "schedule_backup"]
-  assert sorted(path.stem for path in folder.glob("figures/*.png")) == sorted(figures)
-  visits = same.staleness  # asp drops no messages
-  high = min(value for value in visits if (visits <= value).mean() >= 0.99)
-  title = schedule.pictures(folder, reader.read(folder))[0].title
-  assert title.startswith("async_sgd and async_msgd: waiting ") and f"{visits.mean():.3g}" in title
-  assert title.endswith(f" {high}")
-  assert f"Dropped messages: {other.dropped.sum()}." in text and f"Failures: {other.restarted.sum()}." in text
 
 
 @pytest.mark.filterwarnings("error")
@@ -245,47 +218,37 @@ def test_a_delay_hides_messages_beneath_the_steps():
   assert total(blocking, EXCHANGING) == 7 * WORKERS * EXCHANGE and not blocking.beneath.any()
 
 
-def test_lockstep_record_matches_the_clock_of_the_config(tmp_path):
-  easgd, network = {"name": "easgd", "period": 4}, {"message_seconds": 0.01}
-  config = default_experiment(algorithm=easgd, workers=4, steps=400, network=network)
-  experiment = build(config)
-  algorithm, params = experiment.algorithm, jax.eval_shape(experiment.model.init, jax.random.key(0))[0]
-  charged = virtual_time.charges(config, traffic.of(algorithm, params, 4))
-  assert charged[:2] == (None, (0.04,))
-  result = virtual_time.lockstep_record(config, algorithm, charged)
-  assert len(result.free) == virtual_time.ROUNDS * 4
-  clock = virtual_time.lockstep_seconds(config, algorithm, charged)
-  np.testing.assert_array_equal(result.released.max(axis=1), [clock(step) for step in range(1, len(result.free) + 1)])
-  assert "all-reduce of all workers 40 ms" in virtual_time.describe(config)
-  config = config.changed({"network": {"exchange_seconds": 0.05}})
-  assert virtual_time.charges(config, traffic.of(algorithm, params, 4))[:2] == (None, (0.05,))
-  assert "exchange of all workers 50 ms" in virtual_time.describe(config)
-  config = config.changed({"times": {"slow": (1.0, 2.5, 2.5, 1.0)}})
-  assert "2 of 4 workers 2.5 times slower" in virtual_time.describe(config)
-  lockstep.save(tmp_path / "record", result)
-  for loaded, saved in zip(lockstep.load(tmp_path / "record"), result, strict=True):
-    np.testing.assert_array_equal(loaded, saved)
-
-
 @pytest.mark.filterwarnings("error")
-def test_page_has_lockstep_and_asynchronous_schedules(tmp_path):
-  runs = dict.fromkeys(("sync_sgd", "sharded", "late", "async_sgd"), [rising(0.1, 0.5, 0.96)] * 2)
-  folder = virtual(tmp_path, runs, {"async_sgd": events_of()})
+def test_page_has_each_distinct_schedule_once(tmp_path):
+  same, other = events_of(), events_of(backup(spare=1), death_rate=0.2, down_seconds=2.0)
+  labels = ("sync_sgd", "sharded", "late", "async_sgd", "async_msgd", "backup")
+  runs = dict.fromkeys(labels, [rising(0.1, 0.5, 0.96)] * 2)
+  folder = virtual(tmp_path, runs, {"async_sgd": same, "async_msgd": same, "backup": other})
   info = json.loads((folder / "comparison.json").read_text())
   for entry, delay in zip(info["algorithms"], (0, 0, 1), strict=False):
     entry["lockstep"] = f"{entry['runs'][0]}/lockstep.npz"
     lockstep.save(folder / entry["lockstep"], record(exchanges_every(3, delay))[0])
   (folder / "comparison.json").write_text(json.dumps(info))
   comparison = reader.read(folder)
-  assert [shown.labels for shown in schedules(folder, comparison)] == [["sync_sgd", "sharded"], ["late"], ["async_sgd"]]
-  sync, late, _ = schedule.pictures(folder, comparison)
-  assert sync.title.startswith("sync_sgd and sharded: waiting ") and late.title.startswith("late: waiting ")
-  assert sync.caption != late.caption
-  assert all(picture.spec() for picture in (sync, late))
-  shown, *_ = schedules(folder, comparison)
-  assert schedule.end_of(shown) == shown.record.released[3 * schedule.ROUNDS - 1].max()
+  groups = [["sync_sgd", "sharded"], ["late"], ["async_sgd", "async_msgd"], ["backup"]]
+  shown = schedules(folder, comparison)
+  assert [item.labels for item in shown] == groups
+  assert schedule.end_of(shown[0]) == shown[0].record.released[3 * schedule.ROUNDS - 1].max()
+  pictures = schedule.pictures(folder, comparison)
+  assert all(item.title.startswith(f"{' and '.join(group)}: waiting ") and item.spec()
+             for item, group in zip(pictures, groups, strict=True))  # fmt: skip
+  assert pictures[0].caption != pictures[1].caption
+  visits = same.staleness  # asp drops no messages
+  high = min(value for value in visits if (visits <= value).mean() >= 0.99)
+  assert f"{visits.mean():.3g}" in pictures[2].title and pictures[2].title.endswith(f" {high}")
   text = undrawn_page(folder)
-  assert text.count('<figure id="schedule_') == 3 and (folder / "figures/schedule_late.png").is_file()
+  page = Tags(text)
+  assert not page.open
+  figures = [attrs["id"] for tag, attrs in page.tags if tag == "figure"]
+  metrics = ["accuracy_vs_examples", "accuracy_vs_bytes", "accuracy_vs_virtual_seconds", "loss_vs_examples"]
+  assert figures == [*metrics, *(f"schedule_{group[0]}" for group in groups)]
+  assert sorted(path.stem for path in folder.glob("figures/*.png")) == sorted(figures)
+  assert f"Dropped messages: {other.dropped.sum()}." in text and f"Failures: {other.restarted.sum()}." in text
   (folder / info["algorithms"][0]["lockstep"]).write_text("not a record")
   with pytest.raises(ValueError, match=r"lockstep\.npz"):
     schedules(folder, comparison)

@@ -2,7 +2,6 @@
 
 from helpers.comparisons import comparison, rising, undrawn_page
 
-from ddl.config.tuned import summary
 from ddl.report import settings as settings_table
 
 COMMON = {
@@ -83,12 +82,6 @@ def test_workers_and_batch_that_differ_are_settings_by_label():
   assert columns["workers"] == ["8", "1"] and columns["batch (examples per worker and step)"] == ["16", "128"]
   assert rows.shared["examples"] == "51,200 summed over all workers"
   assert not {"workers", "batch"} & set(rows.shared)
-
-
-def test_summary_of_a_sweep_has_keys_and_number_of_trials():
-  best = {"optimizer": {"learning_rate": 0.1}, "algorithm": {"period": 4}}
-  entries = {"a": {"best": best, "trials": [{"setting": best, "validation": None}] * 3}}
-  assert summary(entries) == {"a": {"keys": ["optimizer.learning_rate", "algorithm.period"], "trials": 3}}
 
 
 def test_page_shows_no_unset_keys(tmp_path):

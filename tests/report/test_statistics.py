@@ -12,10 +12,8 @@ from scipy import stats
 from ddl.report.statistics import (
   LEVEL,
   MOST,
-  POWER,
   common_grid,
   crossing,
-  detectable,
   finite_rows,
   hedges_gz,
   holm,
@@ -297,9 +295,3 @@ def test_a_target_exceeded_at_the_first_evaluation_was_met_unseen(steps, values,
 @pytest.mark.parametrize(("values", "missed"), [([2.0, 0.9, 1.1, 0.8], True), ([2.0, 0.9, 0.8, 0.7], False)])
 def test_a_loss_that_rises_above_its_target_misses_it_again(values, missed):
   assert crossing(np.arange(4.0), np.array(values), 1.0, False).missed_again is missed
-
-
-@pytest.mark.parametrize(("seeds", "pairs"), [(2, 1), (3, 6), (10, 28)])
-def test_detectable_difference_has_the_power(seeds, pairs):
-  size = detectable(seeds, LEVEL / pairs)
-  assert power(size, seeds, LEVEL / pairs) == pytest.approx(POWER, abs=0.01)

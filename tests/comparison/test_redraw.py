@@ -1,12 +1,9 @@
-"""Reports regenerated from existing runs, diverged runs, invalid targets, and files of older versions."""
+"""Reports regenerated from existing runs, diverged runs, and invalid targets."""
 
 import json
 import re
 
 import pytest
-from helpers.comparisons import comparison, rising
-
-from ddl.report import page as report
 
 SMALL = (
   "--config=configs/digits_compare.py", "--config.steps=20", "--config.eval_every=10", "--config.workers=2",
@@ -77,20 +74,3 @@ def test_an_accuracy_target_outside_0_to_1_is_refused_before_training(wrong, tmp
   flags = [*SMALL, f"--config.compare.target={target}", f"--workdir={tmp_path}/a"]
   wrong(flags, "config.compare.target ", f"{float(target):g}", command="compare")
   assert not (tmp_path / "a").exists()
-
-
-def test_files_of_older_versions_are_refused(tmp_path):
-  folder = comparison(tmp_path, {"easgd": [rising(0.1, 0.5, 0.96)] * 2})
-  file = folder / "comparison.json"
-  info = json.loads(file.read_text())
-  entry = info["algorithms"][0]
-  for content, word in (
-    ({key: value for key, value in info.items() if key != "seeds"}, "seeds"),
-    (info | {"algorithms": [{key: value for key, value in entry.items() if key != "runs"}]}, r"algorithms\.runs"),
-    (info | {"algorithms": [entry | {"settings": {"workers": 8, "batch": 16}}]}, r"algorithms\.settings\.steps"),
-    ([], "object"),
-  ):
-    file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=word) as error:
-      report.write_report(folder)
-    assert "compare --resume" in str(error.value) and "\n" not in str(error.value)
