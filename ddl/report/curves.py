@@ -148,7 +148,7 @@ def curve_figure(tables: Frames, x: str, y: str) -> Figure | None:
   cluster, name = x.removeprefix(f"{PREDICTED}_"), y.removeprefix("test_")
   name += f"_on_{cluster}" if x.startswith(PREDICTED) else f"_vs_{x.removesuffix('_sent')}"
   subtitle = f"{frames.quantity(y).title.capitalize()} against {frames.quantity(x).title}"
-  subtitle += "" if seeds == 1 else ", mean over seeds" + " and 95 % bands" * (seeds > 2)
+  subtitle += "" if seeds == 1 else ", mean over seeds" + "; bands: 95 %" * (seeds > 2)
   description = f"{subtitle}: one line per algorithm. The lines end at: {', '.join(_ends(shown, y, '{} {}'))}. "
   columns = drawn[["label", "line", x, "y", "low", "high"]]
   points = columns.rename(columns={x: "x"})

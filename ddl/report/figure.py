@@ -121,7 +121,7 @@ class Figure:
     Args:
       path: the file to write.
       title: whether to draw the title; False for a paper, where the caption replaces it.
-      narrow: draw 4.3 inches wide, for a paper's column; learning curves then have no small panel per algorithm.
+      narrow: draw 4.3 inches wide, for a paper's column; learning curves then have no small panel per label.
 
     Raises:
       ValueError: for another suffix.
