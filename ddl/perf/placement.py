@@ -4,7 +4,9 @@ If a transformer does not fit in memory, its parameter states are sharded over d
 activations are recomputed if necessary. The step does not include the all-gather of sharded weights.
 """
 
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from ddl.errors import OptionError
@@ -48,35 +50,14 @@ class UsualBatch(NamedTuple):
 
 
 TOLERANCE = 0.1  # share by which a global batch may exceed the largest usual one
-IMAGES = UsualBatch(
-  8192,
-  "ResNet-50 on ImageNet lost no accuracy with batches of 256 to 8,192, given warm-up and a learning rate in "
-  "proportion to the batch (arXiv 1706.02677)",
-  start=256,
-)
-ALEXNET = UsualBatch(
-  8192, "AlexNet lost no accuracy with 8,192 images per step, given LARS (arXiv 1708.03888)", start=256, large="lars"
-)
-ENCODER = UsualBatch(
-  8192,
-  "BERT trained with 256 sequences of at most 512 tokens per step (arXiv 1810.04805), RoBERTa with 8,192 (arXiv "
-  "1907.11692)",
-  start=256,
-)
-LANGUAGE = (  # (upper limit of the number of parameters, tokens per step, source)
-  (3e9, 480 * 1024, "GPT-2 124M trains with 491,520 tokens per step (nanoGPT, config/train_gpt2.py)"),
-  (float("inf"), 4_000_000, "Llama 2 of 7B to 70B trained with 4 million tokens per step (arXiv 2307.09288)"),
-)
-
-
-VISION = UsualBatch(4096, "ViT trained with 4,096 images per step (arXiv 2010.11929)")
-RECURRENT = UsualBatch(20, "the large LSTM trained with 20 sequences per step (arXiv 1409.2329)")
+DATA = tomllib.loads(Path(__file__).with_name("usual_batches.toml").read_text(encoding="utf-8"))
+USUAL = {kind: UsualBatch(**entry) for kind, entry in DATA["kind"].items()}
 
 
 def usual_language_batch(params: float, length: int) -> UsualBatch:
   """Return the usual batch of a language model with `params` parameters, in sequences of `length` tokens."""
-  tokens, source = next((tokens, source) for below, tokens, source in LANGUAGE if params < below)
-  return UsualBatch(max(1, tokens // length), source)
+  entry = next(entry for entry in DATA["language"] if params < entry["below"])
+  return UsualBatch(max(1, entry["tokens"] // length), entry["source"])
 
 
 class Job(NamedTuple):
@@ -151,11 +132,11 @@ def _usual(name: str, table: Table) -> UsualBatch:
   """Return the usual batch for the kind of network that a layer table describes."""
   language, attention = isinstance(table[0], Embedding), [layer for layer in table if isinstance(layer, Attention)]
   if not attention:
-    return RECURRENT if language else ALEXNET if name.startswith("alexnet") else IMAGES
+    return USUAL["recurrent" if language else "alexnet" if name.startswith("alexnet") else "images"]
   if not language:
-    return VISION
+    return USUAL["vision"]
   if all(isinstance(layer, FullAttention) for layer in attention):
-    return ENCODER
+    return USUAL["encoder"]
   return usual_language_batch(params(table), table[0].size_in[1])
 
 

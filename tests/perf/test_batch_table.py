@@ -11,16 +11,16 @@ from ddl.perf.cluster_file import named
 from ddl.perf.device import USABLE, Device, Efficiency, LayerWork
 from ddl.perf.layers import params_bytes, parts
 from ddl.perf.memory import StepMemory, step_memory
-from ddl.perf.placement import IMAGES, Job, UsualBatch, table_job
+from ddl.perf.placement import USUAL, Job, UsualBatch, table_job
 from ddl.perf.plan import PlanRequest, pick, plan
 
-PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9), usual=IMAGES)
+PLAIN = Job("plain", 4e8, 1e9, StepMemory(1e6, 1.2e9), usual=USUAL["images"])
 SLOW = Cluster("a test", Device(1e13, 1e12, 16e9), Efficiency(0.5), NetworkModel(LinkModel(0.0, 1e9)), "none")
 
 
 def job(name):
   table = neural_networks.table(name)
-  return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1), table, usual=IMAGES)
+  return Job(name, params_bytes(table), parts(table), step_memory(table, extra_copies=1), table, usual=USUAL["images"])
 
 
 def speed(algorithm, rate, steps=0, setting="float32 gradients"):
@@ -61,7 +61,7 @@ def test_gradients_are_accumulated_if_memory_is_too_small():
   waited = row.step / row.efficiency - micro * step
   assert row.size == advice.enough
   assert micro * step / (micro * step + waited) >= 0.95 > (micro - 1) * step / ((micro - 1) * step + waited)
-  assert advice.best.batch == IMAGES.examples < 8 * advice.enough.examples and advice.settings.micro > 1
+  assert advice.best.batch == USUAL["images"].examples < 8 * advice.enough.examples and advice.settings.micro > 1
   large = plan(PLAIN._replace(usual=UsualBatch(10**9, "any", start=8)), small, PlanRequest(workers=8))
   assert large.settings.examples == pytest.approx(advice.enough.examples, rel=0.05) and large.settings.micro > 1
   assert large.settings.step == pytest.approx(large.settings.examples * 1e9 / 5e12)
@@ -77,10 +77,10 @@ def test_a_batch_is_split_evenly_if_possible():
 def test_the_global_batch_is_at_most_the_usual_one():
   cluster = named("two_sites_1g")
   advice = plan(job("resnet50"), cluster, PlanRequest(workers=16))
-  assert advice.settings.examples * 16 == IMAGES.examples < advice.enough.examples * 16
+  assert advice.settings.examples * 16 == USUAL["images"].examples < advice.enough.examples * 16
   assert plan(job("resnet50")._replace(usual=None), cluster, PlanRequest(workers=16)).settings.examples == 32
   automatic = plan(job("vgg_a"), named("cori_fdr"), PlanRequest()).settings
-  assert automatic.workers * automatic.examples <= IMAGES.examples and automatic.workers == 256
+  assert automatic.workers * automatic.examples <= USUAL["images"].examples and automatic.workers == 256
 
 
 def test_with_a_critical_batch_the_examples_minimize_the_seconds_to_a_loss():
@@ -183,8 +183,8 @@ def test_the_table_is_short_and_includes_the_recommended_sizes():
 
 
 def test_the_usual_batch_follows_the_kind_of_network():
-  kinds = {"bert_base": placement.ENCODER, "vit_b16": placement.VISION, "alexnet_v2": placement.ALEXNET,
-           "resnet50": IMAGES}  # fmt: skip
+  kinds = {"bert_base": USUAL["encoder"], "vit_b16": USUAL["vision"], "alexnet_v2": USUAL["alexnet"],
+           "resnet50": USUAL["images"]}  # fmt: skip
   assert {name: table_job(name, named("h100_ib400")).job.usual for name in kinds} == kinds
   assert table_job("t5_base", named("h100_ib400")).job.usual.examples == 960  # a decoder: 480 x 1,024 tokens
 
