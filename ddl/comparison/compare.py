@@ -12,7 +12,7 @@ from ddl import files, hosts, report
 from ddl.comparison import label_runs, predict, record
 from ddl.config.comparison import Comparison
 from ddl.config.options import RunOptions
-from ddl.costs import cluster_clock
+from ddl.costs import step_cost
 from ddl.errors import OptionError
 from ddl.names import pluralize, slug
 from ddl.report.formats import listed
@@ -65,7 +65,7 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     fingerprints = started.agree(comparison.to_json(), comparison.experiments.values(), data, comparison.tuned)
     metric = _metric(comparison, components)  # tracing a model needs the devices
     if comparison.clusters:
-      cluster_clock.check_devices(options.members)
+      step_cost.check_devices(options.members)
     if hosts.is_main():
       if comparison.tuned and Path(comparison.tuned) != path / folder.TUNED:
         path.mkdir(parents=True, exist_ok=True)

@@ -74,7 +74,7 @@ def _predict(
   runs: run folders by algorithm label; target: {"metric": name, "value": value to reach, "higher_is_better": bool}.
   """
   first = next(components[label] for label in runs)
-  split = cluster_clock.of(first, options.members, options.sharding)
+  split = step_cost.worker_members(first, options.members, options.sharding)
   entrants = {label: _entrant(path, components[label], runs[label], target, split) for label in runs}
   batch = first.experiment.batch // first.experiment.microbatches
   step = partial(step_cost.compiled_step, first, members=options.members, sharding=options.sharding)

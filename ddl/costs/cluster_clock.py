@@ -10,17 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
 from ddl.api import Algorithm, FirstSteps, ServerAlgorithm, Tree
 from ddl.config.catalog import keywords
 from ddl.config.experiment import Experiment
-from ddl.costs.step_cost import step_program
-from ddl.engine import compiled_program, traffic
+from ddl.engine import traffic
 from ddl.engine.compiled_program import Collective
-from ddl.engine.placement import Placement
-from ddl.engine.workers import nbytes, on_devices
 from ddl.errors import OptionError
 from ddl.events.record import Events
 from ddl.events.schedule import visits_until
@@ -34,7 +30,6 @@ from ddl.perf.patterns import ExchangePattern, Op, Pattern, Visits
 from ddl.perf.placement import with_shares
 from ddl.perf.scaling import Scenario, StepWork, Transport
 from ddl.run import virtual_time
-from ddl.run.build import Components, with_auto
 from ddl.run.virtual_time import Charges
 from ddl.schedule import Schedule
 
@@ -67,9 +62,9 @@ def pattern_of(
 
 
 def vector(nbytes: float, *more: float) -> Tree:
-  """Return the shapes of float32 parameters: one vector per layer. The arguments are the layers' sizes in bytes."""
+  """Return float32 parameters in no memory: one vector per layer. The arguments are the layers' sizes in bytes."""
   sizes = {"w": nbytes} | {f"w{i:04d}": size for i, size in enumerate(more)}
-  return {name: jax.ShapeDtypeStruct((math.ceil(size / 4),), np.float32) for name, size in sizes.items()}
+  return {name: np.broadcast_to(np.float32(0), math.ceil(size / 4)) for name, size in sizes.items()}
 
 
 def _ops(sent: tuple[Sent, ...]) -> tuple[Op, ...]:
@@ -90,36 +85,6 @@ class Members(NamedTuple):
 
 
 ALONE = Members()
-
-
-def of(components: Components, members: int, sharding: str) -> Members:
-  """Compile a step of a worker with several devices (members); return the members and their collectives.
-
-  Args:
-    members: the number of devices per worker.
-    sharding: as in `Placement`.
-
-  Raises:
-    ValueError: if this process has fewer devices than members.
-  """
-  devices = jax.local_devices()[:members]
-  if members == 1:
-    return ALONE
-  check_devices(members)
-  workers = on_devices(1, devices, members)
-  experiment = components.experiment
-  text = step_program(components, experiment.batch // experiment.microbatches, members, sharding).as_text()
-  shapes = jax.tree.leaves(Placement(with_auto(components.model, experiment, members), workers, sharding).params)
-  shard_bytes = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in shapes)
-  collectives = tuple(compiled_program.collectives(text, workers.mesh)) * experiment.microbatches
-  return Members(members, collectives, members * shard_bytes / nbytes(shapes))
-
-
-def check_devices(members: int) -> None:
-  """Raise OptionError unless this process, which compiles the step, has all devices of a worker."""
-  if members > len(jax.local_devices()):
-    condition = f"few enough that each process has all {members} devices (members) of a worker if cluster is set"
-    raise OptionError("processes", condition, advice="Alternatively, predict the finished comparison in one process.")
 
 
 def collective_seconds(collective: Collective, cluster: Cluster, devices: int) -> float:

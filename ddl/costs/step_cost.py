@@ -5,6 +5,7 @@ exchange; in place of the collectives among workers, local operations return arr
 body of a loop only once, so the step has one microbatch; k microbatches cost k times as much.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -20,10 +21,13 @@ from ddl.asynchronous.worker_round import FULL, Worker, make_worker_round
 from ddl.config.catalog import factory, keywords
 from ddl.config.experiment import initial_key, training_key
 from ddl.costs.activations import PRODUCTS, activation_bytes
+from ddl.costs.cluster_clock import ALONE, Members
 from ddl.data import DATA
+from ddl.engine import compiled_program
 from ddl.engine.calls import Call, Kind
 from ddl.engine.compiled_trainer import CompiledTrainer
 from ddl.engine.execution import ExecutionConfig, compiled, options
+from ddl.engine.placement import Placement
 from ddl.engine.workers import Workers, nbytes, on_devices
 from ddl.errors import OptionError
 from ddl.group_recorder import Recorder
@@ -118,16 +122,6 @@ class Compiled(NamedTuple):
   arguments: int
   outputs: int
   aliased: int  # outputs that reuse the buffers of donated arguments
-  temporary: int
-  code: int
-
-  @property
-  def peak(self) -> int:
-    """Peak bytes while the program runs: arguments + outputs - aliased + temporary + code.
-
-    XLA's own peak is not used because it omits the temporary buffers on a CPU.
-    """
-    return self.arguments + self.outputs - self.aliased + self.temporary + self.code
 
 
 def compiled_step(components: Components, examples: int, members: int = 1, sharding: str = "") -> Compiled:
@@ -148,6 +142,35 @@ def step_program(components: Components, examples: int, members: int = 1, shardi
     model = with_auto(model, components.experiment, members)
     return _round(algorithm, model, batch, on_devices(1, jax.local_devices()[:members], members), sharding)
   return _worker_round(components.algorithm, model, batch)
+
+
+def worker_members(components: Components, members: int, sharding: str) -> Members:
+  """Compile a step of a worker with several devices (members); return the members and their collectives.
+
+  Args:
+    members: the number of devices per worker.
+    sharding: as in `Placement`.
+
+  Raises:
+    ValueError: if this process has fewer devices than members.
+  """
+  if members == 1:
+    return ALONE
+  check_devices(members)
+  workers = on_devices(1, jax.local_devices()[:members], members)
+  experiment = components.experiment
+  text = step_program(components, experiment.batch // experiment.microbatches, members, sharding).as_text()
+  shapes = jax.tree.leaves(Placement(with_auto(components.model, experiment, members), workers, sharding).params)
+  shard_bytes = sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in shapes)
+  collectives = tuple(compiled_program.collectives(text, workers.mesh)) * experiment.microbatches
+  return Members(members, collectives, members * shard_bytes / nbytes(shapes))
+
+
+def check_devices(members: int) -> None:
+  """Raise OptionError unless this process, which compiles the step, has all devices of a worker."""
+  if members > len(jax.local_devices()):
+    condition = f"few enough that each process has all {members} devices (members) of a worker if cluster is set"
+    raise OptionError("processes", condition, advice="Alternatively, predict the finished comparison in one process.")
 
 
 def step_parts(components: Components, examples: int, step: Callable[[int], Compiled]) -> tuple[LayerWork, ...]:
@@ -184,8 +207,6 @@ def analyse(compiled: Any) -> Compiled:
     arguments=memory.argument_size_in_bytes,
     outputs=memory.output_size_in_bytes,
     aliased=memory.alias_size_in_bytes,
-    temporary=memory.temp_size_in_bytes,
-    code=memory.generated_code_size_in_bytes,
   )
 
 

@@ -11,7 +11,7 @@ from helpers.cluster_configs import NBYTES, WORK, config_of
 from ddl.config import default_experiment
 from ddl.costs import cluster_clock
 from ddl.costs.cluster_clock import Members, pattern_of, vector
-from ddl.costs.step_cost import compiled_step
+from ddl.costs.step_cost import compiled_step, worker_members
 from ddl.engine.compiled_program import Collective
 from ddl.perf import collectives
 from ddl.perf.cluster import LinkModel, NetworkModel
@@ -31,7 +31,7 @@ def components():
 
 def test_a_pair_of_layers_costs_one_sum_each_way(components):
   """Two pairs forward; only the second backward, as the inputs of the first have no gradient."""
-  result, cluster = cluster_clock.of(components, 2, "tensor"), named("h100_ib400")
+  result, cluster = worker_members(components, 2, "tensor"), named("h100_ib400")
   assert {(op.kind, op.size) for op in result.collectives} == {("all-reduce", 2)}
   sizes = [FLOAT * BATCH * width for width in (WIDTH, 10, WIDTH)]
   expected = sum(collectives.all_reduce(size, 2, cluster.network) for size in sizes)
@@ -44,18 +44,18 @@ def test_each_microbatch_runs_the_collectives(components):
   several = build(replace(components.experiment, microbatches=2), components.data)
   assert several.model.microbatches == 2
   half = build(replace(components.experiment, batch=BATCH // 2), components.data)
-  one, two = (cluster_clock.of(job, 2, "tensor") for job in (half, several))
+  one, two = (worker_members(job, 2, "tensor") for job in (half, several))
   assert two.collectives == 2 * one.collectives and two.share == one.share
 
 
 def test_each_device_computes_its_part_and_gathers_parameters(components):
   one, two = (compiled_step(components, BATCH, members, "fsdp") for members in (1, 2))
   assert 0.45 < two.flop / one.flop < 0.6
-  result = cluster_clock.of(components, 2, "fsdp")
+  result = worker_members(components, 2, "fsdp")
   assert sorted(op.nbytes for op in result.collectives if op.kind == "all-gather")[-3:] == [FLOAT * WIDTH**2] * 3
   whole = 3 * WIDTH + (WIDTH + 1) * 10  # the biases and the last layer are small
   assert result.share == pytest.approx((VALUES + whole) / VALUES, rel=1e-12)
-  assert cluster_clock.of(components, 1, "fsdp") == cluster_clock.ALONE
+  assert worker_members(components, 1, "fsdp") == cluster_clock.ALONE
 
 
 @pytest.mark.parametrize(
