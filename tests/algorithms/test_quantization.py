@@ -219,18 +219,8 @@ def test_sparta_with_share_one_keeps_the_workers_equal(x64, name):
 REFUSED = (
   "sharded_sync_sgd", "d_psgd", "sgp", "overlap_sgp", "noloco", "hierarchical_sgd",
   "gradient_tracking", "exact_diffusion", "quasi_global_momentum", "choco_sgd", "distributed_lion", "sparseloco",
-  "edit", "relay_sgd", "gossip_pga",
+  "edit", "relay_sgd", "gossip_pga", "one_bit_adam",
 )  # fmt: skip
-  "sharded_sync_sgd",
-  "d_psgd",
-  "sgp",
-  "overlap_sgp",
-  "noloco",
-  "hierarchical_sgd",
-  "distributed_lion",
-  "one_bit_adam",
-  "sparseloco",
-)
 ROUNDED = [("int8", {"block": 8}), ("fp8", LOSSY["fp8"]), ("qsgd", RANDOM["qsgd"])]
 CASES = [(*ROUNDED[i % 3], name) for i, name in enumerate([name for name in COLLECTIVE if name not in REFUSED][::2])]
 

@@ -36,9 +36,8 @@ MODES = {
 UNROLLED = Mode(2, ExecutionConfig("unroll", "unroll", 5))  # takes long to compile
 DELAYED = [
   "dasgd", "streaming_diloco", "d_psgd", "easgd", "eamsgd", "round_robin_easgd",
-  "cocod", "overlap_local_sgd", "pipe_sgd", "eager_diloco", "sma", "overlap_sgp",
-  "gradient_tracking", "choco_sgd",
   "cocod", "overlap_local_sgd", "pipe_sgd", "acco", "eager_diloco", "sma", "overlap_sgp",
+  "gradient_tracking", "choco_sgd",
 ]  # fmt: skip
 
 
