@@ -215,7 +215,7 @@ class SharedServer:
 
   def progress(self) -> Progress:
     """Return the progress. The caller must hold the lock, unless all threads have ended."""
-    return Progress(self._served // self._algorithm.period, self._exchanges, self.now())
+    return Progress(-(-self._served // self._algorithm.period), self._exchanges, self.now())
 
   def warm_up(self, worker: int, message: Tree, device: Any) -> Tree:
     """Compile the functions of a visit without changing the server; return an example of a reply."""
@@ -296,14 +296,11 @@ class SharedServer:
     return Visit(np.int32(row.worker), self._peers[row.worker][row.round], np.int32(step))
 
   def _admit(self, worker: int) -> bool:
-    """Return whether the run has enough steps left for a visit of this worker; end the run if others could continue."""
+    """Return whether the run has enough steps left for a visit of this worker."""
     with self._admission:
-      left, period = self._steps - self._admitted, self._periods[worker]
-      if self.gate.over or left < period:
-        if left >= min(self._periods):
-          self.gate.halt()
+      if self.gate.over or self._steps - self._admitted < self._periods[worker]:
         return False
-      self._admitted += period
+      self._admitted += self._periods[worker]
       return True
 
   def _use_center(self, worker: int, message: Tree) -> list[tuple[int, int, int]]:
@@ -343,7 +340,7 @@ class SharedServer:
       self.gate.admit(free)
     with self._clock.paused():
       on_served(len(self._rows))
-    if self._steps - self._served < min(self._periods):
+    if self._steps - self._served < self._algorithm.period:
       self.gate.halt()
 
   def _answer(self, workers: list[int]) -> None:

@@ -204,7 +204,7 @@ def test_threads_equal_the_reference(x64, barrier):
   events, _ = threads.run(*model.init(KEY), take, visits, lambda done, losses, snapshot: None)
   record.check(events, WORKERS)
   assert visits * PERIOD - max(PERIODS) < events.period.sum() <= visits * PERIOD
-  assert threads.progress().visits == events.period.sum() // PERIOD
+  assert threads.progress().visits == visits
   assert visits_until(algorithm, events, WORKERS, steps) == len(events.worker)
   if barrier == asp():  # with a barrier, workers read
     close(flat_of(algorithm.evaluate(threads.server)), expected(events, 60, "momentum"))
@@ -231,3 +231,17 @@ def test_a_run_with_equal_speeds_is_the_same_bit_for_bit(tmp_path):
   events = record.load(tmp_path / "slower" / "events.npz")
   assert set(events.period.tolist()) == {8, 5} and events.period.sum() > 24 * 4 - 8
   assert isinstance(slower, type(plain)) and hasattr(ddl, "fedbuff")
+
+
+def test_threads_of_a_run_use_the_step_times_of_the_config(call, tmp_path):
+  flags = ("--config=configs/async_easgd_digits.py", "--config.algorithm.name=fedbuff", "--config.algorithm.alpha=None")
+  flags += ("--config.algorithm.period=8", "--config.algorithm.dylu=True", "--config.model.hidden=(4,)")
+  flags += ("--config.workers=2", "--config.steps=16", "--config.batch=4", "--config.times.slow=(1.0,1.5)")
+  code, _, stderr = call("train", *flags, "--runtime=threads", f"--workdir={tmp_path}/threads")
+  assert code == 0 and "config.times.slow" not in stderr
+  events = record.load(tmp_path / "threads" / "events.npz")
+  assert events.period.tolist() == [(8, 5)[worker] for worker in events.worker]
+  assert 32 - 8 < events.period.sum() <= 32
+  assert call("train", *flags, f"--replay={tmp_path}/threads/events.npz", f"--workdir={tmp_path}/replay")[0] == 0
+  code, _, stderr = call("train", *flags, "--runtime=ray", f"--workdir={tmp_path}/ray")
+  assert code and "runtime must be simulator or threads for workers with different periods, got ray" in stderr
