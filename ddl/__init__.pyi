@@ -70,6 +70,7 @@ from .algorithms.server.async_measgd import async_measgd as async_measgd
 from .algorithms.server.async_msgd import async_msgd as async_msgd
 from .algorithms.server.async_sgd import async_sgd as async_sgd
 from .algorithms.server.dc_asgd import dc_asgd as dc_asgd
+from .algorithms.server.decoupled_diloco import decoupled_diloco as decoupled_diloco
 from .algorithms.server.downpour import downpour as downpour
 from .algorithms.server.dynsgd import dynsgd as dynsgd
 from .algorithms.server.fedbuff import fedbuff as fedbuff

@@ -68,7 +68,7 @@ def counts(state):
 
 def test_algorithms_with_an_outer_rate():
   keys = {name: key for name in COLLECTIVE | SERVER if (key := outer_rate(name))}
-  assert keys == {**KEYS, **dict.fromkeys(("async_local_sgd", "fedbuff"), "outer_learning_rate")}
+  assert keys == {**KEYS, **dict.fromkeys(("async_local_sgd", "decoupled_diloco", "fedbuff"), "outer_learning_rate")}
 
 
 @pytest.mark.parametrize("name", NAMES)

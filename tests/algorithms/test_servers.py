@@ -40,6 +40,11 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
     }
     for weight, nesterov in (("polynomial", True), ("constant", False))
   ],
+  "decoupled_diloco": [
+    {"quorum": 1, "average": "mean", "fragments": 1, "period": 2, "delay": 0},
+    *({"fragments": 2, "period": 2, "delay": delay, "keep": 0.25} for delay in (0, 1)),
+    {"average": "mean", "fragments": 3, "period": 2, "delay": 2, "keep": 0.5},
+  ],
   "halos": [
     {
       "group_size": 2,
@@ -74,7 +79,8 @@ SLOW = [(1, "momentum"), (3, "adam"), (5, "nesterov"), (4, "falling"), (3, "inje
 def test_an_algorithm_equals_its_reference(name, workers, inner):
   assert name in server_reference.TWINS, f"{name} has no NumPy reference: write it in tests/reference/server.py"
   order, peers = visits(workers, seed=workers)
-  for hyper in CASES.get(name) or [defaults(name, workers)]:
+  for case in CASES.get(name, [{}]):
+    hyper = defaults(name, workers) | case
     x0, grad = reference.problem(workers, 4 * EVENTS)
     expected = server_reference.TWINS[name](
       x0, grad, order=order, peers=peers, workers=workers, inner=INNER[inner][1], **hyper
@@ -91,7 +97,7 @@ def test_each_reference_has_an_algorithm():
 # ---- reads
 
 
-@pytest.mark.parametrize("name", [name for name in SERVER if name not in (*ELASTIC, "halos")])
+@pytest.mark.parametrize("name", [name for name in SERVER if name not in (*ELASTIC, "halos", "decoupled_diloco")])
 def test_a_read_replies_with_the_current_model(name):
   """Worker 0 visits, then worker 1 with peer 0; then 0 reads the center, or its model in peer-to-peer algorithms."""
   algorithm = build(name, workers=2)

@@ -26,6 +26,7 @@ PARAMS = {
   "deep": {"scale": np.float32(0.5) * np.ones((), np.float32)},
 }
 WORKERS = 4
+PACKED = [name for name in SERVER if name != "decoupled_diloco"]  # its server selects a fragment, and averages norms
 WARM = optax.linear_schedule(0.0, 0.1, 200)  # from a rate of 0
 
 
@@ -38,7 +39,7 @@ def random_like(tree, seed):
   return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=np.shape(x)), np.asarray(x).dtype), tree)
 
 
-@pytest.mark.parametrize("name", SERVER)
+@pytest.mark.parametrize("name", PACKED)
 @pytest.mark.sampled(5)
 def test_a_packed_algorithm_equals_that_on_trees(name):
   algorithm = build(name, optax.sgd(0.1, momentum=0.9))
@@ -86,12 +87,18 @@ def test_is_elementwise_detects_layer_wise_optimizers(expected, inner):
   assert is_elementwise(build("async_sgd", inner), PARAMS) == expected
 
 
-@pytest.mark.parametrize("name", SERVER)
+@pytest.mark.parametrize("name", PACKED)
 def test_only_the_optimizer_of_the_server_must_be_elementwise(name):
   masked = optax.chain(optax.add_decayed_weights(5e-4, mask=matrices), optax.sgd(WARM))
   at_the_server = ("async_sgd", "downpour", "dc_asgd", "staleness_aware_sgd", "async_msgd")
   at_the_server += ("ringmaster_asgd", "rennala_sgd")
   assert is_elementwise(build(name, masked), PARAMS) == (name not in at_the_server)
+
+
+@pytest.mark.parametrize("average, fragments", [("radial", 4), ("mean", 1)])
+def test_a_server_of_fragments_is_not_elementwise(average, fragments):
+  rule = servers.build("decoupled_diloco", optax.sgd(0.1), workers=WORKERS, average=average, fragments=fragments)
+  assert not is_elementwise(rule, PARAMS)
 
 
 def test_rules_of_whole_arrays_are_not_elementwise():

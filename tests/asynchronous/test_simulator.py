@@ -44,7 +44,8 @@ def packed_server(reference):
 
 def has_same_bits(carry, reference):
   server = jax.tree.map(lambda x: x[0], carry.server_state.server)
-  pairs = [*zip(leaves(server), leaves(packed_server(reference)), strict=True)]
+  is_packed = jax.tree.structure(server) != jax.tree.structure(reference.server)
+  pairs = [*zip(leaves(server), leaves(packed_server(reference) if is_packed else reference.server), strict=True)]
   pairs += [*zip(leaves(carry.worker.params), leaves(of_workers(reference)), strict=True)]
   return all(a.tobytes() == b.tobytes() for a, b in pairs)
 

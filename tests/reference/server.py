@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from reference.buffered_server import fedbuff, rennala_sgd, ringmaster_asgd
 from reference.collective import Grad, Inner
+from reference.decoupled_diloco import decoupled_diloco
 from reference.diloco import rate_at
 from reference.halos import halos
 
@@ -270,6 +271,7 @@ TWINS = {
   "async_local_sgd": async_local_sgd,
   "fedbuff": fedbuff,
   "halos": halos,
+  "decoupled_diloco": decoupled_diloco,
   "gosgd": gosgd,
   "pull_gossip": pull_gossip,
   "push_gossip": push_gossip,
