@@ -41,13 +41,17 @@ CASES = {  # name: (config, execution, steps between checkpoints, model)
              ExecutionConfig("vmap", "scan", 4), 10, None),
   "outer schedule": ({"algorithm": {"name": "streaming_diloco", "period": 6, "delay": 3, "fragments": 2},
                       "outer_schedule": {"name": "cosine", "warmup": 2}}, ExecutionConfig("vmap", "scan", 3), 7, None),
+  "period schedule": ({"algorithm": {"name": "scaffold", "period": 2}, "schedule": {"name": "cosine", "warmup": 2},
+                       "period_schedule": {"name": "qsr", "alpha": 0.2}}, ExecutionConfig("vmap", "scan", 4), 7, None),
+  "low-rank factors": ({"algorithm": {"name": "dion"}, "optimizer": {"name": "sgd_adamw", "momentum": None},
+                        "model": {"hidden": (16, 8)}}, ExecutionConfig("vmap", "scan", 3), 7, None),
   "batch norm": ({"algorithm": {"name": "dasgd", "period": 4, "delay": 2}, "noise_batches": 2},
                  ExecutionConfig("vmap", "scan", 3), 5, normalized),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case, members", [(case, 1 + (case == "members")) for case in CASES])
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(12)
 def test_a_resume_after_a_stop_or_kill_has_the_same_bits(case, members, tmp_path, monkeypatch):
   settings, how, every, model = CASES[case]
   run = Run(config(**settings), how=how, model=model and model(), devices=2 * members, members=members)
