@@ -44,7 +44,9 @@ def one_bit_adam(
   no bias correction, and C has one scale per message. Two rules differ: values with v = 0, whose gradients were 0 on
   all workers in the first phase, do not move in the second one and are left out of C; without this rule, which in
   DeepSpeed is a mask that users provide, 1 / eps multiplies them. And checkpoints contain e_i and d. A sign has no
-  zero: zeros are sent as +1. If v is frozen too early, steps are too large. The evaluated model is x.
+  zero: zeros are sent as +1. C gives all values of m the same magnitude, so values whose v is almost 0, such as the
+  weights of pixels that are almost always 0, take huge steps in the second phase: increase eps, to 1e-3 for the digits
+  of `configs/digits.py`. Freezing v too early has the same effect. The evaluated model is x.
 
   Args:
     inner: optimizer whose gradient is Adam's direction, normally SGD without momentum; the same on all workers. The
@@ -52,7 +54,7 @@ def one_bit_adam(
     freeze_step: steps of the first phase, with uncompressed means (T_w); the paper uses 15 to 25 % of the run.
     b1: decay of the momentum (beta_1).
     b2: decay of the variance (beta_2).
-    eps: added to the root of the variance.
+    eps: added to the root of the variance; limits the steps of values with a small variance.
   """
 
   def init(group: Group, params: Tree, key: Any) -> OneBitAdamState:
