@@ -32,6 +32,7 @@ from .algorithms.collective.hierarchical_sgd import hierarchical_sgd as hierarch
 from .algorithms.collective.independent import independent as independent
 from .algorithms.collective.local_sgd import local_sgd as local_sgd
 from .algorithms.collective.mt_dao import mt_dao as mt_dao
+from .algorithms.collective.muloco import muloco as muloco
 from .algorithms.collective.noloco import noloco as noloco
 from .algorithms.collective.one_bit_adam import one_bit_adam as one_bit_adam
 from .algorithms.collective.overlap_local_sgd import overlap_local_sgd as overlap_local_sgd

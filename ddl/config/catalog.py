@@ -66,12 +66,13 @@ RETURNED: dict[str, tuple[type, ...]] = {  # section -> types that its factories
   "optimizer": (optax.GradientTransformation,),
 }
 TYPES = {int: "an integer (int)", float: "a number (float)", str: "a string (str)", bool: "True or False (bool)"}
-SHOWN = 5  # names listed in an error
+SHOWN = 5  # factories with a setting that an error lists
+NAMES = 25  # names listed in an error about an unknown name
 FREE = ("config.compare.algorithms", "config.sweep.space")  # sections with user-defined keys
 
 
 def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Sequence[str] = ()) -> Any:
-  """Look up a name in a registry. Raises OptionError for an unknown name; it suggests the nearest and lists all.
+  """Look up a name in a registry. Raises OptionError for an unknown name; it suggests the nearest and lists some.
 
   option: the setting that contains the name, such as "config.model.name"; user_defined: import paths to list too.
   """
@@ -80,8 +81,9 @@ def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Seq
   aliases = {alias.lower(): path for path in user_defined for alias in (path.rpartition(":")[2], short_name(path))}
   near = [aliases[alias] for alias in difflib.get_close_matches(str(name).lower(), aliases, n=1, cutoff=0.7)]
   advice = f"Did you mean '{near[0]}'?" if near else nearest(str(name), registry)
-  known = ", ".join(map(quoted, [*user_defined, *registry]))
-  raise OptionError(option, f"one of {known}", f"'{name}'", advice)
+  known = [*map(quoted, [*user_defined, *registry])]
+  more = f" and {len(known) - NAMES} more (see `python run.py list`)" if len(known) > NAMES else ""
+  raise OptionError(option, f"one of {', '.join(known[:NAMES])}{more}", f"'{name}'", advice)
 
 
 def entry(kind: str, name: str, user_defined: Sequence[str] = ()) -> Any:

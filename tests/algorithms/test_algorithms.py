@@ -21,6 +21,7 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
   "dasgd": [{"period": 4, "delay": d, "keep": xi} for d in (0, 1, 4) for xi in (0, 0.25, 1)]
   + [{"period": p, "delay": d, "keep": 0.5} for p, d in ((3, 2), (1, 1), (2, 5), (1, 3))],
   "diloco": [{"period": 1, **OUTER}, {"period": 3, "outer_learning_rate": 0.4, "outer_momentum": 0.5}],
+  "muloco": [{"period": 3, **OUTER}],
   "streaming_diloco": [
     {"period": h, **OUTER, "fragments": p, "delay": d, "keep": alpha}
     for h, p, d, alpha in ((1, 1, 0, 0), (3, 1, 1, 0.25), (4, 2, 0, 0.5), (4, 2, 3, 0.5), (3, 2, 3, 0.25), (3, 3, 1, 0))

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.usefixtures("x64", "standard_promotion")
 
 KEYS = {
   **dict.fromkeys(
-    ("diloco", "edit", "streaming_diloco", "eager_diloco", "noloco", "sparseloco", "snoo"), "outer_learning_rate"
+    ("diloco", "muloco", "edit", "streaming_diloco", "eager_diloco", "noloco", "sparseloco", "snoo"),
+    "outer_learning_rate",
   ),
   "bmuf": "block_learning_rate", "slowmo": "slow_rate",
   **dict.fromkeys(("scaffold", "fedadam", "fedyogi", "fedadagrad"), "server_rate"),

@@ -34,6 +34,7 @@ METHODS = {  # hyperparameters other than the period
   "bmuf": {"block_learning_rate": 0.9, "block_momentum": 0.5, "nesterov": True},
   "diloco": OUTER,
   "snoo": OUTER,
+  "muloco": OUTER,
 }
 RATE = optax.cosine_decay_schedule(0.1, STEPS)
 ALPHA, LEAST = 0.2, 2  # periods 4, 7, 1 in 12 steps

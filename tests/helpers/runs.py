@@ -65,6 +65,7 @@ HYPER = {  # dasgd: its message is in flight between two calls if calls are shor
   "overlap_local_sgd": {"period": 3, "pull": 0.6, "momentum": 0.7},
   "pipe_sgd": {"width": 3},
   "snoo": {"period": 3, **OUTER},
+  "muloco": {"period": 3, **OUTER},
   "gpa": {"train_weight": 0.7, "average_weight": 0.8},
   "slowmo": {"period": 3, "slow_rate": 0.9, "slow_momentum": 0.5},
   "bmuf": {"period": 3, "block_learning_rate": 0.9, "block_momentum": 0.5, "nesterov": True},

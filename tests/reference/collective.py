@@ -235,6 +235,7 @@ TWINS = {
   "sma": sma,
   "round_robin_easgd": round_robin_easgd,
   "diloco": diloco,
+  "muloco": diloco,
   "edit": edit,
   "streaming_diloco": streaming_diloco,
   "eager_diloco": eager_diloco,
