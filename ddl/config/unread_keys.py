@@ -49,12 +49,9 @@ def check(command: str, path: str, labels: Iterable[Any]) -> None:
     )
 
 
-def check_virtual(command: str, paths: Sequence[str], experiments: Iterable[Experiment]) -> None:
-  """Raise OptionError for a virtual-time key in `paths` that none of the command's experiments uses."""
-  parts = [(experiment, experiment.algorithm) for experiment in experiments]
-  unread = [
-    unread_by(command, part.name, part.settings, experiment.workers, experiment.elastic) for experiment, part in parts
-  ]
+def check_virtual(command: str, paths: Sequence[str], configs: Iterable[Config | Experiment]) -> None:
+  """Raise OptionError for a virtual-time key in `paths` that none of the command's runs uses."""
+  unread = [unread_by(command, config) for config in configs]
   for path in paths:
     why = [next((text for key, text in keys.items() if within(path, key)), "") for keys in unread]
     if path.partition(".")[0] in VIRTUAL and why and all(why):
@@ -76,17 +73,20 @@ def _unread(command: str, path: str, why: str, advice: str = "") -> OptionError:
   return OptionError(f"config.{path}", f"unset for {command}, because {why}", advice=advice)
 
 
-def unread_by(command: str, name: str, settings: Mapping[str, Any], workers: int, elastic: bool) -> dict[str, str]:
-  """Return {virtual-time key that an algorithm does not use: reason}. settings: all settings of the algorithm."""
+def unread_by(command: str, config: Config | Experiment) -> dict[str, str]:
+  """Return {virtual-time key that a run with this config does not use: reason}."""
+  name = config.algorithm.name
   short = short_name(name)
-  if not has_server(name) and command == "sweep" and not elastic:
+  if not has_server(name) and command == "sweep" and not config.elastic:
     return dict.fromkeys(VIRTUAL, f"{short} is tuned without virtual time")
   if not has_server(name):
     return dict.fromkeys(
       ("barrier", "network.service_seconds", "network.blocks"), f"{short} has neither a server nor peers"
     )
   out: dict[str, str] = dict.fromkeys(("network.exchange_seconds", "network.overlap"), f"{short} has no collective")
-  if not make_algorithm(name, optax.sgd(0.1), workers, settings).lock_free:
+  built = isinstance(config, Experiment)
+  settings = config.algorithm.settings if built else keyword_arguments("algorithm", config.algorithm, config.workers)
+  if not make_algorithm(name, optax.sgd(0.1), config.workers, settings).lock_free:
     out["network.blocks"] = f"{short} has a lock, unlike the hogwild algorithms"
   return out
 
@@ -94,11 +94,8 @@ def unread_by(command: str, name: str, settings: Mapping[str, Any], workers: int
 def reads(config: Config, key: str, command: str = "compare") -> bool:
   """Return whether a command with this config uses a key, such as "workers" or "algorithm.period"."""
   section, _, name = key.rpartition(".")
-  if section in VIRTUAL:
-    settings = keyword_arguments("algorithm", config.algorithm, config.workers)
-    unread = unread_by(command, config.algorithm.name, settings, config.workers, config.elastic)
-    if any(within(key, path) for path in unread):
-      return False
+  if section in VIRTUAL and any(within(key, unread) for unread in unread_by(command, config)):
+    return False
   if section == "outer_schedule" and not outer_rate(config.algorithm.name):
     return False
   if section == "period_schedule" and not has_varying_period(config.algorithm.name):

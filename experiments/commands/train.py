@@ -26,7 +26,6 @@ def main(line: CommandLine) -> int:
 
     options = replace(options, hooks=(*options.hooks, explain))
   options = replace(options, hooks=(*options.hooks, draw_schedule))
-  experiment = Experiment.from_config(line.config)
-  unread_keys.check_virtual("train", line.paths, [experiment])
-  train(experiment, options)
+  unread_keys.check_virtual("train", line.paths, [line.config])
+  train(Experiment.from_config(line.config), options)
   return 0
