@@ -47,7 +47,7 @@ def get_config():
   config.schedule.name = "cosine"
   config.schedule.warmup = 40
   config.compare.title = "Low-communication methods on a byte-level language model"
-  config.compare.metric = "test_loss"
+  config.compare.metric = "loss"
   config.compare.target = 2.2
   config.compare.seeds = tuple(range(5))
   config.compare.algorithms = {

@@ -282,6 +282,7 @@ def test_without_consensus_the_workers_are_independent(adapt_first):
 @pytest.mark.parametrize("graph", ["ring", "one_peer_exponential"])
 @pytest.mark.parametrize("name, hyper", [("choco_sgd", {"compressor": x, "share": 0.34}) for x in ("sign", "topk")]
                          + [("exact_diffusion", {}), ("quasi_global_momentum", {})])  # fmt: skip
+@pytest.mark.sampled(2)
 def test_mixing_conserves_the_mean(name, hyper, graph):
   x, *_ = run(create(name, "sgd", graph=graph, **hyper), steps=5, x0=STARTS, grad=zero)
   close(x.mean(axis=1), np.stack([STARTS.mean(axis=0)] * 5))
@@ -297,6 +298,7 @@ def test_the_differences_are_those_of_the_public_copies(directed, compressor):
 
 
 @pytest.mark.parametrize("hyper", [{"compressor": "sign"}, {"compressor": "topk", "share": 0.34}])
+@pytest.mark.sampled(2)
 def test_compressed_gossip_reaches_the_mean(hyper):
   """Without gradients the models become equal, although each message has an error."""
   algorithm = create("choco_sgd", "sgd", graph="exponential", consensus_rate=0.4, **hyper)

@@ -86,6 +86,7 @@ def test_a_quorum_of_all_learners_is_diloco():
 
 @pytest.mark.parametrize("average", ["mean", "radial"])
 @pytest.mark.parametrize("period", [1, 2])
+@pytest.mark.sampled(2)
 def test_a_quorum_of_one_is_fedbuff_with_a_buffer_of_one(average, period):
   order = visits(4)[0]
   buffer = {"buffer": 1, "weight": "constant", "period": period, **OUTER}
@@ -95,6 +96,7 @@ def test_a_quorum_of_one_is_fedbuff_with_a_buffer_of_one(average, period):
 
 
 @pytest.mark.parametrize("delay, keep", [(1, 0.25), (2, 0.0), (0, 0.5)])
+@pytest.mark.sampled(3)
 def test_fragments_with_a_quorum_of_all_learners_are_streaming_diloco(delay, keep):
   """All learners send, then all read the merged fragment, which they receive tau steps later."""
   workers, period, fragments, steps = 3, 2, 2, 12
@@ -156,6 +158,7 @@ def test_the_first_messages_with_a_delay_are_no_progress():
 
 
 @pytest.mark.parametrize("gradients", ["map", "vmap"])
+@pytest.mark.sampled(2)
 def test_waves_with_deaths_equal_one_event_at_a_time(gradients):
   hyper = {"quorum": 2, "period": 3, "delay": 2, "fragments": 2, "keep": 0.25}
   algorithm, steps = build("decoupled_diloco", "adam", workers=4, **hyper), 18

@@ -189,6 +189,7 @@ class Staged(DGC):
 
 
 @pytest.mark.parametrize("how", [None, ExecutionConfig("vmap", "scan", 12), ExecutionConfig("unroll", "unroll", 3)])
+@pytest.mark.sampled(3)
 def test_the_warm_up_of_dgc_has_five_stages(how):
   x0, grad = reference.problem(8, 12)
   expected = compression.sync_sgd(

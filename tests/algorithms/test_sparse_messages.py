@@ -104,6 +104,7 @@ def test_equal_values_are_quantized_exactly(values):
 
 @pytest.mark.parametrize("aggregate", ["senders", "workers"])
 @pytest.mark.parametrize("decay", [0.6, 1.0])
+@pytest.mark.sampled(2)
 def test_sparseloco_that_sends_all_is_diloco_without_momentum(decay, aggregate):
   how = {"kept": 4096, "decay": decay, "aggregate": aggregate, "outer_learning_rate": 0.7}
   same(sparse(**how), build("diloco", INNER["momentum"][0], **DILOCO, outer_learning_rate=0.7))
@@ -128,6 +129,7 @@ def test_without_decay_it_is_qsparse_local_sgd():
 
 
 @pytest.mark.parametrize("quantize", [True, False])
+@pytest.mark.sampled(2)
 def test_memories_hold_what_was_not_sent(quantize):
   """With SGD of rate 1, a round's change is the sum of its gradients."""
   table = jnp.asarray(np.random.default_rng(1).normal(size=(8, 6, 7)))

@@ -112,6 +112,7 @@ def distance(name, rate, momentum=0.0):
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.sampled(2)
 def test_fednova_converges_to_the_minimum_and_fedavg_to_that_of_the_fast_workers(momentum):
   fedavg, fednova = distance("fedprox", 0.05, momentum), distance("fednova", 0.05, momentum)
   assert fedavg > 0.5 and fednova < 0.35 * fedavg

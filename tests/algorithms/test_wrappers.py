@@ -198,6 +198,7 @@ def test_as_optax_equals_the_reference(x64, wrapper, lift):
 @pytest.mark.parametrize(
   "wrapper, name", [*((w, "sync_sgd") for w in COMPRESSORS), *((w, "diloco") for w in (*OF_DIFFERENCES, "sparta"))]
 )
+@pytest.mark.sampled(3)
 def test_a_scan_inside_checked_shard_map(x64, wrapper, name):
   """The initial memories must vary over the workers, as the memories after a step do."""
   algorithm, (x0, grad) = wrapped(wrapper, name), reference.problem(8, 6)
@@ -242,6 +243,7 @@ def test_a_lossless_wrapper_changes_nothing(x64, wrapper, name):
 @pytest.mark.parametrize(
   "wrapper, name", [*(("topk", name) for name in REFUSED), *((w, "noloco") for w in COMPRESSORS if w != "topk")]
 )
+@pytest.mark.sampled(2)
 def test_algorithms_with_other_collectives_are_refused(x64, wrapper, name):
   algorithm = wrapped(wrapper, name)
   with pytest.raises(ValueError, match=f"^{wrapper}.*`{REFUSED[name]}`"):

@@ -172,6 +172,7 @@ def test_waves_equal_one_event_at_a_time_bit_for_bit(optimized, name, hyper, per
 
 
 @pytest.mark.parametrize("devices, gradients", [(1, "vmap"), (2, "unroll")])
+@pytest.mark.sampled(2)
 def test_simulation_equals_the_reference(x64, devices, gradients):
   """The slowest worker takes 6 steps per round; `falling` decreases with a worker's own steps."""
   algorithm, steps = build("fedbuff", "falling adam", workers=WORKERS, period=PERIOD, dylu=True, **HYPER), 60
