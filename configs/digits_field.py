@@ -1,7 +1,8 @@
-"""All collective algorithms of ddl on handwritten digits, eight workers, the same number of examples.
+"""The collective algorithms of papers until 2024 on handwritten digits, eight workers, the same number of examples.
 
 docs/reference/algorithms.md lists their papers. Algorithms with a period exchange every ten steps, unless set below.
-sharded_sync_sgd is omitted, because its results are those of sync_sgd.
+sharded_sync_sgd is omitted, because its results are those of sync_sgd. Later ones are in field_lm.py and
+field_noniid.py.
 
   python run.py compare --config=configs/digits_field.py
 
@@ -50,7 +51,7 @@ def get_config():
   config.batch = 16
   config.steps = 400
   config.eval_every = 10
-  config.compare.title = "Every collective algorithm on handwritten digits"
+  config.compare.title = "Twenty-five algorithms on handwritten digits"
   config.compare.target = 0.95
   config.compare.seeds = tuple(range(5))
   # Each learning rate is the best of nine on a validation split: python run.py sweep --config=configs/digits_field.py

@@ -28,10 +28,10 @@ def qsr(
   H = min(max(H_min, floor((alpha / eta_t)^2)), T - t) for a round that begins after t of T steps
 
   Gu, Lyu, Arora, Zhang, Huang 2023, arXiv 2310.14423. Pass the result as `period` to an algorithm, such as
-  `ddl.local_sgd`. A round has the period of the rate after the previous average, and the last round ends with the run.
-  A warm-up is the steps before the schedule's first maximum; rounds that begin in it have the period H_init of this
-  maximum, because its small rates would give very long rounds. In the authors' code H_init is an option. With
-  alpha = 0 all rounds have H_min steps. Rounds after the last step have the mean period, which predicted times use. The
+  `ddl.local_sgd`. A round's period follows from the learning rate at its first step, and the last round ends with the
+  run. A warm-up is the steps before the schedule's first maximum; rounds that begin in it have the period H_init of
+  this maximum, because its small rates would give very long rounds. In the authors' code H_init is an option. With
+  alpha = 0 all rounds have H_min steps. Beyond the last step, it is the mean period, which time predictions use. The
   authors recompute the statistics of batch normalization before they test the average.
 
   Args:

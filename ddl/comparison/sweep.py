@@ -251,7 +251,8 @@ def _warn(sweep: Sweep, label: str, result: Mapping[str, Any]) -> None:
     bounds = sweep.spaces[label][path]
     extreme, change = ("smallest", "lower") if side == "low" else ("largest", "higher")
     best = f"{label}: the best {key}, {result['best'][section][key]:.4g}, is the {extreme} value tried"
-    warnings.warn(f"{best}; extend {where}={bounds} to {change} values", stacklevel=2)
+    advice = f"raise config.sweep.trials, or extend {where}={bounds} to {change} values"
+    warnings.warn(f"{best}; {advice}", stacklevel=2)
 
 
 def _write(file: Path, results: dict[str, Any], options: RunOptions) -> None:

@@ -300,6 +300,8 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
     changed = replace(config, model=replace(model, settings={**model.settings, "remat": True}))
     return step_memory(components._replace(model=make_model(changed, components.data)), step(least), least)
 
+  meta = components.data.meta
+  language = meta.get("task") == "language"
   has_remat = "remat" in keywords(factory("model", model.name)) and not model.get("remat")
   return Job(
     title=f"{model_title(components)} on {config.data.short_name}",
@@ -311,6 +313,8 @@ def experiment_job(components: Components, workers: int | None = None) -> Job:
     least=least,
     most=size // (count * k),
     data=size,
+    language=language,
+    tokens=int(np.prod(meta["shape"])) if language else 0,
   )
 
 

@@ -108,7 +108,7 @@ def effect(speed: Speed, language: bool) -> str:
   if speed.algorithm not in SHOWN or not speed.steps:
     return "unknown: depends on the job"
   if speed.algorithm in (IMAGES if language else LANGUAGE):
-    return f"unknown: published for {'images' if language else 'language'}"
+    return f"unknown: published for {'images' if language else 'language models'}"
   most = SHOWN[speed.algorithm][0]
   return f"published up to {most} steps" if speed.steps <= most else f"unknown: published to {most} steps"
 

@@ -36,10 +36,10 @@ def dion(inner: optax.GradientTransformation, *, rank: Share = 0.25, momentum: M
   Q <- R with columns of norm 1; X <- X + inner(sqrt(n_out / n_in) P Q^T)
 
   Ahn, Xu, Abreu, Langford et al. 2025, arXiv 2504.05295. M_i has no factor 1 - mu at g_i: it decays only along the
-  columns of P, which is the error feedback. All X are equal, and equal to those of one worker with the mean of the
-  gradients, while the M_i differ. Applies to `ddl.hidden_matrices`, each transposed so that P has the longer side, as
-  in the authors' code; Q starts with normal entries that are the same in all runs, and remains while R = 0. All other
-  arrays get x <- x + inner((1/p) sum_i g_i).
+  columns of P, which is the error feedback. All workers have the same X, which is also that of one worker with the mean
+  gradient; only the M_i differ. Applies to `ddl.hidden_matrices`, each transposed so that P has the longer side, as in
+  the authors' code; Q starts with fixed Gaussian entries and does not change while R = 0. All other arrays get x <- x +
+  inner((1/p) sum_i g_i).
 
   Two successive means send r (n + m) values per matrix [n, m] and step, r = ceil(rank min(n, m)), and all of the other
   arrays. If r (n + m) >= n m, the mean of g_i is sent instead, with the same X. The evaluated model is X. Set no
@@ -49,7 +49,8 @@ def dion(inner: optax.GradientTransformation, *, rank: Share = 0.25, momentum: M
     inner: optimizer of the directions P Q^T and of the mean gradients, the same on all workers. It must not normalize
       or accumulate P Q^T again: use `sgd_adamw` of the config's optimizers, which applies SGD and weight decay to the
       matrices and AdamW to other arrays, or optax.partition with `ddl.hidden_matrices`.
-    rank: r as a share of the shorter side; 1 in the authors' code, 1/4 without a loss in the paper for 3B parameters.
+    rank: r as a share of the shorter side; 1 in the authors' code; in the paper, 1/4 costs no accuracy at 3B
+      parameters.
     momentum: decay along the orthonormal columns (mu); 0.95 in the paper.
   """
 

@@ -53,7 +53,7 @@ def edit(
   """Apply a robust weighted mean of local progress with an outer Nesterov optimizer (EDiT, A-EDiT).
 
   For each array, after every tau-th step: D_i = z - x_i, G_i = |D_i|; w_i = 0 if G_i > m_i + delta s_i, else
-  w_i = exp(-G_i / T), m_i <- m_i + a (G_i - m_i), s_i^2 <- (1 - a) (s_i^2 + a (G_i - m_i) (G_i - m_i'));
+  w_i = exp(-G_i / T), m_i <- m_i + a (G_i - m_i), s_i^2 <- (1 - a) (s_i^2 + a (G_i - old m_i) (G_i - m_i));
   D = sum_i w_i D_i / sum_i w_i; D <- D min(1, c / |all D|); b <- mu b + D; z <- z - eta_out (D + mu b); x_i <- z
 
   Cheng, Gao, Yue, Ye, Jiang, Sha 2024, arXiv 2412.07210, and the authors' code. A worker whose change is unusually
@@ -61,9 +61,9 @@ def edit(
   workers are left out, the array and its momentum do not change. With a large T and c and without detection this is
   `diloco`. exp(-G_i / T) depends on the scale: if norms differ by much more than T, D is the smallest change; if they
   differ by much less, D is the mean. As every array has its own weights, the new z is not an average of models. The
-  authors' code also raises delta when recent scores vary, and both train synchronously for some first steps; these are
-  omitted, so start from a model that has left the initial phase, or use a warm-up of the learning rate. A worker sends
-  n bytes per round, and two numbers per array. The evaluated model is z.
+  authors' code also raises delta when recent scores vary; paper and code train synchronously for some first steps. Both
+  are omitted, so start from a model that has left the initial phase, or use a warm-up of the learning rate. A worker
+  sends n bytes per round, and two numbers per array. The evaluated model is z.
 
   A-EDiT exchanges after a fixed time, in which slow workers take fewer steps: set `local_steps` to the steps that each
   worker takes in this time.
@@ -77,10 +77,11 @@ def edit(
     clip: largest norm of D over all arrays (c).
     threshold: standard deviations above its mean at which a norm is an outlier (delta); 3 in the paper.
     detector_rate: rate of the moving averages (a).
-    detector_warmup: rounds without outliers at the start. The averages start at 0, so after few rounds every norm would
-      be an outlier, and no worker would ever count: with the other defaults, at least 6 rounds are needed.
-    local_steps: steps that worker i takes in each round (tau_i <= tau), for A-EDiT; a shorter tuple is repeated, and ()
-      stands for tau on all workers. Virtual time still counts tau steps for all.
+    detector_warmup: initial rounds in which no norm counts as an outlier. The averages start at 0, so after few rounds
+      every norm would be an outlier, and no worker would ever count: with the other defaults, at least 6 rounds are
+      needed.
+    local_steps: steps that worker i takes in each round (tau_i <= tau), for A-EDiT; a shorter tuple is repeated; if it
+      is empty, all workers take tau steps. Virtual time still counts tau steps for all.
   """
   check_local_steps("edit", local_steps, period)
   outer = optax.scale_by_learning_rate(outer_learning_rate, flip_sign=False)

@@ -61,20 +61,20 @@ def sparseloco(
   around their mean, and replaces each by the mean of the values at its level; this table of 4 numbers is sent too. e_i
   keeps the error of Q. Empty and integer arrays are averaged uncompressed.
 
-  The authors' code multiplies z - x_i by alpha too, so that its effective rate is alpha^2. Here alpha enters once: its
-  results are those of `outer_learning_rate` = alpha^2. With k = 4096, without Q, this is `diloco` without outer
-  momentum for any beta. With beta = 1 and aggregate="workers" it is error feedback as in `topk`. The evaluated model is
-  z.
+  The authors' code multiplies z - x_i by alpha too, so that its effective rate is alpha^2. Here alpha enters
+  once; for the authors' alpha, set `outer_learning_rate` to alpha^2. With k = 4096, without Q, this is `diloco` without
+  outer momentum for any beta. With beta = 1 and aggregate="workers" it is error feedback as in `topk`. The evaluated
+  model is z.
 
   Args:
     inner: optimizer of each worker, AdamW in the paper; its state is neither averaged nor reset.
     period: local steps per round (H); 15 to 30 in the paper.
     kept: values sent per 4096 values of a chunk (k).
-    decay: decay of the error memory per round (beta); 1 never forgets.
+    decay: decay of the error memory per round (beta); with 1 nothing is forgotten.
     outer_learning_rate: rate of the outer steps (alpha), or an optax schedule of it.
     quantize: whether values are rounded to 4 levels (Q).
     aggregate: how a value is averaged, over the workers that sent it ("senders", as in the authors' code) or over all
-      ("workers"); the steps of "senders" are up to p times as large.
+      ("workers"); with "senders", outer steps can be up to p times larger.
   """
   if aggregate not in AGGREGATES:
     raise ValueError(f"sparseloco.aggregate must be one of {', '.join(AGGREGATES)}, got {aggregate!r}.")
