@@ -99,11 +99,21 @@ STEP_COUNTS = {
 IRREGULAR = (optax.MultiStepsState, optax.ConditionallyMaskState, optax.ConditionallyTransformState)
 
 
+def step_count(node: Any) -> str | None:
+  """Return the field in which a part of an optax state counts steps for a schedule; None if it has no such field.
+
+  This is `count` if it is the only field or if there is a field `hyperparams`, else the field in STEP_COUNTS.
+  """
+  fields = getattr(node, "_fields", ())
+  scheduled = fields == ("count",) or {"count", "hyperparams"} <= {*fields}
+  name = "count" if scheduled else STEP_COUNTS.get(type(node))
+  return name if name and jnp.issubdtype(jnp.result_type(getattr(node, name)), jnp.integer) else None
+
+
 def at_step(state: Tree, step: Any) -> Tree:
   """Return an optax state with the step counts of its schedules set to `step`; other counts, as in Adam, do not change.
 
-  A part of the state counts steps for a schedule if `count` is its only field, if it has the fields `count` and
-  `hyperparams`, or if its type is in STEP_COUNTS. The inner state of a state in IRREGULAR does not change.
+  See `step_count`. The inner state of a state in IRREGULAR does not change.
   """
 
   def with_step(node: Any) -> Any:
@@ -112,11 +122,8 @@ def at_step(state: Tree, step: Any) -> Tree:
       return node
     if not isinstance(node, IRREGULAR):
       node = type(node)(*(at_step(value, step) for value in node))
-    scheduled = fields == ("count",) or {"count", "hyperparams"} <= {*fields}
-    name = "count" if scheduled else STEP_COUNTS.get(type(node))
-    if name is None or not jnp.issubdtype(jnp.result_type(getattr(node, name)), jnp.integer):
-      return node
-    return node._replace(**{name: jnp.full_like(getattr(node, name), step)})
+    name = step_count(node)
+    return node._replace(**{name: jnp.full_like(getattr(node, name), step)}) if name else node
 
   return jax.tree.map(with_step, state, is_leaf=lambda node: hasattr(node, "_fields"))
 

@@ -180,7 +180,7 @@ def test_graphs_on_which_differences_grow_are_refused(graph, workers, rate, stab
   if stable:
     create("exact_diffusion", workers=workers, graph=graph, consensus_rate=rate)
     return
-  with pytest.raises(ValueError, match=rf"exact_diffusion.graph must .* got '{graph}'") as refused:
+  with pytest.raises(ValueError, match=rf"exact_diffusion.consensus_rate must .*={graph}, got {rate:g},") as refused:
     create("exact_diffusion", workers=workers, graph=graph, consensus_rate=rate)
   assert "\n" not in str(refused.value)
 

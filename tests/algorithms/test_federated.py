@@ -105,6 +105,15 @@ def test_a_learning_rate_schedule_is_not_reset(schedule):
   same(run(build("fedavg", decaying, period=4, share=1.0)), run(build("local_sgd", decaying, period=4)))
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fednova", "scaffold"])
+def test_a_schedule_of_the_weight_decay_is_not_reset(name):
+  inner = lenient(optax.chain(optax.add_decayed_weights(lambda step: jnp.where(step < 5, 0.5, 0.0)), optax.sgd(0.1)))
+  x0, zero = np.ones(7), lambda worker, step, x: 0 * x
+  algorithms = build(name, inner, 2, period=5, share=1.0), build("local_sgd", inner, 2, period=5)
+  ours, plain = (drive(algorithm, x0, zero, workers=2, steps=15)[1] for algorithm in algorithms)
+  close(np.array(ours)[[4, 9, 14]], np.array(plain)[[4, 9, 14]])
+
+
 def test_an_injected_learning_rate_is_not_reset():
   inner = optax.inject_hyperparams(optax.sgd)(0.1, momentum=0.9)
   _, old = inner.update(jnp.ones(3), inner.init(jnp.ones(3)))

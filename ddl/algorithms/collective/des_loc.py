@@ -33,10 +33,12 @@ def des_loc(
   that decays slowly differs little between the workers, so it can be averaged rarely. If the three periods are equal,
   this is Local Adam. If both periods of the moments are longer than the run, it is `local_sgd`. The moments are those
   that optax calls mu, trace, m1, m2 (first) and nu (second), wherever they are in the state; v is averaged as it is,
-  not as sqrt(v). Counters are not averaged. An optimizer without moments raises ValueError at the first average. Models
-  and moments are averaged before the next gradient is computed. A worker sends n bytes per average: n (1 / K_x + 1 /
-  K_u + 1 / K_v) per step (times 2 (p - 1) / p for an all-reduce), which is half of what Local Adam sends with the
-  default ratios. The paper clips each entry of a gradient; use `optax.clip` in a chain for that. Its outer optimizer is
+  not as sqrt(v). Counters are not averaged. An optimizer without moments raises ValueError when the step is traced.
+  Models and moments are averaged before the next gradient is computed. A worker sends n bytes per average: n (1 / K_x +
+  1 / K_u + 1 / K_v) per step (times 2 (p - 1) / p for an all-reduce). With the default periods this is half of Local
+  Adam's traffic. Where a worker's v is 0 because it has not seen a feature yet, such as a rare token, the averaged u is
+  divided by eps, and the model can explode: use equal periods, K_v <= K_u or a larger eps if features are missing on a
+  worker. The paper clips each entry of a gradient; use `optax.clip` in a chain for that. Its outer optimizer is
   optional and omitted. The evaluated model is the mean of the models.
 
   Args:

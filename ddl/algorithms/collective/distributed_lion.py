@@ -38,7 +38,8 @@ def distributed_lion(
   Args:
     inner: optimizer whose gradient is the sign or the mean, normally SGD without momentum, with a third of AdamW's
       learning rate; the same on all workers. The paper's decoupled weight decay, which is not part of the vote, is
-      `optax.chain(optax.add_decayed_weights(wd), optax.scale_by_learning_rate(eta))`. Gradients are not clipped.
+      `optax.chain(optax.add_decayed_weights(wd), optax.scale_by_learning_rate(eta))`. Gradients are not clipped; a clip
+      in `inner` would act on the signs.
     b1: share of the momentum in the update that is sent (beta_1).
     b2: decay of each worker's momentum (beta_2).
     aggregate: "vote" (MaVo in the paper) or "mean" (Avg).

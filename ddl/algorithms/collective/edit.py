@@ -47,23 +47,24 @@ def edit(
   clip: PositiveFloat = 10.0,
   threshold: PositiveFloat = 3.0,
   detector_rate: UnitInterval = 0.02,
-  detector_warmup: NonNegativeInt = 10,
+  detector_warmup: NonNegativeInt = 120,
   local_steps: LocalSteps = (),
 ) -> Algorithm:
   """Apply a robust weighted mean of local progress with an outer Nesterov optimizer (EDiT, A-EDiT).
 
   For each array, after every tau-th step: D_i = z - x_i, G_i = |D_i|; w_i = 0 if G_i > m_i + delta s_i, else
   w_i = exp(-G_i / T), m_i <- m_i + a (G_i - m_i), s_i^2 <- (1 - a) (s_i^2 + a (G_i - old m_i) (G_i - m_i));
-  D = sum_i w_i D_i / sum_i w_i; D <- D min(1, c / |all D|); b <- mu b + D; z <- z - eta_out (D + mu b); x_i <- z
+  D = sum_i w_i D_i / sum_i w_i; D <- D min(1, c / (|all D| + 1e-6)); b <- mu b + D; z <- z - eta_out (D + mu b); x_i <-
+  z
 
-  Cheng, Gao, Yue, Ye, Jiang, Sha 2024, arXiv 2412.07210, and the authors' code. A worker whose change is unusually
-  large for its own history is left out, large changes have less weight, and the norm of the mean is limited. If all
-  workers are left out, the array and its momentum do not change. With a large T and c and without detection this is
-  `diloco`. exp(-G_i / T) depends on the scale: if norms differ by much more than T, D is the smallest change; if they
-  differ by much less, D is the mean. As every array has its own weights, the new z is not an average of models. The
-  authors' code also raises delta when recent scores vary; paper and code train synchronously for some first steps. Both
-  are omitted, so start from a model that has left the initial phase, or use a warm-up of the learning rate. A worker
-  sends n bytes per round, and two numbers per array. The evaluated model is z.
+  Cheng, Gao, Yue, Ye, Jiang, Sha 2024, arXiv 2412.07210, and the authors' code. An array of a worker whose change is
+  unusually large for its own history is left out, large changes have less weight, and the norm of the mean is limited.
+  If all workers are left out, the array and its momentum do not change. With a large T and c and without detection this
+  is `diloco`. exp(-G_i / T) depends on the scale: if norms differ by much more than T, D is the smallest change; if
+  they differ by much less, D is the mean. As every array has its own weights, the new z is not an average of models.
+  The authors' code also raises delta when recent scores vary; paper and code train synchronously for some first steps.
+  Both are omitted, so start from a model that has left the initial phase, or use a warm-up of the learning rate. A
+  worker sends n bytes per round, and two numbers per array. The evaluated model is z.
 
   A-EDiT exchanges after a fixed time, in which slow workers take fewer steps: set `local_steps` to the steps that each
   worker takes in this time.
@@ -77,9 +78,10 @@ def edit(
     clip: largest norm of D over all arrays (c).
     threshold: standard deviations above its mean at which a norm is an outlier (delta); 3 in the paper.
     detector_rate: rate of the moving averages (a).
-    detector_warmup: initial rounds in which no norm counts as an outlier. The averages start at 0, so after few rounds
-      every norm would be an outlier, and no worker would ever count: with the other defaults, at least 6 rounds are
-      needed.
+    detector_warmup: initial rounds in which no norm counts as an outlier; 120 in the authors' code. It must last
+      clearly longer than norms grow, such as during a warm-up of the learning rate: once an array is an outlier on all
+      workers, its averages and z no longer change. The averages start at 0, so even for constant norms at least 6
+      rounds are needed.
     local_steps: steps that worker i takes in each round (tau_i <= tau), for A-EDiT; a shorter tuple is repeated; if it
       is empty, all workers take tau steps. Virtual time still counts tau steps for all.
   """
@@ -111,7 +113,7 @@ def edit(
     valid = message.weight > 0  # [k]
     weight = jnp.where(valid, message.weight, jnp.ones_like(message.weight))
     mean = [d / w.astype(d.dtype) for d, w in zip(message.change, weight, strict=True)]  # D = sum w_i D_i / sum w_i
-    scale = jnp.minimum(1.0, clip / (jnp.sqrt(sum(map(_squares, mean))) + 1e-6))  # min(1, c / |all D|)
+    scale = jnp.minimum(1.0, clip / (jnp.sqrt(sum(map(_squares, mean))) + 1e-6))  # min(1, c / (|all D| + 1e-6))
     structure = jax.tree.structure(params)
     change = structure.unflatten([d * scale.astype(d.dtype) for d in mean])
     updated = structure.unflatten(list(valid))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.draws import Draws, choose, draw, start
-from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
+from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step, step_count
 from ddl.group import Group
 from ddl.ranges import Period, Share, checked
 
@@ -71,20 +71,19 @@ def sampled_mean(group: Group, round_: Draws, share: float, tree: Tree) -> Tree:
 
 
 def restart(inner: optax.GradientTransformation, state: optax.OptState, params: Tree) -> optax.OptState:
-  """Reset the inner optimizer's state except for schedule counts and injected hyperparameters, which set its rates."""
+  """Reset the inner optimizer's state except for the step counts of schedules and injected hyperparameters."""
 
-  def scheduled(part: Any) -> bool:
-    return isinstance(part, optax.ScaleByScheduleState | optax.InjectStatefulHyperparamsState)
+  def with_rates(old: Any, new: Any) -> Any:
+    if not hasattr(old, "_fields"):  # an array
+      return new
+    node = type(new)(*map(restarted, old, new))
+    kept = {step_count(old)} | {field for field in old._fields if field.startswith("hyperparams")}
+    return node._replace(**{field: getattr(old, field) for field in kept if field})
 
-  def keep_rates(old: Any, new: Any) -> Any:
-    if isinstance(old, optax.InjectStatefulHyperparamsState):
-      return old._replace(inner_state=with_rates(old.inner_state, new.inner_state))
-    return old if scheduled(old) else new
+  def restarted(old: optax.OptState, new: optax.OptState) -> optax.OptState:
+    return jax.tree.map(with_rates, old, new, is_leaf=lambda node: hasattr(node, "_fields"))
 
-  def with_rates(old: optax.OptState, new: optax.OptState) -> optax.OptState:
-    return jax.tree.map(keep_rates, old, new, is_leaf=scheduled)
-
-  return with_rates(state, inner.init(params))
+  return restarted(state, inner.init(params))
 
 
 SPEC = Spec(

@@ -39,7 +39,7 @@ def fedadam(
   b2: Momentum = 0.99,
   adaptivity: PositiveFloat = 1e-3,
 ) -> Algorithm:
-  """Apply the mean change of a sample of the workers with an Adam step of the server (FedAdam).
+  """Update the server's model with Adam, with the mean change of sampled workers as the gradient (FedAdam).
 
   D = (1/m) sum_{j in S} (z - x_j), after every K-th step; m <- b1 m + (1 - b1) D; v <- b2 v + (1 - b2) D^2;
   z <- z - eta m / (sqrt(v) + tau); x_i <- z
@@ -77,7 +77,7 @@ def fedyogi(
   b2: Momentum = 0.99,
   adaptivity: PositiveFloat = 1e-3,
 ) -> Algorithm:
-  """Apply the mean change of a sample of the workers with a Yogi step of the server (FedYogi).
+  """Update the server's model with Yogi, with the mean change of sampled workers as the gradient (FedYogi).
 
   As `fedadam`, with v <- v - (1 - b2) D^2 sign(v - D^2)
 
@@ -110,7 +110,7 @@ def fedadagrad(
   b1: Momentum = 0.0,
   adaptivity: PositiveFloat = 1e-3,
 ) -> Algorithm:
-  """Apply the mean change of a sample of the workers with an Adagrad step of the server (FedAdagrad).
+  """Update the server's model with Adagrad, with the mean change of sampled workers as the gradient (FedAdagrad).
 
   As `fedadam`, with v <- v + D^2
 

@@ -34,9 +34,9 @@ def fedprox(
 
   x_i <- x_i + inner(g_i + mu (x_i - z)); after every tau-th step z <- z + (1/m) sum_{j in S} (x_j - z), x_i <- z
 
-  Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2018, arXiv 1812.06127. Without the penalty (mu = 0) this is `fedavg`.
-  The penalty limits how far the local models drift apart, but does not remove the bias of workers that take more steps
-  than others; see `fednova`. It is part of the gradient, so the inner optimizer's momentum contains it. Workers are
+  Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2018, arXiv 1812.06127. Without the penalty (mu = 0) this is `fedavg`. The
+  penalty limits how far the local models drift apart, but does not remove the bias of workers that take more steps than
+  others; see `fednova`. The penalty is part of the gradient, so the inner optimizer's momentum contains it. Workers are
   sampled and optimizers are reset as in `fedavg`: on average 2 C n bytes per worker and round. The evaluated model is
   z.
 

@@ -21,8 +21,8 @@ def muloco(
 
   Therien, Huang, Defazio, Rish, Belilovsky 2025, arXiv 2505.23725. This is `diloco` with Muon as the inner optimizer:
   the workers' changes point in more similar directions than with AdamW, so less is lost as their number grows. With one
-  worker it is `snoo` with Muon. `inner` must be Muon only for hidden matrices: use `muon` of the config's optimizers,
-  or optax.partition with `ddl.hidden_matrices`; `optax.contrib.muon` also orthogonalizes embeddings and the output
+  worker it is `snoo` with Muon. In `inner`, use Muon only for hidden matrices: `muon` of the config's optimizers does
+  so, or optax.partition with `ddl.hidden_matrices`; `optax.contrib.muon` also orthogonalizes embeddings and the output
   layer, for which the authors use AdamW. Muon's momentum stays on its worker. The evaluated model is theta.
 
   Args:

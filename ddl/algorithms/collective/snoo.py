@@ -17,15 +17,15 @@ def snoo(
   outer_learning_rate: OuterRate = 0.7,
   outer_momentum: Momentum = 0.6,
 ) -> Algorithm:
-  """Apply an outer Nesterov step to the change of synchronous SGD in every K steps (SNOO).
+  """Apply an outer Nesterov step to the change that synchronous SGD makes in K steps (SNOO).
 
   x <- x + inner((1/p) sum_i g_i); s = w - x, b <- mu b + s, w <- w - eta_out (s + mu b), x <- w, after every K-th step
 
   Kallusky, Rao, Nandavanam, Shi 2025, arXiv 2510.15830: the outer step of DiLoCo also helps a single worker. With p
   workers the inner steps use the mean gradient, so the outer step sends nothing, and the traffic is that of `sync_sgd`.
-  With one worker it equals `diloco`. Without outer momentum this is Lookahead (arXiv 1907.08610), with an outer rate
-  of 1 too synchronous SGD. With Muon inside it is MuLoCo with one worker (arXiv 2505.23725). The evaluated model is w,
-  which changes only every K steps; as in `diloco`, evaluate at multiples of K.
+  With one worker it equals `diloco`. Without outer momentum this is Lookahead (arXiv 1907.08610), and if the outer rate
+  is also 1, synchronous SGD. With Muon inside it is MuLoCo with one worker (arXiv 2505.23725). The evaluated model is
+  w, which changes only every K steps; as in `diloco`, evaluate at multiples of K.
 
   Args:
     inner: optimizer, the same on all workers; its state is not reset.

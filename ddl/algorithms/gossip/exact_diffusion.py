@@ -40,17 +40,18 @@ def exact_diffusion(
   Args:
     inner: optimizer of each worker; its state stays local.
     graph: a graph with mixing matrix W, as in `d_psgd`. The factory raises ValueError if the differences between
-      workers would not decay. If W is symmetric, they decay for gamma up to 2/3. With gamma = 1 all eigenvalues of W
-      must exceed -1/3, and a ring with an even number of workers has the eigenvalue -1/3. On directed graphs of many
-      workers they may grow with every gamma.
-    consensus_rate: share of the change by mixing that is applied (gamma).
+      workers would grow or stay. If W is symmetric, they decay for gamma up to 2/3. With gamma = 1 all eigenvalues of W
+      must exceed -1/3, and a ring with an even number of workers, from 4, has the eigenvalue -1/3. On directed graphs
+      of many workers they may grow with every gamma.
+    consensus_rate: share of the change by mixing that is applied (gamma); with 0 the workers are independent.
     workers: number of workers (p).
   """
   sequence = matrices("exact_diffusion", graph, workers)
   if isinstance(consensus_rate, int | float) and (growth := _growth(sequence, consensus_rate)) >= 1:
     raise ValueError(
-      f"exact_diffusion.graph must let the differences between workers decay, got {graph!r}, with which they are "
-      f"multiplied by up to {growth:.3g} per step. Use a smaller consensus_rate than {consensus_rate:g} or graph=ring."
+      "exact_diffusion.consensus_rate must let the differences between workers decay with "
+      f"graph={graph}, got {consensus_rate:g}, with which they are multiplied by up to {growth:.3g} per step. "
+      "With graph=ring, any rate up to 2/3 works."
     )
   steps = [hops(matrix) for matrix in sequence]
 

@@ -22,7 +22,7 @@ from ddl.ranges import (
   integers,
 )
 
-QUORUM: Any = ByWorkers("p / 2, rounded up", lambda p: (p + 1) // 2)
+QUORUM: Any = ByWorkers("p", lambda p: p)
 AVERAGES = ("radial", "mean")
 MOST_FRAGMENTS = 64  # each one takes time to compile
 
@@ -81,21 +81,24 @@ def decoupled_diloco(
 
   Douillard et al. 2026, arXiv 2604.21428; the rule follows third-party descriptions, because no code of the authors was
   found. Learners never wait for each other. The weights are w_i = tokens^2 / steps since the last merge of q; here they
-  are the steps, because all batches have the same size. The radial average keeps the norm: D = r u / |u| per array,
-  with r the mean of |D_i| and u the mean of D_i / |D_i|. It is longer than the mean of nearly orthogonal D_i, so a rate
-  e tuned for one average does not fit the other. The paper takes the mean for embeddings.
+  are the steps since the learner's base of q was set, because all batches have the same size. The radial average keeps
+  the norm: D = r u / |u| per array, with r the mean of |D_i| and u the mean of D_i / |D_i|. It is longer than the mean
+  of nearly orthogonal D_i, so a rate e tuned for one average does not fit the other. The paper takes the mean for
+  embeddings.
 
-  Unlike in the printed rule, D_i,q is not taken against the current Theta_q, to which a late learner would pull back,
-  but against the learner's own base: x_i,q when it was last sent, or Theta_q when it was last received. All progress
-  counts once, and a learner that sends q again before the merge adds to its D. There is no grace time: the K-th message
-  starts the merge. Each reply has at most one fragment, first the one just sent, then the latest one before it that the
-  learner lacks. Array i of the parameters is in fragment i mod P. A message and a reply have the size of the largest
-  fragment and two integers. The syncer stores p + 2 models. With K = p, a bsp barrier, P = 1, tau = 0, a = 0 and the
-  mean this is DiLoCo. The evaluated model is Theta.
+  Unlike in the printed rule, D_i,q is not taken against the current Theta_q, which would move Theta_q back to where a
+  late learner started, but against the learner's own base: x_i,q when it was last sent, or Theta_q when it was last
+  received. Progress counts at most once if a = 0: what a learner does between a message and its reply is overwritten. A
+  learner that sends q again before the merge adds to its D. There is no grace time: the K-th message starts the merge.
+  Each reply has at most one fragment, first the one just sent, then the latest one before it that the learner lacks.
+  Array i of the parameters is in fragment i mod P. A message and a reply have the size of the largest fragment and two
+  integers. The syncer stores p + 2 models. With K = p, a bsp barrier, P = 1, tau = 0, a = 0 and the mean this is
+  DiLoCo. The evaluated model is Theta.
 
   Args:
     inner: optimizer of each learner; its state stays local and is not reset.
-    quorum: learners per merge (K); 1 to 8 in the paper.
+    quorum: learners per merge (K), by default p; 1 to 8 in the paper. A run has p / K times as many outer steps as with
+      K = p, so a small quorum needs a smaller rate e.
     average: "radial" or "mean".
     fragments: number of fragments (P); 24 in the paper. If there are fewer arrays, the last fragments are empty.
     period: steps between two messages of a learner (H / P); with H = 24 in the paper, 1.

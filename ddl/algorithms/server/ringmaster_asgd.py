@@ -28,8 +28,9 @@ def ringmaster_asgd(
 
   Args:
     inner: the server's optimizer, with one state for all workers; its schedules depend on the sending worker's step.
-    threshold: the delay from which on gradients are ignored (R); by default p, which workers of equal speed never
-      reach. The paper's optimum depends on the noise and the accuracy, the authors tune it over 1, 2, 4, 8, 16.
+    threshold: the delay from which on gradients are ignored (R); by default p, which workers of equal speed
+      reach only with jitter. The paper's optimum depends on the noise and the accuracy; the authors tune it over 1, 2,
+      4, 8, 16.
     workers: number of workers (p).
   """
   rule = staleness_aware_sgd(inner, workers=workers)  # the same versions, without dividing the step

@@ -48,8 +48,8 @@ def dgc(
   axes are compressed, per array; u_i of the others is sent whole. Here the k largest values are exact, not estimated
   from a sample. s_i is sent as in `topk`, as k values and k int32 indices, which all workers gather.
 
-  With masking a share of 1 is plain SGD, because all momentum is cleared; without masking it is SGD with momentum.
-  Weight decay in the optimizer has no momentum.
+  For arrays with two or more axes, a share of 1 with masking is plain SGD, because all momentum is cleared; without
+  masking it is SGD with momentum. Weight decay in the optimizer has no momentum.
 
   Args:
     algorithm: a collective algorithm that averages only gradients, in its local step, and has no exchanges, such as
