@@ -105,7 +105,7 @@ def test_a_learning_rate_schedule_is_not_reset(schedule):
   same(run(build("fedavg", decaying, period=4, share=1.0)), run(build("local_sgd", decaying, period=4)))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fednova", "scaffold"])
+@pytest.mark.parametrize("name", ["fedavg", "fednova", "scaffold"])
 def test_a_schedule_of_the_weight_decay_is_not_reset(name):
   inner = lenient(optax.chain(optax.add_decayed_weights(lambda step: jnp.where(step < 5, 0.5, 0.0)), optax.sgd(0.1)))
   x0, zero = np.ones(7), lambda worker, step, x: 0 * x
