@@ -54,6 +54,7 @@ def test_each_test_set_has_its_own_columns(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["max", "min"])
+@pytest.mark.sampled(2)
 def test_a_comparison_ranks_by_a_custom_metric(tmp_path, mode):
   algorithms = {"fast": {"optimizer": {"learning_rate": 0.5}}, "slow": {"optimizer": {"learning_rate": 0.001}}}
   settings = {"algorithms": algorithms, "seeds": 2, "metric": "noisy_confidence", "mode": mode, "target": 0.34}

@@ -57,6 +57,7 @@ def test_a_resume_does_not_train_runs_that_have_ended(tmp_path):
   assert resumed.metrics[columns].equals(expected.metrics[columns])
 
 
+@pytest.mark.slow
 def test_a_grid_stops_at_the_target(tmp_path):
   result = compared(tmp_path / "c", stop_at_target=True, grid={"workers": (1, 2)})
   assert "grid_step_vs_workers" in result.figures and "grid_accuracy_vs_workers" not in result.figures

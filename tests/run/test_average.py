@@ -58,6 +58,7 @@ def test_a_resume_continues_the_average(tmp_path, lines):
   assert resumed.metrics[names].equals(whole.metrics[names])
 
 
+@pytest.mark.slow
 def test_seeds_in_one_program_have_their_own_averages(tmp_path):
   settings = {
     "algorithms": ["local_sgd"],

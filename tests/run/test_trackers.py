@@ -56,6 +56,7 @@ def test_each_run_of_a_comparison_is_a_run_of_the_tracker(tracker, tmp_path):
   assert [len(runs[name].lines) for name in names] == [7, 7, 1, 1]
 
 
+@pytest.mark.sampled(2)
 def test_a_resumed_run_continues_the_run_of_the_tracker(tracker, tmp_path, monkeypatch):
   """After an exception between two checkpoints, and after a signal."""
   monkeypatch.setenv("WANDB_PROJECT", "mine")
