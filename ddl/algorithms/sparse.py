@@ -56,6 +56,11 @@ def top_k(chunks: jax.Array, k: int) -> Sparse:
   return Sparse(jnp.take_along_axis(chunks, places, axis=-1), places)
 
 
+def largest(x: jax.Array, share: float) -> Sparse:
+  """Return the max(1, round(share n)) values of an array that are largest in magnitude, as one chunk: [1, k]."""
+  return top_k(x.reshape(1, -1), max(1, round(share * x.size)))
+
+
 def dense(message: Sparse, size: int) -> jax.Array:
   """Return the chunks of one worker's message, with zeros at all other places: [chunks, size]."""
   return add_up(jax.tree.map(lambda x: x[None], message), size)
@@ -81,3 +86,13 @@ def mean_of_senders(messages: Sparse, size: int) -> jax.Array:
   """
   senders = add_up(messages._replace(values=jnp.ones_like(messages.values)), size)
   return add_up(messages, size) / jnp.maximum(senders, jnp.ones_like(senders))
+
+
+def array_of(message: Sparse, like: jax.Array) -> jax.Array:
+  """Return one worker's message from `largest` as an array with the shape of `like` and zeros at all other places."""
+  return dense(message, like.size).reshape(like.shape)
+
+
+def mean_of(messages: Sparse, like: jax.Array) -> jax.Array:
+  """Return the mean over the workers of their messages from `largest`, [workers, 1, k], with the shape of `like`."""
+  return (add_up(messages, like.size) / len(messages.values)).reshape(like.shape)

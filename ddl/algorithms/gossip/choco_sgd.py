@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.gossip.graphs import from_neighbors, mixing_steps
-from ddl.algorithms.sparse import Sparse, dense, top_k
+from ddl.algorithms.sparse import array_of, largest
 from ddl.algorithms.wrappers.compressed import compressible
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
 from ddl.group import Group
@@ -133,19 +133,9 @@ def decode_sign(v: jax.Array, message: tuple[jax.Array, jax.Array]) -> jax.Array
   return scale * (1 - 2 * jnp.unpackbits(bits, count=v.size).astype(v.dtype)).reshape(v.shape)
 
 
-def encode_topk(v: jax.Array, share: float) -> Sparse:
-  """Return the max(1, round(share n)) largest values of v, as one chunk."""
-  return top_k(v.reshape(1, -1), max(1, round(share * v.size)))
-
-
-def decode_topk(v: jax.Array, message: Sparse) -> jax.Array:
-  """Return an array with the largest values of v and zeros."""
-  return dense(message, v.size).reshape(v.shape)
-
-
 CODES: dict[str, Callable[[float], Code]] = {  # share of the values to send -> compressor
   "sign": lambda share: Code(encode_sign, decode_sign),
-  "topk": lambda share: Code(partial(encode_topk, share=share), decode_topk),
+  "topk": lambda share: Code(partial(largest, share=share), lambda v, message: array_of(message, v)),
 }
 
 SPEC = Spec(

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ddl.algorithms.sparse import Sparse, add_up, dense, top_k
+from ddl.algorithms.sparse import Sparse, array_of, largest, mean_of
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, compressible
 from ddl.api import Algorithm, Exchange, FirstSteps, Tree, Wrapper
 from ddl.group import Group
@@ -69,7 +69,7 @@ def dgc(
 
     return tuple(one(x) if compressible(x) else None for x in arrays)
 
-  def mean_of(share: float) -> Algorithm:
+  def with_share(share: float) -> Algorithm:
     def mean(group: Group, arrays: list[Any], memory: Tree) -> tuple[list[Any], Tree]:
       after, sent, whole = list(memory), {}, dict(enumerate(arrays))
       factor = _clip_factor(group, arrays, clip_norm) if clips else None
@@ -83,18 +83,18 @@ def dgc(
           continue
         del whole[i]
         v = before.unsent + u  # v_i <- v_i + u_i
-        sent[i] = top_k(v.reshape(1, -1), max(1, round(share * v.size)))  # s_i
-        clear = dense(Sparse(jnp.ones_like(sent[i].values), sent[i].places), v.size).reshape(v.shape) > 0
+        sent[i] = largest(v, share)  # s_i
+        clear = array_of(Sparse(jnp.ones_like(sent[i].values), sent[i].places), v) > 0
         u = jnp.where(clear, jnp.zeros_like(u), u) if masking else u  # u_i <- 0 where v_i was sent
         after[i] = DGCMemory(u, jnp.where(clear, jnp.zeros_like(v), v))  # v_i <- 0 where v_i was sent
       means = group.mean(whole)
       for i, message in group.gather(sent).items():
-        means[i] = (add_up(message, arrays[i].size) / group.size()).reshape(arrays[i].shape)  # (1/p) sum_i s_i
+        means[i] = mean_of(message, arrays[i])  # (1/p) sum_i s_i
       return [means[i] for i in range(len(arrays))], tuple(after)
 
     return compressed(algorithm, Compressor("dgc", init, mean))
 
-  final = mean_of(share)
+  final = with_share(share)
 
   def checked_init(group: Group, params: Tree, key: Any) -> Tree:
     if not algorithm.exchanges and (states := momenta(algorithm.init(group, params, key))):
@@ -116,7 +116,7 @@ def dgc(
 
   def stage(number: int) -> Exchange:
     last = number == STAGES
-    sparser = final if last else mean_of(share ** (number / STAGES))
+    sparser = final if last else with_share(share ** (number / STAGES))
 
     def launch(group: Group, state: DGCState, params: Tree) -> tuple[Tree, DGCState]:
       params, inner = sparser.local(group, state.grads, state.algorithm, params)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ddl.algorithms.sparse import add_up, dense, top_k
+from ddl.algorithms.sparse import array_of, largest, mean_of
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, compressible
 from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
@@ -58,14 +58,12 @@ def ef21(algorithm: Algorithm, *, share: Share = 0.01, momentum: Momentum = 0.9)
         last, started = before.momentum
         v = jnp.where(started, momentum * last + (1 - momentum) * x, x)  # v_i <- a v_i + (1 - a) x_i
         moments = v, jnp.ones_like(started)
-      change = (v - before.own).reshape(1, -1)  # as one chunk
-      sent[i] = top_k(change, max(1, round(share * x.size)))  # c_i
-      own = before.own + dense(sent[i], x.size).reshape(x.shape)  # h_i <- h_i + c_i
+      sent[i] = largest(v - before.own, share)  # c_i
+      own = before.own + array_of(sent[i], x)  # h_i <- h_i + c_i
       after[i] = EF21Memory(own, before.mean, moments)
     whole = group.mean({i: x for i, x in enumerate(arrays) if i not in sent})
     for i, message in group.gather(sent).items():
-      step = add_up(message, arrays[i].size) / group.size()
-      whole[i] = after[i].mean + step.reshape(arrays[i].shape)  # h <- h + (1/p) sum_i c_i
+      whole[i] = after[i].mean + mean_of(message, arrays[i])  # h <- h + (1/p) sum_i c_i
       after[i] = after[i]._replace(mean=whole[i])
     return [whole[i] for i in range(len(arrays))], tuple(after)
 

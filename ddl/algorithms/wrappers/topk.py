@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ddl.algorithms.sparse import add_up, dense, top_k
+from ddl.algorithms.sparse import array_of, largest, mean_of
 from ddl.algorithms.wrappers.compressed import Compressor, compressed, unsent
 from ddl.api import Algorithm, Tree, Wrapper
 from ddl.group import Group
@@ -29,12 +29,12 @@ def topk(algorithm: Algorithm, *, share: Share = 0.01) -> Algorithm:
     for i, (x, e) in enumerate(zip(arrays, memory, strict=True)):
       if e is None:
         continue
-      v = (x + e).reshape(1, -1)  # v_i = x_i + e_i, as one chunk
-      sent[i] = top_k(v, max(1, round(share * x.size)))  # s_i
-      after[i] = (v - dense(sent[i], x.size)).reshape(x.shape)  # e_i <- v_i - s_i
+      v = x + e  # v_i = x_i + e_i
+      sent[i] = largest(v, share)  # s_i
+      after[i] = v - array_of(sent[i], v)  # e_i <- v_i - s_i
     whole = group.mean({i: x for i, x in enumerate(arrays) if i not in sent})
     for i, message in group.gather(sent).items():
-      whole[i] = (add_up(message, arrays[i].size) / group.size()).reshape(arrays[i].shape)  # (1/p) sum_i s_i
+      whole[i] = mean_of(message, arrays[i])  # (1/p) sum_i s_i
     return [whole[i] for i in range(len(arrays))], tuple(after)
 
   return compressed(
