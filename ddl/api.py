@@ -78,6 +78,11 @@ def descend(inner: optax.GradientTransformation, grads: Tree, state: Tree, param
   return optax.apply_updates(params, updates), state
 
 
+def select(condition: Any, new: Tree, old: Tree) -> Tree:
+  """Return the leaves of `new` where the condition, bool, holds, and those of `old` elsewhere."""
+  return jax.tree.map(lambda x, y: jnp.where(condition, x, y), new, old)
+
+
 def inner_step(inner: optax.GradientTransformation) -> Callable[[Any, Tree, Any, Tree], tuple[Tree, Any]]:
   """Return `local` for algorithms whose state holds the optimizer's state as `inner`: x_i <- x_i + inner(g_i)."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ddl.api import Tree
+from ddl.api import Tree, select
 from ddl.group import Group
 from ddl.ranges import PositiveInt, check, integers
 
@@ -34,5 +34,4 @@ def if_active(group: Group, local_steps: tuple[int, ...], period: int, done: Any
   """Return `new` if this worker takes the next step of the round, else `old`. done: steps of the round so far, []."""
   if not local_steps:
     return new
-  active = done < steps_of_worker(group, local_steps, period)
-  return jax.tree.map(lambda x, before: jnp.where(active, x, before), new, old)
+  return select(done < steps_of_worker(group, local_steps, period), new, old)

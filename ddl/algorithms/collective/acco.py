@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, at_step, descend
+from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, at_step, descend, select
 from ddl.group import Group
 from ddl.ranges import checked
 
@@ -51,14 +51,11 @@ def acco(inner: optax.GradientTransformation) -> Algorithm:
 
   def merge(group: Group, message: Tree, state: ACCOState, params: Tree) -> tuple[Tree, ACCOState]:
     commits = state.arrived % 2 == 1
-
-    def choose(new: Tree, old: Tree) -> Tree:
-      return jax.tree.map(lambda x, y: jnp.where(commits, x, y), new, old)
-
-    gradient = choose(jax.tree.map(lambda a, b: (a + b) / 2, state.first, message), message)  # (g_1 + g_2) / 2, or g_1
+    both = jax.tree.map(lambda a, b: (a + b) / 2, state.first, message)
+    gradient = select(commits, both, message)  # (g_1 + g_2) / 2, or g_1
     inner_state = at_step(state.inner, state.arrived // 2 * 2)
     params, new_state = descend(inner, gradient, inner_state, state.committed)  # x <- theta + inner(g; S)
-    committed, inner_state = choose((params, new_state), (state.committed, state.inner))
+    committed, inner_state = select(commits, (params, new_state), (state.committed, state.inner))
     return params, ACCOState(inner_state, committed, state.grads, message, state.arrived + 1)
 
   def evaluate(group: Group, state: ACCOState, params: Tree) -> Tree:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.local_steps import LocalSteps, check_local_steps, if_active
-from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, at_step, descend
+from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, at_step, descend, select
 from ddl.group import Group
 from ddl.ranges import Momentum, NonNegativeInt, OuterRate, PositiveFloat, PositiveInt, UnitInterval, checked
 
@@ -144,8 +144,7 @@ def _detect(
   outlier = (state.count >= warmup) & (deviation > 0) & (norms - state.mean > threshold * deviation)
   mean = state.mean + rate * (norms - state.mean)  # m_i' = m_i + a (G_i - m_i)
   variance = (1 - rate) * (state.variance + rate * (norms - state.mean) * (norms - mean))
-  kept = Detector(mean, variance, state.count + 1)
-  return outlier, jax.tree.map(lambda old, new: jnp.where(outlier, old, new), state, kept)
+  return outlier, select(outlier, state, Detector(mean, variance, state.count + 1))
 
 
 SPEC = Spec(

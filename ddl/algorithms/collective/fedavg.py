@@ -77,8 +77,8 @@ def restart(inner: optax.GradientTransformation, state: optax.OptState, params: 
     if not hasattr(old, "_fields"):  # an array
       return new
     node = type(new)(*map(restarted, old, new))
-    kept = {step_count(old)} | {field for field in old._fields if field.startswith("hyperparams")}
-    return node._replace(**{field: getattr(old, field) for field in kept if field})
+    rates = {step_count(old)} | {field for field in old._fields if field.startswith("hyperparams")}
+    return node._replace(**{field: getattr(old, field) for field in rates if field})
 
   def restarted(old: optax.OptState, new: optax.OptState) -> optax.OptState:
     return jax.tree.map(with_rates, old, new, is_leaf=lambda node: hasattr(node, "_fields"))

@@ -45,8 +45,8 @@ def fedprox(
     proximal: weight of the penalty mu/2 |x_i - z|^2 (mu); tuned between 0.001 and 1 in the paper.
     period: local steps per round (tau).
     share: share of the workers to sample in each round (C), at least one worker.
-    local_steps: steps that worker i takes in each round (tau_i <= tau), for slow workers; a shorter tuple is repeated,
-      and () stands for tau on all workers. Virtual time still counts tau steps for all.
+    local_steps: steps that worker i takes in each round (tau_i <= tau), for slow workers; a shorter tuple is repeated;
+      if it is empty, all workers take tau steps. Virtual time still counts tau steps for all.
   """
   check_local_steps("fedprox", local_steps, period)
 

@@ -194,12 +194,12 @@ def decoupled_diloco(
     none = jnp.full_like(q, -1)
     return reply_of(Syncer(center, momentum, moved, steps, version, server.taken), i, q, none)
 
-  def reply_of(server: Syncer, i: jax.Array, sent: jax.Array, kept: jax.Array) -> tuple[Syncer, Update]:
-    """Reply with fragment `kept`, or if it is -1, with the next one that learner i lacks."""
+  def reply_of(server: Syncer, i: jax.Array, sent: jax.Array, again: jax.Array) -> tuple[Syncer, Update]:
+    """Reply with fragment `again`, or if it is -1, with the next one that learner i lacks."""
     lacks = server.version > server.taken[i]
     order = (sent - numbers) % fragments  # q, q - 1, ...
     following = jnp.where(lacks.any(), order[jnp.argmax(lacks[order])], -1)
-    f = jnp.where(kept >= 0, kept, following)
+    f = jnp.where(again >= 0, again, following)
     taken = server.taken.at[i].set(jnp.where(numbers == f, server.version, server.taken[i]))
     return server._replace(taken=taken), Update(vector(server.center, jnp.maximum(f, 0)), f, sent)
 

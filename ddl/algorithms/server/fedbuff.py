@@ -8,7 +8,7 @@ import optax
 
 from ddl.algorithms.dylu import local_steps
 from ddl.algorithms.server.async_local_sgd import AsyncLocalState, async_local_sgd
-from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, descend, select
 from ddl.ranges import ByWorkers, Momentum, OuterRate, PositiveInt, checked
 
 BUFFER: Any = ByWorkers("p", lambda p: p)
@@ -104,11 +104,6 @@ def fedbuff_with(
     return server._replace(pulled=server.pulled.at[visit.worker].set(server.version)), server.center
 
   return worker._replace(init=init, serve=serve, read=read, periods=local_steps(period) if dylu else None)
-
-
-def select(condition: jax.Array, new: Tree, old: Tree) -> Tree:
-  """Return `new` if the condition holds, else `old`, leaf by leaf."""
-  return jax.tree.map(lambda x, y: jnp.where(condition, x, y), new, old)
 
 
 SPEC = Spec(

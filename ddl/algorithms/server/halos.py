@@ -9,8 +9,7 @@ import optax
 from ddl.algorithms.collective.hierarchical_sgd import GROUP_SIZE
 from ddl.algorithms.dylu import local_steps
 from ddl.algorithms.server.async_local_sgd import AsyncLocalState, DelayedNesterov, async_local_sgd
-from ddl.algorithms.server.fedbuff import select
-from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, select
 from ddl.ranges import Momentum, NonNegativeFloat, NonNegativeInt, PositiveInt, UnitInterval, checked
 
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from ddl.algorithms.server.async_sgd import async_sgd
-from ddl.algorithms.server.fedbuff import select
-from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step, descend
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step, descend, select
 from ddl.ranges import ByWorkers, PositiveInt, checked
 
 GRADIENTS: Any = ByWorkers("p", lambda p: p)

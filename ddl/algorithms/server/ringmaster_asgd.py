@@ -4,9 +4,8 @@ from typing import Any
 
 import optax
 
-from ddl.algorithms.server.fedbuff import select
 from ddl.algorithms.server.staleness_aware_sgd import AwareServer, staleness_aware_sgd
-from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step, descend
+from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, at_step, descend, select
 from ddl.ranges import ByWorkers, PositiveInt, checked
 
 THRESHOLD: Any = ByWorkers("p", lambda p: p)
