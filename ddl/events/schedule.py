@@ -58,7 +58,7 @@ def make_schedule(
   if min(periods) < algorithm.period:  # the number of visits depends on their order
     most = num_visits * algorithm.period // min(periods)
     longest = schedule(cluster, algorithm.arrivals, num_visits=most, barrier=barrier, seed=seed)
-    num_visits = visits_within(longest, num_visits * algorithm.period)
+    num_visits = visits_until(algorithm, longest, workers, steps)
   events = schedule(cluster, algorithm.arrivals, num_visits=num_visits, barrier=barrier, seed=seed)
   return events, operations(algorithm, events, workers=workers, barrier=barrier, seed=seed)
 
@@ -72,22 +72,18 @@ def visits(algorithm: Rule, workers: int, step: int) -> int:
   return step * workers // algorithm.period + (workers if algorithm.delay and step else 0)
 
 
-def visits_within(events: Events, steps: int) -> int:
-  """Return the largest number of visits, in order, whose rounds together have at most `steps` steps."""
-  return int(np.searchsorted(np.cumsum(events.period, dtype=np.int64), steps, side="right"))
-
-
 def visits_until(algorithm: Rule, events: Events, workers: int, step: int) -> int:
   """Return the number of visits of a schedule after which the workers have finished `step` steps on average.
+
+  If workers have different periods, fewer than `period` of the steps may be missing. Threads, which cannot know the
+  next visit, stop and evaluate by the same rule.
 
   Raises OptionError beyond the schedule's end.
   """
   nominal, scheduled = visits(algorithm, workers, step), len(events.worker)
-  count, left = nominal, 0
-  if algorithm.periods:
-    steps = nominal * algorithm.period
-    count, left = visits_within(events, steps), steps - int(events.period.sum())
-  if count > scheduled or left >= algorithm.period:
+  before = np.cumsum(events.period, dtype=np.int64) <= (nominal - 1) * algorithm.period
+  count = int(before.sum()) + 1 if nominal else 0
+  if count > scheduled:
     raise OptionError("the number of visits of the schedule", f"at least {nominal} for step {step}", scheduled)
   return count
 

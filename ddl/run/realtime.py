@@ -171,7 +171,7 @@ class RealTimeTrainer(SingleRunTrainer, virtual_time.FixedClock):
       raise item
     if left and isinstance(item, Events):  # stopped early
       steps = range(1, self.components.experiment.steps + 1)
-      done = int(item.period.sum()) // self.algorithm.period
+      done = -(-int(item.period.sum()) // self.algorithm.period)  # see `visits_until`
       end = bisect.bisect_right(steps, done, key=self._visits_of)
       yield Interval(left[0].first, end, len(item.worker)), None, np.zeros(0)
 
