@@ -7,13 +7,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ddl.names import pluralize
-from ddl.perf import collectives, published
+from ddl.perf import collectives, memory_text, published
 from ddl.perf.batch_size import examples_factor
 from ddl.perf.cluster import Cluster
-from ddl.perf.device import USABLE
-from ddl.perf.families import Speed, islands, message_bytes, sharded_memory, synchronous_seconds
-from ddl.perf.layers import Attention, train_flop
-from ddl.perf.memory import MIXED, StepMemory
+from ddl.perf.families import Speed, islands, message_bytes, synchronous_seconds
+from ddl.perf.layers import train_flop
 from ddl.perf.placement import Job, UsualBatch
 from ddl.perf.plan import FULL, HALF, IMAGES, LANGUAGE, RANK, SHORTEST, SHOWN, TrainingPlan, pick
 from ddl.perf.units import bytes_text, columns, percent, rate_text, rough_rate, seconds_text
@@ -40,8 +38,6 @@ WORDS = {  # words of settings that need an explanation
   "rank": "rank: columns of PowerSGD's factors.",
   "groups of": "groups: devices of a node that split each layer.",
 }
-SCORE = 5  # bytes stored per attention score without fused attention (arXiv 2205.05198)
-MOST_MEMBERS = 11  # largest power of two of devices per worker that is considered
 FASTER = 1.2  # rate relative to the recommended one; the plan says why an algorithm above it is not recommended
 FEW, MANY = 0.1, 4.0  # batches relative to the recommended one; smaller and larger ones do not appear as alternatives
 
@@ -142,7 +138,7 @@ def text(
   sections = {
     "run": _run(job, result, cluster, arguments, amount),
     "speed": [*_speed(job, result, cluster), cluster.network.untested(result.workers)],
-    "memory": _memory(job, result, cluster),
+    "memory": memory_text.text(job, result, cluster),
     "range": [_end(shares, end, result.best) for shares, end in ends.items()],
     "time": _time(job, result, cluster, amount),
     "cost": _price(result, cluster, amount),
@@ -179,7 +175,7 @@ def _tokens(job: Job, examples: float) -> str:
 
 def _run(job: Job, result: TrainingPlan, cluster: Cluster, arguments: str, amount: Amount | None) -> list[str]:
   best, workers, other = result.advised, result.workers, []
-  line = command(result, best, cluster, arguments, amount, job.usual)
+  line = command(result, memory_text.accumulated(job, result, cluster, best), cluster, arguments, amount, job.usual)
   each, parts = best.batch // workers, ""
   if best.micro > 1:
     parts = f", accumulated over {best.micro} microbatches of {each // best.micro}"
@@ -192,7 +188,8 @@ def _run(job: Job, result: TrainingPlan, cluster: Cluster, arguments: str, amoun
     other = ["ddl does not run this."]
     runs.sort(key=lambda x: x.rate < HALF * best.rate)  # first those that are not much slower, by compression
     if nearest := next(iter(runs), None):
-      line = command(result, nearest, cluster, arguments, amount, job.usual)
+      accumulated = memory_text.accumulated(job, result, cluster, nearest)
+      line = command(result, accumulated, cluster, arguments, amount, job.usual)
       lossy = "" if nearest.setting.startswith(FULL) or nearest.algorithm != "sync_sgd" else f" {LOSSY}"
       other = [
         f"ddl does not run this. It runs {_named(nearest)}, predicted at {rough_rate(nearest.rate)} examples/s.{lossy}"
@@ -237,66 +234,6 @@ def _speed(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
     nodes = cluster.network.nodes(result.workers)
     lines.append(f"Each node would have to load {rough_rate(best.rate / nodes)} examples/s, which is not included.")
   return lines
-
-
-def _memory(job: Job, result: TrainingPlan, cluster: Cluster) -> list[str]:
-  """Describe the memory of a step and, if the config's microbatch does not fit, what would reduce it."""
-  best, device, memory = result.advised, cluster.device, result.memory
-  if best.algorithm == "tensor_zero1":
-    return []
-  if best.algorithm in ("fsdp", "hybrid_fsdp"):
-    memory = sharded_memory(job, int(best.setting.split()[0]), device.width)
-  each = best.batch // result.workers
-  part = each // best.micro
-  states = "optimizer states" if job.table else "states"
-  activations = "recomputed activations" if job.recomputed else "activations"
-  counted = (
-    f"{bytes_text(memory.total(part))} of {bytes_text(device.memory)}, of which a step can use {percent(USABLE)}: "
-    f"{bytes_text(memory.fixed)} for parameters, gradients and {states}, the rest for {activations} of "
-    f"{pluralize(part, 'example')}."
-  )
-  if job.states:
-    return [counted, _own_memory(job, best, memory, device.usable, each)]
-  return [counted, *_memory_savings(job, device.usable)]
-
-
-def _memory_savings(job: Job, limit: float) -> list[str]:
-  """Describe what reduces the memory of a config whose microbatch does not fit in `limit` bytes."""
-  needed, lines = job.memory.total(job.least), []
-  if job.table or needed <= limit:
-    return lines
-  lines.append(f"The config's microbatch of {pluralize(job.least, 'example')} needs {bytes_text(needed)}.")
-  if job.remat:
-    before, after = (bytes_text(memory.per_example) for memory in (job.memory, job.remat()))
-    most = math.floor((limit - job.remat().fixed) / job.remat().per_example)
-    lines.append(
-      f"--config.model.remat=True stores {after} instead of {before} per example, so that {max(0, most):,} fit, and "
-      "computes most of the forward pass a second time."
-    )
-  members = next((2**i for i in range(1, MOST_MEMBERS) if needed <= 2**i * limit and job.least % 2**i == 0), 0)
-  if members:
-    lines.append(f"--members={members} shards the states and the examples of each worker over {members} devices.")
-  return lines
-
-
-def _own_memory(job: Job, best: Speed, memory: StepMemory, limit: float, each: int) -> str:
-  """Describe what else a step of ddl's transformers stores; "" if it fits. each: examples of a worker's step."""
-  low, high = (10, 14) if best.algorithm in LANGUAGE else (2, 6)  # bytes per parameter; DiLoCo keeps two more copies
-  scores = SCORE * sum(layer.scores for layer in job.table if isinstance(layer, Attention))
-  own = StepMemory(memory.per_example + scores, memory.fixed * (1 + high / MIXED.states))
-  counts = [count for count in range(best.micro, each + 1) if each % count == 0]
-  fits = next((count for count in counts if own.total(each // count) <= limit), 0)
-  if fits == best.micro:
-    return ""
-  more = (
-    f"A step of ddl also stores {bytes_text(scores)} of attention scores per example and {low} to {high} bytes per "
-  )
-  if fits:
-    return f"{more}parameter: use --config.microbatches={fits}."
-  return (
-    f"{more}parameter, which does not fit: the model needs fused attention (jax.nn.dot_product_attention with "
-    "implementation='cudnn') or recomputation."
-  )
 
 
 def _expected(job: Job, result: TrainingPlan, cluster: Cluster) -> published.ExpectedRates | None:

@@ -113,7 +113,9 @@ def test_a_batch_above_the_memory_is_accumulated_and_an_unusual_one_is_reported(
   out, record = planned("--model=gpt2_124m", "--cluster=h100_ib400", "--workers=8", "--batch=600")
   best = record["recommended"]
   assert (best["batch"], best["micro"]) == (4800, 8) and "Warning: 4,800" in out
-  assert "--config.batch=600 --config.microbatches=8" in out
+  (needed,) = re.findall(r"ddl needs --config\.microbatches=(\d+)\.", " ".join(out.split()))
+  assert 600 % int(needed) == 0 and int(needed) > 8
+  assert f"--config.batch=600 --config.microbatches={needed}" in out
 
 
 def test_a_single_worker_exchanges_nothing(planned):
@@ -199,7 +201,8 @@ def test_a_plan_says_how_many_microbatches_fit_with_stored_scores(planned):
   """GPT-2 124M has 12 layers and heads with 1,024^2 scores of 5 bytes; those of Llama 3 8B exceed any device."""
   out, _ = planned("--model=gpt2_124m", "--cluster=h100_ib400", "--workers=8")
   assert f"{12 * 12 * 1024**2 * 5 / 1e6:.0f} MB of attention scores" in " ".join(out.split())
-  assert "use --config.microbatches=2." in " ".join(out.split())
+  assert "ddl needs --config.microbatches=2." in " ".join(out.split())
+  assert re.search(r"^ *(run +)?python run\.py train .* --config\.microbatches=2 ", out, re.MULTILINE)
   out, _ = planned("--model=llama_8b", "--cluster=h100_ib400", "--workers=256")
   assert "the model needs fused attention" in " ".join(out.split())
   out, _ = planned("--model=resnet50", "--cluster=h100_ib400", "--workers=32")
