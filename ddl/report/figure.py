@@ -7,7 +7,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -265,6 +265,7 @@ def axis(metric: str, title: str, log: bool, tick_count: int = 6, **scale: Any) 
   }
 
 
+@cache
 def bundle() -> str:
   """Return the JavaScript of Vega-Embed, Vega-Lite and Vega (gzip, base64), for a page that works offline."""
   script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed")

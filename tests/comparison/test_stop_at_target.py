@@ -23,26 +23,30 @@ def whole(tmp_path_factory):
   return compared(tmp_path_factory.mktemp("whole") / "c")
 
 
-def test_runs_end_at_the_first_evaluation_that_meets_the_target(tmp_path, whole):
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
   options = ddl.RunOptions(keep_models=True)
-  result = compared(tmp_path / "c", stop_at_target=True, options=options)
+  return compared(tmp_path_factory.mktemp("stopped") / "c", stop_at_target=True, options=options)
+
+
+def test_runs_end_at_the_first_evaluation_that_meets_the_target(whole, stopped):
   for key, lines in whole.metrics.groupby(["label", "seed"]):
     met = lines["test_accuracy"].to_numpy() >= TARGET
     expected = lines.iloc[: met.argmax() + 1] if met.any() else lines
-    stopped = result.metrics.set_index(["label", "seed"]).loc[[key]]
+    lines = stopped.metrics.set_index(["label", "seed"]).loc[[key]]
     columns = ["step", "test_loss", "test_accuracy", "bytes_sent"]
-    np.testing.assert_allclose(stopped[columns], expected[columns], rtol=1e-5)
-    run = result.runs[key[0]][key[1]]
+    np.testing.assert_allclose(lines[columns], expected[columns], rtol=1e-5)
+    run = stopped.runs[key[0]][key[1]]
     assert run.step == expected["step"].iloc[-1]
     assert run.evaluate()["accuracy"] == pytest.approx(expected["test_accuracy"].iloc[-1], rel=1e-5)
   costs = [name for name in whole.table if name.endswith("_to_target") and "seconds" not in name]
-  np.testing.assert_allclose(result.table[costs], whole.table[costs], rtol=1e-5)
-  assert whole.table["reached"].tolist() == result.table["reached"].tolist()
-  assert whole.table["reached"].sum() > 0 and "test_accuracy" not in result.table
-  assert not any(name.startswith("test_") for name in result.pairs["quantity"])
+  np.testing.assert_allclose(stopped.table[costs], whole.table[costs], rtol=1e-5)
+  assert whole.table["reached"].tolist() == stopped.table["reached"].tolist()
+  assert whole.table["reached"].sum() > 0 and "test_accuracy" not in stopped.table
+  assert not any(name.startswith("test_") for name in stopped.pairs["quantity"])
 
 
-def test_a_resume_does_not_train_runs_that_have_ended(tmp_path):
+def test_a_resume_does_not_train_runs_that_have_ended(tmp_path, stopped):
   def stop_at_8(info):
     if info.step == 8 and "slow" in str(info.folder):
       os.kill(os.getpid(), signal.SIGTERM)
@@ -51,10 +55,9 @@ def test_a_resume_does_not_train_runs_that_have_ended(tmp_path):
     compared(tmp_path / "c", stop_at_target=True, hooks=[stop_at_8])
   ended = {run: (run / "metrics.jsonl").read_bytes() for run in (tmp_path / "c" / "fast").glob("seed-*")}
   resumed = ddl.compare(workdir=tmp_path / "c", options=ddl.RunOptions(resume=True))
-  expected = compared(tmp_path / "d", stop_at_target=True)
   assert ended == {run: (run / "metrics.jsonl").read_bytes() for run in ended}
   columns = ["label", "seed", "step", "test_loss", "test_accuracy"]
-  assert resumed.metrics[columns].equals(expected.metrics[columns])
+  assert resumed.metrics[columns].equals(stopped.metrics[columns])
 
 
 @pytest.mark.slow

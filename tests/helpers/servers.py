@@ -41,6 +41,8 @@ def drive(algorithm, x0, grad, order, peers=None, *, workers, reads=()):
   Returns (params of the served worker at its request [E, n], evaluate [E, n], server, (params, state, last reply) per
   worker).
   """
+  functions = ("request", "local", "merge", "serve", "read", "evaluate")  # compiled once, as some have branches
+  algorithm = algorithm._replace(**{name: jax.jit(f) for name in functions if (f := getattr(algorithm, name))})
   starts = [tree_of(jnp.asarray(x)) for x in np.broadcast_to(x0, (workers, np.shape(x0)[-1]))]
   _, server, first = algorithm.init(starts[0])
   all_ = [(x, algorithm.init(x)[0], first) for x in starts]

@@ -96,11 +96,13 @@ def test_two_processes_write_one_result(where, tmp_path):
 def test_a_group_that_is_not_complete_in_time_is_an_error(tmp_path):
   first, second = free_address(), free_address()
   unknown = "no.such.host.invalid:1234"
-  processes = start(tmp_path, first, 0), start(tmp_path, second, 1), start(tmp_path, unknown, 1)
+  processes = [
+    start(tmp_path, where, rank, 2, "--join_timeout=2") for where, rank in ((first, 0), (second, 1), (unknown, 1))
+  ]
   lines = [complaint(process.end()) for process in processes]
-  assert lines[0].startswith(f"train: not all 2 processes joined at {first} within 6 s; start all, ")
-  assert f"joined at {second} within 6 s: process 0 cannot be reached (connection refused)" in lines[1]
-  assert f"{unknown} within 6 s: process 0 cannot be reached (unknown host)" in lines[2]
+  assert lines[0].startswith(f"train: not all 2 processes joined at {first} within 2 s; start all, ")
+  assert f"joined at {second} within 2 s: process 0 cannot be reached (connection refused)" in lines[1]
+  assert f"{unknown} within 2 s: process 0 cannot be reached (unknown host)" in lines[2]
 
 
 @pytest.mark.slow
