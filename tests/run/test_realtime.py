@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 
@@ -165,7 +166,9 @@ def test_a_stop_on_threads_saves_metrics_and_events(tmp_path, number):
   assert "stopped at step" in done.out.splitlines()[-1] and "cannot be resumed" in done.out.splitlines()[-1]
   events = record.load(tmp_path / "a" / "events.npz")
   record.check(events, 3)
-  assert len(events.worker) >= metrics(tmp_path / "a")[-1]["visits"]
+  step, visits = int(re.search(r"stopped at step (\d+)", done.out)[1]), len(events.worker)
+  assert visits >= metrics(tmp_path / "a")[-1]["visits"]
+  assert step * 3 // 4 + 3 <= visits < (step + 1) * 3 // 4 + 3  # three workers, period 4, first visits without steps
 
 
 @pytest.mark.slow
