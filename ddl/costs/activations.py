@@ -14,6 +14,7 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+from jax.core import eval_jaxpr
 from jax.extend import core
 
 from ddl.api import Model, Tree
@@ -113,8 +114,7 @@ def _blocks(jaxpr: Any) -> Iterator[Any]:
 
 def _block_bytes(jaxpr: Any) -> float:
   """Return the bytes that a block of `jax.checkpoint` saves while its backward pass computes it again."""
-  block = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))
   shapes = {i: jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for i, x in enumerate(jaxpr.invars)}
   real = {i: x for i, x in shapes.items() if jnp.issubdtype(x.dtype, jnp.floating)}
   others = {i: x for i, x in shapes.items() if i not in real}
-  return _saved_bytes(lambda real, others: block(*map((real | others).get, shapes)), real, others)
+  return _saved_bytes(lambda real, others: eval_jaxpr(jaxpr, (), *map((real | others).get, shapes)), real, others)
