@@ -1,6 +1,7 @@
 """Eight CPU devices and strict type promotion for every test; `--slow` also runs slow tests and all sampled cases."""
 
 import collections
+import gc
 import os
 import shutil
 import signal
@@ -55,6 +56,10 @@ def pytest_collection_modifyitems(config, items):
         item.add_marker("slow")
     if item.get_closest_marker("slow") and not config.getoption("--slow"):  # the keywords include names of folders
       item.add_marker(skip)
+
+
+def pytest_collection_finish(session):
+  gc.freeze()  # what the imports created is not garbage
 
 
 def pytest_unconfigure(config):

@@ -61,7 +61,7 @@ def test_a_traced_momentum_equals_a_constant_one():
     return jax.vmap(one, axis_name="w")(jax.vmap(tree_of)(jnp.asarray(TABLE[:, 0])))
 
   for name in ("sign", "ef21"):
-    close(jax.jit(partial(trained, name))(0.8), trained(name, 0.8))
+    close(jax.jit(partial(trained, name))(0.8), jax.jit(partial(trained, name, 0.8))())
 
 
 # ---- EF21

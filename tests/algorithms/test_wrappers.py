@@ -255,7 +255,7 @@ def test_algorithms_with_other_collectives_are_refused(x64, wrapper, name):
 @pytest.mark.parametrize(
   "wrapper, name", [*(("int8", name) for name in OF_MODELS), *((w, "local_sgd") for w in COMPRESSORS if w != "int8")]
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 def test_only_rounding_wrappers_accept_means_of_models(x64, wrapper, name):
   algorithm = wrapped(wrapper, name)
   if wrapper in ("int8", "fp8", "qsgd"):

@@ -157,7 +157,7 @@ DELAYED = {"alpha": 0.1, "period": 3}
   ],
 )
 @pytest.mark.parametrize("gradients", ["map", "unroll"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_waves_equal_one_event_at_a_time_bit_for_bit(optimized, name, hyper, periods, trouble, gradients):
   config = experiment(name, **hyper)
   config = config._replace(algorithm=with_periods(config.algorithm, periods))
@@ -240,6 +240,7 @@ def test_a_run_with_equal_speeds_is_the_same_bit_for_bit(tmp_path):
   assert isinstance(slower, type(plain)) and hasattr(ddl, "fedbuff")
 
 
+@pytest.mark.slow
 def test_threads_of_a_run_use_the_step_times_of_the_config(call, tmp_path):
   flags = ("--config=configs/async_easgd_digits.py", "--config.algorithm.name=fedbuff", "--config.algorithm.alpha=None")
   flags += ("--config.algorithm.period=8", "--config.algorithm.dylu=True", "--config.model.hidden=(4,)")

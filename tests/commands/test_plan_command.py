@@ -451,7 +451,7 @@ def test_flag_batch_overrides_the_configs(planned):
 
 
 def test_a_config_on_text_is_planned_in_tokens(planned):
-  flags = ("--config=configs/text_transformer.py", "--config.model.width=16", "--config.data.length=32")
+  flags = ("--config=configs/text_transformer.py", "--config.model.layers=1", "--config.data.length=32")
   out, record = planned(*flags, "--cluster=ethernet_10g", "--tokens=3.2e6")
   assert record["hours"] == pytest.approx(1e5 / record["recommended"]["rate"] / 3600)
   assert "published for language models" not in out and "published for images" in out

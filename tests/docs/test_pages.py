@@ -67,9 +67,11 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 BRIEF = {"  target=0.9,\n": "  target=0.9, steps=50, eval_every=25,\n"}  # text of a block: its replacement by default
 LONG = (  # pages whose Python blocks run only with --slow
   "docs/reference/grids.md",
+  "docs/howto/custom_data.md",
   "docs/howto/custom_hook.md",
   "docs/howto/custom_model.md",
   "docs/howto/results_in_python.md",
+  "docs/howto/your_own_loop.md",
   "docs/reference/schedules.md",
 )
 DONE = set()  # commands that have run and leave nothing for a later one

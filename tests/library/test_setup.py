@@ -75,7 +75,7 @@ def close(first, second):
     pytest.param({"algorithm": DRAWS}, marks=pytest.mark.slow),
   ],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_custom_loop_ends_with_the_parameters_of_train(tmp_path, changes):
   setup = ddl.build(**SETTINGS, **changes)
   trained = ddl.train(workdir=tmp_path / "a", **SETTINGS, **changes)

@@ -42,7 +42,7 @@ def test_the_average_follows_its_equation(tmp_path):
   assert last["test_ema_loss"] != last["test_loss"]
 
 
-@pytest.mark.parametrize("lines", [3, 4])
+@pytest.mark.parametrize("lines", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_resume_continues_the_average(tmp_path, lines):
   whole = ddl.train(workdir=tmp_path / "a", options=ddl.RunOptions(checkpoint_every=3), **SMALL)
 
