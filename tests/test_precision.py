@@ -152,7 +152,7 @@ def first_steps(batch, steps):
 
 
 @pytest.mark.parametrize("name, gradients", [(name, ("unroll", "vmap")[i % 2]) for i, name in enumerate(COLLECTIVE)])
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(28)
 def test_collective_algorithms_keep_mixed_types(name, gradients):
   inner = lenient(optax.sgd(0.1, momentum=0.9))
   trainer, carry, losses = trained_mixed(algorithm_of(name, inner, 4), gradients)
@@ -163,7 +163,7 @@ def test_collective_algorithms_keep_mixed_types(name, gradients):
 
 
 @pytest.mark.parametrize("name", SERVER)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 def test_simulated_servers_keep_mixed_types(name):
   setting = experiment(name)._replace(model=on_digits())
   simulator, carry, losses = simulate(setting, events_of(setting.algorithm))

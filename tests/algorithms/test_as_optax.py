@@ -98,7 +98,7 @@ CASES += [(name, [*LOOPS][1 + i % 4]) for i, name in enumerate(COLLECTIVE)]
 
 
 @pytest.mark.parametrize("name, loop", CASES)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_other_loops_equal_the_reference(x64, name, loop):
   lift, axis = LOOPS[loop]
   tx = transformation(name, axis=axis)
@@ -159,7 +159,7 @@ def test_update_compiles_once_and_ignores_unknown_arguments(x64, name):
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_update_keeps_shapes_and_dtypes(name):
   params = {"a": jnp.zeros((8, 3), "float32"), "b": jnp.zeros((8,), "bfloat16")}
   tx = transformation(name)

@@ -71,7 +71,7 @@ READS = (IN_TURN + 1) % 4  # each learner reads before its round, as if all had 
 
 def run(name, order, reads=(), **hyper):
   x0, grad = reference.problem(4, 4 * EVENTS)
-  return drive(build(name, "adam", workers=4, **hyper), x0, grad, order, workers=4, reads=reads)
+  return drive(build(name, "adam", workers=4, **hyper), x0, grad, order, workers=4, reads=reads, compiled=True)
 
 
 def test_a_quorum_of_all_learners_is_diloco():

@@ -100,7 +100,7 @@ def test_only_a_schedule_adds_counts_to_the_state(name):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("devices, how", LAYOUTS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_compiled_programs_equal_the_reference(name, devices, how):
   """Each device stores one count, because all workers agree on it."""
   trainer = make(name, devices, how, **SCHEDULED[name])
@@ -110,7 +110,7 @@ def test_compiled_programs_equal_the_reference(name, devices, how):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_runs_of_one_program_that_differ_in_the_peak_equal_the_reference(name):
   experiment, path = experiment_of(name), f"algorithm.{KEYS[name]}"
   assert experiment.traceable(path)

@@ -68,7 +68,7 @@ PERIODS += [(name, {"period": 3, "outer_learning_rate": outer_cosine}) for name 
 
 @pytest.mark.parametrize("devices, packed", [(1, True), (2, True), (1, False)])
 @pytest.mark.parametrize("name, hyper", PERIODS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_simulation_equals_the_reference(name, hyper, devices, packed, monkeypatch):
   monkeypatch.setattr("ddl.engine.execution.PACKED_BYTES", 2**17 if packed else 1)
   algorithm = make(name, **hyper)

@@ -97,7 +97,7 @@ def equals_reference(name, changes, x0, grad, trainer, **hyper):
 
 @pytest.mark.parametrize("name", HYPER)
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_equals_the_algorithm_on_the_present_workers(name, change):
   trainer, created = make(name, CHANGES[change])
   equals_reference(name, CHANGES[change], *collective.problem(P, STEPS), trainer, **HYPER[name])

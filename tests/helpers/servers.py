@@ -34,15 +34,18 @@ def gradient(grad):
   return jax.jit(lambda worker, step, params: tree_of(grad(worker, step, flat_of(params))))
 
 
-def drive(algorithm, x0, grad, order, peers=None, *, workers, reads=()):
+def drive(algorithm, x0, grad, order, peers=None, *, workers, reads=(), compiled=False):
   """Run the contract of `ServerAlgorithm` one event at a time.
 
   x0: [n], or [workers, n] for different initial models. reads: the worker that reads after each event, or empty.
+  compiled: compile functions as a whole, which is faster if they have branches, since most single operations are
+  compiled already.
   Returns (params of the served worker at its request [E, n], evaluate [E, n], server, (params, state, last reply) per
   worker).
   """
-  functions = ("request", "local", "merge", "serve", "read", "evaluate")  # compiled once, as some have branches
-  algorithm = algorithm._replace(**{name: jax.jit(f) for name in functions if (f := getattr(algorithm, name))})
+  if compiled:
+    functions = ("request", "local", "merge", "serve", "read", "evaluate")
+    algorithm = algorithm._replace(**{name: jax.jit(f) for name in functions if (f := getattr(algorithm, name))})
   starts = [tree_of(jnp.asarray(x)) for x in np.broadcast_to(x0, (workers, np.shape(x0)[-1]))]
   _, server, first = algorithm.init(starts[0])
   all_ = [(x, algorithm.init(x)[0], first) for x in starts]

@@ -122,11 +122,12 @@ def test_devices_of_a_worker_may_be_in_several_processes(tmp_path, workers):
   jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), two["params"], one["params"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "differs, words",
   [
     ("--config.optimizer.learning_rate=0.07", ("config.optimizer.learning_rate", "0.07 in process 1")),
-    pytest.param("--config.batch=8", ("config.batch", "8 in process 1"), marks=pytest.mark.slow),
+    ("--config.batch=8", ("config.batch", "8 in process 1")),
   ],
 )
 def test_processes_with_different_settings_exit_before_the_first_step(tmp_path, differs, words):
