@@ -39,7 +39,8 @@ def pytest_configure(config):
   else:
     # XLA's optimizations would take half of the time. XLA aborts on an unknown flag, and newer JAX lacks the first one.
     emitters = "--xla_cpu_use_fusion_emitters=false " if jax.__version__.startswith("0.10.") else ""
-    os.environ.setdefault("XLA_FLAGS", f"{emitters}--xla_backend_optimization_level=1")
+    flags = f"{emitters}--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true"
+    os.environ.setdefault("XLA_FLAGS", flags)
   jax.config.update("jax_disable_most_optimizations", not slow)  # in this process, not in the commands
   jax.devices()  # start all eight before a test asks for fewer
 
@@ -60,6 +61,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish(session):
   gc.freeze()  # what the imports created is not garbage
+  gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_unconfigure(config):
