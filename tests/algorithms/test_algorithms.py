@@ -2,6 +2,7 @@
 
 import inspect
 
+import jax
 import numpy as np
 import pytest
 from helpers.twins import INNER, build, close, defaults, drive
@@ -109,6 +110,7 @@ CASES = {  # hyperparameters; other algorithms run with their defaults
   "round_robin_easgd": [{"alpha": 0.3}],
 }
 
+LONG = ("dion", "distributed_lion", "edit", "one_bit_adam", "sparseloco")  # faster if compiled as a whole
 
 # ---- references
 
@@ -130,7 +132,8 @@ def test_an_algorithm_equals_its_reference(name, workers, inner):
   x0, grad = reference.problem(workers, steps)
   for hyper in cases(name, workers):
     expected = reference.TWINS[name](x0, grad, workers=workers, steps=steps, inner=INNER[inner][1], **hyper)
-    params, evaluate, _ = drive(build(name, INNER[inner][0], workers, **hyper), x0, grad, workers=workers, steps=steps)
+    algorithm, compiled = build(name, INNER[inner][0], workers, **hyper), jax.jit if name in LONG else None
+    params, evaluate, _ = drive(algorithm, x0, grad, workers=workers, steps=steps, compiled=compiled)
     close(params, expected.params)
     close(evaluate, np.repeat(expected.evaluate[:, None], workers, axis=1))
 

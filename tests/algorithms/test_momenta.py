@@ -197,7 +197,7 @@ def test_the_warm_up_of_dgc_has_five_stages(how):
   ).params
   algorithm = wrap("dgc", share=0.34, momentum=0.8, stage_steps=2)
   if how is None:
-    params, evaluate, _ = drive(algorithm, x0, grad, workers=8, steps=12)
+    params, evaluate, _ = drive(algorithm, x0, grad, workers=8, steps=12, compiled=jax.jit)
     close(params, expected)
     close(evaluate, expected)
     return
