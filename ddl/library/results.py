@@ -145,12 +145,15 @@ class Run(Described):
     """The non-trained state of the consensus model, such as batch-norm statistics, on the host."""
     return self._saved.extra
 
-  def evaluate(self, source: Source | None = None) -> dict[str, float]:
-    """Return the mean "loss" of the saved model, its "accuracy" if defined, and for a language model its "perplexity".
+  def evaluate(self, model: checkpoints.SavedModel | None = None, *, source: Source | None = None) -> dict[str, float]:
+    """Return the mean "loss" of a model, its "accuracy" if defined, and for a language model its "perplexity".
 
-    source: the examples to evaluate; by default all test sets.
+    Args:
+      model: `best` or `average`; by default the saved model at the end of the run.
+      source: the examples to evaluate; by default all test sets.
     """
-    params, extra = jax.tree.map(jnp.asarray, (self.params, self.extra))
+    saved = model or self._saved
+    params, extra = jax.tree.map(jnp.asarray, (saved.params, saved.extra))
     more = {} if source else self.data.tests
     tested = Evaluator(self.model, source or self.data.test, more)([Consensus(params, extra, None)])[0]
     return with_perplexity(tested, self.data.meta.get("task", ""))

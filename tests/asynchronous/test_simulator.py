@@ -51,7 +51,7 @@ def has_same_bits(carry, reference):
 
 
 @pytest.mark.parametrize("name", SERVER)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(len(SERVER))
 def test_waves_equal_one_event_at_a_time_bit_for_bit(optimized, name):
   config = experiment(name)
   plan = events_of(config.algorithm, **TROUBLE)

@@ -230,6 +230,7 @@ def run(folder, dylu, slow=()):
   )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_with_equal_speeds_is_the_same_bit_for_bit(tmp_path):
   plain, dynamic = (run(tmp_path / str(dylu), dylu) for dylu in (False, True))
   for a, b in zip(*(jax.tree.leaves(result.params) for result in (plain, dynamic)), strict=True):

@@ -72,6 +72,7 @@ def test_the_best_model_of_a_run(tmp_path):
   lines = run.metrics[run.metrics["step"] > 0]
   best = lines.loc[lines["test_accuracy"].idxmax()]
   assert run.best.step == best["step"]
+  assert run.evaluate(run.best)["accuracy"] == pytest.approx(best["test_accuracy"], rel=1e-6)
   other = ddl.train(workdir=tmp_path / "b", options=ddl.RunOptions(init_from=str(tmp_path / "a/best.msgpack")), **SMALL)
   assert other.metrics["test_accuracy"].iloc[0] == pytest.approx(best["test_accuracy"], rel=1e-6)
   with pytest.raises(ValueError, match="keep_best"):

@@ -52,7 +52,7 @@ def test_a_loaded_run_equals_the_returned_one(tmp_path):
   assert run.metrics.to_dict("records")[-1] == pytest.approx(lines[-1]) and list(run.metrics.step) == [0, 4, 8]
   result = loaded.evaluate()
   assert result == pytest.approx({"loss": lines[-1]["test_loss"], "accuracy": lines[-1]["test_accuracy"]}, rel=1e-5)
-  assert loaded.evaluate(loaded.data.train) != result
+  assert loaded.evaluate(source=loaded.data.train) != result
   shapes = jax.eval_shape(loaded.model.init, jax.random.key(0))[0]
   assert jax.tree.map(lambda x: x.shape, loaded.params) == jax.tree.map(lambda x: x.shape, shapes)
 
