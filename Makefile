@@ -5,15 +5,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test unit slow lint bench docs clean
+.PHONY: demo test slow lint bench docs clean
 
 demo: $(VENV)/.run
 	$(BIN)/python run.py compare --config=configs/digits_compare.py
 
-test: $(VENV)/.dev  # pyright runs beside the tests, which leave some of two cores idle
-	$(MAKE) --jobs=2 lint unit
-
-unit: $(VENV)/.dev
+test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 slow: $(VENV)/.dev

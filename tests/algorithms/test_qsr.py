@@ -178,7 +178,7 @@ def test_varying_periods_equal_the_reference(name):
 
 
 @pytest.mark.parametrize("name, devices, how", [(n, (2, 8, 1)[i % 3], LAYOUTS[i % 3]) for i, n in enumerate(METHODS)])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(len(METHODS))
 def test_compiled_programs_with_varying_periods(name, devices, how):
   history = expected_of(name)
   rule = ddl.qsr(RATE, STEPS, alpha=ALPHA, least=LEAST)

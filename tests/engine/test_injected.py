@@ -40,7 +40,7 @@ def algorithm(name, values):
 
 
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(16)
 def test_each_run_equals_the_reference_with_its_constants(name):
   def values(run):
     (rate, momentum), numbers = settings(name, run)

@@ -59,7 +59,7 @@ def trainer_and_record(name, mode):
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("name", COLLECTIVE)
-@pytest.mark.sampled(2 * len(MODES))  # one mode for every second algorithm
+@pytest.mark.sampled(3 * len(MODES))  # one mode for every third algorithm
 def test_equals_the_reference(name, mode):
   equals_twin(*trainer_and_record(name, mode), name, "momentum", **HYPER.get(name, {}))
 

@@ -93,6 +93,7 @@ def test_two_processes_write_one_result(where, tmp_path):
   assert (tmp_path / "run" / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_a_group_that_is_not_complete_in_time_is_an_error(tmp_path):
   first, second = free_address(), free_address()
   unknown = "no.such.host.invalid:1234"

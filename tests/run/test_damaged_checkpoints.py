@@ -54,7 +54,7 @@ def newest_two(folder):
   return sorted(steps, reverse=True)[:2]
 
 
-@pytest.mark.parametrize("damage", [cut, flip, without_figures])
+@pytest.mark.parametrize("damage", [cut, pytest.param(flip, marks=pytest.mark.slow), without_figures])
 def test_a_damaged_checkpoint_is_replaced_by_the_previous_one(killed, damage, tmp_path, capsys, monkeypatch):
   run, folder, expected = killed
   snapshot(folder, tmp_path / "run")

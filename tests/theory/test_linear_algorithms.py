@@ -76,7 +76,7 @@ SERVER_CASES = {
 
 
 @pytest.mark.parametrize("name", COLLECTIVE_CASES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_collective_iterates_are_a_matrix_power(name):
   quadratic = problem(0.0 if name in PLAIN else MOMENTUM)
   hyper, matrix = COLLECTIVE_CASES[name], SAME.get(name, name)
