@@ -340,6 +340,7 @@ def test_warnings_name_the_label_at_its_grid_point_and_the_key_of_the_label(in_g
   assert any("config.sweep.space['a'].optimizer.momentum" in text for text in warned)
 
 
+@pytest.mark.slow
 def test_a_comparison_uses_the_best_settings_at_each_point(in_grid, tmp_path):
   swept, _ = in_grid
   compare = {"algorithms": LABELS, "seeds": (0,), "target": 1.0, "grid": GRID}

@@ -48,6 +48,7 @@ def macs(name, kinds=("dot_general", "conv_general_dilated")):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.sampled(2)
 def test_parameters_and_multiply_accumulates(name):
   _, count, expected = NETWORKS[name]
   assert sum(x.size for x in jax.tree.leaves(shapes(name))) == count

@@ -156,6 +156,7 @@ def test_page_has_a_grid_figure_for_each_key_and_quantity(folder):
 @pytest.mark.parametrize(
   "keys", [AXES, {"workers": (1, 2, 320)}, {"schedule.name": ("a", "b"), "batch": (1, 2), "steps": (1, 2)}]
 )
+@pytest.mark.sampled(2)
 def test_grid_figures_have_data_and_specifications(tmp_path, keys):
   path = grid(tmp_path, keys, lambda group, point, seed: 0.01 / (1 + point.get("workers", 1)) * (1 + 0.1 * seed))
   result = frames_of(path)

@@ -121,6 +121,7 @@ def fail():
     (interrupt, 0.1, KeyboardInterrupt, [0, 4, ("stopped", 4, False)]),
   ],
 )
+@pytest.mark.sampled(2)
 def test_a_run_hook_is_closed_with_the_outcome_of_the_run(action, learning_rate, error, calls, tmp_path):
   """Also if the caller handles another exception."""
   hook = Recorder(action)

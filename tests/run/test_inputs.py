@@ -255,6 +255,7 @@ def test_the_imported_local_files_of_an_address_are_listed(tmp_path):
 # ---- resumes
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_changed_data_is_refused_unless_allowed(tmp_path, capsys):
   settings = saved_npz(tmp_path / "d.npz")
   run = ddl.train(workdir=tmp_path / "a", **settings)

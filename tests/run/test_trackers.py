@@ -35,6 +35,7 @@ def tracker(request, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("tracker", ["fake wandb", "fake mlflow", "installed wandb", "installed mlflow"], indirect=True)
+@pytest.mark.slow
 def test_each_run_of_a_comparison_is_a_run_of_the_tracker(tracker, tmp_path):
   too_fast = {"algorithm": "local_sgd", "optimizer": {"learning_rate": 1e30}}
   with undrawn():

@@ -28,6 +28,7 @@ SIGMAS = 4.5  # standard errors; the maximum of 100 normal variables exceeds thi
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(2)
 def test_moments_of_an_algorithm(name):
   """Unit noise gives the exact response; the moments under normal noise have known standard errors."""
   hyper, momentum = CASES[name]
