@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish(session):
   gc.freeze()  # what the imports created is not garbage
-  gc.set_threshold(50_000, 20, 20)
+  gc.set_threshold(50_000, 20, 20)  # tracing creates many objects, most of which remain
 
 
 def pytest_unconfigure(config):

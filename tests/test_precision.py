@@ -163,7 +163,7 @@ def test_collective_algorithms_keep_mixed_types(name, gradients):
 
 
 @pytest.mark.parametrize("name", SERVER)
-@pytest.mark.sampled(32)
+@pytest.mark.sampled(len(SERVER))
 def test_simulated_servers_keep_mixed_types(name):
   setting = experiment(name)._replace(model=on_digits())
   simulator, carry, losses = simulate(setting, events_of(setting.algorithm))

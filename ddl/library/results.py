@@ -151,8 +151,13 @@ class Run(Described):
     Args:
       model: `best` or `average`; by default the saved model at the end of the run.
       source: the examples to evaluate; by default all test sets.
+
+    Raises OptionError if `model` is not a saved model.
     """
-    saved = model or self._saved
+    saved = self._saved if model is None else model
+    if not isinstance(saved, checkpoints.SavedModel):
+      advice = "Pass other examples as source=."
+      raise OptionError("model", "a saved model, such as run.best", type(model).__name__, advice)
     params, extra = jax.tree.map(jnp.asarray, (saved.params, saved.extra))
     more = {} if source else self.data.tests
     tested = Evaluator(self.model, source or self.data.test, more)([Consensus(params, extra, None)])[0]

@@ -92,7 +92,6 @@ def numpy_rounds(name, period, events):
 @pytest.mark.parametrize("name, period, barrier, trouble", CASES)
 @pytest.mark.parametrize("devices, gradients", [(1, "unroll"), (2, "map"), (1, "vmap")])
 @pytest.mark.sampled(6)
-@pytest.mark.sampled(2)
 def test_dropped_workers_restart_from_the_reply(name, period, barrier, trouble, devices, gradients):
   algorithm = build(name, period)
   schedule_ = plan(algorithm, barrier, trouble)

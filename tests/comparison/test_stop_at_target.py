@@ -33,9 +33,9 @@ def test_runs_end_at_the_first_evaluation_that_meets_the_target(whole, stopped):
   for key, lines in whole.metrics.groupby(["label", "seed"]):
     met = lines["test_accuracy"].to_numpy() >= TARGET
     expected = lines.iloc[: met.argmax() + 1] if met.any() else lines
-    lines = stopped.metrics.set_index(["label", "seed"]).loc[[key]]
+    ended = stopped.metrics.set_index(["label", "seed"]).loc[[key]]
     columns = ["step", "test_loss", "test_accuracy", "bytes_sent"]
-    np.testing.assert_allclose(lines[columns], expected[columns], rtol=1e-5)
+    np.testing.assert_allclose(ended[columns], expected[columns], rtol=1e-5)
     run = stopped.runs[key[0]][key[1]]
     assert run.step == expected["step"].iloc[-1]
     assert run.evaluate()["accuracy"] == pytest.approx(expected["test_accuracy"].iloc[-1], rel=1e-5)

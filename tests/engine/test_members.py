@@ -53,7 +53,7 @@ def test_parameters_and_optimizer_state_are_sharded(name, sharding):
 
 
 @pytest.mark.parametrize("name, devices", [*zip(COLLECTIVE, cycle([8, 4, 2]))])
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(16)  # one algorithm for each number of devices
 def test_algorithms_over_members_equal_the_reference(x64, name, devices):
   """Two members per row, and one, two or four rows with several workers each."""
   rules = {"split": Rules(params=(("kernel", PartitionSpec(MEMBER)),))}

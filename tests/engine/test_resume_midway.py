@@ -22,7 +22,7 @@ def calls(trainer, carry, first):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(len(NAMES))
 def test_a_checkpoint_within_a_round(x64, tmp_path, name):
   trainer, whole, checkpoints = make(name, 2, ExecutionConfig("vmap", "scan", HALF)), {}, Checkpoints(tmp_path)
   for step, carry in calls(trainer, trainer.start(jax.random.key(0)), 0):

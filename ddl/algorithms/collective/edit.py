@@ -54,8 +54,8 @@ def edit(
 
   For each array, after every tau-th step: D_i = z - x_i, G_i = |D_i|; w_i = 0 if G_i > m_i + delta s_i, else
   w_i = exp(-G_i / T), m_i <- m_i + a (G_i - m_i), s_i^2 <- (1 - a) (s_i^2 + a (G_i - old m_i) (G_i - m_i));
-  D = sum_i w_i D_i / sum_i w_i; D <- D min(1, c / (|all D| + 1e-6)); b <- mu b + D; z <- z - eta_out (D + mu b); x_i <-
-  z
+  D = sum_i w_i D_i / sum_i w_i; D <- D min(1, c / (|all D| + 1e-6)); b <- mu b + D;
+  z <- z - eta_out (D + mu b); x_i <- z
 
   Cheng, Gao, Yue, Ye, Jiang, Sha 2024, arXiv 2412.07210, and the authors' code. An array of a worker whose change is
   unusually large for its own history is left out, large changes have less weight, and the norm of the mean is limited.
