@@ -50,6 +50,9 @@ def get_config():
   config.compare.metric = "loss"
   config.compare.target = 2.2
   config.compare.seeds = tuple(range(5))
+  # Each learning rate is the best of seven on a validation split: python run.py sweep --config=configs/field_lm.py
+  config.sweep.learning_rate = (1e-4, 0.1)
+  config.sweep.trials = 7
   config.compare.algorithms = {
     label: {"algorithm": algorithm, "optimizer": optimizer | {"learning_rate": rate}} | sections
     for label, (rate, algorithm, optimizer, sections) in ALGORITHMS.items()

@@ -1,14 +1,16 @@
 """Gossip and federated methods on workers with different data: digits with Dirichlet label skew, eight workers.
 
 Gossip on a ring: Lian et al. 1705.09056 (D-PSGD), Pu and Nedic 1803.07741 (gradient tracking), Yuan et al. 1702.05122
-(exact diffusion), Lin et al. 2102.04761 (quasi-global momentum), Koloskova et al. 1902.00340 (CHOCO-SGD); on the
-one-peer exponential graph: Assran et al. 1811.10792 (SGP). Federated: McMahan et al. 1602.05629 (FedAvg),
-Karimireddy et al. 1910.06378 (SCAFFOLD). The shards are those of Hsu et al. 1909.06335; each seed draws other shards.
+(exact diffusion), Lin et al. 2102.04761 (quasi-global momentum), Koloskova et al. 1902.00340 (CHOCO-SGD), Chen et al.
+2105.09080 (Gossip-PGA); on the one-peer exponential graph: Assran et al. 1811.10792 (SGP); on a binary tree: Vogels et
+al. 2110.04175 (RelaySGD). Federated: McMahan et al. 1602.05629 (FedAvg), Reddi et al. 2003.00295 (FedAdam), Li et al.
+1812.06127 (FedProx), Karimireddy et al. 1910.06378 (SCAFFOLD). FedNova is omitted, because it is FedAvg if all workers
+take the same number of steps. The shards are those of Hsu et al. 1909.06335; each seed draws other shards.
 
   python run.py compare --config=configs/field_noniid.py
 
-Expected: a few minutes on two cores. All except independent workers, the control, reach 90 %, FedAvg with four
-of five seeds. Exact diffusion and gradient tracking need about as many steps as synchronous SGD.
+Expected: about a minute on two cores. All except independent workers, the control, reach 90 %, FedAvg and FedAdam with
+four of five seeds. Exact diffusion and gradient tracking need about as many steps as synchronous SGD.
 """
 
 from ddl.config import base
@@ -18,6 +20,8 @@ ALGORITHMS = {  # name -> (learning rate of the optimizer, settings that differ 
   "sync_sgd": (0.1334, {}),
   "local_sgd": (0.1, ROUNDS),
   "fedavg": (0.05623, ROUNDS),
+  "fedadam": (0.1778, ROUNDS),
+  "fedprox": (0.1778, ROUNDS),
   "scaffold": (0.1334, ROUNDS),
   "d_psgd": (0.3162, RING),
   "sgp": (0.3162, {}),
@@ -25,6 +29,8 @@ ALGORITHMS = {  # name -> (learning rate of the optimizer, settings that differ 
   "exact_diffusion": (0.1, RING),
   "quasi_global_momentum": (0.03162, RING),
   "choco_sgd": (0.1778, RING),
+  "relay_sgd": (0.1778, {"tree": "binary_tree"}),
+  "gossip_pga": (0.1334, RING),
   "independent": (0.1, {}),
 }
 NO_MOMENTUM = ("quasi_global_momentum", "scaffold")  # the first has its own; SCAFFOLD is defined with plain SGD

@@ -231,6 +231,7 @@ class Spec(NamedTuple):
   citation: str  # authors, year, arXiv id
   taxonomy: Taxonomy
   symbols: Mapping[str, str] = {}  # hyperparameter -> its symbol in the paper
+  expects: Mapping[str, tuple[Any, str]] = {}  # config key -> its expected value, and what another value does
 
 
 class Wrapper(NamedTuple):

@@ -121,8 +121,8 @@ def check(option: str, value: Any, valid: Range) -> None:
 def check_all(annotation: Any, value: Any, option: str) -> None:
   """Check a value, or each element of a tuple, against the range of an annotation.
 
-  None is always valid, and so is a function for an `OuterRate` or a `Period`. Text and bools are valid without a
-  range.
+  None is always valid, and so is a function for an `OuterRate` or a `Period`. The annotations `bool` and `str` need a
+  value of their type.
 
   Raises:
     OptionError: as `check` does.
@@ -135,6 +135,10 @@ def check_all(annotation: Any, value: Any, option: str) -> None:
     elements = typing.get_args(annotation)
     for element_type, element in zip(elements[:1] * len(value) if ... in elements else elements, value, strict=False):
       check_all(element_type, element, option)
+  elif annotation is bool and not isinstance(value, bool | np.bool_):
+    raise OptionError(option, "True or False", _text(value))
+  elif annotation is str and not isinstance(value, str):
+    raise OptionError(option, "text", _text(value))
   elif valid := range_of(annotation) or NUMBERS.get(type(value)):
     check(option, value, valid)
 

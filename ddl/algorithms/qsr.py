@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ddl.ranges import NonNegativeFloat, PositiveFloat, PositiveInt, check, checked, integers
+from ddl.ranges import NonNegativeFloat, OuterRate, PositiveFloat, PositiveInt, check, check_all, checked, integers
 
 ROUNDING = 1e-6  # relative error of a rate and its power in float32
 
@@ -41,6 +41,7 @@ def qsr(
     least: minimum period (H_min), 4 in the authors' scripts for ViT.
     power: exponent; 2 in the paper, which also tests 1 and 3.
   """
+  check_all(OuterRate, learning_rate, "qsr.learning_rate")
   check("qsr.steps", steps, integers(1))
 
   @cache  # not computed before it is needed, because JAX's devices are initialized then

@@ -11,10 +11,11 @@ from typing import Any
 from ddl import files, hosts, report
 from ddl.comparison import label_runs, predict, record
 from ddl.config.comparison import Comparison
+from ddl.config.experiment import flat
 from ddl.config.options import RunOptions
 from ddl.costs import step_cost
 from ddl.errors import OptionError
-from ddl.names import pluralize, slug
+from ddl.names import pluralize, slug, text
 from ddl.report.formats import listed
 from ddl.run import build, folder
 from ddl.run.average import EMA
@@ -72,6 +73,8 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
         shutil.copyfile(comparison.tuned, path / folder.TUNED)
       folder.record(path, folder.about(options.command), options.recorded, fingerprints, existing.done(path))
     untuned = [comparison.place(label).group for label in requested.experiments if label not in tuned]
+    for label, entry in requested.tuned_labels.items():
+      say(_tuned_settings(label, entry, flat(requested.experiments[label].to_json())))
     if comparison.tuned and untuned:
       say(f"{comparison.tuned} has no settings for {listed([*dict.fromkeys(untuned)])}: the config's settings are used")
     what = pluralize(len(requested.experiments), "combination" if comparison.grid else "algorithm")
@@ -100,6 +103,12 @@ def compare(comparison: Comparison, options: RunOptions | None = None) -> dict[s
     if not ended:
       raise Failed(1, f"all runs diverged, so there is nothing to compare; {next(iter(failed.values()))}")
     return page | {"folder": str(path)}
+
+
+def _tuned_settings(label: str, entry: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+  """Return a line with the tuned settings of a label. values: all settings of its experiment."""
+  settings = [f"{key.rpartition('.')[2]} {text(values[key])}" for key in entry["keys"]]
+  return f"{label}: {', '.join(settings)}, the best of {pluralize(entry['trials'], 'trial')}"
 
 
 def _metric(comparison: Comparison, components: Mapping[str, Components]) -> Metric:

@@ -81,6 +81,8 @@ def named(option: str, registry: Mapping[str, Any], name: str, user_defined: Seq
   aliases = {alias.lower(): path for path in user_defined for alias in (path.rpartition(":")[2], short_name(path))}
   near = [aliases[alias] for alias in difflib.get_close_matches(str(name).lower(), aliases, n=1, cutoff=0.7)]
   advice = f"Did you mean '{near[0]}'?" if near else nearest(str(name), registry)
+  if not advice and str(name).endswith(".py"):
+    advice = f"For a function in this file, use {name}:NAME."
   known = [*map(quoted, [*user_defined, *registry])]
   more = f" and {len(known) - NAMES} more (see `python run.py list`)" if len(known) > NAMES else ""
   raise OptionError(option, f"one of {', '.join(known[:NAMES])}{more}", f"'{name}'", advice)

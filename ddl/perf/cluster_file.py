@@ -83,7 +83,9 @@ def named(name: str, model: str = "") -> Cluster:
   if name == MEASURED and (calibration := load()):
     cluster, figures = calibration
     return cluster._replace(efficiency=_efficiencies(figures).get(kind_of_model(model), cluster.efficiency))
-  advice = f"`python run.py calibrate` adds '{MEASURED}'." if name == MEASURED else ""
+  advice = "A path that ends with .toml describes a cluster of your own; see docs/howto/clusters.md."
+  if name == MEASURED:
+    advice = f"`python run.py calibrate` adds '{MEASURED}'."
   return read_cluster(str(FOLDER / f"{units.choice('cluster', name, names(), advice)}{SUFFIX}"))
 
 

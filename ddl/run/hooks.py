@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ddl.api import Tree
-from ddl.config.user_code import function_at
+from ddl.config.user_code import function_at, is_address
+from ddl.errors import OptionError
 from ddl.hosts import exchange
 from ddl.run import average, checkpoints
 from ddl.run.batch import Batch, LoopHook, LoopStep
@@ -60,6 +61,10 @@ class RunHook:
 
 def resolved(hooks: Sequence[Hook | str]) -> list[Hook]:
   """Return the hooks, importing those given as FILE.py:NAME or MODULE:NAME; raise ValueError if one cannot be used."""
+  for hook in hooks:
+    if isinstance(hook, str) and not is_address(hook):
+      advice = "The hooks for trackers are ddl.trackers:wandb and ddl.trackers:mlflow."
+      raise OptionError("hooks", "FILE.py:NAME or MODULE:NAME of a function", hook, advice)
   functions = [function_at(hook, "hooks") if isinstance(hook, str) else hook for hook in hooks]
   for hook in functions:
     if isinstance(hook, RunHook):

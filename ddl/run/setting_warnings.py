@@ -1,10 +1,12 @@
 """Warn about settings that are usually mistakes."""
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from ddl.algorithms import COLLECTIVE
-from ddl.config.experiment import CONSTANT_PERIOD, Experiment
+from ddl.config.experiment import CONSTANT_PERIOD, Experiment, Part
+from ddl.config.user_code import is_address
 from ddl.schedule import Schedule
 
 
@@ -15,6 +17,7 @@ def warn(experiment: Experiment, algorithm: Any, pull: float) -> None:
     _of_memory(experiment),
     _of_silence(experiment, algorithm),
     _of_momentum(experiment),
+    *_of_expectations(experiment),
   ]
   if pull > 1:  # the center's coefficient is 1 - p alpha; for p alpha > 2 the center diverges
     texts.append(f"workers x alpha = {pull:g} exceeds 1: the center overshoots; the authors of EASGD use 0.9")
@@ -76,11 +79,13 @@ def _of_silence(experiment: Experiment, algorithm: Any) -> str:
 
 
 def _of_momentum(experiment: Experiment) -> str:
-  """Return a warning if the optimizer's momentum adds to the algorithm's, or either to that of asynchrony."""
+  """Return a warning if the optimizer's momentum adds to that of algorithm or wrapper, or either to asynchrony's."""
   name, workers = experiment.algorithm.short_name, experiment.workers
-  built_in, momentum = experiment.algorithm.get("momentum"), experiment.optimizer.get("momentum")
-  if built_in and momentum:
-    return f"{name} already has momentum ({built_in:g}); config.optimizer.momentum adds a second one"
+  momentum = experiment.optimizer.get("momentum")
+  for part in (experiment.algorithm, experiment.wrapper):
+    if momentum and part.get("momentum"):
+      return f"{part.short_name} already has momentum ({part.momentum:g}); config.optimizer.momentum adds a second one"
+  built_in = experiment.algorithm.get("momentum")
   if not (built_in or momentum) or experiment.spec.taxonomy[1:3] != ("centralized", "asynchronous") or workers == 1:
     return ""
   setting = f"config.algorithm.momentum={built_in:g}" if built_in else f"config.optimizer.momentum={momentum:g}"
@@ -88,3 +93,14 @@ def _of_momentum(experiment: Experiment) -> str:
     f"{name}: {workers} asynchronous workers act like a momentum of about 1 - 1/{workers} = {1 - 1 / workers:.3g} "
     f"(Mitliagkas et al. 2016, arXiv 1605.09774); {setting} adds to it; try 0 or a smaller value"
   )
+
+
+def _of_expectations(experiment: Experiment) -> Iterator[str]:
+  """Yield a warning for each setting with which the algorithm is not what its name says (`Spec.expects`)."""
+  for path, (expected, consequence) in experiment.spec.expects.items():
+    section, _, key = path.partition(".")
+    part: Part = getattr(experiment, section)
+    value = part.short_name if key == "name" else part.get(key, expected)
+    if value != expected and not is_address(part.name):
+      name = experiment.algorithm.short_name
+      yield f"config.{path} should be {expected} for {name}, got {value}: {consequence}"

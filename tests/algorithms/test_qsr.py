@@ -108,10 +108,11 @@ def test_rounds_after_the_run_have_the_mean_period():
   assert [int(rule(jnp.int32(k))) for k in (0, 4, 5, 1000)] == [16, 6, 14, 14]
 
 
-@pytest.mark.parametrize("settings", [{"alpha": -1.0}, {"alpha": 0.1, "least": 0}, {"alpha": 0.1, "power": 0.0}])
-def test_invalid_settings_are_refused(settings):
+@pytest.mark.parametrize("rate, settings", [(0.1, {"alpha": -1.0}), (0.1, {"alpha": 0.1, "least": 0}),
+                                            (0.1, {"alpha": 0.1, "power": 0.0}), ("x", {"alpha": 0.1})])  # fmt: skip
+def test_invalid_settings_are_refused(rate, settings):
   with pytest.raises(OptionError) as refused:
-    ddl.qsr(0.1, 10, **settings)
+    ddl.qsr(rate, 10, **settings)
   assert refused.value.option.startswith("qsr.")
 
 

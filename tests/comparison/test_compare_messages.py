@@ -45,6 +45,7 @@ def test_a_warning_is_printed_once_per_label_and_untuned_labels_are_named(tmp_pa
   assert done.code == 0, done.error
   assert done.error.count("config.optimizer.momentum adds a second one") == 1, done.error
   assert done.error.count("int8 is designed for gradients") == 1, done.error
+  assert any(line.startswith("tuned: learning_rate 0.03, the best of ") for line in done.out.splitlines()), done.out
   (untuned,) = [line for line in done.out.splitlines() if "has no settings for" in line]
   assert '"slow, heavy", sync and few:' in untuned and "tuned.json" in untuned.partition("sets")[0]
 

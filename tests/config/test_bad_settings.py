@@ -13,6 +13,7 @@ from absl import flags
 from helpers.commands import ROOT
 
 import ddl
+from ddl.algorithms import COLLECTIVE
 from ddl.comparison import label_runs, sweep
 from ddl.config import base, default_experiment, unread_keys
 from ddl.config.base import load as load_config
@@ -459,6 +460,24 @@ def test_warning_for_a_second_momentum():
   build(default_experiment(algorithm={"name": "eamsgd"}))
   with pytest.warns(UserWarning, match="eamsgd already has momentum \\(0.99\\); config.optimizer.momentum adds"):
     build(default_experiment(algorithm={"name": "eamsgd"}, optimizer={"momentum": 0.9}))
+  with pytest.warns(UserWarning, match="ef21 already has momentum \\(0.9\\); config.optimizer.momentum adds"):
+    build(default_experiment(wrapper={"name": "ef21"}, optimizer={"momentum": 0.9}))
+
+
+@pytest.mark.parametrize("name, path", [(name, path) for name, spec in COLLECTIVE.items() for path in spec.expects])
+def test_warning_for_settings_that_an_algorithm_does_not_expect(name, path):
+  expected, consequence = COLLECTIVE[name].expects[path]
+  section, _, key = path.partition(".")
+  other = {"clip_norm": 1.0, "name": "topk" if section == "wrapper" else "adam"}[key]
+
+  def texts(value):
+    with warnings.catch_warnings(record=True) as seen:
+      warnings.simplefilter("always")
+      build(default_experiment(**{"algorithm": {"name": name}, section: {key: value}}))
+    return [text for text in (str(warning.message) for warning in seen) if path in text]
+
+  assert texts(expected) == []
+  assert texts(other) == [f"config.{path} should be {expected} for {name}, got {other}: {consequence}"]
 
 
 # ---- damaged files and invalid folders

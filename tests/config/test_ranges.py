@@ -209,6 +209,18 @@ def test_tuples_are_required():
     net(hidden=(3, 0))
 
 
+@pytest.mark.parametrize("key, value, condition", [("late", "yes", "True or False"), ("late", 1, "True or False"),
+                                                   ("graph", 3, "text")])  # fmt: skip
+def test_bools_and_text_are_required(key, value, condition):
+  @checked
+  def net(*, late: bool = False, graph: str = "ring"):
+    return late, graph
+
+  assert net(late=np.bool_(True), graph="full") == (True, "full")
+  with pytest.raises(ValueError, match=rf"^net\.{key} must be {condition}, got {value!r}\.$"):
+    net(**{key: value})
+
+
 UNRESOLVED = (
   "from __future__ import annotations\nfrom ddl.algorithms.collective.local_sgd import local_sgd\n\n\n"
   "def rule(inner, *, period: {period} = 2) -> {result}:\n  return local_sgd(inner, period=2)\n"

@@ -233,6 +233,7 @@ def test_suggested_names_include_those_in_the_config_file(file, wrong, monkeypat
   for name in ("Halfway", "halfwy", "halfway.py"):
     hints = "Did you mean 'mine.py:halfway'?", "one of mine.py:halfway, sync_sgd"
     wrong([f"--config={file}", f"--config.algorithm.name={name}"], *hints)
+  wrong([f"--config={file}", "--config.algorithm.name=x/rule.py"], "For a function in this file, use x/rule.py:NAME.")
   with pytest.raises(ValueError, match="Did you mean 'local_sgd'") as error:  # a config without user-defined functions
     ddl.train(algorithm="locl_sgd")
   assert "halfway" not in str(error.value)

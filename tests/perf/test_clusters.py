@@ -64,5 +64,5 @@ def test_an_unknown_name_is_rejected_with_the_nearest_name():
   ) as e:
     named("h100_ib40")
   assert "\n" not in str(e.value)
-  with pytest.raises(ValueError, match=r"cluster must be one of .*, got 'zzz'\.$"):
+  with pytest.raises(ValueError, match=r"cluster must be one of .*, got 'zzz'\. A path that ends with \.toml "):
     named("zzz")

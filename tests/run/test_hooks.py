@@ -68,6 +68,10 @@ def test_an_address_of_no_function_is_refused_before_training(wrong, address, tm
   assert not (tmp_path / "run").exists()
 
 
+def test_a_tracker_needs_its_address(wrong):
+  wrong(["--config=configs/digits.py", "--hooks=wandb"], "hooks must be FILE.py:NAME or ", "ddl.trackers:wandb")
+
+
 @pytest.mark.parametrize("hooks", [3, ["mine.py:note"], [None], len])
 def test_hooks_must_be_a_list_of_functions(hooks, tmp_path):
   with pytest.raises(ValueError, match="hooks must be a list of functions"):

@@ -21,7 +21,7 @@ class ACCOState(NamedTuple):
 
 @checked
 def acco(inner: optax.GradientTransformation) -> Algorithm:
-  """Hide the all-reduce of one half batch behind the gradient of the other, at an estimate of the next model (ACCO).
+  """Send the gradients of each half batch while those of the other are computed (ACCO).
 
   Messages arrive one step late. The first one of a pair gives an estimate, x <- theta + inner(g_1; S), and S is not
   kept; the second one commits both, theta, S <- theta + inner((g_1 + g_2) / 2; S) and x <- theta

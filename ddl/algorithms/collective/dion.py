@@ -108,4 +108,8 @@ SPEC = Spec(
   citation="Ahn et al. 2025, arXiv 2504.05295",
   taxonomy=Taxonomy("data", "centralized", "synchronous", "all-reduce", "gradients"),
   symbols={"rank": "r / min(n, m)", "momentum": "mu"},
+  expects={
+    "optimizer.clip_norm": (0, "it limits the norm of the orthonormal directions, not of the gradients"),
+    "wrapper.name": ("none", "its error feedback adds the errors of factors with different Q"),
+  },
 )

@@ -78,4 +78,5 @@ SPEC = Spec(
   citation="Liu et al. 2024, arXiv 2404.00438",
   taxonomy=Taxonomy("data", "centralized", "synchronous", "all-reduce", "gradients"),
   symbols={"b1": "beta_1", "b2": "beta_2"},
+  expects={"optimizer.clip_norm": (0, "it limits the norm of the signs, not of the gradients")},
 )

@@ -28,8 +28,8 @@ def fedavg(inner: optax.GradientTransformation, *, period: Period = 10, share: S
   are equal. Momentum is reset each round; learning-rate schedules and the hyperparameters of `optax.inject_hyperparams`
   are not. With C = 1 and plain SGD this is local SGD. Workers outside the sample also take steps and take part in the
   all-reduce, because all run the same program. Traffic is counted as in the paper: a sampled worker downloads the model
-  (n bytes) and uploads x_i, on average 2 C n bytes per worker and round. The evaluated model is the mean of the models
-  in the round's sample.
+  (n bytes) and uploads x_i, on average 2 (m/p) n bytes per worker and round. The evaluated model is the mean of the
+  models in the round's sample.
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper.

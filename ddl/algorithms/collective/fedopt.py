@@ -47,7 +47,7 @@ def fedadam(
   Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan 2020, arXiv 2003.00295, algorithm 2. As in the paper,
   the moments have no bias correction, and v starts at tau^2; `optax.adam` differs in both. D is of the size of a
   round's change, not of a gradient, so a useful tau is much larger than the eps of Adam. Workers are sampled and
-  optimizers are reset as in `fedavg`: on average 2 C n bytes per worker and round. `fedopt_with` takes any outer
+  optimizers are reset as in `fedavg`: on average 2 n |S| / p bytes per worker and round. `fedopt_with` takes any outer
   optimizer: SGD of rate 1 gives `fedavg`. The evaluated model is z.
 
   Args:

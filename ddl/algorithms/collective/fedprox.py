@@ -37,8 +37,8 @@ def fedprox(
   Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith 2018, arXiv 1812.06127. Without the penalty (mu = 0) this is `fedavg`. The
   penalty limits how far the local models drift apart, but does not remove the bias of workers that take more steps than
   others; see `fednova`. The penalty is part of the gradient, so the inner optimizer's momentum contains it. Workers are
-  sampled and optimizers are reset as in `fedavg`: on average 2 C n bytes per worker and round. The evaluated model is
-  z.
+  sampled and optimizers are reset as in `fedavg`: on average 2 (m/p) n bytes per worker and round. The evaluated model
+  is z.
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper; its state is reset in each round.

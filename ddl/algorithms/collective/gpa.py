@@ -24,8 +24,8 @@ def gpa(
 
   z <- z + inner((1/p) sum_i g_i(y)); x <- mu_x x + (1 - mu_x) z; y <- mu_y x + (1 - mu_y) z
 
-  Defazio, Mishchenko, Raman, Shi, Xiao 2025, arXiv 2512.17131. It replaces the outer step of DiLoCo with one worker
-  (`snoo`), of momentum mu every H steps, by an average at each step with mu_x = mu^(1/H). The workers share y and the
+  Defazio, Mishchenko, Raman, Shi, Xiao 2025, arXiv 2512.17131. DiLoCo with one worker (`snoo`) takes an outer step of
+  momentum mu every H steps; GPA averages after each step instead, with mu_x = mu^(1/H). The workers share y and the
   mean gradient, so the traffic is that of `sync_sgd`. With mu_x = 0 this is synchronous SGD. Weight decay of the inner
   optimizer applies to z, as by default in the authors' code. The training loss is that of y; the evaluated model is x.
 

@@ -29,16 +29,16 @@ def mt_dao(
   weight: UnitInterval = 0.7,
   eps: PositiveFloat = 1e-8,
 ) -> Algorithm:
-  """Average models and moments, with a momentum that decays more slowly than the models are averaged (MT-DAO).
+  """Average models and moments, and mix each gradient with a momentum that outlasts several rounds (MT-DAO).
 
   u_i <- b1 u_i + (1 - b1) g_i; v_i <- b2 v_i + (1 - b2) g_i^2;
   x_i <- x_i + inner([(1 - w) g_i + w u_i] / (sqrt(v_i) + eps)); means of x_i, u_i and v_i as in `des_loc`
 
   Iacob, Jovanovic, Safaryan et al. 2025, arXiv 2510.05361, with one slow momentum, the quasi-hyperbolic form. The usual
   momentum of Adam forgets the mean of the workers' moments within a round; a slow one remembers it, and the gradient's
-  own share 1 - w keeps the optimizer responsive. u and v have Adam's bias correction, which the formula omits. With
-  w = 1 and plain SGD inside this is `des_loc` with Adam. A worker sends n bytes per average, as in `des_loc`. The
-  evaluated model is the mean of the models.
+  own share 1 - w keeps the optimizer responsive. u and v have Adam's bias correction, which the formula omits. With w =
+  1 and plain SGD inside this is `des_loc` with Adam. Each average is an all-reduce of n bytes, the size of the model.
+  The evaluated model is the mean of the models.
 
   Args:
     inner: optimizer that receives the direction, such as `optax.sgd`; if it has moments, they are averaged too.

@@ -41,4 +41,5 @@ SPEC = Spec(
   citation="Therien et al. 2025, arXiv 2505.23725",
   taxonomy=Taxonomy("data", "decentralized", "synchronous", "all-reduce", "differences"),
   symbols={"period": "H", "outer_learning_rate": "eta_out", "outer_momentum": "mu"},
+  expects={"optimizer.name": ("muon", "with any other optimizer this is diloco with different defaults")},
 )

@@ -44,11 +44,11 @@ def scaffold(
   y_i <- y_i + inner(g_i - c_i + c); after every tau-th step, with c_i' = (1/tau) sum of the round's g_i:
   x <- x + eta_g mean_S(y_i - x), c <- c + (m/p) mean_S(c_i' - c_i), y_i <- x; and c_i <- c_i' for i in S
 
-  Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2019, arXiv 1910.06378, option II. For plain SGD the paper's
-  c_i' = c_i - c + (x - y_i) / (tau eta) is the mean of the round's gradients; computing that mean directly needs no eta
-  and works with every inner optimizer. c = (1/p) sum_i c_i always holds. Workers are sampled and optimizers are reset
-  as in `fedavg`. A sampled worker downloads x and c (n bytes each) and uploads their changes: on average 4 C n bytes
-  per worker and round. The evaluated model is x.
+  Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2019, arXiv 1910.06378, option II. For plain SGD the paper's c_i' = c_i
+  - c + (x - y_i) / (tau eta) is the mean of the round's gradients; computing that mean directly needs no eta and works
+  with every inner optimizer. c = (1/p) sum_i c_i always holds. Workers are sampled and optimizers are reset as in
+  `fedavg`. A sampled worker downloads x and c (n bytes each) and uploads their changes: on average 4 (m/p) n bytes per
+  worker and round. The evaluated model is x.
 
   Args:
     inner: optimizer of each worker, plain SGD in the paper; its state is reset in each round.

@@ -57,9 +57,9 @@ def choco_sgd(
   of its neighbors' copies, for each of the graph's matrices, and sends C(x_i - xhat_i) to each neighbor in each step.
   Mixing conserves the mean of all models for every C. Without adapt_first the order is that of the authors' code for
   deep learning: a worker mixes with the copies from before the step, so that C(x_i - xhat_i) is sent during the next
-  step. Without compression (C = top-k with a share of 1) and with gamma = 1 this is D-PSGD, which mixes after the step
-  with adapt_first. The evaluated model is the mean of the models. If workers leave or join an elastic run, all
-  restart with xhat_i = 0.
+  step. With C = top-k, a share of 1 and gamma = 1 this is D-PSGD; adapt_first then decides whether it mixes after the
+  step or before it. The evaluated model is the mean of the models. If workers leave or join an elastic run, all restart
+  with xhat_i = 0.
 
   Args:
     inner: optimizer of each worker; its state stays local.

@@ -18,8 +18,8 @@ def gossip_pga(
 
   Chen, Yuan, Zhang, Pan, Xu, Yin 2021, arXiv 2105.09080. The averages limit the differences between workers on large
   and sparse graphs. Messages to neighbors are sent while the gradient is computed, as in `d_psgd`; the paper mixes
-  after the step. With tau = 1 this is local SGD with period 1. A worker sends n bytes to each neighbor in each step,
-  and takes part in an all-reduce of n bytes every tau steps. The evaluated model is the mean of the models.
+  after the step. With tau = 1 this is local SGD with period 1. A worker sends its model (n bytes) to each neighbor in
+  each step, and takes part in an all-reduce of n bytes every tau steps. The evaluated model is the mean of the models.
 
   Args:
     inner: optimizer of each worker; its state stays local.

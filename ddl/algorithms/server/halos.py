@@ -10,7 +10,16 @@ from ddl.algorithms.collective.hierarchical_sgd import GROUP_SIZE
 from ddl.algorithms.dylu import local_steps
 from ddl.algorithms.server.async_local_sgd import AsyncLocalState, DelayedNesterov, async_local_sgd
 from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, select
-from ddl.ranges import Momentum, NonNegativeFloat, NonNegativeInt, PositiveInt, UnitInterval, checked
+from ddl.ranges import (
+  Momentum,
+  NonNegativeFloat,
+  NonNegativeInt,
+  PositiveInt,
+  UnitInterval,
+  check,
+  checked,
+  integers,
+)
 
 
 class Region(NamedTuple):
@@ -53,10 +62,10 @@ def halos(
 
   Kim et al. 2025, arXiv 2506.04531. DN is the delayed Nesterov momentum of `async_local_sgd` with c = 0 and, as in the
   authors' code, rate e N: z <- z - e D, and at every N-th arrival z <- z - e (D + N b m). A region replies to a worker
-  before it merges, and serves its workers while U and z are on the way. What it adds to z_l meanwhile is not part of U:
-  the merge damps it by 1 - a, and never sends the rest. Workers i = l g..l g + g - 1 are in region l. A worker sends
-  and receives one model per round; between regions one model each way is sent per K updates, which virtual time does
-  not charge. The evaluated model is z.
+  before it merges, and serves its workers while U and z are on the way. Changes of z_l during that time are not part of
+  U: the merge multiplies them by 1 - a, and the region never sends them. Workers i = l g..l g + g - 1 are in region l.
+  A worker sends and receives one model per round; between regions one model each way is sent per K updates, which
+  virtual time does not charge. The evaluated model is z.
 
   Args:
     inner: optimizer of each worker; its state stays local.
@@ -75,6 +84,7 @@ def halos(
     dylu: whether slower workers take fewer steps per exchange (see `ddl.algorithms.dylu`).
     workers: number of workers (p).
   """
+  check(f"halos.group_size with {workers} workers", group_size, integers(1, workers))
   regions = -(-workers // group_size)
 
   def tier(rate: float, momentum: float, every: int) -> ServerAlgorithm:
