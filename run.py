@@ -1,6 +1,7 @@
 """The commands of ddl. `python run.py` lists them; `python run.py <command> --help` shows a command's flags."""
 
 import difflib
+import gc
 import os
 import sys
 
@@ -40,6 +41,7 @@ def main() -> int:
     print(f"unknown command '{command}'; the commands are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
     return 2
   os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+  gc.set_threshold(100_000, 20, 20)  # with the defaults, searches for cycles take half a second of the imports
   try:
     from experiments.command_line import cli  # not at the top: JAX takes a second to import
   except ModuleNotFoundError as error:
@@ -50,7 +52,9 @@ def main() -> int:
     )
     return 2
 
-  return cli.run(command, sys.argv[2:])
+  code = cli.run(command, sys.argv[2:])
+  gc.freeze()  # otherwise Python searches all objects for cycles at the exit, for half a second
+  return code
 
 
 if __name__ == "__main__":

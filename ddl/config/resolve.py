@@ -47,10 +47,11 @@ def resolve(config: str | Path | ConfigDict | None, changes: Mapping[str, Any]) 
     labels = _labels(compare.pop("algorithms"))
     with out.compare.unlocked():
       out.compare.algorithms = ConfigDict(labels)
-  if type(seeds := compare.get("seeds")) is int:
-    if seeds < 1:
-      raise OptionError("seeds", "a positive number of seeds or a sequence of seeds", seeds)
-    compare["seeds"] = tuple(range(seeds))
+  for section in (compare, sweep):
+    if type(seeds := section.get("seeds")) is int:
+      if seeds < 1:
+        raise OptionError("seeds", "a positive number of seeds or a sequence of seeds", seeds)
+      section["seeds"] = tuple(range(seeds))
   if isinstance(grid := compare.get("grid"), Mapping):
     compare["grid"] = tuple(grid.items())
   if isinstance(space := sweep.get("space"), Mapping):

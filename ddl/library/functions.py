@@ -178,6 +178,9 @@ def sweep(
   grid: Mapping[str, Sequence[Any]] | None = None,
   only: Sequence[str] = (),
   trials: int = 0,
+  seeds: int | Sequence[int] | None = None,
+  metric: str | None = None,
+  mode: str | None = None,
   workdir: str | Path = "",
   options: RunOptions | None = None,
   **changes: Any,
@@ -194,6 +197,8 @@ def sweep(
     grid: see `compare`; each label is tuned separately at each combination of these values.
     only: labels or algorithms to tune; default: all.
     trials: trials per label and grid point; 0: the value of config.sweep.trials.
+    seeds: seeds over which the score of a trial is averaged; a number n means the seeds 0 to n - 1.
+    metric, mode: see `compare`; the metric on the validation split by which trials are compared.
     workdir, options: see `train`.
     algorithm, ..., seed: sections and settings that override the config for all labels, see the list below.
 
@@ -204,8 +209,8 @@ def sweep(
 
   only = _names("only", only)
   check_all(NonNegativeInt, trials, "trials")
-  changes = _with_section(changes, "compare", {"algorithms": algorithms, "grid": grid})
-  changes = _with_section(changes, "sweep", {"space": space})
+  changes = _with_section(changes, "compare", {"algorithms": algorithms, "grid": grid, "metric": metric, "mode": mode})
+  changes = _with_section(changes, "sweep", {"space": space, "seeds": seeds})
   with _prepared("sweep", config, changes, workdir, options) as (resolved, options, recorded):
     only = only or recorded.get("only", ())
     resolved.sweep.trials = trials or resolved.sweep.trials

@@ -219,7 +219,7 @@ def _averaged(result: Any) -> bool:
 def _encodings(x: str, y: str, logs: tuple[bool, bool], limits: Any, across: Any = None) -> dict[str, Any]:
   return {
     "x": alt.X("x:Q", **figure.axis(x, frames.quantity(x).title, logs[0], domain=across or alt.Undefined)),
-    "y": alt.Y("y:Q", **figure.axis(y, frames.quantity(y).title, logs[1], domain=limits or alt.Undefined)),
+    "y": alt.Y("y:Q", **figure.axis(y, frames.quantity(y).title, logs[1], zero=False, domain=limits or alt.Undefined)),
   }
 
 

@@ -34,16 +34,19 @@ SMALLER = {  # command: flags that replace those of the page
   "bench": ("--turns=1", "--only=digits 8x16 sync_sgd"),
   "netbench": ("--turns=1", "--algorithms=local_sgd", "--bandwidth=1gbit"),
 }
-TWO = "--only=local_sgd,dasgd"
+TWO, WARM = "--only=local_sgd,dasgd", "--config.schedule.warmup=4"
 SPECIAL = {  # part of a command: flags instead of those of SMALLER
   "--resume": (),
   "--workdir=runs/points": (*SMALLER["compare"], "--config.compare.seeds=0,", "--only=dasgd"),  # a grid
-  "train --config=configs/text_transformer.py": (*SMALLER["train"], "--config.schedule.warmup=4"),
+  "train --config=configs/text_transformer.py": (*SMALLER["train"], WARM),
   "sweep --config=configs/digits_compare.py": (*SMALLER["sweep"], TWO),
   "compare --config=configs/digits_compare.py": (*SMALLER["compare"], TWO),
   "compare --config=configs/digits_field.py": (*SMALLER["compare"], TWO),
   "sweep --config=configs/field_noniid.py": (*SMALLER["sweep"], "--only=d_psgd,choco_sgd"),
   "compare --config=configs/field_noniid.py": (*SMALLER["compare"], "--only=d_psgd,choco_sgd"),
+  "sweep --config=configs/field_lm.py": (*SMALLER["sweep"], WARM, "--only=DaSGD"),
+  "compare --config=configs/field_lm.py": (*SMALLER["compare"], WARM, "--only=DaSGD,SparseLoCo"),
+  "train --config=configs/field_lm.py": (*SMALLER["train"], WARM),
   "compare --config=configs/churn_digits.py": (*SMALLER["compare"], TWO),
   "compare --config=configs/sc17_lenet.py": (*SMALLER["compare"], "--only=async_sgd,async_easgd"),
   "compare --config=configs/linear_speedup.py": (
