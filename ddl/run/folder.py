@@ -80,7 +80,10 @@ class RunFolder:
       raise ValueError(f"{self.path} contains no run to resume; omit resume to start one")
     if differ := differences(files.read_json(self.path / CONFIG), experiment.to_json()):
       reason = f"{self.path} contains a run with another config"
-      raise ValueError(f"{reason} ({'; '.join(differ[:5])}); pass the recorded config to resume it")
+      advice = "pass the recorded config to resume it"
+      if any(line.startswith("steps:") for line in differ):
+        advice += ". A run cannot be extended, because its schedules depend on config.steps"
+      raise ValueError(f"{reason} ({'; '.join(differ[:5])}); {advice}")
 
   def create(self, experiment: "Experiment", about: dict[str, Any]) -> None:
     """Create the folder of a new run. Raises ValueError if it already contains a run."""
