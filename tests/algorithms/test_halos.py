@@ -70,11 +70,6 @@ def test_a_visit_sends_one_model_each_way():
   assert visit_nbytes(build("halos", workers=4), params) == (4 * 20, 4 * 20)
 
 
-def test_a_region_has_at_most_all_workers():
-  with pytest.raises(ValueError, match=r"^halos\.group_size with 4 workers must be an integer in \[1, 4\], got 5\.$"):
-    build("halos", workers=4, group_size=5)
-
-
 def test_defaults_have_the_periods_of_dylu():
   assert build("halos", workers=2).periods((1.0, 1.3)) == (8, 6)
   assert build("async_local_sgd", workers=2, period=20, dylu=True).periods((1.0, 2.0)) == (20, 10)

@@ -149,9 +149,14 @@ def test_largest_batch_of_a_model_of_ddl_fits_in_memory():
   room = scale.scaled_job("mlp", 16, named("cori_fdr")).largest
   settings = default_experiment(model={"name": "mlp", **SIZES["mlp"]}, workers=1, batch=16)
   experiment = build(settings, synthetic("mlp"))
+
+  def peak(examples):
+    sizes = step_cost.step_program(experiment, examples).memory_analysis()
+    held = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+    return held + sizes.temp_size_in_bytes
+
   result = room(20e6)
-  assert result > 16 and step_cost.compiled_step(experiment, result).peak <= 20e6
-  assert step_cost.compiled_step(experiment, result * 5 // 4).peak > 20e6
+  assert result > 16 and peak(result) <= 20e6 < peak(result * 5 // 4)
 
 
 def test_priority_of_first_layers_is_faster():
@@ -316,7 +321,7 @@ def test_the_command(tmp_path):
   text = (tmp_path / "out" / "scale.html").read_text()
   page = Page()
   page.feed(text)
-  assert page.loaded == [] and len(page.alts) == 4 and all("sync_sgd" in alt for alt in page.alts)
+  assert page.loaded == [] and len(page.alts) == 8 and all("sync_sgd" in alt for alt in page.alts)
   for line in done.out.splitlines():
     if re.match(r"\s+\d", line):
       cells = re.split(r"\s{2,}", line.strip())

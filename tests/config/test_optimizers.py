@@ -117,13 +117,16 @@ def test_schedules(name, warmup):
 
 
 def inner_rule(tx, tree_of=tree_of):
-  """Convert an optax optimizer to the form of the NumPy references: () -> (gradient [n], params [n]) -> update [n]."""
+  """Convert an optax optimizer to the form of the NumPy references: () -> (gradient [n], params [n]) -> update [n].
+
+  FedNova also calls it with a number as the gradient.
+  """
 
   def inner():
     states = []
 
     def update(g, x):
-      grads, params = tree_of(jnp.asarray(g)), tree_of(jnp.asarray(x))
+      grads, params = map(tree_of if np.ndim(g) else jnp.asarray, (jnp.asarray(g), jnp.asarray(x)))
       updates, state = tx.update(grads, states.pop() if states else tx.init(params), params)
       states.append(state)
       return np.asarray(flat_of(updates))

@@ -115,7 +115,7 @@ def test_a_stopped_comparison_and_its_sweep_are_resumed_with_the_recorded_config
   for command, more in (("sweep", ("--trials=2",)), ("compare", ("--tuned=sweep/tuned.json",))):
     done = started(home, command, "--only=early,late", "--devices=1", *more, f"--workdir={command}").end()
     assert done.code == 0, done
-  edge = re.compile("the best [a-z_]+, [0-9.]+, is the (smallest|largest) value tried; extend config.sweep")
+  edge = re.compile("the best [a-z_]+, [0-9.]+, is the (smallest|largest) value tried; raise config.sweep.trials, or ")
   forget_last_trial(home / "sweep" / "study.journal")
   write(home, 50)  # the folders record 40
   for command, run in (("sweep", "early/trial-1/seed-0"), ("compare", "late/seed-1")):

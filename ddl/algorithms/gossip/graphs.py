@@ -45,6 +45,12 @@ def from_neighbors(group: Group, step: Sequence[Hop], tree: Tree) -> Iterator[tu
     yield hop, group.permute(tree, hop.sources) if hop.shift is None else group.shift(tree, hop.shift)
 
 
+def own_zero(params: Tree, dtype: jax.typing.DTypeLike) -> jax.Array:
+  """Return 0 for a state that differs between workers: in JAX's types it varies over them, as `params` do: []."""
+  leaves = jax.tree.leaves(params)[:1]
+  return jnp.asarray(sum(jnp.sum(jnp.ravel(x)[:0], dtype=dtype) for x in leaves), dtype)  # empty sums
+
+
 def matrices(algorithm: str, graph: str, workers: int) -> list[np.ndarray]:
   """Return the mixing matrices W [workers, workers] of successive steps, which repeat.
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ddl.algorithms.gossip.graphs import from_neighbors, hops
+from ddl.algorithms.gossip.graphs import from_neighbors, hops, own_zero
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree, inner_step
 from ddl.group import Group
 from ddl.ranges import PositiveInt, checked
@@ -60,7 +60,7 @@ def relay_sgd(inner: optax.GradientTransformation, *, tree: str = "chain", worke
     target[h, sources[h, i]] = i
 
   def init(group: Group, params: Tree, key: Any) -> RelayState:
-    none = Message(jax.tree.map(jnp.zeros_like, params), jnp.zeros((), jnp.float32))
+    none = Message(jax.tree.map(jnp.zeros_like, params), own_zero(params, jnp.float32))
     return RelayState(inner.init(params), (none,) * len(steps))
 
   def launch(group: Group, state: RelayState, params: Tree) -> tuple[tuple[Message, ...], RelayState]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ddl.algorithms.gossip.graphs import hops
+from ddl.algorithms.gossip.graphs import hops, own_zero
 from ddl.api import Algorithm, Exchange, Spec, Taxonomy, Tree
 from ddl.group import Group
 from ddl.ranges import PositiveInt, checked
@@ -52,10 +52,7 @@ def push_sum(inner: optax.GradientTransformation, rounds: Sequence[np.ndarray], 
   """
 
   def init(group: Group, params: Tree, key: Any) -> PushSumState:
-    real = jnp.result_type(float)
-    # Adding an empty sum makes w_i vary over the workers, in JAX's types, as the params do.
-    nothing = sum(jnp.sum(jnp.ravel(x)[:0], dtype=real) for x in jax.tree.leaves(params)[:1])
-    return PushSumState(inner.init(params), jnp.asarray(1 + nothing, real))  # w_i = 1
+    return PushSumState(inner.init(params), 1 + own_zero(params, jnp.result_type(float)))  # w_i = 1
 
   def local(group: Group, grads: Tree, state: PushSumState, params: Tree) -> tuple[Tree, PushSumState]:
     updates, inner_state = inner.update(grads, state.inner, params)

@@ -10,16 +10,7 @@ from ddl.algorithms.collective.hierarchical_sgd import GROUP_SIZE
 from ddl.algorithms.dylu import local_steps
 from ddl.algorithms.server.async_local_sgd import AsyncLocalState, DelayedNesterov, async_local_sgd
 from ddl.api import ServerAlgorithm, Spec, Taxonomy, Tree, Visit, select
-from ddl.ranges import (
-  Momentum,
-  NonNegativeFloat,
-  NonNegativeInt,
-  PositiveInt,
-  UnitInterval,
-  check,
-  checked,
-  integers,
-)
+from ddl.ranges import Momentum, NonNegativeFloat, NonNegativeInt, PositiveInt, UnitInterval, checked
 
 
 class Region(NamedTuple):
@@ -84,7 +75,6 @@ def halos(
     dylu: whether slower workers take fewer steps per exchange (see `ddl.algorithms.dylu`).
     workers: number of workers (p).
   """
-  check(f"halos.group_size with {workers} workers", group_size, integers(1, workers))
   regions = -(-workers // group_size)
 
   def tier(rate: float, momentum: float, every: int) -> ServerAlgorithm:
