@@ -118,6 +118,12 @@ def test_accuracy_axis_excludes_a_failed_algorithm(tmp_path):
   assert "dasgd" in note and "local_sgd" not in note and 0.7 < limits(folder)[0] < 0.86
 
 
+def test_axis_of_a_loss_does_not_begin_at_zero(tmp_path):
+  folder = comparison(tmp_path, {"local_sgd": [rising(0.1, 0.6, 0.9)], "easgd": [rising(0.2, 0.5, 0.8)]})
+  chart = drawn(folder, "examples", "test_loss").spec()["vconcat"][0]
+  assert chart["encoding"]["y"]["scale"] == {"type": "linear", "nice": False, "zero": False}
+
+
 def test_algorithms_that_send_nothing_are_not_drawn_against_bytes(tmp_path):
   runs = {"independent": [rising(0.1, 0.5, 0.96, bytes_sent=0)] * 2, "easgd": [rising(0.1, 0.5, 0.96)] * 2}
   result = drawn(comparison(tmp_path, runs), "bytes_sent", "test_accuracy")

@@ -39,15 +39,15 @@ def one_bit_adam(
   In each step x <- x + inner(m / (sqrt(v) + eps)), where C(a) = sign(a) |a|_2 / sqrt(n)
 
   Tang et al. 2021, arXiv 2102.02888. Adam is not linear in g, so its gradients cannot be sent with error feedback, but
-  with a frozen v it is SGD with momentum. The values of m are divided into p strips of 8 ceil(n / 8p) values.
-  Worker j owns strip j: it receives 1 bit per value and a scale from each worker, adds them up with its error
-  d, and sends C of the strip to all. As in the authors' code (DeepSpeed) there is no bias correction, and C has one
-  scale for all values of a worker, or of a strip. Two rules differ. Values with v = 0, whose gradients were 0 on all
-  workers in the first phase, do not move in the second one and are left out of C; without this rule, which in DeepSpeed
-  is a mask that users provide, 1 / eps multiplies them. Checkpoints contain e_i and d, which DeepSpeed drops. A sign
-  has no zero: zeros are sent as +1. C gives all values of m the same magnitude, so values whose v is almost 0, such as
-  the weights of pixels that are almost always 0, take huge steps in the second phase: increase eps, to 1e-3 for the
-  digits of `configs/digits.py`. Freezing v too early has the same effect. The evaluated model is x.
+  with a frozen v it is SGD with momentum. The values of m are divided into p strips of 8 ceil(n / 8p) values. Worker j
+  owns strip j: it receives 1 bit per value and a scale from each worker, adds them up with its error d, and sends C of
+  the strip to all. As in the authors' code (DeepSpeed) there is no bias correction, and C has one scale for all values
+  of a worker, or of a strip. Two rules differ. Values with v = 0, whose gradients were 0 on all workers in the first
+  phase, do not move in the second one and are left out of C; without this rule, which in DeepSpeed is a mask that users
+  provide, 1 / eps multiplies them. Checkpoints contain e_i and d, which DeepSpeed drops. A sign has no zero: zeros are
+  sent as +1. C gives all values of m the same magnitude, so values whose v is almost 0, such as the weights of pixels
+  that are almost always 0, take huge steps in the second phase: increase eps, to 1e-3 for the digits of
+  `configs/digits.py`. Freezing v too early has the same effect. The evaluated model is x.
 
   Args:
     inner: optimizer whose gradient is Adam's direction, normally SGD without momentum; the same on all workers. The
