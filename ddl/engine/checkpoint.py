@@ -19,6 +19,7 @@ from ddl.hosts import exchange
 
 MAX_TO_KEEP = 2  # a run resumes from the second newest checkpoint if the newest is damaged
 MARGIN = 2**17  # maximum bytes of a checkpoint in addition to its arrays
+STALLED = 5.0  # seconds to wait for a write before checking whether the disk is full
 
 
 class Damaged(ValueError):
@@ -59,18 +60,25 @@ class Checkpoints:
       self._wait()
 
   def _wait(self) -> None:
-    """Wait for pending writes. If this process's write failed, raise at once: waiting would deadlock the processes."""
+    """Wait for pending writes. If this process's write failed, raise at once: waiting would deadlock the processes.
+
+    If orbax's own thread sees the error first, it does not report it but waits for the other processes, for up to 20
+    minutes. Therefore a long wait also ends if the disk is full.
+    """
+    checked = time.monotonic()
     while self._manager.is_saving_in_progress():
       self._manager.check_for_errors()
+      if time.monotonic() > checked + STALLED:
+        self._check_room(0)
+        checked = time.monotonic()
       time.sleep(0.002)
     self._manager.wait_until_finished()
 
   def _check_room(self, nbytes: int) -> None:
     """Raise OSError if the bytes do not fit on the disk; orbax would print pages of errors from several threads."""
     if shutil.disk_usage(self._manager.directory).free < nbytes + MARGIN:
-      raise OSError(
-        errno.ENOSPC, f"no space left on device for a checkpoint of {nbytes:,} bytes", str(self._manager.directory)
-      )
+      size = f" of {nbytes:,} bytes" if nbytes else ""
+      raise OSError(errno.ENOSPC, f"no space left on device for a checkpoint{size}", str(self._manager.directory))
 
   def figures(self, step: int) -> dict[str, Any]:
     """Return the numbers saved as `figures` with `step`. Raises Damaged."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -10,6 +11,7 @@ from helpers.sessions import Run, at_call, config, snapshot
 from orbax import checkpoint as ocp
 
 import ddl
+from ddl.engine import checkpoint
 from ddl.engine.checkpoint import Checkpoints, Damaged
 from ddl.engine.execution import ExecutionConfig
 from ddl.report import reader
@@ -147,6 +149,17 @@ def damaged(lines, damage, at):
   elif damage == "order":
     return [*lines[: at - 1], lines[at], lines[at - 1], *lines[at + 1 :]]
   return [*lines[:at], bytes(line), *lines[at + 1 :]]
+
+
+def test_a_wait_for_a_write_that_stalls_ends_if_the_disk_is_full(tmp_path, monkeypatch):
+  """With several processes orbax's manager stays in progress after a failed write."""
+  checkpoints, free, busy = Checkpoints(tmp_path), iter([2**30, 2**30, 0]), iter([True] * 50 + [False])
+  monkeypatch.setattr(checkpoint, "STALLED", 0.0)
+  monkeypatch.setattr(ocp.CheckpointManager, "is_saving_in_progress", lambda self: next(busy))
+  monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: SimpleNamespace(free=next(free)))
+  with pytest.raises(OSError, match="no space left on device for a checkpoint"):
+    checkpoints.close()
+  assert list(free) == []
 
 
 @pytest.mark.parametrize("damage", ["digit", "byte", "cut", "short", "empty", "twice"])
