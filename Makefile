@@ -14,7 +14,7 @@ test: $(VENV)/.dev lint
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --slow -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --slow -m slow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -20,6 +20,7 @@ from ddl.engine.device_functions import Carry
 from ddl.engine.placement import shardings
 from ddl.engine.trainer import Feed, SingleRunTrainer
 from ddl.engine.workers import Workers, divisors, make_workers, placed
+from ddl.errors import OptionError
 from ddl.events import presence as presence_file
 from ddl.events.presence import Ids, Presence, everyone
 from ddl.events.presence import check as check_presence
@@ -29,17 +30,26 @@ from ddl.schedule import Schedule
 PRESENCE = "presence.json"  # file in the run folder with the workers present from each change on
 
 
-def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -> None:
+def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence, label: str) -> None:
   """Check that an algorithm supports all numbers of workers in a run and the changes between them.
 
   Args:
     make: number of workers -> the algorithm.
     params: shapes of one worker's parameters.
     presence: the workers present at each step.
+    label: name of the algorithm in error messages.
 
   Raises:
-    ValueError: if the algorithm does not support them, or as `make` does.
+    OptionError: if the algorithm does not support them.
   """
+  try:
+    _check(make, params, presence)
+  except ValueError as error:
+    raise OptionError("config.elastic", f"False with {label}", True, str(error)) from error
+
+
+def _check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) -> None:
+  """Raise ValueError with a sentence if the algorithm does not support the presence, or as `make` does."""
 
   def shapes(count: int) -> Tree:
     algorithm = make(count)
@@ -49,12 +59,12 @@ def check(make: Callable[[int], Algorithm], params: Tree, presence: Presence) ->
   whole = shapes(presence.workers)
   for count in sorted({len(ids) for _, ids in presence.changes}, reverse=True):
     if shapes(count) != whole:
-      raise ValueError(f"a worker's state must have the same shapes for {presence.workers} and {count} workers")
+      raise ValueError(f"Its state has different shapes for {presence.workers} and {count} workers.")
   for (_, before), (step, now) in pairwise(presence.changes):
     under_way = [Schedule(make(len(ids)).exchanges).in_flight(step) for ids in (before, now)]
     if under_way[0] != under_way[1] and any(map(any, under_way)):
       raise ValueError(
-        f"the number of messages in flight at step {step} must be the same for {len(before)} and {len(now)} workers"
+        f"At step {step} it has different numbers of messages in flight for {len(before)} and {len(now)} workers."
       )
 
 
@@ -225,14 +235,11 @@ class ElasticTrainer(SingleRunTrainer):
       label: name of the algorithm in error messages.
 
     Raises:
-      ValueError: for an algorithm that does not support this membership.
+      OptionError: if the algorithm does not support this membership.
     """
     check_presence(presence, round_steps)
     params = jax.eval_shape(self.all.model.init, jax.random.key(0))[0]
-    try:
-      check(make, params, presence)
-    except ValueError as error:
-      raise ValueError(f"config.elastic with {label}: {error}") from error
+    check(make, params, presence, label)
     self.presence = presence
 
   def trainer_for(self, ids: Ids) -> CompiledTrainer:

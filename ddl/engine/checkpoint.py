@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import errno
+import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ from ddl.hosts import exchange
 
 MAX_TO_KEEP = 2  # a run resumes from the second newest checkpoint if the newest is damaged
 MARGIN = 2**17  # maximum bytes of a checkpoint in addition to its arrays
-STALLED = 5.0  # seconds to wait for a write before checking whether the disk is full
+STALLED = 5.0  # seconds to wait for a write before checking whether the folder still accepts files
 
 
 class Damaged(ValueError):
@@ -63,13 +65,14 @@ class Checkpoints:
     """Wait for pending writes. If this process's write failed, raise at once: waiting would deadlock the processes.
 
     If orbax's own thread sees the error first, it does not report it but waits for the other processes, for up to 20
-    minutes. Therefore a long wait also ends if the disk is full.
+    minutes. Therefore a long wait also ends if the folder accepts no more files: the disk or the quota is full, or the
+    file system became read-only.
     """
     checked = time.monotonic()
     while self._manager.is_saving_in_progress():
       self._manager.check_for_errors()
       if time.monotonic() > checked + STALLED:
-        self._check_room(0)
+        self._check_writable()
         checked = time.monotonic()
       time.sleep(0.002)
     self._manager.wait_until_finished()
@@ -77,8 +80,19 @@ class Checkpoints:
   def _check_room(self, nbytes: int) -> None:
     """Raise OSError if the bytes do not fit on the disk; orbax would print pages of errors from several threads."""
     if shutil.disk_usage(self._manager.directory).free < nbytes + MARGIN:
-      size = f" of {nbytes:,} bytes" if nbytes else ""
-      raise OSError(errno.ENOSPC, f"no space left on device for a checkpoint{size}", str(self._manager.directory))
+      text = f"no space left on device for a checkpoint of {nbytes:,} bytes"
+      raise OSError(errno.ENOSPC, text, str(self._manager.directory))
+
+  def _check_writable(self) -> None:
+    """Raise OSError if the folder accepts no new file."""
+    try:
+      with tempfile.TemporaryFile(dir=self._manager.directory) as file:
+        file.write(bytes(MARGIN))
+        file.flush()
+        os.fsync(file.fileno())
+    except OSError as error:
+      text = f"{str(error.strerror).lower()} for a checkpoint"
+      raise OSError(error.errno, text, str(self._manager.directory)) from error
 
   def figures(self, step: int) -> dict[str, Any]:
     """Return the numbers saved as `figures` with `step`. Raises Damaged."""

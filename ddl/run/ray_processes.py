@@ -90,12 +90,9 @@ def parts(
 
 
 def _check_loss(components: Components, count: int) -> None:
-  """Raise ValueError if the algorithm cannot continue without one of `count` processes."""
+  """Raise OptionError if the algorithm cannot continue without one of `count` processes."""
   experiment = components.experiment
   everyone, share = tuple(range(experiment.workers)), experiment.workers // count
   round_steps = virtual_time.round_steps(cast(Algorithm, components.algorithm))
-  try:
-    presence = Presence(experiment.workers, ((0, everyone), (round_steps, everyone[share:])))
-    elastic.check(by_workers(experiment), param_shapes(components.model), presence)
-  except ValueError as error:
-    raise ValueError(f"config.elastic with {experiment.label}: {error}") from error
+  presence = Presence(experiment.workers, ((0, everyone), (round_steps, everyone[share:])))
+  elastic.check(by_workers(experiment), param_shapes(components.model), presence, experiment.label)

@@ -219,11 +219,13 @@ def test_algorithms_that_need_all_workers_are_errors():
   params = jax.eval_shape(model(P, STEPS).init, jax.random.key(0))[0]
 
   def check(name, changes, **hyper):
-    elastic.check(lambda count: build(name, INNER["momentum"][0], count, **hyper), params, Presence(P, changes))
+    elastic.check(lambda count: build(name, INNER["momentum"][0], count, **hyper), params, Presence(P, changes), name)
 
   for name in HYPER:
     check(name, CHANGES["all but one"], **HYPER[name])
-  with pytest.raises(ValueError, match="must have the same shapes"):
+  with pytest.raises(
+    ValueError, match="config.elastic must be False with sharded_sync_sgd, got True. Its state has different shapes"
+  ):
     check("sharded_sync_sgd", CHANGES["a loss"])
   with pytest.raises(ValueError, match="power of two"):
     check("d_psgd", CHANGES["a loss"], graph="one_peer_exponential")

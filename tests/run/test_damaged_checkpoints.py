@@ -1,9 +1,11 @@
 """Damaged checkpoints and metrics: the run resumes from an earlier checkpoint, to the same bits."""
 
 import asyncio
+import errno
 import json
+import os
 import sys
-from types import SimpleNamespace
+import tempfile
 
 import jax
 import pytest
@@ -151,15 +153,23 @@ def damaged(lines, damage, at):
   return [*lines[:at], bytes(line), *lines[at + 1 :]]
 
 
-def test_a_wait_for_a_write_that_stalls_ends_if_the_disk_is_full(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS], ids=errno.errorcode.get)
+def test_a_wait_for_a_write_that_stalls_ends_if_the_folder_accepts_no_file(number, tmp_path, monkeypatch):
   """With several processes orbax's manager stays in progress after a failed write."""
-  checkpoints, free, busy = Checkpoints(tmp_path), iter([2**30, 2**30, 0]), iter([True] * 50 + [False])
+  checkpoints, busy = Checkpoints(tmp_path), iter([True] * 50 + [False])
+  temporary, working = tempfile.TemporaryFile, iter(range(2))
+
+  def file(dir):
+    if next(working, None) is None:
+      raise OSError(number, os.strerror(number))
+    return temporary(dir=dir)
+
   monkeypatch.setattr(checkpoint, "STALLED", 0.0)
   monkeypatch.setattr(ocp.CheckpointManager, "is_saving_in_progress", lambda self: next(busy))
-  monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: SimpleNamespace(free=next(free)))
-  with pytest.raises(OSError, match="no space left on device for a checkpoint"):
+  monkeypatch.setattr(checkpoint.tempfile, "TemporaryFile", file)
+  with pytest.raises(OSError, match=f"{os.strerror(number).lower()} for a checkpoint"):
     checkpoints.close()
-  assert list(free) == []
+  assert next(busy)
 
 
 @pytest.mark.parametrize("damage", ["digit", "byte", "cut", "short", "empty", "twice"])
